@@ -95,8 +95,8 @@ journeys: install ## Run the journeys on a real cluster (E2E_CLUSTER=local|kind|
 soak: install ## Inject 1,000 random faults into jobs of this machine, at most 40 minutes (FAULTS=1000, SEED=1)
 	$(BIN)/python -m e2e.soak --faults $(or $(FAULTS),1000) --seed $(or $(SEED),1)
 
-.PHONY: soak-cut
-soak-cut: install ## Run a soak of three minutes
+.PHONY: soak-short
+soak-short: install ## Run a soak of three minutes
 	$(BIN)/python -m e2e.soak --seconds 110
 
 .PHONY: soak-cluster
@@ -104,7 +104,7 @@ soak-cluster: install ## Inject long operator faults on the real cluster: kills,
 	$(PYTEST) -m soak e2e/journeys
 
 .PHONY: test
-test: check slow soak-cut journeys ## Run everything: fast tests, slow tests, random faults, then the journeys on a real cluster
+test: check slow soak-short journeys ## Run everything: fast tests, slow tests, random faults, then the journeys on a real cluster
 
 .PHONY: test-one-core
 test-one-core: ## Run everything with the CPU time of one core: no test may depend on the machine's speed
@@ -131,15 +131,15 @@ bench-demo: install ## Measure the demo: first step, shrink and grow, on the clu
 
 .PHONY: bench-restart
 bench-restart: install ## Measure the downtime for each kind of loss, without a cluster (RUNS=20, ONLY=hang,planned)
-	$(BIN)/python -m e2e.benchmarks.restart
+	$(BIN)/python -m e2e.benchmarks.restart_pauses
 
 .PHONY: bench-restart-pods
 bench-restart-pods: install ## Measure the downtime on pods of the real cluster, by drills and power cuts (RUNS=20, ONLY=hang)
 	$(BIN)/python -m e2e.benchmarks.restart_pods
 
-.PHONY: bench-verdicts
-bench-verdicts: install ## Measure the diagnosis of real hosts: healthy under noise, hanging, slow, flipped bits (HEALTHY=600, RUNS=20, ONLY=healthy)
-	$(BIN)/python -m e2e.benchmarks.verdicts
+.PHONY: bench-diagnosis
+bench-diagnosis: install ## Measure the diagnosis of real hosts: healthy under noise, hanging, slow, flipped bits (HEALTHY=600, RUNS=20, ONLY=healthy)
+	$(BIN)/python -m e2e.benchmarks.diagnosis
 
 .PHONY: bench-saves
 bench-saves: install ## Measure how long snapshots and saves block training, first saves listed separately (RUNS=20)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from e2e.cluster.choice import open_cluster
 from e2e.cluster.interface import Cluster
-from e2e.drills import power_off_nodes, slice_nodes
+from e2e.cluster.select_cluster import open_cluster
+from e2e.node_faults import power_off_nodes, slice_nodes
 from e2e.product import Job, JourneyError, Manifest, Product, load_example
 from e2e.status import generation_of, is_full, step_of, steps_trained
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import yaml
 
+from e2e.api_audit import find_forbidden_requests
 from e2e.cluster import audit
-from e2e.cluster.commands import ClusterError
 from e2e.cluster.images import find_operator_key
 from e2e.cluster.interface import Cluster
+from e2e.cluster.run_program import ClusterError
 from e2e.cluster.topology import ROLE_LABEL, SYSTEM_TAINT
-from e2e.requests import find_forbidden_requests
 from e2e.status import condition, step_of
 
 ROOT = Path(__file__).parent.parent

@@ -15,9 +15,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SHELL = "operator/trainingjob_operator/shell"
-RUNNING = "operator/trainingjob_operator/core/running"
+CORE = "operator/trainingjob_operator/core"
 TRAINER = "trainer/trainingjob_trainer"
-AGENT = f"{TRAINER}/agent"
+AGENT = "trainer/trainingjob_agent"
 API = "crds/trainingjob_api"
 FOLDERS = ("operator", "trainer", "crds", ".")
 TIMEOUT_SECONDS = 300
@@ -54,7 +54,7 @@ SHELL_MUTATIONS = (
     ),
     Mutation(
         "a JobSet that is there already is an error",
-        f"{SHELL}/making.py",
+        f"{SHELL}/children.py",
         "                with suppress(ConflictError):  # it is there; the next look sees it\n",
         "                if True:\n",
         ("tests/shell/test_each_write.py::test_a_jobset_that_the_watch_has_not_shown_yet_is_asked_for_once_a_look",),
@@ -75,42 +75,42 @@ SHELL_MUTATIONS = (
     ),
     Mutation(
         "write without the Lease",
-        f"{SHELL}/fenced.py",
+        f"{SHELL}/fenced_cluster.py",
         "        if not self._is_leading():\n",
         "        if False:\n",
-        ("tests/shell/test_fenced.py",),
+        ("tests/shell/test_fenced_cluster.py",),
     ),
     Mutation(
         "announce what was written when the Lease was lost",
-        f"{SHELL}/fenced.py",
+        f"{SHELL}/fenced_cluster.py",
         "        self._check()\n        return written\n",
         "        return written\n",
-        ("tests/shell/test_fenced.py",),
+        ("tests/shell/test_fenced_cluster.py",),
     ),
     Mutation(
         "believe the reference to the TrainingJob unread",
-        f"{SHELL}/identity.py",
+        f"{SHELL}/authentication.py",
         "OWNER_CHAIN = (JOB, JOB_SET, TRAINING_JOB)\n",
         "OWNER_CHAIN = (JOB, JOB_SET)\n",
-        ("tests/shell/test_identity.py",),
+        ("tests/shell/test_authentication.py",),
     ),
     Mutation(
         "compare owners by kind alone",
-        f"{SHELL}/identity.py",
+        f"{SHELL}/authentication.py",
         '    return api_version.rpartition("/")[0]\n',
         '    return ""\n',
-        ("tests/shell/test_identity.py",),
+        ("tests/shell/test_authentication.py",),
     ),
     Mutation(
         "take an owner of that name for the owner",
-        f"{SHELL}/identity.py",
+        f"{SHELL}/authentication.py",
         '        return known if known is not None and get_text(known, "metadata", "uid") == uid else None\n',
         "        return known\n",
-        ("tests/shell/test_identity.py",),
+        ("tests/shell/test_authentication.py",),
     ),
     Mutation(
         "one hub for a UID in all namespaces",
-        f"{SHELL}/ports.py",
+        f"{SHELL}/interfaces.py",
         "        return self.namespace, self.job_uid\n",
         '        return "", self.job_uid\n',
         ("tests/shell/test_hub.py",),
@@ -124,10 +124,10 @@ SHELL_MUTATIONS = (
     ),
     Mutation(
         "keep tokens instead of their hashes",
-        f"{SHELL}/identity.py",
+        f"{SHELL}/authentication.py",
         "        digest = hashlib.sha256(token.encode()).hexdigest()\n",
         "        digest = token\n",
-        ("tests/shell/test_identity.py",),
+        ("tests/shell/test_authentication.py",),
     ),
     Mutation(
         "take children by their labels alone",
@@ -138,17 +138,17 @@ SHELL_MUTATIONS = (
     ),
     Mutation(
         "an orphan stands for its host",
-        f"{RUNNING}/observing/pods.py",
+        f"{CORE}/observe/pods.py",
         " or uid in children.orphans,\n",
         ",\n",
-        ("tests/core/running/observing/test_owned.py",),
+        ("tests/core/observe/test_ownership.py",),
     ),
     Mutation(
         "believe every generation that a host reports",
-        f"{RUNNING}/deciding/forming.py",
+        f"{CORE}/decide/world_formation.py",
         " if one <= newest + MAX_GENERATION_LEAD",
         "",
-        ("tests/core/running/deciding/test_decide.py", "tests/shell/test_hostile_reports.py"),
+        ("tests/core/decide/test_decision_rules.py", "tests/shell/test_hostile_reports.py"),
     ),
     Mutation(
         "measures that are not finite",
@@ -168,24 +168,24 @@ SHELL_MUTATIONS = (
 SERVICE_ACCOUNT_MUTATIONS = (
     Mutation(
         "allow any ServiceAccount without the webhook",
-        f"{SHELL}/accounts.py",
+        f"{SHELL}/service_account_check.py",
         '        if not self._is_enabled:\n            return "the operator runs without its webhook"\n',
         '        if not self._is_enabled:\n            return ""\n',
-        ("tests/shell/test_accounts.py",),
+        ("tests/shell/test_service_account_check.py",),
     ),
     Mutation(
         "allow a ServiceAccount of a job that is older than the webhook",
-        f"{SHELL}/accounts.py",
+        f"{SHELL}/service_account_check.py",
         " or created < since + WEBHOOK_ROLLOUT",
         "",
-        ("tests/shell/test_accounts.py",),
+        ("tests/shell/test_service_account_check.py",),
     ),
     Mutation(
         "look at no ServiceAccount",
         f"{SHELL}/reconcile.py",
         "        if problem := await self._check_account(job):\n",
         "        if (problem := await self._check_account(job)) and False:\n",
-        ("tests/shell/test_accounts.py",),
+        ("tests/shell/test_service_account_check.py",),
     ),
 )
 AGENT_MUTATIONS = (
@@ -205,7 +205,7 @@ AGENT_MUTATIONS = (
     ),
     Mutation(
         "carry on what the API server quotes of a token",
-        f"{SHELL}/identity.py",
+        f"{SHELL}/authentication.py",
         '        error = get_text(status, "error").replace(token, "TOKEN")\n',
         '        error = get_text(status, "error")\n',
         ("tests/shell/test_secrets.py",),
@@ -215,88 +215,88 @@ AGENT_MUTATIONS = (
         f"{AGENT}/host.py",
         "[-MAX_DAMAGED:]",
         "",
-        ("tests/trainer/agent/test_report.py",),
+        ("tests/trainer/agent/test_host_report.py",),
     ),
 )
 TRAINER_MUTATIONS = (
     Mutation(
         "load a program that another job wrote",
-        f"{TRAINER}/program_files.py",
+        f"{TRAINER}/runtime/compile_cache_files.py",
         "    if not hmac.compare_digest(code, _sign(path.name, content, secret)):\n",
         "    if False:\n",
-        ("tests/trainer/test_program_files.py",),
+        ("tests/trainer/runtime/test_compile_cache_files.py",),
     ),
     Mutation(
         "load a program under another's name",
-        f"{TRAINER}/program_files.py",
+        f"{TRAINER}/runtime/compile_cache_files.py",
         'CONTENT_CONTEXT + name.encode() + b"\\0"',
         "CONTENT_CONTEXT",
-        ("tests/trainer/test_program_files.py",),
+        ("tests/trainer/runtime/test_compile_cache_files.py",),
     ),
     Mutation(
         "leave the modules in folders out of the key",
-        f"{TRAINER}/program_key.py",
+        f"{TRAINER}/runtime/compile_cache_key.py",
         '        folders[:] = [name for name in folders if name != "__pycache__"]\n',
         "        folders[:] = []\n",
-        ("tests/trainer/test_program_key.py",),
+        ("tests/trainer/runtime/test_compile_cache_key.py",),
     ),
     Mutation(
         "leave the optimizer out of the key",
-        f"{TRAINER}/program_key.py",
+        f"{TRAINER}/runtime/compile_cache_key.py",
         '    described: dict[str, Any] = spec.model_dump(mode="json", by_alias=True)\n',
         '    described: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude={"optimizer"})\n',
-        ("tests/trainer/test_program_key.py",),
+        ("tests/trainer/runtime/test_compile_cache_key.py",),
     ),
     Mutation(
         "cut documents as a tokenizer file says",
-        f"{TRAINER}/feeding/tokens.py",
+        f"{TRAINER}/data/tokenizers.py",
         "    parsed.no_truncation()\n",
         "",
-        ("tests/trainer/feeding/test_tokenizers.py",),
+        ("tests/trainer/data/test_tokenizers.py",),
     ),
     Mutation(
         "fill documents up as a tokenizer file says",
-        f"{TRAINER}/feeding/tokens.py",
+        f"{TRAINER}/data/tokenizers.py",
         "    parsed.no_padding()\n",
         "",
-        ("tests/trainer/feeding/test_tokenizers.py",),
+        ("tests/trainer/data/test_tokenizers.py",),
     ),
     Mutation(
         "make an index of a file that changes meanwhile",
-        f"{TRAINER}/feeding/index.py",
+        f"{TRAINER}/data/token_cache.py",
         "                hashed.check(document, content)\n",
         "",
-        ("tests/trainer/feeding/test_texts.py",),
+        ("tests/trainer/data/test_texts.py",),
     ),
     Mutation(
         "move the data position with the batch size",
-        f"{TRAINER}/feeding/rows.py",
+        f"{TRAINER}/data/sampler.py",
         "(*before, (step + 1, global_batch_size))",
         "((1, global_batch_size),)",
-        ("tests/trainer/feeding/test_rows.py",),
+        ("tests/trainer/data/test_sampler.py",),
     ),
 )
 START_MUTATIONS = (
     Mutation(
         "wait for a stopped process without end",
-        f"{RUNNING}/judging/hang.py",
+        f"{CORE}/diagnose/hangs.py",
         "    return [item for item in placed if _remaining_stopped_seconds(plan, seen, item) <= 0]\n",
         "    return [item for item in placed if _remaining_stopped_seconds(plan, seen, item) < -1e9]\n",
-        ("tests/core/running/judging/test_start_budgets.py",),
+        ("tests/core/diagnose/test_start_budgets.py",),
     ),
     Mutation(
         "name one of several that are behind",
-        f"{RUNNING}/judging/suspects.py",
+        f"{CORE}/diagnose/hang_localization.py",
         " and stages.count(min(stages)) == 1:\n",
         ":\n",
-        ("tests/core/running/judging/test_suspects.py",),
+        ("tests/core/diagnose/test_hang_localization.py",),
     ),
     Mutation(
         "form worlds that wait for new pods to import",
-        f"{RUNNING}/deciding/forming.py",
+        f"{CORE}/decide/world_formation.py",
         "    return prepared if plan.find_largest_size(len(prepared)) else ready\n",
         "    return ready\n",
-        ("tests/core/running/deciding/test_forming.py",),
+        ("tests/core/decide/test_world_formation.py",),
     ),
 )
 MUTATIONS = (

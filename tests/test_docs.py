@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs/what-happens-when.md"
+PAGE = ROOT / "docs/troubleshooting.md"
 FAULTS = ROOT / "docs/faults.md"
 TEST = re.compile(r"`((?:tests|e2e)/[\w/]+\.py)(?:::(\w+))?`")
 PRODUCERS = sorted({found for page in (PAGE, FAULTS) for found in TEST.findall(page.read_text())})

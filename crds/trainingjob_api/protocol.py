@@ -11,8 +11,8 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from trainingjob_api.base import Open
+from trainingjob_api.data_report import DataReport
 from trainingjob_api.drill import Drill
-from trainingjob_api.reading import DataReport
 from trainingjob_api.world import MAX_MEMBERS, Count, Name, Span, Tier, Uid, World
 
 REPORT_PATH = "/v1/report"

@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainingjob_api.base import LIST_TYPE_MAP_BY_NAME, Open
+from trainingjob_api.data_report import DataReport
 from trainingjob_api.drill import DrillId, DrillSeconds
 from trainingjob_api.drill_kinds import DRILL_SECONDS, DrillKind
 from trainingjob_api.live import LiveFields
-from trainingjob_api.reading import DataReport
 from trainingjob_api.world import Rollback, Span, Tier
 
 Text = Annotated[str, Field(max_length=1024)]

@@ -24,10 +24,10 @@ from aiohttp import web
 from kubernetes.aio.client import Configuration
 from rich.console import Console
 
-from e2e.benchmarks.table import Figure, publish
+from e2e.benchmarks.figures import Figure, publish
 from e2e.benchmarks.webhook import review
 from tests.shell.conftest import ApiServer, child
-from tests.tokens import make_token
+from tests.support.tokens import make_token
 from trainingjob_api.protocol import REPORT_PATH
 from trainingjob_operator.core.names import JOB_LABEL, UID_LABEL
 from trainingjob_operator.shell.api import Api

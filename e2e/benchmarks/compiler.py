@@ -11,13 +11,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from e2e.benchmarks.compiler_cases import COMPILER_CASES
 from e2e.benchmarks.compiler_meshes import list_jobs
-from e2e.benchmarks.compiler_rows import COMPILER_CASES
-from e2e.benchmarks.table import Figure, publish
-from trainingjob_api.compiled import CompiledStep
+from e2e.benchmarks.figures import Figure, publish
+from trainingjob_api.compile_report import CompiledStep
 from trainingjob_api.job import TrainingJobSpec
-from trainingjob_operator.cli.compiling import compile_sizes, require_compiler, sum_compiled
-from trainingjob_operator.core.planner.arithmetic import count_step_flops
+from trainingjob_operator.cli.plan_compile import compile_sizes, require_compiler, sum_compiled
+from trainingjob_operator.core.planner.flops import count_step_flops
 from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.traffic import predict_traffic, sum_by_axes
 from trainingjob_operator.core.planner.workload import describe_workload

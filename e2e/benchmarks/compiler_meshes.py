@@ -6,7 +6,7 @@ These figures judge `strategy: auto`: its choice must be the best by a roofline 
 from itertools import combinations
 from typing import Any
 
-from e2e.benchmarks.compiler_rows import job, model, training
+from e2e.benchmarks.compiler_cases import job, model, training
 from trainingjob_api.base import AXES, Axis
 from trainingjob_api.job import TrainingJobSpec
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 from rich.console import Console
 
-from e2e.benchmarks.table import Figure, publish
+from e2e.benchmarks.figures import Figure, publish
 from e2e.demo import SliceOutage, prepare, run_scenario
 from e2e.history import Line, read_metrics
 from e2e.product import TRAININGJOB, Job, Product, load_example

@@ -19,19 +19,19 @@ from signal import SIGSTOP
 
 from rich.console import Console
 
-from e2e.benchmarks.table import Figure, publish
+from e2e.benchmarks.figures import Figure, publish
 from e2e.history import Line
 from e2e.product import Manifest
+from e2e.soak.harness import NUM_SLICES, JobHarness, StateTimeoutError, list_trainers, send_signal
 from e2e.soak.job import make_spec
-from e2e.soak.stage import NUM_SLICES, JobHarness, StateTimeoutError, list_trainers, send_signal
 from trainingjob_api.protocol import HostReport
 from trainingjob_api.status import Attempt, TrainingJobStatus
-from trainingjob_operator.cli.weather import LOSSES_ONLY, FaultModel, draw_faults
+from trainingjob_operator.cli.fault_model import LOSSES_ONLY, FaultModel, draw_faults
+from trainingjob_operator.core.goodput import Bucket
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.running.goodput import Bucket
-from trainingjob_operator.core.simulating.faults import Fault, sort_faults
-from trainingjob_operator.core.simulating.pace import Durations
-from trainingjob_operator.core.simulating.simulate import simulate
+from trainingjob_operator.core.simulate.durations import Durations
+from trainingjob_operator.core.simulate.faults import Fault, sort_faults
+from trainingjob_operator.core.simulate.simulation_run import simulate
 from trainingjob_operator.core.validation.validate import validate_job
 
 LENGTH = float(os.environ.get("LENGTH", "300"))

@@ -13,15 +13,15 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from e2e.benchmarks.table import Figure, publish
+from e2e.benchmarks.figures import Figure, publish
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.world import Layout
-from trainingjob_trainer.feeding.batches import BatchLoader
-from trainingjob_trainer.feeding.index import TokenDataset
-from trainingjob_trainer.modelling.mesh import build_mesh
-from trainingjob_trainer.modelling.signature import Signal, State
-from trainingjob_trainer.modelling.step import StepPrograms
+from trainingjob_trainer.data.loader import BatchLoader
+from trainingjob_trainer.data.token_cache import TokenDataset
+from trainingjob_trainer.parallel.mesh import build_mesh
+from trainingjob_trainer.state import Signal, State
+from trainingjob_trainer.step import StepPrograms
 
 type Section = dict[str, Any]
 type Gradients = dict[str, np.ndarray]

@@ -8,10 +8,10 @@ from typing import Any
 
 from rich.console import Console
 
-from e2e.benchmarks.table import Figure, show, write
+from e2e.benchmarks.figures import Figure, show, write
 from e2e.history import Line
 from trainingjob_api.status import Attempt, TrainingJobStatus
-from trainingjob_operator.core.running.judging.hang import TIMEOUT_STEPS
+from trainingjob_operator.core.diagnose.hangs import TIMEOUT_STEPS
 
 RUNS = int(os.environ.get("RUNS", "20"))
 ONLY = os.environ.get("ONLY", "").split(",")

@@ -18,7 +18,7 @@ import yaml
 from rich.console import Console
 from rich.progress import track
 
-from e2e.benchmarks.table import Figure, publish
+from e2e.benchmarks.figures import Figure, publish
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.validation.validate import validate_job
 

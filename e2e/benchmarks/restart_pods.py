@@ -34,8 +34,8 @@ from e2e.benchmarks.pauses import (
     time_step,
 )
 from e2e.demo import prepare
-from e2e.drills import power_off_nodes, slice_nodes
 from e2e.history import Line, read_metrics
+from e2e.node_faults import power_off_nodes, slice_nodes
 from e2e.product import Job, Manifest, Product, load_example, wait_until
 from e2e.status import generation_of, is_full, steps_trained
 from trainingjob_api.drill_kinds import DrillKind

@@ -15,8 +15,9 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
+from e2e.benchmarks.figures import Figure, publish
 from e2e.benchmarks.pauses import PATIENCE_SECONDS, RUNS
-from e2e.benchmarks.restart import (
+from e2e.benchmarks.restart_pauses import (
     AWAY_SECONDS,
     HostReadiness,
     generation,
@@ -25,9 +26,8 @@ from e2e.benchmarks.restart import (
     running_job,
     wait_until_steady,
 )
-from e2e.benchmarks.table import Figure, publish
 from e2e.history import Line
-from e2e.soak.stage import JobHarness
+from e2e.soak.harness import JobHarness
 
 SAVES = 3
 """Saves per world, including the first."""

@@ -15,11 +15,11 @@ import yaml
 from rich.console import Console
 from rich.progress import track
 
-from e2e.benchmarks.table import Figure, publish
-from trainingjob_operator.cli.weather import DAY, FaultModel, draw_faults
+from e2e.benchmarks.figures import Figure, publish
+from trainingjob_operator.cli.fault_model import DAY, FaultModel, draw_faults
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.simulating.pace import Durations, step_seconds_by_size
-from trainingjob_operator.core.simulating.simulate import SimulationResult, simulate
+from trainingjob_operator.core.simulate.durations import Durations, step_seconds_by_size
+from trainingjob_operator.core.simulate.simulation_run import SimulationResult, simulate
 from trainingjob_operator.core.validation.validate import validate_job
 
 EXAMPLE = Path(__file__).parents[2] / "crds/examples/tpu-v5p-4-slices.yaml"

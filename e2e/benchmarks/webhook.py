@@ -19,14 +19,14 @@ import yaml
 from aiohttp import ClientSession, TCPConnector
 from rich.console import Console
 
-from e2e.benchmarks.table import Figure, publish
+from e2e.benchmarks.figures import Figure, publish
 from trainingjob_api.job import API_VERSION, GROUP, KIND, VERSION, TrainingJobSpec
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.admission_review import MAX_BYTES
 from trainingjob_operator.shell.assembly import serving
 from trainingjob_operator.shell.certificates import renew
-from trainingjob_operator.shell.checking import CheckPool
+from trainingjob_operator.shell.check_pool import CheckPool
 from trainingjob_operator.shell.tls import load_serving_certificate
 from trainingjob_operator.shell.webhook import PATH, webhook_app
 

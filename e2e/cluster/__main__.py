@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from e2e.cluster.binaries import binaries_dir
-from e2e.cluster.commands import ClusterError
 from e2e.cluster.local import LocalCluster
 from e2e.cluster.paths import KUBECONFIG
+from e2e.cluster.run_program import ClusterError
 from e2e.cluster.topology import Topology
 
 NODE_VERBS = {

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from e2e.cluster.binaries import binaries_dir, ensure_charts
-from e2e.cluster.commands import ClusterError, run, wait_until
 from e2e.cluster.paths import KUBECONFIG
+from e2e.cluster.run_program import ClusterError, run, wait_until
 
 MANIFESTS = Path(__file__).parent / "manifests"
 JOBSET_NAMESPACE = "jobset-system"

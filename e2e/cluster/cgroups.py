@@ -7,7 +7,7 @@ as a whole, because it contains the node's daemons and its pods.
 from functools import partial
 from pathlib import Path
 
-from e2e.cluster.commands import wait_until
+from e2e.cluster.run_program import wait_until
 
 MOUNT = Path("/sys/fs/cgroup")
 TREE = "trainingjob"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from e2e.cluster import audit, network, pki
 from e2e.cluster.binaries import binaries_dir
-from e2e.cluster.commands import run
 from e2e.cluster.machine import Daemon, Machine
 from e2e.cluster.paths import KUBECONFIG, PKI, STATE
+from e2e.cluster.run_program import run
 from e2e.cluster.topology import CONTROL_PLANE_ADDRESS, KUBERNETES_SERVICE, POD_RANGE, SERVICE_RANGE, Node
 
 # One SIGKILL stops API server and etcd together. An API server without etcd would keep running for over a minute.

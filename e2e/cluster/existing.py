@@ -10,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 
 from e2e.cluster.audit import Event
-from e2e.cluster.commands import ClusterError, run
-from e2e.cluster.evidence import gather_objects
+from e2e.cluster.diagnostics import gather_objects
+from e2e.cluster.run_program import ClusterError, run
 from e2e.cluster.shared_volume import shared_claim
 
 IMAGES = ("E2E_OPERATOR_IMAGE", "E2E_TRAINER_IMAGE")

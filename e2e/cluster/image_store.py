@@ -12,12 +12,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from e2e.cluster.binaries import binaries_dir
-from e2e.cluster.commands import run, wait_until
 from e2e.cluster.image_delta import write_delta
 from e2e.cluster.images import Image
 from e2e.cluster.machine import Daemon, Machine
 from e2e.cluster.node_config import CONTAINERD_SOCKET, NODE_ROOT
 from e2e.cluster.paths import IMAGES, SEED
+from e2e.cluster.run_program import run, wait_until
 
 SNAPSHOTS = Path("io.containerd.snapshotter.v1.overlayfs/snapshots")
 CONTENT = Path("io.containerd.content.v1.content")

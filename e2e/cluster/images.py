@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.cluster.binaries import binaries_dir
-from e2e.cluster.commands import run
 from e2e.cluster.node_config import PAUSE_IMAGE
 from e2e.cluster.paths import CHECKOUT, RUN, cache_dir
 from e2e.cluster.progress import print_progress
+from e2e.cluster.run_program import run
 
 OPERATOR_IMAGE = "localhost/trainingjob-operator:dev"
 TRAINER_IMAGE = "localhost/trainingjob-trainer:dev"
@@ -29,7 +29,12 @@ COREDNS_IMAGE = "localhost/trainingjob-coredns:dev"
 CONTAINERFILES = Path(__file__).parent / "images"
 SOURCES = (
     *("pyproject.toml", "README.md", "LICENSE", ".containerignore"),
-    *("crds/trainingjob_api", "operator/trainingjob_operator", "trainer/trainingjob_trainer"),
+    *(
+        "crds/trainingjob_api",
+        "operator/trainingjob_operator",
+        "trainer/trainingjob_agent",
+        "trainer/trainingjob_trainer",
+    ),
 )
 KEPT_ARCHIVES = 2
 PIP_DOWNLOAD_OPTIONS = frozenset(

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from e2e.cluster import addons, audit, cgroups, control_plane, image_store, images, network, node, owner
 from e2e.cluster.binaries import ensure_binaries
-from e2e.cluster.commands import ClusterError, wait_until
-from e2e.cluster.evidence import gather_objects
+from e2e.cluster.diagnostics import gather_objects
 from e2e.cluster.machine import Machine
 from e2e.cluster.packages import ensure_packages
 from e2e.cluster.paths import CHECKOUT, KUBECONFIG, LOGS, NODES, RUN, SEED, SHARED, STATE, TOPOLOGY
 from e2e.cluster.processes import recorded_machines
 from e2e.cluster.progress import print_progress
+from e2e.cluster.run_program import ClusterError, wait_until
 from e2e.cluster.shared_volume import TRAINER_UID, shared_volume
 from e2e.cluster.topology import TPU_RESOURCE, Node, Topology
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from e2e.cluster import cgroups
-from e2e.cluster.commands import ClusterError, run, wait_until
 from e2e.cluster.paths import LOGS
 from e2e.cluster.processes import Process, child_pids, find_process, identify, launch, record_path, write_record
+from e2e.cluster.run_program import ClusterError, run, wait_until
 
 INIT = "init"
 

@@ -6,8 +6,8 @@ rules, and the rules of a crashed cluster would remain. The host holds only one 
 
 from collections.abc import Iterable
 
-from e2e.cluster.commands import ClusterError, run
 from e2e.cluster.machine import Machine
+from e2e.cluster.run_program import ClusterError, run
 from e2e.cluster.topology import HOST_ADDRESS, SERVICE_RANGE, Node
 
 BRIDGE = "bridge0"

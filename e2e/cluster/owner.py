@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from e2e.cluster.commands import ClusterError
 from e2e.cluster.paths import CHECKOUT, RUN
 from e2e.cluster.processes import find_process, recorded_machines
+from e2e.cluster.run_program import ClusterError
 
 OWNER = RUN / "checkout"
 LOCK = RUN.with_suffix(".lock")

@@ -4,7 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-from e2e.cluster.commands import ClusterError, run
+from e2e.cluster.run_program import ClusterError, run
 
 NODE_PACKAGES = {
     "runc": "runc",

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from e2e.cluster.commands import ClusterError
 from e2e.cluster.paths import RUN
+from e2e.cluster.run_program import ClusterError
 
 RECORDS = RUN / "processes"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster.choice import open_cluster
-from e2e.cluster.commands import ClusterError
 from e2e.cluster.interface import Cluster
+from e2e.cluster.run_program import ClusterError
+from e2e.cluster.select_cluster import open_cluster
 from e2e.product import Product
 
 DIAGNOSTICS_FOLDER = Path(__file__).parents[2] / "build" / "e2e-logs"

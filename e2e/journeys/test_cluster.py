@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster.commands import ClusterError, wait_until
 from e2e.cluster.images import TRAINER_IMAGE
 from e2e.cluster.interface import Cluster
 from e2e.cluster.local import LocalCluster
 from e2e.cluster.node_config import PAUSE_IMAGE
+from e2e.cluster.run_program import ClusterError, wait_until
 from e2e.cluster.topology import NODEPOOL_LABEL, ROLE_LABEL
 
 pytestmark = pytest.mark.cluster

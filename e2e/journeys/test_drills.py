@@ -13,7 +13,7 @@ HANG_SECONDS = 10
 CRASH = """
 import os, pathlib, signal
 for path in pathlib.Path("/proc").glob("[0-9]*"):
-    if b"trainingjob_trainer.child" in path.joinpath("cmdline").read_bytes().split(bytes(1)):
+    if b"trainingjob_trainer.main" in path.joinpath("cmdline").read_bytes().split(bytes(1)):
         os.kill(int(path.name), signal.SIGSEGV)
 """
 """Crashes the trainers of a pod, active and standby, as a bug in a library would."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from e2e.cluster.commands import ClusterError
+from e2e.cluster.run_program import ClusterError
 from e2e.product import Job, Product, load_example, wait_until
 from e2e.status import condition, is_full, step_of
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from e2e.cluster.interface import Cluster
-from e2e.drills import power_off_nodes, slice_nodes
+from e2e.node_faults import power_off_nodes, slice_nodes
 from e2e.product import Job, Manifest, Product, load_example
 from e2e.status import condition, generation_of, is_full, step_of, steps_trained
 

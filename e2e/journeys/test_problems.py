@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.cluster.commands import ClusterError
+from e2e.cluster.run_program import ClusterError
 from e2e.product import ROOT, Job, Product, change, load_example, wait_until
 from e2e.status import condition
 

@@ -5,8 +5,8 @@ Its loss curve must equal that of a run without faults.
 
 import pytest
 
-from e2e.drills import power_off_nodes, slice_nodes
 from e2e.history import committed_curve, read_metrics
+from e2e.node_faults import power_off_nodes, slice_nodes
 from e2e.product import Job, Product, load_example
 from e2e.status import condition, generation_of, is_full, step_of, steps_trained
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from e2e.soak.report import show
-from e2e.soak.story import SoakResult, run_reference, run_soak_job
+from e2e.soak.soak_run import SoakResult, run_reference, run_soak_job
 
 FAULTS = 1000
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from trainingjob_operator.core.manifests import Children, Manifest
-from trainingjob_operator.shell.ports import Cluster
+from trainingjob_operator.shell.interfaces import Cluster
 
 
 class FlakyCluster:

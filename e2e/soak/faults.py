@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
+from e2e.soak.harness import JobHarness, list_trainers, send_signal
 from e2e.soak.job import HANG_SECONDS
-from e2e.soak.stage import JobHarness, list_trainers, send_signal
 from trainingjob_api.protocol import Phase
 from trainingjob_operator.cli.local.container import Container
 

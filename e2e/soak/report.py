@@ -8,7 +8,7 @@ from itertools import pairwise
 from rich.console import Console
 from rich.table import Table
 
-from e2e.soak.story import SoakResult
+from e2e.soak.soak_run import SoakResult
 from trainingjob_api.status import Attempt
 from trainingjob_operator.core.units import pluralize
 

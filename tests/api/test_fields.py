@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.compatibility import Facts, find_breaks, list_facts, read, write
+from tests.support.compatibility import Facts, find_breaks, list_facts, read, write
 from trainingjob_api.job import VERSION
 
 GOLDEN = Path(__file__).parents[1] / "golden/api" / f"{VERSION}.fields"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.builders import make_plan, spec_manifest
+from tests.support.builders import make_plan, spec_manifest
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.live import describe_changes, live_fields, with_live_fields
 from trainingjob_api.running import Snapshots

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.patience import at_once
+from tests.support.patience import at_once
 from trainingjob_api.parse import MAX_BYTES, MAX_ERRORS, parse_spec
+from trainingjob_api.parse_messages import format_value, to_problem
 from trainingjob_api.sample import SAMPLE
-from trainingjob_api.wording import format_value, to_problem
 
 
 def set_at(path: str, value: Any) -> Callable[[dict[str, Any]], None]:

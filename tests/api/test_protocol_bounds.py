@@ -3,7 +3,7 @@
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from tests.protocol_schema import Node, Path, Schema
+from tests.support.protocol_schema import Node, Path, Schema
 from trainingjob_api.drill import DrillRequest
 from trainingjob_api.protocol import (
     MAX_MESSAGE,

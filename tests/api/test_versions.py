@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from tests.builders import make_report
+from tests.support.builders import make_report
 from trainingjob_api.live import LiveFields
 from trainingjob_api.protocol import Answer, Directive, HostReport
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import Layout, Span, World
-from trainingjob_operator.core.remember import read_status
+from trainingjob_operator.core.stored_status import read_status
 
 WORLD: dict[str, Any] = {
     "generation": 3,

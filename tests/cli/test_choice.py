@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from trainingjob_operator.cli.main import app
+from trainingjob_operator.cli.entry_point import app
 
 EXAMPLES = Path(__file__).parents[2] / "crds/examples"
 

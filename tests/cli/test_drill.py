@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.builders import NAME, NOW, UID, job_manifest, make_plan
+from tests.support.builders import NAME, NOW, UID, job_manifest, make_plan
 from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.status import DrillStatus, TrainingJobStatus

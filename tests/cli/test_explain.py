@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
+from trainingjob_operator.cli.entry_point import app
 from trainingjob_operator.cli.fields_page import render_page
-from trainingjob_operator.cli.main import app
-from trainingjob_operator.core.validation.reference import list_fields
+from trainingjob_operator.core.validation.field_reference import list_fields
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests/golden/cli/explain"

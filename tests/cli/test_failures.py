@@ -18,11 +18,12 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from typer.testing import CliRunner
 
-from tests.patience import ENDLESS_SECONDS
-from trainingjob_operator.cli import program, remote
+from tests.support.patience import ENDLESS_SECONDS
+from trainingjob_operator.cli import app as app_module
+from trainingjob_operator.cli import remote_job
+from trainingjob_operator.cli.entry_point import app
 from trainingjob_operator.cli.errors import EXIT_NO_RESULT
-from trainingjob_operator.cli.main import app
-from trainingjob_operator.cli.missing import EXTRAS, describe_install_hint
+from trainingjob_operator.cli.install_hints import EXTRAS, describe_install_hint
 
 ROOT = Path(__file__).parents[2]
 DEMO = str(ROOT / "crds/examples/demo.yaml")
@@ -299,14 +300,14 @@ def test_a_wrong_number_is_told_its_range() -> None:
 
 
 def test_an_error_that_nobody_foresaw_is_a_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_find_kubeconfig", lambda _: 1 / 0)
+    monkeypatch.setattr(remote_job, "_find_kubeconfig", lambda _: 1 / 0)
 
     result = CliRunner().invoke(app, ["status", "demo"])
 
     assert result.exit_code == 2
     assert result.stderr.startswith("Error: ZeroDivisionError: division by zero\nThis is a fault of trainingjob ")
 
-    monkeypatch.setenv(program.TRACEBACK, "1")
+    monkeypatch.setenv(app_module.TRACEBACK, "1")
     assert isinstance(CliRunner().invoke(app, ["status", "demo"]).exception, ZeroDivisionError)
 
 
@@ -335,7 +336,7 @@ def test_an_interrupt_ends_with_its_own_code(tmp_path: Path) -> None:
             command = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-c",
-                "from trainingjob_operator.cli.main import main; main()",
+                "from trainingjob_operator.cli.entry_point import main; main()",
                 *("wait", "demo", "--kubeconfig", str(config)),
                 stderr=subprocess.PIPE,
             )
@@ -354,7 +355,7 @@ def test_the_version_is_told() -> None:
     runner = CliRunner()
     told = [runner.invoke(app, args).stdout for args in (["--version"], ["version"])]
 
-    assert told == [f"trainingjob {program.find_version()}\n"] * 2
+    assert told == [f"trainingjob {app_module.find_version()}\n"] * 2
     assert told[0].split()[1][0].isdigit()
 
 
@@ -364,4 +365,4 @@ def test_a_tree_that_was_never_installed_has_no_version(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(metadata, "version", refuse)
 
-    assert program.find_version() == "unknown"
+    assert app_module.find_version() == "unknown"

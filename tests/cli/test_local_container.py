@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from trainingjob_operator.cli.errors import CommandError
-from trainingjob_operator.cli.local.children import ContainerExit
+from trainingjob_operator.cli.local.child_manifests import ContainerExit
 from trainingjob_operator.cli.local.container import (
     TERMINATION_LOG,
     Container,
@@ -21,7 +21,7 @@ from trainingjob_operator.cli.local.container import (
     list_processes,
     start_container,
 )
-from trainingjob_operator.cli.local.paths import move_path, move_paths
+from trainingjob_operator.cli.local.path_translation import move_path, move_paths
 from trainingjob_operator.core.manifests import Manifest
 
 MOUNTS = {"/shared": Path("/here/shared"), "/shared/cache": Path("/here/cache"), "/": Path("/here/root")}

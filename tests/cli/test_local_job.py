@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from tests.builders import make_plan, spec_manifest
+from tests.support.builders import make_plan, spec_manifest
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_operator.cli.errors import CommandError
-from trainingjob_operator.cli.local.localise import external_variables, localize_spec
+from trainingjob_operator.cli.local.local_spec import external_variables, localize_spec
 from trainingjob_operator.cli.local.resume import has_succeeded, new_job, resume_job
-from trainingjob_operator.core.remember import read_status, write_status
+from trainingjob_operator.core.stored_status import read_status, write_status
 from trainingjob_operator.core.validation.validate import validate_job
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.builders import make_report
+from tests.support.builders import make_report
+from trainingjob_api.data_report import DataReport, SourceReport
 from trainingjob_api.protocol import Phase, Progress
-from trainingjob_api.reading import DataReport, SourceReport
 from trainingjob_api.status import TrainingJobStatus
-from trainingjob_operator.cli.local.narrate import (
+from trainingjob_operator.cli.local.operator_log import capture_operator_log
+from trainingjob_operator.cli.local.run_events import (
     RunProgress,
     describe_event,
     describe_status_change,
     read_run_progress,
 )
-from trainingjob_operator.cli.local.oplog import capture_operator_log
 from trainingjob_operator.cli.local.view import LiveView, PlainView, choose_view
 from trainingjob_operator.cli.local.workspace import Workspace
-from trainingjob_operator.core.running.observing.hearing import HeartbeatState, LatestReport
-from trainingjob_operator.core.running.telling.announce import JobEvent
-from trainingjob_operator.shell.logs import Log
+from trainingjob_operator.core.observe.heartbeats import HeartbeatState, LatestReport
+from trainingjob_operator.core.report.job_events import JobEvent
+from trainingjob_operator.shell.logging_setup import Log
 
 START = "2026-11-21T12:00:00Z"
 WORLD = {"generation": 2, "slices": [0, 1], "coordinator": "h:1", "members": "x", "since": START}

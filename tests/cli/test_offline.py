@@ -11,8 +11,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from trainingjob_operator.cli import main as main_module
-from trainingjob_operator.cli.main import app
+from trainingjob_operator.cli import entry_point as main_module
+from trainingjob_operator.cli.entry_point import app
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests/golden/cli"
@@ -252,7 +252,7 @@ def test_offline_commands_load_neither_a_cluster_s_client_nor_a_trainer(args: tu
     words = [word.replace("FILE", "crds/examples/demo.yaml") for word in args]
     program = (
         "import sys, contextlib, io\n"
-        "from trainingjob_operator.cli.main import app\n"
+        "from trainingjob_operator.cli.entry_point import app\n"
         "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n"
         f"    app({words!r})\n"
         "print(*sys.modules)"
@@ -265,7 +265,7 @@ def test_offline_commands_load_neither_a_cluster_s_client_nor_a_trainer(args: tu
 
 
 def test_help_loads_nothing_heavy() -> None:
-    program = "import sys; from trainingjob_operator.cli.main import app; print(*sys.modules)"
+    program = "import sys; from trainingjob_operator.cli.entry_point import app; print(*sys.modules)"
 
     loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
 

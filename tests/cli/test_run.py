@@ -13,10 +13,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests.builders import spec_manifest
+from tests.support.builders import spec_manifest
+from trainingjob_operator.cli.entry_point import app
 from trainingjob_operator.cli.local import run as local_run
-from trainingjob_operator.cli.main import app
-from trainingjob_operator.shell.ports import Caller
+from trainingjob_operator.shell.interfaces import Caller
 from trainingjob_operator.shell.rendezvous import derive_program_secret
 
 STEPS = 600
@@ -42,7 +42,7 @@ def write_job(folder: Path, **sections: Any) -> Path:
 
 
 def start(folder: Path, *options: str) -> subprocess.Popen[str]:
-    program = "import sys; from trainingjob_operator.cli.main import main; sys.argv[0] = 'trainingjob'; main()"
+    program = "import sys; from trainingjob_operator.cli.entry_point import main; sys.argv[0] = 'trainingjob'; main()"
     command = [sys.executable, "-c", program, "run", str(folder / "tiny.yaml"), "--dir", str(folder / "run"), *options]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from trainingjob_operator.cli.entry_point import app
 from trainingjob_operator.cli.errors import UsageError
-from trainingjob_operator.cli.main import app
 from trainingjob_operator.cli.simulate import parse_span
 
 ROOT = Path(__file__).parents[2]

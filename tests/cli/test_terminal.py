@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_operator.cli import printing
 from trainingjob_operator.cli.console import SafeConsole
-from trainingjob_operator.cli.local.narrate import RunProgress
+from trainingjob_operator.cli.entry_point import app
+from trainingjob_operator.cli.local.run_events import RunProgress
 from trainingjob_operator.cli.local.view import LiveView, PlainView
-from trainingjob_operator.cli.main import app
 from trainingjob_operator.cli.printing import PipeSafeStream, escape_controls
 from trainingjob_operator.cli.report import describe_job
 from trainingjob_operator.cli.tables import align
@@ -175,7 +175,7 @@ def test_only_one_module_prints() -> None:
 
 
 def run(*args: str, **settings: object) -> "subprocess.CompletedProcess[bytes]":
-    program = "import sys; from trainingjob_operator.cli.main import main; main()"
+    program = "import sys; from trainingjob_operator.cli.entry_point import main; main()"
     command = [sys.executable, "-c", program, *args]
     return subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, check=False, **settings)  # type: ignore[call-overload, no-any-return]
 

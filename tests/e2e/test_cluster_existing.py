@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster.commands import ClusterError
 from e2e.cluster.existing import ExistingCluster
+from e2e.cluster.run_program import ClusterError
 from e2e.product import Product
 
 OPERATOR, TRAINER = "registry.example:5000/ml/operator:1.2", "registry.example:5000/ml/trainer:1.3"

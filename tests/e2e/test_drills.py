@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from e2e.soak.harness import JobHarness
 from e2e.soak.job import make_spec
-from e2e.soak.stage import JobHarness
 from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.status import DrillStatus

@@ -14,11 +14,11 @@ from e2e.benchmarks.goodput import (
     measure_goodput,
     measure_pace,
 )
-from tests.builders import make_report
+from tests.support.builders import make_report
 from trainingjob_api.status import Attempt, Goodput, TrainingJobStatus
-from trainingjob_operator.core.simulating.faults import Fault
-from trainingjob_operator.core.simulating.pace import Durations
-from trainingjob_operator.core.simulating.simulate import simulate
+from trainingjob_operator.core.simulate.durations import Durations
+from trainingjob_operator.core.simulate.faults import Fault
+from trainingjob_operator.core.simulate.simulation_run import simulate
 from trainingjob_operator.core.validation.validate import validate_job
 
 PACE = Durations(

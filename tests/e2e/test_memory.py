@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from e2e.benchmarks.memory import SAMPLE_BYTES, flip_bit
+from e2e.benchmarks.bit_flips import SAMPLE_BYTES, flip_bit
 
 HOLDER = """
 import sys

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from e2e.api_audit import MAX_STATUSES_PER_WINDOW, find_forbidden_requests
 from e2e.cluster import audit
-from e2e.requests import MAX_STATUSES_PER_WINDOW, find_forbidden_requests
 
 OWN = "trainingjob-system"
 BEGUN = datetime(2026, 11, 21, 12, tzinfo=UTC)

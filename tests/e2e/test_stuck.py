@@ -6,8 +6,8 @@ from signal import SIGKILL, SIGSTOP
 
 import pytest
 
+from e2e.soak.harness import JobHarness, list_trainers, send_signal
 from e2e.soak.job import make_spec
-from e2e.soak.stage import JobHarness, list_trainers, send_signal
 from trainingjob_api.protocol import STARTUP_PHASES, HostReport, Phase
 
 pytestmark = pytest.mark.slow

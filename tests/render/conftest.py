@@ -9,7 +9,7 @@ import pytest
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.core.planner.plan import Plan, SliceShape
-from trainingjob_operator.render.settings import RenderSettings
+from trainingjob_operator.render.render_settings import RenderSettings
 
 type MakePlan = Callable[..., Plan]
 

@@ -10,9 +10,9 @@ from trainingjob_api.world import JobIdentity
 from trainingjob_operator.cli.render import to_yaml
 from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.run_config import build_run_config
-from trainingjob_operator.render.check import check_jobset
 from trainingjob_operator.render.configmap import render_config_map
 from trainingjob_operator.render.jobset import render_jobsets
+from trainingjob_operator.render.pod_policy import check_jobset
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = {path.stem: path for path in sorted((ROOT / "crds/examples").glob("*.yaml"))}

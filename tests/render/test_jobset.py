@@ -5,9 +5,9 @@ import json
 import kubernetes_validate
 import pytest
 
-from trainingjob_operator.render.check import check_jobset
 from trainingjob_operator.render.jobset import render_base_jobset, render_jobsets, render_slice_jobset
-from trainingjob_operator.render.settings import RenderSettings
+from trainingjob_operator.render.pod_policy import check_jobset
+from trainingjob_operator.render.render_settings import RenderSettings
 
 ELASTIC = {"accelerator": "cpu", "topology": "2x2", "min": 2, "max": 4}
 OFFSET = "trainingjob.dev/slice-offset"

@@ -7,8 +7,8 @@ import pytest
 from trainingjob_operator.core.planner.plan import SnapshotPlan
 from trainingjob_operator.core.planner.run_config import expected_hardware
 from trainingjob_operator.core.validation.quantity import parse_bytes
-from trainingjob_operator.render.check import check_pod
 from trainingjob_operator.render.pod import render_pod_template
+from trainingjob_operator.render.pod_policy import check_pod
 
 GI = 2**30
 

@@ -18,8 +18,7 @@ from kubernetes.aio.client import Configuration
 
 from trainingjob_operator.core.names import JOB_LABEL, SLICE_OFFSET_LABEL, UID_LABEL
 from trainingjob_operator.shell.api import Api
-from trainingjob_operator.shell.feed import KINDS
-from trainingjob_operator.shell.identity import PodAuthenticator
+from trainingjob_operator.shell.authentication import PodAuthenticator
 from trainingjob_operator.shell.kinds import (
     ACCESS_REVIEW,
     CHILDREN,
@@ -32,6 +31,7 @@ from trainingjob_operator.shell.kinds import (
     WEBHOOK_CONFIGURATION,
     Kind,
 )
+from trainingjob_operator.shell.reflector import KINDS
 from trainingjob_operator.shell.store import Store
 
 NAMESPACE = Kind("v1", "Namespace", "namespaces", is_namespaced=False)

@@ -12,8 +12,9 @@ from kubernetes.aio.config import incluster_config
 
 from trainingjob_operator.shell import api as api_module
 from trainingjob_operator.shell.api import Api, connect, connect_as_user, read_service_account
+from trainingjob_operator.shell.interfaces import ClusterUnavailableError as Unavailable
+from trainingjob_operator.shell.interfaces import ConflictError, ForbiddenError, MissingKindError
 from trainingjob_operator.shell.kinds import CONFIG_MAP, JOB_SET, NODE, POD, SECRET, TRAINING_JOB, kind_of
-from trainingjob_operator.shell.ports import ClusterUnavailableError, ConflictError, ForbiddenError, MissingKindError
 
 POD_A = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "ns", "uid": "u1"}}
 
@@ -36,11 +37,11 @@ WRITE_ERRORS = {
     "unknown kind": (404, {"text": "404 page not found"}, MissingKindError),
     "unknown kind, said in JSON": (404, status("NotFound"), MissingKindError),
     "namespace gone": (404, status("NotFound", name="ns", kind="namespaces"), api_module.NotFoundError),
-    "stale token": (401, status("Unauthorized"), ClusterUnavailableError),
-    "too many requests": (429, status("TooManyRequests"), ClusterUnavailableError),
-    "server error": (500, {"text": "etcd is slow"}, ClusterUnavailableError),
-    "starting": (503, status("ServiceUnavailable"), ClusterUnavailableError),
-    "gateway": (504, {"text": "<html>"}, ClusterUnavailableError),
+    "stale token": (401, status("Unauthorized"), Unavailable),
+    "too many requests": (429, status("TooManyRequests"), Unavailable),
+    "server error": (500, {"text": "etcd is slow"}, Unavailable),
+    "starting": (503, status("ServiceUnavailable"), Unavailable),
+    "gateway": (504, {"text": "<html>"}, Unavailable),
 }
 
 
@@ -78,7 +79,7 @@ async def test_no_write_is_tried_again_here_and_each_tells_how_long_to_wait(
 ) -> None:
     api_server.fault = lambda _: web.Response(status=429, headers={"Retry-After": "7"})
 
-    with pytest.raises(ClusterUnavailableError) as caught:
+    with pytest.raises(Unavailable) as caught:
         await write(api)
 
     assert caught.value.retry_after == 7
@@ -86,9 +87,9 @@ async def test_no_write_is_tried_again_here_and_each_tells_how_long_to_wait(
 
 
 READ_ERRORS = {
-    "no right (yet)": (403, ClusterUnavailableError),
-    "a list that grew too old": (410, ClusterUnavailableError),
-    "server error": (500, ClusterUnavailableError),
+    "no right (yet)": (403, Unavailable),
+    "a list that grew too old": (410, Unavailable),
+    "server error": (500, Unavailable),
 }
 
 
@@ -103,7 +104,7 @@ async def test_a_refused_read_is_tried_again_later(code: int, want: type[Excepti
 async def test_the_wait_that_the_server_asks_for_is_kept(kmock: Any, mocked: Api) -> None:
     kmock["get /api/v1/nodes"] << 429 << kmock.headers({"Retry-After": "7"}) << status("TooManyRequests")
 
-    with pytest.raises(ClusterUnavailableError) as caught:
+    with pytest.raises(Unavailable) as caught:
         await anext(mocked.list_pages(NODE))
 
     assert caught.value.retry_after == 7
@@ -112,7 +113,7 @@ async def test_the_wait_that_the_server_asks_for_is_kept(kmock: Any, mocked: Api
 async def test_a_wait_in_another_form_is_ignored(kmock: Any, mocked: Api) -> None:
     kmock["get /api/v1/nodes"] << 503 << kmock.headers({"Retry-After": "Sat, 21 Nov 2026 10:00:00 GMT"}) << b"busy"
 
-    with pytest.raises(ClusterUnavailableError) as caught:
+    with pytest.raises(Unavailable) as caught:
         await anext(mocked.list_pages(NODE))
 
     assert caught.value.retry_after == 0
@@ -134,7 +135,7 @@ async def test_an_object_of_an_unknown_kind_is_not_none(kmock: Any, mocked: Api)
 async def test_an_answer_that_is_not_json_is_no_answer(kmock: Any, mocked: Api) -> None:
     kmock["get /api/v1/namespaces/ns/pods/a"] << b"<html>proxy</html>"
 
-    with pytest.raises(ClusterUnavailableError, match="not JSON"):
+    with pytest.raises(Unavailable, match="not JSON"):
         await mocked.get(POD, "ns", "a")
 
 
@@ -143,7 +144,7 @@ async def test_a_server_that_hangs_is_given_up(kmock: Any) -> None:
     kmock["get /api/v1/namespaces/ns/pods/a"] << never.wait
 
     async with Api(Configuration(host=str(kmock.url).rstrip("/")), request_timeout_seconds=0.05) as api:
-        with pytest.raises(ClusterUnavailableError, match="GET /api/v1/namespaces/ns/pods/a: TimeoutError"):
+        with pytest.raises(Unavailable, match="GET /api/v1/namespaces/ns/pods/a: TimeoutError"):
             await api.get(POD, "ns", "a")
     never.set()
 
@@ -159,7 +160,7 @@ async def test_a_server_that_hangs_at_a_write_is_given_up(_: str, write: Any, un
         await asyncio.start_server(hang, "127.0.0.1", unused_tcp_port) as server,
         Api(Configuration(host=f"http://127.0.0.1:{unused_tcp_port}"), request_timeout_seconds=0.05) as api,
     ):
-        with pytest.raises(ClusterUnavailableError, match="TimeoutError"):
+        with pytest.raises(Unavailable, match="TimeoutError"):
             await write(api)
         over.set()
         server.close()
@@ -167,7 +168,7 @@ async def test_a_server_that_hangs_at_a_write_is_given_up(_: str, write: Any, un
 
 async def test_a_server_that_is_not_there(unused_tcp_port: int) -> None:
     async with Api(Configuration(host=f"http://127.0.0.1:{unused_tcp_port}")) as api:
-        with pytest.raises(ClusterUnavailableError, match=r"cannot connect to 127.0.0.1:[0-9]+: Connection refused"):
+        with pytest.raises(Unavailable, match=r"cannot connect to 127.0.0.1:[0-9]+: Connection refused"):
             await api.get(POD, "ns", "a")
 
 
@@ -243,7 +244,7 @@ async def test_neither_cluster_nor_kubeconfig(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
 
-    with pytest.raises(ClusterUnavailableError, match="no usable kubeconfig"):
+    with pytest.raises(Unavailable, match="no usable kubeconfig"):
         await connect()
 
 
@@ -332,7 +333,7 @@ async def test_who_logs_in_again_needs_no_new_start(server: Any, api_server: Any
     take_only(api_server, "new")
     async with await log_in(server[1], tmp_path, token="old") as api:
         for _ in range(2):
-            with pytest.raises(ClusterUnavailableError, match=r"401 Unauthorized \(the credentials may have expired\)"):
+            with pytest.raises(Unavailable, match=r"401 Unauthorized \(the credentials may have expired\)"):
                 await api.get(POD, "research", "p")
         assert len(api_server.requests) == 2, "the same token is not sent again"
 
@@ -345,7 +346,7 @@ async def test_a_kubeconfig_that_is_gone_when_a_token_has_expired(server: Any, a
     async with await log_in(server[1], tmp_path, token="old") as api:
         (tmp_path / "config").unlink()
 
-        with pytest.raises(ClusterUnavailableError, match="no usable kubeconfig"):
+        with pytest.raises(Unavailable, match="no usable kubeconfig"):
             await api.get(POD, "research", "p")
 
 
@@ -368,7 +369,7 @@ async def test_a_clock_that_is_set_back_keeps_no_token_past_its_end(
 
     assert await configuration.get_api_key_with_prefix("BearerToken") == "bearer new"
     token.unlink()
-    with pytest.raises(ClusterUnavailableError, match="no usable service account"):
+    with pytest.raises(Unavailable, match="no usable service account"):
         await read_service_account(configuration)
 
 

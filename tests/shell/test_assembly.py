@@ -15,12 +15,12 @@ import yaml
 from aiohttp import web
 from kubernetes.aio.client import Configuration
 
-from tests.builders import ready_node
-from tests.tokens import make_token
+from tests.support.builders import ready_node
+from tests.support.tokens import make_token
 from trainingjob_api.job import GROUP, KIND, VERSION
 from trainingjob_api.protocol import REPORT_PATH, TOKEN_AUDIENCE
 from trainingjob_operator.core.names import JOB_LABEL, UID_LABEL
-from trainingjob_operator.shell import assembly, checking, lease
+from trainingjob_operator.shell import assembly, check_pool, leader_election
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.assembly import ListenPorts, Operator
 from trainingjob_operator.shell.certificates import renew
@@ -68,7 +68,7 @@ class Running:
 async def start(server: Any, monkeypatch: pytest.MonkeyPatch, unused_tcp_port_factory: Any):
     """Return a function that starts an operator; all are stopped in the end, and must end well."""
     for name in ("REVIEW_SECONDS", "REVIEW_WAIT_SECONDS"):  # no test is about how fast this machine is
-        monkeypatch.setattr(checking, name, PATIENCE_SECONDS)
+        monkeypatch.setattr(check_pool, name, PATIENCE_SECONDS)
     async with contextlib.AsyncExitStack() as stack:
 
         async def begin(settings: Settings = SETTINGS) -> Running:
@@ -191,8 +191,8 @@ async def test_an_agent_is_heard_and_answered(start: Any, api_server: Any, make_
 async def test_while_the_api_server_is_away_agents_hear_what_held(
     start: Any, api_server: Any, make_agent: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "RENEW_DEADLINE_SECONDS", 1.0)
-    monkeypatch.setattr(lease, "RETRY_PERIOD_SECONDS", 0.2)
+    monkeypatch.setattr(leader_election, "RENEW_DEADLINE_SECONDS", 1.0)
+    monkeypatch.setattr(leader_election, "RETRY_PERIOD_SECONDS", 0.2)
     running = await start()
     (jobset,) = await until(lambda: found(api_server, JOB_SET), "a JobSet is there")
     report = make_agent(jobset)

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.builders import ready_node
+from tests.support.builders import ready_node
 from trainingjob_operator.shell.cluster import MAX_WARNINGS, WARNINGS_SECONDS, KubernetesCluster
 from trainingjob_operator.shell.events import MIN_REPEAT_SECONDS
-from trainingjob_operator.shell.feed import KINDS, Reflector
-from trainingjob_operator.shell.kinds import CONFIG_MAP, EVENT, JOB, JOB_SET, NODE, POD, TRAINING_JOB
-from trainingjob_operator.shell.ports import (
+from trainingjob_operator.shell.interfaces import (
     ClusterUnavailableError,
     ConflictError,
     ForbiddenError,
     MissingKindError,
 )
+from trainingjob_operator.shell.kinds import CONFIG_MAP, EVENT, JOB, JOB_SET, NODE, POD, TRAINING_JOB
+from trainingjob_operator.shell.reflector import KINDS, Reflector
 from trainingjob_operator.shell.store import Store, hash_data
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from tests.builders import NAME, NAMESPACE
-from tests.fake_cluster import OperatorKilledError
-from tests.simulation import Simulation
+from tests.support.builders import NAME, NAMESPACE
+from tests.support.fake_cluster import OperatorKilledError
+from tests.support.simulation import Simulation
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.protocol import Answer, Directive, FailureReason
 from trainingjob_api.status import TrainingJobStatus
-from trainingjob_operator.shell.ports import Children, ClusterUnavailableError, ConflictError
+from trainingjob_operator.shell.interfaces import Children, ClusterUnavailableError, ConflictError
 
 ELASTIC = {"growCooldown": "5s", "maxRestarts": 100, "maxRestartsWithoutCommit": 100}
 PATIENCE_SECONDS = 240.0

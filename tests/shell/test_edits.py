@@ -12,15 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.builders import NAME, UID, spec_manifest
-from tests.schema_edits import SCHEMA, Edit, Node, change, is_live, list_edits, refuse, with_defaults
-from tests.simulation import Simulation
+from tests.support.builders import NAME, UID, spec_manifest
+from tests.support.schema_edits import SCHEMA, Edit, Node, change, is_live, list_edits, refuse, with_defaults
+from tests.support.simulation import Simulation
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.live import live_fields
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import World
 from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL, config_map
-from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.validation.validate import validate_job
 from trainingjob_operator.core.validation.validate_update import check_update
 

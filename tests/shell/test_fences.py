@@ -6,12 +6,12 @@ import itertools
 
 import pytest
 
-from tests.builders import NAME, UID
-from tests.simulation import Simulation
-from tests.storage import saved
+from tests.support.builders import NAME, UID
+from tests.support.simulation import Simulation
+from tests.support.storage import saved
 from trainingjob_api.status import Restarts
 from trainingjob_operator.core.names import base_jobset
-from trainingjob_trainer.history import is_in_history
+from trainingjob_trainer.snapshots.lineage import is_in_history
 
 HOUR = 3600.0
 SLICES = {0: ("node-0-0", "node-0-1"), 1: ("node-1-0", "node-1-1")}

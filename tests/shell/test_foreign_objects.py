@@ -4,10 +4,10 @@ import copy
 
 import pytest
 
-from tests.builders import NAME, UID
-from tests.simulation import Simulation
+from tests.support.builders import NAME, UID
+from tests.support.simulation import Simulation
 from trainingjob_operator.core.names import UID_LABEL, config_map
-from trainingjob_operator.shell.ports import Manifest
+from trainingjob_operator.shell.interfaces import Manifest
 
 OWNERS: dict[str, list[dict[str, object]]] = {
     "nobody": [],

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.simulation import Simulation
+from tests.support.simulation import Simulation
 from trainingjob_api.protocol import FailureReason
 
 FIRST, WORKER = "node-0-0", "node-1-1"

@@ -9,15 +9,15 @@ import jsonschema
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from tests.builders import KEY, NAME, NAMESPACE, UID
-from tests.protocol_schema import Node, Path, Schema, put
-from tests.simulation import Simulation
+from tests.support.builders import KEY, NAME, NAMESPACE, UID
+from tests.support.protocol_schema import Node, Path, Schema, put
+from tests.support.simulation import Simulation
 from trainingjob_api.protocol import MAX_REPORTED, REPORT_PATH, HostReport
 from trainingjob_api.schema import status_schema
-from trainingjob_operator.core.running.deciding.forming import MAX_GENERATION_LEAD
+from trainingjob_operator.core.decide.world_formation import MAX_GENERATION_LEAD
 from trainingjob_operator.shell import rendezvous
 from trainingjob_operator.shell.hub import Hub
-from trainingjob_operator.shell.ports import Caller
+from trainingjob_operator.shell.interfaces import Caller
 
 REPORT = Schema(HostReport)
 SAMPLE = REPORT.sample() | {"jobUid": UID, "podUid": "pod-0-0"}

@@ -5,16 +5,16 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from tests.builders import KEY, NAME, NAMESPACE, UID, make_report
+from tests.support.builders import KEY, NAME, NAMESPACE, UID, make_report
 from trainingjob_api.drill import Drill
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.protocol import Diagnostics, Directive, HostReport, Phase, ProcessState, Progress
 from trainingjob_api.world import Member, World
-from trainingjob_operator.core.running.deciding.strikes import InjectionOrder
-from trainingjob_operator.core.running.observing.hearing import HeartbeatState
-from trainingjob_operator.core.running.telling.announce import JobDirective
+from trainingjob_operator.core.decide.drill_injection import InjectionOrder
+from trainingjob_operator.core.observe.heartbeats import HeartbeatState
+from trainingjob_operator.core.report.job_events import JobDirective
 from trainingjob_operator.shell.hub import OUTAGE_SECONDS, RETENTION_SECONDS, Hub
-from trainingjob_operator.shell.ports import Caller
+from trainingjob_operator.shell.interfaces import Caller
 
 
 @dataclass

@@ -1,10 +1,10 @@
 """The hub keeps no entry for long that only late reports of deleted jobs created."""
 
-from tests.builders import NAME, NAMESPACE, make_report
+from tests.support.builders import NAME, NAMESPACE, make_report
 from trainingjob_api.protocol import Directive
-from trainingjob_operator.core.running.telling.announce import JobDirective
+from trainingjob_operator.core.report.job_events import JobDirective
 from trainingjob_operator.shell.hub import RETENTION_SECONDS, Hub
-from trainingjob_operator.shell.ports import Caller
+from trainingjob_operator.shell.interfaces import Caller
 
 
 def test_late_reports_of_deleted_jobs_leave_nothing_for_long() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.builders import make_report
 from tests.shell.test_hub import Desk
+from tests.support.builders import make_report
 from trainingjob_api.protocol import Phase, Progress
 from trainingjob_operator.shell.hub import OUTAGE_SECONDS
 

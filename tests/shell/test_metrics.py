@@ -7,10 +7,10 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
-from trainingjob_operator.core.running.goodput import Bucket
-from trainingjob_operator.shell.health import health_app
+from trainingjob_operator.core.goodput import Bucket
 from trainingjob_operator.shell.kinds import TRAINING_JOB
 from trainingjob_operator.shell.metrics import Metrics
+from trainingjob_operator.shell.probes import health_app
 from trainingjob_operator.shell.store import KindStore
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)

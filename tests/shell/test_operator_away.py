@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.builders import KEY, NAME, NAMESPACE, UID
-from tests.simulation import Simulation
+from tests.support.builders import KEY, NAME, NAMESPACE, UID
+from tests.support.simulation import Simulation
 from trainingjob_operator.core.names import base_jobset, slice_jobset
-from trainingjob_operator.shell.ports import ForbiddenError
+from trainingjob_operator.shell.interfaces import ForbiddenError
 
 JOBSETS = sorted((base_jobset(NAME, UID), slice_jobset(NAME, UID, 1)))
 NODES = ("node-0-0", "node-0-1", "node-1-0", "node-1-1")

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from tests.builders import NAME, NAMESPACE
-from tests.fake_cluster import FakeCluster
-from tests.simulation import SETTINGS, TICK, Simulation
+from tests.support.builders import NAME, NAMESPACE
+from tests.support.fake_cluster import FakeCluster
+from tests.support.simulation import SETTINGS, TICK, Simulation
 from trainingjob_operator.shell.api import REQUEST_TIMEOUT_SECONDS
 from trainingjob_operator.shell.events import EventRecorder
 from trainingjob_operator.shell.hub import Hub
-from trainingjob_operator.shell.ports import Children, ClusterUnavailableError, Manifest
+from trainingjob_operator.shell.interfaces import Children, ClusterUnavailableError, Manifest
 from trainingjob_operator.shell.reconcile import Reconciler
 from trainingjob_operator.shell.scheduler import FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, Scheduler
 

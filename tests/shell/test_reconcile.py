@@ -1,7 +1,7 @@
 """Reconciling whole jobs in a small cluster with real agents' rules, step by step and through faults."""
 
-from tests.builders import NAME, UID
-from tests.simulation import Simulation
+from tests.support.builders import NAME, UID
+from tests.support.simulation import Simulation
 from trainingjob_api.protocol import FailureReason, Phase
 from trainingjob_api.status import Restarts
 from trainingjob_operator.core.names import base_jobset

@@ -2,12 +2,12 @@
 
 import pytest
 
-from tests.builders import KEY
-from tests.fake_cluster import OperatorKilledError
-from tests.simulation import Simulation
+from tests.support.builders import KEY
+from tests.support.fake_cluster import OperatorKilledError
+from tests.support.simulation import Simulation
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.status import DrillStatus
-from trainingjob_operator.shell.ports import ClusterUnavailableError, ForbiddenError
+from trainingjob_operator.shell.interfaces import ClusterUnavailableError, ForbiddenError
 
 ALLOWED = {"elastic": {"drills": "allowed", "growCooldown": "5s"}}
 

@@ -2,16 +2,22 @@
 
 import pytest
 
-from tests.builders import KEY, NAME, NAMESPACE, UID
-from tests.simulation import Simulation
+from tests.support.builders import KEY, NAME, NAMESPACE, UID
+from tests.support.simulation import Simulation
 from trainingjob_api.protocol import Directive
 from trainingjob_operator.core.names import base_jobset, config_map, slice_jobset
 from trainingjob_operator.core.validation.validate import ValidationResult
-from trainingjob_operator.render.settings import RenderSettings
-from trainingjob_operator.shell import making
-from trainingjob_operator.shell.checking import CheckCpuLimitError
-from trainingjob_operator.shell.making import CREATE_BACKOFF_SECONDS
-from trainingjob_operator.shell.ports import Caller, ClusterUnavailableError, ConflictError, ForbiddenError, Manifest
+from trainingjob_operator.render.render_settings import RenderSettings
+from trainingjob_operator.shell import children
+from trainingjob_operator.shell.check_pool import CheckCpuLimitError
+from trainingjob_operator.shell.children import CREATE_BACKOFF_SECONDS
+from trainingjob_operator.shell.interfaces import (
+    Caller,
+    ClusterUnavailableError,
+    ConflictError,
+    ForbiddenError,
+    Manifest,
+)
 from trainingjob_operator.shell.reconcile import (
     FORMING_REQUEUE_SECONDS,
     IDLE_REQUEUE_SECONDS,
@@ -213,7 +219,7 @@ async def test_a_slice_that_cannot_be_made_anew_stops_none_that_is_left(error: E
 
 async def test_a_pod_that_must_not_be_is_never_created(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = Simulation()
-    monkeypatch.setattr(making, "check_jobset", lambda jobset: ["spec.hostNetwork: must not be there"])
+    monkeypatch.setattr(children, "check_jobset", lambda jobset: ["spec.hostNetwork: must not be there"])
 
     await look(sim)
     await look(sim)

@@ -1,7 +1,7 @@
 """What the rules about nodes and saved steps come to, over whole lives in a small cluster."""
 
-from tests.fake_cluster import Node
-from tests.simulation import Simulation
+from tests.support.fake_cluster import Node
+from tests.support.simulation import Simulation
 from trainingjob_api.status import Restarts
 
 

@@ -1,7 +1,7 @@
 """Shadow worlds in a small cluster with real agents' rules: they form, take over, and make way."""
 
-from tests.fake_cluster import OperatorKilledError
-from tests.simulation import Simulation
+from tests.support.fake_cluster import OperatorKilledError
+from tests.support.simulation import Simulation
 
 NODES = [f"node-{number}-{host}" for number in (0, 1) for host in (0, 1)]
 ELASTIC = {"growCooldown": "5s", "maxRestarts": 100, "maxRestartsWithoutCommit": 100, "shadowWorld": True}

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.simulation import Simulation
+from tests.support.simulation import Simulation
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.status import Restarts
-from trainingjob_operator.core.running.observing.nodes import TERMINATION_TAINTS
+from trainingjob_operator.core.observe.nodes import TERMINATION_TAINTS
 
 SLICE = ("node-1-0", "node-1-1")
 

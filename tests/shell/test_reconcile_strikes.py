@@ -2,12 +2,12 @@
 
 import pytest
 
-from tests.builders import NAME, UID
-from tests.fake_cluster import OperatorKilledError
-from tests.simulation import Simulation
+from tests.support.builders import NAME, UID
+from tests.support.fake_cluster import OperatorKilledError
+from tests.support.simulation import Simulation
 from trainingjob_api.status import Restarts
 from trainingjob_operator.core.names import base_jobset, slice_jobset
-from trainingjob_operator.shell.ports import ClusterUnavailableError
+from trainingjob_operator.shell.interfaces import ClusterUnavailableError
 
 
 async def fault_run(fault_at: int, *, after: bool, error: BaseException) -> Simulation:

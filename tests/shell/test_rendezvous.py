@@ -10,13 +10,13 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from pydantic import ValidationError
 
-from tests.builders import KEY, NAME, NAMESPACE, UID, make_report
+from tests.support.builders import KEY, NAME, NAMESPACE, UID, make_report
 from trainingjob_api.protocol import REPORT_PATH, Answer, Directive, HostReport, Phase
 from trainingjob_api.world import Member, World
-from trainingjob_operator.core.running.telling.announce import JobDirective
+from trainingjob_operator.core.report.job_events import JobDirective
 from trainingjob_operator.shell import rendezvous
 from trainingjob_operator.shell.hub import Hub
-from trainingjob_operator.shell.ports import Caller, ClusterUnavailableError, UnauthenticatedCallerError
+from trainingjob_operator.shell.interfaces import Caller, ClusterUnavailableError, UnauthenticatedCallerError
 
 
 class Tokens:

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from trainingjob_operator.shell.checking import CheckBusyError
-from trainingjob_operator.shell.ports import ClusterUnavailableError, ForbiddenError, MissingKindError
+from trainingjob_operator.shell.check_pool import CheckBusyError
+from trainingjob_operator.shell.interfaces import ClusterUnavailableError, ForbiddenError, MissingKindError
 from trainingjob_operator.shell.scheduler import MAX_BACKOFF_SECONDS, MIN_INTERVAL_SECONDS, Scheduler
 
 pytestmark = pytest.mark.looptime

@@ -10,21 +10,21 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import generate_latest
 
-from tests.builders import KEY, NAME, NAMESPACE, NOW, UID, make_report
-from tests.fake_cluster import copied
-from tests.protocol_schema import Path, Schema, put
-from tests.simulation import Simulation
+from tests.support.builders import KEY, NAME, NAMESPACE, NOW, UID, make_report
+from tests.support.fake_cluster import copied
+from tests.support.protocol_schema import Path, Schema, put
+from tests.support.simulation import Simulation
+from trainingjob_agent.redaction import Redactor
 from trainingjob_api.protocol import REPORT_PATH, FailureReason, HostReport
 from trainingjob_operator.shell import rendezvous
-from trainingjob_operator.shell.feed import KINDS
-from trainingjob_operator.shell.health import health_app
+from trainingjob_operator.shell.authentication import PodAuthenticator
 from trainingjob_operator.shell.hub import Hub
-from trainingjob_operator.shell.identity import PodAuthenticator
+from trainingjob_operator.shell.interfaces import Caller, ClusterUnavailableError, UnauthenticatedCallerError
 from trainingjob_operator.shell.kinds import TRAINING_JOB
 from trainingjob_operator.shell.metrics import Metrics
-from trainingjob_operator.shell.ports import Caller, ClusterUnavailableError, UnauthenticatedCallerError
+from trainingjob_operator.shell.probes import health_app
+from trainingjob_operator.shell.reflector import KINDS
 from trainingjob_operator.shell.store import Store
-from trainingjob_trainer.agent.redaction import Redactor
 
 CANARY = "canary-7f3a-tweet"
 REPORT = Schema(HostReport)

@@ -6,9 +6,9 @@ import itertools
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.fake_cluster import OperatorKilledError
-from tests.simulation import Simulation
-from trainingjob_operator.shell.ports import ClusterUnavailableError
+from tests.support.fake_cluster import OperatorKilledError
+from tests.support.simulation import Simulation
+from trainingjob_operator.shell.interfaces import ClusterUnavailableError
 
 NODES = ("node-0-0", "node-0-1", "node-1-0", "node-1-1")
 nodes = st.sampled_from(NODES)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.tokens import make_token
+from tests.support.tokens import make_token
 from trainingjob_api.protocol import TOKEN_AUDIENCE
-from trainingjob_operator.shell.identity import MAX_REVIEWS, MAX_WAITING, PodAuthenticator, has_operator_audience
-from trainingjob_operator.shell.ports import BusyError, UnauthenticatedCallerError
+from trainingjob_operator.shell.authentication import MAX_REVIEWS, MAX_WAITING, PodAuthenticator, has_operator_audience
+from trainingjob_operator.shell.interfaces import BusyError, UnauthenticatedCallerError
 from trainingjob_operator.shell.store import Store
 
 NOT_OURS = {

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.reviewing import examine_here
+from tests.support.reviewing import examine_here
 from trainingjob_api.problem import Problem
 from trainingjob_operator.core.manifests import get_text
 from trainingjob_operator.shell.admission import MAX_ACCESS_REVIEWS, Admission
 from trainingjob_operator.shell.admission_review import MAX_MESSAGE, MAX_WARNING, MAX_WARNINGS, TRUNCATION_WARNING
-from trainingjob_operator.shell.checking import MAX_WAITING
-from trainingjob_operator.shell.ports import ClusterUnavailableError
+from trainingjob_operator.shell.check_pool import MAX_WAITING
+from trainingjob_operator.shell.interfaces import ClusterUnavailableError
 
 TOO_MANY = Problem("spec.model.numHeads", 7, "must be a multiple of `spec.model.numKvHeads`, 2.", ("6", "8"))
 WASTE = Problem("spec.training.globalBatchSize", 9, "pads 3 rows a step.")

@@ -13,8 +13,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.patience import at_once
-from tests.reviewing import examine_here
+from tests.support.patience import at_once
+from tests.support.reviewing import examine_here
 from trainingjob_api.sample import SAMPLE
 from trainingjob_operator.core.validation.validate import validate_manifest
 from trainingjob_operator.shell.admission import Admission

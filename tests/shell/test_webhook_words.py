@@ -8,9 +8,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests.reviewing import examine_here
+from tests.support.reviewing import examine_here
 from trainingjob_api.job import GROUP, KIND, VERSION
-from trainingjob_operator.cli.main import app
+from trainingjob_operator.cli.entry_point import app
 from trainingjob_operator.core.validation.validate import validate_manifest
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.admission_review import API_VERSION, MAX_WARNING

@@ -9,8 +9,8 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from tests.trainer.crew import Crew
-from tests.trainer.saving.shelf import Shelf
+from tests.support.trainer.crew import Crew
+from tests.support.trainer.shelf import Shelf
 
 COMPILED = Path(__file__).parents[2] / "build" / "compiled-by-tests"
 

@@ -7,13 +7,13 @@ from random import Random
 
 import pytest
 
-from tests.trainer.crew import Crew
-from tests.trainer.test_child import FIRST, MANY, make, read_history, undisturbed
-from tests.trainer.tiny import make_world
+from tests.support.trainer.crew import Crew
+from tests.support.trainer.tiny import make_world
+from tests.trainer.test_main import FIRST, MANY, make, read_history, undisturbed
+from trainingjob_agent.trainer_protocol import Command
 from trainingjob_api.protocol import Phase
 from trainingjob_api.world import Span
-from trainingjob_trainer.remembering.snapshot_files import NUM_SLOTS, Slot
-from trainingjob_trainer.wire import Command
+from trainingjob_trainer.snapshots.snapshot_files import NUM_SLOTS, Slot
 
 
 def drop_lines(root: Path, first: int) -> None:

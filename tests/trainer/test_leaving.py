@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.crew import Crew, Trainer
-from tests.trainer.tiny import make_config, make_spec, make_world
+from tests.support.trainer.crew import Crew, Trainer
+from tests.support.trainer.tiny import make_config, make_spec, make_world
+from trainingjob_agent.trainer_protocol import Command
 from trainingjob_api.protocol import Phase
 from trainingjob_api.world import RunConfig, Span
-from trainingjob_trainer.wire import Command
 
 FIRST = Span(generation=1, first=1)
 LONG = 20_000

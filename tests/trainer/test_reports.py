@@ -14,18 +14,18 @@ import jax.numpy as jnp
 import pytest
 from jax.errors import JaxRuntimeError
 
-from tests.trainer.tiny import make_config, make_spec, make_world
+from tests.support.trainer.tiny import make_config, make_spec, make_world
+from trainingjob_agent.trainer_protocol import AgentEvent, StartWorld
 from trainingjob_api.learning import Optimizer, Schedule
 from trainingjob_api.protocol import RECENT_STEPS, FailureReason, Phase, Progress
-from trainingjob_trainer.events import AgentEvents
-from trainingjob_trainer.failures import TrainingError, failure_record, storage_error
-from trainingjob_trainer.modelling.optimizer import learning_rate
-from trainingjob_trainer.modelling.signature import StepMetrics
-from trainingjob_trainer.remembering.snapshots import Snapshots
-from trainingjob_trainer.reporter import MIN_TYPICAL_STEPS, WINDOW_STEPS, StepReporter
-from trainingjob_trainer.shards import Shards
-from trainingjob_trainer.stalls import SchedulingDelayMonitor
-from trainingjob_trainer.wire import AgentEvent, StartWorld
+from trainingjob_trainer.monitoring.scheduling_delay import SchedulingDelayMonitor
+from trainingjob_trainer.monitoring.step_reporter import MIN_TYPICAL_STEPS, WINDOW_STEPS, StepReporter
+from trainingjob_trainer.optim.factory import learning_rate
+from trainingjob_trainer.runtime.agent_events import AgentEvents
+from trainingjob_trainer.runtime.errors import TrainingError, failure_record, storage_error
+from trainingjob_trainer.snapshots.snapshotter import Snapshots
+from trainingjob_trainer.snapshots.state_shards import Shards
+from trainingjob_trainer.state import StepMetrics
 
 EXPLAINED: dict[str, tuple[BaseException, FailureReason, bool]] = {
     "a known cause": (
@@ -202,7 +202,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("trainingjob_trainer.reporter.time", made)
+    monkeypatch.setattr("trainingjob_trainer.monitoring.step_reporter.time", made)
     return made
 
 

@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.crew import Crew
-from tests.trainer.saving.test_checkpoints import describe, make_state
-from tests.trainer.test_child import FIRST, MANY, make
-from tests.trainer.tiny import make_config, make_spec, make_world
-from tests.trainer.training import BATCH, NUM_STEPS, ONE, Run, flat, spec_with
+from tests.support.trainer.crew import Crew
+from tests.support.trainer.tiny import make_config, make_spec, make_world
+from tests.support.trainer.training import BATCH, NUM_STEPS, ONE, Run, flat, spec_with
+from tests.trainer.checkpoint.test_checkpoints import describe, make_state
+from tests.trainer.test_main import FIRST, MANY, make
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Rollback, Span
-from trainingjob_trainer.events import AgentEvents
-from trainingjob_trainer.failures import TrainingError
-from trainingjob_trainer.feeding.batches import BatchLoader
-from trainingjob_trainer.feeding.rows import ExcludedSamples
-from trainingjob_trainer.history import Provenance, extend_provenance
-from trainingjob_trainer.modelling.signature import State
-from trainingjob_trainer.remembering.snapshot_files import Key
-from trainingjob_trainer.saving.checkpoints import Checkpoints
-from trainingjob_trainer.saving.integrity import read_integrity
-from trainingjob_trainer.world import ProcessGroup
+from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
+from trainingjob_trainer.checkpoint.manifest import read_integrity
+from trainingjob_trainer.data.loader import BatchLoader
+from trainingjob_trainer.data.sampler import ExcludedSamples
+from trainingjob_trainer.runtime.agent_events import AgentEvents
+from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.runtime.process_group import ProcessGroup
+from trainingjob_trainer.snapshots.lineage import Provenance, extend_provenance
+from trainingjob_trainer.snapshots.snapshot_files import Key
+from trainingjob_trainer.state import State
 
 PARENT, BAD = 2, 4
 """Of a rollback: the step that training went back to, and the bad one."""

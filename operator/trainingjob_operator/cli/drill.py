@@ -8,14 +8,14 @@ from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
 from trainingjob_api.drill_kinds import DRILL_SECONDS, DrillKind
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_operator.cli.errors import EXIT_NEGATIVE, CommandError
-from trainingjob_operator.cli.following import PollResult, poll_until_done
 from trainingjob_operator.cli.interrupts import run_interruptible
 from trainingjob_operator.cli.printing import echo
-from trainingjob_operator.cli.remote import Target, open_remote_job
+from trainingjob_operator.cli.remote_job import Target, open_remote_job
 from trainingjob_operator.cli.report import describe_drills
+from trainingjob_operator.cli.watch import PollResult, poll_until_done
+from trainingjob_operator.core.decide.drills import describe_drill
 from trainingjob_operator.core.manifests import Manifest, get_text, get_value
-from trainingjob_operator.core.remember import read_status
-from trainingjob_operator.core.running.deciding.drills import describe_drill
+from trainingjob_operator.core.stored_status import read_status
 from trainingjob_operator.core.times import format_time
 from trainingjob_operator.core.units import pluralize
 

@@ -8,7 +8,12 @@ from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.tables import align
 from trainingjob_operator.core.units import pluralize
-from trainingjob_operator.core.validation.reference import FieldReference, descendant_fields, find_field, nearest_fields
+from trainingjob_operator.core.validation.field_reference import (
+    FieldReference,
+    descendant_fields,
+    find_field,
+    nearest_fields,
+)
 
 TOP = "spec"
 

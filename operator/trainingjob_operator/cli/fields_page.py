@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainingjob_operator.cli.explain import children, format_default
-from trainingjob_operator.core.validation.reference import FieldReference, descendant_fields, find_field
+from trainingjob_operator.core.validation.field_reference import FieldReference, descendant_fields, find_field
 
 HEADER = """\
 <!-- Made by `make generate`; do not edit. -->

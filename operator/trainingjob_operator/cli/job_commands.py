@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from trainingjob_api.drill_kinds import DRILL_SECONDS, DrillKind
+from trainingjob_operator.cli.app import Kubeconfig, KubeContext, Name, Namespace, app
 from trainingjob_operator.cli.printing import echo
-from trainingjob_operator.cli.program import Kubeconfig, KubeContext, Name, Namespace, app
 
 
 @app.command()
@@ -24,7 +24,7 @@ def status(
     Its phase and why, its progress, its checkpoints, every world it trained in, and where the time went.
     """
     from trainingjob_operator.cli.console import SafeConsole
-    from trainingjob_operator.cli.remote import Target
+    from trainingjob_operator.cli.remote_job import Target
     from trainingjob_operator.cli.status import show_status
 
     show_status(Target(name, namespace, context, kubeconfig), SafeConsole(), watch=watch)
@@ -50,8 +50,8 @@ def logs(
 
     Each line stands behind its slice and host. With -f, hosts that come later join in.
     """
-    from trainingjob_operator.cli.logs import LogSelection, show_logs
-    from trainingjob_operator.cli.remote import Target
+    from trainingjob_operator.cli.pod_logs import LogSelection, show_logs
+    from trainingjob_operator.cli.remote_job import Target
 
     target = Target(name, namespace, context, kubeconfig)
     show_logs(target, LogSelection(slice_number, host, tail), typer.echo if raw else echo, follow=follow)
@@ -73,7 +73,7 @@ def wait(
 
     Exit codes: 0 it succeeded, 1 it failed, 2 it was not over in time, or the cluster could not be asked any more.
     """
-    from trainingjob_operator.cli.remote import Target
+    from trainingjob_operator.cli.remote_job import Target
     from trainingjob_operator.cli.wait import wait_for_end
 
     raise typer.Exit(wait_for_end(Target(name, namespace, context, kubeconfig), timeout))
@@ -95,8 +95,8 @@ def scale(
 
     Exit codes: 0 it is changed, 1 it is refused, 2 the command was not understood.
     """
-    from trainingjob_operator.cli.change import scale as scale_job
-    from trainingjob_operator.cli.remote import Target
+    from trainingjob_operator.cli.job_edits import scale as scale_job
+    from trainingjob_operator.cli.remote_job import Target
 
     scale_job(Target(name, namespace, context, kubeconfig), {"min": fewest, "max": most, "count": count})
 
@@ -109,8 +109,8 @@ def suspend(
 
     It keeps its checkpoints; `resume` lets it go on from there.
     """
-    from trainingjob_operator.cli.change import set_suspend
-    from trainingjob_operator.cli.remote import Target
+    from trainingjob_operator.cli.job_edits import set_suspend
+    from trainingjob_operator.cli.remote_job import Target
 
     set_suspend(Target(name, namespace, context, kubeconfig), suspend=True)
 
@@ -118,8 +118,8 @@ def suspend(
 @app.command()
 def resume(name: Name, namespace: Namespace = None, context: KubeContext = None, kubeconfig: Kubeconfig = None) -> None:
     """Let a suspended job go on from its newest checkpoint."""
-    from trainingjob_operator.cli.change import set_suspend
-    from trainingjob_operator.cli.remote import Target
+    from trainingjob_operator.cli.job_edits import set_suspend
+    from trainingjob_operator.cli.remote_job import Target
 
     set_suspend(Target(name, namespace, context, kubeconfig), suspend=False)
 
@@ -147,7 +147,7 @@ def drill(
     """
     from trainingjob_operator.cli.drill import DrillOptions
     from trainingjob_operator.cli.drill import drill as drill_job
-    from trainingjob_operator.cli.remote import Target
+    from trainingjob_operator.cli.remote_job import Target
 
     target = Target(name, namespace, context, kubeconfig)
     raise typer.Exit(drill_job(target, DrillOptions(kind, slice_number, host, seconds), timeout))

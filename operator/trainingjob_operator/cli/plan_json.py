@@ -11,12 +11,12 @@ from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
 from trainingjob_api.problem import Problem
-from trainingjob_operator.core.planner.arithmetic import count_useful_flops
+from trainingjob_operator.core.planner.flops import count_useful_flops
 from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan
+from trainingjob_operator.core.planner.redundancy import max_losable_slices
 from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes
-from trainingjob_operator.core.planner.saving import max_save_bytes
-from trainingjob_operator.core.planner.survival import max_losable_slices
+from trainingjob_operator.core.planner.save_size import max_save_bytes
 from trainingjob_operator.core.planner.workload import describe_workload
 
 type Object = dict[str, Any]

@@ -8,13 +8,13 @@ from trainingjob_api.world import JobIdentity
 from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.printing import echo
-from trainingjob_operator.cli.validate import require_valid
+from trainingjob_operator.cli.validate_command import require_valid
 from trainingjob_operator.core.manifests import Manifest, get_text
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.run_config import build_run_config
 from trainingjob_operator.render.configmap import render_config_map
 from trainingjob_operator.render.jobset import render_jobsets
-from trainingjob_operator.render.settings import RenderSettings
+from trainingjob_operator.render.render_settings import RenderSettings
 
 UID = "00000000-0000-0000-0000-000000000000"
 """Placeholder. The API server assigns the UID at creation; object names carry a hash of it."""

@@ -6,14 +6,14 @@ Pure. `status` prints it for a job on a cluster, and `run` at the end of a local
 from collections.abc import Sequence
 from datetime import datetime
 
-from trainingjob_api.reading import DataReport, SourceReport
+from trainingjob_api.data_report import DataReport, SourceReport
 from trainingjob_api.status import Attempt, Condition, DrillStatus, Goodput, ProgressStatus, TrainingJobStatus
 from trainingjob_api.world import Tier
 from trainingjob_operator.cli.tables import align
-from trainingjob_operator.core.running.deciding.drills import STATE_DESCRIPTIONS
-from trainingjob_operator.core.running.deciding.rollbacks import describe_rollback
-from trainingjob_operator.core.running.judging.stragglers import describe_straggler
-from trainingjob_operator.core.running.reasons import Reason
+from trainingjob_operator.core.decide.drills import STATE_DESCRIPTIONS
+from trainingjob_operator.core.decide.rollbacks import describe_rollback
+from trainingjob_operator.core.diagnose.stragglers import describe_straggler
+from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.times import parse_time, seconds_between
 from trainingjob_operator.core.units import format_count, format_duration, format_percent, pluralize
 

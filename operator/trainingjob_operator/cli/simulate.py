@@ -15,17 +15,17 @@ from trainingjob_api.running import Snapshots
 from trainingjob_operator.cli.console import SafeConsole
 from trainingjob_operator.cli.documents import Document, read_one_job
 from trainingjob_operator.cli.errors import UsageError
+from trainingjob_operator.cli.fault_model import DAY, FaultModel, draw_faults, mean_repair
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.tables import align
-from trainingjob_operator.cli.validate import require_valid
-from trainingjob_operator.cli.weather import DAY, FaultModel, draw_faults, mean_repair
+from trainingjob_operator.cli.validate_command import require_valid
+from trainingjob_operator.core.goodput import Bucket
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.snapshots import copy_seconds
-from trainingjob_operator.core.running.goodput import Bucket
-from trainingjob_operator.core.simulating.pace import Durations, step_seconds_by_size
-from trainingjob_operator.core.simulating.simulate import SimulationResult, simulate
+from trainingjob_operator.core.simulate.durations import Durations, step_seconds_by_size
+from trainingjob_operator.core.simulate.simulation_run import SimulationResult, simulate
 from trainingjob_operator.core.units import format_duration, format_percent, format_precise_duration, pluralize
 
 EXPECTED_FAULTS = 60

@@ -7,12 +7,12 @@ from rich.live import Live
 from rich.text import Text
 
 from trainingjob_operator.cli.console import SafeConsole
-from trainingjob_operator.cli.following import POLL_SECONDS
 from trainingjob_operator.cli.interrupts import run_interruptible
 from trainingjob_operator.cli.printing import is_pipe_closed
-from trainingjob_operator.cli.remote import RemoteJob, Target, open_remote_job
+from trainingjob_operator.cli.remote_job import RemoteJob, Target, open_remote_job
 from trainingjob_operator.cli.report import describe_job
-from trainingjob_operator.core.remember import read_status
+from trainingjob_operator.cli.watch import POLL_SECONDS
+from trainingjob_operator.core.stored_status import read_status
 
 
 def show_status(target: Target, console: SafeConsole, *, watch: bool) -> None:

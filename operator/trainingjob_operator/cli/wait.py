@@ -4,10 +4,10 @@ from datetime import UTC, datetime
 
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_operator.cli.errors import EXIT_NEGATIVE
-from trainingjob_operator.cli.following import POLL_SECONDS, PollResult, poll_until_done
 from trainingjob_operator.cli.interrupts import run_interruptible
-from trainingjob_operator.cli.remote import Target, open_remote_job
+from trainingjob_operator.cli.remote_job import Target, open_remote_job
 from trainingjob_operator.cli.report import describe_job
+from trainingjob_operator.cli.watch import POLL_SECONDS, PollResult, poll_until_done
 
 
 def wait_for_end(target: Target, timeout: float | None) -> int:

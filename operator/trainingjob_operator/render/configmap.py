@@ -7,7 +7,7 @@ from trainingjob_api.world import RunConfig
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import config_map
 from trainingjob_operator.render.metadata import job_labels, owner_references
-from trainingjob_operator.render.settings import RenderSettings
+from trainingjob_operator.render.render_settings import RenderSettings
 
 RUN_CONFIG_KEY = "run.json"
 CA_KEY = "ca.crt"

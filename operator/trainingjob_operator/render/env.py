@@ -5,7 +5,7 @@ from trainingjob_api.world import ExpectedHardware
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL
 from trainingjob_operator.render.configmap import CA_KEY, RUN_CONFIG_KEY
-from trainingjob_operator.render.settings import RenderSettings
+from trainingjob_operator.render.render_settings import RenderSettings
 from trainingjob_operator.render.volumes import (
     CONFIG_FOLDER,
     SNAPSHOT_FOLDER,

@@ -23,7 +23,7 @@ from trainingjob_operator.core.names import (
 from trainingjob_operator.core.planner.plan import Plan, SliceShape
 from trainingjob_operator.render.metadata import job_labels, owner_references
 from trainingjob_operator.render.pod import render_pod_template
-from trainingjob_operator.render.settings import RenderSettings
+from trainingjob_operator.render.render_settings import RenderSettings
 
 EXCLUSIVE_TOPOLOGY_ANNOTATION = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"

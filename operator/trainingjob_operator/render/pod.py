@@ -14,7 +14,7 @@ from trainingjob_operator.core.planner.plan import Plan, SliceShape
 from trainingjob_operator.core.planner.run_config import expected_hardware
 from trainingjob_operator.core.validation.quantity import format_bytes, parse_bytes
 from trainingjob_operator.render.env import render_env
-from trainingjob_operator.render.settings import RenderSettings
+from trainingjob_operator.render.render_settings import RenderSettings
 from trainingjob_operator.render.volumes import MountedVolume, pod_volumes
 
 CONTAINER = "trainer"

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable
 from trainingjob_api.job import KIND
 from trainingjob_operator.core.manifests import Manifest, get_text
 from trainingjob_operator.shell.admission_review import NotAReviewError, deny_response, scan_uid
-from trainingjob_operator.shell.checking import REVIEW_WAIT_SECONDS, CheckBusyError, CheckCpuLimitError, FairQueue
-from trainingjob_operator.shell.examining import AccessCheck, ReviewResult
-from trainingjob_operator.shell.logs import Log
-from trainingjob_operator.shell.ports import ClusterUnavailableError
+from trainingjob_operator.shell.check_pool import REVIEW_WAIT_SECONDS, CheckBusyError, CheckCpuLimitError, FairQueue
+from trainingjob_operator.shell.interfaces import ClusterUnavailableError
+from trainingjob_operator.shell.logging_setup import Log
+from trainingjob_operator.shell.review_evaluation import AccessCheck, ReviewResult
 
 type EvaluateReview = Callable[[bytes, str], Awaitable[ReviewResult]]
 """Evaluate a review from a peer.

@@ -19,19 +19,19 @@ from kubernetes.aio.config import ConfigException, load_incluster_config, load_k
 
 from trainingjob_operator.shell.api_errors import NotFoundError, map_error
 from trainingjob_operator.shell.clock import ServerClock
+from trainingjob_operator.shell.interfaces import (
+    ClusterUnavailableError,
+    ConflictError,
+    ForbiddenError,
+    Manifest,
+    MissingKindError,
+)
 from trainingjob_operator.shell.kinds import POD, Kind
 from trainingjob_operator.shell.kubeconfig_errors import (
     capture_errors,
     describe_kubeconfig_error,
     describe_plugin_failure,
     exec_plugin_of,
-)
-from trainingjob_operator.shell.ports import (
-    ClusterUnavailableError,
-    ConflictError,
-    ForbiddenError,
-    Manifest,
-    MissingKindError,
 )
 
 type RefreshCredentials = Callable[[Configuration], Awaitable[object]]

@@ -3,7 +3,7 @@
 import json
 
 from trainingjob_operator.core.manifests import Manifest
-from trainingjob_operator.shell.ports import (
+from trainingjob_operator.shell.interfaces import (
     ClusterUnavailableError,
     ConflictError,
     ForbiddenError,

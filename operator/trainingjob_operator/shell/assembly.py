@@ -12,30 +12,30 @@ from importlib.metadata import version
 
 from aiohttp import web
 
-from trainingjob_operator.render.settings import RenderSettings
+from trainingjob_operator.render.render_settings import RenderSettings
 from trainingjob_operator.shell.accelerators import load_accelerators
-from trainingjob_operator.shell.accounts import ServiceAccountCheck
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.api import Api
-from trainingjob_operator.shell.checking import CheckPool
+from trainingjob_operator.shell.authentication import PodAuthenticator, may_use_service_account
+from trainingjob_operator.shell.check_pool import CheckPool
 from trainingjob_operator.shell.cluster import KubernetesCluster
 from trainingjob_operator.shell.connections import ConnectionLimiter, ConnectionLimits, LimitedSite
-from trainingjob_operator.shell.feed import KINDS, RELIST_SECONDS, Reflector
-from trainingjob_operator.shell.fenced import FencedCluster
-from trainingjob_operator.shell.health import health_app
+from trainingjob_operator.shell.fenced_cluster import FencedCluster
 from trainingjob_operator.shell.hub import Hub
-from trainingjob_operator.shell.identity import PodAuthenticator, may_use_service_account
 from trainingjob_operator.shell.kinds import TRAINING_JOB
-from trainingjob_operator.shell.lease import LeaderElection
-from trainingjob_operator.shell.logs import Log
+from trainingjob_operator.shell.leader_election import LeaderElection
+from trainingjob_operator.shell.logging_setup import Log
 from trainingjob_operator.shell.metrics import Metrics
+from trainingjob_operator.shell.probes import health_app
 from trainingjob_operator.shell.reconcile import Reconciler
+from trainingjob_operator.shell.reflector import KINDS, RELIST_SECONDS, Reflector
 from trainingjob_operator.shell.rendezvous import rendezvous_app
 from trainingjob_operator.shell.scheduler import Scheduler
+from trainingjob_operator.shell.service_account_check import ServiceAccountCheck
 from trainingjob_operator.shell.settings import METRICS_PORT, RENDEZVOUS_PORT, WEBHOOK_PORT, Settings
 from trainingjob_operator.shell.store import Store
 from trainingjob_operator.shell.tls import CaBundleInjector, FolderSource, SecretSource, Tls
-from trainingjob_operator.shell.watching import Watcher
+from trainingjob_operator.shell.watcher import Watcher
 from trainingjob_operator.shell.webhook import webhook_app
 
 LIMITS = ConnectionLimits(total=512, unauthenticated=512, unauthenticated_per_peer=128)

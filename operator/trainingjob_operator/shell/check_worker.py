@@ -22,7 +22,7 @@ from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.validation.validate import validate_job, validate_manifest
 from trainingjob_operator.shell.admission_review import NotAReviewError
-from trainingjob_operator.shell.examining import evaluate_review
+from trainingjob_operator.shell.review_evaluation import evaluate_review
 
 NICENESS = 2
 """Lower priority than the operator's event loop on a busy node."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
-from trainingjob_operator.shell.logs import Log
+from trainingjob_operator.shell.logging_setup import Log
 
 TOLERANCE = timedelta(seconds=5)
 """Offsets up to this are ignored: a `Date` header has a resolution of one second, and arrives with some delay."""

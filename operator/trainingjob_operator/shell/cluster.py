@@ -13,10 +13,7 @@ from trainingjob_operator.core.manifests import get_int, get_text, iter_items
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.api_errors import NotFoundError
 from trainingjob_operator.shell.events import EventRecorder
-from trainingjob_operator.shell.feed import Reflector
-from trainingjob_operator.shell.kinds import CONFIG_MAP, EVENT, JOB, JOB_SET, NODE, POD, TRAINING_JOB, kind_of
-from trainingjob_operator.shell.logs import Log
-from trainingjob_operator.shell.ports import (
+from trainingjob_operator.shell.interfaces import (
     Children,
     ClusterUnavailableError,
     ForbiddenError,
@@ -24,6 +21,9 @@ from trainingjob_operator.shell.ports import (
     MissingKindError,
     requested_wait_seconds,
 )
+from trainingjob_operator.shell.kinds import CONFIG_MAP, EVENT, JOB, JOB_SET, NODE, POD, TRAINING_JOB, kind_of
+from trainingjob_operator.shell.logging_setup import Log
+from trainingjob_operator.shell.reflector import Reflector
 from trainingjob_operator.shell.store import Store, trim_manifest
 
 WARNINGS_SECONDS = 5.0

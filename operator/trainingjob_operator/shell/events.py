@@ -12,9 +12,9 @@ from datetime import datetime
 
 from trainingjob_operator.core.times import format_time
 from trainingjob_operator.shell.api import FIELD_MANAGER, Api
+from trainingjob_operator.shell.interfaces import ClusterUnavailableError, ForbiddenError, Manifest, MissingKindError
 from trainingjob_operator.shell.kinds import EVENT
-from trainingjob_operator.shell.logs import Log
-from trainingjob_operator.shell.ports import ClusterUnavailableError, ForbiddenError, Manifest, MissingKindError
+from trainingjob_operator.shell.logging_setup import Log
 
 MIN_REPEAT_SECONDS = 60.0
 MAX_CACHED = 4096

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from math import inf
 
 from trainingjob_api.protocol import FILE_PHASES, Answer, Directive, HostReport, Phase
-from trainingjob_operator.core.running.observing.hearing import HeartbeatState, LatestReport
-from trainingjob_operator.core.running.telling.announce import JobDirective
-from trainingjob_operator.shell.ports import Caller, JobKey
+from trainingjob_operator.core.observe.heartbeats import HeartbeatState, LatestReport
+from trainingjob_operator.core.report.job_events import JobDirective
+from trainingjob_operator.shell.interfaces import Caller, JobKey
 
 OUTAGE_SECONDS = 4.0
 """Seconds without a report from any host of a job after which the operator counts as unreachable."""

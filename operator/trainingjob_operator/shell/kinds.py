@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from trainingjob_api.job import API_VERSION, KIND, PLURAL
-from trainingjob_operator.shell.ports import Manifest
+from trainingjob_operator.shell.interfaces import Manifest
 
 
 @dataclass(frozen=True)

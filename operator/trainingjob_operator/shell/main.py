@@ -8,8 +8,8 @@ import sys
 
 from trainingjob_operator.shell.api import connect
 from trainingjob_operator.shell.assembly import ListenPorts, Operator
-from trainingjob_operator.shell.logs import Log, configure_logging
-from trainingjob_operator.shell.ports import ClusterUnavailableError
+from trainingjob_operator.shell.interfaces import ClusterUnavailableError
+from trainingjob_operator.shell.logging_setup import Log, configure_logging
 from trainingjob_operator.shell.settings import InvalidSettingsError, Settings, read_settings
 
 EXIT_BAD_SETTINGS = 2

@@ -22,12 +22,7 @@ from weakref import WeakValueDictionary
 from trainingjob_api.problem import Problem
 from trainingjob_api.protocol import Directive
 from trainingjob_api.status import TrainingJobStatus
-from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get_value
-from trainingjob_operator.core.planner.hardware import Hardware
-from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
-from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.remember import read_status, write_status
-from trainingjob_operator.core.running.deciding.chores import (
+from trainingjob_operator.core.decide.child_maintenance import (
     ChildOperation,
     CreateBase,
     CreateSlice,
@@ -36,37 +31,37 @@ from trainingjob_operator.core.running.deciding.chores import (
     DeletePod,
     list_child_operations,
 )
-from trainingjob_operator.core.running.deciding.decide import decide
-from trainingjob_operator.core.running.deciding.decisions import Claim, Decision, DeleteExpired, Wait
-from trainingjob_operator.core.running.deciding.strikes import (
-    list_pods_to_delete,
-    operator_pause_seconds,
-    refuse_strike,
-)
-from trainingjob_operator.core.running.judging.hang import seconds_until_hang
-from trainingjob_operator.core.running.observing.clocks import shift_times
-from trainingjob_operator.core.running.observing.observe import Observed, observe
-from trainingjob_operator.core.running.observing.owned import filter_owned
-from trainingjob_operator.core.running.observing.pods import read_pods
-from trainingjob_operator.core.running.observing.seats import rebuild_world
-from trainingjob_operator.core.running.reasons import Reason
-from trainingjob_operator.core.running.telling.announce import (
+from trainingjob_operator.core.decide.decision_rules import decide
+from trainingjob_operator.core.decide.decisions import Claim, Decision, DeleteExpired, Wait
+from trainingjob_operator.core.decide.drill_injection import list_pods_to_delete, operator_pause_seconds, refuse_strike
+from trainingjob_operator.core.diagnose.hangs import seconds_until_hang
+from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get_value
+from trainingjob_operator.core.observe.clock_changes import shift_times
+from trainingjob_operator.core.observe.members import rebuild_world
+from trainingjob_operator.core.observe.observed import Observed, observe
+from trainingjob_operator.core.observe.ownership import filter_owned
+from trainingjob_operator.core.observe.pods import read_pods
+from trainingjob_operator.core.planner.hardware import Hardware
+from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.reasons import Reason
+from trainingjob_operator.core.report.job_events import (
     JobDirective,
     JobEvent,
     list_events,
     list_recreation_events,
     make_directive,
 )
-from trainingjob_operator.core.running.telling.status import blocked_status, invalid_status, next_status
-from trainingjob_operator.core.running.telling.writing import should_write
+from trainingjob_operator.core.report.job_status import blocked_status, invalid_status, next_status
+from trainingjob_operator.core.report.status_writes import should_write
+from trainingjob_operator.core.stored_status import read_status, write_status
 from trainingjob_operator.core.times import seconds_between
 from trainingjob_operator.core.validation.validate import ValidationResult, validate_job
-from trainingjob_operator.render.settings import RenderSettings
-from trainingjob_operator.shell.checking import CheckCpuLimitError
+from trainingjob_operator.render.render_settings import RenderSettings
+from trainingjob_operator.shell.check_pool import CheckCpuLimitError
+from trainingjob_operator.shell.children import CREATE_BACKOFF_SECONDS, ChildCreator
 from trainingjob_operator.shell.hub import Hub
-from trainingjob_operator.shell.logs import Log
-from trainingjob_operator.shell.making import CREATE_BACKOFF_SECONDS, ChildCreator
-from trainingjob_operator.shell.ports import (
+from trainingjob_operator.shell.interfaces import (
     Children,
     Cluster,
     ClusterUnavailableError,
@@ -75,6 +70,7 @@ from trainingjob_operator.shell.ports import (
     JobKey,
     MissingKindError,
 )
+from trainingjob_operator.shell.logging_setup import Log
 
 IDLE_REQUEUE_SECONDS = 300.0
 """Reconcile interval of a job that only an event can change, in case an event is lost."""

@@ -17,14 +17,14 @@ from pydantic import ValidationError
 from trainingjob_api.protocol import REPORT_PATH, HostReport
 from trainingjob_operator.shell.connections import AUTHENTICATE
 from trainingjob_operator.shell.hub import Hub
-from trainingjob_operator.shell.logs import Log, RateLimitedLog
-from trainingjob_operator.shell.ports import (
+from trainingjob_operator.shell.interfaces import (
     Authenticator,
     BusyError,
     Caller,
     ClusterUnavailableError,
     UnauthenticatedCallerError,
 )
+from trainingjob_operator.shell.logging_setup import Log, RateLimitedLog
 
 LONG_POLL_SECONDS = 1.0
 MAX_BODY_BYTES = 64 * 1024

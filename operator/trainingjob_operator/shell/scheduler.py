@@ -9,14 +9,14 @@ import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from trainingjob_operator.shell.logs import Log
-from trainingjob_operator.shell.ports import (
+from trainingjob_operator.shell.interfaces import (
     BusyError,
     ClusterUnavailableError,
     ForbiddenError,
     MissingKindError,
     requested_wait_seconds,
 )
+from trainingjob_operator.shell.logging_setup import Log
 
 type Reconcile = Callable[[str, str], Awaitable[float | None]]
 """Reconcile the job with this namespace and name. Return the seconds until the next reconcile. None: no such job."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
-from trainingjob_operator.shell import logs
+from trainingjob_operator.shell import logging_setup
 
 PREFIX = "TRAININGJOB_"
 WEBHOOK_PORT = 9443
@@ -54,7 +54,7 @@ class Settings:
     accelerators: Path | None = None
     """File with additional rows of the hardware table. None: the built-in table only."""
     log_level: str = "info"
-    log_format: logs.Format = "json"
+    log_format: logging_setup.Format = "json"
 
     @property
     def host(self) -> str:
@@ -154,6 +154,6 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "certificates": _folder,
     "ca_secret": _name,
     "accelerators": _file,
-    "log_level": _lower(_choice(*logs.LEVELS)),
-    "log_format": cast("Callable[[str], Any]", _lower(_choice(*logs.FORMATS))),
+    "log_level": _lower(_choice(*logging_setup.LEVELS)),
+    "log_format": cast("Callable[[str], Any]", _lower(_choice(*logging_setup.FORMATS))),
 }

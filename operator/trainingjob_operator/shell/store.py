@@ -23,8 +23,8 @@ from trainingjob_operator.core.names import (
     TEMPLATE_HASH_ANNOTATION,
     UID_LABEL,
 )
+from trainingjob_operator.shell.interfaces import Manifest
 from trainingjob_operator.shell.kinds import CONFIG_MAP, EVENT, JOB, JOB_SET, NODE, POD, TRAINING_JOB, Kind
-from trainingjob_operator.shell.ports import Manifest
 
 type Key = tuple[str, str]
 """Namespace and name of an object."""

@@ -20,14 +20,14 @@ from trainingjob_operator.core.manifests import Manifest, get_text, iter_items
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.api_errors import NotFoundError
 from trainingjob_operator.shell.certificates import CertificatePair, Certificates, renew
-from trainingjob_operator.shell.kinds import SECRET, WEBHOOK_CONFIGURATION
-from trainingjob_operator.shell.logs import Log
-from trainingjob_operator.shell.ports import (
+from trainingjob_operator.shell.interfaces import (
     ClusterUnavailableError,
     ConflictError,
     ForbiddenError,
     MissingKindError,
 )
+from trainingjob_operator.shell.kinds import SECRET, WEBHOOK_CONFIGURATION
+from trainingjob_operator.shell.logging_setup import Log
 from trainingjob_operator.shell.settings import Settings
 
 REFRESH_SECONDS = 60.0

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.admission_review import MAX_BYTES, NotAReviewError
-from trainingjob_operator.shell.logs import Log
+from trainingjob_operator.shell.logging_setup import Log
 
 PATH = "/validate"
 MAX_DISCARDED_BYTES = 64 * 1024 * 1024

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from e2e.benchmarks.compiler_meshes import list_jobs, mesh_name
-from trainingjob_api.compiled import CompiledStep
+from trainingjob_api.compile_report import CompiledStep
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.machine import Parallelism
 from trainingjob_operator.core.planner.interconnect import axis_bandwidths

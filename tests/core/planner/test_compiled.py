@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from e2e.benchmarks.compiler_rows import COMPILER_CASES
+from e2e.benchmarks.compiler_cases import COMPILER_CASES
 from trainingjob_api.base import Axis
-from trainingjob_api.compiled import CompiledStep, Network
-from trainingjob_operator.core.planner.arithmetic import count_step_flops
+from trainingjob_api.compile_report import CompiledStep, Network
+from trainingjob_operator.core.planner.flops import count_step_flops
 from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.traffic import predict_traffic, sum_by_axes
 from trainingjob_operator.core.planner.workload import describe_workload

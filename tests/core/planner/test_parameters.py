@@ -8,7 +8,7 @@ import pytest
 from trainingjob_api.learning import Memory, Model, Precision
 from trainingjob_api.sharding import count_shards
 from trainingjob_operator.core.planner.parameters import count_parameters, list_parameter_tensors
-from trainingjob_trainer.modelling.model import split_model
+from trainingjob_trainer.models.decoder import split_model
 
 SMALL = {"vocab_size": 96, "embed_dim": 32, "mlp_dim": 48, "num_layers": 3}
 MODELS: dict[str, dict[str, Any]] = {

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.builders import spec_manifest
 from tests.corpus.cases import load_example
+from tests.support.builders import spec_manifest
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_operator.core.planner.plan import Plan, SnapshotPlan
 from trainingjob_operator.core.planner.roofline import predict_sizes

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.benchmarks.compiler_rows import DEEP, WIDE, job, training
+from e2e.benchmarks.compiler_cases import DEEP, WIDE, job, training
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_operator.core.planner.choice import Choice
 from trainingjob_operator.core.planner.plan import Plan

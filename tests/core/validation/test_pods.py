@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.builders import spec_manifest
+from tests.support.builders import spec_manifest
 from trainingjob_operator.core.validation.validate import validate_job
 from trainingjob_operator.core.validation.validate_pods import describe_image_error, describe_label_key_error
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.builders import spec_manifest
-from tests.patience import at_once
+from tests.support.builders import spec_manifest
+from tests.support.patience import at_once
 from trainingjob_api.problem import Problem
 from trainingjob_operator.core.planner import strategy
-from trainingjob_operator.core.planner.sizes import SizePlanner
+from trainingjob_operator.core.planner.size_planner import SizePlanner
 from trainingjob_operator.core.validation.suggestions import (
     MAX_CHECKED_PROBLEMS,
     MAX_CHECKS,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.tiny import UID, make_config, make_spec
+from tests.support.trainer.tiny import UID, make_config, make_spec
 from trainingjob_api.protocol import Directive, FailureReason, HostReport, Phase
 from trainingjob_api.world import Member, Span, World
 
@@ -42,7 +42,7 @@ async def launch(endless, operator, variables, programs, tmp_path) -> AsyncItera
             "TMPDIR": str(tmp_path),
         }
         agent = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "trainingjob_trainer.agent.main", env=os.environ | variables | pod
+            sys.executable, "-m", "trainingjob_agent.main", env=os.environ | variables | pod
         )
         agents.append(agent)
         return agent

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.trainer.agent.scripts import (
+from tests.support.trainer.scripts import (
     HOST,
     ONE,
     STANDBY,
@@ -26,9 +26,8 @@ from tests.trainer.agent.scripts import (
     train,
     world,
 )
-from trainingjob_api.protocol import Directive, FailureReason, Phase, ProcessState, Termination
-from trainingjob_trainer.agent.host import initial_state, next_tick
-from trainingjob_trainer.agent.state import (
+from trainingjob_agent.host import initial_state, next_tick
+from trainingjob_agent.state import (
     ChildDiagnosed,
     ChildExited,
     DiagnoseChild,
@@ -42,7 +41,8 @@ from trainingjob_trainer.agent.state import (
     Terminated,
     TimerFired,
 )
-from trainingjob_trainer.wire import AgentEvent
+from trainingjob_agent.trainer_protocol import AgentEvent
+from trainingjob_api.protocol import Directive, FailureReason, Phase, ProcessState, Termination
 
 SCRIPTS: dict[str, Script] = {
     "a standby at once, and only one": [*STANDBY, (4, TimerFired(), []), (5, WAIT, [])],

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from trainingjob_api.protocol import LOG_EXCERPT_BYTES, ProcessState
-from trainingjob_trainer.agent import processes
-from trainingjob_trainer.agent.processes import (
+from trainingjob_agent import processes
+from trainingjob_agent.processes import (
     ProcessSample,
     Vitals,
     compare_samples,
@@ -15,7 +14,8 @@ from trainingjob_trainer.agent.processes import (
     read_vitals,
     sample_process,
 )
-from trainingjob_trainer.agent.stacks import find_stacks, truncate_stacks
+from trainingjob_agent.stacks import find_stacks, truncate_stacks
+from trainingjob_api.protocol import LOG_EXCERPT_BYTES, ProcessState
 
 COMPARED: dict[str, tuple[ProcessSample, ProcessSample, tuple[ProcessState, float]]] = {
     "it waits": (

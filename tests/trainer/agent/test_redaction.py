@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.builders import make_report
+from tests.support.builders import make_report
+from trainingjob_agent.redaction import REDACTED, Redactor, find_secrets
 from trainingjob_api.protocol import Damage, Diagnostics, FailedSave, Failure, FailureReason, ProcessState
 from trainingjob_api.running import EnvVar
-from trainingjob_trainer.agent.redaction import REDACTED, Redactor, find_secrets
 
 KEY = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"
 LETTERS = "Abcdefghij0123456789KLMNOPQRST"

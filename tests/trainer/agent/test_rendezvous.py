@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from trainingjob_agent import rendezvous as rendezvous_module
+from trainingjob_agent.rendezvous import Rendezvous, RendezvousError
 from trainingjob_api.protocol import REPORT_PATH, Answer, Directive, HostReport
-from trainingjob_trainer.agent import rendezvous as rendezvous_module
-from trainingjob_trainer.agent.rendezvous import Rendezvous, RendezvousError
 
 REPORT = HostReport(
     job_uid="job", pod="pod", pod_uid="uid", slice=0, host=0, address="127.0.0.1", instance="a", port=1, standby=True

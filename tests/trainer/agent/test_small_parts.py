@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from trainingjob_agent.exit_reason import explain_exit
+from trainingjob_agent.generation_file import GenerationFile
+from trainingjob_agent.log_tail import LogTail, excerpt
+from trainingjob_agent.oom import count_oom_kills
+from trainingjob_agent.ports import ReservedPort
+from trainingjob_agent.state import ChildExited
+from trainingjob_agent.supervisor import write_stacks
 from trainingjob_api.protocol import Failure, FailureReason
-from trainingjob_trainer.agent.endings import explain_exit
-from trainingjob_trainer.agent.killings import count_oom_kills
-from trainingjob_trainer.agent.ledger import GenerationFile
-from trainingjob_trainer.agent.ports import ReservedPort
-from trainingjob_trainer.agent.state import ChildExited
-from trainingjob_trainer.agent.supervisor import write_stacks
-from trainingjob_trainer.agent.tail import LogTail, excerpt
 
 
 def test_a_tail_keeps_the_last_bytes() -> None:
@@ -166,7 +166,7 @@ def test_orphans_are_reaped_and_our_own_are_not() -> None:
     # In a process of its own: only there does nobody else wait for children.
     program = """
 import os, subprocess
-from trainingjob_trainer.agent.orphans import become_subreaper, reap_orphans
+from trainingjob_agent.orphans import become_subreaper, reap_orphans
 become_subreaper()
 reap_orphans({})  # there is no child yet
 own = subprocess.Popen(["/bin/sh", "-c", "exit 7"])

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from trainingjob_agent import host as host_module
 from trainingjob_api.live import live_fields
 from trainingjob_api.protocol import Directive, FailureReason, HostReport, Phase, ProcessState, Termination
 from trainingjob_api.world import Member, RunConfig, World
-from trainingjob_trainer.agent import host as host_module
 
 
 def world(generation: int, *pods: str) -> World:
@@ -233,7 +233,7 @@ async def test_a_world_without_this_host_ends_its_trainer(launch, operator) -> N
 
 async def train_and_report_often(launch, operator, monkeypatch):
     """Train in a world; return the trainers."""
-    monkeypatch.setattr("trainingjob_trainer.agent.reporter.FIRST_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("trainingjob_agent.operator_session.FIRST_RETRY_SECONDS", 0.01)
     operator.hold_seconds = operator.report_again_seconds = 0.1
     launch()
     await operator.hear(has_standby)
@@ -346,9 +346,9 @@ async def test_a_trainer_that_is_not_in_the_image_is_reported(launch, operator, 
 async def test_an_agent_that_is_a_reaper_leaves_no_zombies(operator, variables, fake_trainer, tmp_path) -> None:
     program = """
 import asyncio, os, sys
-from trainingjob_trainer.agent.environment import read_environment
-from trainingjob_trainer.agent.orphans import become_subreaper
-from trainingjob_trainer.agent.supervisor import Supervisor
+from trainingjob_agent.host_environment import read_environment
+from trainingjob_agent.orphans import become_subreaper
+from trainingjob_agent.supervisor import Supervisor
 async def run():
     return await Supervisor(read_environment(os.environ), sys.argv[1:]).run()
 become_subreaper()

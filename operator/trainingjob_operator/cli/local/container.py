@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainingjob_operator.cli.companions import KILL_WITH_PARENT
+from trainingjob_operator.cli.child_process import KILL_WITH_PARENT
 from trainingjob_operator.cli.errors import UsageError
-from trainingjob_operator.cli.local.children import ContainerExit
-from trainingjob_operator.cli.local.paths import Mounts, move_path, move_paths
+from trainingjob_operator.cli.local.child_manifests import ContainerExit
+from trainingjob_operator.cli.local.path_translation import Mounts, move_path, move_paths
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.render.configmap import RUN_CONFIG_KEY
 from trainingjob_operator.render.volumes import TMP_FOLDER, TOKEN_FILE

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 
-from trainingjob_operator.cli.local.children import (
+from trainingjob_operator.cli.local.child_manifests import (
     ContainerExit,
     child_jobs,
     host_of,
@@ -23,7 +23,7 @@ from trainingjob_operator.cli.local.container import Container
 from trainingjob_operator.cli.local.objects import Objects
 from trainingjob_operator.core.manifests import owner_uid
 from trainingjob_operator.core.times import format_time
-from trainingjob_operator.shell.ports import Manifest
+from trainingjob_operator.shell.interfaces import Manifest
 
 type StartPod = Callable[[Manifest, str], Awaitable[Container]]
 """Starts a pod's container; the second argument is the pod's token."""

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from trainingjob_operator.render.settings import RenderSettings
+from trainingjob_operator.render.render_settings import RenderSettings
 from trainingjob_operator.shell.hub import Hub
-from trainingjob_operator.shell.ports import Authenticator, Cluster
+from trainingjob_operator.shell.interfaces import Authenticator, Cluster
 from trainingjob_operator.shell.reconcile import Reconciler
 from trainingjob_operator.shell.rendezvous import Rendezvous
 from trainingjob_operator.shell.scheduler import Scheduler

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from trainingjob_operator.core.manifests import owner_uid
 from trainingjob_operator.core.times import format_time
-from trainingjob_operator.shell.ports import Manifest
+from trainingjob_operator.shell.interfaces import Manifest
 
 
 class Objects:

@@ -11,10 +11,10 @@ from trainingjob_api.cel import IMMUTABLE, SPEC_RULES
 from trainingjob_api.job import API_VERSION, KIND
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_operator.cli.errors import CommandError
+from trainingjob_operator.core.goodput import Bucket
 from trainingjob_operator.core.manifests import Manifest, get_int, get_value
-from trainingjob_operator.core.remember import read_status, write_status
-from trainingjob_operator.core.running.goodput import Bucket
-from trainingjob_operator.core.running.telling.situation import Stage
+from trainingjob_operator.core.report.situation import Stage
+from trainingjob_operator.core.stored_status import read_status, write_status
 from trainingjob_operator.core.times import format_time
 
 NAMESPACE = "local"

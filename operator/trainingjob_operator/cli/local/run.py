@@ -15,21 +15,21 @@ from trainingjob_operator.cli.console import SafeConsole
 from trainingjob_operator.cli.documents import Document, read_one_job
 from trainingjob_operator.cli.errors import CommandError, UsageError
 from trainingjob_operator.cli.local.container import find_program
-from trainingjob_operator.cli.local.localise import external_variables, localize_spec
+from trainingjob_operator.cli.local.local_spec import external_variables, localize_spec
 from trainingjob_operator.cli.local.objects import new_uid
-from trainingjob_operator.cli.local.oplog import capture_operator_log
-from trainingjob_operator.cli.local.paths import Mounts, move_path
+from trainingjob_operator.cli.local.operator_log import capture_operator_log
+from trainingjob_operator.cli.local.path_translation import Mounts, move_path
 from trainingjob_operator.cli.local.resume import has_succeeded, new_job, resume_job
 from trainingjob_operator.cli.local.runner import ScheduledKill, run_job
 from trainingjob_operator.cli.local.view import choose_view
 from trainingjob_operator.cli.local.workspace import Workspace
 from trainingjob_operator.cli.report import describe_attempts, describe_goodput, describe_progress, find_condition
-from trainingjob_operator.cli.validate import require_valid, warning_lines
+from trainingjob_operator.cli.validate_command import require_valid, warning_lines
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.summary import describe_parameters
-from trainingjob_operator.core.remember import read_status
-from trainingjob_operator.core.running.telling.situation import Stage
+from trainingjob_operator.core.report.situation import Stage
+from trainingjob_operator.core.stored_status import read_status
 from trainingjob_operator.core.units import pluralize
 from trainingjob_operator.core.validation.validate_update import warn_of_update
 from trainingjob_operator.render.volumes import CACHE_FOLDER

@@ -14,17 +14,17 @@ from datetime import datetime
 
 from aiohttp import web
 
+from trainingjob_operator.cli.local.local_backend import LocalBackend
 from trainingjob_operator.cli.local.local_operator import LocalOperator
-from trainingjob_operator.cli.local.machine import LocalBackend
-from trainingjob_operator.cli.local.narrate import describe_event, describe_status_change, read_run_progress
-from trainingjob_operator.cli.local.paths import Mounts
+from trainingjob_operator.cli.local.path_translation import Mounts
+from trainingjob_operator.cli.local.run_events import describe_event, describe_status_change, read_run_progress
 from trainingjob_operator.cli.local.view import View
 from trainingjob_operator.cli.local.workspace import Workspace
 from trainingjob_operator.core.manifests import Manifest
-from trainingjob_operator.core.remember import read_status
-from trainingjob_operator.core.running.telling.announce import JobEvent
-from trainingjob_operator.core.running.telling.situation import Stage
-from trainingjob_operator.render.settings import RenderSettings
+from trainingjob_operator.core.report.job_events import JobEvent
+from trainingjob_operator.core.report.situation import Stage
+from trainingjob_operator.core.stored_status import read_status
+from trainingjob_operator.render.render_settings import RenderSettings
 from trainingjob_operator.shell.rendezvous import route_reports
 
 LOOPBACK = "127.0.0.1"

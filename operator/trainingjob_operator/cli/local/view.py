@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trainingjob_operator.cli.console import SafeConsole
-from trainingjob_operator.cli.local.narrate import RunProgress
+from trainingjob_operator.cli.local.run_events import RunProgress
 from trainingjob_operator.core.units import format_count, pluralize
 
 LINE_INTERVAL_SECONDS = 10.0

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from trainingjob_api.running import Volume
 from trainingjob_operator.cli.errors import UsageError
-from trainingjob_operator.shell.ports import Manifest
+from trainingjob_operator.shell.interfaces import Manifest
 
 MEMORY = Path("/dev/shm")  # noqa: S108  # the run creates a private folder in it
 _ALLOWED_PATH = re.compile(r"/[A-Za-z0-9_@%+=:,./-]*")

@@ -18,10 +18,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from trainingjob_api.compiled import Network
+from trainingjob_api.compile_report import Network
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.world import Layout
-from trainingjob_operator.core.planner.arithmetic import count_step_flops, count_useful_flops
+from trainingjob_operator.core.planner.flops import count_step_flops, count_useful_flops
 from trainingjob_operator.core.planner.interconnect import axis_bandwidths
 from trainingjob_operator.core.planner.memory import estimate_workload_memory
 from trainingjob_operator.core.planner.mesh import combine_degrees, pipeline_ticks

@@ -23,7 +23,7 @@ from trainingjob_operator.core.planner.choice import EXPLICIT, Candidate, Choice
 from trainingjob_operator.core.planner.mesh import INFERRED, divisors
 from trainingjob_operator.core.planner.plan import Rates, SizePlan, SliceShape
 from trainingjob_operator.core.planner.roofline import knows_rates, predict_step
-from trainingjob_operator.core.planner.sizes import PlanCounter, SizePlanner
+from trainingjob_operator.core.planner.size_planner import PlanCounter, SizePlanner
 
 AUTO = "auto"
 MAX_FULL_SEARCH = 128

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from trainingjob_api.base import AXES, Axis
-from trainingjob_api.compiled import Network
+from trainingjob_api.compile_report import Network
 from trainingjob_api.sharding import RULES, count_shards
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine_degrees, pipeline_ticks

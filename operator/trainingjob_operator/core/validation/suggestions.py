@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from trainingjob_api.parse import count_bytes
+from trainingjob_api.parse_messages import describe_fields
 from trainingjob_api.problem import Problem
-from trainingjob_api.wording import describe_fields
 
 type Document = dict[str, Any]
 type ProblemFinder = Callable[[Document], Sequence[Problem]]

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 
 from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.parse import MAX_PROBLEMS, Parsed, parse_spec
+from trainingjob_api.parse_messages import format_value, slug
 from trainingjob_api.problem import Problem, in_order
-from trainingjob_api.wording import format_value, slug
 from trainingjob_operator.core.manifests import get_text
 from trainingjob_operator.core.names import MAX_LABEL_LENGTH, longest_pod_name
 from trainingjob_operator.core.planner.choice import Choice
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
+from trainingjob_operator.core.planner.oom_fixes import suggest_oom_fixes
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.planning import (
     LazySizeOutcomes,
@@ -25,55 +26,54 @@ from trainingjob_operator.core.planner.planning import (
     plan_sizes,
 )
 from trainingjob_operator.core.planner.strategy import MeshSearch, describe_search, is_auto, resolve_strategy
-from trainingjob_operator.core.planner.ways_out import suggest_oom_fixes
 from trainingjob_operator.core.units import pluralize
 from trainingjob_operator.core.validation import (
     validate_backup,
     validate_data,
     validate_env,
     validate_experts,
-    validate_grace,
-    validate_learning,
-    validate_machine,
+    validate_grace_period,
+    validate_mesh,
     validate_metadata,
     validate_pods,
     validate_protection,
-    validate_rules,
-    validate_running,
+    validate_runtime,
+    validate_sharding_rules,
     validate_sizes,
     validate_snapshots,
     validate_storage,
+    validate_training,
 )
 from trainingjob_operator.core.validation.rule import apply_rules
 from trainingjob_operator.core.validation.suggestions import Document, SuggestionFilter
 
 RULES = (
-    *validate_machine.RULES,
-    *validate_rules.RULES,
-    *validate_learning.RULES,
+    *validate_mesh.RULES,
+    *validate_sharding_rules.RULES,
+    *validate_training.RULES,
     *validate_experts.RULES,
     *validate_data.RULES,
     *validate_storage.RULES,
     *validate_backup.RULES,
-    *validate_running.RULES,
+    *validate_runtime.RULES,
     *validate_env.RULES,
     *validate_pods.RULES,
-    *validate_grace.RULES,
+    *validate_grace_period.RULES,
     *validate_protection.RULES,
 )
-PLAN_WARNINGS = (*validate_sizes.WARNINGS, *validate_snapshots.WARNINGS, *validate_grace.PLAN_WARNINGS)
+PLAN_WARNINGS = (*validate_sizes.WARNINGS, *validate_snapshots.WARNINGS, *validate_grace_period.PLAN_WARNINGS)
 SIZES_RULES = (*validate_sizes.RULES, *validate_snapshots.RULES)
 WARNINGS = (
-    *validate_machine.WARNINGS,
-    *validate_rules.WARNINGS,
-    *validate_learning.WARNINGS,
+    *validate_mesh.WARNINGS,
+    *validate_sharding_rules.WARNINGS,
+    *validate_training.WARNINGS,
     *validate_experts.WARNINGS,
     *validate_data.WARNINGS,
     *validate_storage.WARNINGS,
     *validate_backup.WARNINGS,
-    *validate_running.WARNINGS,
+    *validate_runtime.WARNINGS,
     *validate_env.WARNINGS,
-    *validate_grace.WARNINGS,
+    *validate_grace_period.WARNINGS,
     *validate_protection.WARNINGS,
 )
 _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")

@@ -9,10 +9,10 @@ from trainingjob_api.data import TextSource
 from trainingjob_api.formats import find_records, find_unsupported, without_compression
 from trainingjob_api.globs import excludes_everything, find_pattern_problem
 from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.parse_messages import format_value
 from trainingjob_api.problem import Problem
-from trainingjob_api.wording import format_value
 from trainingjob_operator.core.names import unused_name
-from trainingjob_operator.core.validation.folders import is_below
+from trainingjob_operator.core.validation.reserved_folders import is_below
 from trainingjob_operator.core.validation.rule import Rule
 
 SECTIONS = ("data.train", "evaluation")

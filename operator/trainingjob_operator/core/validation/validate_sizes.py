@@ -14,7 +14,7 @@ from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.planning import SizeOutcomes
-from trainingjob_operator.core.planner.sizes import OUT_OF_MEMORY_PATH
+from trainingjob_operator.core.planner.size_planner import OUT_OF_MEMORY_PATH
 from trainingjob_operator.core.units import format_percent, format_ranges, format_size, pluralize
 from trainingjob_operator.core.validation.quantity import format_bytes, parse_bytes
 from trainingjob_operator.core.validation.rule import PlanWarning, SizesRule

@@ -10,7 +10,7 @@ from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import SNAPSHOT_COPIES, Plan, SizePlan, SliceShape
 from trainingjob_operator.core.planner.planning import SizeOutcomes, find_slice_shape
 from trainingjob_operator.core.planner.roofline import predict_sizes
-from trainingjob_operator.core.planner.sizes import SizePlanner
+from trainingjob_operator.core.planner.size_planner import SizePlanner
 from trainingjob_operator.core.planner.snapshots import (
     MAX_COPY_SHARE,
     max_snapshot_bytes,

@@ -9,7 +9,7 @@ from trainingjob_api.problem import Problem
 from trainingjob_api.running import Volume
 from trainingjob_operator.core.names import nearest_names, unused_name
 from trainingjob_operator.core.planner.mesh import nearest_multiples
-from trainingjob_operator.core.validation.folders import is_below, is_reserved
+from trainingjob_operator.core.validation.reserved_folders import is_below, is_reserved
 from trainingjob_operator.core.validation.rule import Rule
 
 MOUNTS = "runtime.volumes"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from trainingjob_api.problem import Problem
 from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get_value
-from trainingjob_operator.core.remember import read_status
+from trainingjob_operator.core.stored_status import read_status
 
 STEPS = "spec.training.steps"
 EDITABLE_AFTER_END = ("ttlSecondsAfterFinished",)

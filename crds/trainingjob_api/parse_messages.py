@@ -1,0 +1,309 @@
+"""Messages for parse errors: the value, what is allowed, and what was probably meant."""
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from trainingjob_api.base import MAX_PATH
+from trainingjob_api.common_mistakes import (
+    correct_boolean,
+    correct_path,
+    find_axis,
+    hint_unknown,
+    holds_axes,
+    normalize_duration,
+    normalize_quantity,
+    normalize_topology,
+    reshape,
+    schema_at,
+)
+from trainingjob_api.fields import Location, all_fields, field_names, find_model, format_path
+from trainingjob_api.problem import Problem, as_text
+from trainingjob_api.sample import sample_at
+
+MAX_SHOWN = 60
+"""Maximum characters of a value in a message."""
+_LARGE, _FIRST_WITH_EXPONENT = 1e5, 1e21
+MAX_MATCHED = 64
+"""Longer names are compared by their first characters."""
+
+PATTERNS: dict[str, str] = {
+    r"^/([A-Za-z0-9_@%+=:,.-]+/?)*$": "an absolute path such as /shared/run",
+    r"^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$": "a span of time such as 90s, 5m or 1h30m",
+    r"^[0-9]{1,15}(\.[0-9]{1,3})?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$": "an amount such as 500m, 4 or 16Gi",
+    r"^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$": "a label's value: letters, digits, `-`, `_` and `.`",
+    r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$": (
+        "a label's key such as disk or example.com/disk"
+    ),
+    r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$": "an object's name: lower-case letters, digits, `-` and `.`",
+    r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$": "a short name: at most 32 lower-case letters, digits and `-`",
+    r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$": "an accelerator such as cpu or tpu-v5p",
+    r"^[0-9]{1,5}(x[0-9]{1,5}){0,2}$": "a topology such as 2x2 or 4x4x4",
+    r"^(/|python:).*$": "an absolute path such as /data/text, or python:SUB",
+    r"^/.*$": "an absolute path such as /data/tokenizer.json",
+    r"^[A-Za-z_][A-Za-z0-9_]{0,127}$": "a variable's name: letters, digits and `_`, no digit first",
+    r"^[A-Za-z0-9._-]+$": "a key: letters, digits, `-`, `_` and `.`",
+    r"^[^\s]+$": "an image such as registry.example/trainer:1.0, without spaces",
+}
+"""Description of what each pattern of the models accepts."""
+
+_NOUNS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "text",
+    "tuple": "a list",
+    "model": "an object of fields",
+    "dict": "an object of fields",
+    "finite": "a finite number",
+}
+_PLAIN_NOUNS = ("a whole number", "a number", "true or false")
+_LIMITS = {
+    "greater_than_equal": ("ge", "at least"),
+    "greater_than": ("gt", "greater than"),
+    "less_than_equal": ("le", "at most"),
+    "less_than": ("lt", "less than"),
+}
+_LENGTHS = {
+    "string_too_short": ("min_length", "at least", "characters"),
+    "string_too_long": ("max_length", "at most", "characters"),
+    "too_short": ("min_length", "at least", "items"),
+    "too_long": ("max_length", "at most", "items"),
+}
+
+type _Error = Mapping[str, Any]
+
+
+def to_problem(error: _Error) -> Problem:
+    """Return the problem for one of pydantic's errors about the spec."""
+    location = error_location(error)
+    kind = error["type"]
+    if kind == "missing":
+        return Problem(format_path(location), None, _missing(location))
+    if kind == "extra_forbidden":
+        return _unknown(location, error["input"])
+    make_message = next((say for kinds, say in _MESSAGE_FUNCTIONS if kind in kinds), _type_message)
+    message, nearest = make_message(error)
+    return Problem(format_path(location), error["input"], message, nearest)
+
+
+def error_location(error: _Error) -> Location:
+    """Return the path that an error is about; for a bad key of a dict, the path of the key itself."""
+    location: Location = error["loc"]
+    return location[:-1] if _is_of_key(error) else location
+
+
+def _is_of_key(error: _Error) -> bool:
+    """Return whether pydantic's marker `[key]` ends the error's path; a field may have that name, too."""
+    is_marked: bool = error["loc"][-2:] == (error["input"], "[key]")
+    return is_marked and error["type"] != "extra_forbidden"
+
+
+def guess_field(location: Location) -> Location | None:  # None: no field of that object has a similar name
+    """Return the path of the field that an unknown field was probably meant to be."""
+    model = find_model(location[:-1])
+    name = str(location[-1])[:MAX_MATCHED]
+    close = _closest(name, field_names(model) if model else ())
+    return (*location[:-1], close[0]) if close else None
+
+
+def format_value(value: Any) -> str:
+    """Return a value as a message shows it: plain words unquoted, others as JSON, long values truncated."""
+    if isinstance(value, str) and re.fullmatch(r"[\w./:@+-]{1,60}", value):
+        return value
+    if isinstance(value, float) and value.is_integer() and _LARGE <= abs(value) < _FIRST_WITH_EXPONENT:
+        return str(int(value))  # `kubectl` sends `2e9` in this form
+    text = json.dumps(value if not isinstance(value, str) else value[: MAX_SHOWN + 1], default=str, ensure_ascii=False)
+    text = "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
+
+
+def _missing(location: Location) -> str:
+    name, sample = str(location[-1]), sample_at(location)
+    text = json.dumps(sample) if not isinstance(sample, dict) else f"{{{', '.join(sample)}}}"
+    label = "It has the fields" if isinstance(sample, dict) else "Write for example"
+    return f"is missing. {label} `{name}: {text}`." if label.startswith("Write") else f"is missing. {label} {text}."
+
+
+def _unknown(location: Location, value: Any) -> Problem:
+    name, parent = str(location[-1])[:MAX_MATCHED], location[:-1]
+    model = find_model(parent)
+    names = field_names(model) if model else ()
+    close = tuple(one for one in _closest(name, names) if _has_same_shape(value, sample_at((*parent, one))))
+    if holds_axes(location) and (axis := find_axis(name)):
+        close = (axis,)
+    message = f"{format_value(name)} is not a field of {format_path(parent)}."
+    if hint := hint_unknown(location, value):
+        return Problem(format_path(location), value, f"{message} {hint}")
+    elsewhere = [format_path(place) for place in all_fields() if _normalize_name(place[-1]) == _normalize_name(name)]
+    if not close and elsewhere:
+        message += f" Was {' or '.join(elsewhere[:2])} meant?"
+    elif not close:
+        message += describe_fields(format_path(location))
+    return Problem(format_path(location), value, message, close)
+
+
+def describe_fields(path: str) -> str:
+    """Return a sentence that lists the fields beside a path such as `spec.model.heads`."""
+    parts = re.findall(r"[^.\[\]]+", path)[1:-1]
+    model = find_model(tuple(int(part) if part.isdigit() else part for part in parts))
+    return f" It has {', '.join(field_names(model) if model else ())}."
+
+
+def _closest(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names most similar to a name, best first, ignoring case."""
+    by_plain = {_normalize_name(known): known for known in names}
+    return tuple(by_plain[found] for found in get_close_matches(_normalize_name(name), by_plain, n=2, cutoff=0.7))
+
+
+def _has_same_shape(value: Any, sample: Any) -> bool:
+    """Return whether a value has the shape of a field's value: an object, a list, or neither."""
+    return all(isinstance(value, shape) == isinstance(sample, shape) for shape in (dict, list))
+
+
+def _normalize_name(name: str | int) -> str:
+    """Return a name normalized for comparison: lower case, without underscores."""
+    return str(name).lower().replace("_", "")
+
+
+def _type_message(error: _Error) -> tuple[str, tuple[str, ...]]:
+    kind, value, location = error["type"].split("_")[0], error["input"], error_location(error)
+    noun = _NOUNS.get(kind)
+    if noun is None:
+        return f"{format_value(value)} is not allowed: {error['msg']}.", ()
+    if kind == "string" and isinstance(value, bool):
+        message, nearest = correct_boolean(value, kind, ())
+        return f"{format_value(value)} {message}", tuple(one for one in nearest if _is_legal(location, json.loads(one)))
+    nearest = _nearest_values(kind, value) or reshape(location, kind, value)
+    if kind == "string" and isinstance(value, int | float):
+        nearest = _as_text(location, value)
+    if isinstance(value, str) and noun in _PLAIN_NOUNS:  # unquoted, "100" would look like the number
+        return f"{json.dumps(value) if len(value) < MAX_SHOWN else format_value(value)} is text, not {noun}.", nearest
+    return f"{format_value(value)} is not {noun}.", nearest
+
+
+def _nearest_values(kind: str, value: Any) -> tuple[str, ...]:
+    """Return the number or boolean that a text spells, or the whole numbers next to a fraction."""
+    if kind == "int" and isinstance(value, float) and abs(value) < _FIRST_WITH_EXPONENT:
+        return (str(math.floor(value)), str(math.ceil(value)))
+    if not isinstance(value, str) or len(value) > MAX_SHOWN:
+        return ()
+    plain = re.sub(r"(?<=[0-9])[_,](?=[0-9]{3})", "", value.strip())
+    if kind == "bool":
+        known = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}
+        return (known[plain.lower()],) if plain.lower() in known else ()
+    if kind not in ("int", "float") or not re.fullmatch(r"-?[0-9]{1,18}(\.[0-9]*)?([eE][-+]?[0-9]{1,2})?", plain):
+        return ()
+    is_whole = kind == "int" and float(plain).is_integer()
+    if kind == "int" and not is_whole:
+        return ()
+    return (str(int(float(plain))) if is_whole and not plain.lstrip("-").isdigit() else plain,)
+
+
+def _as_text(location: Location, number: float) -> tuple[str, ...]:
+    """Return the text that a number was meant to be, as the field spells it."""
+    written = format_value(number)
+    mended = _normalize(schema_at(location).get("pattern", ""), written)
+    return tuple(as_text(one) for one in (written, mended) if _is_legal(location, one))[:1]
+
+
+def _is_legal(location: Location, text: str) -> bool:
+    node = schema_at(location)
+    return re.search(node.get("pattern", ""), text) is not None and text in node.get("enum", (text,))
+
+
+def _normalize(pattern: str, text: str) -> str:
+    """Return what a text was probably meant to be, by the pattern of its field."""
+    phrase = PATTERNS.get(pattern, "")
+    return next((mend for kind, mend in _NORMALIZERS.items() if phrase.startswith(kind)), str)(text[:MAX_SHOWN])
+
+
+def _choice_message(error: _Error) -> tuple[str, tuple[str, ...]]:
+    choices = tuple(re.findall(r"'([^']*)'", error["ctx"]["expected"]))
+    value, location = error["input"], error_location(error)
+    if isinstance(value, bool):
+        message, nearest = correct_boolean(value, "choice", choices)
+        return f"{format_value(value)} {message}", nearest
+    if len(choices) == 1 and isinstance(value, str):
+        hint = _HINTS.get(location[0], "") if location[-1] == "type" else ""
+        only = tuple(get_close_matches(_normalize_name(value)[:MAX_MATCHED], choices, n=1, cutoff=0.7))
+        return f"{format_value(value)} must be {choices[0]}: there is no other choice.{hint}", only
+    by_plain = {_normalize_name(choice): choice for choice in choices}
+    close = get_close_matches(_normalize_name(str(value)[:MAX_MATCHED]), by_plain, n=1, cutoff=0.5)
+    nearest = tuple(by_plain[name] for name in close)
+    if holds_axes(location) and isinstance(value, str) and (axis := find_axis(value)):
+        nearest = (axis,) if axis in choices else ()
+    hint = " Convert its model to a tokenizer.json file." if value in _OTHER_TOKENIZERS else ""
+    if location == ("tokenizer", "type") and value in ("hf", "huggingface", "auto", "fast"):
+        nearest = ("tokenizers",)
+    return f"{format_value(value)} is not one of {', '.join(choices)}.{hint}", nearest
+
+
+_OTHER_TOKENIZERS = ("sentencepiece", "spm", "tiktoken")
+_OTHER_DATA = " Data of another kind must be written to text files first, on a volume of spec.runtime.volumes."
+_HINTS: dict[str | int, str] = {"data": _OTHER_DATA, "evaluation": _OTHER_DATA}
+"""Advice for sections with a single type."""
+
+
+def _limit_message(error: _Error) -> tuple[str, tuple[str, ...]]:
+    if error["input"] != error["input"]:  # only NaN differs from itself
+        return "NaN is not a number.", ()
+    key, words = _LIMITS[error["type"]]
+    limit = error["ctx"][key]
+    nearest = (f"{limit:g}" if isinstance(limit, float) else str(limit),) if key in ("ge", "le") else ()
+    shown = nearest[0] if nearest else f"{limit:g}"
+    return f"{format_value(error['input'])} must be {words} {shown}.", nearest
+
+
+def _length_message(error: _Error) -> tuple[str, tuple[str, ...]]:
+    key, words, what = _LENGTHS[error["type"]]
+    limit = error["ctx"][key]
+    unit = what if limit != 1 else what.removesuffix("s")
+    return f"has {len(error['input'])} {what}, but must have {words} {limit} {unit}.", ()
+
+
+def _pattern_message(error: _Error) -> tuple[str, tuple[str, ...]]:
+    pattern, value = error["ctx"]["pattern"], error["input"]
+    message = f"{format_value(value)} is not {PATTERNS[pattern]}."
+    if _is_of_key(error):  # the pattern applies to the key, not to its value
+        return message, ()
+    if PATTERNS[pattern].startswith("an absolute path"):
+        answer = correct_path(error_location(error), value[:MAX_PATH], pattern)
+        if answer:
+            words, nearest = answer
+            return f"{format_value(value)} {words}", nearest
+    mended = _normalize(pattern, value)
+    return message, (as_text(mended),) if mended != value and re.fullmatch(pattern, mended) else ()
+
+
+def slug(text: str) -> str:
+    """Return a text as lower-case letters and digits separated by `-`, as in object names."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+_NORMALIZERS: dict[str, Callable[[str], str]] = {
+    "a short name": slug,
+    "an object's name": slug,
+    "an accelerator": str.lower,
+    "a topology": normalize_topology,
+    "a span of time": normalize_duration,
+    "an amount": normalize_quantity,
+    "an absolute path": lambda text: f"/{text}",
+    "a variable's name": lambda text: re.sub(r"\W", "_", text, flags=re.ASCII),
+    "an image": lambda text: "".join(text.split()),
+    "a label's value": lambda text: re.sub(r"[^\w.-]+", "-", text, flags=re.ASCII),
+}
+"""Functions that turn a text into one that its pattern accepts, by the start of the pattern's description."""
+
+
+_MESSAGE_FUNCTIONS: tuple[
+    tuple[Mapping[str, Any] | tuple[str, ...], Callable[[_Error], tuple[str, tuple[str, ...]]]], ...
+] = (
+    (("literal_error",), _choice_message),
+    (_LIMITS, _limit_message),
+    (_LENGTHS, _length_message),
+    (("string_pattern_mismatch",), _pattern_message),
+)

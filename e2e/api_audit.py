@@ -1,0 +1,180 @@
+"""Check of the operator's requests to the API server against a model of all allowed requests.
+
+The source is the API server's audit log. It holds every answered request in order of effect, also with two operators,
+and with an operator that was killed or restarted.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from e2e.soak.invariants import find_impossible_states
+from trainingjob_api.status import TrainingJobStatus
+
+type Manifest = dict[str, Any]
+type Target = tuple[str, str, str]
+"""Resource, namespace and name of an object."""
+
+READS = ("get", "list", "watch")
+STATUS = "trainingjobs/status"
+ALLOWED_VERBS: dict[str, tuple[str, ...]] = {
+    "trainingjobs": (*READS, "delete"),  # after `ttlSecondsAfterFinished`
+    STATUS: ("update",),
+    "jobsets": (*READS, "create", "delete"),
+    "jobs": (*READS, "delete"),
+    "pods": (*READS, "delete"),
+    "configmaps": (*READS, "patch"),
+    "events": ("list", "create", "patch"),
+    "nodes": READS,
+    "leases": (*READS, "create", "update"),
+    "secrets": ("get", "update"),
+    "validatingwebhookconfigurations": ("get", "patch"),
+    "tokenreviews": ("create",),
+    "subjectaccessreviews": ("create",),
+}
+"""The verbs that the operator uses, by resource. The check exposes rights that the chart grants without need."""
+OWN_NAMESPACE_RESOURCES = ("secrets", "leases")
+"""Resources that the operator uses only in its own namespace."""
+FORBIDDEN_CODES = frozenset((400, 401, 403, 405, 406, 413, 415, 422))
+"""Status codes of requests that the operator must not make."""
+STARTUP_GRACE = timedelta(seconds=10)
+"""Time after its start during which the API server may not know all roles yet, and refuse allowed requests."""
+WINDOW = timedelta(seconds=10)
+MAX_STATUSES_PER_WINDOW = 25
+"""Maximum number of status writes of one job in a window. Each is a transition or the periodic update of numbers."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One answered request. `resource` includes the subresource after a slash; empty: not about an object."""
+
+    at: datetime
+    verb: str
+    resource: str
+    namespace: str
+    name: str
+    code: int
+    message: str
+    """The server's message, if it refused the request."""
+    body: Manifest
+
+    @property
+    def target(self) -> Target:
+        """Return the object of the request."""
+        return self.resource, self.namespace, self.name
+
+    @property
+    def is_successful(self) -> bool:
+        """Return whether the server carried out the request."""
+        return 200 <= self.code < 300
+
+    @property
+    def is_denied_by_rbac(self) -> bool:
+        """Return whether RBAC refused the request. Other refusals concern its content."""
+        return self.code == 403 and f"cannot {self.verb} resource" in self.message
+
+    def __str__(self) -> str:
+        """Return a readable form."""
+        return (
+            f"{self.at:%H:%M:%S} {self.verb} {self.resource} {self.namespace}/{self.name}: {self.code} {self.message}"
+        )
+
+
+def parse(event: Manifest) -> Request:
+    """Return the request of an audit event."""
+    about, status = event.get("objectRef", {}), event.get("responseStatus", {})
+    asked = event.get("requestObject")
+    body: Manifest = asked if isinstance(asked, dict) else {}  # a JSON patch is a list
+    resource, subresource = about.get("resource", ""), about.get("subresource", "")
+    return Request(
+        at=datetime.fromisoformat(event["requestReceivedTimestamp"]),
+        verb=event["verb"],
+        resource=f"{resource}/{subresource}" if subresource else resource,
+        namespace=about.get("namespace", ""),
+        name=about.get("name") or body.get("metadata", {}).get("name", ""),
+        code=status.get("code", 0),
+        message=status.get("message", ""),
+        body=body,
+    )
+
+
+def find_forbidden_requests(events: Iterable[Manifest], own_namespace: str) -> Iterator[str]:
+    """Yield the forbidden requests among audit events in order. The operator's namespace is `own_namespace`."""
+    requests = [parse(event) for event in events]
+    for request in requests:
+        if not _is_startup_denial(request, requests):
+            yield from _find_disallowed(request, own_namespace)
+        yield from _find_unguarded_writes(request)
+    yield from _find_duplicate_creates(requests)
+    statuses = [one for one in requests if one.resource == STATUS and one.is_successful]
+    for target in dict.fromkeys(one.target for one in statuses):
+        written = [one for one in statuses if one.target == target]
+        yield from _find_contradictions(written)
+        yield from _find_excessive_writes(written)
+
+
+def _is_startup_denial(request: Request, requests: Sequence[Request]) -> bool:
+    """Return whether RBAC refused a request only briefly, because the API server was starting."""
+    return request.is_denied_by_rbac and any(
+        (one.verb, one.resource, one.namespace) == (request.verb, request.resource, request.namespace)
+        for one in requests
+        if one.code != 403 and timedelta() < one.at - request.at < STARTUP_GRACE
+    )
+
+
+def _find_disallowed(request: Request, own_namespace: str) -> Iterator[str]:
+    if request.resource and request.verb not in ALLOWED_VERBS.get(request.resource, ()):
+        yield f"nothing needs this: {request}"
+    if request.resource in OWN_NAMESPACE_RESOURCES and request.namespace != own_namespace:
+        yield f"not its own: {request}"
+    if (
+        request.code in FORBIDDEN_CODES and "being terminated" not in request.message
+    ):  # the namespace may be deleted at any moment
+        yield f"refused: {request}"
+
+
+def _find_unguarded_writes(request: Request) -> Iterator[str]:
+    """Yield writes that could have affected another object than the intended one."""
+    metadata = request.body.get("metadata", {})
+    if request.verb == "delete" and not request.body.get("preconditions", {}).get("uid"):
+        yield f"deleted by its name alone: {request}"
+    if request.resource == STATUS and not metadata.get("resourceVersion"):
+        yield f"written over whatever is there: {request}"
+    makes = request.resource in ("jobsets", "configmaps") and request.verb in ("create", "patch")
+    if makes and not any(owner.get("uid") and owner.get("controller") for owner in metadata.get("ownerReferences", [])):
+        yield f"made for nobody: {request}"
+
+
+def _find_duplicate_creates(requests: Sequence[Request]) -> Iterator[str]:
+    """Yield JobSets that were created more often than deletions allow."""
+    made = Counter(
+        one.target for one in requests if one.resource == "jobsets" and one.verb == "create" and one.is_successful
+    )
+    gone = Counter(one.target for one in requests if one.verb == "delete" and one.is_successful)
+    for target, times in made.items():
+        if times > 1 + gone[target]:
+            yield f"{'/'.join(target)} was created {times} times, and deleted {gone[target]} times"
+
+
+def _find_contradictions(written: Sequence[Request]) -> Iterator[str]:
+    """Yield impossible sequences of one job's statuses. A later job of the same name is another job."""
+    before: tuple[str, TrainingJobStatus] | None = None
+    for request in written:
+        uid = request.body["metadata"]["uid"]
+        status = TrainingJobStatus.model_validate(request.body.get("status") or {})
+        if before and before[0] == uid:
+            for wrong in find_impossible_states(before[1], status):
+                yield f"{request}: {wrong}"
+        before = uid, status
+
+
+def _find_excessive_writes(written: Sequence[Request]) -> Iterator[str]:
+    """Yield a job whose status was written too often."""
+    times = [request.at for request in written]
+    for first, last in zip(times, times[MAX_STATUSES_PER_WINDOW:], strict=False):
+        if last - first < WINDOW:
+            job = f"{written[0].namespace}/{written[0].name}"
+            yield f"{job}: {MAX_STATUSES_PER_WINDOW + 1} statuses in {last - first} from {first}"
+            return

@@ -1,0 +1,229 @@
+"""Accuracy of fault diagnosis on real processes: no false alarms, and the right host for each real fault.
+
+First the demo's job trains under harmless noise for `HEALTHY` seconds. At random moments a host's agent or trainer is
+stopped for up to a second, another program uses a core, or the disk is busy. Any diagnosis then is a false alarm. Next,
+random hosts hang, are slow, or have a bit of their parameters flipped, `RUNS` times each. `SEED` seeds all of this;
+`ONLY` selects parts by name. The learning rate is so small that no parameter changes, so the benchmark can find the
+parameters by their bytes.
+"""
+
+import asyncio
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+from signal import SIGCONT, SIGSTOP
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, track
+
+from e2e.benchmarks.bit_flips import flip_bit, sample_parameters
+from e2e.benchmarks.figures import Figure
+from e2e.benchmarks.pauses import PATIENCE_SECONDS, RUNS, BenchmarkReport, find_attempt, is_selected
+from e2e.benchmarks.restart_pauses import AWAY_SECONDS, HostReadiness, generation, running_job, wait_until_steady
+from e2e.soak.harness import JobHarness, StateTimeoutError, list_trainers, send_signal
+from trainingjob_agent.fault_injection import RUNNING_SECONDS, STOPPED_SECONDS
+from trainingjob_api.protocol import FailureReason
+from trainingjob_operator.core.reasons import Reason
+
+NAME = "diagnosis"
+HEALTHY = float(os.environ.get("HEALTHY", "600"))
+"""Seconds of training in noise."""
+HEALTHY_GOAL = 7200.0
+SEED = int(os.environ.get("SEED", "1"))
+NOISE_INTERVAL_SECONDS = (1.0, 8.0)
+"""Range of seconds between two noises."""
+STOP_SECONDS = (0.05, 1.0)
+"""Range of seconds for which a process is stopped as noise."""
+BURN_SECONDS = (0.5, 3.0)
+WRITTEN_BYTES = 64 << 20
+MIN_ACCURACY = 0.95
+"""Minimum share of faulty hosts that must be named."""
+COMPARE_STEPS = 10
+CHANGES: Mapping[str, Any] = {
+    "optimizer__learningRate": 1e-30,
+    "protection__compareReplicas": {"everySteps": COMPARE_STEPS},
+}
+FLIP_INTERVAL_SECONDS = 30.0
+"""Seconds after which a bit is flipped again, because the previous flip may have been overwritten at once."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The diagnosis after an injected fault: the right host and reason, or no host at all."""
+
+    is_right: bool
+    is_unknown: bool
+    seconds: float
+    """Seconds from the fault to the diagnosis."""
+
+
+class Noise:
+    """Harmless disturbances of healthy hosts; each ends before the next begins."""
+
+    def __init__(self, stage: JobHarness, random: Random) -> None:
+        self._stage = stage
+        self._random = random
+        self.count = 0
+
+    async def make(self) -> None:
+        """Make one disturbance after a pause."""
+        await asyncio.sleep(self._random.uniform(*NOISE_INTERVAL_SECONDS))
+        await self._random.choice((self._stop_process, self._burn, self._write))()
+        self.count += 1
+
+    async def _stop_process(self) -> None:
+        containers = [container for _, container in self._stage.containers()]
+        container = self._random.choice(containers)
+        pids = self._random.choice(([container.pid], list_trainers(container)[:1]))
+        send_signal(SIGSTOP, *pids)
+        await asyncio.sleep(self._random.uniform(*STOP_SECONDS))
+        send_signal(SIGCONT, *pids)
+
+    async def _burn(self) -> None:
+        seconds = self._random.uniform(*BURN_SECONDS)
+        words = f"import time\nend = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass"
+        await (await asyncio.create_subprocess_exec(sys.executable, "-c", words)).wait()
+
+    async def _write(self) -> None:
+        def write_down() -> None:
+            with tempfile.TemporaryFile() as file:
+                file.write(os.urandom(WRITTEN_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+
+        await asyncio.to_thread(write_down)
+
+
+async def train_in_noise(stage: JobHarness, random: Random, console: Console) -> list[Figure]:
+    """Train under noise; return the duration and the number of false alarms."""
+    noise, begun, before = Noise(stage, random), time.monotonic(), generation(stage)
+    slow: set[tuple[int, int, str]] = set()
+
+    def look() -> None:
+        if one := stage.status.straggler:
+            slow.add((one.slice, one.host, one.since))
+
+    stage.gate.listeners.append(lambda _: look())
+    with Progress(console=console) as progress:
+        task = progress.add_task("healthy, but noisy", total=HEALTHY)
+        while (lived := time.monotonic() - begun) < HEALTHY and not stage.has_ended:
+            progress.update(task, completed=lived)
+            await noise.make()
+    ended = [one for number, one in sorted(stage.witness.attempts.items()) if number >= before and one.cause]
+    for attempt in ended:
+        console.print(f"world {attempt.generation}: {attempt.cause}", style="bold red", markup=False)
+    for number, host, since in sorted(slow):
+        console.print(f"host {host} of slice {number} was called slow at {since}", style="bold red", markup=False)
+    return [
+        Figure("healthy: training in noise", lived, "s", HEALTHY_GOAL),
+        Figure("healthy: noises", noise.count, "noises", noise.count or 1),
+        Figure("healthy: steps", stage.witness.highest, "steps", stage.witness.highest or 1),
+        Figure("healthy: worlds that ended", len(ended), "verdicts", 1),
+        Figure("healthy: hosts called slow", len(slow), "verdicts", 1),
+    ]
+
+
+async def hang_host(stage: JobHarness, target: tuple[int, int]) -> Diagnosis:
+    """Stop a host's trainer; return the diagnosis after its world ended."""
+    before, begun = generation(stage), time.monotonic()
+    send_signal(SIGSTOP, *_trainer(stage, target))
+    await stage.wait_for("a verdict on a hang", lambda: generation(stage) > before, PATIENCE_SECONDS)
+    return _read_diagnosis(stage, before, target, Reason.HUNG_HOST, time.monotonic() - begun)
+
+
+async def corrupt(stage: JobHarness, place: tuple[int, int]) -> Diagnosis:
+    """Flip a bit of a host's parameters; return the diagnosis after its world ended."""
+    before, begun = generation(stage), time.monotonic()
+    while generation(stage) == before and not stage.has_ended and time.monotonic() - begun < PATIENCE_SECONDS:
+        (trainer,) = _trainer(stage, place)
+        send_signal(SIGSTOP, trainer)
+        flip_bit(trainer, sample_parameters(trainer))
+        send_signal(SIGCONT, trainer)
+        with suppress(StateTimeoutError):
+            await stage.wait_for(
+                "a verdict on a flipped bit", lambda: generation(stage) > before, FLIP_INTERVAL_SECONDS
+            )
+    return _read_diagnosis(stage, before, place, FailureReason.CORRUPTION, time.monotonic() - begun)
+
+
+def _read_diagnosis(stage: JobHarness, world: int, place: tuple[int, int], reason: str, seconds: float) -> Diagnosis:
+    """Compare a world's recorded cause with the expected reason and host."""
+    cause = find_attempt(stage.status, world).cause
+    said = (cause.slice, cause.host) if cause else (None, None)
+    is_right = cause is not None and cause.reason == reason and said == place
+    return Diagnosis(is_right, said == (None, None), seconds)
+
+
+async def slow_down(stage: JobHarness, place: tuple[int, int]) -> Diagnosis:
+    """Stop a host's trainer repeatedly until a straggler is reported; return the diagnosis."""
+    begun = time.monotonic()
+
+    async def stop_repeatedly() -> None:
+        while True:
+            send_signal(SIGSTOP, *_trainer(stage, place))
+            await asyncio.sleep(STOPPED_SECONDS)
+            send_signal(SIGCONT, *_trainer(stage, place))
+            await asyncio.sleep(RUNNING_SECONDS)
+
+    stumbling = asyncio.create_task(stop_repeatedly())
+    with suppress(StateTimeoutError):
+        await stage.wait_for("a host that is slow", lambda: stage.status.straggler is not None, PATIENCE_SECONDS)
+    seconds, one = time.monotonic() - begun, stage.status.straggler
+    stumbling.cancel()
+    await asyncio.wait([stumbling])
+    send_signal(SIGCONT, *_trainer(stage, place))
+    await stage.wait_for("nobody to be slow", lambda: stage.status.straggler is None, PATIENCE_SECONDS)
+    return Diagnosis(one is not None and (one.slice, one.host) == place, one is None, seconds)
+
+
+INJECTIONS = {"hang": hang_host, "slow": slow_down, "flipped bit": corrupt}
+
+
+def _trainer(stage: JobHarness, place: tuple[int, int]) -> list[int]:
+    slice_number, host = place
+    return list_trainers(stage.machine.controllers.containers_of(slice_number)[host])[:1]
+
+
+def summarise(name: str, verdicts: Sequence[Diagnosis]) -> list[Figure]:
+    """Return the numbers of right, unknown and wrong diagnoses of a fault, and the median time."""
+    wrong = sum(not (one.is_right or one.is_unknown) for one in verdicts)
+    return [
+        Figure(f"{name}: named", sum(one.is_right for one in verdicts), "hosts", MIN_ACCURACY * len(verdicts)),
+        Figure(f"{name}: unknown", sum(one.is_unknown for one in verdicts), "hosts", len(verdicts)),
+        Figure(f"{name}: another named", wrong, "hosts", 1),
+        Figure(f"{name}: until then, median", statistics.median(one.seconds for one in verdicts), "s", 1),
+    ]
+
+
+async def measure(console: Console) -> None:
+    """Measure all parts. Each part's figures are shown and written at once, because the whole run is long."""
+    random = Random(SEED)  # noqa: S311  # no secret
+    account = BenchmarkReport(NAME, console)
+    async with running_job(AWAY_SECONDS, **CHANGES) as stage:
+        hosts = HostReadiness(stage)
+        await wait_until_steady(stage, hosts)
+        if is_selected("healthy"):
+            account.add_figures("healthy", await train_in_noise(stage, random, console))
+        for name, harm in INJECTIONS.items():
+            verdicts = []
+            for _ in track(range(RUNS if is_selected(name) else 0), description=name, console=console):
+                await wait_until_steady(stage, hosts)
+                verdicts.append(await harm(stage, (random.randrange(2), random.randrange(2))))
+            if verdicts:
+                account.add_figures(name, summarise(name, verdicts))
+
+
+def main() -> None:
+    """Measure and publish."""
+    asyncio.run(measure(Console()))
+
+
+if __name__ == "__main__":
+    main()

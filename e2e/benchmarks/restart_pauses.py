@@ -1,0 +1,287 @@
+"""Pauses of training after each kind of loss, on local processes, repeated many times.
+
+The job is the demo's, with snapshots and without a cluster. `RUNS` is the number of repetitions, `ONLY` selects losses
+by name. A pause lasts from the loss to the first new step, by the trainer's metrics lines. The figure excludes the
+duration of that step, and for a hang also its budget. The reference is a full recreation: all pods die and are
+recreated.
+"""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from signal import SIGKILL, SIGSTOP
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+
+from e2e.benchmarks.figures import Figure, publish
+from e2e.benchmarks.pauses import (
+    BACK_GOAL,
+    ELASTIC,
+    FIRST,
+    FIRST_GOAL,
+    HOT_STANDBY_GOAL,
+    PATIENCE_SECONDS,
+    RECREATED,
+    RUNS,
+    STEPS_TO_TIME,
+    BenchmarkReport,
+    Pause,
+    find_attempt,
+    find_hang_budget,
+    is_selected,
+    make_pause,
+    time_step,
+)
+from e2e.history import Line
+from e2e.product import Manifest, load_example
+from e2e.soak.harness import JobHarness, list_trainers, send_signal
+from e2e.soak.job import NAME, SHARED
+from trainingjob_api.protocol import HostReport
+
+STEADY_STEPS = 12
+"""Steps that a full world trains before a loss. Two snapshots are taken by then."""
+AWAY_SECONDS = 4.0
+"""Seconds until a lost slice returns."""
+
+type LossInjection = Callable[[JobHarness], float]
+"""Injects a fault; returns the time at which the pause begins: now, or later after a budgeted wait."""
+
+
+def kill_process(stage: JobHarness) -> float:
+    """Kill the trainer of the last host."""
+    *_, (_, last) = stage.containers()
+    send_signal(SIGKILL, *list_trainers(last)[:1])
+    return time.time()
+
+
+def kill_slice(stage: JobHarness) -> float:
+    """Kill all processes of slice 1."""
+    stage.machine.controllers.kill_slice(1)
+    return time.time()
+
+
+def lose_node(stage: JobHarness) -> float:
+    """Stop the processes of slice 1, so that only their silence shows the loss."""
+    for number, container in stage.containers():
+        if number == 1:
+            send_signal(SIGSTOP, container.pid, *list_trainers(container))
+    return time.time()
+
+
+def hang_process(stage: JobHarness) -> float:
+    """Stop the trainer of the last host; its agent keeps reporting."""
+    *_, (_, last) = stage.containers()
+    send_signal(SIGSTOP, *list_trainers(last)[:1])
+    return time.time() + find_hang_budget(lines_of_generation(stage, generation(stage)))
+
+
+def shrink(stage: JobHarness) -> float:
+    """Limit the job to one slice."""
+    return _resize(stage, 1)
+
+
+def grow(stage: JobHarness) -> float:
+    """Allow both slices again."""
+    return _resize(stage, 2)
+
+
+def kill_all(stage: JobHarness) -> float:
+    """Kill all processes of all slices."""
+    stage.machine.controllers.kill_all()
+    return time.time()
+
+
+def _resize(stage: JobHarness, most: int) -> float:
+    stage.machine.cluster.edit(slices={**stage.machine.cluster.job["spec"]["slices"], "max": most})
+    stage.wake()
+    return 0.0
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A kind of loss. `then` undoes it. The recovery that follows is measured under the name `back`."""
+
+    strike: LossInjection
+    goal: float
+    """Seconds beyond one step, with a standby."""
+    back: str = ""
+    undo_action: LossInjection | None = None
+    is_planned: bool = False
+    """Whether the world trains until it leaves, so that the pause begins with its last step."""
+    has_hot_standby: bool = False
+    """Whether hot standby processes of the smaller world run beside the larger one."""
+    runs: int = RUNS
+
+
+LOSSES = {
+    FIRST: Loss(kill_slice, FIRST_GOAL, back="first slice back", runs=1),
+    "process killed": Loss(kill_process, 1.5),
+    "slice killed": Loss(kill_slice, 1.5, back="slice back"),
+    "node gone": Loss(lose_node, 6.0, back="node back", undo_action=kill_slice),
+    "hang": Loss(hang_process, 2.0),
+    "planned shrink": Loss(shrink, 2.0, back="planned growth", undo_action=grow, is_planned=True),
+    "slice killed, shadow": Loss(kill_slice, HOT_STANDBY_GOAL, back="slice back, shadow", has_hot_standby=True),
+}
+
+
+class HostReadiness:
+    """Readiness of a stage's hosts, from their reports."""
+
+    def __init__(self, stage: JobHarness) -> None:
+        self._reports: dict[tuple[int, int], HostReport] = {}
+        stage.gate.listeners.append(self._record_report)
+
+    def _record_report(self, report: HostReport) -> None:
+        """Record a host's report."""
+        self._reports[report.slice, report.host] = report
+
+    def are_ready(self, number: int, *, has_shadow: bool) -> bool:
+        """Return whether all hosts of a world have a standby, and a hot standby if required."""
+        return all(
+            one.generation == number and one.standby and bool(one.shadow) >= has_shadow
+            for one in self._reports.values()
+        )
+
+
+@asynccontextmanager
+async def running_job(away_seconds: float, **changes: Any) -> AsyncIterator[JobHarness]:
+    """Run the job while the context lasts; `changes` are passed to `load_example`."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        root = Path(folder)
+        cache = root / "cache"
+        cache.mkdir()
+        with (root / "restart.log").open("w", buffering=1) as log:
+            random = Random(0)  # noqa: S311  # no secret
+            stage = JobHarness(
+                make_spec(**changes), root / "job", cache, random, away_seconds, lambda line: print(line, file=log)
+            )
+            async with stage.running():
+                yield stage
+
+
+def make_spec(**changes: Any) -> Manifest:
+    """Return the demo's spec for a run that never ends."""
+    spec: Manifest = load_example(
+        "demo",
+        metrics__everySteps=1,
+        training__steps=1_000_000,
+        checkpoint={"uri": f"{SHARED}/{NAME}", "save": {"everySteps": 20}, "snapshots": {"everySteps": 5}},
+        evaluation=[],
+        elastic=dict(ELASTIC),
+        runtime={"volumes": [{"name": "shared", "claimName": "shared", "mountPath": SHARED}]},
+        **changes,
+    )["spec"]
+    return spec
+
+
+async def measure_losses(losses: dict[str, Loss], console: Console) -> AsyncIterator[dict[str, list[Pause]]]:
+    """Yield the pauses of each loss under its name, and those of the recovery."""
+    for has_shadow in sorted({loss.has_hot_standby for loss in losses.values()}):
+        of_job = {name: loss for name, loss in losses.items() if loss.has_hot_standby is has_shadow}
+        async for measured in measure_losses_of_job(of_job, console, has_shadow=has_shadow):
+            yield measured
+
+
+async def measure_losses_of_job(
+    losses: dict[str, Loss], console: Console, *, has_shadow: bool
+) -> AsyncIterator[dict[str, list[Pause]]]:
+    """Yield the pauses of the losses of one job, one after another, and those of the recoveries."""
+    async with running_job(AWAY_SECONDS, elastic__shadowWorld=has_shadow) as stage:
+        hosts = HostReadiness(stage)
+        for name, loss in losses.items():
+            pauses: dict[str, list[Pause]] = {}
+            for _ in track(range(loss.runs), description=name, console=console):
+                await wait_until_steady(stage, hosts, has_shadow=has_shadow)
+                pauses.setdefault(name, []).append(await strike(stage, loss.strike, is_planned=loss.is_planned))
+                if loss.back:
+                    undo = loss.undo_action or (lambda _: 0.0)
+                    pauses.setdefault(loss.back, []).append(await strike(stage, undo, is_planned=True))
+            yield pauses
+
+
+async def measure_recreation(console: Console) -> list[Pause]:
+    """Return the pauses of a full recreation: all pods die and are recreated at once."""
+    pauses = []
+    async with running_job(0.0) as stage:
+        hosts = HostReadiness(stage)
+        for _ in track(range(RUNS), description=RECREATED, console=console):
+            await wait_until_steady(stage, hosts)
+            pauses.append(await strike(stage, kill_all, is_planned=False))
+    return pauses
+
+
+async def wait_until_steady(stage: JobHarness, hosts: HostReadiness, *, has_shadow: bool = False) -> None:
+    """Wait until both slices have trained for a while and the hosts are ready for the next loss.
+
+    Earlier failures and losses must not count any more: after several in a row without a saved step, a job backs off.
+    """
+
+    def is_calm() -> bool:
+        number, restarts = generation(stage), stage.status.restarts
+        return (
+            hosts.are_ready(number, has_shadow=has_shadow)
+            and len(lines_of_generation(stage, number)) > STEADY_STEPS
+            and find_attempt(stage.status, number).slices == 2
+            and not restarts.since_commit
+            and not restarts.lost_since_commit
+        )
+
+    await stage.wait_for("a calm world of both slices", is_calm, PATIENCE_SECONDS)
+
+
+async def strike(stage: JobHarness, inject: LossInjection, *, is_planned: bool) -> Pause:
+    """Inject a fault; return the pause when the status includes the first step after it."""
+    before = generation(stage)
+    begun = inject(stage)
+    await stage.wait_for(
+        "a new step",
+        lambda: len(lines_of_generation(stage, generation(stage), above=before)) > STEPS_TO_TIME,
+        PATIENCE_SECONDS,
+    )
+    number = generation(stage)
+    await stage.wait_for(
+        "its attempt", lambda: find_attempt(stage.status, number).recovery_seconds is not None, PATIENCE_SECONDS
+    )
+    own = lines_of_generation(stage, number)
+    if is_planned:
+        begun = [line for line in stage.lines() if line["generation"] < number][-1]["time"]
+    return make_pause(stage.status, before, number, own[0]["time"] - begun - time_step(own))
+
+
+def generation(stage: JobHarness) -> int:
+    """Return the generation of the newest world."""
+    return stage.status.world.generation if stage.status.world else 0
+
+
+def lines_of_generation(stage: JobHarness, number: int, above: int = 0) -> list[Line]:
+    """Return the training lines of a world; empty if its generation is not greater than `above`."""
+    return [line for line in stage.lines() if line["generation"] == number > above]
+
+
+async def measure(console: Console) -> list[Figure]:
+    """Return all figures. Each kind of loss is shown and written at once, because the whole run is long."""
+    account = BenchmarkReport("restart", console)
+    wanted = {name: loss for name, loss in LOSSES.items() if is_selected(name) or name == FIRST}
+    async for measured in measure_losses(wanted, console):
+        for name, pauses in measured.items():
+            account.add_pauses(name, pauses, LOSSES[name].goal if name in LOSSES else BACK_GOAL)
+    if is_selected(RECREATED):
+        account.add_reference(await measure_recreation(console))
+    return account.figures
+
+
+def main() -> None:
+    """Measure all and publish."""
+    console = Console()
+    publish("restart", asyncio.run(measure(console)), console)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""Outages of the operator or its webhook: rejected jobs, continued training, and recovery."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import pytest
+
+from e2e.api_audit import Request, parse
+from e2e.cluster.local import LocalCluster
+from e2e.cluster.run_program import ClusterError
+from e2e.product import Job, Manifest, Product, load_example, wait_until
+from e2e.status import condition, generation_of, is_full, steps_trained
+
+pytestmark = pytest.mark.cluster
+
+WEBHOOK = "validate.trainingjob.dev"
+CONFIGURATION = ("validatingwebhookconfiguration", "trainingjob-operator")
+INVALID_SPEC = {"parallelism": {"ici": {"fsdp": 3}}}
+"""Valid by the schema and its rules; only the webhook rejects it."""
+DEAD_WEBHOOK = "jobsets.example.com"
+"""Another party's webhook for JobSets, whose service does not exist."""
+PATIENCE_SECONDS = 240
+WEBHOOK_REPAIR_SECONDS = 60 + 30
+"""Seconds until the operator checks a new configuration, plus a margin for a busy machine."""
+
+
+@pytest.fixture(scope="module")
+def namespace(product: Product):
+    with product.namespace("journey-away") as name:
+        yield name
+
+
+def apply_suspended(product: Product, namespace: str, name: str, **changes: Manifest) -> Job:
+    """Apply a suspended job, which has no pods."""
+    return product.submit(
+        namespace, load_example("demo", suspend=True, checkpoint__uri=f"/shared/{name}", **changes), name=name
+    )
+
+
+def find_rejection(product: Product, namespace: str) -> str:
+    """Return the error that rejects a bad job. Empty: it was admitted, and has been deleted."""
+    try:
+        job = apply_suspended(product, namespace, "bad", **INVALID_SPEC)
+    except ClusterError as error:
+        return str(error)
+    job.delete()
+    return ""
+
+
+@contextmanager
+def dead_webhook(product: Product, namespace: str) -> Iterator[None]:
+    """Register an unreachable webhook for the JobSets of slices above the minimum while the context lasts."""
+    pods = {"containers": [{"name": "x", "image": "x"}], "restartPolicy": "Never"}
+    probe = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "probe-x1", "namespace": namespace},
+        "spec": {"replicatedJobs": [{"name": "x", "template": {"spec": {"template": {"spec": pods}}}}]},
+    }
+    webhook = {
+        "name": DEAD_WEBHOOK,
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "clientConfig": {"service": {"namespace": namespace, "name": "nobody"}},
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+        "matchConditions": [{"name": "elastic", "expression": "object.metadata.name.contains('-x')"}],
+        "rules": [
+            {
+                "apiGroups": ["jobset.x-k8s.io"],
+                "apiVersions": ["*"],
+                "operations": ["CREATE"],
+                "resources": ["jobsets"],
+            }
+        ],
+    }
+    product.apply(
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": DEAD_WEBHOOK},
+            "webhooks": [webhook],
+        }
+    )
+
+    def is_called() -> bool | None:
+        try:
+            product.cluster.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(probe))
+        except ClusterError as error:
+            return DEAD_WEBHOOK in str(error) or None
+        return None
+
+    try:
+        wait_until("the API server to ask the webhook", is_called, timeout=30)
+        yield
+    finally:
+        product.cluster.kubectl("delete", "validatingwebhookconfiguration", DEAD_WEBHOOK)
+
+
+def test_pods_that_go_while_nobody_operates_come_back_into_one_world(product: Product, namespace: str) -> None:
+    manifest = load_example("demo", training__steps=100_000, checkpoint__uri="/shared/left-alone")
+    job = product.submit(namespace, manifest, name="left-alone")
+    job.wait_for_step(5, timeout=180)
+    before = job.wait(
+        "a step on both slices",
+        lambda status: is_full(status) and "firstStep" in status["attempts"][-1],
+        PATIENCE_SECONDS,
+    )
+
+    product.scale_operator(0)
+    try:
+        product.cluster.kubectl(
+            *("delete", "pods", "-n", namespace, "-l", f"trainingjob.dev/job-uid={job.read()['metadata']['uid']}"),
+            *("--grace-period=0", "--force"),
+        )
+        with pytest.raises(ClusterError, match=f'failed calling webhook "{WEBHOOK}"'):
+            apply_suspended(product, namespace, "meanwhile")
+    finally:
+        product.scale_operator(1)
+
+    after = job.wait(
+        "a new step on both slices",
+        lambda status: generation_of(status) > generation_of(before) and is_full(status) and steps_trained(status) > 0,
+        PATIENCE_SECONDS,
+    )
+    assert after["restarts"]["total"] == before["restarts"]["total"] + 1
+    assert (after["restarts"]["counted"], after["restarts"]["sinceCommit"]) == (0, 0)
+    assert len([attempt for attempt in after["attempts"] if "ended" not in attempt]) == 1
+    apply_suspended(product, namespace, "meanwhile").delete()
+    job.delete()
+
+
+def test_a_slice_that_the_cluster_does_not_let_in_stops_none_that_is_there(product: Product, namespace: str) -> None:
+    manifest = load_example("demo", training__steps=100_000, checkpoint__uri="/shared/not-let-in")
+    with dead_webhook(product, namespace):
+        job = product.submit(namespace, manifest, name="not-let-in")
+        alone = job.wait(
+            "steps on one slice, and why it is one",
+            lambda status: (
+                steps_trained(status) > 0
+                and f'failed calling webhook "{DEAD_WEBHOOK}"' in condition(status, "Degraded").get("message", "")
+            ),
+            PATIENCE_SECONDS,
+        )
+    full = job.wait("steps on both", lambda status: is_full(status) and steps_trained(status) > 0, PATIENCE_SECONDS)
+
+    assert alone["world"]["slices"] == [0]
+    assert generation_of(full) == generation_of(alone) + 1
+    assert full["restarts"]["total"] == 0
+    job.delete()
+
+
+def test_an_upgrade_of_the_operator_changes_nothing_that_trains(product: Product, namespace: str) -> None:
+    manifest = load_example("demo", training__steps=100_000, checkpoint__uri="/shared/upgraded")
+    job = product.submit(namespace, manifest, name="upgraded")
+    before = job.wait("steps on both slices", lambda status: is_full(status) and steps_trained(status) > 0, 240)
+    operators = {pod["metadata"]["uid"] for pod in product.operator_pods()}
+
+    Product(product.cluster, {"podAnnotations.release": "next"}).install()
+    assert operators.isdisjoint(pod["metadata"]["uid"] for pod in product.operator_pods())
+    trained = steps_trained(job.status())
+    after = job.wait("a later step", lambda status: steps_trained(status) > trained, PATIENCE_SECONDS)
+
+    assert generation_of(after) == generation_of(before)
+    assert after["restarts"] == before["restarts"]
+    job.delete()
+    product.install()
+
+
+def test_a_child_that_is_applied_three_times_stays_as_it_is(product: Product, namespace: str) -> None:
+    if not isinstance(product.cluster, LocalCluster):
+        pytest.skip("only the local cluster records what the operator applied")
+    begun = datetime.now(UTC)
+    job = product.submit(namespace, load_example("demo", checkpoint__uri="/shared/thrice"), name="thrice")
+    uid = job.read()["metadata"]["uid"]
+
+    def find_applied() -> Request | None:
+        requests = map(parse, product.cluster.read_requests(begun))
+        return next((one for one in requests if one.verb == "patch" and one.resource == "configmaps"), None)
+
+    applied = wait_until("the operator to apply the ConfigMap", find_applied, timeout=60)
+    (before,) = job.children("configmaps", uid)
+    for _ in range(3):
+        product.cluster.kubectl(
+            *("apply", "--server-side", "--force-conflicts", "--field-manager=trainingjob-operator", "-f", "-"),
+            stdin=json.dumps(applied.body),
+        )
+
+    assert applied.name == before["metadata"]["name"]
+    assert job.children("configmaps", uid) == [before]
+    job.delete()
+
+
+def test_without_the_webhook_a_bad_job_is_told_by_its_condition(product: Product, namespace: str) -> None:
+    assert f'admission webhook "{WEBHOOK}" denied the request' in find_rejection(product, namespace)
+    product.cluster.kubectl("delete", *CONFIGURATION)
+    try:
+        job = apply_suspended(product, namespace, "let-in", **INVALID_SPEC)
+        status = job.wait("the verdict", lambda status: condition(status, "Valid").get("status") == "False", 60)
+        assert condition(status, "Valid")["reason"] == "InvalidSpec"
+        assert any(problem.startswith("spec.parallelism.ici: fsdp=3 makes 3") for problem in status["problems"])
+        assert not job.pods()
+        job.delete()
+        with pytest.raises(ClusterError, match=r"spec\.optimizer\.beta1"):
+            apply_suspended(product, namespace, "beyond", optimizer__beta1=2.0)
+    finally:
+        product.install()
+
+    denied = f'admission webhook "{WEBHOOK}" denied the request'
+    wait_until(
+        "the webhook to be trusted again",
+        lambda: True if denied in find_rejection(product, namespace) else None,
+        timeout=WEBHOOK_REPAIR_SECONDS,
+        describe_actual=lambda: find_rejection(product, namespace),
+    )

@@ -1,0 +1,145 @@
+"""One job under faults: bursts of faults alternate with calms, in which the job must save a new highest step."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import TextIO
+
+from rich.console import Console
+
+from e2e.soak.error_capture import capture_errors
+from e2e.soak.faults import CLOCK_FAULT, COUNTED_FAULTS, UNCOUNTED_FAULTS, FaultInjection, skew_clock
+from e2e.soak.harness import JobHarness, StateTimeoutError
+from e2e.soak.job import STEPS, make_spec
+from e2e.soak.result_check import check_result
+from trainingjob_api.status import Attempt
+from trainingjob_operator.core.times import parse_time
+
+type Note = Callable[[str], None]
+
+MAX_BURST_FAULTS = 7
+MEAN_FAULT_INTERVAL_SECONDS = 0.7
+"""Mean seconds between two faults of a burst."""
+CALM_SECONDS = 360.0
+"""Seconds within which a job must save a new step after the faults end.
+
+This covers the longest budget of a phase, which is that of a save, and the recovery after that budget is exceeded.
+"""
+LAST_BURST_STEP = STEPS - 60
+"""Step from which no burst begins, because a finished job cannot be disturbed."""
+
+
+@dataclass
+class SoakResult:
+    """The history and the problems of one job."""
+
+    seed: int
+    faults: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
+    seconds_to_recover: list[float] = field(default_factory=list)
+    """Seconds from the end of each burst to the next saved step."""
+    seconds: float = 0.0
+
+
+async def run_soak_job(
+    seed: int, num_faults: int, until: float, folder: Path, cache: Path, reference: Mapping[int, float]
+) -> SoakResult:
+    """Run a job under at most `num_faults` faults and judge its result; its files stay in `folder`.
+
+    No burst begins after `until`, a time of the monotonic clock.
+    """
+    random = Random(seed)  # noqa: S311  # no secret
+    story = SoakResult(seed)
+    with open_log(folder) as log, capture_errors() as errors:
+        begun = time.monotonic()
+
+        def note(line: str) -> None:
+            log.write(f"{time.monotonic() - begun:8.2f}  {line}\n")
+
+        has_clock_faults = random.random() < 0.3
+        stage = JobHarness(make_spec(random), folder, cache, random, random.uniform(0.2, 1.5), note)
+        async with stage.running():
+            try:
+                await _inject_bursts(stage, story, num_faults, until, is_turned=has_clock_faults, note=note)
+                await stage.wait_for("the end", lambda: False, CALM_SECONDS)
+                await stage.wait_for_exit()
+            except StateTimeoutError as error:
+                story.problems.append(str(error))
+        wall = (stage.ended - stage.begun,) * 2
+        if has_clock_faults and (start := parse_time(stage.status.start_time)):
+            # An operator's ledger excludes clock changes that it observed; one that started later cannot.
+            wall = (stage.last - start).total_seconds(), (stage.latest - start).total_seconds()
+        story.attempts = [stage.witness.attempts[number] for number in sorted(stage.witness.attempts)]
+        story.problems += stage.witness.problems
+        if not story.problems:
+            story.problems += check_result(stage.status, stage.lines(), reference, STEPS, wall, stage.outages)
+        story.problems += errors
+        for problem in story.problems:
+            note(f"PROBLEM {problem}")
+        story.seconds = time.monotonic() - begun
+    return story
+
+
+def open_log(folder: Path) -> TextIO:
+    """Open the log of a job's injected faults and its operator's events."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return (folder / "faults.log").open("w", buffering=1)
+
+
+async def _inject_bursts(
+    stage: JobHarness, story: SoakResult, num_faults: int, until: float, *, is_turned: bool, note: Note
+) -> None:
+    await stage.wait_for("the first saved step", lambda: stage.witness.committed > 0, CALM_SECONDS)
+
+    def should_continue() -> bool:
+        is_enough = story.faults.total() >= num_faults or time.monotonic() >= until
+        return not is_enough and stage.witness.highest < LAST_BURST_STEP and not stage.has_ended
+
+    while should_continue():
+        await _burst(stage, story, draw_burst(stage.random, is_turned=is_turned), note)
+        struck, highest = time.monotonic(), stage.witness.highest
+        note(f"calm: {stage.describe()}")
+        await stage.wait_for(
+            f"a saved step above {highest}", lambda above=highest: stage.witness.committed > above, CALM_SECONDS
+        )
+        story.seconds_to_recover.append(time.monotonic() - struck)
+
+
+async def _burst(stage: JobHarness, story: SoakResult, burst: list[tuple[str, FaultInjection]], note: Note) -> None:
+    async with asyncio.TaskGroup() as group:
+        for name, strike in burst:
+            await asyncio.sleep(stage.random.expovariate(1 / MEAN_FAULT_INTERVAL_SECONDS))
+            if stage.has_ended:
+                return
+            note(f"{name} at step {stage.witness.highest}")
+            group.create_task(_strike(stage, story, name, strike))
+
+
+async def _strike(stage: JobHarness, story: SoakResult, name: str, strike: FaultInjection) -> None:
+    if await strike(stage):
+        story.faults[name] += 1
+
+
+def draw_burst(random: Random, *, is_turned: bool) -> list[tuple[str, FaultInjection]]:
+    """Return the faults of a burst in order. At most one counts as a failure of the program."""
+    kinds = dict(UNCOUNTED_FAULTS) | ({CLOCK_FAULT: skew_clock} if is_turned else {})
+    burst = random.choices(list(kinds.items()), k=random.randint(1, MAX_BURST_FAULTS))
+    if random.random() < 0.6:
+        burst[random.randrange(len(burst))] = random.choice(list(COUNTED_FAULTS.items()))
+    return burst
+
+
+async def run_reference(folder: Path, cache: Path, console: Console) -> dict[int, float]:
+    """Return the losses by step of a job without faults."""
+    stage = JobHarness(make_spec(), folder, cache, Random(0), 1.0, lambda line: None)  # noqa: S311
+    async with stage.running():
+        await stage.wait_for("the end of a job that nothing strikes", lambda: False, 4 * CALM_SECONDS)
+        await stage.wait_for_exit()
+    losses = {line["step"]: line["loss"] for line in stage.lines()}
+    console.print(f"undisturbed: {len(losses)} steps in {stage.ended - stage.begun:.1f} s, loss {losses[STEPS]:.4f}")
+    return losses

@@ -1,0 +1,79 @@
+"""`scale`, `suspend` and `resume`: edits of a running job, each a single patch that the webhook checks."""
+
+from trainingjob_operator.cli.errors import UsageError
+from trainingjob_operator.cli.interrupts import run_interruptible
+from trainingjob_operator.cli.printing import echo
+from trainingjob_operator.cli.remote_job import Target, open_remote_job
+from trainingjob_operator.core.manifests import Manifest, get_int, get_value
+from trainingjob_operator.core.units import pluralize
+
+FIELDS = ("count", "min", "max")
+
+
+def scale(target: Target, bounds: dict[str, int | None]) -> None:
+    """Change the allowed number of slices. `bounds` holds the fields of `spec.slices` to set.
+
+    Raises:
+        CommandError: there is no such job, or the change is refused; the text is the API server's.
+        UsageError: no bound is set, or the bounds contradict each other.
+    """
+    changes = {field: value for field, value in bounds.items() if value is not None}
+    if not changes:
+        raise UsageError("say what to change: --min, --max, or --count for a job of a fixed size.")
+    if "count" in changes and len(changes) > 1:
+        raise UsageError("--count is a fixed size: it does not go together with --min and --max.")
+    echo(run_interruptible(_scale(target, changes)))
+
+
+def set_suspend(target: Target, *, suspend: bool) -> None:
+    """Suspend or resume a job.
+
+    Raises:
+        CommandError: there is no such job, or the change is refused.
+    """
+    echo(run_interruptible(_set_suspend(target, suspend=suspend)))
+
+
+async def _scale(target: Target, asked: dict[str, int]) -> str:
+    async with open_remote_job(target) as remote:
+        job = await remote.read_job()
+        before = {field: get_int(job, "spec", "slices", field) for field in FIELDS}
+        after = _merge(before, asked)
+        if after == before:
+            return f"{target.name} has {_describe(before)} already"
+        await remote.edit(_list_operations(before, after))
+    return f"{target.name} has {_describe(after)} now, it had {_describe(before)}"
+
+
+async def _set_suspend(target: Target, *, suspend: bool) -> str:
+    async with open_remote_job(target) as remote:
+        job = await remote.read_job()
+        if (get_value(job, "spec", "suspend") is True) == suspend:
+            return f"{target.name} is suspended already" if suspend else f"{target.name} is not suspended"
+        await remote.edit([{"op": "add", "path": "/spec/suspend", "value": suspend}])
+    return f"{target.name} saves and gives its pods back" if suspend else f"{target.name} goes on"
+
+
+def _merge(before: dict[str, int | None], asked: dict[str, int]) -> dict[str, int | None]:
+    """Return all bounds. `count` clears the others; a fixed job that becomes elastic keeps its size as the other."""
+    if "count" in asked:
+        return {"count": asked["count"], "min": None, "max": None}
+    fixed = before["count"]
+    return {"count": None} | {field: asked.get(field, before[field] or fixed) for field in ("min", "max")}
+
+
+def _list_operations(before: dict[str, int | None], after: dict[str, int | None]) -> list[Manifest]:
+    """Return the JSON patch between two sets of bounds."""
+    operations: list[Manifest] = []
+    for field in FIELDS:
+        path = f"/spec/slices/{field}"
+        if after[field] is None and before[field] is not None:
+            operations.append({"op": "remove", "path": path})
+        elif after[field] != before[field]:
+            operations.append({"op": "add", "path": path, "value": after[field]})
+    return operations
+
+
+def _describe(bounds: dict[str, int | None]) -> str:
+    count, fewest, most = (bounds[field] for field in FIELDS)
+    return f"{fewest} to {pluralize(most or 0, 'slice')}" if count is None else pluralize(count, "slice")

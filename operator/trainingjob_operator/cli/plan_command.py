@@ -1,0 +1,189 @@
+"""`trainingjob plan`: the plan of a spec for every number of slices."""
+
+import json
+
+from trainingjob_api.machine import AxisDegrees
+from trainingjob_operator.cli.charts import draw_memory_bars, draw_mesh
+from trainingjob_operator.cli.documents import read_one_job
+from trainingjob_operator.cli.plan_json import plan_as_object
+from trainingjob_operator.cli.printing import echo
+from trainingjob_operator.cli.tables import align
+from trainingjob_operator.cli.validate_command import require_valid, warning_lines
+from trainingjob_operator.core.planner.choice import Candidate, Choice
+from trainingjob_operator.core.planner.flops import count_useful_flops
+from trainingjob_operator.core.planner.hardware import Hardware
+from trainingjob_operator.core.planner.mesh import describe_mesh
+from trainingjob_operator.core.planner.plan import Plan, SizePlan, SliceShape, SnapshotPlan
+from trainingjob_operator.core.planner.redundancy import max_losable_slices
+from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes
+from trainingjob_operator.core.planner.save_size import max_save_bytes, required_storage_rate
+from trainingjob_operator.core.planner.summary import describe_parameters, describe_sizes
+from trainingjob_operator.core.planner.workload import describe_workload
+from trainingjob_operator.core.units import (
+    format_count,
+    format_duration,
+    format_percent,
+    format_precise_duration,
+    format_size,
+    pluralize,
+)
+
+SPEED_COLUMNS = ("step", "tokens/s", "MFU")
+"""Columns of the roofline's upper bounds, shown if the accelerator's peak rates are known."""
+
+UPPER_BOUND_LEGEND = (
+    "step, tokens/s, MFU: upper bounds of the speed, from peak rates, until they are calibrated by a real run"
+)
+REDUNDANCY_LEGEND = (
+    "to spare: slices that may die at once, whichever, with every shard of the state in the memory of the others"
+)
+
+
+def print_plan(file: str, hardware: Hardware, *, as_json: bool) -> None:
+    """Print the plan of a file's TrainingJob.
+
+    Raises:
+        CommandError: the file does not hold exactly one TrainingJob, or it has problems.
+    """
+    job = read_one_job(file)
+    plan, warnings = require_valid(job, hardware)
+    if as_json:
+        echo(json.dumps(plan_as_object(job.name, plan, warnings), indent=2))
+        return
+    chosen = [choice_lines(plan.choice)] if plan.choice else []
+    blocks = (plan_table(plan), *chosen, draw_mesh(plan), draw_memory_bars(plan))
+    for line in (
+        headline(job.name, plan),
+        *(line for block in blocks for line in ("", *block)),
+        *warning_lines(warnings),
+    ):
+        echo(line)
+
+
+def headline(name: str, plan: Plan) -> str:
+    """Return the model and the hardware on one line."""
+    shape = plan.shape
+    flops = f"{format_count(count_useful_flops(describe_workload(plan.spec)))} FLOPs a token"
+    parts = (name, describe_parameters(plan), flops, f"{shape.accelerator} {shape.topology}", describe_sizes(plan))
+    return " · ".join(parts)
+
+
+def plan_table(plan: Plan) -> list[str]:
+    """Return a table with one row per number of slices, then the reasons for impossible sizes and the notes."""
+    device = plan.shape.device_noun
+    rooflines = predict_sizes(plan)
+    fast = SPEED_COLUMNS if rooflines else ()
+    micro = "microbatches x " if any(one.layout and one.layout.microbatches > 1 for one in plan.sizes) else ""
+    headings = (
+        "slices",
+        f"{device}s",
+        "mesh",
+        f"batch/{device} x {micro}accumulation",
+        f"memory/{device}",
+        "to spare",
+        *fast,
+    )
+    impossible = [
+        f"{pluralize(one.num_slices, 'slice')}: {one.invalid_reason}" for one in plan.sizes if not one.is_valid
+    ]
+    rows = [(*_row(plan, one), *_speed(plan, rooflines.get(one.num_slices))[: len(fast)]) for one in plan.sizes]
+    spare = [REDUNDANCY_LEGEND, *_describe_shrink_delay(plan)] if len(plan.allowed_sizes) > 1 else []
+    snapshots = [_snapshot_line(plan.shape, plan.snapshots)] if plan.snapshots else []
+    saves = [_save_line(plan)] if plan.allowed_sizes else []
+    return [
+        *align([headings, *rows], right=(0, 1, *range(len(headings) - len(fast), len(headings)))),
+        *impossible,
+        *([UPPER_BOUND_LEGEND] if rooflines else []),
+        *spare,
+        *snapshots,
+        *saves,
+    ]
+
+
+def _describe_shrink_delay(plan: Plan) -> list[str]:
+    """Return how long the job waits after a loss before it shrinks; empty for the policy `shrink`."""
+    elastic = plan.spec.elastic
+    if elastic.policy == "shrink":
+        return []
+    how = (
+        f"as long as its repairs so far make it worth it, up to {elastic.shrink_after},"
+        if elastic.policy == "auto"
+        else f"up to {elastic.shrink_after}"
+    )
+    return [f"after a loss: waits {how} for as many slices as before, then goes on with fewer"]
+
+
+def _snapshot_line(shape: SliceShape, snapshots: SnapshotPlan) -> str:
+    """Return the snapshot interval and its host memory, and whether the host's memory size is unknown."""
+    unknown = "" if shape.host_memory_bytes else f"; nobody knows how much a host of {shape.accelerator} has"
+    return (
+        f"a snapshot every {pluralize(snapshots.every_steps, 'step')} takes {format_size(snapshots.memory_bytes)} of "
+        f"a host's memory: {format_size(snapshots.bytes_per_host)} each, 2 kept and 1 in writing{unknown}"
+    )
+
+
+def _save_line(plan: Plan) -> str:
+    """Return the storage rate with which a save ends in time on a deleted pod. The actual rate is unknown."""
+    return (
+        f"a save writes {format_size(max_save_bytes(plan))} from a host: to be through in the "
+        f"{format_duration(plan.spec.runtime.trainer_grace_seconds)} of a pod that is deleted, storage must take "
+        f"{format_size(required_storage_rate(plan))}/s from each"
+    )
+
+
+def choice_lines(choice: Choice) -> list[str]:
+    """Return the choice of `strategy: auto`, the alternatives, and the same choice as an explicit spec."""
+    best = choice.chosen
+    ways = pluralize(choice.num_candidates, "way")
+    compared = (
+        f"auto, the best of {ways} to train it at the largest size: {best.describe()}{_format_step_time(choice, best)}",
+        *(f"  instead of {one.describe()}{_format_step_time(choice, one)}" for one in choice.runners_up),
+    )
+    mesh = f"ici: {_format_degrees(best.ici)}, dcn: {_format_degrees(best.dcn)}"
+    return [*compared, "The same, written out:", f"  parallelism: {{{mesh}}}", f"  memory: {{remat: {best.remat}}}"]
+
+
+def _format_step_time(choice: Choice, one: Candidate) -> str:
+    """Return the time of a step, and its excess over the best candidate's."""
+    if not choice.has_known_rates:
+        return ""
+    more = one.score / choice.chosen.score - 1
+    return f" · {format_precise_duration(one.step_seconds)} a step" + (
+        f" (+{format_percent(more)})" if one is not choice.chosen else ""
+    )
+
+
+def _format_degrees(degrees: AxisDegrees) -> str:
+    """Return axis degrees in the notation of a spec. An unsharded mesh is written as one axis of degree 1."""
+    split = degrees.sharded() or (("data", 1),)
+    return f"{{{', '.join(f'{axis}: {degree}' for axis, degree in split)}}}"
+
+
+def _speed(plan: Plan, roofline: Roofline | None) -> tuple[str, ...]:
+    if roofline is None:
+        return ("",) * len(SPEED_COLUMNS)
+    rate = format_count(plan.tokens_per_step / roofline.seconds)
+    return format_precise_duration(roofline.seconds), rate, format_percent(roofline.mfu)
+
+
+def _row(plan: Plan, one: SizePlan) -> tuple[str, ...]:
+    devices = str(one.num_slices * plan.shape.num_devices)
+    layout = one.layout
+    if layout is None:
+        return str(one.num_slices), devices, "not possible", "", "", ""
+    micro = f"{layout.microbatches} x " if layout.microbatches > 1 else ""
+    batch = f"{layout.rows_per_shard} x {micro}{layout.accumulation}"
+    if layout.padding_rows:
+        share = layout.padding_rows / (layout.padding_rows + plan.spec.training.global_batch_size)
+        batch += f"  ({format_percent(share)} padding)"
+    need = format_size(one.memory.total) if one.memory else ""
+    of = f" of {format_size(plan.shape.memory_bytes)}" if plan.shape.memory_bytes else ""
+    spare = max_losable_slices(plan.spec, layout)
+    return (
+        str(one.num_slices),
+        devices,
+        describe_mesh(layout),
+        batch,
+        f"{need}{of}",
+        pluralize(spare, "slice") if spare else "none",
+    )

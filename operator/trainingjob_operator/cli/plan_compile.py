@@ -1,0 +1,195 @@
+"""`trainingjob plan --compile`: the plan beside the real compiler's figures, on a machine without the device.
+
+The trainer compiles in its own process. This program imports neither the trainer nor JAX.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import IO
+
+from pydantic import ValidationError
+
+from trainingjob_api.base import Axis
+from trainingjob_api.compile_report import CompileAnswer, CompiledStep, Network
+from trainingjob_api.world import JobIdentity, RunConfig
+from trainingjob_operator.cli.child_process import KILL_WITH_PARENT
+from trainingjob_operator.cli.console import SafeConsole
+from trainingjob_operator.cli.documents import read_one_job
+from trainingjob_operator.cli.errors import NoResultError, UsageError
+from trainingjob_operator.cli.plan_command import headline
+from trainingjob_operator.cli.plan_json import plan_as_object
+from trainingjob_operator.cli.printing import echo
+from trainingjob_operator.cli.tables import align
+from trainingjob_operator.cli.validate_command import require_valid, warning_lines
+from trainingjob_operator.core.planner.flops import count_step_flops
+from trainingjob_operator.core.planner.hardware import Hardware
+from trainingjob_operator.core.planner.plan import Plan, SizePlan
+from trainingjob_operator.core.planner.run_config import build_run_config
+from trainingjob_operator.core.planner.traffic import predict_traffic, sum_by_axes
+from trainingjob_operator.core.planner.workload import describe_workload
+from trainingjob_operator.core.units import format_count, format_size, pluralize
+
+PROGRAM = ("-m", "trainingjob_trainer.compile_report")
+"""Python arguments that run the trainer's compiler."""
+MIN_SHOWN_SHARE = 0.01
+"""Share of the largest traffic below which traffic is not shown, such as that of scalars and norms."""
+MAX_ERROR_LINES = 20
+"""Number of lines of the compiler's output to show when it ends without an answer."""
+
+
+def print_compiled(file: str, hardware: Hardware, *, as_json: bool) -> bool:
+    """Print the plan of a file's TrainingJob beside the compiler's figures; return whether every size compiled.
+
+    Raises:
+        CommandError: the file does not hold exactly one valid TrainingJob, or no compiler for it is installed.
+    """
+    job = read_one_job(file)
+    plan, warnings = require_valid(job, hardware)
+    require_compiler(plan)
+    answers = list(compile_sizes(job.name, plan))
+    if as_json:
+        compiled = [answer.model_dump(mode="json", by_alias=True) for answer in answers]
+        echo(json.dumps({**plan_as_object(job.name, plan, warnings), "compiled": compiled}, indent=2))
+    else:
+        for line in (headline(job.name, plan), "", *compiled_table(plan, answers), *warning_lines(warnings)):
+            echo(line)
+    return not any(answer.error for answer in answers)
+
+
+def require_compiler(plan: Plan) -> None:
+    """Check that the compiler for a plan's devices is installed.
+
+    Raises:
+        CommandError: it is missing, with the package to install, or the platform cannot be compiled for.
+    """
+    shape = plan.shape
+    if shape.platform == "cuda":
+        raise UsageError(
+            f"spec.slices.accelerator: {shape.accelerator} cannot be compiled for without the device. --compile works "
+            "for `cpu` and TPUs."
+        )
+    if importlib.util.find_spec("trainingjob_trainer") is None or importlib.util.find_spec("jax") is None:
+        raise UsageError(
+            "--compile needs the trainer, which is not installed here: pip install 'trainingjob[trainer]'."
+        )
+    has_libtpu = "TPU_LIBRARY_PATH" in os.environ or importlib.util.find_spec("libtpu") is not None
+    if shape.platform == "tpu" and not has_libtpu:
+        raise UsageError(
+            f"--compile needs libtpu for {shape.accelerator}, which is not installed here: "
+            "pip install 'trainingjob[trainer,tpu-compile]'."
+        )
+
+
+def compile_sizes(name: str, plan: Plan) -> Iterator[CompileAnswer]:
+    """Yield the compiler's answer for each size that can train. A terminal shows the progress.
+
+    Raises:
+        CommandError: the compiler failed, or its answer cannot be read.
+    """
+    config = build_run_config(JobIdentity(name=name, namespace="", uid=""), plan)
+    console = SafeConsole(stderr=True)
+    pipe = subprocess.PIPE
+    command = (sys.executable, *PROGRAM)
+    with (
+        tempfile.TemporaryFile() as log,
+        subprocess.Popen(
+            command,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=log,
+            text=True,
+            preexec_fn=KILL_WITH_PARENT,  # noqa: PLW1509  # prctl takes no lock
+        ) as process,
+    ):
+        try:
+            yield from _exchange_answers(process, config, console)
+            if process.wait():
+                raise NoResultError(f"the compiler ended with exit code {process.returncode}:\n{_output_tail(log)}")
+        finally:
+            process.kill()
+
+
+def _exchange_answers(
+    process: subprocess.Popen[str], config: RunConfig, console: SafeConsole
+) -> Iterator[CompileAnswer]:
+    assert process.stdin  # noqa: S101
+    assert process.stdout  # noqa: S101
+    try:
+        process.stdin.write(config.model_dump_json())
+        process.stdin.close()
+    except BrokenPipeError:  # the compiler has already ended; its output gives the reason
+        return
+    numbers = [layout.num_slices for layout in config.layouts]
+    for place, number in enumerate(numbers, 1):
+        with console.status(f"compiling for {pluralize(number, 'slice')}, {place} of {len(numbers)}"):
+            line = process.stdout.readline()
+        if not line:
+            return
+        try:
+            yield CompileAnswer.model_validate_json(line)
+        except ValidationError as error:
+            raise NoResultError(f"the compiler's answer cannot be read: {line.strip()[:500]}") from error
+
+
+def _output_tail(log: IO[bytes]) -> str:
+    log.seek(0)
+    return "\n".join(log.read().decode(errors="replace").splitlines()[-MAX_ERROR_LINES:])
+
+
+def compiled_table(plan: Plan, answers: list[CompileAnswer]) -> list[str]:
+    """Return the estimate and the compiler's figure of each size with the deviation, then the failures.
+
+    Memory, FLOPs and bytes are per device and per step.
+    """
+    sizes = {one.num_slices: one for one in plan.sizes}
+    rows: list[tuple[str, ...]] = [("slices", "what", "estimate", "compiler", "off")]
+    for answer in answers:
+        if answer.step:
+            rows += [(str(answer.num_slices), *row) for row in _compare(plan, sizes[answer.num_slices], answer.step)]
+    failed = [f"{pluralize(one.num_slices, 'slice')}: {one.error}" for one in answers if one.error]
+    return [*(align(rows, right=(0, 2, 3, 4)) if len(rows) > 1 else ()), *failed]
+
+
+def _compare(plan: Plan, one: SizePlan, step: CompiledStep) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the name of each quantity, its estimate, the compiler's figure, and the deviation of the estimate."""
+    assert one.layout  # noqa: S101
+    assert one.memory  # noqa: S101
+    workload = describe_workload(plan.spec)
+    flops = count_step_flops(workload, one.layout)
+    yield (
+        "memory",
+        format_size(one.memory.total),
+        format_size(step.memory),
+        _format_deviation(one.memory.total, step.memory),
+    )
+    yield "FLOPs", format_count(flops), format_count(step.flops), _format_deviation(flops, step.flops)
+    predicted = sum_by_axes(predict_traffic(workload, one.layout, plan.shape.platform))
+    compiled = sum_compiled(step)
+    floor = MIN_SHOWN_SHARE * max([*predicted.values(), *compiled.values()], default=0)
+    for key in sorted({*predicted, *compiled}):
+        estimate, compiled_bytes = predicted.get(key, 0), compiled.get(key, 0)
+        if max(estimate, compiled_bytes) > floor:
+            yield (
+                f"sent over {key[0]} along {', '.join(key[1])}",
+                format_size(estimate),
+                format_size(compiled_bytes),
+                _format_deviation(estimate, compiled_bytes),
+            )
+
+
+def sum_compiled(step: CompiledStep) -> dict[tuple[Network, tuple[Axis, ...]], int]:
+    """Return the bytes of a compiled step by network and set of axes."""
+    sums: dict[tuple[Network, tuple[Axis, ...]], int] = {}
+    for one in step.collectives:
+        sums[one.network, one.axes] = sums.get((one.network, one.axes), 0) + one.bytes
+    return sums
+
+
+def _format_deviation(estimate: int, measured: int) -> str:
+    """Return the deviation of an estimate from the measured value, in percent of the measured value."""
+    return f"{(estimate / measured - 1) * 100:+.0f} %" if measured else "-"

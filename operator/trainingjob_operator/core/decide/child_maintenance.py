@@ -1,0 +1,179 @@
+"""Child maintenance: which JobSets, Jobs and pods to create or delete, whatever is decided about the world.
+
+Kubernetes needs minutes to replace a lost node. A pod on a dead node stays in Terminating while the node is away. Its
+replacement is bound to the same node, and the Job's back-off grows with each failed pod. The operator can delete such
+objects at once. World generations and the lineage make that safe: a duplicate pod on a node that comes back can neither
+join a world nor corrupt a checkpoint.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainingjob_operator.core.decide.decisions import (
+    Claim,
+    Decision,
+    DeleteExpired,
+    EndWorld,
+    Fail,
+    Succeed,
+    get_world_end,
+)
+from trainingjob_operator.core.diagnose.bad_nodes import find_avoided_nodes
+from trainingjob_operator.core.diagnose.slice_recreation import find_slices_to_recreate
+from trainingjob_operator.core.observe.jobsets import ChildJob, JobSet
+from trainingjob_operator.core.observe.observed import Observed
+from trainingjob_operator.core.observe.pods import Pod
+from trainingjob_operator.core.planner.plan import Plan
+
+FIRST_BACK_OFF_SECONDS = 10.0
+MAX_BACK_OFF_SECONDS = 600.0
+MAX_IDLE_SECONDS = 15.0
+"""Seconds that a slice's other hosts wait for a host that the Job's back-off delays, while training continues."""
+MAX_IDLE_SECONDS_WITHOUT_WORLD = 60.0
+"""The same while no world trains. The snapshots in those hosts' memory may be newer than every checkpoint."""
+
+
+@dataclass(frozen=True)
+class CreateBase:
+    """Create the base JobSet, which contains the minimum number of slices."""
+
+
+@dataclass(frozen=True)
+class CreateSlice:
+    """Create the JobSet of one elastic slice. `avoids`: nodes that its pods must not be scheduled on."""
+
+    number: int
+    avoids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DeleteJobSet:
+    """Delete a JobSet and its pods."""
+
+    jobset: JobSet
+
+
+@dataclass(frozen=True)
+class DeleteJob:
+    """Delete a slice's child Job, so that JobSet recreates it without back-off.
+
+    `why`: message for the event if running pods are deleted with it. Empty: no event.
+    """
+
+    job: ChildJob
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class DeletePod:
+    """Delete a pod. `force`: do not wait for the kubelet, which cannot confirm the deletion."""
+
+    pod: Pod
+    force: bool
+
+
+type ChildOperation = CreateBase | CreateSlice | DeleteJobSet | DeleteJob | DeletePod
+
+
+def list_child_operations(plan: Plan, seen: Observed, decision: Decision) -> tuple[ChildOperation, ...]:
+    """Return the operations on the child objects, in order."""
+    if isinstance(decision, DeleteExpired):
+        return ()  # the garbage collector deletes them with the job
+    if seen.is_over or isinstance(decision, (Succeed, Fail)):
+        return tuple(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen) if not _was_started(seen, jobset))
+    if plan.spec.suspend:
+        is_saved = seen.world is None or isinstance(decision, EndWorld)
+        return tuple(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen)) if is_saved else ()
+    world = decision.world if isinstance(decision, Claim) else seen.world
+    training = world.slices if world else ()
+    return (
+        *_list_jobset_operations(plan, seen, training),
+        *_list_repairs(seen, training),
+        *_list_slice_recreations(seen, decision, training),
+    )
+
+
+def _list_jobset_operations(plan: Plan, seen: Observed, training: Sequence[int]) -> tuple[ChildOperation, ...]:
+    """Return the operations that bring the JobSets to the wanted state."""
+    base = seen.base
+    if base is None:
+        return (CreateBase(),)
+    elastic = range(base.slices.stop, plan.spec.slices.max_slices)
+    others = [jobset for jobset in _list_owned_jobsets(seen) if jobset.name != base.name]
+    if base.suspended:  # evicted, or not admitted: the elastic slices go too
+        return tuple(DeleteJobSet(jobset) for jobset in others)
+    avoided = find_avoided_nodes(plan, seen, seen.status.nodes)
+    idle = [jobset for jobset in others if jobset.slices.start not in training]  # others drain first
+    unwanted = [one for one in idle if one.slices.start not in elastic or _is_misplaced(seen, one, avoided)]
+    away = tuple(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen) if jobset.failed or jobset in unwanted)
+    if not all(one.is_placed for one in seen.slices[: len(base.slices)]):
+        return away
+    missing = [number for number in elastic if seen.find_jobset(seen.slices[number].jobset) is None]
+    return (*away, *(CreateSlice(number, tuple(sorted(avoided))) for number in missing))
+
+
+def _is_misplaced(seen: Observed, jobset: JobSet, avoided: frozenset[str]) -> bool:
+    """Return whether a slice runs on an avoided node, or is pending because it avoids a node that is no longer bad."""
+    one = seen.slices[jobset.slices.start]
+    return bool(one.nodes & avoided) or not (one.is_placed or jobset.avoided_nodes <= avoided)
+
+
+def _list_repairs(seen: Observed, training: Sequence[int]) -> tuple[ChildOperation, ...]:
+    dead = [pod for pod in seen.pods if pod.is_stuck or (pod.phase == "Failed" and not pod.is_deleting)]
+    # A pod that no node admits fails within a second. A new Job keeps its back-off, to prevent a tight loop.
+    settled_jobs = [job for job in seen.jobs if not (job.deleting or job.is_new)]
+    lost = [
+        job for job in settled_jobs if _has_lost_all_hosts(seen, job) or _is_delayed_by_back_off(seen, job, training)
+    ]
+    return (
+        *(DeletePod(pod, force=pod.is_stuck) for pod in dead),
+        *(DeleteJob(job) for job in lost),
+    )
+
+
+def _list_slice_recreations(seen: Observed, decision: Decision, training: Sequence[int]) -> tuple[DeleteJob, ...]:
+    """Return the deletion of Jobs whose slices must be recreated, once no world trains on them."""
+    return tuple(
+        DeleteJob(job, f"slice {job.slice} is made anew: {why}")
+        for slice_number, why in find_slices_to_recreate(seen, get_world_end(decision)).items()
+        for job in seen.jobs
+        if job.slice == slice_number and slice_number not in training and not (job.deleting or job.is_new)
+    )
+
+
+def _has_lost_all_hosts(seen: Observed, job: ChildJob) -> bool:
+    """Return whether a slice has lost all its hosts, so that recreating its Job discards nothing."""
+    pods = [pod for pod in seen.pods if pod.job_uid == job.uid]
+    if any(pod.phase in ("Running", "Succeeded") and not pod.is_stuck for pod in pods):
+        return False
+    return any(pod.is_dead for pod in pods) or (not pods and job.num_failed > 0)
+
+
+def _is_delayed_by_back_off(seen: Observed, job: ChildJob, training: Sequence[int]) -> bool:
+    """Return whether the Job's back-off delays a host of an unused slice for too long to keep the other hosts."""
+    slice_of_job = next((one for one in seen.slices if one.number == job.slice), None)
+    if slice_of_job is None or job.slice in training:
+        return False
+    present_hosts = {pod.host for pod in seen.pods if pod.job_uid == job.uid and not (pod.is_deleting or pod.is_dead)}
+    max_wait = MAX_IDLE_SECONDS if training else MAX_IDLE_SECONDS_WITHOUT_WORLD
+    return len(present_hosts) < len(slice_of_job.hosts) and _back_off_seconds(job.num_failed) > max_wait
+
+
+def _back_off_seconds(num_failed: int) -> float:
+    """Return the back-off of a Job after a number of failed pods, as Kubernetes' Job controller computes it.
+
+    The controller never resets the count. A slice that loses hosts occasionally over weeks would wait minutes each
+    time.
+    """
+    doublings = min(num_failed - 1, 6)  # the maximum is reached by then
+    return min(FIRST_BACK_OFF_SECONDS * 2**doublings, MAX_BACK_OFF_SECONDS) if num_failed else 0.0
+
+
+def _list_owned_jobsets(seen: Observed) -> tuple[JobSet, ...]:
+    """Return the JobSets that this job owns and that are not being deleted."""
+    return tuple(jobset for jobset in seen.jobsets if jobset.is_own and not jobset.deleting)
+
+
+def _was_started(seen: Observed, jobset: JobSet) -> bool:
+    """Return whether any pod of the JobSet has ever run. Its logs are kept until the job is deleted."""
+    return any(pod.slice in jobset.slices and pod.phase not in ("Pending", "") for pod in seen.pods)

@@ -1,0 +1,257 @@
+"""Drills: faults that the job's owner requests by an annotation, injected at most once, and their cost.
+
+A drill is written into the status before any component acts on it, as a world is. A restarted operator finds it there
+and does not inject it again. An operator that stops between the write and the injection never injects it. Only a world
+that trains normally gets a drill. `strikes` performs the injection after the write.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import pairwise
+
+from trainingjob_api.drill import DrillRequest
+from trainingjob_api.drill_kinds import DrillKind
+from trainingjob_api.protocol import Progress
+from trainingjob_api.status import Attempt, DrillStatus
+from trainingjob_api.world import World
+from trainingjob_operator.core.decide.decisions import Decision, Wait
+from trainingjob_operator.core.goodput import Bucket
+from trainingjob_operator.core.observe.observed import Observed
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.reasons import Reason
+from trainingjob_operator.core.times import format_time, parse_time, seconds_between
+from trainingjob_operator.core.units import format_duration, pluralize
+
+type Drills = tuple[DrillStatus, ...]
+
+MAX_DRILLS = 10
+REQUEST_LIFETIME_SECONDS = 120.0
+"""Seconds that a request waits for a world that trains normally. Older requests are stale and refused."""
+DRILL_TIMEOUT_SECONDS = 1800.0
+"""Seconds after its injection after which an unresolved drill is closed."""
+GRACE_SECONDS = 3.0
+"""Seconds after the end of a transient fault in which it may still have an effect."""
+METRIC_DELAY_STEPS = 4
+"""Steps until the metrics of a step with injected NaN are reported."""
+SLICE_KINDS = frozenset({DrillKind.KILL_SLICE, DrillKind.PREEMPT})
+OPERATOR_KINDS = frozenset({*SLICE_KINDS, DrillKind.KILL_HOST, DrillKind.OPERATOR_DOWN})
+"""Faults that the operator injects, as soon as the status is written. The hosts' agents inject the others."""
+ORDER_TIMEOUT_SECONDS = 240.0
+"""Seconds that an order waits for its host, which may be evaluating or saving."""
+INJECTION_TIMEOUT_SECONDS = 120.0
+"""Seconds that pods may take to terminate. If the world still trains after it, the operator stopped before the
+injection.
+"""
+TRANSIENT_KINDS = frozenset({DrillKind.NAN, DrillKind.SLOW, DrillKind.PARTITION, DrillKind.OPERATOR_DOWN})
+OPEN_STATES = frozenset({"ordered", "injected"})
+STATE_DESCRIPTIONS: Mapping[str, str] = {
+    "ordered": "the host is asked for it",
+    "injected": "made",
+    "recovered": "the job trains again",
+    "withstood": "the world goes on",
+    "refused": "refused",
+    "over": "over",
+}
+"""Description of each state for users."""
+RECOVERY_BUCKETS = (
+    Bucket.DETECTING,
+    Bucket.DOWN,
+    Bucket.RECOVERING,
+    Bucket.PREPARING,
+    Bucket.RESTORING,
+    Bucket.COMPILING,
+)
+"""Buckets of the recovery time, in order."""
+
+
+def update_drills(plan: Plan, seen: Observed, decision: Decision, attempts: Sequence[Attempt], now: datetime) -> Drills:
+    """Return the drills after a decision: updates of the known ones, and a new one if it can begin now."""
+    known = tuple(_update_drill(one, seen, decision, attempts, now) for one in seen.status.drills)
+    asked = seen.drill
+    if asked is None or any(one.id == asked.id for one in known):
+        return known
+    new = _start_drill(plan, seen, decision, known, asked, now)
+    return (*known, new)[-MAX_DRILLS:] if new else known
+
+
+def describe_drill(one: DrillStatus) -> str:
+    """Return a description of a drill's target and result."""
+    host = "" if one.host is None else f" of host {one.host}"
+    where = "" if one.slice is None else f"{host} of slice {one.slice}"
+    report = f": {one.message}" if one.message else ""
+    return f"drill {one.kind}{where}: {STATE_DESCRIPTIONS[one.state]}{report}"
+
+
+def _start_drill(
+    plan: Plan, seen: Observed, decision: Decision, known: Drills, asked: DrillRequest, now: datetime
+) -> DrillStatus | None:  # None: it may begin later
+    """Return a new drill, to be injected or refused."""
+    time = parse_time(asked.asked)
+    is_recent = time is not None and abs((now - time).total_seconds()) <= REQUEST_LIFETIME_SECONDS
+    # The annotation may hold any time; the status must pass the API server's validation.
+    written = format_time(time if time and is_recent else now)
+    new = DrillStatus(id=asked.id, kind=asked.kind, state="refused", asked=written, seconds=asked.seconds)
+    if plan.spec.elastic.drills != "allowed":
+        return new.model_copy(update={"message": "`spec.elastic.drills` is not `allowed`"})
+    if any(one.state in OPEN_STATES for one in known):
+        return new.model_copy(update={"message": "another drill is not over yet"})
+    if not is_recent:
+        minutes = pluralize(round(REQUEST_LIFETIME_SECONDS / 60), "minute")
+        text = f"the job did not train well within {minutes} of {asked.asked}, when it was asked for"
+        return new.model_copy(update={"message": text})
+    world = seen.world
+    if world is None or not _is_training(seen, decision):
+        return None
+    target = _describe_job_failure(plan, seen, asked) or _find_target(asked, world, plan.shape.num_hosts)
+    if isinstance(target, str):
+        return new.model_copy(update={"message": target})
+    is_injected = asked.kind in OPERATOR_KINDS
+    told = {"state": "injected", "injected": format_time(now)} if is_injected else {"state": "ordered"}
+    return new.model_copy(update={**told, **target, "generation": world.generation})
+
+
+def _describe_job_failure(plan: Plan, seen: Observed, asked: DrillRequest) -> str:
+    """Return why a drill would fail the job. Empty: it would not."""
+    protection = plan.spec.protection
+    if asked.kind is not DrillKind.NAN or protection.non_finite == "skip":
+        return ""
+    if protection.non_finite == "stop":
+        return "it would fail the job: `spec.protection.nonFinite` is `stop`"
+    has_one_left = len(seen.status.rollbacks) < protection.max_rollbacks
+    return "" if has_one_left else f"it would fail the job, which has gone back {protection.max_rollbacks} times"
+
+
+def _find_target(asked: DrillRequest, world: World, num_hosts: int) -> dict[str, int] | str:
+    """Return the slice and host that a drill targets, or why there is no such target."""
+    if asked.kind is DrillKind.OPERATOR_DOWN:
+        return {}
+    number = world.slices[-1] if asked.slice is None else asked.slice
+    if number not in world.slices:
+        return f"slice {number} is not in the world: it has {', '.join(map(str, world.slices))}"
+    if asked.kind in SLICE_KINDS:
+        return {"slice": number}
+    host = num_hosts - 1 if asked.host is None else asked.host
+    return {"slice": number, "host": host} if host < num_hosts else f"a slice has {num_hosts} hosts, from 0 on"
+
+
+def _update_drill(
+    one: DrillStatus, seen: Observed, decision: Decision, attempts: Sequence[Attempt], now: datetime
+) -> DrillStatus:
+    """Return a drill after a decision."""
+    is_same_world = seen.world is not None and seen.world.generation == one.generation
+    if one.state == "ordered":
+        return _update_ordered_drill(one, seen, now, is_its_world=is_same_world)
+    if one.state != "injected":
+        return one
+    indices = [index for index, item in enumerate(attempts) if item.generation == one.generation and item.ended]
+    if indices and (measured := _measure_cost(one, attempts[indices[0] :])):
+        return measured
+    elapsed = seconds_between(one.injected, now)
+    has_recovered = _is_training(seen, decision)
+    if elapsed > DRILL_TIMEOUT_SECONDS or not (indices or is_same_world):
+        return _close_drill(one, "over", one.message or "the job made no step after it")
+    if has_recovered and not is_same_world:  # the recovery time is unknown
+        return _close_drill(one, "over", "the job was suspended before it was back")
+    one = _record_detection(one, seen, elapsed)
+    if has_recovered and one.kind in TRANSIENT_KINDS and elapsed >= _effect_seconds(one, seen):
+        return _close_drill(
+            one,
+            "withstood",
+            one.message or f"the same world trains {format_duration(elapsed)} later{_describe_effect(one, seen)}",
+        )
+    if has_recovered and one.kind in OPERATOR_KINDS and elapsed >= INJECTION_TIMEOUT_SECONDS:
+        return _close_drill(one, "over", "the operator ended before it had made it, and it is not made later")
+    return one
+
+
+def _effect_seconds(one: DrillStatus, seen: Observed) -> float:
+    """Return the seconds after which a drill has no effect any more on a world that still trains."""
+    if one.kind is not DrillKind.NAN:
+        return one.seconds + GRACE_SECONDS
+    step = max((item.step_seconds or 0.0 for item in _list_progress(seen)), default=0.0)
+    return METRIC_DELAY_STEPS * step + GRACE_SECONDS
+
+
+def _describe_effect(one: DrillStatus, seen: Observed) -> str:
+    """Return a description of a drill's lasting effect on a world that still trains."""
+    skipped = max((item.skipped for item in _list_progress(seen)), default=0)
+    return f"; no update was made for {pluralize(skipped, 'step')} so far" if one.kind is DrillKind.NAN else ""
+
+
+def _list_progress(seen: Observed) -> list[Progress]:
+    return [
+        member_view.report.progress
+        for member_view in seen.member_views
+        if member_view.report and member_view.report.progress
+    ]
+
+
+def _update_ordered_drill(one: DrillStatus, seen: Observed, now: datetime, *, is_its_world: bool) -> DrillStatus:
+    """Return an ordered drill after the hosts' reports."""
+    told = next((seat.report for seat in seen.member_views if seat.report and seat.report.drilled == one.id), None)
+    if told and told.unmade:
+        return _close_drill(one, "refused", told.unmade)
+    if told:
+        return one.model_copy(update={"state": "injected", "injected": format_time(now)})
+    if not is_its_world:
+        return _close_drill(one, "over", "its world ended before the host obeyed")
+    is_late = seconds_between(one.asked, now) > ORDER_TIMEOUT_SECONDS
+    return _close_drill(one, "refused", "the host did not obey") if is_late else one
+
+
+def _is_training(seen: Observed, decision: Decision) -> bool:
+    return isinstance(decision, Wait) and decision.reason == Reason.TRAINING and seen.has_stepped
+
+
+def _record_detection(one: DrillStatus, seen: Observed, lasted: float) -> DrillStatus:
+    """Return a drill with the time until the slowed host was named as the straggler."""
+    straggler = seen.status.straggler
+    if (
+        one.message
+        or one.kind is not DrillKind.SLOW
+        or straggler is None
+        or (straggler.slice, straggler.host) != (one.slice, one.host)
+    ):
+        return one
+    return one.model_copy(update={"message": f"the host was named as slow after {format_duration(lasted)}"})
+
+
+def _measure_cost(one: DrillStatus, attempts: Sequence[Attempt]) -> DrillStatus | None:  # None: not recovered yet
+    """Return a drill with its cost. `attempts` begins with the world that it hit; further worlds may have failed."""
+    ended = attempts[0]
+    back = next((place for place, item in enumerate(attempts) if place and item.recovery_seconds is not None), None)
+    failed_at = parse_time(ended.ended)
+    again = parse_time(attempts[back - 1].ended) if back else None
+    if back is None or failed_at is None or again is None:
+        return None
+    after = attempts[back]
+    recovery_attempts = attempts[1 : back + 1]
+    phases = {
+        bucket.value: sum(item.seconds.get(bucket, 0.0) for item in recovery_attempts) for bucket in RECOVERY_BUCKETS
+    }
+    phases[Bucket.DOWN.value] = sum(
+        _seconds_without_world(before, later) for before, later in pairwise(attempts[: back + 1])
+    )
+    phases[Bucket.DETECTING.value] += ended.seconds.get(Bucket.DETECTING, 0.0)
+    cause = ended.cause
+    return one.model_copy(
+        update={
+            "state": "recovered",
+            "message": cause.message if cause else "",
+            "cause": cause.reason if cause else "",
+            "recovery_seconds": round((again - failed_at).total_seconds() + (after.recovery_seconds or 0.0), 1),
+            "phases": {name: round(seconds, 3) for name, seconds in phases.items() if seconds},
+            "lost_steps": max((ended.last_step or 0) - (after.first_step or 0), 0),
+            "tier": after.tier,
+        }
+    )
+
+
+def _seconds_without_world(before: Attempt, after: Attempt) -> float:
+    """Return the seconds between the end of one world and the start of the next."""
+    ended, started = parse_time(before.ended), parse_time(after.started)
+    return seconds_between(before.ended, started) if ended and started else 0.0
+
+
+def _close_drill(one: DrillStatus, state: str, message: str) -> DrillStatus:
+    return one.model_copy(update={"state": state, "message": message})

@@ -1,0 +1,152 @@
+"""Decisions about a healthy world: let it train, or drain it.
+
+Draining a world to form another one costs all its hosts some seconds. A world therefore drains only for a reason: pods
+or nodes of it are about to terminate, the spec was edited or suspended, or slices have returned.
+"""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from trainingjob_api.base import seconds
+from trainingjob_api.live import describe_changes, live_fields
+from trainingjob_api.protocol import Phase
+from trainingjob_api.status import Cause, FailingSaves
+from trainingjob_operator.core.decide.decisions import Decision, DrainWorld, EndWorld, Fail, Wait
+from trainingjob_operator.core.decide.world_formation import choose_slices, list_ready_slices, list_usable_slices
+from trainingjob_operator.core.diagnose.failing_saves import (
+    describe_save_timeout,
+    describe_unsaved_steps,
+    has_save_timed_out,
+    update_failing_saves,
+)
+from trainingjob_operator.core.diagnose.hangs import is_blocked_by_stopped_process, is_stalled
+from trainingjob_operator.core.diagnose.health import WorldEnd
+from trainingjob_operator.core.diagnose.termination_notices import describe_draining_slices
+from trainingjob_operator.core.observe.observed import Observed, Slice
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.snapshots import is_snapshot_compatible
+from trainingjob_operator.core.reasons import Reason
+from trainingjob_operator.core.times import seconds_between
+from trainingjob_operator.core.units import format_duration, pluralize
+
+SUSPEND_SAVE_TIMEOUT_SECONDS = 300.0
+"""Seconds that a suspended job may try to save while its saves fail or no host reports. After them it ends unsaved."""
+WORKING_PHASES = frozenset({Phase.TRAINING, Phase.EVALUATING, Phase.SAVING})
+
+
+def decide_healthy_world(plan: Plan, seen: Observed, doubt: str, now: datetime) -> Decision:
+    """Return the decision about a healthy world: let it train, or drain it."""
+    failing = update_failing_saves(seen, now)
+    if failing and has_save_timed_out(plan, failing, now):
+        return Fail(Reason.CHECKPOINT_FAILING, describe_save_timeout(seen, failing, now))
+    if plan.spec.suspend:
+        return _decide_suspension(plan, seen, failing, now)
+    if doubt:
+        return Wait(Reason.HOST_UNCERTAIN, doubt)
+    if any(member_view.latest_report is None for member_view in seen.member_views):
+        return Wait(Reason.LISTENING, "this operator is new and has not heard of all hosts yet")
+    deleted_members = [seat.member for seat in seen.member_views if seat.pod and seat.pod.is_deleting]
+    if deleted_members:
+        text = ", ".join(f"host {member.host} of slice {member.slice}" for member in deleted_members[:4])
+        return DrainWorld(Reason.DRAINING, f"the pod of {text} is being deleted")
+    if not all(seat.report and seat.report.phase in WORKING_PHASES for seat in seen.member_views):
+        return Wait(Reason.JOINING, "hosts are joining the world")
+    drain = None if failing else _reason_to_leave(plan, seen)  # draining would lose the unsaved steps
+    return drain or Wait(Reason.TRAINING)
+
+
+def find_drain_cause(plan: Plan, seen: Observed, chosen: Sequence[Slice]) -> Cause:
+    """Return why a drained world ended, derived from its successor."""
+    if plan.spec.suspend:
+        return Cause(reason=Reason.SUSPENDED, message="saved, then gave all pods back")
+    if edit := _describe_edit(plan, seen):
+        return Cause(reason=Reason.EDITED, message=edit)
+    before, after = set(seen.current_slices), {one.number for one in chosen}
+    words = [f"{_format_slices(sorted(after - before))} back"] if after - before else []
+    words += (
+        [f"{_format_slices(sorted(before - after))} away{_describe_absence(seen, before - after)}"]
+        if before - after
+        else []
+    )
+    return Cause(reason=Reason.RESIZED, message=", ".join(words) or "left together and formed again")
+
+
+def _reason_to_leave(plan: Plan, seen: Observed) -> DrainWorld | None:  # None: the world continues
+    """Return the reason to drain a world that could continue."""
+    ready = list_ready_slices(plan, seen)
+    if draining := describe_draining_slices(seen, list_usable_slices(plan, seen, ready, seen.status.nodes)):
+        return DrainWorld(Reason.DRAINING, draining)
+    if edit := _describe_edit(plan, seen):
+        return DrainWorld(Reason.EDITED, edit)
+    if returned := _list_returned_slices(plan, seen):
+        return DrainWorld(
+            Reason.GROWING,
+            f"{_format_slices(returned)} back",
+            drains_to_memory=_can_resume_from_memory(plan, seen, len(returned)),
+        )
+    return None
+
+
+def _decide_suspension(plan: Plan, seen: Observed, failing: FailingSaves | None, now: datetime) -> Decision:
+    failed = seconds_between(failing.since, now) if failing else 0.0
+    if failed < SUSPEND_SAVE_TIMEOUT_SECONDS and not is_stalled(plan, seen, SUSPEND_SAVE_TIMEOUT_SECONDS):
+        return DrainWorld(Reason.SUSPENDING, "saving, then giving all pods back")
+    stalled_seconds = min(
+        (seat.latest_report.stalled_for for seat in seen.member_views if seat.latest_report),
+        default=seen.heartbeats.listening_seconds,
+    )
+    why = (
+        f"saves fail for {format_duration(failed)}"
+        if failing
+        else f"no host has made progress for {format_duration(stalled_seconds)}"
+    )
+    if not failing and is_blocked_by_stopped_process(plan, seen):
+        why = "a process is stopped that has made no step yet"
+    words = f"suspended without a save: {why}. {describe_unsaved_steps(seen)} are lost"
+    return EndWorld(WorldEnd(Cause(reason=Reason.SUSPENDED, message=words), is_planned=True), Reason.SUSPENDED, words)
+
+
+def _describe_edit(plan: Plan, seen: Observed) -> str:
+    """Return the edits since the world was formed that need a new world. Empty: there are none."""
+    before = seen.world.live if seen.world else None
+    words = describe_changes(before, live_fields(plan.spec)) if before else []
+    size = len(seen.current_slices)
+    if size not in plan.allowed_sizes:
+        words.append(f"spec.slices no longer allows {pluralize(size, 'slice')}")
+    return "; ".join(words)
+
+
+def _list_returned_slices(plan: Plan, seen: Observed) -> list[int]:
+    """Return the slices that justify forming a larger world. Empty: the world should continue.
+
+    A world is drained only after it has completed a step. Otherwise flapping slices could block all progress.
+    """
+    if seen.heartbeats.seconds_since_publish < seconds(plan.spec.elastic.grow_cooldown) or not seen.has_stepped:
+        return []
+    current = set(seen.current_slices)
+    candidates = [one for one in list_ready_slices(plan, seen) if one.has_standbys]
+    usable = {one.number for one in list_usable_slices(plan, seen, candidates, seen.status.nodes)}
+    # Keep the current slices: the chosen world must be a superset of this one.
+    candidates = [one for one in candidates if one.number in usable or one.number in current]
+    chosen = {one.number for one in choose_slices(plan, candidates, preferred_numbers=tuple(current))}
+    return sorted(chosen - current) if chosen > current else []
+
+
+def _can_resume_from_memory(plan: Plan, seen: Observed, num_more: int) -> bool:
+    """Return whether a larger world can resume from the snapshots in the memory of this world's hosts."""
+    size = len(seen.current_slices)
+    return plan.snapshots is not None and is_snapshot_compatible(
+        plan.spec, plan.layout(size), plan.layout(size + num_more)
+    )
+
+
+def _describe_absence(seen: Observed, away: Collection[int]) -> str:
+    """Return why slices of the drained world are not in the next one. Empty: unknown."""
+    notices = [notice for one in seen.slices if one.number in away for notice in one.termination_notices]
+    lost_members = [seat.member for seat in seen.member_views if seat.pod is None or seat.pod.is_deleting]
+    pods = [f"the pod of host {one.host} of slice {one.slice} was deleted" for one in lost_members if one.slice in away]
+    return "".join(f": {words}" for words in [*notices, *pods][:1])
+
+
+def _format_slices(slices: Sequence[int]) -> str:
+    return f"slice {slices[0]} is" if len(slices) == 1 else f"slices {', '.join(map(str, slices))} are"

@@ -1,0 +1,80 @@
+"""Failing saves: a full disk, revoked permissions, a storage that does not respond.
+
+Training does not need the storage, and most storage failures are repaired within an hour. The world therefore trains on
+and retries. The operator reports since when saves fail, why, and how many steps are at risk. Meanwhile no edit and no
+growth interrupts the world, because the unsaved steps would be lost. The job fails only when no save has succeeded
+within `spec.checkpoint.failAfter`.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from math import inf
+
+from trainingjob_api.base import seconds
+from trainingjob_api.protocol import FailedSave, Phase
+from trainingjob_api.status import FailingSaves
+from trainingjob_operator.core.observe.members import find_newest_step
+from trainingjob_operator.core.observe.observed import Observed
+from trainingjob_operator.core.observe.progress import find_committed_step
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.times import clamp_to_now, format_display_time, format_time, parse_time, seconds_between
+from trainingjob_operator.core.units import format_duration, pluralize
+
+
+def update_failing_saves(seen: Observed, now: datetime) -> FailingSaves | None:  # None: the newest save did not fail
+    """Return the failing saves of the committed world, as recorded in the status."""
+    failures = [
+        member_view.report.failed_save
+        for member_view in seen.member_views
+        if member_view.report and member_view.report.failed_save
+    ]
+    return merge_failures(failures, seen.status.failing_saves, now)
+
+
+def merge_failures(told: Sequence[FailedSave], known: FailingSaves | None, now: datetime) -> FailingSaves | None:
+    """Return the failures that hosts report, with the time of the first one. None: hosts report no failure."""
+    if not told:
+        return None
+    newest = max(told, key=lambda one: one.step)
+    since = clamp_to_now(known.since, now) if known else None
+    return FailingSaves(since=since or format_time(now), step=newest.step, message=newest.message)
+
+
+def describe_failing_saves(plan: Plan, seen: Observed, failing: FailingSaves) -> str:
+    """Return the message about failing saves: the error, the steps at risk and the deadline."""
+    started_at = parse_time(failing.since)
+    until = f" until {format_display_time(started_at + _save_timeout(plan))}; then the job fails" if started_at else ""
+    return (
+        f"no step can be saved: {failing.message.rstrip('.')}. {describe_unsaved_steps(seen)} would be lost. "
+        f"Training goes on and tries again{until}"
+    )
+
+
+def describe_save_timeout(seen: Observed, failing: FailingSaves, now: datetime) -> str:
+    """Return the message about a job that failed because no step could be saved."""
+    return (
+        f"no step could be saved for {format_duration(seconds_between(failing.since, now))}, longer than "
+        f"`spec.checkpoint.failAfter` bears: {failing.message.rstrip('.')}. {describe_unsaved_steps(seen)} are lost"
+    )
+
+
+def has_save_timed_out(plan: Plan, failing: FailingSaves, now: datetime) -> bool:
+    """Return whether saves have failed for longer than `spec.checkpoint.failAfter`."""
+    return seconds_between(failing.since, now) > _save_timeout(plan).total_seconds()
+
+
+def is_waiting_for_save(plan: Plan, seen: Observed) -> bool:
+    """Return whether the world retries a save or copies its last step. Neither is a hang."""
+    saving = [seat.report for seat in seen.member_views if seat.report and seat.report.phase is Phase.SAVING]
+    last = plan.spec.training.steps if plan.spec.checkpoint.backup else inf
+    return any(report.failed_save or (report.committed or 0) >= last for report in saving)
+
+
+def describe_unsaved_steps(seen: Observed) -> str:
+    """Return a description of the steps that are trained but not saved."""
+    saved = find_committed_step(seen)
+    return f"{pluralize(max((find_newest_step(seen.member_views) or 0) - saved, 0), 'step')} since step {saved:,}"
+
+
+def _save_timeout(plan: Plan) -> timedelta:
+    return timedelta(seconds=seconds(plan.spec.checkpoint.fail_after))

@@ -1,0 +1,140 @@
+"""States of the members of the committed world, derived from heartbeats, pods and nodes.
+
+A missing heartbeat does not prove a failure: a host that cannot reach the operator may still train. A silent member
+counts as lost only with further evidence:
+
+- The API server reports its node as not ready, or its pod is being deleted.
+- Another member failed because a peer was gone.
+- All other members have stopped making steps, which they must if a member is gone.
+
+If all members are silent together, the operator itself is cut off.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import inf
+
+from trainingjob_api.protocol import Diagnostics, FailureReason, Phase
+from trainingjob_operator.core.observe.heartbeats import HeartbeatState
+from trainingjob_operator.core.observe.members import MemberView
+
+RECONNECT_SECONDS = 10.0
+"""Time for a host to reconnect after an operator outage. Silence counts only after it."""
+STALL_TIMEOUT_FACTOR = 4.0
+"""Heartbeat timeouts without progress after which a host that makes no steps counts as stopped: connecting, compiling,
+saving.
+"""
+STALL_TIMEOUT_STEPS = 3.0
+"""Step times without progress after which a host counts as stopped, if steps are longer than the heartbeat timeout."""
+
+
+class MemberState(StrEnum):
+    """State of a member in its world."""
+
+    ACTIVE = "active"
+    JOINING = "joining"  # no report about this world yet
+    LEFT = "left"
+    DONE = "done"
+    FAILED = "failed"
+    GONE = "gone"  # its pod is gone, its container ended, or it belongs to a later world
+    RESTARTED = "restarted"  # its agent runs, but has no trainer process in this world
+    SILENT = "silent"  # heartbeat lost, without further evidence
+    LOST = "lost"  # heartbeat lost, with further evidence
+
+
+@dataclass(frozen=True)
+class MemberStatus:
+    """A member with its state and ages."""
+
+    member_view: MemberView
+    state: MemberState
+    age: float
+    """Seconds since its last heartbeat."""
+    still: float
+    """Seconds since it last made progress."""
+    idle: float
+    """Seconds since it last made progress or used CPU time. 0: unknown."""
+    has_reported: bool
+    """Whether it has reported since this operator began to listen. If not, its silence counts only from then on."""
+
+    @property
+    def evidence(self) -> Diagnostics | None:  # None: not collected
+        """Return the diagnostics of its trainer process."""
+        return self.member_view.report.evidence if self.member_view.report else None
+
+    @property
+    def is_stopped_before_first_step(self) -> bool:
+        """Return whether its process is stopped, by a signal or a debugger, before its first step in this world."""
+        report = self.member_view.latest_report.report if self.member_view.latest_report else None
+        return report is not None and report.stopped and not (self.member_view.report and report.has_stepped)
+
+    @property
+    def failed_for_lost_peer(self) -> bool:
+        """Return whether it failed because another member was gone."""
+        failure = self.member_view.report.failure if self.member_view.report else None
+        return self.state is MemberState.FAILED and failure is not None and failure.reason is FailureReason.PEER
+
+
+def classify_members(
+    member_views: Sequence[MemberView], hearing: HeartbeatState, heartbeat_timeout: float
+) -> tuple[MemberStatus, ...]:
+    """Return the state of each member. `window` is the heartbeat timeout in seconds."""
+    member_statuses = [_classify_member(seat, hearing, heartbeat_timeout) for seat in member_views]
+    others = [item for item in member_statuses if item.state is not MemberState.SILENT]
+    have_all_stalled = bool(others) and all(_has_stalled(item, heartbeat_timeout) for item in others)
+    is_member_lost = have_all_stalled or any(item.failed_for_lost_peer for item in member_statuses)
+    return tuple(
+        replace(item, state=MemberState.LOST)
+        if item.state is MemberState.SILENT and (is_member_lost or _has_loss_evidence(item.member_view))
+        else item
+        for item in member_statuses
+    )
+
+
+def _classify_member(seat: MemberView, hearing: HeartbeatState, window: float) -> MemberStatus:
+    age, still = (seat.latest_report.report_age, seat.latest_report.stalled_for) if seat.latest_report else (inf, inf)
+    was_heard = age <= hearing.listening_seconds
+    if not was_heard:  # after an operator outage, silence counts from the time when the host could have reconnected
+        age = max(hearing.listening_seconds - RECONNECT_SECONDS, 0.0)
+        still = min(still, hearing.listening_seconds)
+    idle = min(seat.latest_report.idle_for, still) if seat.latest_report else 0.0
+    return MemberStatus(seat, _member_state(seat, age, window), age, still, idle, was_heard)
+
+
+def _member_state(seat: MemberView, age: float, window: float) -> MemberState:
+    report, pod = seat.report, seat.pod
+    if report and report.phase is Phase.DONE:
+        return MemberState.DONE
+    if report and report.phase is Phase.LEFT:
+        return MemberState.LEFT
+    if pod is None or pod.is_dead:
+        return MemberState.GONE
+    if pod.phase == "Succeeded":
+        return MemberState.DONE  # an agent exits with 0 only after all steps are trained and saved
+    if report and report.phase is Phase.FAILED:
+        return MemberState.FAILED
+    if not pod.is_running:
+        return MemberState.GONE
+    if report and report.phase is Phase.IDLE:
+        return MemberState.RESTARTED
+    if age > window:
+        return MemberState.SILENT
+    if report is None:
+        is_ahead = seat.latest_report is not None and seat.latest_report.report.generation > seat.generation
+        return MemberState.GONE if is_ahead else MemberState.JOINING
+    return MemberState.ACTIVE
+
+
+def _has_loss_evidence(seat: MemberView) -> bool:
+    return seat.pod is not None and (seat.pod.is_deleting or not seat.pod.is_node_ready)
+
+
+def _has_stalled(placed: MemberStatus, window: float) -> bool:
+    if placed.state not in (MemberState.ACTIVE, MemberState.JOINING):
+        return True
+    report = placed.member_view.report
+    if report is None or report.phase is not Phase.TRAINING:
+        return placed.still > window * STALL_TIMEOUT_FACTOR
+    step = report.progress.step_seconds if report.progress else None
+    return placed.still > max(window, STALL_TIMEOUT_STEPS * (step or 0.0))

@@ -1,0 +1,138 @@
+"""Members of the committed world, their pods and their newest reports.
+
+The status stores a world as names and UIDs of pods, so that a restarted operator recognizes it.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from trainingjob_api.protocol import HostReport
+from trainingjob_api.status import TrainingJobStatus, WorldStatus
+from trainingjob_api.world import Member, Span, Tier, World
+from trainingjob_operator.core.observe import lineage
+from trainingjob_operator.core.observe.heartbeats import HeartbeatState, LatestReport
+from trainingjob_operator.core.observe.pods import Pod
+
+
+@dataclass(frozen=True)
+class MemberView:
+    """A member of the committed world, its pod if it still exists, and that pod's newest report."""
+
+    member: Member
+    pod: Pod | None
+    latest_report: LatestReport | None
+    generation: int
+    """Generation of the world."""
+
+    @cached_property
+    def report(self) -> HostReport | None:  # None: its trainer process has not joined this world
+        """Return the newest report if it belongs to this world's generation."""
+        if self.latest_report is None or self.latest_report.report.generation != self.generation:
+            return None
+        return self.latest_report.report
+
+
+def hash_members(members: Sequence[Member]) -> str:
+    """Return a hash of a world's members. Equal hashes mean the same processes."""
+    lines = "\n".join(f"{member.slice}/{member.host}/{member.pod_uid}" for member in members)
+    return hashlib.sha256(lines.encode()).hexdigest()[:16]
+
+
+def rebuild_world(status: TrainingJobStatus, job_uid: str, pods: Iterable[Pod]) -> World | None:  # None: none, or ended
+    """Return the committed world from the status. Addresses and nodes come from the pods that still exist."""
+    world_status = status.world
+    if world_status is None or status.completion_time is not None or has_world_ended(status):
+        return None
+    if not world_status.slices or world_status.generation < 1:
+        return None  # not written by this operator
+    by_uid = {pod.uid: pod for pod in pods}
+    # A very large world's pods are not in the status; its hash of members then detects a changed pod.
+    pod_names = world_status.pods or tuple(
+        f"{pod.name}/{pod.uid}" for pod in _select_member_pods(by_uid.values(), world_status)
+    )
+    slices = world_status.slices
+    per_slice = max(len(pod_names) // len(slices), 1)
+    members = []
+    for process, name_and_uid in enumerate(pod_names):
+        name, _, uid = name_and_uid.partition("/")
+        pod = by_uid.get(uid)
+        number = slices[min(process // per_slice, len(slices) - 1)]
+        place = (pod.address, pod.node) if pod else ("", "")
+        members.append(_make_member(process, number, process % per_slice, name, uid, *place))
+    return World(
+        generation=world_status.generation,
+        job_uid=job_uid,
+        coordinator=world_status.coordinator,
+        members=tuple(members),
+        lineage=lineage.lineage_before(status.lineage, world_status.generation),
+        rollbacks=tuple(rollback for rollback in status.rollbacks if rollback.generation < world_status.generation),
+        committed=status.checkpoint.step if status.checkpoint else 0,
+        live=world_status.live,
+        shadow=world_status.shadow,
+    )
+
+
+@lru_cache(maxsize=16_384)  # every decision rebuilds the world, and its members stay the same for hours
+def _make_member(process: int, number: int, host: int, pod: str, uid: str, address: str, node: str) -> Member:
+    return Member(process=process, slice=number, host=host, pod=pod, pod_uid=uid, address=address, node=node)
+
+
+def has_world_ended(status: TrainingJobStatus) -> bool:
+    """Return whether the status records the end of the committed world."""
+    if not status.world or not status.attempts:
+        return False
+    last = status.attempts[-1]
+    return last.generation == status.world.generation and last.ended is not None
+
+
+def match_members(world: World | None, pods: Iterable[Pod], hearing: HeartbeatState) -> tuple[MemberView, ...]:
+    """Return the members of a world with their pods and reports."""
+    if world is None:
+        return ()
+    by_uid = {pod.uid: pod for pod in pods}
+    return tuple(
+        MemberView(member, by_uid.get(member.pod_uid), hearing.latest_reports.get(member.pod_uid), world.generation)
+        for member in world.members
+    )
+
+
+def find_restored_step(member_views: Iterable[MemberView]) -> int | None:  # None: no member has restored yet
+    """Return the step that the world resumed from."""
+    report = _find_restoring_report(member_views)
+    return report.restored if report else None
+
+
+def find_restored_tier(
+    seats: Iterable[MemberView],
+) -> Tier | None:  # None: no member has restored yet, or training began from scratch
+    """Return the storage tier of the step that the world resumed from."""
+    report = _find_restoring_report(seats)
+    return report.tier if report and report.restored else None
+
+
+def find_missing_lineage(seats: Iterable[MemberView]) -> tuple[Span, ...]:
+    """Return the generations that led to the step that the world resumed from and are missing in its lineage."""
+    report = _find_restoring_report(seats)
+    return report.unheard if report else ()
+
+
+def find_newest_step(seats: Sequence[MemberView]) -> int | None:  # None: no member has restored yet
+    """Return the newest step that the world is known to have reached."""
+    steps = [
+        member_view.report.progress.step for member_view in seats if member_view.report and member_view.report.progress
+    ]
+    return max(steps, default=find_restored_step(seats))
+
+
+def _find_restoring_report(seats: Iterable[MemberView]) -> HostReport | None:
+    return next((seat.report for seat in seats if seat.report and seat.report.restored is not None), None)
+
+
+def _select_member_pods(pods: Iterable[Pod], world: WorldStatus) -> list[Pod]:
+    best: dict[tuple[int, int], Pod] = {}
+    for pod in sorted(pods, key=lambda pod: pod.rank):
+        if pod.slice in world.slices:
+            best[pod.slice, pod.host] = pod
+    return [best[place] for place in sorted(best)]

@@ -1,0 +1,293 @@
+"""Observed: the state of one job at one moment, in the form that the rules read.
+
+It combines the API server's view (pods, Jobs, nodes), the hosts' reports and the status that the operator wrote before.
+This module draws no conclusions; `standing` and `decide` do.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from pydantic import ValidationError
+
+from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
+from trainingjob_api.protocol import Failure
+from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.world import JobIdentity, World
+from trainingjob_operator.core.manifests import Children, Manifest, get_int, get_text
+from trainingjob_operator.core.names import base_jobset, slice_jobset
+from trainingjob_operator.core.observe import lineage, members
+from trainingjob_operator.core.observe.heartbeats import HeartbeatState, LatestReport
+from trainingjob_operator.core.observe.jobsets import ChildJob, JobSet, read_job, read_jobset
+from trainingjob_operator.core.observe.lineage import Lineage
+from trainingjob_operator.core.observe.members import MemberView
+from trainingjob_operator.core.observe.pods import ObjectProblem, Pod, read_pods
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.run_config import attach_program_config
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host of a slice, the pod that represents it, and that pod's newest report."""
+
+    slice: int
+    host: int
+    pod: Pod | None
+    news: LatestReport | None
+
+    def is_ready(self, window: float) -> bool:
+        """Return whether the host can join a world now: pod alive, heartbeat recent, node ready, trainer startable."""
+        return (
+            self.pod is not None
+            and self.pod.is_alive
+            and self.pod.is_node_ready
+            and self.news is not None
+            and self.news.report_age <= window
+            and self.startup_failure is None
+        )
+
+    @property
+    def has_standby(self) -> bool:
+        """Return whether a standby process with all modules imported waits on the host."""
+        return self.news is not None and self.news.report.standby
+
+    @property
+    def startup_failure(self) -> Failure | None:  # None: no failure is known
+        """Return the failure that keeps every trainer process from starting on the host."""
+        return self.news.report.broken if self.news else None
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One slice of the job's spec, whether its pods exist or not."""
+
+    number: int
+    jobset: str
+    """Name of the JobSet that contains it."""
+    hosts: tuple[Host, ...]
+    warning: ObjectProblem | None
+    """The API server's newest warning about creating its objects."""
+
+    def is_ready(self, window: float) -> bool:
+        """Return whether all its hosts are ready."""
+        return all(host.is_ready(window) for host in self.hosts)
+
+    @property
+    def has_standbys(self) -> bool:
+        """Return whether all its hosts have a standby process."""
+        return all(host.has_standby for host in self.hosts)
+
+    @property
+    def is_placed(self) -> bool:
+        """Return whether all its pods are scheduled."""
+        return all(host.pod is not None and host.pod.node != "" for host in self.hosts)
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """Return the nodes that its pods are scheduled on."""
+        return frozenset(host.pod.node for host in self.hosts if host.pod and host.pod.node)
+
+    @property
+    def termination_notices(self) -> tuple[str, ...]:
+        """Return a description of each termination notice on its nodes."""
+        pods = (host.pod for host in self.hosts if host.pod)
+        return tuple(f"node {pod.node} has {pod.termination_notice}" for pod in pods if pod.termination_notice)
+
+    @property
+    def is_starting(self) -> bool:
+        """Return whether all its pods are scheduled and none of them has a known problem."""
+        return self.is_placed and all(
+            host.pod is not None
+            and host.pod.is_node_ready
+            and not host.pod.is_deleting
+            and host.pod.problem is None
+            and host.startup_failure is None
+            for host in self.hosts
+        )
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The state of a job at one moment."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    """`metadata.generation` of the TrainingJob."""
+    status: TrainingJobStatus
+    slices: tuple[Slice, ...]
+    jobsets: tuple[JobSet, ...]
+    jobs: tuple[ChildJob, ...]
+    pods: tuple[Pod, ...]
+    world: World | None
+    """The committed world. None: no world was formed yet, or the last one has ended."""
+    member_views: tuple[MemberView, ...]
+    """The members of the world, ordered by process id."""
+    lineage: Lineage
+    heartbeats: HeartbeatState
+    drill: DrillRequest | None = None
+    """The drill request in the job's annotation. None: there is none."""
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the job has succeeded or failed and the status records it."""
+        return self.status.completion_time is not None
+
+    @property
+    def base(self) -> JobSet | None:  # None: it does not exist
+        """Return the base JobSet, which contains the job's minimum number of slices."""
+        return self.find_jobset(base_jobset(self.name, self.uid))
+
+    @property
+    def current_slices(self) -> tuple[int, ...]:
+        """Return the slices of the committed world; empty if there is no world."""
+        return self.world.slices if self.world else ()
+
+    @property
+    def has_stepped(self) -> bool:
+        """Return whether the committed world has completed a step."""
+        return any(
+            member_view.report
+            and member_view.report.progress
+            and member_view.report.progress.step > (member_view.report.restored or 0)
+            for member_view in self.member_views
+        )
+
+    @property
+    def has_committed(self) -> bool:
+        """Return whether the committed world has saved a step beyond the step that it resumed from."""
+        return any(
+            seat.report and (seat.report.committed or 0) > (seat.report.restored or 0) for seat in self.member_views
+        )
+
+    @property
+    def consecutive_failures(self) -> int:
+        """Return the number of counted failures since a step was last saved."""
+        return 0 if self.has_committed else self.status.restarts.since_commit
+
+    def find_jobset(self, name: str) -> JobSet | None:
+        """Return the JobSet with a name."""
+        return next((jobset for jobset in self.jobsets if jobset.name == name), None)
+
+
+def observe(
+    plan: Plan, job: Manifest, status: TrainingJobStatus, children: Children, hearing: HeartbeatState, now: datetime
+) -> Observed:
+    """Return the observed state of a job from its manifest, its status, its children and its heartbeats."""
+    name, uid = get_text(job, "metadata", "name"), get_text(job, "metadata", "uid")
+    identity = JobIdentity(name=name, namespace=get_text(job, "metadata", "namespace"), uid=uid)
+    pods = read_pods(children, now)
+    jobsets = tuple(read_jobset(manifest, uid) for manifest in children.jobsets)
+    return assemble_observed(
+        plan,
+        identity,
+        status,
+        hearing,
+        generation=get_int(job, "metadata", "generation") or 0,
+        pods=pods,
+        jobsets=jobsets,
+        jobs=tuple(child for manifest in children.jobs if (child := read_job(manifest, now))),
+        slices=_read_slices(plan, name, uid, pods, jobsets, children, hearing),
+        drill=_read_request(job, uid),
+    )
+
+
+def assemble_observed(
+    plan: Plan,
+    job: JobIdentity,
+    status: TrainingJobStatus,
+    hearing: HeartbeatState,
+    *,
+    generation: int,
+    pods: tuple[Pod, ...],
+    jobsets: tuple[JobSet, ...],
+    jobs: tuple[ChildJob, ...],
+    slices: tuple[Slice, ...],
+    drill: DrillRequest | None = None,
+) -> Observed:
+    """Return the observed state of a job from its parsed children. Adds the world, its members and its lineage."""
+    world = members.rebuild_world(status, job.uid, pods)
+    if world is not None:
+        world = attach_program_config(world, plan, plan.find_layout(len(world.slices)))
+    member_views = members.match_members(world, pods, hearing)
+    restored = members.find_restored_step(member_views)
+    spans = status.lineage
+    if world is not None and restored is not None:
+        tier = members.find_restored_tier(member_views) or "durable"
+        spans = lineage.extend_lineage(
+            spans, world.generation, restored, tier, members.find_missing_lineage(member_views)
+        )
+    return Observed(
+        name=job.name,
+        namespace=job.namespace,
+        uid=job.uid,
+        generation=generation,
+        status=status,
+        slices=slices,
+        jobsets=jobsets,
+        jobs=jobs,
+        pods=pods,
+        world=world,
+        member_views=member_views,
+        lineage=spans,
+        heartbeats=hearing,
+        drill=drill,
+    )
+
+
+def _read_request(job: Manifest, uid: str) -> DrillRequest | None:  # None: no valid request for this job's UID
+    written = get_text(job, "metadata", "annotations", DRILL_ANNOTATION)
+    try:
+        request = DrillRequest.model_validate_json(written, extra="ignore") if written else None
+    except ValidationError:
+        return None
+    return request if request and request.job_uid == uid else None
+
+
+def _read_slices(
+    plan: Plan,
+    name: str,
+    uid: str,
+    pods: tuple[Pod, ...],
+    jobsets: tuple[JobSet, ...],
+    children: Children,
+    hearing: HeartbeatState,
+) -> tuple[Slice, ...]:
+    slices = []
+    base = base_jobset(name, uid)
+    # The base JobSet keeps its original number of slices; later edits of `spec.slices` do not change it.
+    in_base = next(
+        (len(jobset.slices) for jobset in jobsets if jobset.name == base and jobset.is_own), plan.spec.slices.min_slices
+    )
+    pods_by_host: dict[tuple[int, int], list[Pod]] = {}
+    for pod in pods:
+        pods_by_host.setdefault((pod.slice, pod.host), []).append(pod)
+    for slice_number in range(max(plan.spec.slices.max_slices, in_base)):
+        jobset = base if slice_number < in_base else slice_jobset(name, uid, slice_number)
+        hosts = tuple(_read_host(slice_number, host, pods_by_host, hearing) for host in range(plan.shape.num_hosts))
+        slices.append(Slice(slice_number, jobset, hosts, _find_warning(jobset, children)))
+    return tuple(slices)
+
+
+def _read_host(
+    slice_number: int, host: int, places: Mapping[tuple[int, int], list[Pod]], hearing: HeartbeatState
+) -> Host:
+    pod = max(places.get((slice_number, host), ()), key=lambda twin: twin.rank, default=None)
+    return Host(slice_number, host, pod, hearing.latest_reports.get(pod.uid) if pod else None)
+
+
+def _find_warning(jobset: str, children: Children) -> ObjectProblem | None:  # None: there is no warning
+    """Return the newest warning about a JobSet or its child objects, whose names begin with the JobSet's name."""
+    about = [
+        event
+        for event in children.warnings
+        if (
+            (object_name := get_text(event, "involvedObject", "name")) == jobset or object_name.startswith(f"{jobset}-")
+        )
+        and get_text(event, "reason") != "FailedScheduling"  # the pod's PodScheduled condition is more current
+    ]
+    newest = max(
+        about, key=lambda event: get_text(event, "lastTimestamp") or get_text(event, "eventTime"), default=None
+    )
+    return ObjectProblem(get_text(newest, "reason") or "Warning", get_text(newest, "message")) if newest else None

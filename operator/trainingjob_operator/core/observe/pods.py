@@ -1,0 +1,159 @@
+"""Pods of a job: the slice and host that each represents, its liveness, and its problem if it does not run.
+
+This is the API server's view; `hearing` has the pod's own reports. A pod that the API server lists as Running may be on
+a node that lost power a minute ago.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from trainingjob_operator.core.manifests import (
+    Children,
+    Manifest,
+    find_condition,
+    get_int,
+    get_text,
+    get_value,
+    iter_items,
+    owner_uid,
+)
+from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL
+from trainingjob_operator.core.observe import nodes
+from trainingjob_operator.core.times import parse_time
+
+DELETION_TOLERANCE = timedelta(seconds=2)
+"""Time past its deletion deadline after which a pod counts as stuck. It allows for clock skew."""
+_STARTUP_REASONS = frozenset({"ContainerCreating", "PodInitializing", ""})
+
+
+@dataclass(frozen=True)
+class ObjectProblem:
+    """Why something does not run: a CamelCase reason of Kubernetes and its message."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Exit:
+    """The last termination of the container."""
+
+    code: int
+    reason: str
+    message: str = ""
+    """Termination message: human-readable text if the container could not start."""
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod of the job."""
+
+    manifest: Manifest
+    name: str
+    uid: str
+    job_uid: str
+    """UID of the child Job that created it."""
+    slice: int
+    host: int
+    address: str
+    node: str
+    is_node_ready: bool
+    """Whether its node is ready. False if it is not scheduled."""
+    phase: str
+    created: str
+    is_deleting: bool
+    is_overdue: bool
+    """Whether its deletion deadline has passed by more than `DELETION_TOLERANCE`."""
+    is_running: bool
+    """Whether its container is neither waiting nor terminated."""
+    last_exit: Exit | None
+    problem: ObjectProblem | None
+    termination_notice: str = ""
+    """Termination notice of its node. Empty: there is none."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether its container runs and the pod is not being deleted."""
+        return self.phase == "Running" and self.is_running and not self.is_deleting and bool(self.address)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Return whether its deletion is blocked by a node that is not ready."""
+        return self.is_deleting and self.is_overdue and not self.is_node_ready
+
+    @property
+    def is_dead(self) -> bool:
+        """Return whether it can never run again, although the API server still lists it."""
+        return self.phase == "Failed" or self.is_stuck
+
+    @property
+    def rank(self) -> tuple[bool, bool, str]:
+        """Return the sort key among pods of one host. The highest pod represents the host."""
+        return not self.is_dead and self.phase != "Succeeded", not self.is_deleting, self.created
+
+
+def read_pods(children: Children, now: datetime) -> tuple[Pod, ...]:
+    """Return the pods of the manifests, with their node state. Pods without slice or host labels are left out."""
+    are_believed = nodes.is_node_status_reliable(children.own_node, now)
+    read = (_read_pod(manifest, children, now, nodes_are_believed=are_believed) for manifest in children.pods)
+    return tuple(pod for pod in read if pod)
+
+
+def _read_pod(
+    manifest: Manifest, children: Children, now: datetime, *, nodes_are_believed: bool
+) -> Pod | None:  # None: slice or host labels are missing
+    labels = get_value(manifest, "metadata", "labels")
+    offset, index, host = (get_int(labels, key) for key in (SLICE_OFFSET_LABEL, JOB_INDEX_LABEL, HOST_LABEL))
+    if offset is None or index is None or host is None:
+        return None
+    name = get_text(manifest, "spec", "nodeName")
+    node = children.nodes.get(name)
+    phase = get_text(manifest, "status", "phase")
+    deletion = parse_time(get_text(manifest, "metadata", "deletionTimestamp"))
+    container = next(iter_items(manifest, "status", "containerStatuses"), {})
+    uid = get_text(manifest, "metadata", "uid")
+    return Pod(
+        manifest=manifest,
+        name=get_text(manifest, "metadata", "name"),
+        uid=uid,
+        job_uid=owner_uid(manifest),
+        slice=offset + index,
+        host=host,
+        address=get_text(manifest, "status", "podIP"),
+        node=name,
+        is_node_ready=nodes.is_node_ready(node) or (node is not None and not nodes_are_believed),
+        phase=phase,
+        created=get_text(manifest, "metadata", "creationTimestamp"),
+        is_deleting=deletion is not None or uid in children.orphans,
+        is_overdue=deletion is not None and now > deletion + DELETION_TOLERANCE,
+        is_running=phase == "Running" and not _is_not_running(container),
+        last_exit=_read_exit(container),
+        problem=_read_problem(manifest, container),
+        termination_notice=nodes.find_termination_notice(node),
+    )
+
+
+def _is_not_running(container: Manifest) -> bool:
+    return bool(get_value(container, "state", "terminated") or get_value(container, "state", "waiting"))
+
+
+def _read_exit(container: Manifest) -> Exit | None:  # None: it has not terminated yet
+    ended = get_value(container, "state", "terminated") or get_value(container, "lastState", "terminated")
+    if not ended:
+        return None
+    return Exit(get_int(ended, "exitCode") or 0, get_text(ended, "reason"), get_text(ended, "message"))
+
+
+def _read_problem(manifest: Manifest, container: Manifest) -> ObjectProblem | None:  # None: no problem is known
+    waiting = get_text(container, "state", "waiting", "reason")
+    if waiting not in _STARTUP_REASONS:
+        termination_message = get_text(container, "lastState", "terminated", "message")
+        return ObjectProblem(waiting, termination_message or get_text(container, "state", "waiting", "message"))
+    scheduled = find_condition(manifest, "PodScheduled")
+    if scheduled.get("status") == "False":
+        return ObjectProblem(get_text(scheduled, "reason") or "Unschedulable", get_text(scheduled, "message"))
+    if get_text(manifest, "status", "phase") == "Failed":
+        return ObjectProblem(
+            get_text(manifest, "status", "reason") or "PodFailed", get_text(manifest, "status", "message")
+        )
+    return None

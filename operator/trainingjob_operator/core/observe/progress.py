@@ -1,0 +1,89 @@
+"""Training progress and the newest durable step, read from the reports of the committed world."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from trainingjob_api.data_report import DataReport
+from trainingjob_api.protocol import Progress
+from trainingjob_api.status import CheckpointStatus, ProgressStatus
+from trainingjob_api.world import STORAGE_TIERS
+from trainingjob_operator.core.observe.members import find_restored_step, find_restored_tier
+from trainingjob_operator.core.observe.observed import Observed
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.times import format_time
+
+
+def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None: no world has restored yet
+    """Return the newest step with its metrics. Before the world's first step, return the step that it resumed from."""
+    reports = [
+        member_view.report.progress
+        for member_view in seen.member_views
+        if member_view.report and member_view.report.progress
+    ]
+    newest = max(reports, key=lambda progress: (progress.step, progress.loss is not None), default=None)
+    restored = find_restored_step(seen.member_views)
+    total = plan.spec.training.steps
+    if newest is None:
+        old = seen.status.progress
+        if old is not None and restored in (None, old.step):
+            return old.model_copy(update=_step_fields(old.step, total))
+        if restored is None:
+            return None
+        before = old.step_seconds if old else None  # the hang timeout uses it until this world has stepped
+        return ProgressStatus(**_step_fields(restored, total), step_seconds=before)
+    return ProgressStatus(
+        **_step_fields(newest.step, total),
+        loss=newest.loss,
+        grad_norm=newest.grad_norm,
+        learning_rate=newest.learning_rate,
+        tokens_per_second=newest.tokens_per_second,
+        step_seconds=newest.step_seconds,
+        eta_seconds=round(max(total - newest.step, 0) * newest.step_seconds) if newest.step_seconds else None,
+        skipped=newest.skipped,
+        skipped_lately=newest.skipped_lately,
+        evaluations=newest.evaluations or (seen.status.progress.evaluations if seen.status.progress else {}),
+        save_seconds=max((one.save_seconds for one in reports if one.save_seconds is not None), default=None),
+        **_snapshot_fields(reports, len(seen.member_views)),
+    )
+
+
+def _snapshot_fields(told: Sequence[Progress], num_hosts: int) -> dict[str, Any]:
+    """Return the newest step of which every host holds a snapshot, and its cost; empty if a host holds none."""
+    snapshot_steps = [one.snapshot for one in told if one.snapshot is not None]
+    if len(snapshot_steps) < num_hosts:
+        return {}
+    return {"snapshot": min(snapshot_steps), "snapshot_seconds": max(one.snapshot_seconds or 0.0 for one in told)}
+
+
+def _step_fields(step: int, total: int) -> dict[str, Any]:
+    """Return the progress as step, total and percentage.
+
+    The folder may hold more steps than the spec trains, and an edit may lower the total below the current step.
+    """
+    end = max(step, total)
+    return {"step": step, "of": end, "percent": round(100 * step / end, 1)}
+
+
+def find_data(seen: Observed) -> DataReport | None:  # None: no data was read yet
+    """Return what the committed world has read of the dataset. Before its first report, the previous world's data."""
+    told = (seat.report.data for seat in seen.member_views if seat.report and seat.report.data)
+    return next(told, seen.status.data)
+
+
+def find_checkpoint(seen: Observed, now: datetime) -> CheckpointStatus | None:  # None: no step is saved yet
+    """Return the newest durable step: committed by this world, or the step that it resumed from."""
+    newest, old = find_committed_step(seen), seen.status.checkpoint
+    if not newest or (old is not None and old.step == newest):
+        return old
+    return CheckpointStatus(step=newest, time=format_time(now))
+
+
+def find_committed_step(seen: Observed) -> int:
+    """Return the newest step that is known to be on storage. 0: none."""
+    committed = [
+        seat.report.committed for seat in seen.member_views if seat.report and seat.report.committed is not None
+    ]
+    restored = find_restored_step(seen.member_views) if find_restored_tier(seen.member_views) in STORAGE_TIERS else None
+    newest = max(committed, default=restored)
+    return newest or (seen.status.checkpoint.step if seen.status.checkpoint else 0)

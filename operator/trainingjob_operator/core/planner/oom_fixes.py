@@ -1,0 +1,170 @@
+"""Fixes for a job that is too large for its devices: the smallest spec changes that fit."""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.problem import as_text
+from trainingjob_operator.core.planner.hardware import Hardware
+from trainingjob_operator.core.planner.memory import USABLE_MEMORY_SHARE
+from trainingjob_operator.core.planner.parameters import count_parameters
+from trainingjob_operator.core.planner.plan import SizePlan, SliceShape
+from trainingjob_operator.core.planner.planning import LazySizeOutcomes
+from trainingjob_operator.core.planner.size_planner import OUT_OF_MEMORY_PATH, PlanCounter, SizePlanner
+from trainingjob_operator.core.planner.strategy import describe_search
+from trainingjob_operator.core.planner.workload import FLOAT32, describe_workload
+
+
+def suggest_oom_fixes(
+    sizes: LazySizeOutcomes, spec: TrainingJobSpec, shape: SliceShape, hardware: Hardware
+) -> LazySizeOutcomes:
+    """Return the sizes with suggested fixes for the first size that is too large.
+
+    One size is enough: a fix that saves memory does so at every size, and each search plans the job many times. If the
+    job cannot train at its smallest size, the other sizes are not reported.
+    """
+    for num_slices, outcome in sizes.items():
+        if isinstance(outcome, SizePlan):
+            continue
+        if any(problem.path == OUT_OF_MEMORY_PATH for problem in outcome):
+            counter = PlanCounter()
+            fixes = tuple(_find_oom_fixes(spec, shape, num_slices, hardware, counter))
+            updated_problems = [
+                replace(problem, nearest=fixes) if problem.path == OUT_OF_MEMORY_PATH else problem
+                for problem in outcome
+            ]
+            return sizes.with_outcome(num_slices, updated_problems, counter.num_plans)
+        if num_slices == next(iter(sizes)):
+            break
+    return sizes
+
+
+def _find_oom_fixes(
+    spec: TrainingJobSpec, shape: SliceShape, num_slices: int, hardware: Hardware, counter: PlanCounter
+) -> list[str]:
+    """Return the smallest changes that fit: on the same devices, else on more, else with a shorter sequence.
+
+    A shorter sequence changes the training itself, so it is suggested only if nothing else fits.
+    """
+    larger_shapes = (hardware.find_shape(shape.accelerator, topology) for topology in hardware.larger_topologies(shape))
+    larger = [larger_shape for larger_shape in larger_shapes if larger_shape]
+
+    def find_on_same_devices(length: int) -> list[str]:
+        changes = _memory_saving_variants(_shorten_sequence(spec, length))
+        return [
+            _describe_change(spec, shape, changed, shape)
+            for changed in changes
+            if _fits(changed, shape, num_slices, counter)
+        ]
+
+    @cache
+    def find(length: int) -> list[str]:
+        fitting = _find_larger(_shorten_sequence(spec, length), larger, num_slices, counter)
+        return find_on_same_devices(length) or [_describe_change(spec, shape, *fix) for fix in fitting]
+
+    whole = spec.training.sequence_length
+    meshes = [
+        _describe_change(spec, shape, changed, shape)
+        for changed in _auto_mesh_variants(spec, shape, num_slices, counter)
+    ]
+    ways = [*meshes, *find_on_same_devices(whole)] or find(whole)
+    if not ways:
+        least = next((one for one in larger if _may_fit(spec, one, num_slices)), shape)
+        ways = [
+            _describe_change(spec, shape, changed, least)
+            for changed in _auto_mesh_variants(spec, least, num_slices, counter)
+        ]
+    if not ways:  # The longest halved sequence that fits, by bisection: a shorter sequence takes less memory.
+        halved = [whole >> halvings for halvings in range(1, whole.bit_length() - 1)]
+        fitting = halved[bisect_left(halved, True, key=lambda length: bool(find(length))) :]  # noqa: FBT003
+        ways = find(fitting[0]) if fitting else []
+    # Drop a suggestion if a subset of its changes fits too.
+    parts = {way: set(way.split(" and ")) for way in ways}
+    return [way for way in parts if not any(other < parts[way] for other in parts.values())]
+
+
+def _memory_saving_variants(spec: TrainingJobSpec) -> Iterator[TrainingJobSpec]:
+    """Yield the spec unchanged, then variants that take less memory on the same mesh."""
+    spread = _shard_optimizer(spec)
+    yield from (spec, _enable_full_remat(spec), spread, _enable_full_remat(spread))
+
+
+def _find_larger(
+    spec: TrainingJobSpec, larger: Sequence[SliceShape], num_slices: int, counter: PlanCounter
+) -> Iterator[tuple[TrainingJobSpec, SliceShape]]:
+    """Yield the smallest larger slice that a spec fits, with `remat: full` and unchanged."""
+    for changed in (_enable_full_remat(spec), spec):
+        on = next((one for one in larger if _fits(changed, one, num_slices, counter)), None)
+        if on:
+            yield changed, on
+
+
+def _auto_mesh_variants(
+    spec: TrainingJobSpec, shape: SliceShape, num_slices: int, counter: PlanCounter
+) -> Iterator[TrainingJobSpec]:
+    """Yield the spec with the mesh of `strategy: auto`, if one fits; otherwise also with a sharded optimizer state.
+
+    Each search plans the job many times, so none starts if the state alone does not fit.
+    """
+    if not _may_fit(spec, shape, num_slices):
+        return
+    for changed in (spec, _shard_optimizer(spec)):
+        search = describe_search(changed, shape)
+        found = search.run() if search else None
+        counter.num_plans += found.num_plans if found else 0
+        if found and found.choice:
+            yield found.choice.chosen.apply(changed)
+            return
+
+
+def _may_fit(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> bool:
+    """Return whether the state alone, sharded over all devices, leaves free memory."""
+    num_bytes = count_parameters(spec.model) * (describe_workload(spec).param_bytes + 3 * FLOAT32)
+    return num_bytes < num_slices * shape.num_devices * shape.memory_bytes * USABLE_MEMORY_SHARE
+
+
+def _shorten_sequence(spec: TrainingJobSpec, length: int) -> TrainingJobSpec:
+    return spec.model_copy(update={"training": spec.training.model_copy(update={"sequence_length": length})})
+
+
+def _enable_full_remat(spec: TrainingJobSpec) -> TrainingJobSpec:
+    return spec.model_copy(update={"memory": spec.memory.model_copy(update={"remat": "full"})})
+
+
+def _shard_optimizer(spec: TrainingJobSpec) -> TrainingJobSpec:
+    parallelism = spec.parallelism.model_copy(update={"shard_optimizer_over_data": True})
+    return spec.model_copy(update={"parallelism": parallelism})
+
+
+def _fits(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, counter: PlanCounter) -> bool:
+    return isinstance(counter.plan(SizePlanner(spec, shape), num_slices), SizePlan)
+
+
+def _describe_change(spec: TrainingJobSpec, shape: SliceShape, changed: TrainingJobSpec, fitting: SliceShape) -> str:
+    """Return the fields that a changed spec changes, with their new values."""
+    mesh, new_mesh = spec.parallelism, changed.parallelism
+    values = {
+        "spec.parallelism.ici": (_format_degrees(mesh.ici), _format_degrees(new_mesh.ici)),
+        "spec.parallelism.dcn": (_format_degrees(mesh.dcn), _format_degrees(new_mesh.dcn)),
+        "spec.slices.topology": (as_text(shape.topology), as_text(fitting.topology)),
+        "spec.memory.remat": (spec.memory.remat, changed.memory.remat),
+        "spec.parallelism.shardOptimizerOverData": (
+            spec.parallelism.shard_optimizer_over_data,
+            changed.parallelism.shard_optimizer_over_data,
+        ),
+        "spec.training.sequenceLength": (spec.training.sequence_length, changed.training.sequence_length),
+    }
+    return " and ".join(f"{field}: {_format_value(new)}" for field, (old, new) in values.items() if new != old)
+
+
+def _format_degrees(degrees: AxisDegrees) -> str:
+    """Return the degrees of a mesh in YAML. If nothing is sharded, one axis is written all the same."""
+    return f"{{{', '.join(f'{axis}: {degree}' for axis, degree in degrees.sharded() or (('data', 1),))}}}"
+
+
+def _format_value(value: object) -> str:
+    """Return a value in YAML."""
+    return "true" if value is True else str(value)

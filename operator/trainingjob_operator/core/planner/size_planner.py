@@ -1,0 +1,167 @@
+"""The plan of one size: whether the job can train on a number of slices, and the resulting layout."""
+
+from collections.abc import Iterator
+from functools import cached_property, lru_cache
+from typing import Any
+
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.problem import Problem
+from trainingjob_api.world import Layout
+from trainingjob_operator.core.planner.batch_split import accumulates, min_pipeline_ticks, split_batch
+from trainingjob_operator.core.planner.divisibility import (
+    DCN,
+    HEADS,
+    ICI,
+    LAYERS,
+    SEQUENCE,
+    Mesh,
+    check_divisible,
+    check_experts,
+    check_model_width,
+    check_routing_groups,
+    check_sharding_rules,
+)
+from trainingjob_operator.core.planner.memory import USABLE_MEMORY_SHARE, DeviceMemory, estimate_device_memory
+from trainingjob_operator.core.planner.mesh import (
+    check_degree_form,
+    check_degree_product,
+    combine_degrees,
+    nearest_multiples,
+    resolve_degrees,
+)
+from trainingjob_operator.core.planner.plan import MemoryEstimate, SizePlan, SliceShape
+from trainingjob_operator.core.units import format_size, pluralize
+
+OUT_OF_MEMORY_PATH = "spec.model"
+"""Path of the problem that a device has too little memory. No other problem of a size has this path."""
+
+
+class SizePlanner:
+    """Plans the sizes of one job.
+
+    Sizes share most degrees except `data`, so device memory is cached by the other degrees.
+    """
+
+    def __init__(self, spec: TrainingJobSpec, shape: SliceShape) -> None:
+        """Plan a spec on slices of a shape."""
+        self._spec = spec
+        self._shape = shape
+        self._ici = resolve_degrees(spec.parallelism.ici, shape.num_devices)
+        self._degree_problems = _check_slice(spec, shape)
+        self._devices: dict[tuple[int, ...], DeviceMemory | list[Problem]] = {}
+        """Device memory, or the dims that the mesh does not divide, by the DCN degrees that shard more than the
+        batch."""
+
+    def plan(self, num_slices: int) -> SizePlan | list[Problem]:
+        """Return the plan for a number of slices, or the problems that prevent training at that size."""
+        spec, shape = self._spec, self._shape
+        dcn = resolve_degrees(spec.parallelism.dcn, num_slices)
+        if self._ici is None or dcn is None:
+            outer = check_degree_product(DCN, spec.parallelism.dcn, num_slices, pluralize(num_slices, "slice"))
+            return [*self._degree_problems, *outer]
+        mesh = Mesh(self._ici, dcn)
+        degrees = combine_degrees(mesh.ici, mesh.dcn)
+        is_optimizer_sharded = spec.parallelism.shard_optimizer_over_data
+        key = tuple([degree for axis, degree in dcn.items() if axis != "data" or is_optimizer_sharded])
+        device = self._devices.get(key)
+        if device is None:
+            device = self._devices[key] = _check_splits(spec, mesh) or estimate_device_memory(spec, degrees)
+        if isinstance(device, list):
+            return device
+        keeps_embedding = degrees["data"] == 1 or shape.platform == "cpu"
+        batch = split_batch(spec, degrees, device, shape.memory_bytes, keeps_table=keeps_embedding)
+        if batch is None:
+            keeps = keeps_embedding and accumulates(spec, degrees)
+            return [
+                self._out_of_memory_problem(
+                    num_slices, device.estimate(1, min_pipeline_ticks(spec, degrees), keeps_embedding=keeps)
+                )
+            ]
+        layout = Layout(
+            num_slices=num_slices,
+            hosts_per_slice=shape.num_hosts,
+            devices_per_host=shape.devices_per_host,
+            ici=mesh.ici,
+            dcn=mesh.dcn,
+            rows_per_shard=batch.sequences,
+            accumulation=batch.accumulation,
+            microbatches=batch.microbatches,
+            padding_rows=batch.padding,
+        )
+        keeps = keeps_embedding and batch.accumulation > 1
+        return SizePlan(num_slices, layout, device.estimate(batch.sequences, batch.ticks, keeps_embedding=keeps))
+
+    def _out_of_memory_problem(self, num_slices: int, memory: MemoryEstimate) -> Problem:
+        return Problem(
+            OUT_OF_MEMORY_PATH,
+            self._model,
+            f"needs about {format_size(memory.total)} a device to train one sequence on "
+            f"{pluralize(num_slices, 'slice')} ({_describe_memory(memory)}); "
+            f"{self._shape.accelerator} has {format_size(int(self._shape.memory_bytes * USABLE_MEMORY_SHARE))} to use.",
+        )
+
+    @cached_property
+    def _model(self) -> dict[str, Any]:
+        return self._spec.model.model_dump(by_alias=True)
+
+
+class PlanCounter:
+    """Plans sizes and counts them, as a measure of cost that does not depend on the machine."""
+
+    def __init__(self) -> None:
+        """Start at zero."""
+        self.num_plans = 0
+
+    def plan(self, planner: SizePlanner, num_slices: int) -> SizePlan | list[Problem]:
+        """Return the plan of one size, or its problems."""
+        self.num_plans += 1
+        return planner.plan(num_slices)
+
+
+def check_microbatches(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
+    """Check that the stages of a pipeline divide its microbatches."""
+    microbatches, stages = spec.parallelism.pipeline.microbatches, mesh.ici.stage * mesh.dcn.stage
+    if microbatches is not None and microbatches % stages:
+        message = f"{microbatches} is not a multiple of {stages}, the stages of the pipeline."
+        nearest = tuple(str(multiple) for multiple in nearest_multiples(stages, microbatches))
+        yield Problem("spec.parallelism.pipeline.microbatches", microbatches, message, nearest)
+
+
+def describe_slice(shape: SliceShape) -> str:
+    """Return a description of a slice's devices, for messages about the degrees that must fill them."""
+    return f"the {pluralize(shape.num_devices, 'device')} of a slice of {shape.accelerator} {shape.topology}"
+
+
+def _check_splits(spec: TrainingJobSpec, mesh: Mesh) -> list[Problem]:
+    """Check that the mesh divides the dims that it shards. `data` does not matter, because it splits only the batch."""
+    return [
+        *(
+            problem
+            for split in (LAYERS, SEQUENCE, HEADS)
+            for problem in check_divisible(spec, split, mesh, is_filled=True)
+        ),
+        *check_model_width(spec, mesh, is_filled=True),
+        *check_sharding_rules(spec, mesh),
+        *check_experts(spec, mesh, is_filled=True),
+        *check_routing_groups(spec, mesh),
+        *check_microbatches(spec, mesh),
+    ]
+
+
+def _check_slice(spec: TrainingJobSpec, shape: SliceShape) -> tuple[Problem, ...]:
+    """Check the degrees independently of the number of slices: their form, and that they fill a slice."""
+    ici, dcn = spec.parallelism.ici, spec.parallelism.dcn
+    inner = check_degree_product(ICI, ici, shape.num_devices, describe_slice(shape))
+    return (*check_degree_form(ICI, ici), *check_degree_form(DCN, dcn), *inner)
+
+
+@lru_cache(maxsize=64)  # most sizes need the same memory
+def _describe_memory(need: MemoryEstimate) -> str:
+    parts = {
+        "parameters": need.params,
+        "gradients": need.gradients,
+        "optimizer": need.optimizer,
+        "activations": need.activations,
+        "temporaries": need.temporaries,
+    }
+    return ", ".join(f"{name} {format_size(num_bytes)}" for name, num_bytes in parts.items())

@@ -1,0 +1,62 @@
+"""Absent slices: why a slice is not ready or not in the world, in one sentence for users."""
+
+from trainingjob_operator.core.diagnose.health import describe_failure
+from trainingjob_operator.core.observe.observed import Host, Slice
+from trainingjob_operator.core.observe.pods import ObjectProblem
+from trainingjob_operator.core.reasons import Reason
+from trainingjob_operator.core.units import format_duration
+
+
+def find_slice_problem(slice_: Slice, heartbeat_timeout: float) -> ObjectProblem | None:  # None: it is ready
+    """Return the problem that keeps a slice from being ready. A problem has precedence over a host that is starting."""
+    if slice_.warning and not any(host.pod for host in slice_.hosts):
+        return slice_.warning
+    problems = [
+        _find_host_problem(host, slice_.warning) for host in slice_.hosts if not host.is_ready(heartbeat_timeout)
+    ]
+    specific_problems = [problem for problem in problems if problem.reason != Reason.STARTING]
+    return next(iter([*specific_problems, *problems]), None)
+
+
+def find_absence_reason(one: Slice, window: float) -> ObjectProblem | None:  # None: it can join a world
+    """Return why a slice is in no world: its problem, or a termination notice."""
+    termination = (
+        ObjectProblem(Reason.NODE_GOING, f"it is about to go: {one.termination_notices[0]}")
+        if one.termination_notices
+        else None
+    )
+    return find_slice_problem(one, window) or termination
+
+
+def describe_absence(one: Slice, trouble: ObjectProblem) -> str:
+    """Return the sentence about a slice."""
+    return f"slice {one.number}: {trouble.message or trouble.reason}"
+
+
+def _find_host_problem(host: Host, warning: ObjectProblem | None) -> ObjectProblem:
+    pod, host_text = host.pod, f"host {host.host}"
+    if pod is None:
+        return ObjectProblem(Reason.WAITING_FOR_PODS, f"{host_text} has no pod yet")
+    if pod.problem:
+        return ObjectProblem(
+            pod.problem.reason, f"{host_text} ({pod.name}): {pod.problem.reason}: {pod.problem.message}".rstrip(": ")
+        )
+    if pod.is_deleting:
+        return ObjectProblem(Reason.POD_DELETED, f"{host_text} ({pod.name}) is being deleted")
+    if not pod.node:
+        return ObjectProblem(Reason.WAITING_FOR_NODES, f"{host_text} ({pod.name}) has no node yet")
+    if not pod.is_node_ready:
+        return ObjectProblem(Reason.NODE_LOST, f"node {pod.node} of {host_text} is not ready")
+    if not pod.is_running:
+        if warning:
+            return ObjectProblem(warning.reason, f"{host_text} ({pod.name}): {warning.message}")
+        return ObjectProblem(Reason.STARTING, f"{host_text} ({pod.name}) is starting on node {pod.node}")
+    if host.news is None:
+        return ObjectProblem(Reason.STARTING, f"{host_text} ({pod.name}) has not reported yet")
+    if host.startup_failure:
+        return ObjectProblem(
+            Reason.STANDBY_FAILED, f"{host_text} ({pod.name}) cannot start: {describe_failure(host.startup_failure)}"
+        )
+    return ObjectProblem(
+        Reason.HOST_SILENT, f"{host_text} ({pod.name}) has not reported for {format_duration(host.news.report_age)}"
+    )

@@ -1,0 +1,100 @@
+"""Conditions of a job. Every known condition is always present with a reason.
+
+The transition time of a condition changes only with its status.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Literal
+
+from trainingjob_api.status import Condition
+from trainingjob_operator.core.reasons import Reason
+from trainingjob_operator.core.report.situation import Situation, Stage
+from trainingjob_operator.core.times import format_time
+
+type ConditionStatus = Literal["True", "False", "Unknown"]
+type Conditions = tuple[Condition, ...]
+type ConditionUpdate = tuple[str, ConditionStatus, str, str]
+"""Type, status, reason, message."""
+
+CONDITION_TYPES = ("Valid", "Queued", "Running", "Degraded", "Suspended", "Succeeded", "Failed")
+
+MAX_MESSAGE_LENGTH = 8192
+
+
+def derive_conditions(situation: Situation) -> list[ConditionUpdate]:
+    """Return every condition but Valid, which depends only on the spec."""
+    return [
+        ("Queued", *_queued_condition(situation)),
+        ("Running", *_running_condition(situation)),
+        ("Degraded", *_degraded_condition(situation)),
+        ("Suspended", *_suspended_condition(situation)),
+        ("Succeeded", *_end_condition(situation, Stage.SUCCEEDED)),
+        ("Failed", *_end_condition(situation, Stage.FAILED)),
+    ]
+
+
+def merge_conditions(old: Conditions, updates: Iterable[ConditionUpdate], generation: int, now: datetime) -> Conditions:
+    """Return the conditions with some of them updated."""
+    by_type = {condition.type: condition for condition in old}
+    for condition_type, status, reason, message in updates:
+        before = by_type.get(condition_type)
+        is_same = before is not None and before.status == status
+        by_type[condition_type] = Condition(
+            type=condition_type,
+            status=status,
+            reason=reason[:128] or "Unknown",
+            message=message[:MAX_MESSAGE_LENGTH],
+            observed_generation=generation,
+            last_transition_time=before.last_transition_time if before and is_same else format_time(now),
+        )
+    return tuple(by_type.values())
+
+
+def _queued_condition(situation: Situation) -> tuple[ConditionStatus, str, str]:
+    if situation.stage is Stage.QUEUED:
+        return "True", situation.reason, situation.message
+    if situation.stage in (Stage.SUSPENDED, Stage.SUSPENDING):
+        return "False", Reason.SUSPENDED, ""
+    return "False", Reason.OVER if _is_finished(situation) else Reason.PLACED, ""
+
+
+def _running_condition(at: Situation) -> tuple[ConditionStatus, str, str]:
+    return "True" if at.is_training else "False", at.reason, "" if _is_finished(at) else at.message
+
+
+def _degraded_condition(at: Situation) -> tuple[ConditionStatus, str, str]:
+    if _is_finished(at):
+        return "False", Reason.OVER, ""
+    if at.training_problem:
+        return (
+            "True",
+            at.training_problem.reason,
+            "; ".join(filter(None, [at.training_problem.message, at.absent_slices])),
+        )
+    if at.absent_slices:
+        return "True", Reason.FEWER_SLICES if at.world else Reason.WAITING_FOR_SLICES, at.absent_slices
+    return "False", Reason.ALL_SLICES if at.world else at.reason, ""
+
+
+def _suspended_condition(at: Situation) -> tuple[ConditionStatus, str, str]:
+    match at.stage:
+        case Stage.SUSPENDED:
+            return "True", Reason.SUSPENDED, at.message
+        case Stage.SUSPENDING:
+            return "False", Reason.SUSPENDING, at.message
+        case _:
+            return "False", Reason.OVER if _is_finished(at) else Reason.NOT_SUSPENDED, ""
+
+
+def _end_condition(at: Situation, stage: Stage) -> tuple[ConditionStatus, str, str]:
+    """Return whether the job ended in this stage. Succeeded is unknown until the job is over."""
+    if at.stage is stage:
+        return "True", at.reason, at.message
+    if _is_finished(at):
+        return "False", at.reason, ""
+    return "Unknown" if stage is Stage.SUCCEEDED else "False", Reason.NOT_OVER, ""
+
+
+def _is_finished(at: Situation) -> bool:
+    return at.stage in (Stage.SUCCEEDED, Stage.FAILED)

@@ -1,0 +1,241 @@
+"""Effects of a written status: the directive to the job's hosts, and the events for users."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trainingjob_api.protocol import Directive
+from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.world import World
+from trainingjob_operator.core.decide.child_maintenance import ChildOperation, DeleteJob
+from trainingjob_operator.core.decide.decisions import (
+    Claim,
+    CollectDiagnostics,
+    Decision,
+    DrainWorld,
+    EndWorld,
+    Fail,
+    Succeed,
+    get_world_end,
+)
+from trainingjob_operator.core.decide.drill_injection import InjectionOrder, find_injection_order
+from trainingjob_operator.core.decide.drills import describe_drill
+from trainingjob_operator.core.decide.hot_standby import plan_hot_standby_worlds
+from trainingjob_operator.core.decide.rollbacks import describe_rollback
+from trainingjob_operator.core.diagnose.backups import describe_failing_backups
+from trainingjob_operator.core.diagnose.bad_nodes import MIN_FAULTS, describe_bad_node
+from trainingjob_operator.core.diagnose.failing_saves import describe_failing_saves
+from trainingjob_operator.core.diagnose.stragglers import describe_straggler
+from trainingjob_operator.core.observe.members import find_restored_step, find_restored_tier
+from trainingjob_operator.core.observe.observed import Observed
+from trainingjob_operator.core.observe.pods import ObjectProblem
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.reasons import Reason
+from trainingjob_operator.core.report.completion import describe_completion
+from trainingjob_operator.core.report.skipped_updates import describe_skipped_updates
+
+
+@dataclass(frozen=True)
+class JobDirective:
+    """The current directive for all hosts of a job, with its parameters."""
+
+    directive: Directive
+    world: World | None = None
+    outcome: str = ""
+    collects_diagnostics: bool = False
+    injection_order: InjectionOrder | None = None
+    """A drill that some hosts must inject."""
+    moves: bool = False
+    """Whether a world that drains may skip the save."""
+    standby_worlds: tuple[World, ...] = ()
+    """Hot standby worlds that some hosts wait in."""
+
+
+@dataclass(frozen=True)
+class JobEvent:
+    """A Kubernetes event on the job."""
+
+    reason: str
+    message: str
+    is_warning: bool = False
+
+
+def make_directive(plan: Plan, seen: Observed, decision: Decision, written: TrainingJobStatus) -> JobDirective:
+    """Return the directive to a job's hosts. The status must be written before."""
+    if written.completion_time is not None:
+        return JobDirective(Directive.FINISH, outcome=describe_outcome(written))
+    if isinstance(decision, Claim):
+        return JobDirective(Directive.TRAIN, decision.world)
+    if seen.world is None or isinstance(decision, EndWorld):
+        return JobDirective(Directive.WAIT)
+    drain = decision if isinstance(decision, DrainWorld) else None
+    return JobDirective(
+        Directive.LEAVE if drain else Directive.TRAIN,
+        seen.world,
+        collects_diagnostics=isinstance(decision, CollectDiagnostics),
+        injection_order=find_injection_order(written, seen.world),
+        moves=drain is not None and drain.drains_to_memory,
+        standby_worlds=plan_hot_standby_worlds(plan, seen),
+    )
+
+
+def describe_outcome(status: TrainingJobStatus) -> str:
+    """Return the outcome of a job in one text: condition type, reason and message."""
+    condition = next(
+        (one for one in status.conditions if one.type in ("Succeeded", "Failed") and one.status == "True"), None
+    )
+    return f"{condition.type}: {condition.reason}: {condition.message}"[:2048] if condition else "Ended"
+
+
+def list_events(
+    plan: Plan, seen: Observed, decision: Decision, written: TrainingJobStatus, refusal: ObjectProblem | None
+) -> tuple[JobEvent, ...]:
+    """Return the events of one reconciliation. No decision depends on them."""
+    events = [JobEvent(refusal.reason, refusal.message, is_warning=True)] if refusal else []
+    end = get_world_end(decision)
+    if end is not None and not end.is_planned:
+        events.append(JobEvent(end.cause.reason, end.cause.message, is_warning=True))
+    known = {one.node: one.faults for one in seen.status.nodes}
+    events += [
+        JobEvent(Reason.BAD_NODE, describe_bad_node(plan, seen, one), is_warning=True)
+        for one in written.nodes
+        if one.faults >= MIN_FAULTS and one.faults > known.get(one.node, 0)
+    ]
+    events += [
+        JobEvent(Reason.ROLLED_BACK, describe_rollback(one), is_warning=True)
+        for one in written.rollbacks[len(seen.status.rollbacks) :]
+    ]
+    match decision:
+        case Claim(world, why):
+            slices = ", ".join(str(number) for number in world.slices)
+            text = f"generation {world.generation} trains on slices {slices}: {why}"
+            events.append(JobEvent(Reason.FORMED, text))
+        case EndWorld(_, reason, message):
+            events.append(JobEvent(reason, message))
+        case DrainWorld(reason, message, _) if not _is_draining(seen):
+            events.append(JobEvent(reason, message))
+        case CollectDiagnostics(reason, message) if seen.status.display.reason != Reason.EXAMINING:
+            events.append(JobEvent(reason, message))
+        case Succeed():
+            events.append(JobEvent(Reason.COMPLETED, describe_completion(plan, seen)))
+        case Fail(reason, message):
+            events.append(JobEvent(reason, message, is_warning=True))
+    events += [
+        *_drill_events(seen, written),
+        *_straggler_events(seen, written),
+        *_skipped_update_events(seen, written),
+        *_data_events(seen, written),
+    ]
+    events += [*_failing_save_events(plan, seen, written), *_failing_backup_events(plan, seen, written)]
+    return (
+        *events,
+        *_damaged_checkpoint_events(seen),
+        *_backup_restore_events(plan, seen),
+        *_initialization_events(seen),
+    )
+
+
+def list_recreation_events(chores: Iterable[ChildOperation]) -> tuple[JobEvent, ...]:
+    """Return the events about running pods that are deleted to recreate a slice."""
+    return tuple(
+        JobEvent(Reason.SLICE_REMADE, chore.why, is_warning=True)
+        for chore in chores
+        if isinstance(chore, DeleteJob) and chore.why
+    )
+
+
+def _is_draining(seen: Observed) -> bool:
+    return seen.status.phase in ("Resizing", "Suspending")
+
+
+def _is_restoring(seen: Observed) -> bool:
+    """Return whether the status does not record yet which step the committed world resumed from."""
+    attempts = seen.status.attempts
+    return bool(attempts) and attempts[-1].first_step is None
+
+
+def _drill_events(seen: Observed, written: TrainingJobStatus) -> list[JobEvent]:
+    """Return the events of drills whose state changed."""
+    before = {one.id: one.state for one in seen.status.drills}
+    return [
+        JobEvent(Reason.DRILL, describe_drill(one), is_warning=one.state == "injected")
+        for one in written.drills
+        if one.state != before.get(one.id)
+    ]
+
+
+def _straggler_events(seen: Observed, written: TrainingJobStatus) -> list[JobEvent]:
+    """Return the event of a new straggler."""
+    before, now = seen.status.straggler, written.straggler
+    if now is None or (before is not None and before.since == now.since):
+        return []
+    return [JobEvent(Reason.SLOW_HOST, describe_straggler(now), is_warning=True)]
+
+
+def _skipped_update_events(seen: Observed, written: TrainingJobStatus) -> list[JobEvent]:
+    """Return the event of frequent skipped updates, once they become frequent."""
+    words = describe_skipped_updates(written.progress)
+    is_new = words and not describe_skipped_updates(seen.status.progress)
+    return [JobEvent(Reason.UPDATES_SKIPPED, words, is_warning=True)] if is_new else []
+
+
+def _data_events(seen: Observed, written: TrainingJobStatus) -> list[JobEvent]:
+    """Return the events of new warnings about the dataset."""
+    before = seen.status.data.warnings if seen.status.data else ()
+    now = written.data.warnings if written.data else ()
+    return [JobEvent(Reason.UNUSUAL_DATA, words, is_warning=True) for words in now if words not in before]
+
+
+def _failing_save_events(plan: Plan, seen: Observed, written: TrainingJobStatus) -> list[JobEvent]:
+    """Return the event of failing saves, once they begin to fail."""
+    failing = written.failing_saves
+    if failing is None or seen.status.failing_saves is not None:
+        return []
+    return [JobEvent(Reason.CHECKPOINT_FAILING, describe_failing_saves(plan, seen, failing), is_warning=True)]
+
+
+def _failing_backup_events(plan: Plan, seen: Observed, written: TrainingJobStatus) -> list[JobEvent]:
+    """Return the event of failing backups, once they begin to fail."""
+    failing = written.failing_copies
+    if failing is None or seen.status.failing_copies is not None:
+        return []
+    return [JobEvent(Reason.BACKUP_FAILING, describe_failing_backups(plan, seen, failing), is_warning=True)]
+
+
+def _backup_restore_events(plan: Plan, seen: Observed) -> list[JobEvent]:
+    """Return the event of a world that resumed from a backup, once it is known."""
+    backup = plan.spec.checkpoint.backup
+    if backup is None or not _is_restoring(seen) or find_restored_tier(seen.member_views) != "backup":
+        return []
+    words = (
+        f"went on from step {find_restored_step(seen.member_views):,} in {backup.uri}: {plan.spec.checkpoint.uri} "
+        "has no step as new that is whole"
+    )
+    return [JobEvent(Reason.RESTORED_FROM_BACKUP, words, is_warning=True)]
+
+
+def _initialization_events(seen: Observed) -> list[JobEvent]:
+    """Return the event of a first world that started from another job's parameters, once it is known."""
+    if not _is_restoring(seen):
+        return []
+    sources = {
+        member_view.report.inherited
+        for member_view in seen.member_views
+        if member_view.report and member_view.report.restored is not None
+    }
+    return [JobEvent(Reason.INITIALIZED, f"began with the parameters of {words}") for words in sorted(sources - {""})]
+
+
+def _damaged_checkpoint_events(seen: Observed) -> list[JobEvent]:
+    """Return the events of damaged checkpoints that a world skipped at restore, once they are known."""
+    if not _is_restoring(seen):
+        return []
+    damages = {
+        damage
+        for seat in seen.member_views
+        if seat.report and seat.report.restored is not None
+        for damage in seat.report.damaged
+    }
+    return [
+        JobEvent(Reason.CHECKPOINT_DAMAGED, f"step {damage.step} was skipped: {damage.message}", is_warning=True)
+        for damage in sorted(damages, key=lambda damage: damage.step)
+    ]

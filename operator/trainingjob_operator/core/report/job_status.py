@@ -1,0 +1,193 @@
+"""Status of a job after a decision: shown to users, and the operator's persistent memory.
+
+It is derived from the previous status, the observed state and the decision.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from trainingjob_api.status import Cause, Goodput, TrainingJobStatus, WorldStatus
+from trainingjob_api.world import World
+from trainingjob_operator.core import goodput
+from trainingjob_operator.core.decide.decisions import Claim, Decision, Wait, get_world_end
+from trainingjob_operator.core.decide.drills import update_drills
+from trainingjob_operator.core.decide.repair_wait import continue_repair_wait, start_repair_wait
+from trainingjob_operator.core.decide.restarts import count_restarts
+from trainingjob_operator.core.decide.rollbacks import update_rollbacks
+from trainingjob_operator.core.diagnose.backups import find_backup, update_failing_backups
+from trainingjob_operator.core.diagnose.bad_nodes import count_faults
+from trainingjob_operator.core.diagnose.failing_saves import update_failing_saves
+from trainingjob_operator.core.diagnose.health import WorldEnd
+from trainingjob_operator.core.diagnose.stragglers import update_straggler
+from trainingjob_operator.core.goodput import Bucket
+from trainingjob_operator.core.observe.members import hash_members
+from trainingjob_operator.core.observe.observed import Observed
+from trainingjob_operator.core.observe.pods import ObjectProblem
+from trainingjob_operator.core.observe.progress import find_checkpoint, find_data, find_progress
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.summary import describe_plan, describe_sizes
+from trainingjob_operator.core.reasons import Reason
+from trainingjob_operator.core.report import attempts as lives
+from trainingjob_operator.core.report.conditions import (
+    CONDITION_TYPES,
+    Conditions,
+    ConditionUpdate,
+    derive_conditions,
+    merge_conditions,
+)
+from trainingjob_operator.core.report.idle_slices import describe_idle_slices
+from trainingjob_operator.core.report.printer_columns import make_printer_columns
+from trainingjob_operator.core.report.situation import Situation, Stage, derive_situation
+from trainingjob_operator.core.report.status_writes import shorten_to_limit
+from trainingjob_operator.core.times import format_time
+from trainingjob_operator.core.units import pluralize
+
+
+def next_status(
+    plan: Plan,
+    seen: Observed,
+    decision: Decision,
+    now: datetime,
+    *,
+    warnings: tuple[str, ...] = (),
+    refusal: ObjectProblem | None = None,
+) -> TrainingJobStatus:
+    """Return the status after a decision.
+
+    `warnings` come from the plan. `refusal` is the API server's error if it refused to create a child object.
+    """
+    previous = seen.status
+    if seen.is_over or (isinstance(decision, Wait) and decision.reason == Reason.LISTENING):
+        return previous  # nothing new to report
+    situation = derive_situation(plan, seen, decision, refusal, now)
+    end = get_world_end(decision)
+    attempts = lives.update_attempts(previous.attempts, seen.world, seen.member_views, now)
+    goodput_now = _count_goodput(previous, end, now)
+    attempts = lives.add_seconds(attempts, previous.goodput, goodput_now)
+    goodput_now = _move_lost_steps(previous, attempts, goodput_now)
+    if end is None and not situation.bucket:  # the job is over, so its last world has ended
+        end = WorldEnd(Cause(reason=situation.reason, message=situation.message[:1024]), is_planned=True)
+    if end is not None:
+        attempts = lives.end_attempt(attempts, end, now)
+    if isinstance(decision, Claim):
+        attempts = lives.add_attempt(attempts, decision.world, now)
+    is_waiting_to_start = previous.start_time is None and plan.spec.suspend
+    status = previous.model_copy(
+        update={
+            "observed_generation": seen.generation,
+            "phase": situation.stage.value,
+            "conditions": _update_conditions(plan, seen, situation, warnings, now),
+            "problems": (),
+            "plan": describe_plan(plan),
+            "world": _world_status(decision.world, decision.why, now)
+            if isinstance(decision, Claim)
+            else previous.world,
+            "lineage": seen.lineage,
+            "rollbacks": update_rollbacks(plan, seen, end, now),
+            "data": find_data(seen),
+            "progress": find_progress(plan, seen),
+            "checkpoint": find_checkpoint(seen, now),
+            # The end that fails a job causes no restart.
+            "restarts": count_restarts(seen, end, now) if situation.bucket else previous.restarts,
+            "nodes": count_faults(seen, end, now),
+            "waiting": start_repair_wait(plan, seen, end, now) if end else continue_repair_wait(plan, seen, now),
+            "failing_saves": update_failing_saves(seen, now),
+            "backup": find_backup(seen, now),
+            "failing_copies": update_failing_backups(seen, now),
+            "straggler": update_straggler(seen.member_views, previous.straggler, now),
+            "attempts": attempts,
+            "drills": update_drills(plan, seen, decision, attempts, now),
+            "start_time": None if is_waiting_to_start else goodput.adjusted_start_time(previous, now),
+            "goodput": goodput_now.model_copy(update={"current": situation.bucket}),
+            "running_seconds": round(goodput.unsuspended_seconds(goodput_now), 3),
+            "completion_time": None if situation.bucket else format_time(now),
+        }
+    )
+    return shorten_to_limit(status.model_copy(update={"display": make_printer_columns(plan, status, situation)}))
+
+
+def _update_conditions(
+    plan: Plan, seen: Observed, at: Situation, warnings: tuple[str, ...], now: datetime
+) -> Conditions:
+    data = find_data(seen)
+    data_warnings = [f"spec.data: {text}" for text in data.warnings] if data else []
+    valid = "\n".join(
+        [f"planned for {describe_sizes(plan)}", *warnings, *data_warnings, *describe_idle_slices(plan, seen)]
+    )
+    wanted: list[ConditionUpdate] = [("Valid", "True", Reason.VALID, valid), *derive_conditions(at)]
+    return merge_conditions(seen.status.conditions, wanted, seen.generation, now)
+
+
+def _world_status(world: World, why: str, now: datetime) -> WorldStatus:
+    return WorldStatus(
+        generation=world.generation,
+        slices=world.slices,
+        coordinator=world.coordinator,
+        members=hash_members(world.members),
+        pods=tuple(f"{member.pod}/{member.pod_uid}" for member in world.members),
+        live=world.live,
+        shadow=world.shadow,
+        since=format_time(now),
+        why=why[:1024],
+    )
+
+
+def _count_goodput(old: TrainingJobStatus, end: WorldEnd | None, now: datetime) -> Goodput:
+    """Return the goodput up to now. Time after the failure of a world counts as detection, not as training."""
+    spent = goodput.count_until_now(old, now)
+    if end is None or end.is_planned:
+        return spent
+    return goodput.move_seconds(spent, old.goodput.current, Bucket.DETECTING, end.seconds_ago)
+
+
+def _move_lost_steps(old: TrainingJobStatus, attempts: lives.Attempts, spent: Goodput) -> Goodput:
+    """Return the goodput with the training time of newly lost steps moved to the bucket of lost steps."""
+    known = {one.generation for one in old.attempts if one.lost_steps is not None}
+    num_lost_steps = sum(one.lost_steps or 0 for one in attempts if one.generation not in known)
+    if num_lost_steps and old.progress and old.progress.step_seconds:
+        return goodput.move_seconds(
+            spent, Bucket.TRAINING, Bucket.LOST_STEPS, num_lost_steps * old.progress.step_seconds
+        )
+    return spent
+
+
+def invalid_status(
+    old: TrainingJobStatus, problems: Sequence[str], generation: int, now: datetime
+) -> TrainingJobStatus:
+    """Return the status of a job whose spec cannot be planned. Pods of an earlier spec continue to run."""
+    words = "\n".join([f"{pluralize(len(problems), 'problem')}:", *problems])
+    wanted: list[ConditionUpdate] = [("Valid", "False", Reason.INVALID_SPEC, words)]
+    return _status_without_decision(
+        old, Stage.INVALID, wanted, generation, now, tuple(problem[:1024] for problem in problems[:64])
+    )
+
+
+def blocked_status(
+    old: TrainingJobStatus, reason: str, message: str, generation: int, now: datetime
+) -> TrainingJobStatus:
+    """Return the status of a job that cannot continue for an external reason."""
+    return _status_without_decision(old, Stage.QUEUED, [("Queued", "True", reason, message)], generation, now)
+
+
+def _status_without_decision(
+    old: TrainingJobStatus,
+    stage: Stage,
+    wanted: Sequence[ConditionUpdate],
+    generation: int,
+    now: datetime,
+    problems: tuple[str, ...] = (),
+) -> TrainingJobStatus:
+    has_run = old.world is not None
+    kind, _, reason, _message = wanted[0]
+    unknown: list[ConditionUpdate] = [
+        (name, "Unknown", reason, "") for name in CONDITION_TYPES if not has_run and name != kind
+    ]
+    return old.model_copy(
+        update={
+            "observed_generation": generation,
+            "phase": old.phase if has_run else stage.value,
+            "conditions": merge_conditions(old.conditions, [*unknown, *wanted], generation, now),
+            "problems": problems,
+            "display": old.display.model_copy(update={"reason": reason}),
+        }
+    )

@@ -1,0 +1,242 @@
+"""Situation of a job after a decision: its stage, reason and message, and the current goodput bucket.
+
+Conditions, phase, columns and goodput are all derived from this one value, so they cannot contradict each other.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from functools import partial
+
+from trainingjob_api.protocol import Phase
+from trainingjob_api.status import Cause
+from trainingjob_api.world import World
+from trainingjob_operator.core.decide.decisions import (
+    Claim,
+    CollectDiagnostics,
+    Decision,
+    DrainWorld,
+    EndWorld,
+    Fail,
+    Succeed,
+    Wait,
+)
+from trainingjob_operator.core.diagnose.backups import describe_failing_backups, update_failing_backups
+from trainingjob_operator.core.diagnose.failing_saves import describe_failing_saves, update_failing_saves
+from trainingjob_operator.core.goodput import BUCKET_BY_PHASE, Bucket
+from trainingjob_operator.core.observe.jobsets import JobSet
+from trainingjob_operator.core.observe.observed import Observed, Slice
+from trainingjob_operator.core.observe.pods import ObjectProblem
+from trainingjob_operator.core.observe.progress import find_progress
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.reasons import Reason
+from trainingjob_operator.core.report.absent_slices import describe_absence, find_absence_reason, find_slice_problem
+from trainingjob_operator.core.report.completion import describe_completion
+from trainingjob_operator.core.report.skipped_updates import describe_skipped_updates
+from trainingjob_operator.core.units import pluralize
+
+MAX_ABSENCES = 4
+
+
+class Stage(StrEnum):
+    """Stage of a job's life cycle, as the STATUS column shows it."""
+
+    INVALID = "Invalid"
+    QUEUED = "Queued"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    DEGRADED = "Degraded"
+    RECOVERING = "Recovering"
+    RESIZING = "Resizing"
+    SUSPENDING = "Suspending"
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True)
+class Situation:
+    """State of a job after a decision. `reason` and `message` explain the stage."""
+
+    stage: Stage
+    reason: str
+    message: str
+    bucket: str
+    """Bucket of the following seconds. Empty: the job is over."""
+    world: World | None
+    """The current world: the claimed one, or the one that continues."""
+    absent_slices: str = ""
+    """Why usable slices are not in the world. Empty: all are in it."""
+    is_training: bool = False
+    """Whether the world makes steps, as far as known."""
+    training_problem: ObjectProblem | None = None
+    """A problem that may lose trained steps or make them ineffective. None: no such problem is known."""
+
+
+_BUCKET_BY_STAGE = {
+    Stage.STARTING: Bucket.STARTING,
+    Stage.RECOVERING: Bucket.RECOVERING,
+    Stage.RESIZING: Bucket.RESIZING,
+    Stage.SUSPENDING: Bucket.RESIZING,
+}
+"""Bucket of each stage in which a world does not train."""
+
+
+def derive_situation(
+    plan: Plan, seen: Observed, decision: Decision, refusal: ObjectProblem | None, now: datetime
+) -> Situation:
+    """Return the situation. `refusal` is the API server's error if it refused to create a child object."""
+    situation = _derive_from_decision(plan, seen, decision, refusal)
+    harm = _find_training_problem(plan, seen, now)
+    if harm is None or situation.world is not seen.world or not situation.bucket:
+        return situation
+    if situation.stage not in (Stage.RUNNING, Stage.DEGRADED):
+        return replace(situation, training_problem=harm)
+    message = f"{situation.message}; {harm.message}" if situation.stage is Stage.DEGRADED else harm.message
+    return replace(situation, stage=Stage.DEGRADED, reason=harm.reason, message=message, training_problem=harm)
+
+
+def _find_training_problem(
+    plan: Plan, seen: Observed, now: datetime
+) -> ObjectProblem | None:  # None: no problem is known
+    """Return the problems of a training job, the most severe first: failing saves, failing backups, skipped updates."""
+    saves, copies = update_failing_saves(seen, now), update_failing_backups(seen, now)
+    problems = [ObjectProblem(Reason.CHECKPOINT_FAILING, describe_failing_saves(plan, seen, saves))] if saves else []
+    problems += [ObjectProblem(Reason.BACKUP_FAILING, describe_failing_backups(plan, seen, copies))] if copies else []
+    if skips := describe_skipped_updates(find_progress(plan, seen)):
+        problems.append(ObjectProblem(Reason.UPDATES_SKIPPED, skips))
+    return ObjectProblem(problems[0].reason, "; ".join(one.message for one in problems)) if problems else None
+
+
+def _derive_from_decision(plan: Plan, seen: Observed, decision: Decision, refusal: ObjectProblem | None) -> Situation:
+    with_world = partial(_situation_with_world, plan, seen, refusal)
+    match decision:
+        case Succeed():
+            return Situation(Stage.SUCCEEDED, Reason.COMPLETED, describe_completion(plan, seen), "", seen.world)
+        case Fail(reason, message):
+            return Situation(Stage.FAILED, reason, message, "", None)
+        case Claim(world, _, end):
+            stage = _formation_stage(end.cause if end else _end_cause(seen, 1))
+            return with_world(world, stage, Reason.JOINING, "hosts are joining the world")
+        case DrainWorld(reason, message, _) if seen.world:
+            stage = Stage.SUSPENDING if plan.spec.suspend else Stage.RESIZING
+            return with_world(seen.world, stage, reason, message, is_training=True)
+        case CollectDiagnostics(reason, message) if seen.world:
+            return with_world(seen.world, Stage.RUNNING, reason, message, is_training=True)
+        case Wait(Reason.JOINING as reason, message) if seen.world:
+            return with_world(seen.world, _formation_stage(_end_cause(seen, 2)), reason, message)
+        case Wait(reason, message) if seen.world:
+            text = message or f"training on {pluralize(len(seen.world.slices), 'slice')}"
+            return with_world(seen.world, Stage.RUNNING, reason, text, is_training=True)
+    if plan.spec.suspend:
+        return _suspended_situation(seen)
+    return _situation_without_world(plan, seen, decision, refusal)
+
+
+def _end_cause(seen: Observed, number: int) -> Cause | None:  # None: there was no such attempt
+    """Return the cause of an attempt's end, counted from the newest attempt."""
+    attempts = seen.status.attempts
+    return attempts[-number].cause if len(attempts) >= number else None
+
+
+def _formation_stage(cause: Cause | None) -> Stage:
+    """Return the stage while a world forms, by the cause that ended the world before it."""
+    if cause is None or cause.reason == Reason.SUSPENDED:
+        return Stage.STARTING
+    return Stage.RESIZING if cause.reason in (Reason.RESIZED, Reason.EDITED) else Stage.RECOVERING
+
+
+def _situation_with_world(
+    plan: Plan,
+    seen: Observed,
+    refusal: ObjectProblem | None,
+    world: World,
+    stage: Stage,
+    reason: str,
+    message: str,
+    *,
+    is_training: bool = False,
+) -> Situation:
+    missing = _describe_absent_slices(plan, seen, refusal, world)
+    if stage is Stage.RUNNING and missing:
+        stage = Stage.DEGRADED
+        words = f"training on {len(world.slices)} of {plan.allowed_sizes[-1]} slices; {missing}"
+        reason, message = (Reason.FEWER_SLICES, words) if reason == Reason.TRAINING else (reason, message)
+    bucket = _BUCKET_BY_STAGE.get(stage, Bucket.TRAINING)
+    is_leaving = is_training and stage in _BUCKET_BY_STAGE
+    if world is seen.world and not is_leaving:  # the hosts' phases are more precise
+        bucket = _bucket_of_phases(seen) or bucket
+    return Situation(stage, reason, message, bucket, world, missing, is_training)
+
+
+def _bucket_of_phases(seen: Observed) -> Bucket | None:  # None: not all hosts have joined
+    """Return the bucket of a world: the phase of its slowest host."""
+    phases = [member_view.report.phase for member_view in seen.member_views if member_view.report]
+    if len(phases) < len(seen.member_views):
+        return None
+    order = list(Phase)
+    return BUCKET_BY_PHASE.get(min(phases, key=order.index))
+
+
+def _describe_absent_slices(plan: Plan, seen: Observed, refusal: ObjectProblem | None, world: World) -> str:
+    """Return why the world is smaller than its maximum size. Empty: it is not."""
+    if len(world.slices) >= plan.allowed_sizes[-1]:
+        return ""
+    members = set(world.slices)
+    absent = [one for one in seen.slices if one.number not in members]
+    words = _list_absences(absent, plan.heartbeat_timeout_seconds)
+    if refusal:
+        words.append(refusal.message)
+    return "; ".join(words) or "the other slices are ready and join after `spec.elastic.growCooldown`"
+
+
+def _list_absences(slices: Iterable[Slice], heartbeat_timeout: float) -> list[str]:
+    """Return why slices are in no world, limited to `MAX_ABSENCES` messages."""
+    problems = ((one, find_absence_reason(one, heartbeat_timeout)) for one in slices)
+    return [describe_absence(one, trouble) for one, trouble in problems if trouble][:MAX_ABSENCES]
+
+
+def _suspended_situation(seen: Observed) -> Situation:
+    if seen.pods or any(jobset.is_own for jobset in seen.jobsets):
+        return Situation(Stage.SUSPENDING, Reason.SUSPENDING, "giving all pods back", Bucket.SUSPENDED, None)
+    return Situation(Stage.SUSPENDED, Reason.SUSPENDED, "`spec.suspend` is true", Bucket.SUSPENDED, None)
+
+
+def _situation_without_world(
+    plan: Plan, seen: Observed, decision: Decision, refusal: ObjectProblem | None
+) -> Situation:
+    """Return the situation without a world: the job waits for pods, nodes, containers or first reports."""
+    has_run = seen.status.world is not None
+    problem = refusal or _find_base_problem(plan, seen)
+    base = seen.base
+    if base is not None and base.suspended:
+        words = f"queue `{plan.spec.scheduling.queue_name or ''}` has not admitted the job"
+        return Situation(Stage.QUEUED, Reason.WAITING_FOR_QUOTA, words, Bucket.QUEUED, None)
+    is_placed = base is not None and all(one.is_placed for one in _base_slices(base, seen))
+    reason, message = (decision.reason, decision.message) if isinstance(decision, (Wait, EndWorld)) else ("", "")
+    if problem:
+        reason, message = problem.reason, f"{message}; {problem.message}" if has_run and message else problem.message
+    elif has_run and message:  # e.g. the minimum was raised above the base JobSet's size
+        message = "; ".join([message, *_list_absences(seen.slices, plan.heartbeat_timeout_seconds)])
+    if has_run:
+        return Situation(Stage.RECOVERING, reason, message, Bucket.DOWN, None, message)
+    stage, bucket = (Stage.STARTING, Bucket.STARTING) if is_placed else (Stage.QUEUED, Bucket.QUEUED)
+    return Situation(stage, reason, message, bucket, None)
+
+
+def _find_base_problem(plan: Plan, seen: Observed) -> ObjectProblem | None:  # None: all its hosts are ready
+    base = seen.base
+    if base is None:
+        return ObjectProblem(Reason.WAITING_FOR_PODS, "the pods are being asked for")
+    if not base.is_own:
+        return ObjectProblem(Reason.NAME_TAKEN, f"JobSet {base.name} belongs to somebody else; delete or rename it")
+    window = plan.heartbeat_timeout_seconds
+    for one in _base_slices(base, seen):
+        if trouble := find_slice_problem(one, window):
+            return ObjectProblem(trouble.reason, describe_absence(one, trouble))
+    return None
+
+
+def _base_slices(base: JobSet, seen: Observed) -> tuple[Slice, ...]:
+    return seen.slices[: len(base.slices)]

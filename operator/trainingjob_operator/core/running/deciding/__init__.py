@@ -1,5 +1,0 @@
-"""Decisions: the next step of a job and its world, and the maintenance of its child objects.
-
-`decide` is the ordered list of rules. Each other module holds one concern: job failure, back-off, rollback,
-repair waits, world formation, drills. This package imports only `judging` and the packages before it.
-"""

@@ -1,5 +1,0 @@
-"""Reporting: the status that follows from a decision, the answers to hosts, and the events.
-
-The status is also the operator's persistent memory, so this package limits its size. It imports all other packages of
-`running`; no decision depends on it.
-"""

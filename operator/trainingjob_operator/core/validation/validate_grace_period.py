@@ -1,0 +1,65 @@
+"""Rules about a pod's grace period: whether a save fits into it, and whether the node grants it."""
+
+import math
+from collections.abc import Iterator
+
+from trainingjob_api.base import seconds
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.problem import Problem
+from trainingjob_api.running import AGENT_GRACE_SECONDS
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.planning import SizeOutcomes
+from trainingjob_operator.core.planner.save_size import max_save_bytes
+from trainingjob_operator.core.units import format_duration, format_size
+from trainingjob_operator.core.validation.rule import PlanWarning, Rule
+from trainingjob_operator.core.validation.validate_sizes import SIZE_FIELDS
+
+PATH = "spec.runtime.terminationGracePeriod"
+FIELD = "runtime.terminationGracePeriod"
+MIN_GRACE_SECONDS, MAX_GRACE_SECONDS = 2 * AGENT_GRACE_SECONDS, 3600
+"""Seconds. GKE drains a node for up to an hour before an upgrade, and then deletes the remaining pods."""
+SPOT_GRACE_SECONDS = 15
+"""Seconds that the kubelet of a GKE spot machine gives non-system pods, of the 30 s after the preemption notice."""
+SPOT_LABELS = ("cloud.google.com/gke-spot", "cloud.google.com/gke-preemptible")
+"""Label and taint of GKE's preemptible nodes."""
+
+
+def check_grace(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A pod that is deleted needs some time to leave, and nobody waits for it for ever."""
+    grace = spec.runtime.termination_grace_period
+    if seconds(grace) < MIN_GRACE_SECONDS:
+        message = f"{grace} is too short: {AGENT_GRACE_SECONDS} s are the agent's, and the trainer needs as many."
+        yield Problem(PATH, grace, message, (f"{MIN_GRACE_SECONDS}s",))
+    elif seconds(grace) > MAX_GRACE_SECONDS:
+        message = f"{grace} is too long: a node that is drained is not held for more than 1h."
+        yield Problem(PATH, grace, message, ("1h",))
+
+
+def warn_of_spot_grace(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A machine that is taken back does not wait for its pods."""
+    grace, wanted = spec.runtime.termination_grace_period, spec.scheduling
+    keys = {*wanted.node_selector, *(toleration.key for toleration in wanted.tolerations)}
+    if seconds(grace) > SPOT_GRACE_SECONDS and (label := next((one for one in SPOT_LABELS if one in keys), None)):
+        message = (
+            f"{grace} is more than nodes with {label} give a pod when their machine is taken back: "
+            f"{SPOT_GRACE_SECONDS} s, where their node pool does not extend it. It holds for all other deletions."
+        )
+        yield Problem(PATH, grace, message, (f"{SPOT_GRACE_SECONDS}s",))
+
+
+def warn_of_short_grace(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
+    """What a host saves when it leaves must go through its network in time, however fast the storage is."""
+    grace, left = plan.spec.runtime.termination_grace_period, plan.spec.runtime.trainer_grace_seconds
+    save, rate = max_save_bytes(plan), plan.shape.network_per_host
+    if rate and save / rate > left:
+        message = (
+            f"{grace} leaves {format_duration(left)} for a save of {format_size(save)} from each host, which takes "
+            f"{format_duration(save / rate)} at all that its network sends: a pod that is deleted loses the steps "
+            "since the newest checkpoint."
+        )
+        yield Problem(PATH, grace, message, (f"{math.ceil(save / rate) + AGENT_GRACE_SECONDS}s",))
+
+
+RULES = (Rule((FIELD,), check_grace),)
+WARNINGS = (Rule((FIELD, "scheduling.nodeSelector", "scheduling.tolerations"), warn_of_spot_grace),)
+PLAN_WARNINGS = (PlanWarning((*SIZE_FIELDS, FIELD), warn_of_short_grace),)

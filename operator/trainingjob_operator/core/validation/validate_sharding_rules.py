@@ -1,0 +1,62 @@
+"""Rules about a spec's sharding rules for parameters."""
+
+from collections.abc import Iterator
+
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.machine import Rules
+from trainingjob_api.problem import Problem
+from trainingjob_api.sharding import merge_rules
+from trainingjob_operator.core.planner.divisibility import format_axes, rule_path
+from trainingjob_operator.core.planner.parameters import list_parameter_tensors
+from trainingjob_operator.core.validation.rule import Rule
+
+EXPERT_AXES = ("experts", "expert_embed")
+
+
+def check_repeated_axes(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A rule names an axis once."""
+    for name, axes in spec.parallelism.rules.overrides().items():
+        once = tuple(dict.fromkeys(axes))
+        if once != axes:
+            twice = next(axis for axis in once if axes.count(axis) > 1)
+            yield Problem(rule_path(name), list(axes), f"{twice} is there twice.", (format_axes(once),))
+
+
+def check_shared_axes(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A mesh axis splits one dim of a tensor at most."""
+    written, leaves = spec.parallelism.rules.overrides(), list_parameter_tensors(spec.model)
+    rules = merge_rules(written)
+    checked: list[str] = []
+    for name, axes in written.items():
+        checked.append(name)
+        taken = {
+            axis: f"{axis} splits {_field_name(other)} of {leaf.name}"
+            for leaf in leaves
+            for other in leaf.axes
+            if name in leaf.axes and (other not in written or other in checked[:-1])
+            for axis in rules[other]
+            if axis in axes
+        }
+        if taken:
+            message = f"{' and '.join(taken.values())} already; an axis splits one dim of a tensor."
+            rest = tuple(axis for axis in axes if axis not in taken)
+            yield Problem(rule_path(name), list(axes), message, (format_axes(rest),))
+
+
+def warn_of_unused_expert_rules(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Rules for experts mean nothing where there are none."""
+    for name, axes in spec.parallelism.rules.overrides().items():
+        if name in EXPERT_AXES and spec.model.experts is None:
+            yield Problem(rule_path(name), list(axes), "has no effect: spec.model.experts is not set.")
+
+
+def _field_name(name: str) -> str:
+    """Return the field name of a logical axis."""
+    return str(Rules.model_fields[name].alias)
+
+
+RULES = (
+    Rule(("parallelism.rules",), check_repeated_axes),
+    Rule(("parallelism.rules", "model"), check_shared_axes),
+)
+WARNINGS = (Rule(("parallelism.rules", "model.experts"), warn_of_unused_expert_rules),)

@@ -1,0 +1,149 @@
+"""Allow-list check of rendered pods: a pod must satisfy Pod Security `restricted` and hold no other field.
+
+Many rules validate user input, and a missing rule could open the cluster. The operator therefore checks the renderer's
+output before it creates a pod. The allow-list is deliberately separate from the renderer.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from trainingjob_api.protocol import TOKEN_AUDIENCE
+from trainingjob_operator.core.manifests import Manifest
+from trainingjob_operator.core.names import JOB_LABEL, SLICE_OFFSET_LABEL, UID_LABEL
+from trainingjob_operator.core.validation.reserved_folders import is_reserved
+from trainingjob_operator.render.allow_list import (
+    ANYTHING,
+    FALSE,
+    TEXT,
+    TRUE,
+    AllowList,
+    FieldRule,
+    OptionalObject,
+    find_violations,
+    required,
+)
+from trainingjob_operator.render.metadata import MANAGED_BY_LABEL
+
+LABELS = frozenset((JOB_LABEL, UID_LABEL, SLICE_OFFSET_LABEL, MANAGED_BY_LABEL))
+
+_KEY = OptionalObject({"name": TEXT, "key": TEXT})
+_NOT_ROOT = FieldRule("a number above 0", lambda user: type(user) is int and user > 0, is_required=True)
+
+_TOKEN: AllowList = {"audience": required(TOKEN_AUDIENCE), "expirationSeconds": ANYTHING, "path": TEXT}
+_NODE_EXCLUSION: AllowList = {
+    "nodeSelectorTerms": [
+        {"matchFields": [{"key": required("metadata.name"), "operator": required("NotIn"), "values": ANYTHING}]}
+    ]
+}
+
+CONTAINER: AllowList = {
+    "name": TEXT,
+    "image": TEXT,
+    "imagePullPolicy": ANYTHING,
+    "command": ANYTHING,
+    "env": [
+        {
+            "name": TEXT,
+            "value": ANYTHING,
+            "valueFrom": OptionalObject(
+                {"secretKeyRef": _KEY, "configMapKeyRef": _KEY, "fieldRef": OptionalObject({"fieldPath": TEXT})}
+            ),
+        }
+    ],
+    "resources": {"requests": ANYTHING, "limits": ANYTHING},
+    "securityContext": {
+        "allowPrivilegeEscalation": FALSE,
+        "readOnlyRootFilesystem": TRUE,
+        "capabilities": {"drop": required(["ALL"])},
+    },
+    "terminationMessagePolicy": ANYTHING,
+    "volumeMounts": [{"name": TEXT, "mountPath": TEXT, "readOnly": ANYTHING}],
+}
+
+POD: AllowList = {
+    "metadata": {
+        "labels": FieldRule(
+            f"an object with no label but {', '.join(sorted(LABELS))}",
+            lambda labels: isinstance(labels, dict) and labels.keys() <= LABELS,
+        )
+    },
+    "spec": {
+        "restartPolicy": required("OnFailure"),
+        "terminationGracePeriodSeconds": ANYTHING,
+        "automountServiceAccountToken": FALSE,
+        "enableServiceLinks": FALSE,
+        "serviceAccountName": ANYTHING,
+        "priorityClassName": ANYTHING,
+        "imagePullSecrets": [{"name": TEXT}],
+        "securityContext": {
+            "runAsNonRoot": TRUE,
+            "runAsUser": _NOT_ROOT,
+            "runAsGroup": _NOT_ROOT,
+            "fsGroup": _NOT_ROOT,
+            "fsGroupChangePolicy": ANYTHING,
+            "seccompProfile": {"type": required("RuntimeDefault")},
+        },
+        "nodeSelector": ANYTHING,
+        "affinity": OptionalObject(
+            {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _NODE_EXCLUSION}}
+        ),
+        "tolerations": ANYTHING,
+        "topologySpreadConstraints": ANYTHING,
+        "containers": [CONTAINER],
+        "volumes": [
+            {
+                "name": TEXT,
+                "configMap": OptionalObject({"name": TEXT}),
+                "emptyDir": OptionalObject({"medium": ANYTHING, "sizeLimit": TEXT}),
+                "persistentVolumeClaim": OptionalObject({"claimName": TEXT}),
+                "projected": OptionalObject({"sources": [{"serviceAccountToken": _TOKEN}]}),
+            }
+        ],
+    },
+}
+
+
+def check_jobset(jobset: Manifest) -> list[str]:
+    """Return the violations of a rendered JobSet's pods, one line with field path each. Empty: it is allowed."""
+    return [
+        f"spec.replicatedJobs[{index}].template.spec.template.{line}"
+        for index, replicated in enumerate(jobset["spec"]["replicatedJobs"])
+        for line in check_pod(replicated["template"]["spec"]["template"])
+    ]
+
+
+def check_pod(pod: Manifest) -> list[str]:
+    """Return the violations of a rendered pod template, one line with field path each. Empty: it is allowed."""
+    lines = list(find_violations(pod, POD, "pod"))
+    if not lines:  # the checks below rely on a valid shape
+        containers = pod["spec"].get("containers", [])
+        lines += [] if len(containers) == 1 else [f"pod.spec.containers: must be one, not {len(containers)}"]
+        for index, container in enumerate(containers):
+            lines += _check_names(container, f"pod.spec.containers[{index}]")
+            lines += _check_mounts(pod["spec"], container, f"pod.spec.containers[{index}].volumeMounts")
+    return [line.removeprefix("pod.") for line in lines]
+
+
+def _check_names(container: dict[str, Any], path: str) -> Iterator[str]:
+    """Yield duplicate environment variables: the last definition silently wins and may not be the operator's."""
+    seen = set()
+    for index, variable in enumerate(container.get("env", [])):
+        if variable["name"] in seen:
+            yield f"{path}.env[{index}].name: {variable['name']} is there twice"
+        seen.add(variable["name"])
+
+
+def _check_mounts(spec: dict[str, Any], container: dict[str, Any], path: str) -> Iterator[str]:
+    """Yield invalid mounts: duplicates, paths with `..`, and claims mounted over folders that the agent needs."""
+    claims = {volume["name"] for volume in spec.get("volumes", []) if "persistentVolumeClaim" in volume}
+    seen: set[str] = set()
+    for index, mount in enumerate(container.get("volumeMounts", [])):
+        folder = "/" + mount["mountPath"].strip("/")
+        here = f"{path}[{index}].mountPath"
+        if ".." in folder.split("/"):
+            yield f"{here}: {folder} must not contain `..`"
+        if folder in seen:
+            yield f"{here}: {folder} is mounted twice"
+        if mount["name"] in claims and is_reserved(folder):
+            yield f"{here}: {folder} belongs to the pod itself"
+        seen.add(folder)

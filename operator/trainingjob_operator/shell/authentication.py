@@ -1,0 +1,213 @@
+"""Authentication of pods and authorization of users, both by reviews of the API server.
+
+A pod authenticates with a bound service account token of the operator's audience. A TokenReview returns the pod's UID,
+and the pod's owner references lead to the job. A user needs the verb `use` on a ServiceAccount to set it in a job.
+"""
+
+import asyncio
+import base64
+import hashlib
+import json
+from collections import OrderedDict
+
+from trainingjob_api.job import KIND
+from trainingjob_api.protocol import TOKEN_AUDIENCE
+from trainingjob_operator.core.manifests import Manifest, get_text, get_value, iter_items
+from trainingjob_operator.shell.api import Api
+from trainingjob_operator.shell.api_errors import NotFoundError
+from trainingjob_operator.shell.check_pool import FairQueue
+from trainingjob_operator.shell.interfaces import (
+    Caller,
+    ClusterUnavailableError,
+    ForbiddenError,
+    MissingKindError,
+    UnauthenticatedCallerError,
+)
+from trainingjob_operator.shell.kinds import ACCESS_REVIEW, JOB, JOB_SET, POD, TOKEN_REVIEW, TRAINING_JOB, Kind
+from trainingjob_operator.shell.store import Store
+
+ACCEPTED_CACHE_SECONDS = 60.0
+REJECTED_CACHE_SECONDS = 5.0
+MAX_CACHED = 8192
+MAX_REVIEWS = 4
+"""Maximum number of concurrent TokenReviews of unknown tokens, a part of the client's connections."""
+MAX_WAITING = 64
+"""Maximum number of queued unknown tokens per peer."""
+WAIT_SECONDS = 5.0
+MAX_TOKEN = 16 * 1024
+
+OWNER_CHAIN = (JOB, JOB_SET, TRAINING_JOB)
+"""Chain of controllers from a pod to its TrainingJob."""
+_POD_NAME = "authentication.kubernetes.io/pod-name"
+_POD_UID = "authentication.kubernetes.io/pod-uid"
+_SERVICE_ACCOUNT = "system:serviceaccount:"
+
+
+class PodAuthenticator:
+    """Authenticates callers of the rendezvous by token, with a short-lived cache of the results."""
+
+    def __init__(self, api: Api, store: Store) -> None:
+        """Review tokens with the API server; look up pods in the store first."""
+        self._api = api
+        self._store = store
+        # Keyed by hash, never by token. Two caches, so that many invalid tokens cannot evict those of pods.
+        self._accepted: OrderedDict[str, tuple[float, Caller | str]] = OrderedDict()
+        self._rejected: OrderedDict[str, tuple[float, Caller | str]] = OrderedDict()
+        self._review_queue = FairQueue(MAX_WAITING, MAX_REVIEWS)
+
+    async def authenticate(self, token: str, peer: str = "") -> Caller:
+        """Return the pod to which a token was issued.
+
+        Raises:
+            UnauthenticatedCallerError: the token is not valid for a pod of a job.
+            BusyError: too many unknown tokens wait for a review.
+            ClusterUnavailableError: the API server cannot review the token now.
+        """
+        if not token or len(token) > MAX_TOKEN:
+            raise UnauthenticatedCallerError("a bearer token is needed")
+        if not has_operator_audience(token):
+            raise UnauthenticatedCallerError(f"the token is no JSON web token for {TOKEN_AUDIENCE}")
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        now = asyncio.get_running_loop().time()
+        good_until, answer = self._accepted.get(digest) or self._rejected.get(digest) or (0.0, "")
+        if good_until <= now:
+            if digest in self._accepted:
+                answer = await self._review_token(token)
+            else:
+                async with self._review_queue.acquire(peer, seconds=WAIT_SECONDS):
+                    answer = await self._review_token(token)
+            self._cache(digest, now, answer)
+        if isinstance(answer, str):
+            raise UnauthenticatedCallerError(answer)
+        return answer
+
+    def _cache(self, digest: str, now: float, answer: Caller | str) -> None:
+        is_known = isinstance(answer, Caller)
+        good_for, kept = (
+            (ACCEPTED_CACHE_SECONDS, self._accepted) if is_known else (REJECTED_CACHE_SECONDS, self._rejected)
+        )
+        for each in (self._accepted, self._rejected):
+            each.pop(digest, None)
+        kept[digest] = (now + good_for, answer)
+        if len(kept) > MAX_CACHED:
+            kept.popitem(last=False)
+
+    async def _review_token(self, token: str) -> Caller | str:
+        """Review a token. Return the caller, or why the token is rejected."""
+        spec = {"token": token, "audiences": [TOKEN_AUDIENCE]}
+        try:
+            status = await create_review(self._api, TOKEN_REVIEW, spec)
+        except ClusterUnavailableError as unavailable:  # the message may contain the request
+            words = str(unavailable).replace(token, "TOKEN")
+            raise ClusterUnavailableError(words, retry_after=unavailable.retry_after) from None
+        error = get_text(status, "error").replace(token, "TOKEN")
+        if status.get("authenticated") is not True or TOKEN_AUDIENCE not in (status.get("audiences") or ()):
+            return f"the token is not valid for {TOKEN_AUDIENCE}: {error or 'refused'}"
+        user = get_text(status, "user", "username")
+        if not user.startswith(_SERVICE_ACCOUNT):
+            return f"'{user}' is no service account"
+        namespace = user.removeprefix(_SERVICE_ACCOUNT).partition(":")[0]
+        name, uid = (_first(get_value(status, "user", "extra", key)) for key in (_POD_NAME, _POD_UID))
+        if not name or not uid:
+            return "the token is bound to no pod"
+        pod = await self._find(POD, namespace, name, uid)
+        if pod is None:
+            return f"pod '{namespace}/{name}' with UID {uid} is gone"
+        job = await self._find_job(namespace, pod)
+        if job is None:
+            return f"pod '{namespace}/{name}' belongs to no {KIND}"
+        return Caller(uid, namespace, get_text(job, "metadata", "name"), get_text(job, "metadata", "uid"))
+
+    async def _find_job(self, namespace: str, pod: Manifest) -> Manifest | None:  # None: the pod belongs to no job
+        """Follow the owner references from a pod to its TrainingJob.
+
+        Each owner must exist in this namespace with the referenced UID: a user who may create JobSets can set any
+        reference.
+        """
+        owned = pod
+        for kind in OWNER_CHAIN:
+            reference = _controller(owned, kind)
+            found = await self._find(kind, namespace, get_text(reference, "name"), get_text(reference, "uid"))
+            if found is None:
+                return None
+            owned = found
+        return owned
+
+    async def _find(self, kind: Kind, namespace: str, name: str, uid: str) -> Manifest | None:  # None: not found
+        if not name or not uid:
+            return None
+        known = self._store[kind].find(namespace, name)
+        if known is None or get_text(known, "metadata", "uid") != uid:  # the watch may lag behind
+            try:
+                known = await self._api.get(kind, namespace, name)
+            except MissingKindError as error:
+                raise ClusterUnavailableError(f"cannot look for a {kind.name}: {error}") from error
+        return known if known is not None and get_text(known, "metadata", "uid") == uid else None
+
+
+def has_operator_audience(token: str) -> bool:
+    """Return whether a JSON web token has the operator's audience, without verifying its signature."""
+    head, _, rest = token.partition(".")
+    payload, _, signature = rest.partition(".")
+    if not head or not signature or not token.isascii():
+        return False
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    except (ValueError, RecursionError):
+        return False
+    audience = claims.get("aud") if isinstance(claims, dict) else None
+    return TOKEN_AUDIENCE in (audience if isinstance(audience, list) else [audience])
+
+
+async def may_use_service_account(api: Api, user: Manifest, namespace: str, name: str) -> bool:
+    """Return whether the user of an AdmissionReview may `use` a ServiceAccount.
+
+    Raises:
+        ClusterUnavailableError: the API server cannot review the permission now.
+    """
+    spec = {
+        "user": get_text(user, "username"),
+        "uid": get_text(user, "uid"),
+        "groups": get_value(user, "groups") or [],
+        "extra": get_value(user, "extra") or {},
+        "resourceAttributes": {
+            "namespace": namespace,
+            "verb": "use",
+            "resource": "serviceaccounts",
+            "name": name,
+        },
+    }
+    return (await create_review(api, ACCESS_REVIEW, spec)).get("allowed") is True
+
+
+async def create_review(api: Api, kind: Kind, spec: Manifest) -> Manifest:
+    """Create a review in the API server and return its status.
+
+    Raises:
+        ClusterUnavailableError: the API server is unreachable, or the operator may not create reviews.
+    """
+    manifest = {"apiVersion": kind.api_version, "kind": kind.name, "spec": spec}
+    try:
+        answer = await api.create(kind, manifest)
+    except (ForbiddenError, MissingKindError, NotFoundError) as error:
+        raise ClusterUnavailableError(f"cannot ask for a {kind.name}: {error}") from error
+    status = answer.get("status")
+    return status if isinstance(status, dict) else {}
+
+
+def _controller(manifest: Manifest, kind: Kind) -> Manifest:
+    """Return the controller's owner reference if it has the given kind and API group; else an empty one.
+
+    The API version may differ, since an upgraded controller writes a newer one.
+    """
+    owners = (owner for owner in iter_items(manifest, "metadata", "ownerReferences") if owner.get("controller") is True)
+    wanted = (_group(kind.api_version), kind.name)
+    return next((owner for owner in owners if (_group(get_text(owner, "apiVersion")), owner.get("kind")) == wanted), {})
+
+
+def _group(api_version: str) -> str:
+    return api_version.rpartition("/")[0]
+
+
+def _first(values: object) -> str:
+    return str(values[0]) if isinstance(values, list) and values else ""

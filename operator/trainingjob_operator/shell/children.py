@@ -1,0 +1,102 @@
+"""Creation of a job's children, with a backoff after the API server rejects one.
+
+Causes of a rejection are quotas, permissions, policies and failing admission webhooks. The operator shows the rejection
+in the job's status and retries it only after `REFUSED_SECONDS`, since host reports trigger many reconciles a second.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from trainingjob_api.world import JobIdentity
+from trainingjob_operator.core.decide.child_maintenance import ChildOperation, CreateBase, CreateSlice
+from trainingjob_operator.core.observe.observed import Observed
+from trainingjob_operator.core.observe.pods import ObjectProblem
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.run_config import build_run_config
+from trainingjob_operator.core.reasons import Reason
+from trainingjob_operator.render.configmap import render_config_map
+from trainingjob_operator.render.jobset import render_base_jobset, render_slice_jobset
+from trainingjob_operator.render.pod_policy import check_jobset
+from trainingjob_operator.render.render_settings import RenderSettings
+from trainingjob_operator.shell.interfaces import Children, Cluster, ConflictError, ForbiddenError
+from trainingjob_operator.shell.store import hash_data
+
+CREATE_BACKOFF_SECONDS = 10.0
+"""Backoff after a rejected creation."""
+
+
+@dataclass(frozen=True)
+class _Rejection:
+    """Reason and time of a rejected creation."""
+
+    trouble: ObjectProblem
+    at: datetime
+
+
+class ChildCreator:
+    """Creates the children of jobs. `settings` may change while the operator runs."""
+
+    def __init__(self, cluster: Cluster, settings: Callable[[], RenderSettings], now: Callable[[], datetime]) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._now = now
+        self._rejections: dict[str, _Rejection] = {}
+
+    def last_rejection(self, uid: str) -> ObjectProblem | None:  # None: not rejected
+        """Return why the last creation of a job's children was rejected."""
+        refusal = self._rejections.get(uid)
+        return refusal.trouble if refusal else None
+
+    def forget(self, uid: str) -> None:
+        """Drop the rejection of a job."""
+        self._rejections.pop(uid, None)
+
+    async def create_missing(
+        self, plan: Plan, seen: Observed, children: Children, chores: tuple[ChildOperation, ...]
+    ) -> ObjectProblem | None:  # None: not rejected now
+        """Create missing children, unless a recent attempt was rejected. Return the reason of a new rejection.
+
+        Raises:
+            ClusterUnavailableError: the API server is unreachable.
+            MissingKindError: JobSet is not installed.
+        """
+        before, now = self._rejections.get(seen.uid), self._now()
+        if (
+            before and abs((now - before.at).total_seconds()) < CREATE_BACKOFF_SECONDS
+        ):  # `abs`: the clock can be set back
+            return None
+        trouble = await self._try_create(plan, seen, children, chores)
+        if trouble:
+            self._rejections[seen.uid] = _Rejection(trouble, now)
+        else:
+            self.forget(seen.uid)
+        return trouble
+
+    async def _try_create(
+        self, plan: Plan, seen: Observed, children: Children, chores: tuple[ChildOperation, ...]
+    ) -> ObjectProblem | None:  # None: not rejected
+        job = JobIdentity(name=seen.name, namespace=seen.namespace, uid=seen.uid)
+        settings = self._settings()
+        if seen.base is not None and seen.base.image:  # all hosts run the same image, also after an operator upgrade
+            settings = replace(settings, trainer_image=seen.base.image)
+        wanted = [chore for chore in chores if isinstance(chore, (CreateBase, CreateSlice))]
+        try:
+            if wanted or seen.base is not None:
+                config = render_config_map(build_run_config(job, plan), settings)
+                if all(hash_data(config) != hash_data(known) for known in children.config_maps):
+                    await self._cluster.apply(config)
+            for chore in wanted:
+                jobset = (
+                    render_base_jobset(job, plan, settings)
+                    if isinstance(chore, CreateBase)
+                    else render_slice_jobset(job, plan, settings, chore.number, chore.avoids)
+                )
+                if departures := check_jobset(jobset):
+                    return ObjectProblem(Reason.REFUSED, "; ".join(departures))
+                with suppress(ConflictError):  # it is there; the next look sees it
+                    await self._cluster.create(jobset)
+        except ForbiddenError as error:
+            return ObjectProblem(Reason.REFUSED, str(error))
+        return None

@@ -1,0 +1,172 @@
+"""Synchronization of the store with the API server: lists at startup and every few minutes, watch events in between.
+
+A watch can silently stall or lose an event. The next list corrects the store, so that no error lasts longer than
+`RELIST_SECONDS`. For each change, a callback wakes the jobs that the object belongs to.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+from trainingjob_operator.core.manifests import get_text
+from trainingjob_operator.core.names import JOB_LABEL, UID_LABEL
+from trainingjob_operator.shell.api import Api
+from trainingjob_operator.shell.interfaces import ClusterUnavailableError, Manifest, MissingKindError
+from trainingjob_operator.shell.kinds import CHILDREN, NODE, POD, TRAINING_JOB, Kind
+from trainingjob_operator.shell.logging_setup import Log
+from trainingjob_operator.shell.store import EventType, Key, Store, key_of, label, trim_manifest
+
+KINDS = (TRAINING_JOB, *CHILDREN, NODE)
+RELIST_SECONDS = 180.0
+RETRY_LIST_SECONDS = 10.0
+"""Retry interval of lists that fail, and of kinds that the API server does not serve."""
+
+MAX_PENDING = 2048
+"""Maximum number of cached objects whose job is not known yet. The least recently changed ones are dropped."""
+
+log = Log("feed")
+
+
+class Reflector:
+    """Updates a store and wakes the jobs that a change affects."""
+
+    def __init__(
+        self,
+        api: Api,
+        store: Store,
+        namespaces: tuple[str, ...],
+        wake: Callable[[str, str], None],
+        on_kinds: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Update a store with the objects of the given namespaces (empty: of all).
+
+        `wake` is called with namespace and name of each affected job, `on_kinds` after each change of `missing`.
+        """
+        self.missing_kinds: frozenset[Kind] = frozenset()
+        """Kinds that the API server did not serve at the last list."""
+        self.synced = asyncio.Event()
+        """Set when every kind was listed once. Before that, an object that the store lacks can exist."""
+        self._api = api
+        self._store = store
+        self._namespaces = namespaces
+        self._wake = wake
+        self._on_kinds = on_kinds
+        self._pending: OrderedDict[tuple[Kind, Key], Manifest] = OrderedDict()
+        self._last_list_at = asyncio.get_running_loop().time()
+        self._requested_wait = 0.0  # longest wait in seconds that the API server requested during the last lists
+
+    @property
+    def seconds_since_list(self) -> float:
+        """Return the seconds since the feed last started a list, a sign of life even if the API server is down."""
+        return asyncio.get_running_loop().time() - self._last_list_at
+
+    async def run(self) -> None:
+        """List all kinds periodically, and retry failed and missing kinds more often. Never returns."""
+        clock = asyncio.get_running_loop().time
+        next_full, kinds_to_retry = clock(), set[Kind]()
+        while True:
+            is_full = clock() >= next_full
+            next_full = clock() + RELIST_SECONDS if is_full else next_full
+            self._requested_wait = 0.0
+            failed = {
+                kind for kind in KINDS if (is_full or kind in kinds_to_retry) and not await self._try_to_list(kind)
+            }
+            kinds_to_retry = failed | self.missing_kinds
+            if not failed:
+                self.synced.set()
+            pause = RETRY_LIST_SECONDS if kinds_to_retry else RELIST_SECONDS
+            await asyncio.sleep(max(min(pause, next_full - clock()), self._requested_wait, 0.0))
+
+    async def list_all(self, kind: Kind) -> None:
+        """List one kind and wake the affected jobs. Raises `ClusterUnavailableError`, `MissingKindError`."""
+        kind_store = self._store[kind]
+        selector = UID_LABEL if kind in CHILDREN else ""
+        for namespace in self._namespaces if kind.is_namespaced and self._namespaces else ("",):
+            found, version = [], 0
+            async for page in self._api.list_pages(kind, namespace, labels=selector):
+                # Trimming each page keeps memory low: a page is much larger than its trimmed objects.
+                found += [slim for item in page.items if self._should_store(kind, slim := trim_manifest(kind, item))]
+                version = version or page.resource_version
+            for changed in kind_store.replace(found, version, namespace):
+                self._wake_jobs(kind, changed)
+                if kind is TRAINING_JOB:
+                    self._store_pending_children(changed)
+
+    def handle_event(self, kind: Kind, event: EventType, manifest: Manifest) -> None:
+        """Apply a watch event to the store."""
+        shelf = self._store[kind]
+        if event == "DELETED":
+            self._pending.pop((kind, key_of(manifest)), None)
+            is_changed = shelf.remove(manifest)
+        else:
+            is_changed = self._should_store(kind, manifest) and shelf.put(manifest)
+        if is_changed:
+            self._wake_jobs(kind, manifest)
+        if kind is TRAINING_JOB:
+            self._store_pending_children(manifest)
+
+    def _should_store(self, kind: Kind, manifest: Manifest) -> bool:
+        """Return whether to store an object. A child needs a known job, since any user can set the UID label.
+
+        The event of a child can precede the event of its job, so a limited number of such objects is kept for later.
+        """
+        if kind not in CHILDREN:
+            return True
+        key, uid = key_of(manifest), label(manifest, UID_LABEL)
+        place = (kind, key)
+        if uid in self._store[TRAINING_JOB].uids(key[0]) or self._store[kind].find(*key):
+            self._pending.pop(place, None)
+            return True
+        self._pending[place] = trim_manifest(kind, manifest)
+        self._pending.move_to_end(place)
+        if len(self._pending) > MAX_PENDING:
+            self._pending.popitem(last=False)
+        return False
+
+    def _store_pending_children(self, job: Manifest) -> None:
+        """Store the pending children of a job that is now known."""
+        namespace, uid = key_of(job)[0], get_text(job, "metadata", "uid")
+        if uid not in self._store[TRAINING_JOB].uids(namespace):
+            return
+        for (kind, key), manifest in tuple(self._pending.items()):
+            if key[0] == namespace and label(manifest, UID_LABEL) == uid:
+                del self._pending[kind, key]
+                if self._store[kind].put(manifest):
+                    self._wake_jobs(kind, manifest)
+
+    async def _try_to_list(self, kind: Kind) -> bool:
+        self._last_list_at = asyncio.get_running_loop().time()
+        try:
+            await self.list_all(kind)
+        except MissingKindError as error:
+            if kind not in self.missing_kinds:
+                log.warning("the API server does not know a kind", kind=kind.name, error=str(error))
+                self._set_missing(self.missing_kinds | {kind})
+            return True
+        except ClusterUnavailableError as error:
+            self._requested_wait = max(self._requested_wait, error.retry_after)
+            log.warning("cannot list", kind=kind.name, error=str(error))
+            return False
+        if kind in self.missing_kinds:
+            log.info("the API server knows a kind now", kind=kind.name)
+            self._set_missing(self.missing_kinds - {kind})
+        return True
+
+    def _set_missing(self, missing: frozenset[Kind]) -> None:
+        self.missing_kinds = missing
+        self._on_kinds()
+
+    def _wake_jobs(self, kind: Kind, manifest: Manifest) -> None:
+        for namespace, name in self._jobs_of(kind, manifest):
+            self._wake(namespace, name)
+
+    def _jobs_of(self, kind: Kind, manifest: Manifest) -> Iterator[Key]:
+        """Yield the jobs of an object. A node belongs to every job with a pod on it."""
+        namespace, name = key_of(manifest)
+        if kind is TRAINING_JOB:
+            yield namespace, name
+        elif kind is NODE:
+            pods = (pod for pod in self._store[POD] if pod["spec"].get("nodeName") == name)
+            yield from {(key_of(pod)[0], label(pod, JOB_LABEL)) for pod in pods}
+        elif job := label(manifest, JOB_LABEL):
+            yield namespace, job

@@ -1,0 +1,379 @@
+"""The commands about a job of a cluster, against an API server that answers as a real one does."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from typer.testing import CliRunner
+
+from tests.support.builders import NAME, NAMESPACE, UID, job_manifest, make_plan, pod_manifest
+from trainingjob_api.status import TrainingJobStatus
+from trainingjob_operator.cli import drill, pod_logs, status, wait
+from trainingjob_operator.cli.entry_point import app
+
+JOBS = f"/apis/trainingjob.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+PLAN = make_plan()
+RUNNING = TrainingJobStatus.model_validate({"phase": "Running", "progress": {"step": 7, "of": 100}})
+ENDED = RUNNING.model_copy(update={"phase": "Succeeded", "completion_time": "2026-11-21T12:00:00Z"})
+
+
+class FakeApi:
+    """A job, its pods and their logs; the job takes the next of `states` each time that it is read."""
+
+    def __init__(self) -> None:
+        self.states = [RUNNING]
+        self.pods = [pod_manifest(PLAN, 0, 0), pod_manifest(PLAN, 0, 1)]
+        self.logs: dict[str, list[str]] = {pod["metadata"]["name"]: ["one", "two"] for pod in self.pods}
+        self.queries: list[dict[str, str]] = []
+        self.patches: list[list[dict[str, Any]]] = []
+        self.refusal: tuple[int, str] | None = None
+        self.spec: dict[str, Any] = {}
+        self.date = ""
+        self.looks: int | None = None
+        """After this many reads and edits of the job the credentials have expired; None: never."""
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.on_response_prepare.append(self.tell_time)
+        app.router.add_get(JOBS + "/{name}", self.job)
+        app.router.add_patch(JOBS + "/{name}", self.edit)
+        app.router.add_get(PODS, self.list_pods)
+        app.router.add_get(PODS + "/{name}/log", self.log)
+        return app
+
+    async def tell_time(self, _: web.Request, response: web.StreamResponse) -> None:
+        if self.date:
+            response.headers["Date"] = self.date
+
+    def refuse(self) -> web.Response | None:
+        if self.looks == 0:
+            return web.json_response({"kind": "Status", "message": "Unauthorized"}, status=401)
+        self.looks = None if self.looks is None else self.looks - 1
+        return None
+
+    async def job(self, request: web.Request) -> web.Response:
+        if refused := self.refuse():
+            return refused
+        if request.match_info["name"] != NAME:
+            return web.json_response({"kind": "Status", "details": {"name": request.match_info["name"]}}, status=404)
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        job = job_manifest(PLAN, state)
+        return web.json_response(job | {"spec": job["spec"] | self.spec})
+
+    async def edit(self, request: web.Request) -> web.Response:
+        if refused := self.refuse():
+            return refused
+        if self.refusal:
+            status, words = self.refusal
+            body = {"kind": "Status", "message": words, "details": {"name": NAME}}
+            return web.json_response(body, status=status)
+        self.patches.append(await request.json())
+        return web.json_response(job_manifest(PLAN, self.states[0]))
+
+    async def list_pods(self, request: web.Request) -> web.Response:
+        assert request.query["labelSelector"] == f"trainingjob.dev/job-uid={UID}"
+        return web.json_response({"items": self.pods, "metadata": {"resourceVersion": "1"}})
+
+    async def log(self, request: web.Request) -> web.Response:
+        self.queries.append(dict(request.query))
+        lines = self.logs.get(request.match_info["name"])
+        if lines is None:
+            words = {"kind": "Status", "message": "container trainer is waiting to start"}
+            return web.json_response(words, status=400)
+        return web.Response(text="".join(f"{line}\n" for line in lines))
+
+
+@pytest.fixture
+async def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeApi]:
+    for module in (pod_logs, status, wait):
+        monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(drill, "DRILL_POLL_SECONDS", 0.01)
+    fake = FakeApi()
+    async with TestServer(fake.app()) as server:
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "here",
+            "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u", "namespace": NAMESPACE}}],
+            "clusters": [{"name": "c", "cluster": {"server": str(server.make_url("/")).rstrip("/")}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+        }
+        (tmp_path / "config").write_text(yaml.safe_dump(config))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+        yield fake
+
+
+async def call(*args: str) -> Any:
+    result = await asyncio.to_thread(CliRunner().invoke, app, list(args), catch_exceptions=False)
+    return SimpleNamespace(code=result.exit_code, out=result.stdout.splitlines(), err=result.stderr)
+
+
+async def test_status_tells_of_a_job(api: FakeApi) -> None:
+    result = await call("status", NAME)
+
+    assert (result.code, result.out) == (0, ["demo  Running", "step 7 of 100 (0 %)"])
+
+
+async def test_status_watches_until_the_job_is_over(api: FakeApi) -> None:
+    api.states = [RUNNING, RUNNING, ENDED]
+
+    result = await call("status", NAME, "--watch")
+
+    assert result.code == 0
+    assert "demo  Succeeded" in result.out[0]
+    assert len(api.states) == 1
+
+
+async def test_logs_stand_behind_their_host(api: FakeApi) -> None:
+    result = await call("logs", NAME, "--tail", "5")
+
+    assert result.out == [
+        "slice 0 host 0 | one",
+        "slice 0 host 0 | two",
+        "slice 0 host 1 | one",
+        "slice 0 host 1 | two",
+    ]
+    assert api.queries == [{"tailLines": "5"}] * 2
+
+
+async def test_logs_of_one_host(api: FakeApi) -> None:
+    result = await call("logs", NAME, "--slice", "0", "--host", "1")
+
+    assert result.out == ["slice 0 host 1 | one", "slice 0 host 1 | two"]
+
+
+async def test_a_host_without_a_log_says_so(api: FakeApi) -> None:
+    api.logs.pop(api.pods[0]["metadata"]["name"])
+
+    result = await call("logs", NAME, "--host", "0")
+
+    assert result.out == ["slice 0 host 0 | no log: container trainer is waiting to start"]
+
+
+async def test_logs_are_followed_until_the_job_is_over(api: FakeApi) -> None:
+    api.states = [RUNNING, RUNNING, ENDED]
+    late = pod_manifest(PLAN, 1, 0)
+    api.logs[late["metadata"]["name"]] = ["late"]
+    api.pods = [api.pods[0], late]
+
+    result = await call("logs", NAME, "--follow")
+
+    assert set(result.out) == {"slice 0 host 0 | one", "slice 0 host 0 | two", "slice 1 host 0 | late"}
+    first, again = [query for query in api.queries if "sinceTime" not in query], api.queries[-1]
+    assert first == [{"follow": "true"}] * 2
+    assert "sinceTime" in again  # a log that ended while its container runs goes on from there
+
+
+FAILED = ENDED.model_copy(update={"phase": "Failed"})
+
+
+@pytest.mark.parametrize(("end", "code"), [(ENDED, 0), (FAILED, 1)], ids=["succeeded", "failed"])
+async def test_wait_ends_with_the_job(end: TrainingJobStatus, code: int, api: FakeApi) -> None:
+    api.states = [RUNNING, RUNNING, end]
+
+    result = await call("wait", NAME)
+
+    assert result.code == code
+    assert [line.partition("  ")[2] for line in result.out] == ["demo  Running", f"demo  {end.phase}"]
+
+
+async def test_wait_gives_up_in_time(api: FakeApi) -> None:
+    result = await call("wait", NAME, "--timeout", "0.05")
+
+    assert result.code == 2
+    assert "demo is not over yet" in result.err
+
+
+ASKED = {"id": "abc", "kind": "hang", "asked": "2026-11-21T12:00:00Z", "slice": 1, "host": 0}
+TRAINS_AGAIN = {"recoverySeconds": 2.5, "lostSteps": 3}
+DRILLS: dict[str, tuple[list[dict[str, Any]], int, list[str]]] = {
+    "the job comes back": (
+        [{"state": "injected"}, {"state": "injected"}, {"state": "recovered", **TRAINS_AGAIN}],
+        0,
+        ["made", "the job trains again", "drills", "back in 2.5 s, 3 steps lost"],
+    ),
+    "the world goes on": (
+        [{"state": "withstood", "message": "why"}],
+        0,
+        ["the world goes on: why", "drills", "why"],
+    ),
+    "it is refused": ([{"state": "refused", "message": "why not"}], 1, ["refused: why not"]),
+}
+
+
+def drilled(state: dict[str, Any]) -> TrainingJobStatus:
+    return TrainingJobStatus.model_validate({"phase": "Running", "drills": [{**ASKED, **state}]})
+
+
+@pytest.mark.parametrize(("states", "code", "words"), DRILLS.values(), ids=DRILLS.keys())
+async def test_a_drill_is_followed_to_its_end(
+    states: list[dict[str, Any]],
+    code: int,
+    words: list[str],
+    api: FakeApi,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(drill.secrets, "token_hex", lambda _: "abc")
+    api.spec = {"elastic": {"drills": "allowed"}}
+    api.states = [RUNNING, RUNNING, RUNNING, *map(drilled, states)]
+
+    result = await call("drill", NAME, "hang")
+
+    assert (result.code, len(result.out)) == (code, len(words)), result.err
+    assert all(word in line for word, line in zip(words, result.out, strict=True)), result.out
+
+
+async def test_a_drill_is_asked_for_at_the_time_of_the_cluster(api: FakeApi) -> None:
+    """The operator does not make a drill that was asked for long ago, and this machine's clock may be wrong."""
+    api.spec = {"elastic": {"drills": "allowed"}}
+    api.states = [RUNNING, ENDED]
+    api.date = "Sat, 21 Nov 2026 12:00:00 GMT"
+
+    await call("drill", NAME, "hang")
+
+    (((request,),),) = (api.patches,)
+    value = request["value"]
+    asked = json.loads(value if isinstance(value, str) else value["trainingjob.dev/drill"])["asked"]
+    assert asked.startswith("2026-11-21T12:00:0")
+
+
+async def test_a_drill_of_a_job_that_ends_meanwhile_says_so(api: FakeApi) -> None:
+    api.spec = {"elastic": {"drills": "allowed"}}
+    api.states = [RUNNING, RUNNING, RUNNING, ENDED]
+
+    result = await call("drill", NAME, "hang")
+
+    assert result.code == 1
+    assert result.err.startswith("Error: the job is Succeeded now, and no world of it made a step after the drill.")
+
+
+def add(field: str, value: object) -> dict[str, object]:
+    return {"op": "add", "path": f"/spec/{field}", "value": value}
+
+
+FIXED = {"slices": {"accelerator": "cpu", "topology": "2x2", "count": 2}}
+EDITS: dict[str, tuple[dict[str, Any], list[str], list[dict[str, object]], str]] = {
+    "the most": (
+        {},
+        ["scale", NAME, "--max", "4"],
+        [add("slices/max", 4)],
+        "demo has 1 to 4 slices now, it had 1 to 2 slices",
+    ),
+    "elastic from fixed": (
+        FIXED,
+        ["scale", NAME, "--min", "1"],
+        [{"op": "remove", "path": "/spec/slices/count"}, add("slices/min", 1), add("slices/max", 2)],
+        "demo has 1 to 2 slices now, it had 2 slices",
+    ),
+    "fixed from elastic": (
+        {},
+        ["scale", NAME, "--count", "1"],
+        [
+            add("slices/count", 1),
+            {"op": "remove", "path": "/spec/slices/min"},
+            {"op": "remove", "path": "/spec/slices/max"},
+        ],
+        "demo has 1 slice now, it had 1 to 2 slices",
+    ),
+    "suspend": ({}, ["suspend", NAME], [add("suspend", True)], "demo saves and gives its pods back"),
+    "resume": ({"suspend": True}, ["resume", NAME], [add("suspend", False)], "demo goes on"),
+}
+
+
+@pytest.mark.parametrize(("spec", "args", "operations", "words"), EDITS.values(), ids=EDITS.keys())
+async def test_an_edit(
+    spec: dict[str, Any], args: list[str], operations: list[dict[str, object]], words: str, api: FakeApi
+) -> None:
+    api.spec = spec
+
+    result = await call(*args)
+
+    assert (result.code, result.out) == (0, [words])
+    assert api.patches == [operations]
+
+
+NOTHING_TO_DO = {
+    "the same bounds": (["scale", NAME, "--min", "1"], "demo has 1 to 2 slices already"),
+    "not suspended": (["resume", NAME], "demo is not suspended"),
+}
+
+
+@pytest.mark.parametrize(("args", "words"), NOTHING_TO_DO.values(), ids=NOTHING_TO_DO.keys())
+async def test_what_is_so_already_is_not_written(args: list[str], words: str, api: FakeApi) -> None:
+    result = await call(*args)
+
+    assert (result.code, result.out, api.patches) == (0, [words], [])
+
+
+REFUSED = {
+    "by the webhook": ((422, "spec.slices.max: 3 is too many."), 1, "spec.slices.max: 3 is too many."),
+    "for somebody else": ((409, "the object has been modified"), 2, "somebody else changed the job"),
+    "it is gone": ((404, "not found"), 2, 'there is no TrainingJob "demo"'),
+}
+
+
+@pytest.mark.parametrize(("refusal", "code", "words"), REFUSED.values(), ids=REFUSED.keys())
+async def test_a_refused_edit_is_told_in_the_server_s_words(
+    refusal: tuple[int, str], code: int, words: str, api: FakeApi
+) -> None:
+    api.refusal = refusal
+
+    result = await call("scale", NAME, "--max", "3")
+
+    assert result.code == code
+    assert result.err.startswith(f"Error: {words}")
+
+
+@pytest.mark.parametrize("args", [["scale", NAME], ["scale", NAME, "--count", "2", "--max", "3"]])
+async def test_bounds_that_say_nothing_or_too_much(args: list[str]) -> None:
+    assert (await call(*args)).code == 2
+
+
+UNREACHABLE = {
+    "no such job": (["status", "other"], 'there is no TrainingJob "other" in namespace research.'),
+    "no operator": (["status", NAME, "-n", "bare"], "this cluster does not know TrainingJobs: install the operator"),
+    "no such host": (["logs", NAME, "--slice", "7"], 'TrainingJob "demo" has no such host now'),
+    "no such kubeconfig": (["status", NAME, "--kubeconfig", "/nowhere"], "there is no kubeconfig at /nowhere."),
+}
+
+
+@pytest.mark.parametrize(("args", "want"), UNREACHABLE.values(), ids=UNREACHABLE.keys())
+async def test_what_cannot_be_found_is_said_in_words(args: list[str], want: str, api: FakeApi) -> None:
+    result = await call(*args)
+
+    assert result.code == 2, "1 is for a job that failed"
+    assert result.err.startswith(f"Error: {want}")
+
+
+EXPIRED = {
+    "wait": ["wait", NAME],
+    "watch": ["status", NAME, "--watch"],
+    "follow": ["logs", NAME, "-f"],
+    "edit": ["suspend", NAME],
+}
+
+
+@pytest.mark.parametrize("args", EXPIRED.values(), ids=EXPIRED.keys())
+async def test_credentials_that_expire_are_no_answer_about_the_job(args: list[str], api: FakeApi) -> None:
+    api.looks = 1
+
+    result = await call(*args)
+
+    assert result.code == 2, "1 is for a job that failed"
+    assert result.err.startswith("Error: the cluster cannot be asked: ")
+    assert result.err.endswith("401 Unauthorized (the credentials may have expired)\n")
+
+
+async def test_a_context_that_is_not_there_is_no_answer(api: FakeApi) -> None:
+    result = await call("status", NAME, "--context", "mars")
+
+    assert result.code == 2
+    assert result.err.startswith("Error: the cluster cannot be asked: no usable kubeconfig")

@@ -1,0 +1,235 @@
+"""What is created, repaired and cleared away beside the decision."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from tests.support.builders import child_job_manifest, jobset_manifest, make_plan, pod_manifest
+from tests.support.scenes import Scene, drop_pod, fail, lose_node, set_pod, trained
+from trainingjob_api.protocol import FailureReason, Phase
+from trainingjob_operator.core.decide.child_maintenance import (
+    ChildOperation,
+    CreateBase,
+    CreateSlice,
+    DeleteJob,
+    DeleteJobSet,
+    DeletePod,
+)
+from trainingjob_operator.core.times import format_time
+
+
+def name(chore: ChildOperation) -> tuple[object, ...]:
+    """Return a chore without its manifests."""
+    match chore:
+        case CreateSlice(number):
+            return "create slice", number
+        case DeleteJobSet(jobset):
+            return "delete jobset", jobset.slices.start
+        case DeleteJob(job):
+            return "delete job", job.slice
+        case DeletePod(pod, force):
+            return "force" if force else "delete pod", pod.slice, pod.host
+        case CreateBase():
+            return ("create base",)
+
+
+def with_jobs(scene: Scene, *failed: int) -> Scene:
+    scene.jobs = [child_job_manifest(scene.plan, number, failed=count) for number, count in enumerate(failed)]
+    return scene
+
+
+def aged(scene: Scene, seconds: float) -> Scene:
+    """Let the Job of slice 1 have been made so long ago."""
+    scene.jobs[1]["metadata"]["creationTimestamp"] = format_time(scene.now - timedelta(seconds=seconds))
+    return scene
+
+
+def without_host(scene: Scene) -> Scene:
+    """Let a host of slice 1 be gone, and the end of its world be written."""
+    drop_pod(scene, 1, 1).step()
+    return scene
+
+
+def stuck(scene: Scene, slice_number: int, *hosts: int) -> Scene:
+    """Let a slice's nodes be gone, and its pods hang in Terminating past their time, with replacements that wait."""
+    for host in hosts:
+        lose_node(scene, slice_number, host)
+        scene.delete_pod(slice_number, host, seconds_left=-3.0)
+        twin = pod_manifest(scene.plan, slice_number, host, uid=f"twin-{host}", phase="Pending")
+        twin["spec"] = {}
+        scene.more_pods.append(twin)
+    return scene
+
+
+def suspend(scene: Scene) -> Scene:
+    scene.plan = make_plan(suspend=True)
+    return scene
+
+
+def evict(scene: Scene) -> Scene:
+    scene.jobsets[0] = jobset_manifest(scene.plan, 0, suspend=True)
+    return scene
+
+
+def pending(scene: Scene, slice_number: int) -> Scene:
+    for host in range(2):
+        set_pod(scene, slice_number, host, phase="Pending", containerStatuses=[])
+    return scene
+
+
+def foreign(scene: Scene) -> Scene:
+    scene.jobsets = {number: jobset_manifest(scene.plan, number, owner="another") for number in (0, 1)}
+    return scene
+
+
+def failed_jobset(scene: Scene) -> Scene:
+    scene.jobsets[1]["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
+    return scene
+
+
+def deleting(scene: Scene) -> Scene:
+    for jobset in scene.jobsets.values():
+        jobset["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
+    return scene
+
+
+def with_slices(scene: Scene, fewest: int, most: int) -> Scene:
+    """Let `spec.slices` be edited; the JobSets stay what they are."""
+    scene.plan = make_plan(fewest, most)
+    return scene
+
+
+CASES: dict[str, tuple[Callable[[], Scene], list[tuple[object, ...]]]] = {
+    "nothing is there": (Scene, [("create base",)]),
+    "the base is not placed": (lambda: drop_pod(Scene().place(0), 0, 1), []),
+    "the base is placed": (lambda: Scene().place(0), [("create slice", 1)]),
+    "all is there": (lambda: Scene().place(0, 1), []),
+    "the base waits for quota": (lambda: evict(Scene().place(0)), []),
+    "the base is evicted": (lambda: evict(Scene().place(0, 1)), [("delete jobset", 1)]),
+    "a fixed number of slices": (lambda: Scene(plan=make_plan(2, 2)).place(0, 1), []),
+    "fewer slices are wanted": (lambda: with_slices(Scene().place(0, 1), 1, 1), [("delete jobset", 1)]),
+    "fewer slices are wanted, and the world has yet to leave": (lambda: with_slices(trained(), 1, 1), []),
+    "more slices are wanted": (lambda: with_slices(Scene().place(0, 1), 1, 3), [("create slice", 2)]),
+    "a larger minimum is wanted: the base stays as it is": (lambda: with_slices(Scene().place(0, 1), 2, 2), []),
+    "a smaller minimum is wanted: the base stays as it is": (
+        lambda: with_slices(Scene(plan=make_plan(2, 2)).place(0, 1), 1, 1),
+        [],
+    ),
+    "JobSets of another owner": (lambda: foreign(Scene().place(0, 1)), []),
+    "an elastic JobSet has failed": (lambda: failed_jobset(Scene().place(0, 1)), [("delete jobset", 1)]),
+    "JobSets on their way out": (lambda: deleting(failed_jobset(Scene().place(0, 1))), []),
+    "a failed pod": (
+        lambda: set_pod(with_jobs(trained(), 0, 1), 1, 1, phase="Failed"),
+        [("delete pod", 1, 1)],
+    ),
+    "pods on a dead node, not yet overdue": (
+        lambda: lose_node(with_jobs(trained(), 0, 0), 1, 0).delete_pod(1, 0),
+        [],
+    ),
+    "one pod on a dead node": (
+        lambda: stuck(with_jobs(trained(), 0, 1), 1, 0),
+        [("force", 1, 0)],
+    ),
+    "all pods of a slice on dead nodes": (
+        lambda: stuck(with_jobs(trained(), 0, 2), 1, 0, 1),
+        [("force", 1, 0), ("force", 1, 1), ("delete job", 1)],
+    ),
+    "a Job that has lost all its pods and waits": (
+        lambda: drop_pod(drop_pod(with_jobs(trained(), 0, 4), 1, 0), 1, 1),
+        [("delete job", 1)],
+    ),
+    "a Job that was made a moment ago": (
+        lambda: drop_pod(drop_pod(with_jobs(trained(), 0, 0), 1, 0), 1, 1),
+        [],
+    ),
+    "all pods of a Job that was made a moment ago have failed": (
+        lambda: aged(drop_pod(drop_pod(with_jobs(trained(), 0, 4), 1, 0), 1, 1), 9.0),
+        [],
+    ),
+    "the same when it is old enough to be made anew": (
+        lambda: aged(drop_pod(drop_pod(with_jobs(trained(), 0, 4), 1, 0), 1, 1), 10.0),
+        [("delete job", 1)],
+    ),
+    "the same by a clock that is behind the API server's": (
+        lambda: aged(drop_pod(drop_pod(with_jobs(trained(), 0, 4), 1, 0), 1, 1), -3600.0),
+        [("delete job", 1)],
+    ),
+    "a host that its Job holds back for ten seconds": (lambda: drop_pod(with_jobs(trained(), 0, 1), 1, 1), []),
+    "a host that its Job holds back for longer, of a slice that training does without": (
+        lambda: drop_pod(with_jobs(trained(), 0, 2), 1, 1),
+        [("delete job", 1)],
+    ),
+    "the same where its pod is there, but about to go": (
+        lambda: with_jobs(Scene().form(0).place(1), 0, 2).delete_pod(1, 1, seconds_left=20.0),
+        [("delete job", 1)],
+    ),
+    "the same while the pod saves in its world": (
+        lambda: with_jobs(trained(), 0, 5).delete_pod(1, 1, seconds_left=20.0),
+        [],
+    ),
+    "the same where its pod has come": (
+        lambda: set_pod(with_jobs(trained(), 0, 2), 1, 1, phase="Pending", containerStatuses=[]),
+        [],
+    ),
+    "training waits for the slice, whose other host may hold the newest step": (
+        lambda: without_host(with_jobs(trained(plan=make_plan(2, 2)), 0, 3)),
+        [],
+    ),
+    "training waits for the slice, and would for more than a minute": (
+        lambda: without_host(with_jobs(trained(plan=make_plan(2, 2)), 0, 4)),
+        [("delete job", 1)],
+    ),
+    "a Job that has lost thousands of pods": (
+        lambda: drop_pod(with_jobs(trained(), 0, 5000), 1, 1),
+        [("delete job", 1)],
+    ),
+    "a slice that is not wanted any more": (
+        lambda: with_slices(drop_pod(with_jobs(trained(), 0, 5), 1, 1), 1, 1),
+        [("delete jobset", 1)],
+    ),
+    "suspended while training": (lambda: suspend(trained()), []),
+    "suspended and saved": (
+        lambda: suspend(trained().hear_slice(0, 1, phase=Phase.LEFT)),
+        [("delete jobset", 0), ("delete jobset", 1)],
+    ),
+    "suspended and on the way out": (
+        lambda: deleting(suspend(trained().hear_slice(0, 1, phase=Phase.LEFT))),
+        [],
+    ),
+    "failed for good: what never ran is cleared away": (
+        lambda: pending(fail(trained(), 0, 0, reason=FailureReason.DATA, fatal=True), 1),
+        [("delete jobset", 1)],
+    ),
+    "succeeded: what ran stays for its logs": (lambda: trained().hear_slice(0, 1, phase=Phase.DONE), []),
+}
+
+
+@pytest.mark.parametrize(("scene", "want"), CASES.values(), ids=CASES.keys())
+def test_chores(scene: Callable[[], Scene], want: list[tuple[object, ...]]) -> None:
+    assert [name(chore) for chore in scene().chores()] == want
+
+
+def test_a_job_that_expires_takes_its_children_along() -> None:
+    scene = Scene(plan=make_plan(ttlSecondsAfterFinished=0)).form(0, 1).hear_slice(0, 1, phase=Phase.DONE)
+    scene.step()
+    scene.step(10.0)
+
+    assert scene.chores() == ()
+
+
+def test_a_new_job_is_not_taken_for_the_lost_one() -> None:
+    scene = stuck(with_jobs(trained(), 0, 0), 1, 0, 1)
+    scene.jobs[1]["metadata"]["uid"] = "made-anew"
+
+    assert [name(chore) for chore in scene.chores()] == [("force", 1, 0), ("force", 1, 1)]
+
+
+def test_objects_without_a_place_are_nobodys() -> None:
+    scene = Scene().place(0, 1)
+    scene.jobs = [{"metadata": {"uid": "x", "labels": {"trainingjob.dev/slice-offset": "one"}}}]
+    scene.more_pods = [{"metadata": {"name": "stranger", "uid": "y"}}]
+
+    assert scene.see().jobs == ()
+    assert len(scene.see().pods) == 4
+    assert scene.chores() == ()

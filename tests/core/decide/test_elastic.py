@@ -1,0 +1,216 @@
+"""Worlds that change because slices come, go, or are wanted no longer."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.builders import make_plan
+from tests.support.scenes import Scene, claim, drop_pod, edited, fail, kind, lose_node, shrunk, trained
+from trainingjob_api.protocol import Phase
+from trainingjob_operator.core.decide.decisions import Claim, DrainWorld, EndWorld, Succeed, Wait
+from trainingjob_operator.core.reasons import Reason
+
+GROWTH: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
+    "a slice is back": (shrunk, (DrainWorld, Reason.GROWING)),
+    "a slice is back too soon": (lambda: shrunk(announced=59.0), (Wait, Reason.TRAINING)),
+    "a slice is back without standbys": (
+        lambda: shrunk().hear(1, 1, standby=False),
+        (Wait, Reason.TRAINING),
+    ),
+    "a slice is back, the survivors have no standby": (
+        lambda: shrunk().hear(0, 1, standby=False),
+        (Wait, Reason.TRAINING),
+    ),
+    "a slice is back before the world made a step": (
+        lambda: shrunk().train(step=10, restored=10),
+        (Wait, Reason.TRAINING),
+    ),
+    "half a slice is back": (lambda: drop_pod(shrunk(), 1, 0), (Wait, Reason.TRAINING)),
+    "a slice is back on a node that is not ready": (
+        lambda: lose_node(shrunk(), 1, 0),
+        (Wait, Reason.TRAINING),
+    ),
+    "left for growth": (
+        lambda: shrunk().hear_slice(0, phase=Phase.LEFT),
+        (Claim, (0, 1), Reason.RESIZED, False),
+    ),
+}
+
+
+@pytest.mark.parametrize(("scene", "want"), GROWTH.values(), ids=GROWTH.keys())
+def test_growth(scene: Callable[[], Scene], want: tuple[object, ...]) -> None:
+    assert kind(scene().decide()) == want
+
+
+def test_growth_says_which_slice_is_back() -> None:
+    assert shrunk().decide() == DrainWorld(Reason.GROWING, "slice 1 is back")
+    assert claim(shrunk().hear_slice(0, phase=Phase.LEFT)).why == "slice 1 is back"
+
+
+def test_a_world_knows_what_was_saved_before_it() -> None:
+    """So it never starts from scratch when the folder is empty, whoever tells its hosts of it."""
+    fresh = Scene().place(0, 1).hear_slice(0, 1, phase=Phase.IDLE, still=1000.0)
+    assert claim(fresh).world.committed == 0
+
+    crashed = fail(trained().train(step=25, committed=20), 0, 0)
+    formed = claim(crashed).world
+    crashed.step()
+
+    known = crashed.see().world
+    assert known
+    assert (formed.committed, known.committed) == (20, 20)
+
+
+def test_several_slices_come_back_at_once() -> None:
+    scene = Scene(plan=make_plan(1, 4)).form(0).place(1, 2, 3).hear_slice(1, 2, 3)
+
+    assert scene.decide() == DrainWorld(Reason.GROWING, "slices 1, 2, 3 are back")
+
+
+def test_a_world_keeps_its_slices_where_sizes_have_gaps() -> None:
+    """Slices 1 and 2 train; slice 0 comes back, but three is no size: there is nothing to change."""
+    scene = Scene(plan=make_plan(1, 4, allowed=(1, 2, 4)))
+    scene.form(1, 2).place(0).hear_slice(0)
+
+    assert kind(scene.decide()) == (Wait, Reason.TRAINING)
+
+
+OTHER_SAVES = {"uri": "/shared/runs/demo", "save": {"everySteps": 777}}
+
+
+MORE_STEPS = {"steps": 200, "globalBatchSize": 16, "sequenceLength": 32}
+
+
+def ended_by_itself(scene: Scene, slice_number: int, host: int) -> Scene:
+    scene.pod(slice_number, host)["status"]["phase"] = "Succeeded"
+    return scene
+
+
+EDITS: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
+    "other saves": (
+        lambda: edited(trained(), checkpoint=OTHER_SAVES),
+        (DrainWorld, Reason.EDITED),
+    ),
+    "fewer slices": (lambda: edited(trained(), 1, 1), (DrainWorld, Reason.EDITED)),
+    "what no world carries": (lambda: edited(trained(), elastic={"growCooldown": "5m"}), (Wait, Reason.TRAINING)),
+    "left for the edit": (
+        lambda: edited(trained(), checkpoint=OTHER_SAVES).hear_slice(0, 1, phase=Phase.LEFT),
+        (Claim, (0, 1), Reason.EDITED, False),
+    ),
+    "more steps, when all of the former are trained": (
+        lambda: edited(trained(), training=MORE_STEPS).hear_slice(0, 1, phase=Phase.DONE),
+        (Claim, (0, 1), Reason.EDITED, False),
+    ),
+    "more steps, when a host has ended by itself": (
+        lambda: ended_by_itself(edited(trained(), training=MORE_STEPS).hear_slice(0, 1, phase=Phase.DONE), 1, 0),
+        (Succeed,),
+    ),
+    "other saves, when all steps are trained": (
+        lambda: edited(trained(), checkpoint=OTHER_SAVES).hear_slice(0, 1, phase=Phase.DONE),
+        (Succeed,),
+    ),
+}
+
+
+@pytest.mark.parametrize(("scene", "want"), EDITS.values(), ids=EDITS.keys())
+def test_an_edit(scene: Callable[[], Scene], want: tuple[object, ...]) -> None:
+    assert kind(scene().decide()) == want
+
+
+def test_an_edit_says_what_was_changed() -> None:
+    assert "777" in claim(edited(trained(), checkpoint=OTHER_SAVES).hear_slice(0, 1, phase=Phase.LEFT)).why
+
+
+def suspended(scene: Scene) -> Scene:
+    scene.plan = make_plan(suspend=True)
+    return scene
+
+
+SUSPENSION: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
+    "a training world": (lambda: suspended(trained()), (DrainWorld, Reason.SUSPENDING)),
+    "a step that takes long": (
+        lambda: suspended(trained().hear_slice(0, 1, still=29.0)),
+        (DrainWorld, Reason.SUSPENDING),
+    ),
+    "a world that hangs": (
+        lambda: suspended(trained().hear_slice(0, 1, still=31.0)),
+        (EndWorld, Reason.SUSPENDED),
+    ),
+    "an evaluation, or a save, that takes eight minutes": (
+        lambda: suspended(trained().hear_slice(0, 1, still=480.0, phase=Phase.EVALUATING)),
+        (DrainWorld, Reason.SUSPENDING),
+    ),
+    "a host is cut off from the operator meanwhile": (
+        lambda: suspended(trained().hear_slice(0, 1, still=15.0, phase=Phase.EVALUATING).hear(0, 1, age=7.0)),
+        (DrainWorld, Reason.SUSPENDING),
+    ),
+    "a save that does not end": (
+        lambda: suspended(trained(announced=2000.0, listening=2000.0)).hear_slice(
+            0, 1, still=1501.0, phase=Phase.SAVING
+        ),
+        (EndWorld, Reason.SUSPENDED),
+    ),
+    "no host is heard of": (
+        lambda: suspended(trained()).silence(0, age=299.0).silence(1, age=299.0),
+        (DrainWorld, Reason.SUSPENDING),
+    ),
+    "no host is heard of for long": (
+        lambda: suspended(trained()).silence(0, age=301.0).silence(1, age=301.0),
+        (EndWorld, Reason.SUSPENDED),
+    ),
+    "some have left": (lambda: suspended(trained().hear(0, 0, phase=Phase.LEFT)), (DrainWorld, Reason.LEAVING)),
+    "all have left": (
+        lambda: suspended(trained().hear_slice(0, 1, phase=Phase.LEFT)),
+        (EndWorld, Reason.SUSPENDED),
+    ),
+    "a failure meanwhile": (lambda: suspended(fail(trained(), 0, 0)), (EndWorld, Reason.SUSPENDED)),
+    "all steps are done meanwhile": (lambda: suspended(trained().hear_slice(0, 1, phase=Phase.DONE)), (Succeed,)),
+}
+
+
+@pytest.mark.parametrize(("scene", "want"), SUSPENSION.values(), ids=SUSPENSION.keys())
+def test_suspension(scene: Callable[[], Scene], want: tuple[object, ...]) -> None:
+    assert kind(scene().decide()) == want
+
+
+def test_a_suspension_is_no_restart_and_training_goes_on_after_it() -> None:
+    scene = suspended(trained().hear_slice(0, 1, phase=Phase.LEFT))
+    scene.step()
+    assert scene.status.restarts.total == 0
+    assert kind(scene.step()) == (Wait, Reason.SUSPENDED)
+
+    scene.plan = make_plan()
+    assert claim(scene.hear_slice(0, 1, phase=Phase.IDLE)).world.generation == 2
+
+
+def test_below_the_minimum_the_job_waits_and_goes_on_when_slices_are_back() -> None:
+    scene = Scene(plan=make_plan(2, 2)).form(0, 1).silence(1).hear_slice(0, still=6.0)
+    assert kind(scene.step()) == (EndWorld, Reason.WAITING_FOR_SLICES)
+    scene.hear_slice(0, phase=Phase.IDLE, still=0.2)
+    assert kind(scene.step(1.0)) == (Wait, Reason.WAITING_FOR_SLICES)
+    scene.hear_slice(1, phase=Phase.IDLE)
+
+    world = claim(scene).world
+
+    assert (world.generation, world.slices) == (2, (0, 1))
+    assert scene.status.restarts.total == 1
+
+
+def test_the_next_world_keeps_the_slices_of_the_one_before() -> None:
+    """Slices 1 and 2 train and slice 0 is ready too, but three is no size: a crash is no reason to move."""
+    scene = Scene(plan=make_plan(1, 4, allowed=(1, 2, 4)))
+    fail(scene.form(1, 2).place(0).hear_slice(0), 2, 1)
+
+    assert claim(scene).world.slices == (1, 2)
+
+
+def test_a_suspension_of_a_world_that_hangs_is_no_restart_and_says_what_it_costs() -> None:
+    scene = suspended(trained().hear_slice(0, 1, still=31.0, committed=8))
+    words = "suspended without a save: no host has made progress for 31 s. 2 steps since step 8 are lost"
+
+    assert [(one.reason, one.message) for one in scene.happenings()] == [(Reason.SUSPENDED, words)]
+    scene.step()
+
+    assert scene.status.restarts.total == 0
+    assert scene.status.attempts[-1].cause
+    assert scene.status.attempts[-1].cause.message == words

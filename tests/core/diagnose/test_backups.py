@@ -1,0 +1,204 @@
+"""The second store of checkpoints: what is copied is told, what fails is told, and nothing waits for it."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.builders import make_plan
+from tests.support.scenes import Scene, claim, drop_pod, fail, kind, trained
+from trainingjob_api.protocol import FailedSave, Phase
+from trainingjob_api.status import BackupStatus, FailingSaves
+from trainingjob_api.world import Span
+from trainingjob_operator.core.decide.decisions import DrainWorld, Wait
+from trainingjob_operator.core.reasons import Reason
+from trainingjob_operator.core.report.status_writes import should_write
+from trainingjob_operator.core.times import format_time
+
+FULL = FailedSave(step=40, message="host 1 of slice 0: No space left on device")
+SAVES = FailedSave(step=44, message="host 0 of slice 0: Stale file handle")
+BACKUP = {"uri": "/shared/runs/demo", "backup": {"uri": "/shared/copies/demo"}}
+WORDS = (
+    "no step can be copied to /shared/copies/demo: host 1 of slice 0: No space left on device; the newest copy is of "
+    "step 20. Training and saves go on, and the next copy that is due tries again"
+)
+
+
+def copying(**changes: Any) -> Scene:
+    """Return a job that saves and copies."""
+    return trained(plan=make_plan(checkpoint=BACKUP)).train(step=45, committed=40, **changes)
+
+
+def told(scene: Scene) -> list[tuple[str, str, bool]]:
+    return [(one.reason, one.message, one.is_warning) for one in scene.happenings()]
+
+
+def condition(scene: Scene, kind: str) -> tuple[str, str, str]:
+    found = next(one for one in scene.status.conditions if one.type == kind)
+    return found.status, found.reason, found.message
+
+
+def test_the_newest_copy_is_told_and_stays_through_the_next_world() -> None:
+    scene = copying()
+    scene.step()
+    assert scene.status.backup is None
+
+    before, copied_at = scene.status, format_time(scene.train(step=46, committed=40, copied=40).now)
+    scene.step()
+    assert scene.status.backup == BackupStatus(step=40, time=copied_at)
+    assert should_write(before, scene.status, scene.now)
+
+    scene.step(60.0)
+    fail(scene, 0, 0).step()
+    scene.train(step=45, restored=40, committed=None, copied=None, failure=None).step()
+    assert scene.status.backup == BackupStatus(step=40, time=copied_at)
+
+
+def test_copies_that_fail_are_told_once_and_training_goes_on() -> None:
+    scene = copying(copied=20)
+    scene.step()
+    before = scene.status
+
+    scene.train(step=46, committed=40, copied=20, failed_copy=FULL)
+    begun = format_time(scene.now)
+    assert told(scene) == [("BackupFailing", WORDS, True)]
+    assert kind(scene.step()) == (Wait, Reason.TRAINING)
+
+    assert told(scene) == []
+    assert scene.status.failing_copies == FailingSaves(since=begun, step=40, message=FULL.message)
+    assert (scene.status.phase, scene.status.display.reason) == ("Degraded", "BackupFailing")
+    assert condition(scene, "Degraded") == ("True", "BackupFailing", WORDS)
+    assert should_write(before, scene.status, scene.now)
+
+
+def test_that_another_copy_fails_is_no_reason_to_write() -> None:
+    scene = copying(failed_copy=FULL)
+    scene.step()
+    before = scene.status
+
+    scene.train(step=45, failed_copy=FULL.model_copy(update={"step": 44})).step(9.0)
+
+    assert scene.status.failing_copies
+    assert scene.status.failing_copies.step == 44
+    assert not should_write(before, scene.status, scene.now)
+
+
+def test_copies_may_fail_for_as_long_as_they_like() -> None:
+    scene = copying(failed_copy=FULL)
+    scene.step()
+
+    scene.train(step=46, committed=46, failed_copy=FULL).step(1e5)
+
+    assert kind(scene.decide()) == (Wait, Reason.TRAINING)
+    assert "there is no copy yet" in condition(scene, "Degraded")[2]
+
+
+def test_a_copy_that_succeeds_ends_it() -> None:
+    scene = copying(failed_copy=FULL)
+    scene.step()
+
+    scene.train(step=60, committed=60, copied=60, failed_copy=None).step(60.0)
+
+    assert scene.status.failing_copies is None
+    assert (scene.status.phase, condition(scene, "Degraded")[:2]) == ("Running", ("False", "AllSlices"))
+
+
+def test_saves_that_fail_are_the_worse_of_the_two() -> None:
+    scene = copying(failed_copy=FULL, failed_save=SAVES)
+
+    assert [reason for reason, _, _ in told(scene)] == ["CheckpointFailing", "BackupFailing"]
+    scene.step()
+
+    status, reason, message = condition(scene, "Degraded")
+    assert (status, reason) == ("True", "CheckpointFailing")
+    assert "Stale file handle" in message
+    assert "No space left on device" in message
+
+
+def test_an_edit_does_not_wait_for_the_backup() -> None:
+    scene = copying(failed_copy=FULL)
+    scene.step()
+    scene.plan = make_plan(checkpoint={**BACKUP, "save": {"everySteps": 777}})
+
+    assert kind(scene.decide()) == (DrainWorld, Reason.EDITED)
+
+
+def test_a_job_that_copies_its_last_step_does_not_hang() -> None:
+    scene = copying()
+    scene.announced = scene.listening = 5000.0
+    steps = scene.plan.spec.training.steps
+
+    scene.train(step=steps, committed=steps, phase=Phase.SAVING, still=3000.0)
+
+    assert kind(scene.decide()) == (Wait, Reason.TRAINING)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "committed"),
+    [({"uri": "/shared/runs/demo"}, 100), (BACKUP, 40)],
+    ids=["nothing is copied", "the last step is not saved"],
+)
+def test_any_other_world_that_stands_still_while_it_saves_does(checkpoint: dict[str, Any], committed: int) -> None:
+    scene = trained(plan=make_plan(checkpoint=checkpoint), announced=5000.0, listening=5000.0)
+    steps = scene.plan.spec.training.steps
+
+    scene.train(step=steps, committed=min(committed, steps), phase=Phase.SAVING, still=3000.0)
+
+    hung = claim(scene).end
+    assert hung
+    assert hung.cause.reason == Reason.HUNG_HOST
+
+
+def restored() -> Scene:
+    """Return a job whose second world went on from a copy, older than what the first one had saved."""
+    scene = copying(copied=20)
+    scene.step()
+    fail(scene, 0, 0).step()
+    return scene.train(step=21, restored=20, tier="backup", committed=None, copied=None, failure=None)
+
+
+def test_what_a_world_went_on_from_is_told() -> None:
+    scene = restored()
+
+    assert told(scene) == [
+        (
+            "RestoredFromBackup",
+            "went on from step 20 in /shared/copies/demo: /shared/runs/demo has no step as new that is whole",
+            True,
+        )
+    ]
+    scene.step()
+    assert told(scene) == []
+    assert (scene.status.attempts[-1].first_step, scene.status.attempts[-1].tier) == (20, "backup")
+    assert scene.status.lineage == (
+        Span(generation=1, first=1, last=20),
+        Span(generation=2, first=21, tier="backup"),
+    )
+
+
+def test_what_is_on_the_first_store_is_no_news() -> None:
+    scene = copying(copied=20)
+    scene.step()
+    fail(scene, 0, 0).step()
+
+    scene.train(step=41, restored=40, committed=None, copied=None, failure=None)
+
+    assert told(scene) == []
+
+
+def test_a_copy_that_was_restored_is_what_is_left_on_storage() -> None:
+    scene = restored()
+    scene.step()
+
+    assert scene.status.checkpoint
+    assert scene.status.checkpoint.step == 20
+    drop_pod(scene, 1, 0)
+    assert claim(scene).world.committed == 20
+
+
+def test_a_copy_that_was_restored_is_known_to_be_there() -> None:
+    scene = copying()
+    fail(scene, 0, 0).step()
+    scene.train(step=13, restored=12, tier="backup", committed=None, failure=None).step()
+
+    assert scene.status.backup
+    assert scene.status.backup.step == 12

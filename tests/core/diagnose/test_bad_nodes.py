@@ -1,0 +1,282 @@
+"""Which nodes worlds are said to have ended for, and what is done about one that did it again."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from tests.support.builders import make_plan, pod_manifest
+from tests.support.scenes import Scene, claim, drop_pod, fail, kind, lose_node, trained
+from trainingjob_api.protocol import Diagnostics, FailureReason, Phase, ProcessState
+from trainingjob_operator.core.decide.child_maintenance import CreateSlice, DeleteJobSet
+from trainingjob_operator.core.decide.decisions import Claim, DrainWorld
+from trainingjob_operator.core.diagnose.bad_nodes import FAULT_LIFETIME, MAX_NODES, SEARCH_SECONDS
+from trainingjob_operator.core.names import AVOIDED_NODES_ANNOTATION
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.reasons import Reason
+from trainingjob_operator.core.times import format_time
+
+
+def crash(scene: Scene, slice_number: int, host: int) -> Scene:
+    """Let a host fail, in other words each time, and a new world save a step."""
+    assert scene.status.world
+    words = f"ValueError: number {scene.status.world.generation}"
+    fail(scene, slice_number, host, message=words)
+    scene.step(1.0)
+    scene.hear_slice(*scene.see().world.slices, failure=None)  # type: ignore[union-attr]
+    scene.train(step=11, restored=10, committed=11, failure=None).step()
+    return scene
+
+
+def known(scene: Scene) -> list[tuple[str, int]]:
+    return [(one.node, one.faults) for one in scene.status.nodes]
+
+
+def alike(scene: Scene) -> Scene:
+    """Let all pods lie on one node."""
+    for pod in scene.pods.values():
+        pod["spec"]["nodeName"] = "node-0-0"
+    return scene
+
+
+def hung(scene: Scene, *behind: int) -> Scene:
+    """Let all hosts stand still, and one of them tell that it has not come as far as the others."""
+    for slice_number, host in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        entered = 11 if (slice_number, host) == behind else 12
+        clue = Diagnostics(state=ProcessState.SLEEPING, cores=0.0, entered=entered, newest=f"step {entered}")
+        scene.hear(slice_number, host, still=100.0, evidence=clue)
+    return scene
+
+
+ENDS: dict[str, tuple[Callable[[], Scene], list[tuple[str, int]]]] = {
+    "a crash": (lambda: fail(trained(), 1, 1), [("node-1-1", 1)]),
+    "a node that is not ready": (lambda: lose_node(trained().silence(1), 1, 0), [("node-1-0", 1)]),
+    "a host that hangs": (lambda: hung(trained(), 1, 1), [("node-1-1", 1)]),
+    "a host that hangs on the only node": (lambda: hung(alike(trained()), 1, 1), []),
+    "a hang of nobody knows whom": (lambda: hung(trained()), []),
+    "crashes on two nodes": (lambda: fail(fail(trained(), 1, 1), 0, 1), []),
+    "a slice that falls silent": (lambda: trained().silence(1).hear_slice(0, still=6.0), []),
+    "a pod that was deleted": (lambda: drop_pod(trained(), 1, 1), []),
+    "bad data": (lambda: fail(trained(), 1, 1, reason=FailureReason.DATA), []),
+    "an error that follows from another": (
+        lambda: fail(trained(), 1, 1, reason=FailureReason.PEER, still=6.0),
+        [],
+    ),
+    "a world that left": (lambda: trained().hear_slice(0, 1, phase=Phase.LEFT), []),
+    "a job that has one node only": (lambda: fail(alike(trained()), 1, 1), []),
+}
+
+
+@pytest.mark.parametrize(("scene", "want"), ENDS.values(), ids=ENDS.keys())
+def test_what_is_held_against_a_node(scene: Callable[[], Scene], want: list[tuple[str, int]]) -> None:
+    at = scene()
+    at.step()
+
+    assert known(at) == want
+
+
+def bad(plan: Plan | None = None, slice_number: int = 1) -> Scene:
+    """Return a job of which two worlds ended for host 1 of a slice, and the next one trains."""
+    scene = Scene(plan=plan or make_plan()).form(0, 1)
+    return crash(crash(scene, slice_number, 1), slice_number, 1)
+
+
+def test_the_second_time_the_world_goes_on_without_the_slice() -> None:
+    scene = crash(trained(), 1, 1)
+    assert scene.status.world
+    assert scene.status.world.slices == (0, 1)
+    fail(scene, 1, 1, message="other")
+    told = [(one.is_warning, one.message) for one in scene.happenings() if one.reason == Reason.BAD_NODE]
+
+    assert claim(scene).world.slices == (0,)
+    words = "node node-1-1 alone ended 2 worlds within a day, the last by Crash: other"
+    assert told == [(True, f"{words}; its slice is made anew on another")]
+    scene.step()
+    (held,) = scene.status.nodes
+    assert (held.node, held.faults, held.why) == ("node-1-1", 2, "Crash: other")
+    assert held.until == format_time(scene.now + FAULT_LIFETIME)
+    assert not [one for one in scene.happenings() if one.reason == Reason.BAD_NODE], "it is told once"
+
+
+def test_its_jobset_goes_and_comes_back_to_other_nodes() -> None:
+    scene = bad()
+    (away,) = scene.chores()
+    assert isinstance(away, DeleteJobSet)
+    assert away.jobset.slices == range(1, 2)
+
+    del scene.jobsets[1], scene.pods[1, 0], scene.pods[1, 1]
+    assert scene.chores() == (CreateSlice(1, ("node-1-1",)),)
+
+
+def elsewhere(scene: Scene, *, created: float = 0.0) -> Scene:
+    """Let the slice be made anew, and find no node yet."""
+    scene.place(1)
+    metadata = scene.jobsets[1]["metadata"]
+    metadata["annotations"] = {AVOIDED_NODES_ANNOTATION: "node-1-1"}
+    metadata["creationTimestamp"] = format_time(scene.now - timedelta(seconds=created))
+    for host in range(2):
+        scene.pods[1, host] = pod_manifest(scene.plan, 1, host, uid=f"new-1-{host}", phase="Pending")
+        del scene.pods[1, host]["spec"]["nodeName"]
+    return scene
+
+
+def test_a_slice_that_waits_for_another_node_is_left_alone() -> None:
+    scene = elsewhere(bad(), created=SEARCH_SECONDS - 1)
+    scene.step()
+
+    assert known(scene) == [("node-1-1", 2)]
+    assert scene.chores() == ()
+
+
+@pytest.mark.parametrize("placed", [False, True], ids=["for no host", "for one of two hosts"])
+def test_where_no_other_node_is_found_the_bad_one_is_taken_back(*, placed: bool) -> None:
+    scene = elsewhere(bad(), created=SEARCH_SECONDS + 1)
+    if placed:
+        scene.pods[1, 0] = pod_manifest(scene.plan, 1, 0, uid="new-1-0")
+    scene.step()
+    assert known(scene) == []
+
+    (away,) = scene.chores()
+
+    assert isinstance(away, DeleteJobSet)
+    del scene.jobsets[1], scene.pods[1, 0], scene.pods[1, 1]
+    assert scene.chores() == (CreateSlice(1),)
+
+
+def test_on_another_node_it_is_well_and_the_job_grows_again() -> None:
+    scene = elsewhere(bad(), created=SEARCH_SECONDS + 1)
+    for host in range(2):
+        scene.pods[1, host] = pod_manifest(scene.plan, 1, host, uid=f"new-1-{host}")
+        scene.pods[1, host]["spec"]["nodeName"] = f"node-0-{host}"
+        scene.hear(1, host)
+
+    assert kind(scene.step()) == (DrainWorld, Reason.GROWING)
+    assert known(scene) == [("node-1-1", 2)]
+    assert scene.chores() == ()
+
+
+@pytest.mark.parametrize(
+    ("scene", "slice_number"),
+    [
+        pytest.param(lambda: bad(slice_number=0), 0, id="a slice of the minimum"),
+        pytest.param(lambda: bad(make_plan(elastic={"badNodes": "report"})), 1, id="only reported"),
+        pytest.param(lambda: bad(make_plan(2, 2)), 1, id="all slices are of the minimum"),
+    ],
+)
+def test_what_cannot_or_must_not_move_stays_and_people_are_asked(scene: Callable[[], Scene], slice_number: int) -> None:
+    at = scene()
+    assert known(at) == [(f"node-{slice_number}-1", 2)]
+    assert at.status.world
+    assert at.status.world.slices == (0, 1)
+    assert at.chores() == ()
+
+    fail(at, slice_number, 1, message="again")
+    (told,) = [one.message for one in at.happenings() if one.reason == Reason.BAD_NODE]
+    words = "the last by Crash: again; cordon it and delete its pod, which moves to another then"
+    assert told == f"node node-{slice_number}-1 alone ended 3 worlds within a day, {words}"
+
+
+def test_the_job_keeps_what_its_minimum_needs() -> None:
+    scene = Scene().form(1)
+    crash(crash(scene, 1, 1), 1, 1)
+
+    assert known(scene) == [("node-1-1", 2)]
+    assert scene.status.world
+    assert scene.status.world.slices == (1,)
+    assert not [chore for chore in scene.chores() if isinstance(chore, DeleteJobSet)]
+
+
+def alone_on_a_bad_node() -> Scene:
+    scene = Scene().form(1)
+    return crash(crash(scene, 1, 1), 1, 1)
+
+
+def test_a_world_on_a_bad_node_is_left_for_slices_that_are_well() -> None:
+    scene = alone_on_a_bad_node().place(0).hear_slice(0)
+
+    assert scene.step() == DrainWorld(Reason.GROWING, "slice 0 is back")
+    assert scene.chores() == (), "it saves first"
+    scene.hear_slice(1, phase=Phase.LEFT)
+    assert scene.decide() == claim(scene)
+    assert claim(scene).world.slices == (0,)
+    assert claim(scene).why == "slice 0 is back, slice 1 is away"
+
+
+def test_a_world_that_needs_a_bad_node_keeps_its_jobset() -> None:
+    """Slice 0 is placed and about to report: it would do, but is not ready; the slice on the bad node is."""
+    scene = alone_on_a_bad_node().place(0)
+    fail(scene, 1, 0, message="elsewhere")
+
+    assert claim(scene).world.slices == (1,)
+    assert scene.chores() == ()
+
+
+def test_a_slice_that_the_minimum_needs_stops_to_search() -> None:
+    """Slice 0 is gone, and slice 1 waits for another node than the bad one: there the job could go on."""
+    scene = elsewhere(bad())
+    drop_pod(scene, 0, 0).step()
+    (away,) = [chore for chore in scene.chores() if isinstance(chore, DeleteJobSet)]
+
+    assert away.jobset.slices == range(1, 2)
+    assert known(scene) == [("node-1-1", 2)]
+
+
+def without_world(scene: Scene) -> Scene:
+    """Let two worlds fail for hosts of slice 0 and save nothing: the job pauses without a world, and may go on then."""
+    for host in range(2):
+        scene.train(step=12, restored=11, committed=11).step()
+        fail(scene, 0, host, message=f"host {host}").step()
+    scene.hear_slice(0, 1, phase=Phase.IDLE, failure=None, still=9.0)
+    scene.now += timedelta(seconds=30)
+    return scene
+
+
+def test_the_first_world_after_a_pause_keeps_clear_of_it_too() -> None:
+    assert kind(without_world(bad()).decide()) == (Claim, (0,), None, None)
+
+
+def test_where_only_the_slice_on_a_bad_node_is_ready_it_stays_there() -> None:
+    scene = without_world(bad())
+    for host in range(2):
+        del scene.news[scene.pods[0, host]["metadata"]["uid"]]
+    scene.now += timedelta(seconds=60)
+    scene.hear_slice(1, still=90.0)
+
+    assert kind(scene.decide()) == (Claim, (1,), None, None)
+    assert scene.chores() == ()
+
+
+def test_a_day_without_another_clears_a_node() -> None:
+    scene = crash(trained(), 1, 1)
+    scene.step(FAULT_LIFETIME.total_seconds() - 1)
+    assert known(scene) == [("node-1-1", 1)]
+    scene.step(1.0)
+
+    assert known(scene) == []
+
+
+def test_a_clock_that_is_set_back_holds_nothing_against_a_node_for_longer() -> None:
+    scene = crash(trained(), 1, 1)
+    scene.step(-3600.0)
+
+    assert [one.until for one in scene.status.nodes] == [format_time(scene.now + FAULT_LIFETIME)]
+
+
+def test_only_the_newest_few_nodes_are_remembered() -> None:
+    scene = trained()
+    for number in range(MAX_NODES + 2):
+        scene.pod(1, 1)["spec"]["nodeName"] = f"node-{number}"
+        scene.nodes[f"node-{number}"] = scene.nodes["node-1-1"]
+        scene.step()
+        crash(scene, 1, 1)
+
+    assert [node for node, _ in known(scene)] == [f"node-{number}" for number in range(2, MAX_NODES + 2)]
+
+
+def test_a_node_whose_time_is_none_is_forgotten() -> None:
+    scene = crash(trained(), 1, 1)
+    broken = tuple(one.model_copy(update={"until": "soon"}) for one in scene.status.nodes)
+    scene.status = scene.status.model_copy(update={"nodes": broken})
+    scene.step()
+
+    assert known(scene) == []

@@ -1,0 +1,60 @@
+"""A trainer that JAX heard nothing of, so that it ended the others: it is looked at, then named by what it shows."""
+
+import pytest
+
+from tests.support.scenes import Scene, claim, fail, trained
+from trainingjob_api.protocol import Diagnostics, FailureReason, ProcessState
+from trainingjob_operator.core.decide.decisions import CollectDiagnostics
+
+
+def evidence(state: ProcessState = ProcessState.SLEEPING, cores: float = 0.0, stack: str = "") -> Diagnostics:
+    return Diagnostics(state=state, cores=cores, entered=11, newest="step 11", stack=stack)
+
+
+def missed(still: float = 0.1, **changes: object) -> Scene:
+    """Return a world of which JAX has ended a trainer, because it heard nothing of that of another host."""
+    scene = fail(trained(), 0, 0, reason=FailureReason.PEER, missed=[3], still=still)
+    return scene.hear(1, 1, **{"still": 25.0, **changes})
+
+
+SHOWN: dict[str, tuple[Scene, str]] = {
+    "stopped": (missed(evidence=evidence(ProcessState.STOPPED)), "its process is stopped"),
+    "held by the kernel": (
+        missed(evidence=evidence(ProcessState.WAITING_FOR_STORAGE)),
+        "its process waits for storage",
+    ),
+    "asleep": (missed(evidence=evidence()), "its process does not compute, and last entered step 11"),
+    "at work: the network cuts it off": (
+        missed(evidence=evidence(ProcessState.RUNNING, 1.96)),
+        "its process computes on 2.0 cores, and last entered step 11",
+    ),
+    "its agent does not tell in time": (missed(still=3.1), "its agent has not told where it stands"),
+}
+
+
+@pytest.mark.parametrize(("scene", "want"), SHOWN.values(), ids=SHOWN.keys())
+def test_a_host_that_jax_missed_is_named_by_what_its_process_shows(scene: Scene, want: str) -> None:
+    end = claim(scene).end
+
+    assert end is not None
+    assert (end.cause.slice, end.cause.host, end.cause.node) == (1, 1, "node-1-1")
+    assert (end.cause.phase, end.cause.step) == ("training", 11)
+    assert end.cause.message == (
+        "host 1 of slice 1 hangs: the others had heard nothing of its trainer for so long that JAX ended them, and "
+        f"{want}"
+    )
+    assert (end.is_counted, end.is_single_node) == (True, True)
+
+
+def test_a_host_that_jax_missed_is_looked_at_before_its_child_is_replaced() -> None:
+    decision = missed().decide()
+
+    assert isinstance(decision, CollectDiagnostics)
+    assert "had heard nothing of host 1 of slice 1; asking where it stands" in decision.message
+
+
+def test_where_a_host_stood_that_jax_missed_is_in_its_cause() -> None:
+    end = claim(missed(evidence=evidence(stack="Thread 0x1 (most recent call first):"))).end
+
+    assert end is not None
+    assert end.cause.log == "Thread 0x1 (most recent call first):"

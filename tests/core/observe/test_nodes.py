@@ -1,0 +1,63 @@
+"""What a node announces of its end."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.builders import NOW, Manifest, ready_node
+from tests.support.scenes import TAINT, Scene, lose_node, operate_from
+from trainingjob_operator.core.observe.nodes import find_termination_notice, is_node_status_reliable
+
+LABEL = "cloud.google.com/active-node-maintenance"
+NODES: dict[str, tuple[dict[str, Any] | None, str]] = {
+    "nothing is said": (ready_node("a"), ""),
+    "it is gone": (None, ""),
+    "a taint of GKE": ({"spec": {"taints": [{"key": "other"}, {"key": TAINT}]}}, TAINT),
+    "maintenance goes on": ({"metadata": {"labels": {LABEL: "ONGOING"}}}, f"{LABEL}=ONGOING"),
+    "maintenance is over": ({"metadata": {"labels": {LABEL: "COMPLETE"}}}, ""),
+    "cordoned, which announces nothing": (
+        {"spec": {"unschedulable": True, "taints": [{"key": "node.kubernetes.io/unschedulable"}]}},
+        "",
+    ),
+    "nonsense": ({"spec": {"taints": "x"}, "metadata": {"labels": [1]}}, ""),
+}
+
+
+@pytest.mark.parametrize(("node", "want"), NODES.values(), ids=NODES)
+def test_a_notice_is_read_from_a_node(node: dict[str, Any] | None, want: str) -> None:
+    assert find_termination_notice(node) == want
+
+
+def own_node(age: float, *, ready: bool = True) -> Manifest:
+    return ready_node("system-1", ready=ready, since=NOW - timedelta(seconds=age))
+
+
+BELIEVED: dict[str, tuple[Manifest | None, bool]] = {
+    "the operator runs on no node": (None, True),
+    "its own is ready, nobody says since when": (ready_node("system-1"), True),
+    "its own has been ready for long": (own_node(90.0), True),
+    "its own was called dead a minute ago": (own_node(60.0), False),
+    "its own is called dead": (own_node(600.0, ready=False), False),
+    "its node's clock is a little fast": (own_node(-1.0), False),
+    "its node's clock is an hour fast": (own_node(-3600.0), True),
+    "nothing is known of its own": ({"metadata": {"name": "system-1"}}, False),
+}
+
+
+@pytest.mark.parametrize(("node", "want"), BELIEVED.values(), ids=BELIEVED)
+def test_an_operator_that_lives_on_a_node_called_dead_believes_it_of_no_node(node: Manifest | None, want: bool) -> None:
+    assert is_node_status_reliable(node, NOW) is want
+
+
+def test_a_pod_whose_node_is_called_dead_stands_on_a_ready_one_where_that_is_not_believed() -> None:
+    scene = lose_node(Scene().place(0, 1), 1, 0)
+    del scene.nodes["node-1-1"]
+
+    assert [pod.is_node_ready for pod in scene.see().pods] == [True, True, False, False]
+    assert [pod.is_node_ready for pod in operate_from(scene, ready=False, age=5.0).see().pods] == [
+        True,
+        True,
+        True,
+        False,
+    ]

@@ -1,0 +1,118 @@
+"""Of the objects with a job's labels only those count that the job's own controllers made."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.builders import NAME, NOW, UID, job_uid, jobset_manifest, make_plan, pod_manifest
+from trainingjob_operator.core.manifests import Children, Manifest
+from trainingjob_operator.core.names import UID_LABEL, config_map
+from trainingjob_operator.core.observe.ownership import filter_owned
+from trainingjob_operator.core.observe.pods import read_pods
+
+PLAN = make_plan()
+
+
+def controlled(uid: str, *, controller: bool = True, name: str = "child", **metadata: Any) -> Manifest:
+    """Return an object with the job's labels and an owner."""
+    owners = [{"controller": controller, "uid": uid}]
+    return {"metadata": {"name": name, "uid": "own", "labels": {UID_LABEL: UID}, "ownerReferences": owners, **metadata}}
+
+
+def pod_of(uid: str, **metadata: Any) -> Manifest:
+    """Return a pod that stands for host 0 of slice 0, but for its owner."""
+    pod = pod_manifest(PLAN, 0, 0)
+    pod["metadata"] |= {"ownerReferences": [{"controller": True, "uid": uid}], **metadata}
+    return pod
+
+
+def family(**more: tuple[Manifest, ...]) -> Children:
+    """Return a JobSet of the job with its Job, and some more objects."""
+    jobset = jobset_manifest(PLAN, 0)
+    job = controlled(jobset["metadata"]["uid"], name="job")
+    job["metadata"]["uid"] = job_uid(0)
+    return Children(
+        jobsets=(jobset, *more.get("jobsets", ())),
+        jobs=(job, *more.get("jobs", ())),
+        **{kind: objects for kind, objects in more.items() if kind not in ("jobsets", "jobs")},
+    )
+
+
+LEAVING = {"deletionTimestamp": "2026-11-21T12:00:00Z"}
+PODS = {
+    "of the job's own Job": (pod_of(job_uid(0)), True),
+    "without an owner": (pod_of("", ownerReferences=[]), False),
+    "without an owner, on its way out": (pod_of("", ownerReferences=[], **LEAVING), False),
+    "with owners of no shape": (pod_of("", ownerReferences="x"), False),
+    "owned, but not controlled, by the Job": (
+        pod_of("", ownerReferences=[{"controller": False, "uid": job_uid(0)}]),
+        False,
+    ),
+    "of another JobSet's Job": (pod_of("foreign-job"), False),
+    "of another JobSet's Job, on its way out": (pod_of("foreign-job", **LEAVING), False),
+}
+
+
+@pytest.mark.parametrize(("pod", "is_own"), PODS.values(), ids=PODS.keys())
+def test_a_pod_counts_by_its_controllers(pod: Manifest, is_own: bool) -> None:
+    foreign = controlled("foreign-jobset", name="foreign")
+    foreign["metadata"]["uid"] = "foreign-job"
+
+    kept = filter_owned(family(pods=(pod,), jobs=(foreign,)), NAME, UID)
+
+    assert kept.pods == ((pod,) if is_own else ())
+
+
+ORPHANS = {
+    "its Job is gone": (pod_of("a Job that is gone"), True),
+    "its Job is gone, and it is on its way out": (pod_of("a Job that is gone", **LEAVING), True),
+    "its controller is the JobSet": (pod_of("jobset-0"), True),
+    "its Job is there": (pod_of(job_uid(0)), False),
+}
+
+
+@pytest.mark.parametrize(("pod", "is_orphan"), ORPHANS.values(), ids=ORPHANS.keys())
+def test_an_orphan_counts_as_on_its_way_out(pod: Manifest, is_orphan: bool) -> None:
+    kept = filter_owned(family(pods=(pod,)), NAME, UID)
+    (read,) = read_pods(kept, NOW)
+
+    assert kept.orphans == ({"pod-0-0"} if is_orphan else set())
+    assert read.is_deleting is is_orphan
+    assert not (read.is_alive and is_orphan), "it stands for no host where another pod does"
+
+
+JOBS = {
+    "of the job's own JobSet": ("jobset-0", True),
+    "of a JobSet with the labels of the job alone": ("foreign", False),
+    "of a JobSet that is gone": ("gone", False),
+    "of the TrainingJob itself": (UID, False),
+    "without an owner": ("", False),
+}
+
+
+@pytest.mark.parametrize(("owner", "is_own"), JOBS.values(), ids=JOBS.keys())
+def test_a_child_job_counts_by_its_controllers(owner: str, is_own: bool) -> None:
+    foreign = jobset_manifest(PLAN, 0, owner="somebody")
+    foreign["metadata"]["uid"] = "foreign"
+    job = controlled(owner)
+
+    kept = filter_owned(family(jobs=(job,), jobsets=(foreign,)), NAME, UID)
+
+    assert (job in kept.jobs) is is_own
+    assert foreign in kept.jobsets, "its name may be in the way, which is said"
+
+
+CONFIG_MAPS = {
+    "the job's own": (controlled(UID, name=config_map(NAME, UID)), True),
+    "another's with that name": (controlled("another", name=config_map(NAME, UID)), False),
+    "nobody's with that name": (controlled("", name=config_map(NAME, UID)), False),
+    "one with another name": (controlled(UID, name="copy"), False),
+    "not controlled by it": (controlled(UID, name=config_map(NAME, UID), controller=False), False),
+}
+
+
+@pytest.mark.parametrize(("one", "is_own"), CONFIG_MAPS.values(), ids=CONFIG_MAPS.keys())
+def test_a_config_map_counts_by_its_owner_and_its_name(one: Manifest, is_own: bool) -> None:
+    kept = filter_owned(Children(config_maps=(one,)), NAME, UID)
+
+    assert kept.config_maps == ((one,) if is_own else ())

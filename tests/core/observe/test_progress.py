@@ -1,0 +1,93 @@
+"""How far training is and what is saved of it, as the hosts of a world tell."""
+
+import pytest
+
+from tests.support.scenes import Scene, fail, trained
+from trainingjob_api.protocol import Phase, Progress
+from trainingjob_api.world import Span
+
+
+def test_progress_follows_the_world_back_to_where_it_restored() -> None:
+    scene = trained().train(step=30, committed=25)
+    scene.step(1.0)
+    assert scene.status.checkpoint
+    assert scene.status.checkpoint.step == 25
+    fail(scene, 1, 1).step()
+    scene.train(step=0, restored=20, progress=None, committed=None, phase=Phase.COMPILING, failure=None)
+    scene.step(1.0)
+
+    assert scene.status.progress
+    assert scene.status.progress.step == 20
+    assert scene.status.checkpoint
+    assert scene.status.checkpoint.step == 20
+    assert scene.status.attempts[-1].lost_steps == 10
+
+
+def test_a_snapshot_counts_once_every_host_holds_it() -> None:
+    scene = trained()
+    for slice_number, host, snapshot, waited in ((0, 0, 10, 0.02), (0, 1, 5, 0.5), (1, 0, 10, 0.01)):
+        progress = Progress(step=12, snapshot=snapshot, snapshot_seconds=waited)
+        scene.hear(slice_number, host, progress=progress)
+    scene.step(1.0)
+    assert scene.status.progress
+    assert scene.status.progress.snapshot is None
+
+    scene.hear(1, 1, progress=Progress(step=12, snapshot=10, snapshot_seconds=0.03))
+    scene.step(1.0)
+    assert (scene.status.progress.snapshot, scene.status.progress.snapshot_seconds) == (5, 0.5)
+
+
+def test_a_save_took_as_long_as_the_slowest_host_waited_for_it() -> None:
+    scene = trained()
+    for slice_number, host, waited in ((0, 0, 0.02), (0, 1, 0.5), (1, 0, None)):
+        scene.hear(slice_number, host, progress=Progress(step=12, save_seconds=waited))
+    scene.step(1.0)
+
+    assert scene.status.progress
+    assert scene.status.progress.save_seconds == 0.5
+
+
+def test_what_went_on_from_memory_is_no_newer_checkpoint() -> None:
+    scene = trained().train(step=30, committed=20)
+    scene.step(1.0)
+    fail(scene, 1, 1).step()
+    scene.train(step=28, restored=28, tier="ram", committed=None, failure=None)
+    scene.step(1.0)
+
+    assert scene.status.checkpoint
+    assert scene.status.checkpoint.step == 20
+    last = scene.status.attempts[-1]
+    assert (last.first_step, last.tier, last.lost_steps) == (28, "ram", 2)
+    assert scene.status.lineage == (
+        Span(generation=1, first=1, last=28),
+        Span(generation=2, first=29, tier="ram"),
+    )
+
+
+def test_a_world_reached_what_the_next_one_goes_on_from_though_it_never_said_so() -> None:
+    scene = trained()
+    fail(scene, 1, 1).step()
+    scene.train(step=13, restored=12, tier="ram", failure=None)
+    scene.step(1.0)
+
+    first, second = scene.status.attempts
+    assert (first.last_step, second.first_step, second.lost_steps) == (12, 12, 0)
+
+
+@pytest.mark.parametrize(("restored", "want"), [(0, None), (5, "durable")])
+def test_a_start_from_scratch_is_from_no_tier(restored: int, want: str | None) -> None:
+    assert Scene().form(0, 1, restored=restored).status.attempts[-1].tier == want
+
+
+def test_the_newest_measures_are_those_of_the_furthest_host() -> None:
+    scene = trained()
+    scene.hear(1, 1, progress=Progress(step=12, loss=2.25, evaluations={"held-out": 2.5}))
+    scene.hear(0, 0, progress=Progress(step=12))
+    scene.step(1.0)
+    assert scene.status.progress
+    assert (scene.status.progress.step, scene.status.progress.loss) == (12, 2.25)
+    scene.hear_slice(0, 1, progress=Progress(step=13))
+    scene.step(1.0)
+
+    assert scene.status.progress.evaluations == {"held-out": 2.5}
+    assert scene.status.progress.eta_seconds is None

@@ -1,0 +1,113 @@
+"""How a job says that it is done, whatever step it began at and however its steps were edited."""
+
+import re
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.builders import make_plan
+from tests.support.scenes import Scene, edited, fail
+from trainingjob_api.protocol import Phase, Progress
+from trainingjob_operator.core.decide.decisions import Succeed
+
+SIZES = {"globalBatchSize": 16, "sequenceLength": 32}
+
+
+def begin(steps: int, restored: int, step: int, *, phase: Phase = Phase.TRAINING) -> Scene:
+    """Return a job that began at a step, and is at another."""
+    scene = Scene(plan=make_plan(training={"steps": steps, **SIZES}))
+    return scene.form(0, 1, restored=restored, step=step).hear_slice(0, 1, phase=phase)
+
+
+def edit(scene: Scene, steps: int) -> Scene:
+    return edited(scene, training={"steps": steps, **SIZES})
+
+
+ALL = "all steps are trained and saved"
+ENDS = {
+    "trained from the beginning": (lambda: begin(4, 0, 4, phase=Phase.DONE), ALL),
+    "trained from where a folder was": (lambda: begin(8, 4, 8, phase=Phase.DONE), ALL),
+    "the folder holds more": (
+        lambda: begin(2, 4, 4, phase=Phase.DONE),
+        "the folder holds step 4, and spec.training.steps is 2: nothing was trained",
+    ),
+    "the folder holds as many": (
+        lambda: begin(4, 4, 4, phase=Phase.DONE),
+        "the folder holds step 4, and spec.training.steps is 4: nothing was trained",
+    ),
+    "the folder holds thousands": (
+        lambda: begin(2000, 40_000, 40_000, phase=Phase.DONE),
+        "the folder holds step 40,000, and spec.training.steps is 2,000: nothing was trained",
+    ),
+    "an edit came late": (
+        lambda: edit(begin(8, 0, 6, phase=Phase.DONE), 4),
+        f"{ALL}; at step 6, spec.training.steps became 4",
+    ),
+    "the world before trained them": (
+        lambda: again(begin(8, 0, 6), restored=8),
+        ALL,
+    ),
+}
+
+
+def again(scene: Scene, restored: int) -> Scene:
+    """Let the world end, and the next find that the last step was saved."""
+    fail(scene, 1, 1).step()
+    return scene.train(step=restored, restored=restored, phase=Phase.DONE, failure=None)
+
+
+@pytest.mark.parametrize(("make", "words"), ENDS.values(), ids=ENDS.keys())
+def test_the_end_says_what_was_trained(make: type[Scene], words: str) -> None:
+    scene = make()
+
+    (happening,) = [one for one in scene.happenings() if one.reason == "Completed"]
+    assert isinstance(scene.step(), Succeed)
+
+    assert happening.message == words
+    (verdict,) = [one for one in scene.status.conditions if one.type == "Succeeded"]
+    assert verdict.message == words
+
+
+def check(scene: Scene) -> None:
+    """Check that no place says that more steps are done than there are."""
+    progress = scene.status.progress
+    assert progress
+    assert progress.step <= progress.of
+    assert 0 <= progress.percent <= 100
+    assert progress.percent == pytest.approx(100 * progress.step / progress.of, abs=0.051)  # it is rounded to a tenth
+    match = re.fullmatch(r"([0-9]+)/([0-9]+)", scene.status.display.step)
+    assert match
+    assert (int(match[1]), int(match[2])) == (progress.step, progress.of)
+
+
+@pytest.mark.parametrize("sizes", [(4, 8), (8, 4), (2, 4, 8), (100, 1, 50)], ids=str)
+def test_progress_follows_an_edit_at_once(sizes: Sequence[int]) -> None:
+    scene = begin(sizes[0], 0, 3)
+    for steps in sizes:
+        edit(scene, steps).step(1.0)
+        check(scene)
+        assert scene.status.progress
+        assert scene.status.progress.of == max(steps, 3)
+
+
+def test_progress_follows_an_edit_where_no_world_lives() -> None:
+    scene = begin(8, 0, 4)
+    scene.news.clear()
+    edit(scene, 16).step(1.0)
+
+    check(scene)
+    assert scene.status.progress
+    assert (scene.status.progress.of, scene.status.progress.percent) == (16, 25.0)
+
+
+@given(st.integers(1, 60), st.integers(0, 80), st.integers(0, 80), st.lists(st.integers(1, 90), max_size=3))
+def test_no_more_steps_are_told_than_there_are(steps: int, restored: int, made: int, edits: list[int]) -> None:
+    scene = begin(steps, restored, restored + made)
+    check(scene)
+    for number in edits:
+        edit(scene, number).step(1.0)
+        check(scene)
+    scene.hear_slice(0, 1, progress=Progress(step=restored + made + 1), phase=Phase.DONE).step(1.0)
+    check(scene)

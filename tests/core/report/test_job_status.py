@@ -1,0 +1,192 @@
+"""The status after each step of a job's life: what people read and what the operator remembers."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from tests.support.builders import NOW, make_plan
+from tests.support.scenes import Scene, edited, trained
+from trainingjob_api.protocol import Phase
+from trainingjob_api.status import Condition, TrainingJobStatus
+from trainingjob_operator.core.report.conditions import CONDITION_TYPES
+from trainingjob_operator.core.report.job_status import blocked_status, invalid_status
+from trainingjob_operator.core.times import format_time
+
+
+def by_type(status: TrainingJobStatus) -> dict[str, Condition]:
+    return {condition.type: condition for condition in status.conditions}
+
+
+def truth(status: TrainingJobStatus) -> dict[str, tuple[str, str]]:
+    return {kind: (one.status, one.reason) for kind, one in by_type(status).items()}
+
+
+def test_a_world_that_trains() -> None:
+    status = trained().status
+
+    assert truth(status) == {
+        "Valid": ("True", "Valid"),
+        "Queued": ("False", "Placed"),
+        "Running": ("True", "Training"),
+        "Degraded": ("False", "AllSlices"),
+        "Suspended": ("False", "NotSuspended"),
+        "Succeeded": ("Unknown", "NotOver"),
+        "Failed": ("False", "NotOver"),
+    }
+    assert by_type(status)["Running"].message == "training on 2 slices"
+    assert status.phase == "Running"
+    assert status.display.model_dump() == {
+        "slices": "2/2",
+        "step": "10/100",
+        "loss": "2.5",
+        "goodput": "",
+        "mesh": "dcn data=2 · ici fsdp=4",
+        "tokens_per_second": "1 k",
+        "eta": "45 s",
+        "checkpoint": "",
+        "reason": "Training",
+    }
+    assert status.plan
+    assert [size.valid for size in status.plan.sizes] == [True, True]
+    assert status.world
+    assert status.world.pods[0].endswith("/pod-0-0")
+    assert status.world.why == "2 slices ready"
+
+
+def test_slices_that_cannot_be_given_back_are_told_with_what_to_do() -> None:
+    scene = edited(Scene(plan=make_plan(2, 2)).form(0, 1), 1, 1)
+    scene.step()
+
+    told = by_type(scene.status)["Valid"].message.splitlines()[1:]
+    assert told == [
+        (
+            "spec.slices: 1 slice more than the job may use cannot be given back while it runs, since JobSet "
+            "demo-666ff holds 2; set spec.suspend to true, and to false once the pods are gone"
+        )
+    ]
+
+
+NOTHING_IDLE: dict[str, Callable[[], Scene]] = {
+    "nothing is there": lambda: edited(Scene(plan=make_plan(2, 2)), 1, 1),
+    "the minimum alone is lower": lambda: edited(Scene(plan=make_plan(2, 2)).form(0, 1), 1, 2),
+    "slices above the minimum go by themselves": lambda: edited(trained(), 1, 1),
+    "it is suspended": lambda: edited(Scene(plan=make_plan(2, 2)).form(0, 1), 1, 1, suspend=True),
+}
+
+
+@pytest.mark.parametrize("scene", NOTHING_IDLE.values(), ids=NOTHING_IDLE.keys())
+def test_nothing_is_idle_where_all_can_be_used_or_given_back(scene: Callable[[], Scene]) -> None:
+    at = scene()
+    at.step()
+
+    assert "given back" not in by_type(at.status)["Valid"].message
+
+
+def test_a_size_that_is_none_says_why() -> None:
+    scene = Scene(plan=make_plan(1, 2, allowed=(1,))).form(0)
+
+    assert scene.status.plan
+    assert (scene.status.plan.sizes[1].valid, scene.status.plan.sizes[1].why) == (False, "does not divide")
+    assert scene.status.display.slices == "1/1"
+
+
+def test_a_condition_keeps_its_time_until_it_changes() -> None:
+    scene = trained()
+    first = by_type(scene.status)
+    scene.train(step=11)
+    scene.step(60.0)
+    later = by_type(scene.status)
+    scene.hear_slice(0, 1, phase=Phase.DONE)
+    scene.step(60.0)
+
+    assert later["Running"].last_transition_time == first["Running"].last_transition_time
+    ended = by_type(scene.status)
+    assert ended["Running"].last_transition_time == format_time(NOW + timedelta(minutes=2))
+    assert (ended["Succeeded"].status, ended["Failed"].status) == ("True", "False")
+    assert scene.status.completion_time == format_time(NOW + timedelta(minutes=2))
+    assert scene.status.attempts[-1].cause
+    assert scene.status.attempts[-1].cause.reason == "Completed"
+
+
+def test_nothing_changes_after_the_end() -> None:
+    scene = trained().hear_slice(0, 1, phase=Phase.DONE)
+    scene.step()
+    ended = scene.status
+    scene.step(3600.0)
+
+    assert scene.status == ended
+
+
+def test_a_world_whose_first_hosts_are_done_still_trains() -> None:
+    scene = trained()
+    scene.hear_slice(0, phase=Phase.DONE)
+    scene.hear_slice(1, phase=Phase.SAVING)
+    scene.step(2.0)
+    scene.hear_slice(1, phase=Phase.LEFT)
+    scene.hear(1, 1, phase=Phase.TRAINING)
+    scene.step(2.0)
+
+    assert scene.status.phase == "Running"
+    assert scene.status.goodput.seconds == {"training": 2.0, "saving": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("cause", "phase", "bucket"),
+    [("lost", "Recovering", "recovering"), ("left", "Resizing", "resizing"), ("suspended", "Starting", "starting")],
+)
+def test_what_the_forming_of_a_world_is_called_by_what_came_before(cause: str, phase: str, bucket: str) -> None:
+    scene = trained()
+    if cause == "lost":
+        scene.plan = make_plan(2, 2)
+        scene.silence(1).hear_slice(0, still=6.0)
+        scene.step()
+        assert scene.status.phase == "Recovering"
+    elif cause == "left":
+        scene.hear_slice(0, 1, phase=Phase.LEFT)
+    else:
+        scene.plan = make_plan(suspend=True)
+        scene.hear_slice(0, 1, phase=Phase.LEFT)
+        scene.step()
+        scene.plan = make_plan()
+    if cause != "left":
+        scene.hear_slice(0, 1, phase=Phase.IDLE, still=100.0)
+
+    scene.step(1.0)
+    assert scene.status.phase == phase
+    scene.step(1.0)
+    assert (scene.status.phase, scene.status.goodput.current) == (phase, bucket)
+    assert truth(scene.status)["Running"] == ("False", "Joining")
+
+
+def test_a_spec_that_cannot_be_planned() -> None:
+    status = invalid_status(TrainingJobStatus(), ["spec.model: is missing.", "spec.data: is missing."], 3, NOW)
+
+    assert status.phase == "Invalid"
+    assert [one.type for one in status.conditions if one.status == "Unknown"] == [
+        k for k in CONDITION_TYPES if k != "Valid"
+    ]
+    valid = by_type(status)["Valid"]
+    assert (valid.status, valid.reason, valid.observed_generation) == ("False", "InvalidSpec", 3)
+    assert valid.message == "2 problems:\nspec.model: is missing.\nspec.data: is missing."
+    assert status.problems == ("spec.model: is missing.", "spec.data: is missing.")
+
+
+def test_a_spec_that_became_invalid_says_so_beside_what_runs() -> None:
+    running = trained().status
+
+    status = invalid_status(running, ["spec.elastic.maxRestarts: must be at least 0."], 2, NOW)
+
+    assert status.phase == "Running"
+    assert truth(status)["Running"] == ("True", "Training")
+    assert truth(status)["Valid"] == ("False", "InvalidSpec")
+
+
+def test_a_cluster_without_jobsets() -> None:
+    status = blocked_status(TrainingJobStatus(), "JobSetMissing", "install it", 1, NOW)
+
+    assert (status.phase, truth(status)["Queued"], status.display.reason) == (
+        "Queued",
+        ("True", "JobSetMissing"),
+        "JobSetMissing",
+    )

@@ -1,0 +1,109 @@
+"""When a status is written, how much of it, and that it reads back."""
+
+import json
+from datetime import timedelta
+
+from tests.support.builders import NOW, job_manifest, make_plan
+from tests.support.scenes import fail, trained
+from trainingjob_api.data_report import DataReport, SourceReport
+from trainingjob_api.status import Attempt, TrainingJobStatus
+from trainingjob_operator.core.report.status_writes import MAX_BYTES, shorten_to_limit, should_write
+from trainingjob_operator.core.stored_status import read_status, write_status
+from trainingjob_operator.core.times import format_time, seconds_between
+
+
+def test_numbers_are_written_every_ten_seconds_and_transitions_at_once() -> None:
+    scene = trained()
+    scene.step(1.0)
+    old = scene.status
+    scene.train(step=12, committed=12)
+    scene.step(5.0)
+    assert should_write(old, scene.status, scene.now)  # the first commit
+    old = scene.status
+
+    scene.train(step=13, committed=13)
+    scene.step(9.0)
+    assert not should_write(old, scene.status, scene.now)
+    scene.step(1.0)
+    assert should_write(old, scene.status, scene.now)
+
+    old = scene.status
+    fail(scene, 1, 1).step()
+    assert should_write(old, scene.status, scene.now)
+
+
+def test_time_alone_is_never_worth_a_write() -> None:
+    scene = trained()
+    old = scene.status
+    scene.step(1000.0)
+
+    assert scene.status != old
+    assert not should_write(old, scene.status, scene.now)
+
+
+def test_a_status_never_outgrows_the_object() -> None:
+    scene = trained(plan=make_plan(elastic={"maxRestarts": 1000, "badNodes": "report"}))
+    for number in range(25):
+        fail(scene, 1, 1, message=f"{number} " + "x" * 1000, log="y" * 2048).step(10.0)
+        scene.train(step=11, restored=10, committed=11, failure=None)
+    status = scene.status
+    assert status.world
+    assert len(status.attempts) == 20
+    assert size(status) <= MAX_BYTES
+    logs = [attempt.cause.log for attempt in status.attempts[:-1] if attempt.cause]
+    assert logs[0] == "", "the logs of old attempts go first"
+
+    pods = tuple(f"pod-{number}/{'u' * 36}" for number in range(1000))
+    for num_pods, attempts, kept in ((500, 5, 500), (900, 5, 0)):
+        fuller = status.model_copy(update={"world": status.world.model_copy(update={"pods": pods[:num_pods]})})
+        fuller = fuller.model_copy(update={"attempts": tuple(tell_more(one) for one in status.attempts)})
+        fitted = shorten_to_limit(fuller)
+        assert fitted.world
+        assert (len(fitted.attempts), len(fitted.world.pods)) == (attempts, kept)
+        assert size(fitted) <= MAX_BYTES
+
+    sources = tuple(SourceReport(name="n", files=1, documents=1, characters=1) for _ in range(2))
+    told = DataReport(tokens=1, rows=1, epochs=1.0, sources=sources, warnings=("short",))
+    full = status.model_copy(update={"attempts": tuple(tell_more(one) for one in status.attempts), "data": told})
+    assert shorten_to_limit(full).data == told.model_copy(update={"sources": ()}), (
+        "what was read of each source goes early"
+    )
+    assert shorten_to_limit(status.model_copy(update={"data": told})).data == told
+
+    endless = status.model_copy(
+        update={"world": None, "attempts": tuple(tell_more(one, 30000) for one in status.attempts)}
+    )
+    assert shorten_to_limit(endless).attempts == endless.attempts[-1:]
+
+
+def size(status: TrainingJobStatus) -> int:
+    return len(json.dumps(write_status(status), ensure_ascii=False).encode())
+
+
+def tell_more(attempt: Attempt, length: int = 4000) -> Attempt:
+    return attempt.model_copy(update={"started": "s" * length})
+
+
+def test_a_status_reads_back_as_it_was_written() -> None:
+    status = trained().status
+
+    assert read_status({"status": write_status(status)}) == status
+
+
+def test_fields_that_make_no_sense_are_dropped_and_the_rest_is_kept() -> None:
+    job = job_manifest(make_plan(), trained().status)
+    job["status"] |= {"goodput": "much", "unheardOf": 1}
+
+    status = read_status(job)
+
+    assert status.goodput.seconds == {}
+    assert status.world
+    assert read_status({"status": "none"}) == TrainingJobStatus()
+
+
+def test_times_read_back_and_nonsense_is_none() -> None:
+    assert seconds_between(format_time(NOW), NOW + timedelta(seconds=1.5)) == 1.5
+    assert seconds_between("2026-11-21T11:59:59", NOW) == 1.0
+    assert seconds_between("yesterday", NOW) == 0.0
+    assert seconds_between(None, NOW) == 0.0
+    assert seconds_between(format_time(NOW), NOW - timedelta(hours=1)) == 0.0

@@ -1,0 +1,178 @@
+"""The reference of fields: found by any name a user would try, and complete."""
+
+import pytest
+
+from trainingjob_api.fields import all_fields
+from trainingjob_operator.core.validation.field_reference import (
+    FieldReference,
+    descendant_fields,
+    find_field,
+    list_fields,
+    nearest_fields,
+)
+from trainingjob_operator.core.validation.field_units import UNITS, find_unit
+
+NUMBERS = ("whole number", "number", "amount")
+
+
+def field(path: str) -> FieldReference:
+    found = find_field(path)
+    assert found
+    return found
+
+
+def test_every_field_of_the_models_is_there() -> None:
+    known = {one.names for one in list_fields()}
+
+    assert {tuple(place) for place in all_fields()} | {()} == known
+
+
+def test_every_field_says_what_it_means_and_holds() -> None:
+    dumb = [one.path for one in list_fields() if not (one.meaning and one.type)]
+
+    assert dumb == []
+
+
+def test_every_number_has_a_unit_or_is_said_to_have_none() -> None:
+    silent = [one.path for one in list_fields() if one.type in NUMBERS and find_unit(one.names) is None]
+
+    assert silent == []
+
+
+def test_of_an_unknown_number_nobody_said_the_unit() -> None:
+    assert find_unit(("model", "numExperts")) is None
+
+
+def test_every_unit_is_that_of_a_field() -> None:
+    places = {".".join(one.names) for one in list_fields()}
+
+    assert UNITS.keys() - places == set()
+
+
+FOUND: dict[str, tuple[str, str]] = {
+    "the whole path": ("spec.training.steps", "spec.training.steps"),
+    "without spec": ("training.steps", "spec.training.steps"),
+    "the name alone": ("globalBatchSize", "spec.training.globalBatchSize"),
+    "the end of a path": ("save.everySteps", "spec.checkpoint.save.everySteps"),
+    "a section": ("data", "spec.data"),
+    "an item of a list": ("spec.data.train[0].path", "spec.data.train[].path"),
+    "any item": ("data.train[].path", "spec.data.train[].path"),
+    "no item": ("tolerations.key", "spec.scheduling.tolerations[].key"),
+    "the spec": ("spec", "spec"),
+    "nothing": ("", "spec"),
+}
+
+
+@pytest.mark.parametrize(("text", "want"), FOUND.values(), ids=FOUND.keys())
+def test_a_field_is_found(text: str, want: str) -> None:
+    assert field(text).path == want
+
+
+NEAR: dict[str, tuple[str, str]] = {
+    "several have the name": ("everySteps", "spec.checkpoint.save.everySteps"),
+    "another section": ("spec.training.warmupSteps", "spec.schedule.warmupSteps"),
+    "snake case": ("spec.training.global_batch_size", "spec.training.globalBatchSize"),
+    "misspelt": ("elastic.growCooldwn", "spec.elastic.growCooldown"),
+    "a misspelt section": ("spec.paralelism", "spec.parallelism"),
+}
+
+
+@pytest.mark.parametrize(("text", "want"), NEAR.values(), ids=NEAR.keys())
+def test_the_nearest_field_is_named_first(text: str, want: str) -> None:
+    assert find_field(text) is None
+    assert nearest_fields(text)[0] == want
+
+
+def test_a_name_like_no_other_has_none_near_it() -> None:
+    assert (find_field("xyzzy"), nearest_fields("xyzzy")) == (None, ())
+
+
+def test_a_number_has_bounds_unit_and_default() -> None:
+    beta, steps = field("optimizer.beta1"), field("training.steps")
+
+    assert (beta.type, beta.unit, beta.allowed, beta.required, beta.default) == (
+        "number",
+        "",
+        "at least 0, below 1",
+        False,
+        0.9,
+    )
+    assert (steps.type, steps.unit, steps.allowed, steps.required, steps.default) == (
+        "whole number",
+        "optimizer steps",
+        "at least 1, at most 100000000",
+        True,
+        None,
+    )
+    assert field("optimizer.learningRate").allowed == "above 0, at most 10"
+
+
+TYPES: dict[str, tuple[str, str]] = {
+    "schedule.type": ("choice", "constant, linear, cosine"),
+    "elastic.growCooldown": ("text", "a span of time such as 90s, 5m or 1h30m"),
+    "data.train": ("list of objects", "at least 1 item, at most 16 items"),
+    "runtime.imagePullSecrets": ("list of text", "at most 8 items"),
+    "scheduling.nodeSelector": ("map of text", "at most 32 items"),
+    "runtime.resources.memory": ("amount", "an amount such as 500m, 4 or 16Gi"),
+    "tokenizer.endOfDocument": ("text", "at least 1 character, at most 64 characters"),
+    "suspend": ("true or false", ""),
+    "model": ("object", ""),
+}
+
+
+@pytest.mark.parametrize("path", TYPES)
+def test_types_and_bounds_are_words(path: str) -> None:
+    assert (field(path).type, field(path).allowed) == TYPES[path]
+
+
+def test_the_rules_that_look_at_a_field_are_told() -> None:
+    heads = field("model.numKvHeads")
+
+    assert "Query heads share key and value heads evenly." in heads.rules
+    assert "Rotary positions turn pairs of features." not in heads.rules
+    assert "Rotary positions turn pairs of features." in field("model").rules
+    assert "A vocabulary that the tensor axis does not divide is not split." not in heads.warnings
+    assert (
+        "A job that never saves on its way loses everything with its first failure." in field("training.steps").warnings
+    )
+
+
+def test_what_the_api_server_checks_itself_is_told_where_it_stands() -> None:
+    assert "only goes with type: tokenizers." in field("tokenizer.path").rules
+    assert "must have exactly one of value, secretKeyRef and configMapKeyRef." in field("runtime.env").rules
+    assert not any("cannot change" in rule for one in list_fields() for rule in one.rules)
+
+
+def test_what_may_change_while_a_job_lives() -> None:
+    assert field("model.embedDim").frozen.startswith("the checkpoints hold the state of this model.")
+    assert field("elastic.silenceAfter").frozen
+    assert (field("elastic.maxRestarts").frozen, field("suspend").frozen, field("elastic").frozen) == ("", "", "")
+
+
+def test_fields_below_are_all_of_them() -> None:
+    assert [one.path for one in descendant_fields(field("checkpoint"))] == [
+        "spec.checkpoint.uri",
+        "spec.checkpoint.save",
+        "spec.checkpoint.save.everySteps",
+        "spec.checkpoint.save.every",
+        "spec.checkpoint.keep",
+        "spec.checkpoint.keep.last",
+        "spec.checkpoint.keep.everySteps",
+        "spec.checkpoint.keep.best",
+        "spec.checkpoint.keep.best.evaluation",
+        "spec.checkpoint.keep.best.count",
+        "spec.checkpoint.failAfter",
+        "spec.checkpoint.snapshots",
+        "spec.checkpoint.snapshots.everySteps",
+        "spec.checkpoint.readers",
+        "spec.checkpoint.backup",
+        "spec.checkpoint.backup.uri",
+        "spec.checkpoint.backup.every",
+        "spec.checkpoint.backup.keep",
+        "spec.checkpoint.initializeFrom",
+        "spec.checkpoint.initializeFrom.uri",
+        "spec.checkpoint.initializeFrom.step",
+        "spec.checkpoint.initializeFrom.allowPartial",
+        "spec.checkpoint.takeover",
+    ]
+    assert len(descendant_fields(field("spec"))) == len(list_fields()) - 1

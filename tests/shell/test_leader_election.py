@@ -1,0 +1,266 @@
+"""At no time do two operators lead, and soon after one falls silent another does."""
+
+import asyncio
+import copy
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.builders import NOW
+from trainingjob_operator.shell.interfaces import ClusterUnavailableError, ConflictError
+from trainingjob_operator.shell.leader_election import (
+    LEASE_DURATION_SECONDS,
+    RENEW_DEADLINE_SECONDS,
+    RETRY_PERIOD_SECONDS,
+    LeaderElection,
+)
+
+pytestmark = pytest.mark.looptime
+
+
+class Leases:
+    """One Lease with versions. `down`: holders that cannot reach it; `slow`: seconds each request takes."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, Any] | None = None
+        self.slow = 0.0
+        self.version = 0
+
+    def store(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        self.version += 1
+        metadata = {**manifest["metadata"], "resourceVersion": str(self.version)}
+        self.stored = {**copy.deepcopy(manifest), "metadata": metadata}
+        return copy.deepcopy(self.stored)
+
+
+class Client:
+    """One operator's connection to the Leases."""
+
+    def __init__(self, leases: Leases) -> None:
+        self.leases = leases
+        self.is_down = False
+        self.retry_after = 0.0
+        self.tries: list[float] = []
+
+    async def get(self, *_: Any) -> dict[str, Any] | None:
+        await self.reach()
+        return copy.deepcopy(self.leases.stored)
+
+    async def create(self, kind: Any, manifest: dict[str, Any], namespace: str = "") -> dict[str, Any]:
+        await self.reach()
+        if self.leases.stored is not None:
+            raise ConflictError("exists")
+        return self.leases.store(manifest)
+
+    async def replace(self, kind: Any, manifest: dict[str, Any], subresource: str = "") -> dict[str, Any]:
+        await self.reach()
+        if manifest["metadata"]["resourceVersion"] != self.leases.stored["metadata"]["resourceVersion"]:
+            raise ConflictError("changed")
+        return self.leases.store(manifest)
+
+    async def reach(self) -> None:
+        self.tries.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(self.leases.slow)
+        if self.is_down:
+            raise ClusterUnavailableError("down", retry_after=self.retry_after)
+
+
+class Operator:
+    """A competitor, and the story of its leadership."""
+
+    def __init__(self, name: str, leases: Leases) -> None:
+        self.client = Client(leases)
+        self.story: list[tuple[float, bool]] = []
+        self.lease = LeaderElection(
+            self.client, "ns", "operator", name, self.tell, lambda: NOW + timedelta(seconds=now())
+        )
+        self.task: asyncio.Task[None] | None = None
+
+    def tell(self, leading: bool) -> None:
+        self.story.append((now(), leading))
+
+    def kill(self) -> None:
+        self.task.cancel()
+
+
+@pytest.fixture
+async def start():
+    """Return a function that starts an operator; all are killed in the end."""
+    started = []
+
+    def start(name: str, leases: Leases) -> Operator:
+        started.append(Operator(name, leases))
+        started[-1].task = asyncio.create_task(started[-1].lease.run())
+        return started[-1]
+
+    yield start
+    for operator in started:
+        operator.kill()
+        operator.lease._stop_leading("test over")
+
+
+def now() -> float:
+    return round(asyncio.get_running_loop().time(), 3)
+
+
+async def test_the_first_leads_at_once_and_keeps_leading(start) -> None:
+    leases = Leases()
+    one = start("one", leases)
+    await asyncio.sleep(100)
+
+    assert one.story == [(0.0, True)]
+    assert leases.stored["spec"]["holderIdentity"] == "one"
+    assert leases.stored["spec"]["leaseTransitions"] == 1
+
+
+async def test_the_second_waits_while_the_first_renews(start) -> None:
+    leases = Leases()
+    one, two = start("one", leases), start("two", leases)
+    await asyncio.sleep(100)
+
+    assert [one.lease.is_leading, two.lease.is_leading] == [True, False]
+    assert [one.lease.other_holder, two.lease.other_holder] == ["", "one"]
+
+
+async def test_the_second_takes_over_when_the_first_is_dead(start) -> None:
+    leases = Leases()
+    one, two = start("one", leases), start("two", leases)
+    await asyncio.sleep(51)
+    one.kill()
+    await asyncio.sleep(50)
+
+    ((taken_at, leading),) = two.story
+    assert leading
+    assert 50 + LEASE_DURATION_SECONDS <= taken_at <= 51 + LEASE_DURATION_SECONDS + 2 * RETRY_PERIOD_SECONDS
+    assert leases.stored["spec"]["leaseTransitions"] == 2
+
+
+async def test_one_that_cannot_renew_ceases_before_another_may_begin(start) -> None:
+    leases = Leases()
+    one, two = start("one", leases), start("two", leases)
+    await asyncio.sleep(51)
+    one.client.is_down = True
+    await asyncio.sleep(50)
+
+    (_, (ceased_at, _)), ((began_at, _),) = one.story, two.story
+    assert ceased_at == 50 + RENEW_DEADLINE_SECONDS
+    assert ceased_at < began_at
+
+
+async def test_one_whose_requests_hang_ceases_in_time(start) -> None:
+    leases = Leases()
+    one = start("one", leases)
+    await asyncio.sleep(51)
+    leases.slow = 1000.0
+    await asyncio.sleep(50)
+
+    assert one.story == [(0.0, True), (50 + RENEW_DEADLINE_SECONDS, False)]
+    assert one.lease.is_last_known_leader, "nobody else leads: what it last said still holds"
+
+
+async def test_the_wait_that_the_server_asks_for_is_kept(start) -> None:
+    one = start("one", Leases())
+    one.client.is_down, one.client.retry_after = True, 5 * RETRY_PERIOD_SECONDS
+    await asyncio.sleep(12 * RETRY_PERIOD_SECONDS)
+
+    assert one.client.tries == [0.0, 5 * RETRY_PERIOD_SECONDS, 10 * RETRY_PERIOD_SECONDS]
+
+
+async def test_one_that_comes_back_alone_goes_on_where_it_was(start) -> None:
+    leases = Leases()
+    one = start("one", leases)
+    await asyncio.sleep(51)
+    one.client.is_down = True
+    await asyncio.sleep(50)
+    assert not one.lease.is_leading
+    one.client.is_down = False
+    await asyncio.sleep(10)
+
+    assert one.lease.is_leading
+    assert one.lease.is_uninterrupted
+
+
+async def test_one_that_takes_it_back_from_another_does_not_go_on(start) -> None:
+    leases = Leases()
+    one, two = start("one", leases), start("two", leases)
+    await asyncio.sleep(51)
+    one.client.is_down = True
+    await asyncio.sleep(30)
+    assert two.lease.is_leading
+    two.kill()
+    await asyncio.sleep(30)
+    one.client.is_down = False
+    await asyncio.sleep(30)
+
+    assert one.lease.is_leading
+    assert not one.lease.is_uninterrupted
+
+
+async def test_one_that_comes_back_finds_the_other_and_waits(start) -> None:
+    leases = Leases()
+    one, two = start("one", leases), start("two", leases)
+    await asyncio.sleep(51)
+    one.client.is_down = True
+    await asyncio.sleep(50)
+    one.client.is_down = False
+    await asyncio.sleep(50)
+
+    assert [one.lease.is_leading, two.lease.is_leading] == [False, True]
+    assert one.lease.other_holder == "two"
+    assert [one.lease.is_last_known_leader, two.lease.is_last_known_leader] == [False, True]
+
+
+async def test_one_whose_lease_was_taken_ceases_at_once(start) -> None:
+    leases = Leases()
+    one = start("one", leases)
+    await asyncio.sleep(51)
+    leases.store({**leases.stored, "spec": {**leases.stored["spec"], "holderIdentity": "thief", "renewTime": "x"}})
+    await asyncio.sleep(RETRY_PERIOD_SECONDS)
+
+    assert one.story[-1] == (52.0, False)
+
+
+async def test_a_released_lease_is_taken_at_once(start) -> None:
+    leases = Leases()
+    one, two = start("one", leases), start("two", leases)
+    await asyncio.sleep(51)
+    one.kill()
+    await one.lease.release()
+    await asyncio.sleep(RETRY_PERIOD_SECONDS)
+
+    assert one.story[-1] == (51.0, False)
+    assert two.lease.is_leading
+
+
+async def test_release_leaves_the_lease_of_another_alone(start) -> None:
+    leases = Leases()
+    one = start("one", leases)
+    await asyncio.sleep(1)
+    leases.store({**leases.stored, "spec": {**leases.stored["spec"], "holderIdentity": "other"}})
+    await one.lease.release()
+    await one.lease.release()
+
+    assert leases.stored["spec"]["holderIdentity"] == "other"
+
+
+async def test_release_without_a_server_only_waits_for_the_duration(start) -> None:
+    one = start("one", Leases())
+    await asyncio.sleep(1)
+    one.client.is_down = True
+
+    await one.lease.release()
+
+    assert not one.lease.is_leading
+
+
+async def test_a_restart_under_the_same_name_leads_at_once(start) -> None:
+    leases = Leases()
+    start("one", leases)
+    await asyncio.sleep(5)
+    again = start("one", leases)
+    await asyncio.sleep(1)
+
+    assert again.lease.is_leading
+    assert not again.lease.is_uninterrupted, "the new process knows nothing of what was said"
+    assert leases.stored["spec"]["leaseTransitions"] == 1

@@ -1,0 +1,30 @@
+"""A job that may be drilled, and how its owner asks for it."""
+
+from typing import Any
+
+from tests.support.builders import UID, make_plan
+from tests.support.scenes import Scene, trained
+from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
+from trainingjob_api.status import DrillStatus
+from trainingjob_operator.core.times import format_time
+
+
+def drillable(**elastic: Any) -> Scene:
+    return trained(plan=make_plan(elastic={"drills": "allowed", **elastic}))
+
+
+def ask(scene: Scene, kind: str, number: str = "one", **more: Any) -> Scene:
+    """Ask for a drill, now unless said otherwise."""
+    written = {"id": number, "job_uid": UID, "kind": kind, "asked": format_time(scene.now), **more}
+    scene.annotations = {DRILL_ANNOTATION: DrillRequest(**written).model_dump_json(by_alias=True)}
+    return scene
+
+
+def newest(scene: Scene) -> DrillStatus:
+    return scene.status.drills[-1]
+
+
+def look(scene: Scene, seconds: float = 0.0) -> DrillStatus:
+    """Let the operator look; return what it says of the newest drill."""
+    scene.step(seconds)
+    return newest(scene)

@@ -1,0 +1,154 @@
+"""Small kernels that run inside the sharded step: causal attention in Pallas, dropless experts by `ragged_dot`.
+
+They are as simple as correct kernels can be. Real ones differ in speed alone.
+
+Shapes: B batch, L length of the queries, M length of the keys, G key and value heads, Q query heads per key head,
+H query heads, K head width, S tokens, D model width, E experts, F MLP width.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+from trainingjob_trainer.models.decoder import Attention, apply_rope
+from trainingjob_trainer.models.mlp import RoutedMLP, RoutingStats
+from trainingjob_trainer.parallel.sharding import Axes, map_shards
+
+QUERIES: Axes = ("batch", "length", "heads", "head")
+KEYS: Axes = ("batch", None, "kv_heads", "head")
+TOKENS: Axes = ("batch", "length", None)
+
+
+def run_attention(
+    self: Attention, x_BLD: jax.Array, *, keys: Axes = KEYS, interpret: bool = True, mapper: Any = map_shards
+) -> jax.Array:
+    """Compute `Attention.__call__` with the kernels below."""
+    q_BLHK = apply_rope(jnp.einsum("BLD,DHK->BLHK", x_BLD, self.query[...].astype(self.dtype)), self.rope_theta)
+    k_BMGK = apply_rope(jnp.einsum("BLD,DGK->BLGK", x_BLD, self.key[...].astype(self.dtype)), self.rope_theta)
+    v_BMGK = jnp.einsum("BLD,DGK->BLGK", x_BLD, self.value[...].astype(self.dtype))
+    positions_L = jnp.arange(x_BLD.shape[1], dtype=jnp.int32)
+    axes = (("length",), QUERIES, keys, keys)
+    attend_on_shards = mapper(partial(attend, interpret), in_axes=axes, out_axes=QUERIES)
+    x_BLHK = attend_on_shards(positions_L, q_BLHK, k_BMGK, v_BMGK)
+    return jnp.einsum("BLHK,HKD->BLD", x_BLHK, self.out[...].astype(self.dtype))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def attend(
+    interpret: bool, positions_L: jax.Array, q_BLHK: jax.Array, k_BMGK: jax.Array, v_BMGK: jax.Array
+) -> jax.Array:
+    """Return causal attention. The positions are those of the queries; the keys start at position 0."""
+    return call_kernel(run_forward, interpret, positions_L, q_BLHK, k_BMGK, v_BMGK)[0]
+
+
+def attend_and_keep(interpret: bool, *arguments: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    return attend(interpret, *arguments), arguments
+
+
+def pull_back(interpret: bool, kept: tuple[jax.Array, ...], grad_BLHK: jax.Array) -> tuple[Any, ...]:
+    dq_BLHK, dk_BMHK, dv_BMHK = call_kernel(run_backward, interpret, *kept, grad_BLHK)
+    B, M, G, K = kept[2].shape
+    dk_BMGK, dv_BMGK = (jnp.sum(grad.reshape(B, M, G, -1, K), axis=3) for grad in (dk_BMHK, dv_BMHK))
+    return None, dq_BLHK, dk_BMGK, dv_BMGK
+
+
+attend.defvjp(attend_and_keep, pull_back)
+
+
+def call_kernel(kernel: Any, interpret: bool, positions_L: jax.Array, *arrays: jax.Array) -> list[jax.Array]:
+    """Run a kernel for each sequence and query head. It reads and writes the rows of one head as [length, K]."""
+    q_BLHK, k_BMGK = arrays[:2]
+    B, L, H, K = q_BLHK.shape
+    M, Q = k_BMGK.shape[1], H // k_BMGK.shape[2]
+    of_head = pl.BlockSpec((None, None, L, K), lambda b, h: (b, h, 0, 0))
+    of_key_head = pl.BlockSpec((None, None, M, K), lambda b, h: (b, h // Q, 0, 0))
+    by_head = pl.BlockSpec((None, None, M, K), lambda b, h: (b, h, 0, 0))
+    is_forward = kernel is run_forward
+    shape, of_keys = (jax.ShapeDtypeStruct((B, H, length, K), q_BLHK.dtype) for length in (L, M))
+    written = pl.pallas_call(
+        kernel,
+        grid=(B, H),
+        in_specs=[
+            pl.BlockSpec((L, 1), lambda _b, _h: (0, 0)),
+            *[of_head, of_key_head, of_key_head],
+            *[of_head][is_forward:],
+        ],
+        out_specs=[of_head] if is_forward else [of_head, by_head, by_head],
+        out_shape=[shape] if is_forward else [shape, of_keys, of_keys],
+        interpret=interpret,
+    )(positions_L[:, None], *(jnp.swapaxes(array, 1, 2) for array in arrays))
+    return [jnp.swapaxes(array, 1, 2) for array in written]
+
+
+def weigh(positions: Any, q: Any, k: Any) -> tuple[jax.Array, jax.Array]:
+    q_LK = q[...] * q.shape[-1] ** -0.5
+    scores_LM = jnp.dot(q_LK, k[...].T, preferred_element_type=jnp.float32)
+    is_past_LM = positions[...] >= jax.lax.broadcasted_iota(jnp.int32, scores_LM.shape, 1)
+    scores_LM = jnp.where(is_past_LM, scores_LM, -1e30)
+    weights_LM = jnp.exp(scores_LM - jnp.max(scores_LM, axis=-1, keepdims=True))
+    return weights_LM / jnp.sum(weights_LM, axis=-1, keepdims=True), q_LK
+
+
+def run_forward(positions: Any, q: Any, k: Any, v: Any, out: Any) -> None:
+    weights_LM, _ = weigh(positions, q, k)
+    out[...] = jnp.dot(weights_LM, v[...], preferred_element_type=jnp.float32).astype(out.dtype)
+
+
+def run_backward(positions: Any, q: Any, k: Any, v: Any, grad: Any, dq: Any, dk: Any, dv: Any) -> None:
+    weights_LM, q_LK = weigh(positions, q, k)
+    dweights_LM = jnp.dot(grad[...], v[...].T, preferred_element_type=jnp.float32)
+    dscores_LM = weights_LM * (dweights_LM - jnp.sum(weights_LM * dweights_LM, axis=-1, keepdims=True))
+    dq[...] = (jnp.dot(dscores_LM, k[...], preferred_element_type=jnp.float32) * q.shape[-1] ** -0.5).astype(dq.dtype)
+    dk[...] = jnp.dot(dscores_LM.T, q_LK, preferred_element_type=jnp.float32).astype(dk.dtype)
+    dv[...] = jnp.dot(weights_LM.T, grad[...], preferred_element_type=jnp.float32).astype(dv.dtype)
+
+
+def run_experts(self: RoutedMLP, x_BLD: jax.Array) -> tuple[jax.Array, RoutingStats]:
+    """Compute `RoutedMLP.__call__` with room for all tokens, by sorting and `ragged_dot`."""
+    B, L, D = x_BLD.shape
+    T = self.experts.group_size(L)
+    weights_BNTE, _, routing = self._route(x_BLD.reshape(B, L // T, T, D))
+    up: Axes = ("experts", None, "mlp")
+    run_on_shards = map_shards(
+        partial(multiply_ragged, self.experts.per_token),
+        in_axes=(TOKENS, TOKENS, up, up, ("experts", "mlp", None)),
+        out_axes=TOKENS,
+    )
+    matrices = (weight[...].astype(self.dtype) for weight in (self.gate, self.up, self.down))
+    y_BLD = run_on_shards(x_BLD, weights_BNTE.reshape(B, L, -1), *matrices)
+    return y_BLD + self.shared(x_BLD) if self.experts.shared else y_BLD, routing
+
+
+def multiply_ragged(
+    per_token: int,
+    x_BLD: jax.Array,
+    weights_BLE: jax.Array,
+    gate_EDF: jax.Array,
+    up_EDF: jax.Array,
+    down_EFD: jax.Array,
+) -> jax.Array:
+    """Return the sum of the experts' results, each expert on the device that holds it.
+
+    The devices along `expert` gather their tokens, run their own experts on them, and reduce-scatter the results.
+    """
+    shape = x_BLD.shape
+    x_SD, weights_SE = (
+        jax.lax.all_gather(array.reshape(-1, array.shape[-1]), "expert", tiled=True) for array in (x_BLD, weights_BLE)
+    )
+    num_local = gate_EDF.shape[0]
+    weights_Sk, experts_Sk = jax.lax.top_k(weights_SE, per_token)
+    experts_Sk -= num_local * jax.lax.axis_index("expert")
+    is_local = ((experts_Sk >= 0) & (experts_Sk < num_local)).reshape(-1)
+    experts = jnp.where(is_local, experts_Sk.reshape(-1), num_local)
+    order = jnp.argsort(experts)  # rows for the experts of other devices come last and belong to no group
+    tokens = order // per_token
+    sizes_E = jnp.sum(experts[:, None] == jnp.arange(num_local)[None, :], axis=0, dtype=jnp.int32)
+    rows = x_SD[tokens]
+    hidden = jax.nn.silu(jax.lax.ragged_dot(rows, gate_EDF, sizes_E)) * jax.lax.ragged_dot(rows, up_EDF, sizes_E)
+    results = jax.lax.ragged_dot(hidden, down_EFD, sizes_E) * weights_Sk.reshape(-1)[order][:, None].astype(x_SD.dtype)
+    y_SD = jnp.zeros_like(x_SD).at[tokens].add(jnp.where(is_local[order][:, None], results, 0))
+    y_SD = jax.lax.psum_scatter(jax.lax.psum(y_SD, "tensor"), "expert", tiled=True)
+    return y_SD.reshape(shape)

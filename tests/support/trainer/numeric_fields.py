@@ -1,0 +1,71 @@
+"""Every numeric field of a spec, found in its models, and why some of them change no number of a step."""
+
+from collections.abc import Iterator
+from types import GenericAlias, UnionType
+from typing import Any, Literal, TypeAliasType, get_args, get_origin
+
+from pydantic import BaseModel
+
+from trainingjob_api.job import TrainingJobSpec
+
+LAYOUT = "the layout of the mesh: tests/trainer/test_step.py compares layouts, test_gradients.py in bfloat16"
+PLANNED = "the planner makes a layout of it: tests/core/planner, and layouts are compared as said above"
+OUTSIDE = "when or how often something happens beside the steps: no step knows it"
+KEPT = "how much is kept on storage: no step knows it"
+RETRIES = "when the job is given up: no step knows it"
+
+NOT_OF_A_STEP = {
+    "slices.count": PLANNED,
+    "slices.min": PLANNED,
+    "slices.max": PLANNED,
+    "slices.allowed": PLANNED,
+    **{
+        f"parallelism.{network}.{axis}": LAYOUT
+        for network in ("ici", "dcn")
+        for axis in ("data", "stage", "fsdp", "expert", "context", "tensor")
+    },
+    "parallelism.pipeline.microbatches": LAYOUT,
+    "training.maxPerDeviceBatch": PLANNED,
+    "checkpoint.save.everySteps": OUTSIDE,
+    "checkpoint.keep.last": KEPT,
+    "checkpoint.keep.everySteps": KEPT,
+    "checkpoint.keep.best.count": KEPT,
+    "checkpoint.snapshots.everySteps": OUTSIDE,
+    "checkpoint.backup.keep": KEPT,
+    "checkpoint.initializeFrom.step": "the saved parameters to start from: tests/trainer/checkpoint/test_initialize.py",
+    "elastic.maxRestarts": RETRIES,
+    "elastic.maxRestartsWithoutCommit": RETRIES,
+    "protection.compareReplicas.everySteps": OUTSIDE,
+    "protection.maxRollbacks": RETRIES,
+    "evaluation.everySteps": OUTSIDE,
+    "evaluation.numBatches": "how many batches a mean is of: tests/trainer/monitoring/test_evaluation.py",
+    "metrics.everySteps": OUTSIDE,
+    "scheduling.tolerations.tolerationSeconds": RETRIES,
+    "ttlSecondsAfterFinished": KEPT,
+    "activeDeadlineSeconds": RETRIES,
+}
+"""Numeric fields that change no number of a train step, each with the reason."""
+
+
+def list_numeric_fields(model: type[BaseModel] = TrainingJobSpec, *above: str) -> Iterator[str]:
+    """Yield the path of each field that takes a number, as a user writes it."""
+    for name, field in model.model_fields.items():
+        path = (*above, field.alias or name)
+        types = list(_list_types(field.annotation))
+        if {int, float} & set(types):
+            yield ".".join(path)
+        for one in types:
+            if issubclass(one, BaseModel):
+                yield from list_numeric_fields(one, *path)
+
+
+def _list_types(annotation: Any) -> Iterator[type]:
+    """Yield the types that an annotation is made of."""
+    if isinstance(annotation, TypeAliasType):
+        yield from _list_types(annotation.__value__)
+    elif arguments := get_args(annotation):
+        for one in arguments if get_origin(annotation) is not Literal else ():
+            if isinstance(one, type | GenericAlias | UnionType | TypeAliasType) or get_origin(one):
+                yield from _list_types(one)
+    elif isinstance(annotation, type):
+        yield annotation

@@ -1,0 +1,69 @@
+"""What tests of text share: folders of files, tokenizers, and the index that comes of them."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from tokenizers import models, pre_tokenizers
+
+from tests.support.trainer.tiny import make_config, make_spec
+from trainingjob_api.data import TextSource
+from trainingjob_trainer.data.sources.text import SourceFiles, find_documents
+from trainingjob_trainer.data.token_cache import JobDatasets, prepare_datasets
+from trainingjob_trainer.runtime.errors import TrainingError
+
+FIELD = "spec.data.train[0]"
+
+
+def grow(root: Path, **files: str | bytes) -> Path:
+    """Make files below a folder, by their paths; `-> x` is a link to x."""
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, str) and content.startswith("-> "):
+            path.symlink_to(content.removeprefix("-> "))
+        else:
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return root
+
+
+def find(path: Path | str, **options: Any) -> SourceFiles:
+    return find_documents(TextSource(name="text", path=os.fspath(path), **options), FIELD)
+
+
+def names(found: SourceFiles) -> list[str]:
+    return [document.name for document in found.documents]
+
+
+def skips(found: SourceFiles) -> dict[str, int]:
+    return {skip.reason: skip.count for skip in found.skipped}
+
+
+def index_of(tmp_path: Path, **changes: Any) -> JobDatasets:
+    """Return the indexes of the text in `text`, made by a job."""
+    root = tmp_path / "checkpoints"
+    root.mkdir(exist_ok=True)
+    return prepare_datasets(root, make_config(make_spec(root, tmp_path / "text", **changes)), is_leader=True)
+
+
+def make_tokenizer(path: Path, *words: str, unk: str = "<unk>", special: tuple[str, ...] = ()) -> tokenizers.Tokenizer:
+    """Save a tokenizer that knows some words, split at blanks."""
+    vocab = {word: place for place, word in enumerate(words)}
+    tokenizer = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token=unk))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(list(special))
+    tokenizer.save(str(path))
+    return tokenizer
+
+
+def use(path: Path, **more: Any) -> dict[str, Any]:
+    return {"tokenizer": {"type": "tokenizers", "path": str(path), **more}, "training__sequenceLength": 2}
+
+
+def fail(do: Callable[[], object]) -> TrainingError:
+    with pytest.raises(TrainingError) as caught:
+        do()
+    return caught.value

@@ -1,0 +1,112 @@
+"""Training in the test's own process: tiny jobs, over as many of its eight devices as a layout has."""
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from tests.support.trainer.tiny import make_config, make_layout, make_spec, make_world
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.world import Layout, Span
+from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
+from trainingjob_trainer.data.loader import BatchLoader
+from trainingjob_trainer.data.token_cache import TokenDataset
+from trainingjob_trainer.models.decoder import Params
+from trainingjob_trainer.parallel.mesh import build_mesh
+from trainingjob_trainer.runtime.agent_events import AgentEvents
+from trainingjob_trainer.runtime.process_group import ProcessGroup
+from trainingjob_trainer.state import Batch, Signal, State, StepMetrics
+from trainingjob_trainer.step import StepPrograms
+
+NUM_STEPS = 6
+BATCH = 8
+
+
+def spec_with(**changes: Any) -> TrainingJobSpec:
+    values = {"training__steps": NUM_STEPS, "training__globalBatchSize": BATCH, "training__seed": 5}
+    values |= {"schedule__type": "cosine"} | changes
+    return TrainingJobSpec.model_validate(make_spec(Path("/unused/here"), Path("/unused"), **values))
+
+
+def make_index(spec: TrainingJobSpec) -> TokenDataset:
+    tokens = np.random.default_rng(0).integers(0, 257, 1000, dtype=np.uint16)
+    return TokenDataset("made up", tokens, spec.training.sequence_length)
+
+
+class Run:
+    """Training in this process, over as many of its devices as the layout has."""
+
+    def __init__(self, spec: TrainingJobSpec, layout: Layout) -> None:
+        self.spec = spec
+        written = spec.model_dump_json()
+        self.steps, self.step, self.evaluation = compiled(written, layout.model_dump_json())
+        self.batches = BatchLoader(layout, self.steps.batch_sharding, spec.training.global_batch_size)
+        self.index = make_index(spec)
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, self.steps.state_shapes)
+        self.state: State = jax.device_put(initial_state(written), shardings)
+
+    def batch(self, number: int) -> Batch:
+        return self.batches.train_batch(self.index, number, self.steps.seed)
+
+    def evaluate(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        total, weight, _ = self.evaluation(params, batch, self.steps.controls(Signal.NONE).signals)
+        return total, weight
+
+    def train(self, num_steps: int = NUM_STEPS) -> Iterator[StepMetrics]:
+        first = int(self.state.step) + 1
+        for number in range(first, first + num_steps):
+            self.state, measures = self.step(self.state, self.batch(number), self.steps.controls(Signal.NONE))
+            yield measures
+
+
+@cache
+def compiled(spec: str, layout: str) -> tuple[StepPrograms, Any, Any]:
+    """Return the programs of a job on a layout; tests of the same two share what is compiled."""
+    over = Layout.model_validate_json(layout)
+    steps = StepPrograms(TrainingJobSpec.model_validate_json(spec), build_mesh(jax.devices()[: over.num_devices], over))
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state_shapes)
+    step = jax.jit(steps.train, donate_argnums=0, out_shardings=(shardings, None))
+    return steps, step, jax.jit(steps.evaluate)
+
+
+@cache
+def initial_state(spec: str) -> State:
+    """Return the state before the first step, made once for all layouts."""
+    steps = StepPrograms(TrainingJobSpec.model_validate_json(spec), build_mesh(jax.devices()[:1], ONE))
+    return jax.device_get(jax.jit(steps.init)())
+
+
+def losses(spec: TrainingJobSpec, layout: Layout) -> list[float]:
+    return [float(measures.loss) for measures in Run(spec, layout).train()]
+
+
+ONE = make_layout(devices_per_host=1, ici=AxisDegrees(), rows_per_shard=8)
+
+
+def flat(tree: Any) -> dict[str, np.ndarray]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path): np.asarray(leaf, np.float64) for path, leaf in leaves}
+
+
+def numpy_tree(params: Any) -> Any:
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+
+
+def save_and_restore(folder: Path, state: State, target: State) -> State:
+    """Return a state as the next generation restores it, with the shapes and shardings of a target."""
+    config = make_config(make_spec(folder, folder))
+    step = int(state.step)
+    with (folder / "events").open("wb", buffering=0) as file:
+        first, second = (
+            Checkpoints(folder, config, world, ProcessGroup(0, 1), "index", AgentEvents(file.fileno()))
+            for world in (make_world(1, 1), make_world(2, 1, (Span(generation=1, first=1, last=step),)))
+        )
+        first.save(step, state)
+        first.wait()
+        restored = second.restore(target)
+    assert restored
+    return restored

@@ -1,0 +1,202 @@
+"""A world that was given up and goes on where nobody hears it, on the storage of its successor."""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.patience import ENDLESS_SECONDS
+from tests.support.trainer.stores import Stores, World
+from tests.support.trainer.tiny import UID, make_world
+from tests.trainer.checkpoint.test_checkpoints import make_state
+from trainingjob_api.protocol import FailureReason
+from trainingjob_api.world import Span
+from trainingjob_trainer.checkpoint import commit, owner
+from trainingjob_trainer.checkpoint.fence import Fence
+from trainingjob_trainer.checkpoint.manifest import read_integrity
+from trainingjob_trainer.runtime.errors import TrainingError
+
+UNTIL_20 = Span(generation=1, first=1, last=20)
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Any:
+    stores = Stores(tmp_path)
+    yield stores
+    stores.close()
+
+
+@pytest.fixture
+def first(stores: Stores) -> World:
+    """Return the world that is given up; the newest step that anybody heard of is 20."""
+    world = stores.open()
+    world.restore()
+    return world.save(20)
+
+
+@pytest.fixture
+def second(first: World, stores: Stores) -> World:
+    """Return its successor, which has gone on from there and saved nothing yet."""
+    world = stores.open(2, UNTIL_20)
+    world.restore()
+    return world
+
+
+def saved(stores: Stores) -> dict[int, int]:
+    """Return the generation of each step that is saved."""
+    folders = (path for path in (stores.fast / "lineage-0").iterdir() if path.name.isdigit())
+    records = {int(folder.name): read_integrity(folder) for folder in folders}
+    return {step: record.generation for step, record in records.items() if record}
+
+
+def test_it_saves_nothing_and_deletes_nothing_before_its_successor_has_saved(
+    first: World, second: World, stores: Stores
+) -> None:
+    with pytest.raises(TrainingError, match="generation 2 of the job is there, and this is generation 1") as caught:
+        first.save(30)
+
+    assert (caught.value.reason, caught.value.fatal) == (FailureReason.STORAGE, False)
+    assert saved(stores) == {20: 1}
+    second.save(30)
+    assert saved(stores) == {30: 2, 20: 1}
+
+
+class Halt:
+    """Stops the first world at a stage of its save, as a stopped machine would."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+        self.reached = threading.Event()
+        self.go_on = threading.Event()
+        self._is_first = True
+        real = getattr(commit, stage)
+
+        def stop(*arguments: Any, **named: Any) -> Any:
+            if self._is_first:
+                self._is_first = False
+                self.reached.set()
+                assert self.go_on.wait(ENDLESS_SECONDS)
+            return real(*arguments, **named)
+
+        monkeypatch.setattr(commit, stage, stop)
+
+
+@pytest.mark.parametrize("stage", ["list_files", "hash_files", "write_integrity", "publish_step"])
+def test_a_save_under_way_never_mixes_with_its_successors(
+    stage: str, first: World, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    halt = Halt(monkeypatch, stage)
+    first.checkpoints.save(30, make_state((1, 1), 1))
+    assert halt.reached.wait(ENDLESS_SECONDS)
+    second = stores.open(2, UNTIL_20)
+    second.restore()
+    second.save(30)
+    content = {path: path.read_bytes() for path in (stores.fast / "lineage-0/30").rglob("*") if path.is_file()}
+
+    halt.go_on.set()
+    with pytest.raises(TrainingError, match="generation 2"):
+        first.save(40)
+
+    assert saved(stores) == {20: 1, 30: 2}
+    assert {path: path.read_bytes() for path in (stores.fast / "lineage-0/30").rglob("*") if path.is_file()} == content
+    third = stores.open(3, UNTIL_20, Span(generation=2, first=21))
+    restored = third.restore()
+    assert restored is not None
+    assert int(restored.step) == 30
+
+
+def test_what_it_put_into_place_at_the_last_moment_makes_way(first: World, second: World, stores: Stores) -> None:
+    """It looked, was stopped, and moved its step into place after its successor had cleared the folder."""
+    late = _copy(stores, 20, "30.saving-1")
+    record = read_integrity(late)
+    assert record
+    commit.publish_step(late, stores.fast / "lineage-0/30", record.model_copy(update={"step": 30}))
+
+    second.save(30)
+
+    assert saved(stores) == {20: 1, 30: 2}
+    assert stores.failing == []
+
+
+def test_no_copy_of_it_takes_the_place_of_its_successors(first: World, stores: Stores) -> None:
+    second = stores.open(2, UNTIL_20)
+    second.restore()
+    second.save(30)
+    copies = first.checkpoints._backup
+    record = read_integrity(stores.fast / "lineage-0/20")
+    assert copies
+    assert record
+
+    copies.wait_for_last(stores.fast / "lineage-0/20", record.model_copy(update={"step": 30}), 0)
+
+    assert "generation 2 of the job is there" in stores.failed[-1][1]
+    copy = read_integrity(stores.slow / "lineage-0/30")
+    assert copy
+    assert copy.generation == 2
+
+
+def _copy(stores: Stores, step: int, name: str) -> Path:
+    """Return a copy of a saved step under another name, with the step of that name in its record."""
+    source = stores.fast / f"lineage-0/{step}"
+    target = source.with_name(name)
+    for path in sorted(source.rglob("*")):
+        place = target / path.relative_to(source)
+        if path.is_dir():
+            place.mkdir(parents=True)
+        else:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(path.read_bytes())
+    return target
+
+
+def test_a_world_that_begins_late_learns_that_another_is_there(second: World, stores: Stores) -> None:
+    with pytest.raises(TrainingError, match="its status was lost: give the folder to a new job"):
+        stores.open(1).restore()
+
+    assert saved(stores) == {20: 1}
+
+
+def test_where_another_job_took_the_folder_over_the_first_ends(first: World, stores: Stores) -> None:
+    owner.claim(stores.fast, stores.config(uid="other", takeover=True))
+
+    with pytest.raises(TrainingError, match="another job has taken it over"):
+        first.save(30)
+
+
+OWNERS: dict[str, Callable[[Path], object]] = {
+    "nobody signed": lambda root: None,
+    "it is just being signed": lambda root: (root / "OWNER").touch(),
+    "it makes no sense": lambda root: (root / "OWNER").write_text("[]\n"),
+    "it is this job's": lambda root: (root / "OWNER").write_text(json.dumps({"uid": UID, "job": "a/b"})),
+    "another job's worlds were there": lambda root: (root / "WORLD-9-other").touch(),
+    "a file that is none of ours": lambda root: (root / "WORLD-x").touch(),
+    "an earlier world": lambda root: (root / f"WORLD-1-{UID}").touch(),
+}
+
+
+@pytest.mark.parametrize("prepare", OWNERS.values(), ids=OWNERS.keys())
+def test_who_has_the_folder_goes_on(prepare: Callable[[Path], object], tmp_path: Path) -> None:
+    prepare(tmp_path)
+    fence = Fence(tmp_path, make_world(2, 1))
+
+    fence.claim()
+    fence.claim()
+    fence.check()
+
+    assert [path.name for path in tmp_path.glob(f"WORLD-*-{UID}")] == [f"WORLD-2-{UID}"]
+
+
+def test_of_two_worlds_that_come_at_once_the_later_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path.touch
+
+    def touch(path: Path) -> None:
+        real(path)
+        if path.name == f"WORLD-2-{UID}":
+            real(tmp_path / f"WORLD-3-{UID}")
+
+    monkeypatch.setattr(Path, "touch", touch)
+
+    with pytest.raises(TrainingError, match="generation 3 of the job is there"):
+        Fence(tmp_path, make_world(2, 1)).claim()

@@ -1,0 +1,398 @@
+"""Checkpoint folders that somebody else has filled: read without harm, told in words, and nothing deleted of theirs."""
+
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.trainer.shelf import OPEN, Shelf, record
+from tests.support.trainer.tiny import UID, make_config, make_spec, make_world
+from trainingjob_agent.shared_files import (
+    MAX_JSON_BYTES,
+    UntrustedFileError,
+    open_untrusted_below,
+    parse_number,
+    read_untrusted,
+    read_untrusted_json,
+)
+from trainingjob_api.running import InitializeFrom
+from trainingjob_trainer.checkpoint import owner
+from trainingjob_trainer.checkpoint.commit import publish_step, quarantine_step
+from trainingjob_trainer.checkpoint.fence import Fence
+from trainingjob_trainer.checkpoint.initialize import _list_candidates
+from trainingjob_trainer.checkpoint.manifest import add_hash, find_damage, hash_files, read_integrity, write_integrity
+from trainingjob_trainer.checkpoint.saved_steps import LEFTOVER_NAME, list_lineages, list_saved
+from trainingjob_trainer.runtime.errors import TrainingError
+
+NAMES = [
+    "²",
+    "٣",
+    "\uff11\uff12",
+    "-1",
+    "+1",
+    " 1",
+    "1 ",
+    "01",
+    "1_0",
+    "0x1",
+    "1e3",
+    "9" * 30,
+    "①",
+    "1\n",
+    ".1",
+    "1.0",
+    "",
+    "é",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_is_no_number_as_this_project_writes_them_is_no_step(tmp_path: Path, name: str) -> None:
+    (tmp_path / "lineage-0" / f"{name}").mkdir(parents=True, exist_ok=True)
+    (tmp_path / f"lineage-{name}" / "5").mkdir(parents=True)
+
+    assert parse_number(name) is None
+    assert list_saved(tmp_path) == []
+    assert [path.name for path in list_lineages(tmp_path)] == ["lineage-0"]
+    (tmp_path / f"WORLD-{name}-{UID}".replace("\n", "")).touch()
+    Fence(tmp_path, make_world(5, 1)).check()
+
+
+@pytest.mark.parametrize("number", [0, 1, 9, 10, 123456789012345678])
+def test_a_number_is_a_step(number: int) -> None:
+    assert parse_number(str(number)) == number
+
+
+def bind(path: Path) -> None:
+    # The name of a socket must be short.
+    with chdir(path.parent), socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path.name)
+
+
+def fill(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def stretch(path: Path, size: int) -> None:
+    with path.open("wb") as file:
+        file.truncate(size)
+
+
+NOT_FILES: dict[str, Callable[[Path], object]] = {
+    "a link to a device without end": lambda path: path.symlink_to("/dev/zero"),
+    "a link to a file outside": lambda path: path.symlink_to("/etc/passwd"),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a link to nothing": lambda path: path.symlink_to("nothing"),
+    "a pipe without a writer": os.mkfifo,
+    "a socket": bind,
+    "a folder": os.mkdir,
+}
+NOT_RECORDS: dict[str, Callable[[Path], object]] = {
+    **NOT_FILES,
+    "100,000 levels of lists": lambda path: fill(path, b"[" * 100_000 + b"]" * 100_000),
+    "100,000 levels of objects": lambda path: fill(path, b'{"files":' * 100_000 + b"1" + b"}" * 100_000),
+    "500 levels beside what is asked": lambda path: fill(path, b'{"x":' + b"[" * 500 + b"]" * 500 + b"}"),
+    "too large": lambda path: stretch(path, MAX_JSON_BYTES + 1),
+    "a list": lambda path: fill(path, b"[]"),
+    "a text": lambda path: fill(path, b'"x"'),
+    "nothing": lambda path: fill(path, b"null"),
+    "not a number": lambda path: fill(path, b"NaN"),
+    "a number of 10,000 digits": lambda path: fill(path, b'{"step": ' + b"9" * 10_000 + b"}"),
+    "no text": lambda path: fill(path, b"\xff\xfe\x00"),
+    "empty": lambda path: fill(path, b""),
+}
+
+
+@pytest.mark.parametrize("make", NOT_RECORDS.values(), ids=NOT_RECORDS)
+def test_a_step_with_a_hostile_record_is_told_set_aside_and_passed_over(
+    shelf: Shelf, make: Callable[[Path], object]
+) -> None:
+    shelf.save(10)
+    path = shelf.save(20) / "integrity.json"
+    path.unlink()
+    make(path)
+
+    assert shelf.find(OPEN) == 10
+    assert shelf.damaged()[20].startswith("integrity.json")
+    assert shelf.names() == ["10", "20.damaged-5"]
+
+
+@pytest.mark.parametrize("make", NOT_FILES.values(), ids=NOT_FILES)
+@pytest.mark.parametrize("name", ["array/0", "array", "not listed", "array/not listed"])
+def test_a_step_with_a_hostile_file_is_told_set_aside_and_passed_over(
+    shelf: Shelf, name: str, make: Callable[[Path], object]
+) -> None:
+    if make is os.mkdir:
+        name = "array/0"  # elsewhere a folder may be
+    shelf.save(10)
+    path = shelf.save(20) / name
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    make(path)
+
+    assert shelf.find(OPEN) == 10
+    assert name.split("/", maxsplit=1)[0] in shelf.damaged()[20]
+    assert shelf.names() == ["10", "20.damaged-5"]
+
+
+OUTSIDE = [
+    "../../../../../../../../etc/passwd",
+    "/etc/passwd",
+    "array/../../../secret",
+    "..",
+    ".",
+    "",
+    "array//0",
+    "./array/0",
+    "array/0/",
+    "array\x00/0",
+    "\ud800",
+]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_name_that_leads_out_of_a_step_is_damage(shelf: Shelf, name: str) -> None:
+    (shelf.root / "secret").write_text("secret")
+    shelf.save(10)
+    folder = shelf.save(20)
+    found = read_integrity(folder)
+    assert found is not None
+    said = found.model_dump(mode="json")
+    said["files"][name] = said["files"]["metadata"]
+    (folder / "integrity.json").write_text(json.dumps(add_hash(said)))
+
+    assert shelf.find(OPEN) == 10
+    assert "is not the name of a file below the folder" in shelf.damaged()[20]
+
+
+def test_a_file_is_read_no_further_than_its_record_says(tmp_path: Path) -> None:
+    (tmp_path / "array").write_bytes(b"x" * 10)
+    wanted = hash_files(tmp_path, ["array"])
+    stretch(tmp_path / "array", 1 << 40)  # to read it would take an hour
+
+    assert find_damage(tmp_path, wanted) == f"array has {1 << 40} bytes instead of 10"
+
+
+def test_a_foreign_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+
+    assert read_untrusted(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(UntrustedFileError, match="file has more than 4 bytes"):
+        read_untrusted(tmp_path / "file", 4)
+
+
+def test_a_folder_that_is_a_link_is_not_followed_on_the_way_to_a_file(tmp_path: Path) -> None:
+    (tmp_path / "step").mkdir()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "0").write_text("secret")
+    (tmp_path / "step" / "array").symlink_to(tmp_path / "outside")
+
+    with pytest.raises(UntrustedFileError, match="leads through array, which is not a folder"):
+        open_untrusted_below(tmp_path / "step", "array/0")
+    with pytest.raises(FileNotFoundError):
+        open_untrusted_below(tmp_path / "step", "other/0")
+
+
+OWNERS: dict[str, Callable[[Path], object]] = {
+    **{name: make for name, make in NOT_FILES.items() if name != "a folder"},
+    "too large": lambda path: stretch(path, 1 << 40),
+    "deep": lambda path: fill(path, b"[" * 2_000 + b"]" * 2_000 + b"\n"),
+    "a list": lambda path: fill(path, b"[]\n"),
+    "a number for a job": lambda path: fill(path, b'{"uid": "x", "job": 5}\n'),
+    "an escape sequence": lambda path: fill(path, b'{"uid": "x", "job": "\\u001b]52;c;\\u0007"}\n'),
+    "no text": lambda path: fill(path, b"\xff\xfe\n"),
+    "a folder": os.mkdir,
+}
+
+
+@pytest.mark.parametrize("make", OWNERS.values(), ids=OWNERS)
+def test_a_hostile_owner_is_told_and_nothing_is_claimed(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    make(tmp_path / owner.OWNER_FILE)
+    for takeover in (False, True):
+        config = make_config(make_spec(tmp_path, tmp_path, checkpoint__takeover=takeover))
+        with pytest.raises(TrainingError, match=r"is not what a TrainingJob writes\. If no job uses the folder"):
+            owner.claim(tmp_path, config)
+    assert not owner.is_owned_by_other(tmp_path, UID)
+
+
+def test_a_link_in_the_place_of_a_probe_is_not_written_through(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("stays")
+    (tmp_path / f".probe.{os.uname().nodename}.{os.getpid()}").symlink_to(precious)
+
+    owner.check_writable(tmp_path)
+
+    assert precious.read_text() == "stays"
+
+
+LINKED = {"a link to a step": True, "a link to nothing": False}
+
+
+@pytest.mark.parametrize("is_there", LINKED.values(), ids=LINKED)
+def test_a_step_that_is_a_link_is_set_aside_and_what_it_leads_to_stays(shelf: Shelf, is_there: bool) -> None:
+    shelf.save(10)
+    other = shelf.save(20)
+    other.rename(shelf.root / "elsewhere")
+    other.symlink_to(shelf.root / "elsewhere" if is_there else "nothing")
+
+    assert shelf.find(OPEN) == 10
+    assert shelf.damaged() == {20: "it is not a folder"}
+    assert (shelf.folder / "20.damaged-5").is_symlink()
+    assert read_integrity(shelf.root / "elsewhere") is not None
+
+
+def test_a_file_in_the_place_of_a_step_is_set_aside(shelf: Shelf) -> None:
+    shelf.save(10)
+    (shelf.folder / "20").write_text("notes")
+
+    assert shelf.find(OPEN) == 10
+    assert (shelf.folder / "20.damaged-5").read_text() == "notes"
+
+
+def test_a_lineage_that_is_a_link_is_told_and_nothing_is_deleted_there(shelf: Shelf) -> None:
+    shelf.save(10)
+    shelf.folder.rename(shelf.root / "elsewhere")
+    shelf.folder.symlink_to(shelf.root / "elsewhere")
+
+    with pytest.raises(NotADirectoryError, match="lineage-0 must be a folder itself, not a link"):
+        shelf.find(OPEN)
+    assert (shelf.root / "elsewhere" / "10" / "integrity.json").exists()
+
+
+def copy_without(shelf: Shelf, step: int, names: tuple[str, ...] = ("integrity.json",)) -> Path:
+    folder = shelf.folder / str(step)
+    shutil.copytree(shelf.folder / "10", folder)
+    for name in names:
+        (folder / name).unlink()
+    return folder
+
+
+COPIES: dict[str, tuple[Callable[[Shelf], Path], str]] = {
+    "without its record": (lambda shelf: copy_without(shelf, 20), "integrity.json is missing"),
+    "of which only the record is there": (
+        lambda shelf: copy_without(shelf, 20, ("array/0", "metadata")),
+        "integrity.json is that of step 10",
+    ),
+    "with the record of another step": (lambda shelf: copy_without(shelf, 20, ()), "integrity.json is that of step 10"),
+    "without anything": (
+        lambda shelf: copy_without(shelf, 20, ("integrity.json", "array/0", "metadata")),
+        "is missing",
+    ),
+    "of another job": (lambda shelf: shelf.save(20, 7, uid="other"), "another job has saved it, and training goes on"),
+}
+
+
+@pytest.mark.parametrize(("make", "words"), COPIES.values(), ids=COPIES)
+def test_a_step_that_was_copied_by_hand_is_told_and_set_aside(
+    shelf: Shelf, make: Callable[[Shelf], Path], words: str
+) -> None:
+    shelf.save(10)
+    folder = make(shelf)
+    before = sorted(path.relative_to(folder) for path in folder.rglob("*"))
+
+    assert shelf.find(OPEN) == 10
+    assert words in shelf.damaged()[20]
+    aside = shelf.folder / "20.damaged-5"
+    assert sorted(path.relative_to(aside) for path in aside.rglob("*")) == before
+
+
+def test_a_copy_without_its_record_is_no_start_from_scratch(shelf: Shelf) -> None:
+    shelf.save(20, commit=False)
+
+    with pytest.raises(TrainingError, match=r"is whole.*\(step 20: integrity.json is missing\)"):
+        shelf.find()
+
+
+LEFT = [
+    "4.saving-2",
+    "4.saving-2.void",
+    "4.saving-2.orbax-checkpoint-tmp",
+    "4.orbax-checkpoint-tmp",
+    "4.orbax-checkpoint-tmp-17",
+    "4.copying-2",
+    "4.copying-2.void",
+    "4.void",
+    "4.damaged-2.void",
+]
+OTHERS = [
+    "notes.saving",
+    "4.saving",
+    "4.saving-2.bak",
+    "my.copying-1",
+    "4.copying-of-10",
+    "x.void",
+    "void",
+    "4.damaged-2",
+]
+
+
+@pytest.mark.parametrize("name", [*LEFT, *OTHERS])
+def test_only_what_a_killed_save_copy_or_deletion_leaves_is_deleted(shelf: Shelf, name: str) -> None:
+    shelf.save(10)
+    (shelf.folder / name / "inside").mkdir(parents=True)
+
+    assert shelf.find(OPEN) == 10
+    assert (name in shelf.names()) == (name in OTHERS)
+    assert (LEFTOVER_NAME.fullmatch(name) is None) == (name in OTHERS)
+
+
+def test_what_is_set_aside_replaces_nothing_that_was_set_aside_before(tmp_path: Path) -> None:
+    for content in ("a", "b", "c"):
+        (tmp_path / "4").mkdir()
+        (tmp_path / "4" / content).touch()
+        quarantine_step(tmp_path / "4", 2)
+
+    assert {path.name: [one.name for one in path.iterdir()] for path in tmp_path.iterdir()} == {
+        "4.damaged-2": ["a"],
+        "4.damaged-2-2": ["b"],
+        "4.damaged-2-3": ["c"],
+    }
+
+
+IN_THE_WAY: dict[str, tuple[Any, bool]] = {
+    "an earlier world's": (record(1, 20), False),
+    "another job's": (record(1, 20, "other"), True),
+    "without a record": (None, True),
+}
+
+
+@pytest.mark.parametrize(("there", "stays"), IN_THE_WAY.values(), ids=IN_THE_WAY)
+def test_a_step_takes_the_place_of_its_own_job_s_only(tmp_path: Path, there: Any, stays: bool) -> None:
+    for name in ("20", "20.saving-3"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"of-{name}").touch()
+    if there:
+        write_integrity(tmp_path / "20", there)
+
+    publish_step(tmp_path / "20.saving-3", tmp_path / "20", record(3, 20))
+
+    assert (tmp_path / "20" / "of-20.saving-3").exists()
+    assert (tmp_path / "20.damaged-3" / "of-20").exists() == stays
+    assert len(list(tmp_path.iterdir())) == 1 + stays
+
+
+def test_a_folder_to_begin_from_is_read_with_the_same_care(shelf: Shelf) -> None:
+    shelf.save(10)
+    for step, make in enumerate(NOT_RECORDS.values(), 20):
+        path = shelf.save(step) / "integrity.json"
+        path.unlink()
+        make(path)
+    for name in NAMES[:3]:
+        (shelf.folder / name).mkdir()
+    before = shelf.names()
+
+    assert _list_candidates(InitializeFrom(uri=str(shelf.root))) == [shelf.folder / "10"]
+    assert shelf.names() == before
+
+
+def test_json_that_is_read_is_what_was_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text('{"a": [1]}')
+
+    assert read_untrusted_json(tmp_path / "file") == {"a": [1]}

@@ -1,0 +1,79 @@
+"""The pace at which what was saved is read beside training."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainingjob_trainer.checkpoint import manifest
+from trainingjob_trainer.checkpoint.manifest import CHUNK_BYTES, FileHash, RateLimit, hash_files
+
+
+class Clock:
+    """Time that passes where somebody waits for it, and while storage is read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, reading: float = 0.0) -> None:
+        self.now = 1000.0
+        self.waited: list[float] = []
+        real = manifest.read_chunks
+
+        def read_parts(folder: Path, name: str) -> Iterator[bytes]:
+            for part in real(folder, name):
+                self.now += reading
+                yield part
+
+        monkeypatch.setattr(manifest, "read_chunks", read_parts)
+        monkeypatch.setattr("trainingjob_trainer.checkpoint.manifest.time.monotonic", lambda: self.now)
+
+    def watch(self, pace: RateLimit, monkeypatch: pytest.MonkeyPatch) -> None:
+        def wait(seconds: float) -> None:
+            if not pace._hurry.is_set():
+                self.waited.append(seconds)
+                self.now += seconds
+
+        monkeypatch.setattr(pace._hurry, "wait", wait)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "large").write_bytes(b"x" * 2 * CHUNK_BYTES)
+    (tmp_path / "small").write_bytes(b"y" * (CHUNK_BYTES // 4))
+    return tmp_path
+
+
+NAMES = ("large", "small")
+
+
+@pytest.mark.parametrize(("reading", "want"), [(0.0, 9.0), (3.0, 11.0), (5.0, 15.0)])
+def test_no_more_is_read_than_so_many_bytes_a_second(
+    reading: float, want: float, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first file takes two parts of 4 s each, the second one of 1 s, or as long as storage takes."""
+    pace, clock = RateLimit(CHUNK_BYTES // 4), Clock(monkeypatch, reading)
+    clock.watch(pace, monkeypatch)
+
+    found = hash_files(folder, NAMES, pace)
+
+    assert clock.now - 1000.0 == pytest.approx(want)
+    assert found == hash_files(folder, NAMES)
+
+
+def test_who_is_waited_for_does_not_wait(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pace, clock = RateLimit(CHUNK_BYTES // 4), Clock(monkeypatch)
+    clock.watch(pace, monkeypatch)
+    pace.lift()
+    hash_files(folder, NAMES, pace)
+    assert clock.waited == []
+
+    pace.enable()
+    hash_files(folder, NAMES, pace)
+    assert sum(clock.waited) == pytest.approx(9.0)
+
+
+def test_a_fingerprint_is_the_one_that_everybody_computes(tmp_path: Path) -> None:
+    (tmp_path / "abc").write_bytes(b"abc")
+    want = FileHash(size=3, sha256="ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
+    seen: Any = hash_files(tmp_path, ["abc"])
+
+    assert seen == {"abc": want}

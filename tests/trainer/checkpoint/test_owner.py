@@ -1,0 +1,86 @@
+"""Whose a checkpoint folder is."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.trainer.tiny import UID, make_config, make_spec
+from trainingjob_api.protocol import FailureReason
+from trainingjob_trainer.checkpoint.owner import check_writable, claim
+from trainingjob_trainer.runtime.errors import TrainingError
+
+
+def claim_as(root: Path, uid: str, **changes: Any) -> None:
+    claim(root, make_config(make_spec(root, root, **changes), uid=uid))
+
+
+def owner(root: Path) -> str:
+    uid: str = json.loads((root / "OWNER").read_text())["uid"]
+    return uid
+
+
+def test_the_first_job_owns_the_folder_and_may_come_back(tmp_path: Path) -> None:
+    claim_as(tmp_path, UID)
+    claim_as(tmp_path, UID)
+
+    assert owner(tmp_path) == UID
+
+
+def test_another_job_is_refused(tmp_path: Path) -> None:
+    claim_as(tmp_path, UID)
+
+    with pytest.raises(TrainingError, match=rf"holds the checkpoints of tests/tiny \(UID {UID}\)") as caught:
+        claim_as(tmp_path, "other")
+
+    assert (caught.value.reason, caught.value.path, caught.value.fatal) == (
+        FailureReason.CONFIG,
+        "spec.checkpoint.uri",
+        True,
+    )
+    assert owner(tmp_path) == UID
+
+
+def test_another_job_may_take_over_and_then_the_first_is_refused(tmp_path: Path) -> None:
+    claim_as(tmp_path, UID)
+    claim_as(tmp_path, "other", checkpoint__takeover=True)
+
+    assert owner(tmp_path) == "other"
+    with pytest.raises(TrainingError, match="UID other"):
+        claim_as(tmp_path, UID)
+
+
+def test_an_owner_that_died_while_signing_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainingjob_trainer.checkpoint.owner.UNFINISHED_SECONDS", 0)
+    (tmp_path / "OWNER").touch()
+
+    claim_as(tmp_path, UID)
+
+    assert owner(tmp_path) == UID
+
+
+def test_a_file_of_somebody_else_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "OWNER").write_text("Alice\n")
+
+    with pytest.raises(TrainingError, match="not what a TrainingJob writes"):
+        claim_as(tmp_path, UID)
+
+
+def test_a_writable_folder_is_made_and_left_clean(tmp_path: Path) -> None:
+    check_writable(tmp_path / "new/folder")
+
+    assert list((tmp_path / "new/folder").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_a_fatal_storage_failure(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(TrainingError, match="Not a directory") as caught:
+        check_writable(tmp_path / "file/checkpoints")
+
+    assert (caught.value.reason, caught.value.path, caught.value.fatal) == (
+        FailureReason.STORAGE,
+        "spec.checkpoint.uri",
+        True,
+    )

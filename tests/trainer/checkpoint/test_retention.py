@@ -1,0 +1,45 @@
+"""Which saved steps stay."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from tests.support.trainer.shelf import Shelf
+from tests.support.trainer.tiny import make_world
+from trainingjob_api.running import Keep, KeepBest
+from trainingjob_trainer.checkpoint.fence import Fence
+from trainingjob_trainer.checkpoint.retention import choose_deletions, delete_expired
+
+
+def keep_best(count: int) -> Keep:
+    return Keep(last=1, best=KeepBest(evaluation="news", count=count))
+
+
+KEEPS: dict[str, tuple[Iterable[int], Keep, int, list[int]]] = {
+    "the newest few": ([2, 4, 6, 8], Keep(last=2), 0, [2, 4]),
+    "fewer than kept": ([2, 4], Keep(last=3), 0, []),
+    "multiples for good": ([2, 4, 6, 8, 10], Keep(last=1, every_steps=4), 0, [2, 6]),
+    "the step that was restored": ([2, 4, 6, 8], Keep(last=1), 4, [2, 6]),
+    "the best one": ({2: 3.0, 4: 1.0, 6: 2.0, 8: 5.0}, keep_best(1), 0, [2, 6]),
+    "the two best ones": ({2: 3.0, 4: 1.0, 6: 2.0, 8: 5.0}, keep_best(2), 0, [2]),
+    "the earlier one of two as good": ({2: 1.0, 4: 1.0, 6: 2.0}, keep_best(1), 0, [4]),
+    "no best one where none was measured": ([2, 4], keep_best(1), 0, [2]),
+}
+
+
+@pytest.mark.parametrize(("saved", "keep", "restored", "want"), KEEPS.values(), ids=KEEPS.keys())
+def test_choose_deletions(saved: Iterable[int], keep: Keep, restored: int, want: list[int]) -> None:
+    losses = saved if isinstance(saved, dict) else {}
+    measured = {step: {"news": losses[step], "code": -step} if step in losses else {"code": 0.0} for step in saved}
+
+    assert choose_deletions(measured, keep, {restored}) == want
+
+
+def test_a_rolled_back_step_is_deleted_once_its_successor_in_a_later_lineage_exists(shelf: Shelf) -> None:
+    for step, lineage in ((4, 0), (6, 0), (10, 0), (6, 1), (8, 1)):
+        shelf.save(step, 1 + lineage, lineage=lineage)
+
+    delete_expired(shelf.root, Fence(shelf.root, make_world(2, 1)), Keep(last=1, every_steps=2), 8, {4})
+
+    saved = sorted(str(path.parent.relative_to(shelf.root)) for path in shelf.root.rglob("integrity.json"))
+    assert saved == ["lineage-0/10", "lineage-0/4", "lineage-1/6", "lineage-1/8"]

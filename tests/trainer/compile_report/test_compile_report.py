@@ -1,0 +1,57 @@
+"""The train step of a plan, compiled without a device: what it computes, needs and sends."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.trainer.tiny import make_layout, make_spec
+from trainingjob_api.compile_report import CompileAnswer
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.world import JobIdentity, RunConfig
+from trainingjob_trainer.compile_report.compile_account import compile_step
+
+
+@pytest.fixture
+def config(tmp_path: Path, text: Path) -> RunConfig:
+    spec = TrainingJobSpec.model_validate(make_spec(tmp_path, text))
+    layouts = (make_layout(devices_per_host=2, accumulation=2),)
+    identity = JobIdentity(name="tiny", namespace="", uid="")
+    return RunConfig(job=identity, spec=spec, accelerator_platform="cpu", layouts=layouts)
+
+
+def test_a_compiled_step_has_the_products_of_the_model(config: RunConfig) -> None:
+    (layout,) = config.layouts
+    model, length = config.spec.model, config.spec.training.sequence_length
+    heads = model.num_heads * model.head_dim
+    weights = model.embed_dim * (2 * heads + 2 * model.num_kv_heads * model.head_dim + 3 * model.mlp_dim)
+    weights = model.num_layers * weights + model.embed_dim * model.vocab_size
+    forward = 2 * weights + 4 * length * heads * model.num_layers
+
+    step = compile_step(config, layout)
+
+    assert step.flops == 3 * forward * length * layout.rows_per_shard * layout.accumulation
+    assert step.temporaries > 0
+    assert step.aliased > 0
+    assert {(one.network, one.axes) for one in step.collectives} == {("ici", ("fsdp",))}
+
+
+@pytest.mark.slow
+def test_the_program_answers_each_size_on_a_line(config: RunConfig) -> None:
+    missing = config.model_copy(update={"accelerator_platform": "cuda"})
+
+    for asked, want in ((config, ""), (missing, "only cpu and TPUs can be compiled for")):
+        ended = subprocess.run(
+            [sys.executable, "-m", "trainingjob_trainer.compile_report"],
+            input=asked.model_dump_json(),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        (line,) = ended.stdout.splitlines()
+        answer = CompileAnswer.model_validate(json.loads(line))
+
+        assert want in answer.error
+        assert bool(answer.step) is not bool(answer.error)

@@ -1,0 +1,168 @@
+"""Tokenizer files: none of their settings loses or adds text, and what is wrong with them is told with the field."""
+
+import codecs
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from tokenizers import models, pre_tokenizers
+
+from tests.support.trainer.texts import fail, grow, index_of, make_tokenizer, use
+from tests.support.trainer.tiny import make_config, make_spec
+from trainingjob_api.protocol import FailureReason
+from trainingjob_trainer.data import token_cache as indexes
+
+WORDS = "the cat sat on the mat, and the dog on the log. "
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+
+
+def save_with(tmp_path: Path, *switches: str) -> Path:
+    """Save a tokenizer with settings that its training left on."""
+    path = tmp_path / f"{'-'.join(switches) or 'plain'}.json"
+    tokenizer = make_tokenizer(path, "the", "cat", "sat", "<unk>", "<end>")
+    if "truncation" in switches:
+        tokenizer.enable_truncation(max_length=3)
+    if "stride" in switches:
+        tokenizer.enable_truncation(max_length=3, stride=1)
+    if "padding" in switches:
+        tokenizer.enable_padding(length=64, pad_id=4, pad_token="<end>")
+    if "multiple" in switches:
+        tokenizer.enable_padding(pad_to_multiple_of=8, pad_id=4, pad_token="<end>")
+    if "template" in switches:
+        tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+            single="<end> $A <end>", special_tokens=[("<end>", 4)]
+        )
+    tokenizer.save(str(path))
+    return path
+
+
+SWITCHES = [
+    ("truncation",),
+    ("padding",),
+    ("truncation", "padding"),
+    ("multiple",),
+    ("stride",),
+    ("template",),
+    ("truncation", "template"),
+]
+
+
+@pytest.mark.parametrize("switches", SWITCHES, ids="-".join)
+def test_no_setting_of_a_tokenizer_file_cuts_or_adds_tokens(tmp_path: Path, switches: tuple[str, ...]) -> None:
+    grow(tmp_path / "text", **{"a.txt": "the cat sat the cat sat the cat", "b.txt": "cat"})
+    plain, other = save_with(tmp_path), save_with(tmp_path, *switches)
+
+    want = index_of(tmp_path, **use(plain)).train
+    got = index_of(tmp_path, **use(other)).train
+
+    assert got.tokens.tolist() == want.tokens.tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 1]
+
+
+def test_dropout_of_a_tokenizer_file_is_off(tmp_path: Path) -> None:
+    grow(tmp_path / "text", **{"a.txt": "abababababababab"})
+    model = models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")], dropout=1.0)
+    tokenizers.Tokenizer(model).save(str(tmp_path / "t.json"))
+
+    assert index_of(tmp_path, **use(tmp_path / "t.json")).train.tokens.tolist() == [2] * 8
+
+
+def test_an_index_of_cut_documents_is_not_taken_for_that_of_whole_ones(tmp_path: Path) -> None:
+    grow(tmp_path / "text", **{"a.txt": "the cat sat"})
+    plain, cut = save_with(tmp_path), save_with(tmp_path, "truncation")
+    before = {"type": "tokenizers", "endOfDocument": None}
+    identities = [indexes.DocumentEncoder(parse(use(path)), 272).tokenizer_key for path in (plain, cut)]
+
+    assert identities[0] == before | {"sha256": identities[0]["sha256"]}
+    assert identities[1] == before | {"sha256": identities[1]["sha256"], "whole": True}
+
+
+def parse(changes: dict[str, Any]) -> Any:
+    return make_config(make_spec(Path("/a"), Path("/b"), **changes)).spec.tokenizer
+
+
+def test_the_names_of_indexes_stay_what_they_were(tmp_path: Path) -> None:
+    # A change here lets running jobs tokenise their text again, or refuse their checkpoints.
+    grow(tmp_path / "text", **{"a.txt": "text enough for one row", "x/b.txt": "", "z.md": "m"})
+
+    made = index_of(tmp_path)
+
+    assert made.train.dataset_hash == "8d54c235571af911204f5add6b5ed2ff165affad3095f293e4ee93d261bb6705"
+    pointers = sorted(path.name for path in (tmp_path / "checkpoints/data").glob("*-*.json"))
+    spec = make_config(make_spec(Path("/run"), Path("/text"))).spec
+    assert indexes._hash_sections(spec) == "7284e287f14897f7"
+    assert [name.count(".account") for name in pointers] == [1, 0]
+
+
+BROKEN: dict[str, tuple[str | bytes, str]] = {
+    "a Git LFS pointer": (LFS, "is a Git LFS pointer, not the text: run `git lfs pull`."),
+    "nothing": ("", "is empty."),
+    "another JSON": ("[1]", "is not a tokenizer.json"),
+    "no JSON": ("{", "is not a tokenizer.json"),
+    "a config": ('{"tokenizer_class": "LlamaTokenizer"}', "is a tokenizer_config.json, not a tokenizer.json"),
+    "a vocabulary": ('{"a": 0, "b": 1}', "is a vocab.json, not a tokenizer.json"),
+    "SentencePiece": (b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02\xc3", "perhaps a SentencePiece model"),
+    "UTF-16": ('{"a": 0}'.encode("utf-16"), "is UTF-16 text: convert it"),
+    "gzip": (gzip.compress(b"{}"), "is gzip: decompress it"),
+}
+
+
+@pytest.mark.parametrize(("content", "words"), BROKEN.values(), ids=BROKEN.keys())
+def test_a_file_that_is_no_tokenizer_is_refused_by_its_kind(tmp_path: Path, content: str | bytes, words: str) -> None:
+    grow(tmp_path, **{"text/a.txt": WORDS, "t.json": content})
+
+    error = fail(lambda: index_of(tmp_path, **use(tmp_path / "t.json")))
+
+    assert (error.reason, error.path, error.fatal) == (FailureReason.DATA, "spec.tokenizer.path", True)
+    assert words in str(error)
+
+
+def test_a_tokenizer_file_may_begin_with_a_mark(tmp_path: Path) -> None:
+    make_tokenizer(tmp_path / "t.json", "a", "<unk>")
+    marked = codecs.BOM_UTF8 + (tmp_path / "t.json").read_bytes()
+    grow(tmp_path, **{"text/a.txt": "a a a", "marked.json": marked})
+
+    assert index_of(tmp_path, **use(tmp_path / "marked.json")).train.tokens.tolist() == [0, 0, 0]
+
+
+def test_a_folder_is_told_the_file_in_it(tmp_path: Path) -> None:
+    grow(tmp_path, **{"text/a.txt": WORDS, "model/tokenizer.json": "{}"})
+
+    error = fail(lambda: index_of(tmp_path, **use(tmp_path / "model")))
+
+    assert str(error).endswith(f"Nearest legal value: {tmp_path}/model/tokenizer.json.")
+
+
+def test_a_tokenizer_without_tokens_is_refused(tmp_path: Path) -> None:
+    tokenizers.Tokenizer(models.BPE()).save(str(tmp_path / "t.json"))
+    grow(tmp_path / "text", **{"a.txt": WORDS})
+
+    error = fail(lambda: index_of(tmp_path, **use(tmp_path / "t.json")))
+
+    assert (error.path, str(error)) == (
+        "spec.tokenizer.path",
+        "has no tokens. Save the tokenizer again after it was trained.",
+    )
+
+
+UNKNOWNS: dict[str, tuple[Any, str]] = {
+    "words": (models.WordLevel({"the": 0, "cat": 1}, unk_token="[UNK]"), "Missing [UNK] token"),
+    "pieces of words": (models.WordPiece({"the": 0, "cat": 1}, unk_token="[UNK]"), "Missing [UNK] token"),
+    "pairs": (models.BPE({"t": 0}, [], unk_token="<unk>"), "<unk>"),
+    "single letters": (models.Unigram([("t", 0.0), ("h", -1.0)], None, False), "unk"),
+}
+
+
+@pytest.mark.parametrize(("model", "words"), UNKNOWNS.values(), ids=UNKNOWNS.keys())
+def test_a_document_that_cannot_be_encoded_is_told(tmp_path: Path, model: Any, words: str) -> None:
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "t.json"))
+    grow(tmp_path / "text", **{"x/b.txt": "the dog barks"})
+
+    error = fail(lambda: index_of(tmp_path, **use(tmp_path / "t.json")))
+
+    assert (error.reason, error.path, error.fatal) == (FailureReason.DATA, "spec.tokenizer.path", True)
+    assert "cannot encode x/b.txt: " in str(error)
+    assert words in str(error)

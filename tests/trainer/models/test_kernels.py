@@ -1,0 +1,186 @@
+"""Kernels inside the sharded step: the loss and gradients of the plain implementation, on every layout."""
+
+from functools import cache, partialmethod
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from tests.support.trainer.cases import each
+from tests.support.trainer.kernels import QUERIES, run_attention, run_experts
+from tests.support.trainer.tiny import make_layout
+from tests.support.trainer.training import BATCH, ONE, flat, initial_state, make_index, spec_with
+from tests.trainer.models.test_experts import LAYOUTS as EXPERT_LAYOUTS
+from tests.trainer.models.test_gradients import walk
+from tests.trainer.test_step import LAYOUTS
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.world import Layout
+from trainingjob_trainer.data.loader import BatchLoader
+from trainingjob_trainer.models.decoder import Attention
+from trainingjob_trainer.models.mlp import RoutedMLP
+from trainingjob_trainer.parallel.mesh import build_mesh
+from trainingjob_trainer.state import Batch, Signal, State
+from trainingjob_trainer.step import StepPrograms
+
+LARGEST_ERROR = 1e-5
+"""Of the loss and of each tensor's gradient, relative to its norm."""
+
+type Found = tuple[float, dict[str, np.ndarray]]
+
+
+def describe(**changes: Any) -> TrainingJobSpec:
+    """Return the spec of a tiny job whose first moments are the gradients of the last step."""
+    return spec_with(optimizer__beta1=0, optimizer__clipNorm=0, **changes)
+
+
+DENSE = describe()
+ROOM_FOR_ALL = {"count": 4, "perToken": 2, "capacityFactor": 2, "groupLength": 4, "shared": 1}
+EXPERTS = describe(model__experts=ROOM_FOR_ALL)
+
+
+def prepare(spec: TrainingJobSpec, layout: Layout) -> tuple[StepPrograms, State, Batch]:
+    """Return the programs of a layout, which no other test shares, with a state and a batch."""
+    steps = StepPrograms(spec, build_mesh(jax.devices()[: layout.num_devices], layout))
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state_shapes)
+    state = jax.device_put(initial_state(spec.model_dump_json()), shardings)
+    return steps, state, BatchLoader(layout, steps.batch_sharding, BATCH).train_batch(make_index(spec), 1, steps.seed)
+
+
+def trace(spec: TrainingJobSpec, layout: Layout) -> tuple[Any, tuple[Any, ...]]:
+    """Return the train step of a layout as a jitted function, and its arguments."""
+    steps, state, batch = prepare(spec, layout)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state_shapes)
+    return jax.jit(steps.train, out_shardings=(shardings, None)), (state, batch, steps.controls(Signal.NONE))
+
+
+def differentiate(spec: TrainingJobSpec, layout: Layout) -> Found:
+    """Return the loss and the gradients of the first step."""
+    step, arguments = trace(spec, layout)
+    state, measures = step(*arguments)
+    return float(measures.loss), flat(state.opt[1].mu)
+
+
+@cache
+def plain(written: str) -> Found:
+    """Return the loss and the gradients of the plain implementation on one device."""
+    return differentiate(TrainingJobSpec.model_validate_json(written), ONE)
+
+
+def errors(found: Found, want: Found) -> dict[str, float]:
+    """Return the error of the loss and of each gradient, where it is too large."""
+    relative = {"loss": abs(found[0] - want[0]) / want[0]}
+    for name, gradient in want[1].items():
+        relative[name] = float(np.linalg.norm(found[1][name] - gradient) / np.linalg.norm(gradient))
+    return {name: error for name, error in relative.items() if not error <= LARGEST_ERROR}
+
+
+@each("layout", LAYOUTS, "data 2 over slices, fsdp 4")
+def test_an_attention_kernel_computes_the_same_step(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    want = plain(DENSE.model_dump_json())
+    monkeypatch.setattr(Attention, "__call__", run_attention)
+
+    assert errors(differentiate(DENSE, layout), want) == {}
+
+
+@each("layout", EXPERT_LAYOUTS, "expert 4")
+def test_both_kernels_compute_the_same_step(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    want = plain(EXPERTS.model_dump_json())
+    monkeypatch.setattr(Attention, "__call__", run_attention)
+    monkeypatch.setattr(RoutedMLP, "__call__", run_experts)
+
+    assert errors(differentiate(EXPERTS, layout), want) == {}
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "layers computed again": {"memory__remat": "full"},
+    "layers unrolled and computed again": {"memory__scan": False, "memory__remat": "full"},
+}
+
+
+@each("changes", VARIANTS)
+def test_memory_settings_change_no_number(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    want = plain(EXPERTS.model_dump_json())
+    monkeypatch.setattr(Attention, "__call__", run_attention)
+    monkeypatch.setattr(RoutedMLP, "__call__", run_experts)
+    layout = EXPERT_LAYOUTS["fsdp 2, expert 2, tensor 2, accumulation 2"]
+
+    assert errors(differentiate(describe(model__experts=ROOM_FOR_ALL, **changes), layout), want) == {}
+
+
+@pytest.mark.slow
+def test_an_evaluation_with_kernels_sums_the_same_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    totals = []
+    for layout in (ONE, EXPERT_LAYOUTS["data 2 over slices, expert 4"]):
+        steps, state, batch = prepare(EXPERTS, layout)
+        totals.append(jax.jit(steps.evaluate)(state.params, batch, steps.controls(Signal.NONE).signals)[0])
+        monkeypatch.setattr(Attention, "__call__", run_attention)
+        monkeypatch.setattr(RoutedMLP, "__call__", run_experts)
+
+    assert float(totals[1]) == pytest.approx(float(totals[0]), rel=LARGEST_ERROR)
+
+
+TENSOR = make_layout(ici=AxisDegrees(tensor=2), rows_per_shard=8)
+CONTEXT = make_layout(ici=AxisDegrees(context=2), rows_per_shard=8)
+
+
+def test_keys_that_are_split_like_queries_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    want = plain(DENSE.model_dump_json())
+    monkeypatch.setattr(Attention, "__call__", partialmethod(run_attention, keys=QUERIES))
+
+    assert "loss" in errors(differentiate(DENSE, CONTEXT), want)
+
+
+def test_expert_results_that_are_not_summed_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    want = plain(EXPERTS.model_dump_json())
+    monkeypatch.setattr(RoutedMLP, "__call__", run_experts)
+    monkeypatch.setattr(jax.lax, "psum", lambda array, _: array)
+
+    assert "loss" in errors(differentiate(EXPERTS, TENSOR), want)
+
+
+def test_a_mesh_axis_must_divide_every_dim_that_it_should_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Attention, "__call__", run_attention)
+
+    with pytest.raises(ValueError, match="`kv_heads` must be divisible"):
+        differentiate(describe(model__numKvHeads=1), TENSOR)
+
+
+@pytest.fixture
+def for_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Pallas compile kernels for a TPU although the devices of the mesh are CPUs."""
+    monkeypatch.setattr("jax._src.tpu_info.get_device_kind", lambda: "TPU v5 lite")
+    monkeypatch.setattr("jax._src.tpu_info.get_num_device_cores", lambda: 1)
+
+
+@pytest.mark.usefixtures("for_tpu")
+@each("layout", LAYOUTS, "data 2 over slices, 2 stages, context 2, accumulation 2")
+def test_a_step_with_compiled_kernels_lowers_for_a_tpu(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Attention, "__call__", partialmethod(run_attention, interpret=False))
+    step, arguments = trace(DENSE, layout)
+
+    assert "tpu_custom_call" in step.trace(*arguments).lower(lowering_platforms=("tpu",)).as_text()
+
+
+@pytest.mark.usefixtures("for_tpu")
+def test_a_kernel_that_is_left_to_the_partitioner_does_not_lower(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(function: Any, **_: Any) -> Any:
+        return function
+
+    monkeypatch.setattr(Attention, "__call__", partialmethod(run_attention, interpret=False, mapper=leave))
+    step, arguments = trace(DENSE, LAYOUTS["data 2 over slices, fsdp 4"])
+
+    with pytest.raises(NotImplementedError, match="Mosaic kernels cannot be automatically partitioned"):
+        step.trace(*arguments).lower(lowering_platforms=("tpu",))
+
+
+def test_a_stage_runs_the_kernels_of_its_own_layers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Attention, "__call__", run_attention)
+    step, arguments = trace(DENSE, LAYOUTS["2 stages, fsdp 2, tensor 2, 4 microbatches"])
+
+    calls = [line for line in walk(step.trace(*arguments).jaxpr) if line.primitive.name == "pallas_call"]
+    shapes = {operand.aval.shape for line in calls for operand in line.invars if operand.aval.dtype == np.float32}
+
+    queries, keys = (1, 2, 16, 8), (1, 1, 16, 8)  # of one row, half of the heads, the whole sequence
+    assert shapes == {queries, keys}

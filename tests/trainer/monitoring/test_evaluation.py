@@ -1,0 +1,83 @@
+"""Evaluations that a world left out: the next one owes them."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.trainer.tiny import make_spec
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_trainer.monitoring.evaluation import Evaluator
+from trainingjob_trainer.state import Signal
+
+EVALUATIONS = [
+    {"name": "often", "path": "/held-out", "everySteps": 10},
+    {"name": "seldom", "path": "/held-out", "everySteps": 20},
+]
+
+
+class Untraced:
+    """Steps that compile nothing."""
+
+    def compile_evaluate(self, programs: object, shape: object) -> object:
+        return self
+
+
+def make(root: Path, **changes: Any) -> Evaluator:
+    spec = TrainingJobSpec.model_validate(make_spec(root, root, evaluation=EVALUATIONS, **changes))
+    parts: Any = Untraced()
+    parts.shape = ()
+    return Evaluator(spec, {}, parts, parts, parts)
+
+
+OWED: dict[str, tuple[int, set[str] | None, bool]] = {
+    "a step that was saved before its evaluation": (20, set(), True),
+    "one of two was made": (20, {"often"}, True),
+    "all that were due were made": (10, {"often"}, False),
+    "none is due": (15, set(), False),
+    "nothing was trained": (0, None, False),
+    "nothing was trained, and another job's folder is taken over": (0, set(), False),
+    "a step that is in memory alone": (20, None, False),
+    "the last step, whatever its number": (6, set(), True),
+}
+
+
+@pytest.mark.parametrize(("step", "evaluated", "want"), OWED.values(), ids=OWED.keys())
+def test_an_evaluation_is_owed_where_a_step_was_saved_without(
+    step: int, evaluated: set[str] | None, want: bool, tmp_path: Path
+) -> None:
+    assert make(tmp_path).is_missing(step, evaluated) is want
+
+
+class Counted:
+    """Batches of which each has a loss of one more than the one before it, and a program that returns it."""
+
+    shape = ()
+
+    def compile_evaluate(self, programs: object, shape: object) -> Any:
+        return lambda params, batch, asked: (batch, 1.0, asked)
+
+    def count_held_out(self, index: object, most: object) -> int:
+        return 3
+
+    def held_out_batch(self, index: object, number: int) -> float:
+        return float(number)
+
+    def controls(self, asked: int) -> Any:
+        return SimpleNamespace(signals=asked)
+
+
+@pytest.mark.parametrize(("asks", "want", "told"), [([0, 0, 0], {"often": 1.0}, 3), ([0, 1], None, 2)])
+def test_each_batch_is_told_before_it_is_entered(
+    asks: list[int], want: dict[str, float] | None, told: int, tmp_path: Path
+) -> None:
+    spec = TrainingJobSpec.model_validate(make_spec(tmp_path, tmp_path, evaluation=EVALUATIONS[:1]))
+    parts: Any = Counted()
+    evaluator = Evaluator(spec, {"often": parts}, parts, parts, parts)
+    said: list[str] = []
+
+    measured = evaluator.measure(10, None, lambda: Signal(asks.pop(0)), said.append)  # type: ignore[arg-type]
+
+    assert measured == want
+    assert said == [f"batch {number + 1} of the evaluation `often`" for number in range(told)]

@@ -1,0 +1,81 @@
+"""A process tells of the time in which it did not get to run: a real one, stopped and let go again and again."""
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+
+from tests.support.patience import ENDLESS_SECONDS
+from trainingjob_agent.fault_injection import RUNNING_SECONDS, STOPPED_SECONDS
+from trainingjob_trainer.monitoring.scheduling_delay import SchedulingDelayMonitor
+
+TELL = """
+import time
+from trainingjob_trainer.monitoring.scheduling_delay import SchedulingDelayMonitor
+with SchedulingDelayMonitor(window_seconds=0.25, num_windows=4) as stalls:
+    while True:
+        print(stalls.delayed_share, flush=True)
+        time.sleep(0.05)
+"""
+
+
+@contextmanager
+def telling() -> Iterator[tuple["subprocess.Popen[str]", Callable[[], float | None]]]:
+    """Start a process that tells its share, and return it and what reads the next one."""
+    with subprocess.Popen([sys.executable, "-c", TELL], stdout=subprocess.PIPE, text=True) as child:
+        shares: SimpleQueue[str] = SimpleQueue()
+
+        def read() -> None:
+            assert child.stdout
+            for line in child.stdout:
+                shares.put(line.strip())
+
+        reader = threading.Thread(target=read)
+        reader.start()
+
+        def hear() -> float | None:
+            told = shares.get(timeout=ENDLESS_SECONDS)
+            return None if told == "None" else float(told)
+
+        try:
+            yield child, hear
+        finally:
+            child.kill()
+            reader.join()
+
+
+def test_who_is_stopped_again_and_again_tells_for_how_much_of_its_time() -> None:
+    with telling() as (child, hear):
+        assert hear() is None, "nothing is told of a moment"
+        over = threading.Event()
+
+        def stumble() -> None:
+            while not over.is_set():
+                child.send_signal(signal.SIGSTOP)
+                over.wait(STOPPED_SECONDS)
+                child.send_signal(signal.SIGCONT)
+                over.wait(RUNNING_SECONDS)
+
+        stumbling = threading.Thread(target=stumble)
+        stumbling.start()
+        try:
+            while (share := hear()) is None or share < 0.3:
+                pass
+        finally:
+            over.set()
+            stumbling.join()
+        assert share < 0.8
+
+        while (share := hear()) is None or share > 0.15:
+            pass
+
+
+def test_what_is_left_measures_no_longer() -> None:
+    with SchedulingDelayMonitor() as stalls:
+        assert "stalls" in {thread.name for thread in threading.enumerate()}
+
+    assert stalls.delayed_share is None
+    assert "stalls" not in {thread.name for thread in threading.enumerate()}

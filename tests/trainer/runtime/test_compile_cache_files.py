@@ -1,0 +1,210 @@
+"""Compiled programs that somebody else has put there: none is unpickled, whatever lies under the right name."""
+
+import logging
+import os
+import pickle
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tests.support.trainer.tiny import SECRET, make_config, make_layout, make_spec
+from tests.trainer.runtime.test_compile_cache import count, double, everywhere
+from trainingjob_trainer.runtime import compile_cache_files
+from trainingjob_trainer.runtime.compile_cache import (
+    PROGRAM_FILE_NAME,
+    SHARED_FOLDER,
+    CompileCache,
+    delete_other_programs,
+)
+from trainingjob_trainer.runtime.compile_cache_files import program_file_name, read_program, write_program
+from trainingjob_trainer.runtime.process_group import ProcessGroup
+
+OTHER = "another job's"
+
+
+class Payload:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, proof: Path) -> None:
+        self._proof = proof
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (f"touch {self._proof}",)
+
+
+@pytest.fixture(autouse=True)
+def _heard(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+
+def make_programs(root: Path, secret: str = SECRET) -> CompileCache:
+    config = make_config(make_spec(root, root))
+    return CompileCache(str(root / "kept"), root, config, make_layout(), ProcessGroup(0, 1), secret)
+
+
+def run(programs: CompileCache) -> None:
+    argument = jax.device_put(jnp.arange(4.0), everywhere())
+    assert programs.compile_or_load("double", double, (argument,), 0)(argument).tolist() == [0.0, 2.0, 4.0, 6.0]
+
+
+def plant(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def plant_link(path: Path, content: bytes) -> None:
+    plant(path.parent / "elsewhere", content)
+    path.symlink_to(path.parent / "elsewhere")
+
+
+def plant_device(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to("/dev/zero")
+
+
+def plant_pipe(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+
+
+ATTACKS: dict[str, Callable[[Path, bytes], None]] = {
+    "as it was kept without a code": lambda path, bad: plant(path, zlib.compress(pickle.dumps(bad))),
+    "a bare pickle": plant,
+    "compressed": lambda path, bad: plant(path, zlib.compress(bad)),
+    "behind a code of zeros": lambda path, bad: plant(path, bytes(32) + zlib.compress(bad)),
+    "with the code of another job": lambda path, bad: write_program(path, zlib.compress(bad), OTHER),
+    "with the code of no secret": lambda path, bad: write_program(path, zlib.compress(bad), ""),
+    "shorter than a code": lambda path, bad: plant(path, b"short"),
+    "a link": lambda path, bad: plant_link(path, zlib.compress(bad)),
+    "a link to a device": lambda path, bad: plant_device(path),
+    "a pipe": plant_pipe,
+    "a folder": lambda path, bad: path.mkdir(parents=True),
+}
+
+
+@pytest.mark.parametrize("place", ["shared", "kept"])
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_what_another_has_put_under_the_name_of_a_program_does_not_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, attack: str, place: str
+) -> None:
+    programs = make_programs(tmp_path)
+    shared = programs.shared_path("double")
+    path = shared if place == "shared" else tmp_path / "kept" / shared.name
+    proof = tmp_path / "ran"
+    ATTACKS[attack](path, pickle.dumps(Payload(proof)))
+
+    run(programs)
+
+    assert not proof.exists()
+    assert count(caplog, "compiled a program name=double") == 1
+    assert count(caplog, "not written by this job") + count(caplog, "cannot read a compiled program") >= 1
+
+
+def test_the_payload_would_run_if_it_were_unpickled(tmp_path: Path) -> None:
+    pickle.loads(pickle.dumps(Payload(tmp_path / "ran")))  # noqa: S301
+
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("kept", [0, 1, 31, 32, 33, -1])
+def test_a_program_that_was_cut_short_is_not_loaded(tmp_path: Path, kept: int) -> None:
+    path = tmp_path / "double.program"
+    write_program(path, b"content", SECRET)
+    path.write_bytes(path.read_bytes()[:kept])
+
+    assert read_program(path, SECRET) == b""
+
+
+@pytest.mark.parametrize("place", range(39))
+def test_a_program_of_which_a_bit_was_changed_is_not_loaded(tmp_path: Path, place: int) -> None:
+    path = tmp_path / "double.program"
+    write_program(path, b"content", SECRET)
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+    assert read_program(path, SECRET) == b""
+
+
+def test_a_program_of_this_job_under_another_name_is_not_loaded(tmp_path: Path) -> None:
+    write_program(tmp_path / "train-1.program", b"content", SECRET)
+    (tmp_path / "train-1.program").rename(tmp_path / "train-2.program")
+
+    assert read_program(tmp_path / "train-2.program", SECRET) == b""
+
+
+def test_a_file_that_is_too_large_is_not_taken_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_cache_files, "MAX_PROGRAM_BYTES", 38)
+    path = tmp_path / "double.program"
+    write_program(path, b"content", SECRET)
+    assert read_program(path, SECRET) == b""
+    write_program(path, b"conten", SECRET)
+    assert read_program(path, SECRET) == b"conten"
+
+
+def test_jobs_that_share_a_folder_keep_their_programs_apart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """So is a job that takes over the folder of another: it has another secret."""
+    for secret in (SECRET, OTHER, SECRET, OTHER):
+        run(make_programs(tmp_path, secret))
+
+    assert (count(caplog, "compiled a program"), count(caplog, "loaded a compiled program")) == (2, 2)
+    assert len(list((tmp_path / "kept").iterdir())) == 2
+    assert program_file_name(SECRET, "train", "x") != program_file_name(OTHER, "train", "x")
+
+
+def test_without_a_secret_nothing_is_kept_or_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run(make_programs(tmp_path))
+    run(make_programs(tmp_path, ""))
+    run(make_programs(tmp_path, ""))
+
+    assert count(caplog, "compiled a program") == 3
+    assert count(caplog, "the operator gave no secret") == 2
+    assert not make_programs(tmp_path, "").copy_to_shared("double")
+    assert not make_programs(tmp_path, "").is_cached("double")
+
+
+def test_what_is_not_a_program_of_this_job_is_not_shared_and_does_not_stand_in_the_way(tmp_path: Path) -> None:
+    run(make_programs(tmp_path))
+    programs = make_programs(tmp_path)
+    plant(programs.shared_path("double"), b"not a program")
+
+    assert programs.copy_to_shared("double")
+    assert read_program(programs.shared_path("double"), SECRET)
+
+    plant(tmp_path / "kept" / programs.shared_path("double").name, b"not a program")
+    programs.shared_path("double").unlink()
+    assert not programs.copy_to_shared("double")
+
+
+def test_only_programs_are_deleted_from_the_folder_of_programs(tmp_path: Path) -> None:
+    folder = tmp_path / SHARED_FOLDER
+    wanted, old = folder / f"train-{'a' * 32}.program", folder / f"train-{'b' * 32}.program"
+    left = folder / f".train-{'b' * 32}.program.host-1.17"
+    others = [folder / "README.md", folder / "notes.program", folder / f"train-{'c' * 31}.program", folder / ".hidden"]
+    for path in (wanted, old, left, *others):
+        plant(path, b"")
+    (folder / f"train-{'d' * 32}.program").mkdir()
+    (folder / f"train-{'e' * 32}.program").symlink_to(tmp_path / "elsewhere")
+    plant(tmp_path / "elsewhere", b"stays")
+
+    delete_other_programs(tmp_path, {wanted})
+
+    assert set(folder.iterdir()) == {wanted, *others, folder / f"train-{'d' * 32}.program"}
+    assert (tmp_path / "elsewhere").exists()
+    assert PROGRAM_FILE_NAME.fullmatch(program_file_name(SECRET, "train", "x"))
+    delete_other_programs(tmp_path / "not there", set())
+
+
+def test_a_link_in_the_place_of_the_unfinished_file_is_not_written_through(tmp_path: Path) -> None:
+    path = tmp_path / "double.program"
+    plant(tmp_path / "precious", b"stays")
+    (tmp_path / f".{path.name}.{os.uname().nodename}.{os.getpid()}").symlink_to(tmp_path / "precious")
+
+    write_program(path, b"content", SECRET)
+
+    assert (tmp_path / "precious").read_bytes() == b"stays"
+    assert read_program(path, SECRET) == b"content"

@@ -1,0 +1,77 @@
+"""What a standby does in advance: all of a restart that needs no device, and nothing that needs one."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from tests.support.trainer.tiny import make_config, make_layout, make_spec
+from tests.support.trainer.training import spec_with
+from trainingjob_agent.trainer_protocol import CONFIG_VARIABLE
+from trainingjob_trainer.main import warm_up
+from trainingjob_trainer.models.decoder import split_model
+from trainingjob_trainer.parallel.mesh import build_mesh
+from trainingjob_trainer.step import StepPrograms
+
+STANDBY = """
+import os
+from jax._src import xla_bridge
+from trainingjob_trainer.main import warm_up
+from trainingjob_trainer.parallel.mesh import build_mesh
+from trainingjob_trainer.models.decoder import split_model
+from trainingjob_trainer.runtime.preflight import expected_digests
+from trainingjob_trainer.step import StepPrograms
+
+warm_up(os.environ)
+assert split_model.cache_info().currsize == 1
+assert expected_digests.cache_info().currsize == 1
+assert not xla_bridge.backends_are_initialized()
+"""
+
+
+def write_config(folder: Path) -> str:
+    path = folder / "run.json"
+    path.write_text(make_config(make_spec(folder, folder)).model_dump_json(by_alias=True))
+    return str(path)
+
+
+def test_a_standby_traces_the_model_and_touches_no_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CONFIG_VARIABLE, write_config(tmp_path))
+
+    subprocess.run([sys.executable, "-c", STANDBY], check=True)
+
+
+def test_a_world_of_the_same_model_does_not_trace_it_again(tmp_path: Path) -> None:
+    split_model.cache_clear()
+    warm_up({CONFIG_VARIABLE: write_config(tmp_path)})
+    mesh = build_mesh(jax.devices()[:2], make_layout())
+    StepPrograms(spec_with(training__steps=7, schedule__type="constant"), mesh)
+    StepPrograms(spec_with(precision__compute="bfloat16"), mesh)
+
+    info = split_model.cache_info()
+    assert (info.hits, info.misses) == (1, 2)
+
+
+def test_describing_a_world_s_state_compiles_nothing() -> None:
+    mesh = build_mesh(jax.devices()[:2], make_layout())
+    jax.clear_caches()
+    heard: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(lambda name, seconds, **_: heard.append(name))
+
+    StepPrograms(spec_with(), mesh)
+    assert [name for name in heard if "backend_compile" in name] == []
+
+    jax.jit(lambda: 2)()
+    assert [name for name in heard if "backend_compile" in name]
+    jax.monitoring.clear_event_listeners()
+
+
+@pytest.mark.parametrize("content", [None, "{}", "no JSON"], ids=["no file", "another release's", "broken"])
+def test_a_config_that_cannot_be_used_waits_for_the_world_to_tell(tmp_path: Path, content: str | None) -> None:
+    if content:
+        (tmp_path / "run.json").write_text(content)
+
+    warm_up({CONFIG_VARIABLE: str(tmp_path / "run.json")})
+    warm_up({})

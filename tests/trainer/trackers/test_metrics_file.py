@@ -1,0 +1,226 @@
+"""Metrics files and plots: what is written, what is cut, and storage that is full, foreign or hangs."""
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from io import FileIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tensorboardX.proto import event_pb2
+
+from tests.support.patience import ENDLESS_SECONDS
+from tests.support.trainer.cases import each
+from tests.trainer.checkpoint.test_foreign import NOT_FILES, stretch
+from tests.trainer.test_reports import read_lines, reporting
+from trainingjob_agent.shared_files import append_record
+from trainingjob_api.protocol import FailureReason, Progress
+from trainingjob_api.running import Metrics
+from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.trackers.metrics_file import MetricsWriter, describe_step
+from trainingjob_trainer.trackers.tensorboard import TensorBoardWriter
+
+
+def progress(step: int, loss: float | None = 2.0) -> Progress:
+    return Progress(step=step, loss=loss, grad_norm=1.0, learning_rate=0.1, tokens_per_second=10.0, step_seconds=0.1)
+
+
+def write(writer: MetricsWriter, step: int, slots: range, *, every: int = 1, last: bool = False) -> None:
+    if line := describe_step(progress(step), slots, every, writer._generation, last=last):
+        writer.write_step(line)
+
+
+def test_due_steps_and_the_last_are_written_with_their_generation(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path, Metrics(every_steps=2, tensorboard=False), generation=3, restored=0) as writer:
+        for step in (1, 2, 3):
+            write(writer, step, range(4 * step - 4, 4 * step), every=2, last=step == 3)
+        writer.write_evaluation(3, "held", 1.25)
+
+    lines = read_lines(tmp_path)
+    assert [(line["generation"], line["step"], line.get("loss")) for line in lines] == [
+        (3, 2, 2.0),
+        (3, 3, 2.0),
+        (3, 3, None),
+    ]
+    assert (lines[2]["evaluation"], lines[2]["held_out_loss"]) == ("held", 1.25)
+
+
+def test_a_line_that_a_killed_writer_left_half_is_cut(tmp_path: Path) -> None:
+    metrics = Metrics(every_steps=1, tensorboard=False)
+    with MetricsWriter(tmp_path, metrics, generation=1, restored=0) as writer:
+        write(writer, 1, range(4))
+    with (tmp_path / "metrics/metrics.jsonl").open("a") as file:
+        file.write('{"generation": 1, "st')
+
+    with MetricsWriter(tmp_path, metrics, generation=2, restored=1) as writer:
+        write(writer, 2, range(4, 8))
+
+    assert [line["step"] for line in read_lines(tmp_path)] == [1, 2]
+
+
+LOST: dict[str, tuple[list[int], bytes, list[int]]] = {
+    "none": ([1, 2, 3], b"", [1, 2, 3, 4]),
+    "the newest": ([1, 2], b"", [1, 2, 3, 4]),
+    "the two newest": ([1], b"", [1, 2, 3, 4]),
+    "the newest, half of it was written": ([1, 2], b'{"generation": 1, "step": 3, "lo', [1, 2, 3, 4]),
+    "the newest, after lines of somebody else": ([1, 2], b"\xff\n[1]\n{}\n", [1, 2, 3, 4]),
+}
+
+
+@each("written", LOST)
+def test_lines_that_a_lost_host_did_not_write_are_recovered_once(
+    tmp_path: Path, written: tuple[list[int], bytes, list[int]]
+) -> None:
+    steps, more, want = written
+    metrics = Metrics(every_steps=1, tensorboard=False)
+    with MetricsWriter(tmp_path, metrics, generation=1, restored=0) as writer:
+        for step in steps:
+            write(writer, step, range(4))
+    with (tmp_path / "metrics/metrics.jsonl").open("ab") as file:
+        file.write(more)
+    recent = [describe_step(progress(step), range(4), 1, 1, last=False) for step in (2, 3)]
+
+    with MetricsWriter(tmp_path, metrics, generation=2, restored=3) as writer:
+        writer.recover([line for line in recent if line])
+        write(writer, 4, range(4))
+
+    text = (tmp_path / "metrics/metrics.jsonl").read_bytes()
+    lines = [json.loads(line) for line in text.splitlines() if b'"loss"' in line]
+    assert [line["step"] for line in lines] == want
+    assert [line["generation"] for line in lines] == [1, 1, 1, 2]
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 200_000, b"x" * 65_536, b'{"st', b""], ids=len)
+@pytest.mark.parametrize("whole", [b"", b'{"step": 1}\n', b'{"step": 1}\n' * 20_000], ids=len)
+def test_a_torn_line_is_cut_whatever_its_length(tmp_path: Path, whole: bytes, tail: bytes) -> None:
+    path = tmp_path / "metrics/metrics.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(whole + tail)
+
+    MetricsWriter(tmp_path, Metrics(every_steps=1, tensorboard=False), generation=2, restored=1).__exit__(
+        None, None, None
+    )
+
+    assert path.read_bytes() == whole
+
+
+FOREIGN: dict[str, tuple[Callable[[Path], object], str]] = {
+    **{name: (make, "metrics.jsonl is not a regular file") for name, make in NOT_FILES.items()},
+    "a huge file without a line": (lambda path: stretch(path, 1 << 40), "metrics.jsonl has no line in its last"),
+}
+
+
+@pytest.mark.parametrize(("make", "words"), FOREIGN.values(), ids=FOREIGN)
+def test_what_is_no_metrics_file_is_told_and_not_touched(
+    tmp_path: Path, make: Callable[[Path], object], words: str
+) -> None:
+    (tmp_path / "metrics").mkdir()
+    make(tmp_path / "metrics/metrics.jsonl")
+    before = os.lstat(tmp_path / "metrics/metrics.jsonl")
+
+    with pytest.raises(TrainingError, match=words) as caught, reporting(tmp_path, process=0):
+        pass
+
+    assert (caught.value.reason, caught.value.path) == (FailureReason.STORAGE, "spec.checkpoint.uri")
+    assert os.lstat(tmp_path / "metrics/metrics.jsonl").st_size == before.st_size
+
+
+def test_a_loss_that_is_not_finite_is_written_as_null(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path, Metrics(every_steps=1, tensorboard=False), generation=1, restored=0) as writer:
+        writer.write_evaluation(1, "held", float("nan"))
+
+    assert read_lines(tmp_path)[0]["held_out_loss"] is None
+
+
+def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path, Metrics(every_steps=1), generation=1, restored=0) as writer:
+        write(writer, 4, range(12, 16))
+
+    (path,) = (tmp_path / "metrics/tensorboard").iterdir()
+    seen = {value.tag: (event.step, value.simple_value) for event in read_events(path) for value in event.summary.value}
+    assert seen["train/loss"] == (4, 2.0)
+
+
+def test_a_full_disk_stops_neither_lines_nor_plots_nor_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        Path("/dev/full").open("ab", buffering=0) as full,
+        MetricsWriter(tmp_path, Metrics(every_steps=1), generation=1, restored=0) as writer,
+    ):
+        board = writer._tensorboard
+        assert board
+        lines, plots = writer._lines, board._file
+        wait_until_written(board)
+        writer._lines = board._file = full
+        for step in range(1, 40):  # more than a queue of the library holds
+            write(writer, step, range(4))
+        wait_until_written(board)
+        writer._lines, board._file = lines, plots
+        write(writer, 40, range(4))
+
+    (path,) = (tmp_path / "metrics/tensorboard").iterdir()
+    assert {event.step for event in read_events(path) if event.summary.value} == {40}
+    assert [line["step"] for line in read_lines(tmp_path)] == [40]
+    assert sorted(record.message.partition(",")[0] for record in caplog.records) == [
+        "metrics cannot be written",
+        "plots cannot be written",
+    ]
+
+
+def test_storage_that_hangs_does_not_stop_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = threading.Event()
+    late = threading.Timer(5, answers.set)
+    late.start()
+    monkeypatch.setattr(
+        "trainingjob_trainer.trackers.tensorboard.append_record", lambda file, record: answers.wait(ENDLESS_SECONDS)
+    )
+    monkeypatch.setattr("trainingjob_trainer.trackers.tensorboard.CLOSE_SECONDS", 0.01, raising=False)
+    board = TensorBoardWriter(tmp_path, 1)
+
+    board.close()
+
+    assert not answers.is_set()
+    assert not board._file.closed
+    assert "the last plots are not written" in caplog.text
+    late.cancel()
+    answers.set()
+    board._thread.join(ENDLESS_SECONDS)
+    board._file.close()
+
+
+def wait_until_written(board: TensorBoardWriter) -> None:
+    """Wait until the thread has taken all that was told so far."""
+    written = threading.Event()
+
+    last: Any = SimpleNamespace(SerializeToString=lambda: written.set() or b"")
+    board._events.put(last)
+    assert written.wait(ENDLESS_SECONDS)
+
+
+def test_a_record_that_a_full_disk_took_half_of_is_cut(tmp_path: Path) -> None:
+    class Half(FileIO):
+        def write(self, record: Any) -> int:
+            return super().write(record[: len(record) // 2])
+
+    with FileIO(tmp_path / "lines", "ab") as file, Half(tmp_path / "lines", "ab") as full:
+        append_record(file, b"whole\n")
+        with pytest.raises(OSError, match="No space left on device"):
+            append_record(full, b"half of it\n")
+
+    assert (tmp_path / "lines").read_bytes() == b"whole\n"
+
+
+def read_events(path: Path) -> list[event_pb2.Event]:
+    """Read TensorBoard's records: length, its checksum, the event, its checksum."""
+    content, place, found = path.read_bytes(), 0, []
+    while place < len(content):
+        size = int.from_bytes(content[place : place + 8], "little")
+        found.append(event_pb2.Event.FromString(content[place + 12 : place + 12 + size]))
+        place += 16 + size
+    return found

@@ -1,0 +1,88 @@
+"""Exit reasons of children: from their own failure report, else from the kernel and the log.
+
+The operator chooses between restart and failure by the reason, so a guess must stay close to the facts. A signal that a
+program raises itself is a crash. A signal from outside is a kill.
+"""
+
+from collections.abc import Iterable
+
+from trainingjob_agent.flag_errors import ENV_PATH, find_flag_error, locate_variable
+from trainingjob_agent.heartbeat_errors import find_lost_processes
+from trainingjob_agent.log_tail import excerpt
+from trainingjob_agent.state import ChildExited
+from trainingjob_api.protocol import Failure, FailureReason
+from trainingjob_api.running import EnvVar
+
+CRASH_SIGNALS = frozenset({"SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP"})
+PEER_DIED = (
+    "the JAX distributed service detected fatal errors",  # its client, when the service reports a lost process
+    "terminate called after throwing an instance of 'gloo::",  # gloo's own thread, on connection errors
+)
+"""Log lines of libraries that abort because another process of the world is gone."""
+
+
+def explain_exit(ended: ChildExited, *, step: int | None, memory: str, env: Iterable[EnvVar] = ()) -> Failure:
+    """Return the failure of a child that ended without a request.
+
+    `step` is the newest step that it finished. `memory` is the container's memory limit as the spec writes it. `env`
+    are the variables that the spec sets.
+    """
+    if ended.failure is not None:
+        named = ended.failure.path == ENV_PATH
+        path, value = locate_variable(env, ended.failure.value) if named else (ended.failure.path, ended.failure.value)
+        return ended.failure.model_copy(
+            update={
+                "path": path,
+                "value": value,
+                "step": step if ended.failure.step is None else ended.failure.step,
+                "exit_code": ended.code,
+                "signal": ended.signal,
+                "log": ended.failure.log or excerpt(ended.log),
+            }
+        )
+    error = find_flag_error(ended.log) if ended.code or ended.signal in CRASH_SIGNALS else None
+    if error is not None:
+        path, value = locate_variable(env, error.variable)
+        return Failure(
+            reason=FailureReason.CONFIG,
+            fatal=True,
+            message=error.message,
+            path=path,
+            value=value,
+            step=step,
+            exit_code=ended.code,
+            signal=ended.signal,
+            log=excerpt(ended.log),
+        )
+    reason, message = _classify_exit(ended, memory)
+    out_of_memory = reason is FailureReason.OUT_OF_MEMORY
+    return Failure(
+        reason=reason,
+        message=message,
+        path="spec.runtime.resources.memory" if out_of_memory else "",
+        value=memory if out_of_memory else "",
+        step=step,
+        exit_code=ended.code,
+        signal=ended.signal,
+        log=excerpt(ended.log),
+        missed=find_lost_processes(ended.log) if reason is FailureReason.PEER else (),
+    )
+
+
+def _classify_exit(ended: ChildExited, memory: str) -> tuple[FailureReason, str]:
+    if ended.signal == "SIGKILL" and ended.out_of_memory:
+        message = (
+            f"the trainer used up the container's memory ({memory} and its memory volumes); the kernel killed it. "
+        )
+        advice = "Raise spec.runtime.resources.memory or lower spec.training.maxPerDeviceBatch."
+        return FailureReason.OUT_OF_MEMORY, message + advice
+    if ended.signal == "SIGABRT" and any(words in ended.log for words in PEER_DIED):
+        return FailureReason.PEER, "JAX ended the trainer because another host of the world was gone."
+    if ended.signal in CRASH_SIGNALS:
+        return FailureReason.CRASH, f"the trainer crashed with {ended.signal}; the last lines of its log say where."
+    if ended.signal:
+        return FailureReason.KILLED, f"the trainer was ended by {ended.signal}, which this agent did not send."
+    return (
+        FailureReason.CRASH,
+        f"the trainer exited with code {ended.code} before it was done and gave no reason; see the end of its log.",
+    )

@@ -1,0 +1,84 @@
+"""The agent's report: its complete state each time, so a lost report loses nothing."""
+
+from dataclasses import dataclass
+
+from trainingjob_agent.host import UNREAPED_FAILURE
+from trainingjob_agent.hot_standby import may_host
+from trainingjob_agent.processes import Vitals
+from trainingjob_agent.state import Host, State
+from trainingjob_api.protocol import HostReport, Phase
+
+
+@dataclass(frozen=True)
+class HostIdentity:
+    """The host's position in its job, and the id of the agent process."""
+
+    pod: str
+    slice: int
+    host: int
+    address: str
+    instance: str
+
+
+def make_report(
+    host: Host,
+    place: HostIdentity,
+    state: State,
+    port: int,
+    shadow_port: int = 0,
+    moved: int | None = None,
+    vitals: Vitals | None = None,
+) -> HostReport:
+    """Return the report of a state.
+
+    `port` is a free port for a coordinator, `shadow_port` one for the coordinator of a hot standby world. `moved` is
+    the MiB that the child in a world has read and written. `vitals` are those of that child, or else of the standby.
+    None: no such process, or unknown.
+    """
+    active, shadow = state.active, state.hot_standby
+    return HostReport(
+        job_uid=host.job_uid,
+        pod=place.pod,
+        pod_uid=host.pod_uid,
+        slice=place.slice,
+        host=place.host,
+        address=place.address,
+        instance=place.instance,
+        port=port,
+        standby=bool(state.standby and state.standby.ready),
+        shadow_port=(shadow_port or None) if may_host(host, state) else None,
+        shadow=shadow.world.shadow if shadow and shadow.ready and shadow.world else "",
+        broken=state.broken or (UNREAPED_FAILURE if state.unreaped is not None else None),
+        unreaped=state.unreaped is not None,
+        generation=state.started,
+        phase=active.phase if active else Phase.IDLE,
+        progress=active.progress if active else None,
+        restored=active.restored if active else None,
+        tier=active.tier if active else "durable",
+        unheard=active.unheard if active else (),
+        inherited=active.inherited if active else "",
+        committed=active.committed if active else None,
+        failed_save=active.failed_save if active else None,
+        copied=active.copied if active else None,
+        failed_copy=active.failed_copy if active else None,
+        damaged=active.damaged if active else (),
+        failure=active.failure if active else None,
+        data=active.data if active else None,
+        phase_seconds={phase: round(longest, 1) for phase, longest in state.phase_seconds.items()},
+        moved_mebibytes=moved,
+        stopped=vitals is not None and vitals.stopped,
+        cpu_seconds=vitals.cpu_seconds if vitals else None,
+        entered=active.entered if active else 0,
+        evidence=active.evidence if active else None,
+        drilled=state.reported_drill,
+        unmade=state.drill_error,
+    )
+
+
+def is_urgent(new: HostReport, old: HostReport | None) -> bool:
+    """Return whether a report must be sent at once. Mere progress of a child waits for the next report."""
+    return old is None or _without_progress(new) != _without_progress(old)
+
+
+def _without_progress(report: HostReport) -> HostReport:
+    return report.model_copy(update={"progress": None, "moved_mebibytes": None, "cpu_seconds": None, "entered": 0})

@@ -1,0 +1,300 @@
+"""The agent's event loop: it receives messages in one queue, applies the rules, and performs their actions.
+
+This module decides nothing. The agent's state is lost with the agent, by design. Its children exit when their standard
+input closes, and Kubernetes restarts the container. The ledger keeps the new agent out of the old world.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import assert_never
+
+from trainingjob_agent.fault_injection import inject_fault
+from trainingjob_agent.generation_file import GenerationFile
+from trainingjob_agent.host import handle_message, initial_state, next_tick
+from trainingjob_agent.host_environment import Environment
+from trainingjob_agent.host_report import HostIdentity, is_urgent, make_report
+from trainingjob_agent.operator_session import Reporter
+from trainingjob_agent.orphans import reap_orphans
+from trainingjob_agent.ports import ReservedPort
+from trainingjob_agent.redaction import Redactor, find_secrets
+from trainingjob_agent.rendezvous import Rendezvous
+from trainingjob_agent.shared_files import write_atomically
+from trainingjob_agent.state import (
+    Action,
+    AnswerReceived,
+    ChildExited,
+    DiagnoseChild,
+    Finish,
+    Host,
+    InjectFault,
+    KillChild,
+    Message,
+    RenewHotStandbyPort,
+    RequestLeave,
+    SpawnHotStandby,
+    SpawnStandby,
+    StartChild,
+    StartHotStandby,
+    Stop,
+    Terminated,
+    TimerFired,
+)
+from trainingjob_agent.trainer_process import Child
+from trainingjob_agent.trainer_protocol import StartWorld
+from trainingjob_api.protocol import Answer, Failure, FailureReason, HostReport
+from trainingjob_api.world import World
+
+LOG = logging.getLogger(__name__)
+TRAINER = (sys.executable, "-m", "trainingjob_trainer.main")
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+FINISHED_EXIT_CODE = 0
+TERMINATED_EXIT_CODE = 128 + signal.SIGTERM
+"""Not 0: that would mark this host's index as completed."""
+
+
+class Supervisor:
+    """The agent of one host. `command` starts a trainer process."""
+
+    def __init__(self, environment: Environment, command: Sequence[str] = TRAINER) -> None:
+        config = environment.config
+        self._environment = environment
+        self._command = command
+        self._checkpoints = Path(config.spec.checkpoint.uri)
+        self._host = Host(
+            job_uid=config.job.uid,
+            pod_uid=environment.pod_uid,
+            memory=config.spec.runtime.resources.memory,
+            finish_after=environment.finish_after_seconds,
+            grace=environment.grace_seconds,
+            drills_allowed=config.spec.elastic.drills == "allowed",
+            hot_standbys_allowed=config.spec.elastic.shadow_world,
+            env=config.spec.runtime.env,
+        )
+        self._identity = HostIdentity(
+            pod=environment.pod,
+            slice=environment.slice,
+            host=environment.host,
+            address=environment.address,
+            instance=secrets.token_hex(8),
+        )
+        self._redactor = Redactor(find_secrets(config.spec.runtime.env, os.environ))
+        self._generation_file = GenerationFile(environment.pod_uid)
+        self._program_secret = ""
+        self._port = ReservedPort(environment.address)
+        self._hot_standby_port = ReservedPort(environment.address)
+        self._children: dict[int, Child] = {}
+        self._tasks = asyncio.TaskGroup()
+        self._loop = asyncio.get_running_loop()
+        self._state = initial_state(self._read_generation(), self._loop.time())
+        self._messages: asyncio.Queue[Message] = asyncio.Queue()
+        self._messages.put_nowait(TimerFired())
+
+    async def run(self) -> int:
+        """Run until the job is over or the pod is deleted; return the exit code."""
+        self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        for number in END_SIGNALS:
+            self._loop.add_signal_handler(number, self._messages.put_nowait, Terminated())
+        environment = self._environment
+        try:
+            async with Rendezvous(environment.rendezvous, environment.token, environment.ca) as rendezvous:
+                reporter = Reporter(rendezvous.post, self._describe, self._on_answer)
+                async with self._tasks:
+                    reporting = self._tasks.create_task(reporter.run())
+                    code = await self._run_loop(reporter)
+                    reporting.cancel()
+                    self._end_children()
+                if code == TERMINATED_EXIT_CODE:
+                    await reporter.send_last_report()
+        finally:
+            for child in self._children.values():  # children whose `follow` was cancelled before it began
+                child.close()
+            self._port.release()
+            self._hot_standby_port.release()
+            for number in (signal.SIGCHLD, *END_SIGNALS):
+                self._loop.remove_signal_handler(number)
+        self._delete_generation_file()
+        return code
+
+    async def _run_loop(self, reporter: Reporter) -> int:
+        reported = None
+        while True:
+            news = await self._next_message()
+            step = handle_message(self._host, self._state, news, self._loop.time())
+            self._state = step.state
+            for action in step.actions:
+                code = self._perform(action, reporter)
+                if code is not None:
+                    return code
+            report = self._describe()
+            if is_urgent(report, reported):
+                reporter.report_now()
+            reported = report
+
+    async def _next_message(self) -> Message:
+        """Return the next message, or `TimerFired` at the next timer."""
+        try:
+            async with asyncio.timeout_at(next_tick(self._host, self._state)):
+                news = await self._messages.get()
+        except TimeoutError:
+            return TimerFired()
+        if isinstance(news, ChildExited):
+            LOG.info("a trainer ended child=%d code=%s signal=%s", news.child, news.code, news.signal or None)
+            self._children.pop(news.child, None)
+            self._reap()
+        return news
+
+    def _perform(self, action: Action, reporter: Reporter) -> int | None:  # None: continue; else the exit code
+        match action:
+            case SpawnStandby(child) | SpawnHotStandby(child):
+                self._spawn(child)
+            case StartChild(child, world, process):
+                self._start(child, self._make_start(world, process))
+            case StartHotStandby() | RenewHotStandbyPort():
+                self._use_hot_standby_port(action)
+            case RequestLeave(child, moves):
+                LOG.info("asking a trainer to %s child=%d", "leave" if moves else "save and leave", child)
+                self._children[child].request_leave(moves=moves)
+            case DiagnoseChild(child):
+                LOG.info("looking at a trainer that makes no progress child=%d", child)
+                self._tasks.create_task(self._collect_diagnostics(child, self._children[child]))
+            case InjectFault(child, drill):
+                LOG.warning("a drill kind=%s id=%s child=%d", drill.kind, drill.id, child)
+                self._tasks.create_task(
+                    inject_fault(drill, self._children[child], reporter, self._checkpoints, self._messages.put_nowait)
+                )
+            case KillChild(child):
+                LOG.info("ending a trainer child=%d", child)
+                self._children[child].kill()
+            case Finish(termination):
+                LOG.info("the job is over phase=%s outcome=%r", termination.phase, termination.outcome)
+                write_termination_message(self._environment.termination_log, termination.model_dump_json(by_alias=True))
+                return FINISHED_EXIT_CODE
+            case Stop():
+                return TERMINATED_EXIT_CODE
+            case _:
+                assert_never(action)
+        return None
+
+    def _spawn(self, number: int) -> None:
+        try:
+            child = Child(number, self._command, self._messages.put_nowait, sys.stdout.buffer)
+        except OSError as error:
+            failure = Failure(reason=FailureReason.CRASH, message=f"no trainer process can be started: {error}")
+            self._messages.put_nowait(ChildExited(number, failure=failure))
+            return
+        self._children[number] = child
+        self._tasks.create_task(child.forward_output())
+
+    def _make_start(self, world: World, process: int, *, waits: bool = False) -> StartWorld:
+        return StartWorld(
+            config=self._environment.config.for_world(world),
+            world=world,
+            process=process,
+            compile_cache=self._environment.compile_cache,
+            program_secret=self._program_secret,
+            snapshots=self._environment.snapshots,
+            expected=self._environment.expected,
+            proven=self._state.devices_verified,
+            waits=waits,
+        )
+
+    def _start(self, number: int, start: StartWorld) -> None:
+        world = start.world
+        LOG.info(
+            "joining a world generation=%d process=%d of=%d coordinator=%s child=%d",
+            world.generation,
+            start.process,
+            len(world.members),
+            world.coordinator,
+            number,
+        )
+        try:
+            self._generation_file.write(world.generation)
+        except OSError as error:
+            LOG.warning("a restart of this container will not know its world error=%s", error)
+        self._port.release()
+        self._port = ReservedPort(self._environment.address)
+        self._children[number].start(start)
+
+    def _use_hot_standby_port(self, action: StartHotStandby | RenewHotStandbyPort) -> None:
+        self._hot_standby_port.release()
+        if isinstance(action, RenewHotStandbyPort):
+            self._hot_standby_port = ReservedPort(self._environment.address)
+            return
+        world, number = action.world, action.child
+        LOG.info("joining a shadow world process=%d of=%d child=%d", action.process, len(world.members), number)
+        self._children[number].start(self._make_start(world, action.process, waits=True))
+
+    async def _collect_diagnostics(self, number: int, child: Child) -> None:
+        generation = self._state.started
+        found = await child.collect_diagnostics()
+        if found is None:
+            return
+        self._messages.put_nowait(found)
+        place = self._identity
+        path = self._checkpoints / "stacks" / f"{generation}-{place.slice}-{place.host}.txt"
+        text = f"host {place.host} of slice {place.slice}, child {number}: {found.state}, {found.cores:.2f} cores\n\n"
+        # A daemon thread that is never joined: the storage itself may hang.
+        threading.Thread(target=write_stacks, args=(path, text + found.stacks + "\n"), daemon=True).start()
+
+    def _end_children(self) -> None:
+        for child in self._children.values():
+            child.kill()
+
+    def _describe(self) -> HostReport:
+        child = self._children.get(self._state.live.child) if self._state.live else None
+        standby = self._children.get(self._state.standby.child) if self._state.standby else None
+        process = child or standby
+        report = make_report(
+            self._host,
+            self._identity,
+            self._state,
+            self._port.number,
+            self._hot_standby_port.number,
+            moved=child.io_mebibytes if child else None,
+            vitals=process.vitals if process else None,
+        )
+        return self._redactor.redact_report(report)
+
+    def _on_answer(self, answer: Answer) -> None:
+        self._program_secret = answer.program_secret or self._program_secret  # an answer without a world has no secret
+        self._messages.put_nowait(AnswerReceived(answer))
+
+    def _reap(self) -> None:
+        reap_orphans({child.pid for child in self._children.values()})
+
+    def _read_generation(self) -> int:
+        try:
+            return self._generation_file.read()
+        except (OSError, ValueError) as error:
+            LOG.warning("the worlds that this pod was in are not known error=%s", error)
+            return 0
+
+    def _delete_generation_file(self) -> None:
+        with contextlib.suppress(OSError):
+            self._generation_file.delete()
+
+
+def write_stacks(path: Path, words: str) -> None:
+    """Write a child's thread stacks beside the checkpoints, so that those of all hosts are in one place."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, words.encode(errors="replace"))
+    except OSError as error:
+        LOG.warning("the stacks cannot be written path=%s error=%s", path, error)
+
+
+def write_termination_message(path: Path, words: str) -> None:
+    """Write a container's termination message, for Kubernetes or a local runner."""
+    try:
+        path.write_text(words)
+    except OSError as error:
+        LOG.warning("the last words cannot be written path=%s error=%s", path, error)

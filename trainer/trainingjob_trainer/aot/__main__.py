@@ -1,0 +1,77 @@
+"""Compile programs of one size of a job, for a possible later world: a `Request` comes on standard input.
+
+The process exits when its parent exits, which closes standard input, and before it exceeds its memory limit.
+"""
+
+import logging
+import select
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import jax
+
+from trainingjob_trainer.aot.compile_request import CompileRequest
+from trainingjob_trainer.aot.mock_topology import fake_topology
+from trainingjob_trainer.data.loader import BatchLoader
+from trainingjob_trainer.monitoring.replica_check import compile_bit_sums
+from trainingjob_trainer.parallel.mesh import build_mesh
+from trainingjob_trainer.runtime.agent_events import EXIT_ORPHANED
+from trainingjob_trainer.runtime.available_memory import resident_memory
+from trainingjob_trainer.runtime.compile_cache import SHARED_FOLDER, CompileCache
+from trainingjob_trainer.runtime.process_exit import exit_now
+from trainingjob_trainer.runtime.process_group import ProcessGroup, configure
+from trainingjob_trainer.snapshots.restore import compile_broadcast
+from trainingjob_trainer.step import StepPrograms
+
+LOG = logging.getLogger(__name__)
+POLL_SECONDS = 0.2
+COMPILED, FAILED, OVER_MEMORY_LIMIT = 0, 1, 4
+
+
+def main() -> NoReturn:
+    """Compile the requested programs."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s", force=True)
+    request = CompileRequest.model_validate_json(sys.stdin.buffer.readline())
+    threading.Thread(
+        target=_exit_with_parent_or_over_memory, args=(request.memory_bytes,), name="watch", daemon=True
+    ).start()
+    try:
+        compile_ahead(request)
+    except Exception:
+        LOG.exception("cannot compile ahead")
+        exit_now(FAILED)
+    exit_now(COMPILED)
+
+
+def compile_ahead(request: CompileRequest) -> None:
+    """Write the requested programs to the shared folder."""
+    config, spec = request.config, request.config.spec
+    layout, root = config.layout(request.num_slices), Path(spec.checkpoint.uri)
+    configure(config.accelerator_platform, layout)
+    fake_topology(layout)
+    programs = CompileCache(str(root / SHARED_FOLDER), root, config, layout, ProcessGroup(0, 1), request.program_secret)
+    steps = StepPrograms(spec, build_mesh(jax.devices(), layout))
+    batches = BatchLoader(layout, steps.batch_sharding, spec.training.global_batch_size)
+    compilers: dict[str, Callable[[], object]] = {
+        "train": lambda: steps.compile_train(programs, batches.shape),
+        "evaluate": lambda: steps.compile_evaluate(programs, batches.shape),
+        "spread": lambda: compile_broadcast(programs, steps.state_shapes),
+        "replicas": lambda: compile_bit_sums(programs, steps.state_shapes),
+    }
+    for name in request.names:
+        compilers[name]()
+
+
+def _exit_with_parent_or_over_memory(memory_bytes: int) -> None:
+    while not select.select([sys.stdin], [], [], POLL_SECONDS)[0]:
+        if (taken := resident_memory()) > memory_bytes:
+            LOG.error("it takes %d bytes of memory, and %d are left for it", taken, memory_bytes)
+            exit_now(OVER_MEMORY_LIMIT)
+    exit_now(EXIT_ORPHANED)
+
+
+if __name__ == "__main__":
+    main()

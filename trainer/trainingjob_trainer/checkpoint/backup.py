@@ -1,0 +1,262 @@
+"""Copies of checkpoints on a second store, made beside training, one at a time.
+
+A step that was just saved and hashed is copied file by file, each host its share. Every file is compared with its hash
+during the copy. The copy gets its final name once all files exist, `integrity.json` last. So the backup folder has the
+same layout as the checkpoint folder, and the same code reads both.
+
+A failed copy does not stop training: it is reported, and the next copy that is due retries.
+"""
+
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO
+
+from jax.errors import JaxRuntimeError
+
+from trainingjob_agent.trainer_protocol import AgentEvent
+from trainingjob_api.base import seconds
+from trainingjob_api.protocol import MAX_MESSAGE, FailedSave, FailureReason
+from trainingjob_api.running import Keep
+from trainingjob_api.world import RunConfig, World
+from trainingjob_trainer.checkpoint import owner
+from trainingjob_trainer.checkpoint.commit import publish_step
+from trainingjob_trainer.checkpoint.error_exchange import ErrorExchange, SaveFailedError, describe_error
+from trainingjob_trainer.checkpoint.fence import Fence
+from trainingjob_trainer.checkpoint.manifest import (
+    FileHash,
+    Integrity,
+    RateLimit,
+    hash_chunks,
+    read_chunks,
+    select_share,
+    write_integrity,
+)
+from trainingjob_trainer.checkpoint.retention import delete_expired
+from trainingjob_trainer.checkpoint.saved_steps import COPYING_SUFFIX, LEFTOVER_NAME, lineage_folder
+from trainingjob_trainer.runtime.agent_events import AgentEvents
+from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.runtime.process_group import ProcessGroup
+
+LOG = logging.getLogger(__name__)
+FIELD = "spec.checkpoint.backup.uri"
+START_SECONDS = 1800
+COPY_SECONDS = 24 * 3600
+"""Seconds for which the first process waits for the files of the last one: the store may be slow."""
+LAST_COPY_SECONDS = 3600
+"""Seconds for which the end of a job waits for the copy of its last step."""
+RETRY_SECONDS = 60.0
+"""Seconds after a failed copy before the next saved step is copied."""
+
+
+def claim(config: RunConfig) -> None:
+    """Claim the backup folder for this job. A store that does not answer is reported with the first copy.
+
+    Raises:
+        TrainingError: another job owns the folder and the spec has no takeover.
+    """
+    backup = config.spec.checkpoint.backup
+    if backup is None:
+        return
+    try:
+        _claim(Path(backup.uri), config)
+    except TrainingError as error:
+        if error.reason is not FailureReason.STORAGE:
+            raise
+        LOG.warning("the backup folder cannot be used, training goes on without it error=%s", error)
+
+
+class Backup:
+    """The copies of a job, as one process of one world makes them. `name` is the host in messages.
+
+    Raises:
+        ValueError: the spec has no backup.
+    """
+
+    def __init__(self, config: RunConfig, world: World, peers: ProcessGroup, events: AgentEvents, name: str) -> None:
+        backup = config.spec.checkpoint.backup
+        if backup is None:
+            raise ValueError("the spec names no backup folder")
+        self.root = Path(backup.uri)
+        self._every = seconds(backup.every)
+        self._keep = Keep(last=backup.keep)
+        self._config = config
+        self._generation = world.generation
+        self._fence = Fence(Path(config.spec.checkpoint.uri), world)
+        self._peers = peers.without_reports()
+        self._events = events
+        self._error_exchange = ErrorExchange(self._peers, name, "copy", COPY_SECONDS)
+        self._pace = RateLimit()
+        self._exchanges = 0
+        self._started_at: float | None = None  # None: this world has copied nothing yet
+        self._is_failing = False
+        self._newest = 0
+        self._step_in_copy: int | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def steps_in_use(self) -> tuple[int, ...]:
+        """Return the steps that must not be deleted from the checkpoint folder, because they are being copied."""
+        step = self._step_in_copy
+        return () if step is None else (step,)
+
+    def copy_if_due(self, folder: Path, record: Integrity, restored: int) -> None:
+        """Begin to copy a step that was just saved, if a copy is due; process 0 decides, because clocks differ.
+
+        `restored` is the step that the world resumed from: its copy is kept.
+
+        Raises:
+            JaxRuntimeError: another process is gone.
+        """
+        decision = "copy" if self._peers.process == 0 and self._is_due() else ""
+        if self._exchange(decision, START_SECONDS)[0]:
+            self._start_copy(folder, record, restored)
+
+    def wait_for_last(self, folder: Path, record: Integrity, restored: int) -> None:
+        """Wait until the last step is copied, or its copy has failed.
+
+        A copy needs all processes, and one of them may still be busy with an earlier copy. So all of them begin the
+        last copy, or none does.
+        """
+        deadline = time.monotonic() + LAST_COPY_SECONDS
+        self._pace.lift()
+        self._wait(deadline)
+        late = self._step_in_copy  # read once: the thread of the copy sets it to None
+        said = "copy" if late is None and self._newest < record.step else ""
+        try:
+            is_begun = all(self._exchange(said, LAST_COPY_SECONDS + START_SECONDS))
+        except JaxRuntimeError as error:
+            self._report_failure(record.step, f"another process is gone: {error}")
+            return
+        if is_begun:
+            self._start_copy(folder, record, restored)
+            self._wait(deadline)
+            late = self._step_in_copy
+        if late is not None:
+            self._report_failure(late, f"it took longer than {LAST_COPY_SECONDS} s, and the job is at its end")
+
+    def _exchange(self, said: str, seconds: float) -> tuple[str, ...]:
+        """Return what each process says about the next copy."""
+        self._exchanges += 1
+        return self._peers.exchange(f"backup/{self._exchanges}", said, seconds)
+
+    def _is_due(self) -> bool:
+        if self._step_in_copy is not None:
+            return False
+        pause = min(RETRY_SECONDS, self._every) if self._is_failing else self._every
+        return self._started_at is None or time.monotonic() - self._started_at >= pause
+
+    def _wait(self, deadline: float) -> None:
+        if self._thread:
+            self._thread.join(max(deadline - time.monotonic(), 0.0))
+
+    def _start_copy(self, folder: Path, record: Integrity, restored: int) -> None:
+        if self._thread:
+            self._thread.join()  # process 0 has seen its end, and the other processes are about to
+        self._started_at, self._step_in_copy = time.monotonic(), record.step
+        self._thread = threading.Thread(
+            target=self._copy, args=(folder, record, restored), name=f"copy-{record.step}", daemon=True
+        )
+        self._thread.start()
+
+    def _copy(self, folder: Path, record: Integrity, restored: int) -> None:
+        goal = lineage_folder(self.root, record.lineage) / str(record.step)
+        fresh = goal.with_name(f"{goal.name}{COPYING_SUFFIX}-{self._generation}")
+        try:
+            self._copy_in_stages(folder, fresh, goal, record)
+        except SaveFailedError as error:
+            self._is_failing = True
+            self._report_failure(record.step, str(error))
+            if self._peers.process == 0:
+                shutil.rmtree(fresh, ignore_errors=True)
+        except Exception:  # another process is gone, and the training thread sees that too
+            LOG.exception("a copy was given up step=%d", record.step)
+        else:
+            self._is_failing, self._newest = False, record.step
+            self._events.send(AgentEvent(copied=record.step))
+            self._delete_old(record.step, restored)
+        self._step_in_copy = None
+
+    def _delete_old(self, step: int, restored: int) -> None:
+        """Delete the copies that need not be kept, on process 0."""
+        if self._peers.process == 0:
+            try:
+                delete_expired(self.root, self._fence, self._keep, step, {restored})
+            except TrainingError as error:  # a later world exists, and the training thread sees that too
+                LOG.warning("old copies are not deleted error=%s", error)
+
+    def _copy_in_stages(self, source: Path, fresh: Path, goal: Path, record: Integrity) -> None:
+        process = self._peers.process
+        mine = select_share(sorted(record.files), process, self._peers.num_processes)
+        self._error_exchange.begin()
+        self._run_stage(lambda: self._prepare(fresh) if process == 0 else None)
+        self._run_stage(lambda: copy_files(source, fresh, {name: record.files[name] for name in mine}, self._pace))
+        self._run_stage(lambda: self._publish_copy(fresh, goal, record) if process == 0 else None)
+
+    def _run_stage(self, act: Callable[[], None]) -> None:
+        """Run this process's part of a stage, then exchange errors with all processes.
+
+        Raises:
+            SaveFailedError: a process failed.
+        """
+        problem = ""
+        try:
+            act()
+        except (OSError, ValueError, TrainingError) as error:
+            problem = describe_error(error)
+        self._error_exchange.exchange_results(problem)
+
+    def _prepare(self, fresh: Path) -> None:
+        _claim(self.root, self._config)
+        self._fence.check()
+        fresh.parent.mkdir(parents=True, exist_ok=True)
+        for left in fresh.parent.glob(f"*{COPYING_SUFFIX}*"):  # of a killed world: it may fill the disk
+            if LEFTOVER_NAME.fullmatch(left.name) and left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left)
+        fresh.mkdir()
+
+    def _publish_copy(self, fresh: Path, goal: Path, record: Integrity) -> None:
+        write_integrity(fresh, record)
+        self._fence.check()
+        publish_step(fresh, goal, record)
+
+    def _report_failure(self, step: int, message: str) -> None:
+        LOG.warning("a step could not be copied, training goes on step=%d error=%s", step, message)
+        self._events.send(AgentEvent(failed_copy=FailedSave(step=step, message=message[:MAX_MESSAGE])))
+
+
+def copy_files(source: Path, goal: Path, wanted: Mapping[str, FileHash], pace: RateLimit) -> None:
+    """Copy files of a step from folder to folder, and compare each with its hash during the copy.
+
+    Raises:
+        OSError: a file cannot be read or written.
+        ValueError: a file differs from what was saved.
+    """
+    for name, fingerprint in wanted.items():
+        (goal / name).parent.mkdir(parents=True, exist_ok=True)
+        if _copy_file(source, goal, name, pace) != fingerprint:
+            raise ValueError(f"{name} has changed since it was saved")
+
+
+def _copy_file(source: Path, goal: Path, name: str, pace: RateLimit) -> FileHash:
+    with (goal / name).open("xb") as writing:
+        found = hash_chunks(_write(writing, pace.throttle(read_chunks(source, name))))
+        writing.flush()
+        os.fsync(writing.fileno())
+    return found
+
+
+def _write(file: IO[bytes], parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield each chunk after it is written."""
+    for part in parts:
+        file.write(part)
+        yield part
+
+
+def _claim(root: Path, config: RunConfig) -> None:
+    owner.check_writable(root, FIELD)
+    owner.claim(root, config, FIELD)

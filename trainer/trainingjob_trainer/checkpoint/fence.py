@@ -1,0 +1,91 @@
+"""Write fences: only the newest world of a job may write below a checkpoint folder.
+
+A world that the operator has given up may keep running unnoticed, on the same storage as its successor. So each world
+creates a marker file before it reads checkpoints. Before it commits or deletes a step, it checks for the marker of a
+later world and for another owner of the folder. If it finds one, it ends.
+
+A world may be suspended between that check and the write. So temporary names are unique to a world. A step appears
+complete, with its manifest, by one rename. A step that the rename would replace is moved away before it is checked.
+"""
+
+import os
+import re
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from trainingjob_agent.shared_files import parse_number
+from trainingjob_api.protocol import FailureReason
+from trainingjob_api.world import World
+from trainingjob_trainer.checkpoint import owner
+from trainingjob_trainer.runtime.errors import TrainingError
+
+MARKER_PREFIX = "WORLD-"
+NAME = re.compile(rf"{MARKER_PREFIX}(?P<generation>[0-9]+)-(?P<uid>.+)")
+
+
+class Fence:
+    """The right of a world to write below a folder."""
+
+    def __init__(self, root: Path, world: World) -> None:
+        self._root = root
+        self.job_uid = world.job_uid
+        self.generation = world.generation
+
+    def claim(self) -> None:
+        """Create the marker of this world. One process calls this before any process reads checkpoints.
+
+        Raises:
+            TrainingError: a later world of the job has a marker.
+            OSError: storage does not answer.
+        """
+        self.check()
+        (self._root / f"{MARKER_PREFIX}{self.generation}-{self.job_uid}").touch()
+        self.check()
+        for generation, path in self._list_markers():
+            if generation < self.generation:
+                with suppress(OSError):  # an old marker does no harm
+                    path.unlink()
+
+    def check(self) -> None:
+        """Check that no later world exists, and that this job still owns the folder.
+
+        Raises:
+            TrainingError: this world is fenced off.
+            OSError: storage does not answer.
+        """
+        self._refresh_listing()
+        newest = max((generation for generation, _ in self._list_markers()), default=0)
+        if newest > self.generation:
+            raise self._fenced_off_error(
+                f"generation {newest} of the job is there, and this is generation {self.generation}. If no other pod "
+                "of the job runs, its status was lost: give the folder to a new job with `checkpoint.takeover: true`."
+            )
+        if owner.is_owned_by_other(self._root, self.job_uid):
+            raise self._fenced_off_error("another job has taken it over.")
+
+    def _refresh_listing(self) -> None:
+        """Invalidate the cached folder listing by creating a file: on NFS the listing may be a minute old."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        probe = self._root / f".look.{os.uname().nodename}.{os.getpid()}.{threading.get_native_id()}"
+        probe.unlink(missing_ok=True)  # it may be a link
+        probe.touch()
+        probe.unlink()
+
+    def _list_markers(self) -> list[tuple[int, Path]]:
+        """Return the generations of this job that have a marker."""
+        found = ((NAME.fullmatch(path.name), path) for path in self._root.glob(f"{MARKER_PREFIX}*"))
+        return [
+            (generation, path)
+            for match, path in found
+            if match and match["uid"] == self.job_uid and (generation := parse_number(match["generation"])) is not None
+        ]
+
+    def _fenced_off_error(self, why: str) -> TrainingError:
+        return TrainingError(
+            FailureReason.STORAGE,
+            f"this world may not write to {self._root} any more: {why}",
+            path="spec.checkpoint.uri",
+            value=self._root,
+            fatal=False,
+        )

@@ -1,0 +1,164 @@
+"""Initial parameters from another job's checkpoint: selected, verified and resharded for this job.
+
+The other job's folder is only read: it may be on a read-only volume, and its owner may be training. Only the parameters
+are taken. The optimizer, the data order and the step count start as in any new job.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import orbax.checkpoint as ocp
+
+from trainingjob_api.protocol import MAX_MESSAGE, FailureReason
+from trainingjob_api.running import InitializeFrom
+from trainingjob_trainer.checkpoint.orbax_writer import world_options
+from trainingjob_trainer.checkpoint.restore_point import VERIFY_SECONDS, verify
+from trainingjob_trainer.checkpoint.saved_steps import list_saved
+from trainingjob_trainer.checkpoint.single_replica import PLACEHOLDER, make_restore_args
+from trainingjob_trainer.models.decoder import Params
+from trainingjob_trainer.runtime.errors import TrainingError, shorten
+from trainingjob_trainer.runtime.process_group import ProcessGroup
+
+LOG = logging.getLogger(__name__)
+FIELD = "spec.checkpoint.initializeFrom"
+MAX_NAMED_STEPS = 3
+"""Maximum number of damaged steps that a message names. Of arrays, it names all that differ: a scanned model has few.
+"""
+
+
+type Shapes = dict[str, tuple[int, ...]]
+
+
+class InitialParams(NamedTuple):
+    """Parameters, and a text that names their source."""
+
+    params: Params
+    source: str
+
+
+def load_initial_params(source: InitializeFrom, params: Params, peers: ProcessGroup, random: Params) -> InitialParams:
+    """Return the parameters that another job saved, with the layout of `params`; all processes call this together.
+
+    If the source names no step, the newest intact step is used. `random` holds the initial values of the parameters
+    that the source lacks. It is consumed, because both may not fit in memory.
+
+    Raises:
+        TrainingError: no intact step exists, or it holds the parameters of another model.
+    """
+    orbax = _make_checkpointer(peers)
+    candidates = _list_candidates(source) if peers.process == 0 else []
+    damages: list[str] = []
+    while True:
+        choice = _best_candidate(source, candidates, damages) if peers.process == 0 else ""
+        folder = Path(peers.exchange(f"inherit/{len(damages)}", choice, VERIFY_SECONDS)[0])
+        found = verify(folder, peers)
+        problems = peers.exchange(f"inherited/{len(damages)}", found.damage or found.unreadable, VERIFY_SECONDS)
+        damage = next(filter(None, problems), "")
+        if not damage:
+            break
+        LOG.warning("a saved step is passed over folder=%s damage=%s", folder, damage)
+        damages.append(f"{folder}: {damage}")
+        candidates = candidates[1:]
+    ours, theirs = _shapes(params), _shapes(orbax.metadata(folder).item_metadata.tree["params"])
+    _check_shapes(source, folder, ours, theirs)
+    names, tree = list(ours), jax.tree.structure(params)
+    own = dict(zip(names, jax.tree.leaves(random), strict=True))
+    for name in ours.keys() & theirs.keys():
+        own[name].delete()
+    leaves = zip(names, jax.tree.leaves(params), strict=True)
+    wanted = {"params": jax.tree.unflatten(tree, [leaf if name in theirs else PLACEHOLDER for name, leaf in leaves])}
+    how = jax.tree.map(make_restore_args, wanted)
+    found = orbax.restore(folder, args=ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True))
+    taken = zip(names, jax.tree.leaves(found["params"]), strict=True)
+    whole = jax.tree.unflatten(tree, [own[name] if leaf is PLACEHOLDER else leaf for name, leaf in taken])
+    return InitialParams(whole, _describe_source(source, folder, ours, theirs))
+
+
+def _make_checkpointer(peers: ProcessGroup) -> ocp.Checkpointer:
+    processes = world_options(peers, "inherit")
+    return ocp.Checkpointer(
+        ocp.PyTreeCheckpointHandler(multiprocessing_options=processes), multiprocessing_options=processes
+    )
+
+
+def _list_candidates(source: InitializeFrom) -> list[Path]:
+    """Return the candidate step folders, best first: the newest lineage, then the newest step."""
+    root = Path(source.uri)
+    try:
+        saved = [
+            ((record.lineage, one.step), one.folder)
+            for one in list_saved(root)
+            if (record := one.integrity) and source.step in (None, one.step)
+        ]
+    except OSError as error:
+        raise TrainingError(
+            FailureReason.STORAGE, f"reading {root} failed: {error.strerror}.", path=f"{FIELD}.uri", value=root
+        ) from error
+    return [folder for _, folder in sorted(saved, reverse=True)]
+
+
+def _best_candidate(source: InitializeFrom, candidates: list[Path], damages: list[str]) -> str:
+    """Return the best remaining folder; raise TrainingError if none remains."""
+    if candidates:
+        return str(candidates[0])
+    what = "no whole step" if source.step is None else f"no whole step {source.step}"
+    text = f" ({'; '.join(damages[:MAX_NAMED_STEPS])})" if damages else ""
+    raise TrainingError(
+        FailureReason.STORAGE,
+        f"{source.uri} holds {what} of a TrainingJob{text}. Name the folder that was spec.checkpoint.uri of the job "
+        "that saved it, on a volume that every host mounts.",
+        path=f"{FIELD}.uri" if source.step is None else f"{FIELD}.step",
+        value=source.uri if source.step is None else source.step,
+    )
+
+
+def _check_shapes(source: InitializeFrom, folder: Path, ours: Shapes, theirs: Shapes) -> None:
+    """Raise TrainingError where a checkpoint lacks the parameters of this model, and name all that differ."""
+    differing = [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
+    both = [name for name in differing if name in ours and name in theirs]
+    if source.allow_partial:
+        differing = both
+    if not differing:
+        return
+    words = "; ".join(
+        f"{name} is {_format_shape(theirs.get(name))}, not {_format_shape(ours.get(name))}" for name in differing
+    )
+    is_partial_option = not both and not source.allow_partial
+    raise TrainingError(
+        FailureReason.CONFIG,
+        f"step {folder.name} of {source.uri} holds the parameters of another model: {words}. "
+        + (
+            f"Set {FIELD}.allowPartial to true to take those that both models have and begin with random ones for the "
+            "others, or let the section model be that of the job that saved it."
+            if is_partial_option
+            else "The section model must be that of the job that saved it."
+        ),
+        path=f"{FIELD}.allowPartial" if is_partial_option else "spec.model",
+        value=str(source.allow_partial).lower() if is_partial_option else "",
+    )
+
+
+def _describe_source(source: InitializeFrom, folder: Path, ours: Shapes, theirs: Shapes) -> str:
+    """Return a text that names the source of the parameters and those that it lacks, and log it."""
+    words = f"step {int(folder.name):,} of {source.uri}"
+    missing, unused = sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())
+    if missing:
+        words += f", but for random ones that it lacks: {', '.join(missing)}"
+    if unused:
+        words += f"; not used: {', '.join(unused)}"
+    LOG.info("began with the parameters of %s", words)
+    return shorten(words, MAX_MESSAGE)
+
+
+def _shapes(tree: Any) -> Shapes:
+    """Return the shapes of a tree's arrays by name, in the order of its leaves."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): tuple(leaf.shape)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def _format_shape(shape: tuple[int, ...] | None) -> str:
+    return "not there" if shape is None else "x".join(map(str, shape)) or "a number"

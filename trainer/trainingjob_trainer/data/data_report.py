@@ -1,0 +1,249 @@
+"""Data report of a job: what was read and skipped per source, and warnings about the text."""
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from pydantic import Field, TypeAdapter
+
+from trainingjob_api.base import Open
+from trainingjob_api.data import TextSource
+from trainingjob_api.data_report import MAX_WARNING, DataReport, Skipped, SkipReason, SourceReport
+from trainingjob_api.formats import find_records
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.protocol import FailureReason
+from trainingjob_trainer.data.sources.text import Document, SourceFiles, count_skipped, plural, printable
+from trainingjob_trainer.runtime.errors import TrainingError, shorten
+
+LOG = logging.getLogger(__name__)
+MAX_EPOCHS_WITHOUT_WARNING = 4
+"""Epochs up to which repeated text is worth about as much as new text."""
+MAX_REPORT_BYTES = 12_000
+"""Maximum size of a report: it is part of each heartbeat of one host, and of the job's status."""
+MAX_WARNINGS = 12
+UNEXPECTED_SKIPS = {
+    SkipReason.BROKEN_LINK: "links to what is not there",
+    SkipReason.DUPLICATE: "files or folders that were reached by another name too",
+}
+"""Skipped files that a user does not expect to be skipped, as text for warnings."""
+UTF8_CONTINUATION = 0x80
+"""The two highest bits of a continuation byte of UTF-8."""
+
+
+@dataclass(frozen=True)
+class DocumentHash:
+    """Hash, bytes and characters of a document's text."""
+
+    sha256: str
+    size: int
+    characters: int
+
+    def check(self, document: Document, content: bytes) -> None:
+        """Raise `TrainingError` if the file has changed since it was hashed."""
+        if len(content) == self.size and hashlib.sha256(content).hexdigest() == self.sha256:
+            return
+        path = printable(str(document.path))
+        raise TrainingError(
+            FailureReason.DATA,
+            f"{path} changed while it was read. Let nothing write to the text of a job that starts.",
+            path=f"{document.field}.path",
+            value=path,
+            fatal=False,
+        )
+
+
+class DatasetReport(Open):
+    """Report of one token dataset: of the training text, or of one held-out text."""
+
+    sources: tuple[SourceReport, ...]
+    warnings: tuple[str, ...] = ()
+    files: dict[str, str] = Field(default={})
+    """Maps the hash of each document to one file with that content; dropped once all texts are compared."""
+
+
+def hash_document(document: Document) -> DocumentHash:
+    """Read a document and return its hash and length."""
+    content = document.read()
+    characters = int(np.count_nonzero((np.frombuffer(content, np.uint8) & 0xC0) != UTF8_CONTINUATION))
+    return DocumentHash(hashlib.sha256(content).hexdigest(), len(content), characters)
+
+
+def describe_dataset(
+    found: Sequence[tuple[TextSource, SourceFiles]],
+    documents: Sequence[tuple[Document, DocumentHash]],
+    tokens: Mapping[str, int],
+    warnings: Iterable[str],
+    length: int,
+) -> DatasetReport:
+    """Return the report of a token dataset. `tokens` per source are empty if an older trainer wrote the dataset."""
+    rows = _count_rows([tokens.get(source.name) for source, _ in found], length)
+    sources = tuple(
+        _describe_source(source, one, documents, tokens.get(source.name), num_rows)
+        for (source, one), num_rows in zip(found, rows, strict=True)
+    )
+    return DatasetReport(
+        sources=sources,
+        warnings=(*_file_warnings(found, documents), *warnings),
+        files={hashed.sha256: f"{one.source}: {printable(one.name)}" for one, hashed in documents if hashed.size},
+    )
+
+
+def _describe_source(
+    source: TextSource,
+    found: SourceFiles,
+    documents: Sequence[tuple[Document, DocumentHash]],
+    tokens: int | None,
+    rows: int | None,
+) -> SourceReport:
+    mine = [(document, hashed) for document, hashed in documents if document.source == source.name]
+    empty = [(SkipReason.EMPTY, document.name) for document, hashed in mine if not hashed.size]
+    return SourceReport(
+        name=source.name,
+        files=len(mine),
+        documents=len(mine) - len(empty),
+        characters=sum(hashed.characters for _, hashed in mine),
+        tokens=tokens,
+        rows=rows,
+        skipped=(*found.skipped, *count_skipped(empty)),
+    )
+
+
+def _count_rows(tokens: Sequence[int | None], length: int) -> list[int | None]:
+    """Return how many sequences begin in each source; the sources are concatenated."""
+    known = [one for one in tokens if one is not None]
+    if len(known) < len(tokens):
+        return [None] * len(tokens)
+    num_rows = (sum(known) - 1) // length
+    ends = np.cumsum([0, *known])
+    firsts = [min(-(-int(end) // length), num_rows) for end in ends]
+    return [after - first for first, after in pairwise(firsts)]
+
+
+def _file_warnings(
+    found: Sequence[tuple[TextSource, SourceFiles]], documents: Sequence[tuple[Document, DocumentHash]]
+) -> list[str]:
+    """Return warnings about the files of a token dataset."""
+    warnings = []
+    for source, one in found:
+        if one.unused:
+            warnings.append(f"source {source.name}: its path is a file, so {one.unused} has no effect.")
+        warnings += [
+            f"source {source.name}: {_skip_warning(skip)}." for skip in one.skipped if skip.reason in UNEXPECTED_SKIPS
+        ]
+        kinds = Counter(kind for document in one.documents if (kind := find_records(document.name)))
+        warnings += [
+            f"source {source.name}: {plural(count, f'{kind} file')} read as they are, with keys, quotes and separators."
+            for kind, count in kinds.items()
+        ]
+    reals = Counter(document.real for document, _ in documents)
+    texts = Counter(hashed.sha256 for _, hashed in documents if hashed.size)
+    twice = sum(count - 1 for count in reals.values())
+    copies = sum(count - 1 for count in texts.values()) - twice
+    if twice > 0:
+        warnings.append(f"{plural(twice, 'file')} of more than one source: that text is trained on more often.")
+    if copies > 0:
+        warnings.append(f"{plural(copies, 'document')} with the same text as another one: each is read.")
+    return warnings
+
+
+def _skip_warning(skip: Skipped) -> str:
+    return f"skipped {skip.count:,} {UNEXPECTED_SKIPS[SkipReason(skip.reason)]} ({skip.example})"
+
+
+def dump_reports(texts: Sequence[DatasetReport]) -> str:
+    """Return the reports of a job's texts as JSON, the training text first."""
+    train, *held_out = texts
+    shared: list[str] = []
+    for text in held_out:
+        both = sorted(text.files.keys() & train.files.keys())
+        if both:
+            name = text.sources[0].name
+            shared.append(
+                f"evaluation {name}: {plural(len(both), 'document')} of {len(text.files):,} is trained on too "
+                f"({train.files[both[0]]}): the loss on it says little."
+            )
+    kept = [text.model_copy(update={"files": {}}) for text in texts]
+    kept[0] = kept[0].model_copy(update={"warnings": (*train.warnings, *shared)})
+    return _TEXTS.dump_json(kept, exclude_defaults=True).decode()
+
+
+_TEXTS = TypeAdapter(list[DatasetReport])
+
+
+def load_reports(written: str) -> list[DatasetReport]:
+    """Return the reports that `dump_reports` wrote; empty if they cannot be read."""
+    try:
+        return _TEXTS.validate_json(written)
+    except ValueError:
+        LOG.warning("the account of the text cannot be read, and is not reported")
+        return []
+
+
+def build_data_report(
+    texts: Sequence[DatasetReport], num_tokens: int, rows: Mapping[str, int], spec: TrainingJobSpec
+) -> DataReport:
+    """Return the report that hosts send. `rows` maps each evaluation to its sequence count; "" is the training text."""
+    batch, steps = spec.training.global_batch_size, spec.training.steps
+    epochs = round(steps * batch / rows[""], 3)
+    warnings = [*_length_warnings(rows, epochs, spec), *(words for text in texts for words in text.warnings)]
+    sources = [
+        source.model_copy(update={"evaluation": True} if number else {"epochs": epochs})
+        for number, text in enumerate(texts)
+        for source in text.sources
+    ]
+    report = DataReport(
+        tokens=num_tokens,
+        rows=rows[""],
+        epochs=epochs,
+        sources=tuple(sources),
+        warnings=tuple(shorten(one, MAX_WARNING) for one in warnings[:MAX_WARNINGS]),
+    )
+    if len(report.model_dump_json()) > MAX_REPORT_BYTES:
+        bare = tuple(source.model_copy(update={"skipped": ()}) for source in report.sources)
+        report = report.model_copy(update={"sources": bare})
+    return report
+
+
+def _length_warnings(rows: Mapping[str, int], epochs: float, spec: TrainingJobSpec) -> list[str]:
+    """Return warnings about texts that are short for what the job does with them."""
+    batch, steps = spec.training.global_batch_size, spec.training.steps
+    num_rows = rows[""]
+    length = (
+        f"{plural(num_rows, 'row')} of text; a batch takes {batch:,}: {epochs:,.1f} epochs over {plural(steps, 'step')}"
+    )
+    warnings = []
+    if num_rows < batch:
+        warnings.append(f"{length}. A batch holds the same row more than once. Add text.")
+    elif epochs > MAX_EPOCHS_WITHOUT_WARNING:
+        warnings.append(f"{length}. Each row is trained on about {epochs:,.0f} times. Add text, or train fewer steps.")
+    warnings += [
+        f"evaluation {name}: {plural(count, 'row')} of text; a batch takes {batch:,}. The loss is that of few tokens."
+        for name, count in rows.items()
+        if name and count < batch
+    ]
+    return warnings
+
+
+def log_report(report: DataReport) -> None:
+    """Log what was read and skipped."""
+    for source in report.sources:
+        skipped = ", ".join(f"{skip.count} {skip.reason} ({skip.example})" for skip in source.skipped)
+        LOG.info(
+            "text %s=%s files=%d documents=%d characters=%d tokens=%s rows=%s epochs=%s skipped=%s",
+            "evaluation" if source.evaluation else "source",
+            source.name,
+            source.files,
+            source.documents,
+            source.characters,
+            source.tokens,
+            source.rows,
+            source.epochs,
+            skipped or "nothing",
+        )
+    LOG.info("training text tokens=%d rows=%d epochs=%.3f", report.tokens, report.rows, report.epochs)
+    for warning in report.warnings:
+        LOG.warning("%s", warning)

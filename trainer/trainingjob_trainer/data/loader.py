@@ -1,0 +1,69 @@
+"""Batches: the sequences of a step, sharded over the mesh. Each process loads those of its local devices."""
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+
+from trainingjob_api.world import Layout
+from trainingjob_trainer.data.sampler import BatchSizes, ExcludedSamples, samples_of_step, sequences_of_samples
+from trainingjob_trainer.data.token_cache import TokenDataset
+from trainingjob_trainer.state import Batch, BatchShape
+
+
+def batch_shape(layout: Layout) -> BatchShape:
+    """Return the shape of a layout's batches."""
+    return layout.accumulation, layout.microbatches, layout.rows_per_microbatch
+
+
+class BatchLoader:
+    """Creates batches of one global size over one layout. `skipped` are the excluded sample indices.
+
+    `sizes` are the global batch sizes of the job's history. None: all steps have this size.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        sharding: NamedSharding,
+        global_batch_size: int,
+        skipped: ExcludedSamples = (),
+        sizes: BatchSizes | None = None,
+    ) -> None:
+        self.shape = batch_shape(layout)
+        self._sharding = sharding
+        self._size = global_batch_size
+        self._sizes = sizes or ((1, global_batch_size),)
+        self._skipped = skipped
+
+    def train_batch(self, index: TokenDataset, step: int, seed: int) -> Batch:
+        """Return the batch of a step, counted from 1."""
+        rows = sequences_of_samples(samples_of_step(step, self._sizes, self._skipped), index.num_sequences, seed)
+        return self._to_mesh(index, rows)
+
+    def held_out_batch(self, index: TokenDataset, number: int) -> Batch:
+        """Return held-out batch `number`, counted from 0, in the order of the text; the last one may be short."""
+        first = number * self._size
+        return self._to_mesh(index, np.arange(first, min(first + self._size, index.num_sequences)))
+
+    def count_held_out(self, index: TokenDataset, wanted: int) -> int:
+        """Return the number of held-out batches, at most `wanted`."""
+        return min(wanted, -(-index.num_sequences // self._size))
+
+    def _to_mesh(self, index: TokenDataset, rows: np.ndarray) -> Batch:
+        """Return sequences as a batch over the mesh, with padding sequences of weight 0."""
+        padding = math.prod(self.shape) - len(rows)
+        numbers = np.pad(rows, (0, padding)).reshape(self.shape)
+        weights = np.pad(np.ones(len(rows), np.float32), (0, padding)).reshape(self.shape)
+        length = index.sequence_length + 1
+
+        def load(place: Any) -> np.ndarray:
+            wanted = numbers[place[:3]]
+            return index.sequences(wanted.reshape(-1)).reshape(*wanted.shape, length)
+
+        return Batch(
+            jax.make_array_from_callback((*self.shape, length), self._sharding, load),
+            jax.make_array_from_callback(self.shape, self._sharding, lambda place: weights[place]),
+        )

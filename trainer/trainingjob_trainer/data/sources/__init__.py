@@ -1,0 +1,1 @@
+"""Data sources: files to documents."""

@@ -1,0 +1,166 @@
+"""Tokenization: text to token ids, as bytes or with a tokenizer of the `tokenizers` library."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from trainingjob_api.data import Tokenizer
+from trainingjob_api.protocol import FailureReason
+from trainingjob_trainer.data.sources.file_formats import describe_binary_format, describe_pointer_file
+from trainingjob_trainer.data.tokenization_stats import TokenizationStats
+from trainingjob_trainer.runtime.errors import TrainingError
+
+NUM_BYTES = 256
+BYTE_END_TOKEN = 256
+
+
+class DocumentEncoder:
+    """Encodes documents as ids below `vocab_size`, each followed by the end-of-document id if there is one.
+
+    Truncation, padding and dropout of a tokenizer file are disabled: they would lose, add or vary tokens.
+
+    Raises:
+        TrainingError: the tokenizer cannot be read, lacks the token, or has ids outside of the model's vocabulary.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        self.dtype: type[np.unsignedinteger[Any]] = np.uint16 if vocab_size <= 1 << 16 else np.uint32
+        self._tokenizer: tokenizers.Tokenizer | None = None
+        self._end: int | None = BYTE_END_TOKEN
+        needed = NUM_BYTES + 1
+        self.tokenizer_key: dict[str, object] = {"type": tokenizer.type, "endOfDocument": tokenizer.end_of_document}
+        if tokenizer.type == "tokenizers":
+            content = _read(tokenizer)
+            self.tokenizer_key["sha256"] = hashlib.sha256(content).hexdigest()
+            self._tokenizer = _parse(content, tokenizer)
+            if _disable_modifications(self._tokenizer):
+                self.tokenizer_key["whole"] = True  # else the hash would match a cache of truncated or padded text
+            needed = 1 + max(_list_vocab(self._tokenizer, tokenizer).values())
+            self._end = _find_end(self._tokenizer, tokenizer)
+        self._path = tokenizer.path
+        self.quality = TokenizationStats(self._tokenizer, self._end)
+        if needed > vocab_size:
+            raise TrainingError(
+                FailureReason.DATA,
+                f"must be at least {needed}: the tokenizer's ids go up to {needed - 1}. "
+                f"Nearest legal value: {needed}; multiples of 128 run fastest: {-(-needed // 128) * 128}.",
+                path="spec.model.vocabSize",
+                value=vocab_size,
+            )
+
+    def encode(self, content: bytes, name: str) -> np.ndarray:
+        """Return the ids of one document of UTF-8 text. Messages contain `name`.
+
+        Raises:
+            TrainingError: the tokenizer cannot encode the document.
+        """
+        if self._tokenizer is None:
+            ids = np.frombuffer(content, np.uint8).astype(self.dtype)
+        else:
+            text = content.decode()
+            encoding = self._encode(self._tokenizer, text, name)
+            self.quality.add(text, encoding)
+            ids = np.array(encoding.ids, self.dtype)
+        return ids if self._end is None else np.append(ids, self.dtype(self._end))
+
+    def _encode(self, tokenizer: tokenizers.Tokenizer, text: str, name: str) -> tokenizers.Encoding:
+        try:
+            return tokenizer.encode(text, add_special_tokens=False)
+        except BaseException as error:  # the library raises plain Exception, and panics below BaseException
+            if not (isinstance(error, Exception) or type(error).__name__ == "PanicException"):
+                raise
+            raise TrainingError(
+                FailureReason.DATA,
+                f"cannot encode {name}: {error}. Repair the tokenizer file: each token that it names must be in its "
+                "vocabulary.",
+                path="spec.tokenizer.path",
+                value=self._path,
+            ) from error
+
+
+def _disable_modifications(parsed: tokenizers.Tokenizer) -> bool:
+    """Disable everything that would change the ids of a document; return whether any of it was enabled."""
+    dropout = getattr(parsed.model, "dropout", None)
+    is_on = bool(parsed.truncation or parsed.padding or dropout)
+    parsed.no_truncation()
+    parsed.no_padding()
+    if dropout:
+        parsed.model.dropout = None
+    return is_on
+
+
+def _list_vocab(parsed: tokenizers.Tokenizer, tokenizer: Tokenizer) -> dict[str, int]:
+    vocab: dict[str, int] = parsed.get_vocab(with_added_tokens=True)
+    if not vocab:
+        message = "has no tokens. Save the tokenizer again after it was trained."
+        raise TrainingError(FailureReason.DATA, message, path="spec.tokenizer.path", value=tokenizer.path)
+    return vocab
+
+
+def _read(tokenizer: Tokenizer) -> bytes:
+    path = Path(tokenizer.path or "")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        inside = path / "tokenizer.json"
+        nearest = f" Nearest legal value: {inside}." if path.is_dir() and inside.is_file() else ""
+        raise TrainingError(
+            FailureReason.DATA,
+            f"the tokenizer cannot be read: {error.strerror}. It must be a tokenizer.json file that every host sees."
+            f"{nearest}",
+            path="spec.tokenizer.path",
+            value=tokenizer.path,
+        ) from error
+
+
+def _parse(content: bytes, tokenizer: Tokenizer) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_str(content.decode("utf-8-sig"))
+    except Exception as error:  # the library raises plain Exception
+        what = describe_pointer_file(content) or _describe_wrong_file(content)
+        raise TrainingError(
+            FailureReason.DATA,
+            f"is {what}." if what else f"is not a tokenizer.json of the `tokenizers` library: {error}.",
+            path="spec.tokenizer.path",
+            value=tokenizer.path,
+        ) from error
+
+
+def _describe_wrong_file(content: bytes) -> str:
+    """Return what kind of file was given instead of a tokenizer.json, and what to do; empty: unknown."""
+    save = "save the tokenizer with `save_pretrained` of its fast class, which writes tokenizer.json"
+    try:
+        content_json = json.loads(content.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        if what := describe_binary_format(content):
+            return what
+        return f"not UTF-8 text, perhaps a SentencePiece model: {save}"
+    except ValueError:
+        return "" if content.strip() else "empty"
+    if isinstance(content_json, dict) and "tokenizer_class" in content_json:
+        return "a tokenizer_config.json, not a tokenizer.json: name the file beside it, or " + save
+    is_vocab = (
+        isinstance(content_json, dict)
+        and "model" not in content_json
+        and all(type(one) is int for one in content_json.values())
+    )
+    return f"a vocab.json, not a tokenizer.json: {save}" if is_vocab and content_json else ""
+
+
+def _find_end(parsed: tokenizers.Tokenizer, tokenizer: Tokenizer) -> int | None:  # None: documents have no end token
+    if tokenizer.end_of_document is None:
+        return None
+    end = parsed.token_to_id(tokenizer.end_of_document)
+    if end is None:
+        special = [token.content for token in parsed.get_added_tokens_decoder().values()]
+        raise TrainingError(
+            FailureReason.DATA,
+            "is not a token of the tokenizer." + (f" Its special tokens: {', '.join(special[:8])}." if special else ""),
+            path="spec.tokenizer.endOfDocument",
+            value=tokenizer.end_of_document,
+        )
+    return end

@@ -1,1 +1,0 @@
-"""The model, its sharding over the mesh, its losses, and the programs of a training step."""

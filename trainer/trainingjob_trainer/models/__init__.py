@@ -1,0 +1,1 @@
+"""Model definitions: decoder, MLP and experts, and how their parameters are created."""

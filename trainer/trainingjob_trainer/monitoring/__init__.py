@@ -1,0 +1,1 @@
+"""Checks and reports of a running world: metrics, bad steps, replicas, evaluations, control signals."""

@@ -1,0 +1,41 @@
+"""Control signals from the agent, held until the training loop sends them with its next step."""
+
+import threading
+
+from trainingjob_trainer.state import Signal
+
+
+class ControlSignals:
+    """Signals that the command thread sets and the training loop reads."""
+
+    def __init__(self) -> None:
+        """Start without signals."""
+        self._exit = threading.Event()
+        self._rescale = threading.Event()
+        self._inject_nan = threading.Event()
+
+    def request_exit(self) -> None:
+        """Request a save at the next step boundary and then an exit. The signal stays set."""
+        self._exit.set()
+
+    def request_rescale(self) -> None:
+        """Request an exit to a world that includes all hosts of this one. The signal stays set."""
+        self._rescale.set()
+
+    def inject_nan(self) -> None:
+        """Request non-finite gradients for the next step only."""
+        self._inject_nan.set()
+
+    @property
+    def exit_signal(self) -> Signal:
+        """Return LEAVE if an exit with a save was requested, without clearing the request."""
+        return Signal.EXIT if self._exit.is_set() else Signal.NONE
+
+    def take_signals(self) -> Signal:
+        """Return the signals for the next step, and clear POISON."""
+        asked = self.exit_signal
+        asked |= Signal.RESCALE if self._rescale.is_set() else Signal.NONE
+        if self._inject_nan.is_set():
+            self._inject_nan.clear()
+            asked |= Signal.INJECT_NAN
+        return asked

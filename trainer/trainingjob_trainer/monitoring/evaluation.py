@@ -1,0 +1,91 @@
+"""Loss on held-out text, with the arithmetic of training.
+
+The batches are the same at every evaluation and on every mesh. A process that receives LEAVE may be killed before an
+evaluation ends. A world that leaves therefore starts no evaluation and interrupts a running one. The next world runs
+that evaluation before its first step.
+"""
+
+from collections.abc import Callable, Collection
+
+from trainingjob_api.data import Evaluation
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_trainer.data.loader import BatchLoader
+from trainingjob_trainer.data.token_cache import TokenDataset
+from trainingjob_trainer.models.decoder import Params
+from trainingjob_trainer.runtime.compile_cache import CompileCache
+from trainingjob_trainer.state import EvaluateStep, Signal
+from trainingjob_trainer.step import StepPrograms
+
+type SignalSource = Callable[[], Signal]
+"""Returns the control signals of this process."""
+type EntryReporter = Callable[[str], None]
+"""Reports the operation that this process is about to enter together with all others."""
+
+
+class Evaluator:
+    """Measures the loss of each evaluation when it is due, and after the last step."""
+
+    def __init__(
+        self,
+        spec: TrainingJobSpec,
+        indexes: dict[str, TokenDataset],
+        steps: StepPrograms,
+        programs: CompileCache,
+        batches: BatchLoader,
+    ) -> None:
+        self._evaluations = spec.evaluation
+        self._last_step = spec.training.steps
+        self._indexes = indexes
+        self._batches = batches
+        self._steps = steps
+        self._evaluate: EvaluateStep | None = (  # None: there are no evaluations
+            steps.compile_evaluate(programs, batches.shape) if spec.evaluation else None
+        )
+
+    def is_due(self, step: int) -> bool:
+        """Return whether any evaluation is due after a step."""
+        return any(self._is_due(evaluation, step) for evaluation in self._evaluations)
+
+    def is_missing(self, step: int, evaluated: Collection[str] | None) -> bool:
+        """Return whether an evaluation that is due after a step is missing from those that ran.
+
+        `evaluated` is None if the step was not saved. The world that trained it may have evaluated it, so nothing is
+        missing.
+        """
+        due = {evaluation.name for evaluation in self._evaluations if self._is_due(evaluation, step)}
+        return step > 0 and evaluated is not None and not due.issubset(evaluated)
+
+    def measure(
+        self, step: int, params: Params, signals: SignalSource, report_entry: EntryReporter
+    ) -> dict[str, float] | None:  # None: it was interrupted
+        """Return the mean loss of each evaluation that is due after a step, by name.
+
+        A signal from any process interrupts the evaluation, on all processes after the same batch.
+        """
+        measured: dict[str, float] = {}
+        for evaluation in self._evaluations:
+            if self._evaluate is None or not self._is_due(evaluation, step):
+                continue
+            loss = self._measure(evaluation, self._evaluate, params, signals, report_entry)
+            if loss is None:
+                return None
+            measured[evaluation.name] = loss
+        return measured
+
+    def _is_due(self, evaluation: Evaluation, step: int) -> bool:
+        return step % evaluation.every_steps == 0 or step == self._last_step
+
+    def _measure(
+        self, evaluation: Evaluation, evaluate: EvaluateStep, params: Params, ask: SignalSource, tell: EntryReporter
+    ) -> float | None:  # None: it was interrupted
+        index = self._indexes[evaluation.name]
+        total = weight = 0.0
+        for number in range(self._batches.count_held_out(index, evaluation.num_batches)):
+            tell(f"batch {number + 1} of the evaluation `{evaluation.name}`")
+            batch = self._batches.held_out_batch(index, number)
+            batch_total, batch_weight, asked = evaluate(params, batch, self._steps.controls(ask()).signals)
+            if int(asked):
+                return None
+            total += float(batch_total)
+            weight += float(batch_weight)
+        return total / weight

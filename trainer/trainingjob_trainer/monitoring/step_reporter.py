@@ -1,0 +1,175 @@
+"""Reports of the trainer: each step and phase to the agent, and due steps to the metrics files."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import ExitStack
+from math import isfinite
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import Any, Self
+
+import jax
+
+from trainingjob_agent.shared_files import UntrustedFileError
+from trainingjob_agent.trainer_protocol import AgentEvent, StartWorld
+from trainingjob_api.protocol import RECENT_STEPS, Phase, Progress
+from trainingjob_trainer.data.sampler import BatchSizes, ExcludedSamples, samples_of_step
+from trainingjob_trainer.monitoring.bad_steps import check_step, is_skipped
+from trainingjob_trainer.monitoring.scheduling_delay import SchedulingDelayMonitor
+from trainingjob_trainer.runtime.agent_events import AgentEvents
+from trainingjob_trainer.runtime.errors import foreign_error, storage_error
+from trainingjob_trainer.snapshots.snapshotter import Snapshots
+from trainingjob_trainer.state import Signal, StepMetrics
+from trainingjob_trainer.trackers.metrics_file import RECENT_LINES, Line, MetricsWriter, describe_step
+
+LOG = logging.getLogger(__name__)
+MIN_TYPICAL_STEPS, WINDOW_STEPS = 5, 32
+"""Minimum steps for a typical step time, and the number of newest steps that are considered."""
+
+
+class StepReporter:
+    """Reads step metrics and reports them. Process 0 also writes them to files.
+
+    `recent` are the newest metrics lines of the world that took the restored snapshot.
+
+    Raises:
+        TrainingError: the metrics folder cannot be written, or holds something else.
+    """
+
+    def __init__(
+        self,
+        start: StartWorld,
+        events: AgentEvents,
+        root: Path,
+        *,
+        restored: int,
+        snapshots: Snapshots | None = None,
+        stalls: SchedulingDelayMonitor | None = None,
+        skipped: ExcludedSamples = (),
+        sizes: BatchSizes | None = None,
+        recent: Sequence[Line] = (),
+    ) -> None:
+        training = start.config.spec.training
+        self._events = events
+        self._snapshots = snapshots
+        self._scheduling_delay = stalls
+        self._tokens = training.global_batch_size * training.sequence_length
+        self._last_step = training.steps
+        self._every = start.config.spec.metrics.every_steps
+        self._generation = start.world.generation
+        self._recent: deque[Line] = deque(maxlen=RECENT_LINES)
+        self._sizes = sizes or ((1, training.global_batch_size),)
+        self._skipped = skipped
+        self._protection = start.config.spec.protection
+        self._newest: Progress | None = None
+        self._evaluations: dict[str, float] = {}
+        self._save_seconds: float | None = None
+        self._timer_start = time.monotonic()
+        self._step_times: deque[float] = deque(maxlen=WINDOW_STEPS)
+        self._wait_times: deque[float] = deque(maxlen=WINDOW_STEPS)
+        self._skips: deque[bool] = deque(maxlen=RECENT_STEPS)
+        self._open = ExitStack()
+        self._writer: MetricsWriter | None = None
+        if start.process == 0:
+            try:
+                writer = MetricsWriter(root, start.config.spec.metrics, start.world.generation, restored)
+            except OSError as error:
+                raise storage_error(error, f"opening {root / 'metrics'}", str(root)) from error
+            except UntrustedFileError as error:
+                raise foreign_error(error, root / "metrics", str(root)) from error
+            self._writer = self._open.enter_context(writer)
+            self._writer.recover(recent)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def enter_phase(self, phase: Phase) -> None:
+        """Report that a phase begins, and restart the step timer.
+
+        After SAVING, the elapsed time is recorded as the time for which the save blocked training.
+        """
+        now = time.monotonic()
+        if self._events.phase is Phase.SAVING:
+            self._save_seconds = now - self._timer_start
+        self._timer_start = now
+        self._events.enter_phase(phase)
+
+    def report_entry(self, name: str) -> None:
+        """Report that this process is about to enter an operation that needs all processes."""
+        self._events.report_entry(name)
+
+    def report(self, step: int, step_metrics: StepMetrics) -> Signal:
+        """Wait for a step's metrics and report them; return the signals that any process sent with the step.
+
+        Raises:
+            TrainingError: training must not continue after the step.
+        """
+        begun = time.monotonic()
+        loss = float(step_metrics.loss)  # waits for the device, which waits for all other hosts
+        now = time.monotonic()
+        seconds, self._timer_start = now - self._timer_start, now
+        self._step_times.append(seconds)
+        self._wait_times.append(now - begun)
+        self._skips.append(is_skipped(step_metrics))
+        progress = Progress(
+            step=step,
+            loss=loss if isfinite(loss) else None,
+            grad_norm=_finite_or_none(step_metrics.grad_norm),
+            learning_rate=float(step_metrics.learning_rate),
+            tokens_per_second=self._tokens / max(seconds, 1e-9),
+            step_seconds=seconds,
+            typical_seconds=median(self._step_times) if len(self._step_times) >= MIN_TYPICAL_STEPS else None,
+            wait_seconds=median(self._wait_times) if len(self._wait_times) == WINDOW_STEPS else None,
+            stalled_share=self._scheduling_delay.delayed_share if self._scheduling_delay else None,
+            evaluations=self._evaluations,
+            load_balance=_finite_or_none(step_metrics.load_balance),
+            dropped=_finite_or_none(step_metrics.dropped),
+            skipped=int(step_metrics.skipped),
+            skipped_lately=sum(self._skips),
+            save_seconds=self._save_seconds,
+            **self._describe_snapshot(),
+        )
+        self._newest = progress
+        self._events.send(AgentEvent(progress=progress))
+        self._write(progress)
+        check_step(step, step_metrics, self._protection, sum(self._skips))
+        return Signal(int(step_metrics.signals))
+
+    def report_evaluations(self, step: int, losses: dict[str, float]) -> None:
+        """Report held-out losses with the newest step's metrics: after the last step there are no other metrics."""
+        self._evaluations = {**self._evaluations, **{name: loss for name, loss in losses.items() if isfinite(loss)}}
+        for name, loss in losses.items():
+            LOG.info("evaluated step=%d evaluation=%s loss=%.4f", step, name, loss)
+            if self._writer:
+                self._writer.write_evaluation(step, name, loss)
+        if self._newest:
+            self._events.send(AgentEvent(progress=self._newest.model_copy(update={"evaluations": self._evaluations})))
+
+    def _describe_snapshot(self) -> dict[str, Any]:
+        if not (self._snapshots and self._snapshots.newest):
+            return {}
+        return {"snapshot": self._snapshots.newest, "snapshot_seconds": self._snapshots.seconds}
+
+    def _write(self, progress: Progress) -> None:
+        """Write a step's metrics if this is process 0, and keep them with the next snapshot."""
+        slots = samples_of_step(progress.step, self._sizes, self._skipped)
+        used = range(int(slots[0]), int(slots[-1]) + 1)
+        line = describe_step(progress, used, self._every, self._generation, last=progress.step == self._last_step)
+        if line and self._writer:
+            self._writer.write_step(line)
+        if line and self._snapshots:
+            self._recent.append(line)
+            self._snapshots.metrics = tuple(self._recent)
+
+
+def _finite_or_none(measure: jax.Array | None) -> float | None:  # None: the metric is absent or not finite
+    value = float("nan") if measure is None else float(measure)
+    return value if isfinite(value) else None

@@ -1,0 +1,1 @@
+"""Objectives: sums of losses and gradients over the sequences of a batch."""

@@ -1,0 +1,1 @@
+"""Optimizers, and the detection of loss spikes before an update."""

@@ -1,0 +1,45 @@
+"""The optimizer: AdamW in float32, whatever the format of the parameters, and the learning-rate schedule.
+
+The learning rate is a function of the step in the state and of the number of steps. Both are arguments of the compiled
+program, so that a change of them recompiles nothing, and a skipped update does not shift the schedule.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from trainingjob_api.learning import Optimizer, Schedule
+from trainingjob_trainer.models.decoder import Params
+
+
+def learning_rate(step: jax.Array, optimizer: Optimizer, schedule: Schedule, num_steps: jax.Array) -> jax.Array:
+    """Return the learning rate of a step, counted from 1; step `num_steps` has the final fraction of the peak."""
+    step = step.astype(jnp.float32)
+    warmup, fraction = schedule.warmup_steps, schedule.final_fraction
+    progress = jnp.clip((step - warmup) / jnp.maximum(num_steps - warmup, 1), 0.0, 1.0)
+    match schedule.type:
+        case "constant":
+            decay = jnp.ones_like(progress)
+        case "linear":
+            decay = 1.0 - (1.0 - fraction) * progress
+        case "cosine":
+            decay = fraction + (1.0 - fraction) * 0.5 * (1.0 + jnp.cos(jnp.pi * progress))
+    rise = jnp.minimum(step / max(warmup, 1), 1.0)
+    return optimizer.learning_rate * jnp.where(step < warmup, rise, decay)
+
+
+def make_optimizer(optimizer: Optimizer) -> optax.GradientTransformation:
+    """Return clipping, Adam's direction and weight decay; the caller multiplies the result by the learning rate."""
+    clip = optax.clip_by_global_norm(optimizer.clip_norm) if optimizer.clip_norm else optax.identity()
+    return optax.chain(
+        clip,
+        optax.scale_by_adam(b1=optimizer.beta1, b2=optimizer.beta2, eps=optimizer.epsilon),
+        optax.add_decayed_weights(optimizer.weight_decay, mask=decay_mask),
+    )
+
+
+def decay_mask(params: Params) -> Any:
+    """Return which parameters decay: all except the scales of norms, stacked or not."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: getattr(path[-1], "key", None) != "scale", params)

@@ -1,0 +1,1 @@
+"""The device mesh, the sharding of tensors over it, and the order of collectives."""

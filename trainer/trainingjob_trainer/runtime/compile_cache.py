@@ -1,0 +1,195 @@
+"""Compile cache that outlives the process: a restart at a known size neither traces nor compiles.
+
+JAX's own cache cannot serve a world: its key differs on every process, and only process 0 writes. It also cannot run
+beside this cache: a program that was loaded from it loses functions when it is serialized again (seen with jaxlib
+0.12.0.1 on CPU). JAX's cache therefore stays off. Each compiled program is one file, named by a hash of everything that
+shaped it (see `program_key`).
+
+All processes of a world use the same program. A process that has it, or else process 0, which compiles it, passes it to
+the others through the checkpoint folder. Hosts that share few cores compile once, and a host that returns does not
+compile at all. The same folder holds the programs of other sizes that `ahead` compiled for later worlds.
+
+Loading such a file executes its content. Each file therefore has an authentication code that only this job can compute,
+which is verified first (see `program_files`). Without the job's secret, no program is kept or shared.
+"""
+
+import json
+import logging
+import re
+import zlib
+from collections.abc import Collection
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental import serialize_executable
+from jax.experimental.compilation_cache import compilation_cache
+
+from trainingjob_api.world import Layout, RunConfig
+from trainingjob_trainer.hlo_analysis.data_order import find_unordered_collectives
+from trainingjob_trainer.hlo_analysis.parser import HloProgram
+from trainingjob_trainer.runtime.compile_cache_files import (
+    PROGRAM_SUFFIX,
+    program_file_name,
+    read_program,
+    write_program,
+)
+from trainingjob_trainer.runtime.compile_cache_key import compile_cache_key
+from trainingjob_trainer.runtime.process_group import ProcessGroup
+
+LOG = logging.getLogger(__name__)
+SHARE_SECONDS = 1800
+"""Seconds that a process waits for another one to compile."""
+SHARED_FOLDER = "programs"
+"""Folder through which hosts share programs, below the job's checkpoint folder."""
+PROGRAM_FILE_NAME = re.compile(rf"\.?[a-z]+-[0-9a-f]{{32}}{re.escape(PROGRAM_SUFFIX)}(\..+)?")
+"""File names in that folder: programs, and the partial files of a killed process."""
+type LoadedProgram = tuple[bytes, Any | None]
+"""A program as bytes, and the loaded program. Empty and None: there is no usable program."""
+
+
+class CompileCache:
+    """Compiles programs, or loads them. `folder` keeps them on this host, and `secret` authenticates them as the job's.
+
+    If one of the two is empty, no program is kept or shared. `root` is the job's checkpoint folder.
+    """
+
+    def __init__(
+        self, folder: str, root: Path, config: RunConfig, layout: Layout, peers: ProcessGroup, secret: str = ""
+    ) -> None:
+        self._folder = Path(folder) if folder and secret else None
+        self._secret = secret
+        self._shared = root / SHARED_FOLDER
+        if folder and not secret:
+            LOG.warning("no compiled program is kept: the operator gave no secret to prove them with")
+        self._key = json.dumps(compile_cache_key(config, layout), sort_keys=True) if self._folder else ""
+        self._platform = config.accelerator_platform
+        self._peers = peers
+        self._loader = ThreadPoolExecutor(1, "load-program")
+        self._loading: dict[str, Future[LoadedProgram]] = {}
+        jax.config.update("jax_enable_compilation_cache", False)  # noqa: FBT003  # JAX's own signature
+        compilation_cache.reset_cache()  # JAX reads the setting at the first compilation of a process only
+
+    def compile_or_load(
+        self, name: str, function: Any, arguments: tuple[Any, ...], result: Any, *, once: bool = False, **options: Any
+    ) -> Any:
+        """Return `function` compiled for arguments of these shapes and shardings. All processes build together.
+
+        `result` is a tree of the structure that it returns, and `options` are passed to `jax.jit`. `once`: the program
+        runs once, so that a CPU compiles it with little optimization.
+        """
+
+        def compile_here() -> Any:
+            effort = {"xla_backend_optimization_level": 0} if once and self._platform == "cpu" else None
+            compiled = jax.jit(function, **options).lower(*arguments).compile(compiler_options=effort)
+            LOG.info("compiled a program name=%s", name)
+            return compiled
+
+        if not self._folder:
+            return compile_here()
+        shared = self.shared_path(name)
+        kept = self._folder / shared.name
+        trees = _structures(arguments, result)
+        content, program = (
+            self._loading.pop(name).result() if name in self._loading else self._deserialize(name, *trees)
+        )
+        texts = self._peers.exchange(f"program/{name}", json.dumps([shared.name, program is not None]), SHARE_SECONDS)
+        everyone: list[tuple[str, bool]] = [json.loads(text) for text in texts]
+        if all(has for _, has in everyone):
+            LOG.info("loaded a compiled program name=%s", name)
+            return program
+        sender = next((process for process, (_, has) in enumerate(everyone) if has), 0)
+        is_sending = self._peers.process == sender and self._peers.num_processes > 1
+        if self._peers.process == sender and program is None:
+            program = compile_here()
+            content = self._serialize(name, program)
+            self._write(kept, content)
+        if is_sending:
+            self._write(shared, content)
+        self._peers.barrier(f"program/{name}/given", SHARE_SECONDS)
+        if program is None and everyone[sender][0] == shared.name:
+            content = self._read(shared)
+            program = _load(content, *trees)
+            self._write(kept, content)
+        self._peers.barrier(f"program/{name}/taken", SHARE_SECONDS)
+        if is_sending:
+            with suppress(OSError):  # another process has created a folder at this path
+                shared.unlink(missing_ok=True)
+        # The sender has another kind of processor, or the platform cannot serialize programs.
+        return compile_here() if program is None else program
+
+    def _serialize(self, name: str, compiled: Any) -> bytes:
+        """Return a program as bytes; empty: the platform cannot, or loading could reorder its collectives."""
+        if self._platform == "cpu" and any(find_unordered_collectives(HloProgram(compiled.as_text()))):
+            LOG.warning("cannot keep a compiled program, its data leave the order of collectives open name=%s", name)
+            return b""
+        try:
+            return zlib.compress(serialize_executable.serialize(compiled)[0], level=1)
+        except Exception as error:  # noqa: BLE001  # training continues without the file
+            LOG.warning("cannot write a compiled program down error=%s", error)
+            return b""
+
+    def begin_loading(self, name: str, arguments: tuple[Any, ...], result: Any) -> None:
+        """Start to load a program in the background, if it is kept; `build` takes the result."""
+        if self._folder:
+            self._loading[name] = self._loader.submit(self._deserialize, name, *_structures(arguments, result))
+
+    def _deserialize(self, name: str, arguments: Any, result: Any) -> LoadedProgram:
+        """Return a program from this host's folder, or else from the shared folder, and keep the latter here."""
+        assert self._folder is not None  # noqa: S101  # programs are loaded from a folder only
+        shared = self.shared_path(name)
+        kept = self._folder / shared.name
+        content = self._read(kept)
+        program = _load(content, arguments, result)
+        if program is None and (program := _load(content := self._read(shared), arguments, result)) is not None:
+            self._write(kept, content)
+        return content, program
+
+    def shared_path(self, name: str) -> Path:
+        """Return the path under which hosts share a program, whether the file exists or not."""
+        return self._shared / program_file_name(self._secret, name, self._key)
+
+    def is_cached(self, name: str) -> bool:
+        """Return whether a program need not be compiled: this host or the shared folder has it."""
+        shared = self.shared_path(name)
+        return self._folder is not None and (shared.exists() or (self._folder / shared.name).exists())
+
+    def copy_to_shared(self, name: str) -> bool:
+        """Copy a program to the shared folder if it is missing there; return whether it is there."""
+        shared = self.shared_path(name)
+        if not self._folder:
+            return False
+        if self._read(shared):
+            return True
+        self._write(shared, self._read(self._folder / shared.name))
+        return bool(self._read(shared))
+
+    def _read(self, path: Path) -> bytes:
+        return read_program(path, self._secret)
+
+    def _write(self, path: Path, content: bytes) -> None:
+        write_program(path, content, self._secret)
+
+
+def delete_other_programs(root: Path, wanted: Collection[Path]) -> None:
+    """Delete all other programs below a checkpoint folder: those of an edited spec or of another release."""
+    for path in (root / SHARED_FOLDER).glob("*"):
+        if path not in wanted and PROGRAM_FILE_NAME.fullmatch(path.name) and (path.is_symlink() or path.is_file()):
+            path.unlink(missing_ok=True)
+
+
+def _structures(arguments: tuple[Any, ...], result: Any) -> tuple[Any, Any]:
+    """Return the tree structures of a program's arguments and result, which are not part of its file."""
+    return jax.tree.structure((arguments, {})), jax.tree.structure(result)
+
+
+def _load(content: bytes, arguments: Any, result: Any) -> Any | None:  # None: there is no usable program
+    if not content:
+        return None
+    try:
+        return serialize_executable.deserialize_and_load(zlib.decompress(content), arguments, result)
+    except Exception as error:  # noqa: BLE001  # a kept program with any defect is compiled again
+        LOG.warning("cannot load a compiled program, compiling it error=%s", error)
+        return None

@@ -1,0 +1,84 @@
+"""Types of the step programs' arguments and results: state, batch, controls and metrics.
+
+Shapes: A gradient-accumulation steps, M microbatches, R sequences, L length.
+"""
+
+from collections.abc import Callable
+from enum import IntFlag
+from typing import Any, NamedTuple
+
+import jax
+
+from trainingjob_trainer.models.decoder import Params
+from trainingjob_trainer.optim.spike_detection import SpikeWindow
+
+
+class State(NamedTuple):
+    """Everything that training carries from step to step, and that a checkpoint holds."""
+
+    step: jax.Array
+    """Number of finished steps, int32."""
+    params: Params
+    opt: Any
+    non_finite: jax.Array
+    """Consecutive steps up to now whose update was skipped because loss or gradients were not finite."""
+    skipped: jax.Array
+    """Total number of skipped updates."""
+    window: SpikeWindow | None = None
+    """Statistics for spike detection. None: the spec configures none."""
+
+
+class Batch(NamedTuple):
+    """Sequences of one step. A sequence has one more token than predictions; padding sequences have weight 0."""
+
+    tokens: jax.Array  # int32 [A, M, R, L + 1]
+    weights: jax.Array  # float32 [A, M, R]
+
+
+class Signal(IntFlag):
+    """Control signals of a process to all processes: sent with a step, and returned to all with the step's metrics."""
+
+    NONE = 0
+    EXIT = 1
+    """Save at this step boundary and leave the world."""
+    SAVE = 2
+    """Save at this step boundary, because a save is due."""
+    INJECT_NAN = 4
+    """Fault injection: make the gradients of this step non-finite. Never sent if the spec forbids drills."""
+    RESCALE = 8
+    """Leave the world at this step boundary, without a save of a step that all hosts hold in memory."""
+    STRETCH_SNAPSHOTS = 16
+    """Take snapshots less often: they cost more than they are worth."""
+
+
+class Controls(NamedTuple):
+    """Inputs that control a step without changing its program."""
+
+    signals: jax.Array  # int32 [devices]
+    """Control signals of the process of each device, as `Signal`."""
+    num_steps: jax.Array
+    """Total number of steps, int32; an edit of the spec may change it during training."""
+
+
+class StepMetrics(NamedTuple):
+    """Step metrics: replicated scalars."""
+
+    loss: jax.Array
+    grad_norm: jax.Array
+    learning_rate: jax.Array
+    non_finite: jax.Array
+    skipped: jax.Array
+    signals: jax.Array
+    """Control signals that any process sent with this step, as `Signal`."""
+    load_balance: jax.Array | None = None
+    """Load-balancing loss per layer: 1 if all experts get equally many tokens. None: there are no experts."""
+    dropped: jax.Array | None = None
+    """Share of the routers' choices that were dropped for lack of capacity. None: there are no experts."""
+    spikes: jax.Array | None = None
+    """Consecutive spikes up to this step; 0: this step is none. None: the spec configures no spike detection."""
+
+
+type BatchShape = tuple[int, int, int]
+"""Gradient-accumulation steps, microbatches of each, and sequences of each microbatch."""
+type TrainStep = Callable[[State, Batch, Controls], tuple[State, StepMetrics]]
+type EvaluateStep = Callable[[Params, Batch, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]

@@ -1,0 +1,208 @@
+"""The training step: one pure, donated function from (state, batch, controls) to (state, metrics), and its companions.
+
+The result of a step does not depend on the mesh or on the number of gradient-accumulation steps: the sums over all
+sequences are divided once, by the global weight.
+
+Shapes: B bits of `Signal`, M metrics of spike detection: loss and gradient norm.
+"""
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from trainingjob_api.base import AXES
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.sharding import RULES, merge_rules
+from trainingjob_trainer.models.decoder import Params, split_model
+from trainingjob_trainer.objectives.next_token import LossProgram, as_float32
+from trainingjob_trainer.optim.factory import learning_rate, make_optimizer
+from trainingjob_trainer.optim.spike_detection import SpikeWindow, empty_window, is_spike, update_window
+from trainingjob_trainer.parallel.collective_order import order_collectives
+from trainingjob_trainer.parallel.sharding import param_shardings, zero1_shardings
+from trainingjob_trainer.runtime.compile_cache import CompileCache
+from trainingjob_trainer.state import Batch, BatchShape, Controls, EvaluateStep, Signal, State, StepMetrics, TrainStep
+
+
+class StepPrograms:
+    """The programs over one mesh: initialize a state, train a step, evaluate the loss."""
+
+    def __init__(self, spec: TrainingJobSpec, mesh: Mesh) -> None:
+        self._spec = spec
+        self._mesh = mesh
+        self._model = split_model(spec.model, spec.precision, spec.memory)
+        self._optimizer = make_optimizer(spec.optimizer)
+        self._rules = merge_rules(spec.parallelism.rules.overrides())
+        self._losses = LossProgram(self._model, spec.model.experts, self._rules, mesh)
+        self._moment_shardings = self._shard_moments()
+        self.state_shapes = self._shard_state()
+        """Shapes and shardings of the state."""
+        self.batch_sharding = NamedSharding(mesh, PartitionSpec(None, None, RULES["batch"]))
+        """Sharding of the sequences of a batch over the mesh."""
+        self.num_steps = spec.training.steps
+        self.seed = spec.training.seed
+        self._replicated = NamedSharding(mesh, PartitionSpec())
+        self._one_per_device = NamedSharding(mesh, PartitionSpec(AXES))
+
+    def compile_init(self, programs: CompileCache) -> Callable[[], State]:
+        """Return `init` compiled."""
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, self.state_shapes)
+        compiled: Callable[[], State] = programs.compile_or_load(
+            "init", self.init, (), self.state_shapes, once=True, out_shardings=shardings
+        )
+        return compiled
+
+    def compile_train(self, programs: CompileCache, shape: BatchShape) -> TrainStep:
+        """Return `train` compiled for batches of a shape. It donates the state that it is given."""
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, self.state_shapes)
+        compiled: TrainStep = programs.compile_or_load(
+            "train",
+            self.train,
+            *self._train_signature(shape),
+            out_shardings=(shardings, self._replicated),
+            donate_argnums=0,
+        )
+        return compiled
+
+    def begin_loading_train(self, programs: CompileCache, shape: BatchShape) -> None:
+        """Start to load `train` in the background."""
+        programs.begin_loading("train", *self._train_signature(shape))
+
+    def _train_signature(self, shape: BatchShape) -> tuple[tuple[Any, ...], tuple[State, StepMetrics]]:
+        """Return the abstract arguments of `train`, and a tree of the structure that it returns."""
+        everywhere: Any = self._replicated
+        absent = {"load_balance", "dropped"} if not self._spec.model.experts else set()
+        absent |= {"spikes"} if not self._spec.protection.spikes else set()
+        measures = StepMetrics(**{name: everywhere for name in StepMetrics._fields if name not in absent})
+        last: Any = jax.ShapeDtypeStruct((), jnp.int32, sharding=everywhere)
+        return (self.state_shapes, self._batch_shape(shape), Controls(self._signals_shape(), last)), (
+            self.state_shapes,
+            measures,
+        )
+
+    def _signals_shape(self) -> Any:
+        return jax.ShapeDtypeStruct((self._mesh.size,), jnp.int32, sharding=self._one_per_device)
+
+    def compile_evaluate(self, programs: CompileCache, shape: BatchShape) -> EvaluateStep:
+        """Return `evaluate` compiled for batches of a shape."""
+        compiled: EvaluateStep = programs.compile_or_load(
+            "evaluate",
+            self.evaluate,
+            (self.state_shapes.params, self._batch_shape(shape), self._signals_shape()),
+            (0, 0, 0),
+            out_shardings=self._replicated,
+        )
+        return compiled
+
+    def controls(self, asked: Signal) -> Controls:
+        """Return the controls of a step; `asked` are the control signals of this process."""
+        permitted = asked if self._spec.elastic.drills == "allowed" else asked & ~Signal.INJECT_NAN
+        here = np.full(1, int(permitted), np.int32)
+        return Controls(
+            signals=jax.make_array_from_callback((self._mesh.size,), self._one_per_device, lambda _: here),
+            num_steps=self._last,
+        )
+
+    @cached_property
+    def _last(self) -> jax.Array:
+        return jax.make_array_from_callback((), self._replicated, lambda _: np.array(self.num_steps, np.int32))
+
+    def init(self) -> State:
+        """Return the state before the first step; compile it with the shardings of `state`."""
+        return self._initial_state(self._model.init(self._spec.training.seed))
+
+    def _initial_state(self, params: Params) -> State:
+        """Return the state before the first step with these parameters."""
+        zero = jnp.zeros((), jnp.int32)
+        spikes = self._spec.protection.spikes
+        window = empty_window(spikes.window) if spikes else None
+        return State(zero, params, self._optimizer.init(as_float32(params)), zero, zero, window)
+
+    def train(self, state: State, batch: Batch, controls: Controls) -> tuple[State, StepMetrics]:
+        """Train one step."""
+        spec = self._spec
+        sums, grads = self._losses.compute_gradients(state.params, batch)
+        loss = sums.loss / sums.weight
+        asked_B = _combine_signals(order_collectives(controls.signals, sums.weight, mesh=self._mesh))
+        weight = jnp.where(jnp.any(asked_B & int(Signal.INJECT_NAN)), jnp.nan, sums.weight)
+        # Sharded like the optimizer's state, so that each device computes its own part of the update.
+        grads = jax.lax.with_sharding_constraint(
+            jax.tree.map(lambda grad: grad / weight, grads), self._moment_shardings
+        )
+        grad_norm = optax.tree.norm(grads)
+        finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+        is_applied, window = self._accept_update(state.window, jnp.stack([loss, grad_norm]), finite)
+        step = state.step + 1
+        rate = learning_rate(step, spec.optimizer, spec.schedule, controls.num_steps)
+        params32 = as_float32(state.params)
+        updates, opt = self._optimizer.update(grads, state.opt, params32)
+        params = jax.tree.map(
+            lambda old, new, update: (new - rate * update).astype(old.dtype), state.params, params32, updates
+        )
+        params, opt = jax.tree.map(
+            lambda new, old: jnp.where(is_applied, new, old), (params, opt), (state.params, state.opt)
+        )
+        non_finite = jnp.where(finite, 0, state.non_finite + 1)
+        skipped = state.skipped + jnp.where(is_applied, 0, 1)
+        routing = jax.tree.map(lambda total: total / sums.weight / spec.model.num_layers, sums.routing)
+        measures = StepMetrics(loss, grad_norm, rate, non_finite, skipped, jnp.sum(asked_B), *(routing or ()))
+        if window:
+            measures = measures._replace(spikes=window.in_a_row)
+        return State(step, params, opt, non_finite, skipped, window), measures
+
+    def evaluate(self, params: Params, batch: Batch, asked: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return the loss sum of a batch, its weight in predicted tokens, and the control signals of all processes."""
+        loss, weight = self._losses.compute_loss(params, batch)
+        asked_B = _combine_signals(order_collectives(asked, weight, mesh=self._mesh))
+        return loss, weight, jnp.sum(asked_B)
+
+    def _accept_update(
+        self, window: SpikeWindow | None, measured_M: jax.Array, finite: jax.Array
+    ) -> tuple[jax.Array, SpikeWindow | None]:
+        """Return whether a step's update is applied, and the window after the step."""
+        spikes = self._spec.protection.spikes
+        if window is None or spikes is None:
+            return finite, None
+        spike = finite & is_spike(window, measured_M, spikes.sigma)
+        taken = finite & ~spike
+        return taken, update_window(window, measured_M, spike, taken)
+
+    def _batch_shape(self, shape: BatchShape) -> Batch:
+        length = self._spec.training.sequence_length + 1
+        tokens: Any = jax.ShapeDtypeStruct((*shape, length), jnp.int32, sharding=self.batch_sharding)
+        weights: Any = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=self.batch_sharding)
+        return Batch(tokens, weights)
+
+    def _shard_moments(self) -> Any:
+        """Return the shardings of the optimizer's moments."""
+        shard = zero1_shardings if self._spec.parallelism.shard_optimizer_over_data else param_shardings
+        return shard(self._model.axes, self._model.shapes, self._mesh, self._rules)
+
+    def _shard_state(self) -> State:
+        shapes = jax.eval_shape(self._initial_state, self._model.shapes)
+        everywhere: Any = NamedSharding(self._mesh, PartitionSpec())
+        params = param_shardings(self._model.axes, shapes.params, self._mesh, self._rules)
+        opt = optax.tree_utils.tree_map_params(
+            partial(jax.eval_shape, self._optimizer.init),  # else its counter would be created on a device
+            lambda _, sharding: sharding,
+            shapes.opt,
+            self._moment_shardings,
+            transform_non_params=lambda _: everywhere,
+        )
+        state: State = jax.tree.map(
+            lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding),
+            shapes,
+            State(everywhere, params, opt, everywhere, everywhere, jax.tree.map(lambda _: everywhere, shapes.window)),
+        )
+        return state
+
+
+def _combine_signals(asked: jax.Array) -> jax.Array:
+    """Return each bit that any device's signals contain, int32 [B]."""
+    bits_B = jnp.asarray([int(one) for one in Signal], jnp.int32)
+    return jnp.max(asked[:, None] & bits_B[None, :], axis=0)

@@ -1,0 +1,150 @@
+"""Metrics files: JSON lines, and TensorBoard event files if enabled.
+
+Only process 0 writes. A step that was trained again after a failure has one line per generation; the highest generation
+counts. Lines that a full or failing store rejects are dropped, and training continues. If the host of process 0 is
+lost, the next world appends the lines that this host did not write.
+"""
+
+import errno
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from io import FileIO
+from math import isfinite
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from trainingjob_agent.shared_files import UntrustedFileError, append_record, open_appending
+from trainingjob_api.protocol import Progress
+from trainingjob_api.running import Metrics
+from trainingjob_trainer.trackers.tensorboard import TensorBoardWriter
+
+LOG = logging.getLogger(__name__)
+BLOCK = 1 << 16
+LONGEST_TAIL = 64 << 20
+"""Maximum bytes after the last complete line. A killed writer leaves a part of a line; a lost node may leave zeros."""
+OPTIONAL_METRICS = ("load_balance", "dropped", "snapshot", "snapshot_seconds", "save_seconds")
+"""Metrics that are absent without experts, without snapshots, or before the first save of a world."""
+RECENT_LINES = 4
+"""Lines that every process keeps. At most two steps are complete whose lines process 0 has not written: it dispatches a
+step before it writes the line of the step before, and no step completes without it."""
+
+type Value = float | int | str | None
+type Line = dict[str, Any]
+
+
+class MetricsWriter:
+    """Appends to `<uri>/metrics`. `restored` is the step from which this generation resumes.
+
+    Raises:
+        UntrustedFileError: a file there is not one of this project.
+        OSError: the folder cannot be written.
+    """
+
+    def __init__(self, root: Path, metrics: Metrics, generation: int, restored: int) -> None:
+        self._generation = generation
+        folder = root / "metrics"
+        folder.mkdir(exist_ok=True)
+        self._is_failing = False
+        self._lines = open_appending(folder / "metrics.jsonl")
+        try:
+            _truncate_partial_line(self._lines)
+            self._tensorboard = TensorBoardWriter(folder / "tensorboard", restored + 1) if metrics.tensorboard else None
+        except BaseException:
+            self._lines.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lines.close()
+        if self._tensorboard:
+            self._tensorboard.close()
+
+    def write_step(self, line: Line) -> None:
+        """Write the line of a training step."""
+        self._write(line, "train")
+
+    def write_evaluation(self, step: int, name: str, loss: float) -> None:
+        """Write a held-out loss."""
+        values: dict[str, Value] = {"evaluation": name, "held_out_loss": loss}
+        self._write(_make_line(self._generation, step, values), f"held_out/{name}")
+
+    def recover(self, recent: Sequence[Line]) -> None:
+        """Write those of an earlier world's newest lines that its process 0 did not write before it was lost."""
+        written = {(line.get("generation"), line.get("step")) for line in self._read_newest()} if recent else set()
+        for line in recent:
+            if (line["generation"], line["step"]) not in written:
+                self.write_step(line)
+
+    def _read_newest(self) -> Iterator[Line]:
+        """Yield the training steps' lines at the end of the file."""
+        size = os.fstat(self._lines.fileno()).st_size
+        start = max(size - BLOCK, 0)
+        texts = os.pread(self._lines.fileno(), size - start, start).split(b"\n")
+        for text in texts[1 if start else 0 : -1]:
+            with suppress(ValueError):
+                line = json.loads(text)
+                if isinstance(line, dict) and "loss" in line:
+                    yield line
+
+    def _write(self, line: Line, group: str) -> None:
+        self._append(json.dumps(line).encode() + b"\n")
+        if self._tensorboard:
+            for name, value in line.items():
+                if isinstance(value, float) and name != "time":
+                    self._tensorboard.add(f"{group}/{name}", value, line["step"])
+
+    def _append(self, line: bytes) -> None:
+        try:
+            append_record(self._lines, line)
+        except OSError as error:
+            if not self._is_failing:
+                LOG.warning("metrics cannot be written, training goes on without error=%s", error)
+            self._is_failing = True
+        else:
+            self._is_failing = False
+
+
+def describe_step(
+    progress: Progress, samples: range, every: int, generation: int, *, last: bool
+) -> Line | None:  # None: it is not due
+    """Return the line of a training step that is a multiple of `every`, or the last.
+
+    `slots` are the sample indices that it used.
+    """
+    if progress.step % every and not last:
+        return None
+    absent = {name for name in OPTIONAL_METRICS if getattr(progress, name) is None}
+    measures = progress.model_dump(exclude={"step", "evaluations", *absent})
+    return _make_line(generation, progress.step, measures | {"first_slot": samples[0], "last_slot": samples[-1]})
+
+
+def _make_line(generation: int, step: int, values: dict[str, Value]) -> Line:
+    finite = {
+        name: None if isinstance(value, float) and not isfinite(value) else value for name, value in values.items()
+    }
+    # The time is for people and plots; no decision depends on it.
+    return {"time": round(time.time(), 3), "generation": generation, "step": step, **finite}
+
+
+def _truncate_partial_line(file: FileIO) -> None:
+    """Truncate the incomplete last line of a killed writer."""
+    end = start = os.fstat(file.fileno()).st_size
+    found = -1
+    while start > 0 and found < 0:
+        start, stop = max(start - BLOCK, 0), start
+        if end - stop >= LONGEST_TAIL:
+            raise UntrustedFileError(f"metrics.jsonl has no line in its last {LONGEST_TAIL} bytes")
+        block = os.pread(file.fileno(), stop - start, start)
+        if len(block) < stop - start:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        found = block.rfind(b"\n")
+    file.truncate(start + found + 1)
