@@ -57,7 +57,9 @@ def test_a_change_of_any_module_in_any_folder_changes_the_key(packages: tuple[Pa
 
     assert len(hashes) == len(modules) + 1
     assert len(modules) > 100
-    assert {"models", "snapshots", "hlo_analysis", "checkpoint", "trainingjob_agent"} <= {path.parent.name for path in modules}
+    assert {"models", "snapshots", "hlo_analysis", "checkpoint", "trainingjob_agent"} <= {
+        path.parent.name for path in modules
+    }
     assert hash_anew(packages) == written == hash_anew(PACKAGES)
 
 

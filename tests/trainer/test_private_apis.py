@@ -1,0 +1,44 @@
+"""Guards of the private APIs of JAX and Orbax, like those in tests/test_private_apis.py."""
+
+import inspect
+
+import jax
+import orbax.checkpoint as ocp
+from jax._src import distributed
+from jaxlib import _jax, xla_client
+from orbax.checkpoint._src.futures.future import AwaitableSignalsContract
+
+
+def test_jax_has_the_client_of_the_coordination_service() -> None:
+    assert {"client", "service", "process_id", "num_processes"} <= set(vars(distributed.State))
+    assert isinstance(distributed.global_state, distributed.State)
+    calls = ("wait_at_barrier", "key_value_set", "blocking_key_value_get", "key_value_delete", "connect")
+    assert [name for name in calls if not hasattr(_jax.DistributedRuntimeClient, name)] == []
+
+
+def test_jaxlib_starts_a_coordination_service_and_cpu_clients() -> None:
+    service, client = _jax.get_distributed_runtime_service.__doc__, _jax.get_distributed_runtime_client.__doc__
+    cpu = inspect.signature(xla_client.make_cpu_client).parameters
+
+    assert [name for name in ("heartbeat_timeout", "shutdown_timeout", "recoverable") if name not in service] == []
+    assert [name for name in ("init_timeout", "use_compression", "heartbeat_timeout") if name not in client] == []
+    assert {"distributed_client", "node_id", "num_nodes", "num_devices"} <= set(cpu)
+
+
+def test_orbax_asks_one_function_for_the_signals_of_a_save() -> None:
+    function = vars(AwaitableSignalsContract)["get_awaitable_signals_from_contract"]
+
+    assert isinstance(function, (staticmethod, classmethod))
+    assert "operation_id" in inspect.signature(function.__func__).parameters
+
+
+def test_orbax_splits_writes_by_an_attribute_of_its_array_handler() -> None:
+    handler = ocp.type_handlers.get_type_handler(jax.Array)
+
+    assert hasattr(handler, "_min_slice_bytes_for_replica_parallel")
+
+
+def test_orbax_names_the_file_of_a_step_as_the_product_does() -> None:
+    from orbax.checkpoint._src.metadata import checkpoint  # noqa: PLC0415
+
+    assert checkpoint._STEP_METADATA_FILENAME == "_CHECKPOINT_METADATA"
