@@ -165,6 +165,10 @@ bench-attacks: install ## Attack the operator on loopback for a minute: event lo
 bench-plan: install ## Measure the planner: 10,000 random jobs, and jobs of 16,384 chips
 	$(BIN)/python -m e2e.benchmarks.plan
 
+.PHONY: bench-trainer
+bench-trainer: install ## Compare the trainer's step and loop with a hand-written donated jit loop of the same model
+	$(BIN)/python -m e2e.benchmarks.trainer
+
 .PHONY: bench-gradients
 bench-gradients: install ## Compare bfloat16 gradients with float32, per tensor, microbatch count and layout
 	$(BIN)/python -m e2e.benchmarks.gradients

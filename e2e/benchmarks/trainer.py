@@ -1,0 +1,258 @@
+"""Speed of the trainer against a hand-written donated jit loop of the same 10.6 M model, on one CPU device.
+
+Bare step: both train in one process, from the same weights, on the same batches, in blocks of a few steps that
+alternate (A B B A), so that other load on the machine meets both.
+
+Whole loop: `trainingjob run` with data, metrics and checkpoints, and the hand-written loop with none of them, as
+processes that alternate. Both are timed between two of their steps, after compilation.
+
+The figures are medians over the pairs. A CPU shows overhead and the quality of the compiled program, not the speed of
+an accelerator.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import yaml
+from rich.console import Console
+from rich.progress import track
+
+from e2e.benchmarks import handwritten
+from e2e.benchmarks.figures import Figure, publish
+from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.world import Layout
+from trainingjob_trainer.data.loader import BatchLoader
+from trainingjob_trainer.data.sampler import samples_of_step, sequences_of_samples
+from trainingjob_trainer.data.token_cache import TokenDataset
+from trainingjob_trainer.parallel.mesh import build_mesh
+from trainingjob_trainer.state import Signal
+from trainingjob_trainer.step import StepPrograms
+
+BARE_PAIRS = 6
+BLOCK_STEPS = 3
+LOOP_PAIRS = 4
+FIRST_TIMED, LAST_TIMED = 4, 24
+SAVE_EVERY = 10
+STEP_GOAL, LOOP_GOAL = 0.99, 0.97
+MAX_LOSS_DIFFERENCE = 1e-3
+NUM_PARAMS = 10_621_184
+BATCH, LENGTH = 4, 512
+SPEC: dict[str, Any] = {
+    "slices": {"accelerator": "cpu", "topology": "1x1", "count": 1},
+    "model": {
+        "vocabSize": 8192,
+        "embedDim": 256,
+        "mlpDim": 704,
+        "numLayers": 8,
+        "numHeads": 4,
+        "numKvHeads": 4,
+        "headDim": 64,
+    },
+    "data": {"train": [{"name": "stdlib", "path": "python:", "pattern": "*.py"}]},
+    "training": {"steps": LAST_TIMED, "globalBatchSize": BATCH, "sequenceLength": LENGTH},
+    "optimizer": {"learningRate": 0.0003},
+    "schedule": {"type": "constant"},
+    "precision": {"params": "float32", "compute": "float32"},
+    "checkpoint": {"uri": "/shared/bench", "save": {"everySteps": SAVE_EVERY}},
+    "metrics": {"everySteps": 1},
+    "runtime": {"volumes": [{"name": "shared", "claimName": "shared", "mountPath": "/shared"}]},
+}
+
+SINGLE = Layout(
+    num_slices=1,
+    hosts_per_slice=1,
+    devices_per_host=1,
+    ici=AxisDegrees(),
+    dcn=AxisDegrees(),
+    rows_per_shard=BATCH,
+    accumulation=1,
+    padding_rows=0,
+)
+
+type Step = Callable[[int], jax.Array]
+"""Trains one step on a batch of this number, and returns its loss."""
+
+
+def make_dataset() -> TokenDataset:
+    """Return random tokens, enough for one block of steps."""
+    tokens = np.random.default_rng(0).integers(0, 8192, BATCH * LENGTH * (BLOCK_STEPS + 1) + 1, dtype=np.uint16)
+    return TokenDataset("random", tokens, LENGTH)
+
+
+def shape_of(spec: TrainingJobSpec) -> handwritten.Shape:
+    """Return the hyperparameters of a spec for the hand-written loop."""
+    model, optimizer = spec.model, spec.optimizer
+    return handwritten.Shape(
+        num_layers=model.num_layers,
+        rope_theta=model.rope_theta,
+        norm_epsilon=model.norm_epsilon,
+        learning_rate=optimizer.learning_rate,
+        beta1=optimizer.beta1,
+        beta2=optimizer.beta2,
+        epsilon=optimizer.epsilon,
+        weight_decay=optimizer.weight_decay,
+        clip_norm=optimizer.clip_norm,
+    )
+
+
+def make_steps(spec: TrainingJobSpec) -> tuple[Step, Step, dict[str, float]]:
+    """Return the trainer's step, the hand-written step, and the FLOPs and bytes of both compiled programs."""
+    over = SINGLE
+    steps = StepPrograms(spec, build_mesh(jax.devices()[:1], over))
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state_shapes)
+    ours = jax.jit(steps.init, out_shardings=shardings)()
+    params = jax.tree.map(np.asarray, ours.params)
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    assert count == NUM_PARAMS, f"the model has {count:,} parameters"
+
+    dataset, loader = make_dataset(), BatchLoader(over, steps.batch_sharding, BATCH)
+    batches = [loader.train_batch(dataset, number, steps.seed) for number in range(1, 1 + BLOCK_STEPS)]
+    samples = [samples_of_step(number, ((1, BATCH),), ()) for number in range(1, 1 + BLOCK_STEPS)]
+    tokens = [
+        jax.device_put(dataset.sequences(sequences_of_samples(one, dataset.num_sequences, steps.seed)).astype(np.int32))
+        for one in samples
+    ]
+    controls = steps.controls(Signal.NONE)
+    train = jax.jit(steps.train, donate_argnums=0, out_shardings=(shardings, None))
+    compiled = train.lower(ours, batches[0], controls).compile()
+    theirs = handwritten.start(jax.tree.map(jax.device_put, params), shape_of(spec))
+    reference = handwritten.make_step(shape_of(spec)).lower(theirs, tokens[0]).compile()
+
+    def train_ours(number: int) -> jax.Array:
+        nonlocal ours
+        ours, metrics = compiled(ours, batches[number], controls)
+        loss: jax.Array = metrics.loss
+        return loss
+
+    def train_theirs(number: int) -> jax.Array:
+        nonlocal theirs
+        theirs, loss = reference(theirs, tokens[number])
+        return loss
+
+    costs = {
+        f"{name} {key}": float(program.cost_analysis()[key])
+        for name, program in (("ours", compiled), ("hand-written", reference))
+        for key in ("flops", "bytes accessed")
+    } | {
+        f"{name} {key}": float(program.as_text().count(key))
+        for name, program in (("ours", compiled), ("hand-written", reference))
+        for key in (" = ", " select(")
+    }
+    return train_ours, train_theirs, costs
+
+
+def time_block(step: Step) -> float:
+    """Return the seconds of `BLOCK_STEPS` steps."""
+    begun = time.perf_counter()
+    for number in range(BLOCK_STEPS):
+        loss = step(number)
+    loss.block_until_ready()
+    return time.perf_counter() - begun
+
+
+def measure_bare(console: Console) -> list[Figure]:
+    """Return the figures of the bare step."""
+    ours, theirs, costs = make_steps(TrainingJobSpec.model_validate(SPEC))
+    difference = abs(float(ours(0)) - float(theirs(0)))
+    assert difference < MAX_LOSS_DIFFERENCE, f"the losses of the first step differ by {difference}"
+    ratios, ours_seconds = [], []
+    for pair in track(range(BARE_PAIRS), description="bare step", console=console):
+        order = (ours, theirs) if pair % 2 == 0 else (theirs, ours)
+        seconds = {step: time_block(step) for step in order}
+        ratios.append(seconds[theirs] / seconds[ours])
+        ours_seconds.append(seconds[ours] / BLOCK_STEPS)
+    names = {"flops": "FLOPs", "bytes accessed": "bytes", " = ": "instructions", " select(": "selects"}
+    return [
+        Figure("bare step: speed", statistics.median(ratios), "of hand-written", STEP_GOAL),
+        Figure("bare step: slowest pair", min(ratios), "of hand-written", STEP_GOAL),
+        Figure("bare step: fastest pair", max(ratios), "of hand-written", STEP_GOAL),
+        Figure("bare step: seconds", statistics.median(ours_seconds), "s", statistics.median(ours_seconds)),
+        *(
+            Figure(f"bare step: {name}", costs[f"ours {key}"], "", costs[f"hand-written {key}"])
+            for key, name in names.items()
+        ),
+    ]
+
+
+def time_run(folder: Path) -> float:
+    """Return the seconds of the timed steps of `trainingjob run`."""
+    manifest = {
+        "apiVersion": "trainingjob.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "bench"},
+        "spec": SPEC,
+    }
+    job = folder / "job.yaml"
+    job.write_text(yaml.safe_dump(manifest))
+    command = [
+        str(Path(sys.executable).with_name("trainingjob")),
+        "run",
+        str(job),
+        "--fresh",
+        "--dir",
+        str(folder / "run"),
+    ]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+    (path,) = (folder / "run").rglob("metrics.jsonl")
+    times = {line["step"]: line["time"] for line in map(json.loads, path.read_text().splitlines()) if "loss" in line}
+    seconds: float = times[LAST_TIMED] - times[FIRST_TIMED]
+    return seconds
+
+
+def time_handwritten() -> float:
+    """Return the seconds of the timed steps of the hand-written loop, in a process of its own."""
+    command = [sys.executable, "-m", "e2e.benchmarks.trainer", "--handwritten"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(result.stdout)
+
+
+def train_handwritten() -> None:
+    """Train the hand-written loop and print the seconds of the timed steps."""
+    spec = TrainingJobSpec.model_validate(SPEC)
+    _, step, _ = make_steps(spec)
+    for number in range(1, LAST_TIMED + 1):
+        step(number % BLOCK_STEPS).block_until_ready()
+        if number == FIRST_TIMED:
+            begun = time.perf_counter()
+    sys.stdout.write(f"{time.perf_counter() - begun}\n")
+
+
+def measure_loop(console: Console) -> list[Figure]:
+    """Return the figures of the whole loop."""
+    ratios = []
+    for pair in track(range(LOOP_PAIRS), description="whole loop", console=console):
+        with tempfile.TemporaryDirectory() as folder:
+            if pair % 2 == 0:
+                ours, theirs = time_run(Path(folder)), time_handwritten()
+            else:
+                theirs, ours = time_handwritten(), time_run(Path(folder))
+        ratios.append(theirs / ours)
+    return [
+        Figure("whole loop: speed", statistics.median(ratios), "of hand-written", LOOP_GOAL),
+        Figure("whole loop: slowest pair", min(ratios), "of hand-written", LOOP_GOAL),
+        Figure("whole loop: fastest pair", max(ratios), "of hand-written", LOOP_GOAL),
+    ]
+
+
+def main() -> None:
+    """Measure, print a table and write build/bench/trainer.json."""
+    if "--handwritten" in sys.argv:
+        train_handwritten()
+        return
+    console = Console()
+    publish("trainer", [*measure_bare(console), *measure_loop(console)], console)
+
+
+if __name__ == "__main__":
+    main()
