@@ -14,6 +14,7 @@ from tests.support.builders import KEY, NAME, NAMESPACE, NOW, UID, make_report
 from tests.support.fake_cluster import copied
 from tests.support.protocol_schema import Path, Schema, put
 from tests.support.simulation import Simulation
+from tests.support.tokens import make_token
 from trainingjob_agent.redaction import Redactor
 from trainingjob_api.protocol import REPORT_PATH, FailureReason, HostReport
 from trainingjob_operator.shell import rendezvous
@@ -95,15 +96,17 @@ async def test_no_header_is_in_the_answer(
     assert CANARY not in all_of(logged)
 
 
+TOKEN = make_token(CANARY)
+"""A token of the right form: any other is rejected before the API server is asked."""
 ANSWERS: dict[str, Any] = {
     "refused in words with the token": lambda body: web.json_response(
-        {**body, "status": {"authenticated": False, "error": f"invalid token {CANARY}"}}, status=201
+        {**body, "status": {"authenticated": False, "error": f"invalid token {TOKEN}"}}, status=201
     ),
     "an invalid review": lambda body: web.json_response(
-        {"kind": "Status", "message": f"spec.token: Invalid value: {CANARY}"}, status=422
+        {"kind": "Status", "message": f"spec.token: Invalid value: {TOKEN}"}, status=422
     ),
-    "forbidden": lambda body: web.json_response({"kind": "Status", "message": f"no: {CANARY}"}, status=403),
-    "no such review": lambda body: web.Response(text=f"404 {CANARY}", status=404),
+    "forbidden": lambda body: web.json_response({"kind": "Status", "message": f"no: {TOKEN}"}, status=403),
+    "no such review": lambda body: web.Response(text=f"404 {TOKEN}", status=404),
     "a broken server": lambda body: web.Response(text=f"panic: {json.dumps(body)}", status=500),
 }
 
@@ -112,13 +115,21 @@ ANSWERS: dict[str, Any] = {
 async def test_the_api_servers_words_about_a_token_do_not_carry_it_on(
     answer: Any, api: Any, api_server: Any, logged: pytest.LogCaptureFixture
 ) -> None:
-    api_server.fault = lambda request: answer({"spec": {"token": CANARY}})
+    asked = []
+
+    def review(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        response: web.Response = answer({"spec": {"token": TOKEN}})
+        return response
+
+    api_server.fault = review
 
     with pytest.raises((UnauthenticatedCallerError, ClusterUnavailableError)) as refused:
-        await PodAuthenticator(api, Store(KINDS)).authenticate(CANARY)
+        await PodAuthenticator(api, Store(KINDS)).authenticate(TOKEN)
 
-    assert CANARY not in str(refused.value)
-    assert CANARY not in all_of(logged)
+    assert asked
+    assert TOKEN not in str(refused.value)
+    assert TOKEN not in all_of(logged)
 
 
 async def test_a_secret_of_the_trainers_environment_is_nowhere_after_a_whole_life(
