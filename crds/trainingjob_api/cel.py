@@ -9,9 +9,9 @@ from typing import Any
 from pydantic.alias_generators import to_camel
 
 from trainingjob_api.base import Strict
-from trainingjob_api.data import Evaluation
-from trainingjob_api.learning import Training
-from trainingjob_api.protection import Protection
+from trainingjob_api.spec.evaluation import Evaluation
+from trainingjob_api.spec.protection import Protection
+from trainingjob_api.spec.training import Training
 
 type CelRule = dict[str, Any]
 type Rules = dict[tuple[str, ...], tuple[CelRule, ...]]

@@ -9,8 +9,8 @@ from typing import Annotated
 from pydantic import Field
 
 from trainingjob_api.base import ShortName, Strict
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.running import Keep, KeepBest, Save
+from trainingjob_api.spec.checkpoint import Keep, KeepBest, Save
+from trainingjob_api.spec.job import TrainingJobSpec
 
 Every = Annotated[int, Field(ge=1, le=100_000_000)]
 

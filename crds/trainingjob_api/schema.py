@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainingjob_api.cel import ROOT_RULES, SPEC_RULES
-from trainingjob_api.job import GROUP, KIND, PLURAL, VERSION, TrainingJobSpec
+from trainingjob_api.spec.job import GROUP, KIND, PLURAL, VERSION, TrainingJobSpec
 from trainingjob_api.status import TrainingJobStatus
 
 type Schema = dict[str, Any]

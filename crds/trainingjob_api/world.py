@@ -10,11 +10,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainingjob_api.base import Open, Strict
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.learning import Remat
 from trainingjob_api.live import LiveFields, with_live_fields
-from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.sharding import RULES
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.memory import Remat
+from trainingjob_api.spec.parallelism import AxisDegrees
 
 MAX_COUNT = 2**53
 """The largest whole number that every JSON reader keeps exactly."""

@@ -15,7 +15,7 @@ from e2e.benchmarks.compiler_cases import COMPILER_CASES
 from e2e.benchmarks.compiler_meshes import list_jobs
 from e2e.benchmarks.figures import Figure, publish
 from trainingjob_api.compile_report import CompiledStep
-from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.cli.plan_compile import compile_sizes, require_compiler, sum_compiled
 from trainingjob_operator.core.planner.flops import count_step_flops
 from trainingjob_operator.core.planner.planning import plan_job

@@ -6,7 +6,7 @@ remat, gradient accumulation, experts, or a sharded optimizer.
 
 from typing import Any
 
-from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.spec.job import TrainingJobSpec
 
 type Section = dict[str, Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from e2e.benchmarks.compiler_cases import job, model, training
 from trainingjob_api.base import AXES, Axis
-from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.spec.job import TrainingJobSpec
 
 type Degrees = dict[str, int]
 

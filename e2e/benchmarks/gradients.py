@@ -14,8 +14,8 @@ import numpy as np
 from rich.console import Console
 
 from e2e.benchmarks.figures import Figure, publish
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.token_cache import TokenDataset

@@ -20,7 +20,7 @@ from aiohttp import ClientSession, TCPConnector
 from rich.console import Console
 
 from e2e.benchmarks.figures import Figure, publish
-from trainingjob_api.job import API_VERSION, GROUP, KIND, VERSION, TrainingJobSpec
+from trainingjob_api.spec.job import API_VERSION, GROUP, KIND, VERSION, TrainingJobSpec
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.admission_review import MAX_BYTES

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.compatibility import Facts, find_breaks, list_facts, read, write
-from trainingjob_api.job import VERSION
+from trainingjob_api.spec.job import VERSION
 
 GOLDEN = Path(__file__).parents[1] / "golden/api" / f"{VERSION}.fields"
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from tests.support.builders import make_plan, spec_manifest
-from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.live import describe_changes, live_fields, with_live_fields
-from trainingjob_api.running import Snapshots
+from trainingjob_api.spec.checkpoint import Snapshots
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import JobIdentity, RunConfig, World
 
 TEXTS = [{"name": name, "path": "/data/held-out", "everySteps": 10} for name in ("news", "code")]

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from tests.support.patience import at_once
-from trainingjob_api.parse import MAX_BYTES, MAX_ERRORS, parse_spec
-from trainingjob_api.parse_messages import format_value, to_problem
+from trainingjob_api.parse.parse_messages import format_value, to_problem
+from trainingjob_api.parse.parser import MAX_BYTES, MAX_ERRORS, parse_spec
 from trainingjob_api.sample import SAMPLE
 
 

@@ -12,7 +12,7 @@ import yaml
 
 from trainingjob_api.cel import MAX_NAME, ROOT_RULES, SPEC_RULES
 from trainingjob_api.fields import find_model, format_path
-from trainingjob_api.parse_messages import PATTERNS
+from trainingjob_api.parse.parse_messages import PATTERNS
 from trainingjob_api.schema import make_crd, spec_schema, status_schema
 from trainingjob_operator.core.names import MAX_LABEL_LENGTH, longest_pod_name
 

@@ -4,9 +4,10 @@ import pytest
 from pydantic import ValidationError
 
 from trainingjob_api.base import AXES, seconds
-from trainingjob_api.machine import AxisDegrees, Slices
 from trainingjob_api.problem import Problem, in_order, summarise
 from trainingjob_api.sharding import RULES, count_shards, find_zero1_dim, shards_of_dim
+from trainingjob_api.spec.parallelism import AxisDegrees
+from trainingjob_api.spec.slices import Slices
 from trainingjob_api.world import Layout, Member, RunConfig, World
 
 SPANS = {"90s": 90, "5m": 300, "1h30m": 5400, "2h0m1s": 7201, "0s": 0}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainingjob_api.running import Volume
+from trainingjob_api.spec.runtime import Volume
 from trainingjob_operator.cli.errors import CommandError
 from trainingjob_operator.cli.local import workspace as workspace_module
 from trainingjob_operator.cli.local.workspace import Workspace

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.validation.validate import ValidationResult, validate_job
 
 type Raw = dict[str, Any]

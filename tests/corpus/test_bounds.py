@@ -7,7 +7,7 @@ import pytest
 
 from tests.corpus.cases import Job, set_at
 from tests.corpus.suggestions import follow
-from trainingjob_api.parse import parse_spec
+from trainingjob_api.parse.parser import parse_spec
 from trainingjob_api.sample import SAMPLE
 from trainingjob_api.schema import spec_schema
 

@@ -11,10 +11,10 @@ import pytest
 from pydantic import ValidationError
 
 from tests.corpus.cases import WASTEFUL, Case, list_files, load_cases, write_file
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.parse import Parsed, parse_spec
-from trainingjob_api.parse_messages import PATTERNS
+from trainingjob_api.parse.parse_messages import PATTERNS
+from trainingjob_api.parse.parser import Parsed, parse_spec
 from trainingjob_api.schema import spec_schema
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.validation.rule import apply_rules
 from trainingjob_operator.core.validation.validate import RULES, WARNINGS

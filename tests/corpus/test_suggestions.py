@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from tests.core.planner.test_properties import specs
 from tests.corpus.cases import Job, judge, list_files, load_example, load_file, set_at
 from tests.corpus.suggestions import UNKNOWN, follow, read_suggestion
-from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
+from trainingjob_api.spec.job import TrainingJobSpec
 
 MAX_ROUNDS = 16
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.core.planner.plan import Plan, SliceShape
 from trainingjob_operator.render.render_settings import RenderSettings

@@ -4,8 +4,8 @@ import kubernetes_validate
 import pytest
 
 from tests.corpus.cases import WASTEFUL, load_cases
-from trainingjob_api.machine import AxisDegrees
-from trainingjob_api.parse import parse_spec
+from trainingjob_api.parse.parser import parse_spec
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout, RunConfig
 from trainingjob_operator.render.configmap import render_config_map
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.cli.render import to_yaml
 from trainingjob_operator.core.planner.planning import plan_job

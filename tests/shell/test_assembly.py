@@ -17,8 +17,8 @@ from kubernetes.aio.client import Configuration
 
 from tests.support.builders import ready_node
 from tests.support.tokens import make_token
-from trainingjob_api.job import GROUP, KIND, VERSION
 from trainingjob_api.protocol import REPORT_PATH, TOKEN_AUDIENCE
+from trainingjob_api.spec.job import GROUP, KIND, VERSION
 from trainingjob_operator.core.names import JOB_LABEL, UID_LABEL
 from trainingjob_operator.shell import assembly, check_pool, leader_election
 from trainingjob_operator.shell.api import Api

@@ -6,8 +6,8 @@ import pytest
 from aiohttp import web
 
 from tests.support.tokens import make_token
-from trainingjob_api.job import GROUP, KIND
 from trainingjob_api.protocol import TOKEN_AUDIENCE
+from trainingjob_api.spec.job import GROUP, KIND
 from trainingjob_operator.shell import authentication
 from trainingjob_operator.shell.authentication import (
     ACCEPTED_CACHE_SECONDS,

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.support.builders import NAME, UID, spec_manifest
 from tests.support.schema_edits import SCHEMA, Edit, Node, change, is_live, list_edits, refuse, with_defaults
 from tests.support.simulation import Simulation
-from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.live import live_fields
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import World
 from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL, config_map

@@ -7,7 +7,7 @@ from aiohttp import web
 
 from tests.support.builders import NAME, NAMESPACE, UID, spec_manifest
 from tests.support.simulation import SETTINGS, Simulation
-from trainingjob_api.job import GROUP, PLURAL
+from trainingjob_api.spec.job import GROUP, PLURAL
 from trainingjob_operator.shell import service_account_check
 from trainingjob_operator.shell.interfaces import ClusterUnavailableError
 from trainingjob_operator.shell.kinds import WEBHOOK_CONFIGURATION

@@ -9,7 +9,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.support.reviewing import examine_here
-from trainingjob_api.job import GROUP, KIND, VERSION
+from trainingjob_api.spec.job import GROUP, KIND, VERSION
 from trainingjob_operator.cli.entry_point import app
 from trainingjob_operator.core.validation.validate import validate_manifest
 from trainingjob_operator.shell.admission import Admission

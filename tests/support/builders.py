@@ -3,8 +3,8 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from trainingjob_api.job import API_VERSION, KIND, TrainingJobSpec
 from trainingjob_api.protocol import Failure, FailureReason, HostReport
+from trainingjob_api.spec.job import API_VERSION, KIND, TrainingJobSpec
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.names import (

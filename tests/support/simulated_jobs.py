@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support.builders import make_plan
-from trainingjob_api.running import Snapshots
+from trainingjob_api.spec.checkpoint import Snapshots
 from trainingjob_operator.core.planner.plan import Plan, SnapshotPlan
 from trainingjob_operator.core.simulate.durations import Durations
 

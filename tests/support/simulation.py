@@ -19,8 +19,8 @@ from trainingjob_agent.state import AnswerReceived, ChildExited, EventReceived, 
 from trainingjob_agent.trainer_protocol import AgentEvent
 from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
 from trainingjob_api.drill_kinds import DrillKind
-from trainingjob_api.job import API_VERSION, KIND
 from trainingjob_api.protocol import Answer, Failure, FailureReason, Phase, ProcessState, Progress
+from trainingjob_api.spec.job import API_VERSION, KIND
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import World
 from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL

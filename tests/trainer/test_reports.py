@@ -16,8 +16,9 @@ from jax.errors import JaxRuntimeError
 
 from tests.support.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_agent.trainer_protocol import AgentEvent, StartWorld
-from trainingjob_api.learning import Optimizer, Schedule
 from trainingjob_api.protocol import RECENT_STEPS, FailureReason, Phase, Progress
+from trainingjob_api.spec.optimizer import Optimizer
+from trainingjob_api.spec.schedule import Schedule
 from trainingjob_trainer.monitoring.scheduling_delay import SchedulingDelayMonitor
 from trainingjob_trainer.monitoring.step_reporter import MIN_TYPICAL_STEPS, WINDOW_STEPS, StepReporter
 from trainingjob_trainer.optim.factory import learning_rate

@@ -13,7 +13,7 @@ from tests.support.trainer.cases import each
 from tests.support.trainer.reference import AdamW, row_losses
 from tests.support.trainer.tiny import make_layout
 from tests.support.trainer.training import BATCH, NUM_STEPS, ONE, Run, flat, losses, numpy_tree, spec_with
-from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.models.decoder import split_model
 from trainingjob_trainer.state import Batch, Controls, Signal

@@ -11,7 +11,7 @@ from trainingjob_agent.heartbeat_errors import find_lost_processes
 from trainingjob_agent.log_tail import excerpt
 from trainingjob_agent.state import ChildExited
 from trainingjob_api.protocol import Failure, FailureReason
-from trainingjob_api.running import EnvVar
+from trainingjob_api.spec.runtime import EnvVar
 
 CRASH_SIGNALS = frozenset({"SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP"})
 PEER_DIED = (

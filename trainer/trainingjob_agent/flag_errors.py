@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainingjob_api.protocol import MAX_MESSAGE
-from trainingjob_api.running import EnvVar
+from trainingjob_api.spec.runtime import EnvVar
 
 ENV_PATH = "spec.runtime.env"
 XLA_FLAGS = "XLA_FLAGS"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import quote
 
 from trainingjob_api.protocol import HostReport
-from trainingjob_api.running import EnvVar
+from trainingjob_api.spec.runtime import EnvVar
 
 REDACTED = "[redacted]"
 MIN_SECRET_LENGTH = 6

@@ -21,7 +21,7 @@ from trainingjob_api.protocol import (
     Progress,
     Termination,
 )
-from trainingjob_api.running import EnvVar
+from trainingjob_api.spec.runtime import EnvVar
 from trainingjob_api.world import Span, Tier, World
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainingjob_agent.trainer_protocol import AgentEvent, StartWorld
 from trainingjob_api.protocol import Phase
-from trainingjob_api.running import InitializeFrom
+from trainingjob_api.spec.checkpoint import InitializeFrom
 from trainingjob_trainer.aot.hot_standby import wait_in_hot_standby
 from trainingjob_trainer.aot.neighbor_compiler import NeighborCompiler
 from trainingjob_trainer.checkpoint import backup, owner

@@ -17,8 +17,8 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from trainingjob_api.base import AXES
-from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.sharding import RULES, merge_rules
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.models.decoder import Params, split_model
 from trainingjob_trainer.objectives.next_token import LossProgram, as_float32
 from trainingjob_trainer.optim.factory import learning_rate, make_optimizer

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 import yaml
 
-from trainingjob_api.job import API_VERSION, GROUP, KIND
-from trainingjob_api.parse_messages import format_value
+from trainingjob_api.parse.parse_messages import format_value
+from trainingjob_api.spec.job import API_VERSION, GROUP, KIND
 from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.core.yaml_limits import MAX_BYTES, YAML_ERRORS, BoundedLoader
 

@@ -11,7 +11,7 @@ from typing import Any
 from rich.progress import track
 
 from trainingjob_api.base import seconds as parse_duration
-from trainingjob_api.running import Snapshots
+from trainingjob_api.spec.checkpoint import Snapshots
 from trainingjob_operator.cli.console import SafeConsole
 from trainingjob_operator.cli.documents import Document, read_one_job
 from trainingjob_operator.cli.errors import UsageError

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from trainingjob_api.job import API_VERSION, KIND
 from trainingjob_api.problem import Problem, summarise
+from trainingjob_api.spec.job import API_VERSION, KIND
 from trainingjob_operator.cli.documents import Document, read_documents
 from trainingjob_operator.cli.errors import EXIT_NEGATIVE, EXIT_NO_RESULT, CommandError, UsageError
 from trainingjob_operator.cli.printing import echo

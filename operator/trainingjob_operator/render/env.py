@@ -1,6 +1,6 @@
 """Environment variables of the agent: first the job's own, then the operator's, which take precedence."""
 
-from trainingjob_api.running import EnvVar, Runtime
+from trainingjob_api.spec.runtime import EnvVar, Runtime
 from trainingjob_api.world import ExpectedHardware
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL

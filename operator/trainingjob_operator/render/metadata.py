@@ -1,6 +1,6 @@
 """Metadata of every object of a job: labels and the owner reference."""
 
-from trainingjob_api.job import API_VERSION, KIND
+from trainingjob_api.spec.job import API_VERSION, KIND
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import JOB_LABEL, UID_LABEL

@@ -6,7 +6,8 @@ A job cannot pass a raw pod template: this module renders each field explicitly.
 from collections.abc import Sequence
 
 from trainingjob_api.base import seconds
-from trainingjob_api.running import Runtime, Scheduling, Toleration
+from trainingjob_api.spec.runtime import Runtime
+from trainingjob_api.spec.scheduling import Scheduling, Toleration
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import UID_LABEL

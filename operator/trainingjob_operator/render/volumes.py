@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from trainingjob_api.protocol import TOKEN_AUDIENCE
-from trainingjob_api.running import Runtime, Volume
+from trainingjob_api.spec.runtime import Runtime, Volume
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import config_map

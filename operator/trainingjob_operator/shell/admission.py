@@ -6,7 +6,7 @@ allows everything else: other kinds, deletions, and updates that do not change t
 
 from collections.abc import Awaitable, Callable
 
-from trainingjob_api.job import KIND
+from trainingjob_api.spec.job import KIND
 from trainingjob_operator.core.manifests import Manifest, get_text
 from trainingjob_operator.shell.admission_review import NotAReviewError, deny_response, scan_uid
 from trainingjob_operator.shell.check_pool import REVIEW_WAIT_SECONDS, CheckBusyError, CheckCpuLimitError, FairQueue

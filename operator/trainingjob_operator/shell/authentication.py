@@ -10,8 +10,8 @@ import hashlib
 import json
 from collections import OrderedDict
 
-from trainingjob_api.job import KIND
 from trainingjob_api.protocol import TOKEN_AUDIENCE
+from trainingjob_api.spec.job import KIND
 from trainingjob_operator.core.manifests import Manifest, get_text, get_value, iter_items
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.api_errors import NotFoundError

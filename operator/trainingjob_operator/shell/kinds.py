@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from trainingjob_api.job import API_VERSION, KIND, PLURAL
+from trainingjob_api.spec.job import API_VERSION, KIND, PLURAL
 from trainingjob_operator.shell.interfaces import Manifest
 
 

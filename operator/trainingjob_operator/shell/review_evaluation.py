@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from trainingjob_api.job import API_VERSION, GROUP, KIND, VERSION
 from trainingjob_api.problem import Problem, in_order, summarise
+from trainingjob_api.spec.job import API_VERSION, GROUP, KIND, VERSION
 from trainingjob_operator.core.manifests import Manifest, get_text, get_value
 from trainingjob_operator.core.validation.validate_update import check_update, warn_of_update
 from trainingjob_operator.shell.admission_review import (

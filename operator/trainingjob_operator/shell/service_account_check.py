@@ -10,8 +10,8 @@ reject jobs while the webhook is unavailable.
 import asyncio
 from datetime import timedelta
 
-from trainingjob_api.job import GROUP, PLURAL
 from trainingjob_api.problem import Problem
+from trainingjob_api.spec.job import GROUP, PLURAL
 from trainingjob_operator.core.manifests import Manifest, get_text, get_value, iter_items
 from trainingjob_operator.core.times import parse_time
 from trainingjob_operator.shell.api import Api

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainingjob_api.base import AXES
-from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.batch_split import min_pipeline_ticks, split_batch
 from trainingjob_operator.core.planner.memory import USABLE_MEMORY_SHARE, estimate_device_memory
 from trainingjob_operator.core.planner.mesh import divisors

@@ -7,8 +7,8 @@ import pytest
 
 from e2e.benchmarks.compiler_meshes import list_jobs, mesh_name
 from trainingjob_api.compile_report import CompiledStep
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.machine import Parallelism
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.parallelism import Parallelism
 from trainingjob_operator.core.planner.interconnect import axis_bandwidths
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.planning import plan_job

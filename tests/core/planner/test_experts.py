@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from trainingjob_api.base import AXES
-from trainingjob_api.experts import Experts
-from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.sharding import count_shards
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.model import Experts
 from trainingjob_operator.core.planner.memory import estimate_device_memory
 from trainingjob_operator.core.planner.parameters import (
     count_active_parameters,

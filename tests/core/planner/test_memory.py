@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainingjob_api.base import AXES
-from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.memory import USABLE_MEMORY_SHARE, estimate_device_memory
 from trainingjob_operator.core.planner.parameters import count_parameters
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_operator.core.planner.mesh import (
     check_degree_form,
     check_degree_product,

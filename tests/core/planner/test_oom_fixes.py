@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.oom_fixes import suggest_oom_fixes
 from trainingjob_operator.core.planner.planning import find_slice_shape, plan_sizes

@@ -5,8 +5,10 @@ from typing import Any
 import jax
 import pytest
 
-from trainingjob_api.learning import Memory, Model, Precision
 from trainingjob_api.sharding import count_shards
+from trainingjob_api.spec.memory import Memory
+from trainingjob_api.spec.model import Model
+from trainingjob_api.spec.precision import Precision
 from trainingjob_operator.core.planner.parameters import count_parameters, list_parameter_tensors
 from trainingjob_trainer.models.decoder import split_model
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.planning import plan_job
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.corpus.cases import load_example
 from tests.support.builders import spec_manifest
-from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.plan import Plan, SnapshotPlan
 from trainingjob_operator.core.planner.roofline import predict_sizes
 from trainingjob_operator.core.planner.snapshots import (

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from e2e.benchmarks.compiler_cases import DEEP, WIDE, job, training
-from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.choice import Choice
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.planning import plan_job

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.torus import place_axes
 

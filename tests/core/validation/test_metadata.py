@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.builders import spec_manifest
-from trainingjob_api.job import API_VERSION, KIND
+from trainingjob_api.spec.job import API_VERSION, KIND
 from trainingjob_operator.core.validation.validate import validate_manifest
 from trainingjob_operator.core.validation.validate_metadata import FOREIGN_LABELS
 

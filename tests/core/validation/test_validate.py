@@ -8,9 +8,9 @@ import pytest
 from pydantic import BaseModel
 
 from tests.corpus.cases import load_cases
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.parse import parse_spec
+from trainingjob_api.parse.parser import parse_spec
 from trainingjob_api.sample import SAMPLE
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.validation.rule import HardwareRule, Rule
 from trainingjob_operator.core.validation.validate import RULES, WARNINGS, ValidationResult, validate_job

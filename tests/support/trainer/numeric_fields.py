@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAliasType, get_args, get_origin
 
 from pydantic import BaseModel
 
-from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.spec.job import TrainingJobSpec
 
 LAYOUT = "the layout of the mesh: tests/trainer/test_step.py compares layouts, test_gradients.py in bfloat16"
 PLANNED = "the planner makes a layout of it: tests/core/planner, and layouts are compared as said above"

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from trainingjob_api.experts import Experts
-from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.model import Experts
 
 type Tree = dict[str, Any]
 

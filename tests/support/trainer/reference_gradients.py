@@ -15,9 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from trainingjob_api.experts import Experts
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.learning import Model
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.model import Experts, Model
 
 type Tree = dict[str, Any]
 type Numbers = dict[str, float]

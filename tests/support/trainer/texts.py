@@ -10,7 +10,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers
 
 from tests.support.trainer.tiny import make_config, make_spec
-from trainingjob_api.data import TextSource
+from trainingjob_api.spec.data import TextSource
 from trainingjob_trainer.data.sources.text import SourceFiles, find_documents
 from trainingjob_trainer.data.token_cache import JobDatasets, prepare_datasets
 from trainingjob_trainer.runtime.errors import TrainingError

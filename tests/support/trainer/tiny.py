@@ -4,7 +4,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import JobIdentity, Layout, Member, Rollback, RunConfig, Span, World
 
 UID = "0d4cf5e1-7d0e-4a51-9c0b-6f5ff0e5c3aa"

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from tests.support.trainer.tiny import make_config, make_layout, make_spec, make_world
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout, Span
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
 from trainingjob_trainer.data.loader import BatchLoader

@@ -13,10 +13,10 @@ from aiohttp.test_utils import TestServer
 
 from trainingjob_agent.host_environment import read_environment
 from trainingjob_agent.supervisor import Supervisor
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.protocol import REPORT_PATH, Answer, Directive, HostReport
-from trainingjob_api.running import EnvVar
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.parallelism import AxisDegrees
+from trainingjob_api.spec.runtime import EnvVar
 from trainingjob_api.world import JobIdentity, Layout, RunConfig, World
 
 type Launch = Callable[..., asyncio.Task[int]]

@@ -5,7 +5,7 @@ import pytest
 from tests.support.builders import make_report
 from trainingjob_agent.redaction import REDACTED, Redactor, find_secrets
 from trainingjob_api.protocol import Damage, Diagnostics, FailedSave, Failure, FailureReason, ProcessState
-from trainingjob_api.running import EnvVar
+from trainingjob_api.spec.runtime import EnvVar
 
 KEY = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"
 LETTERS = "Abcdefghij0123456789KLMNOPQRST"

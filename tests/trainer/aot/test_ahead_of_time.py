@@ -18,8 +18,8 @@ import pytest
 from tests.support.trainer.crew import PATIENCE, Crew, Trainer
 from tests.support.trainer.tiny import SECRET, make_config, make_layout, make_spec, make_world
 from trainingjob_agent.trainer_protocol import EVENTS_FD_VARIABLE, AgentEvent, StartWorld
-from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.protocol import Progress
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout, RunConfig
 from trainingjob_trainer.aot import neighbor_compiler
 from trainingjob_trainer.aot.compile_request import program_names

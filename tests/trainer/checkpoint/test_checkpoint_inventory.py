@@ -9,7 +9,7 @@ from tests.support.trainer.meeting import together
 from tests.support.trainer.shelf import OPEN, Shelf, Snapshots, record
 from tests.support.trainer.tiny import UID, make_config, make_spec, make_world
 from tests.trainer.checkpoint.test_checkpoints import describe, make_state
-from trainingjob_api.running import KeepBest
+from trainingjob_api.spec.checkpoint import KeepBest
 from trainingjob_trainer.checkpoint import saved_steps
 from trainingjob_trainer.checkpoint.checkpoint_inventory import CheckpointInventory
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints

@@ -21,7 +21,7 @@ from trainingjob_agent.shared_files import (
     read_untrusted,
     read_untrusted_json,
 )
-from trainingjob_api.running import InitializeFrom
+from trainingjob_api.spec.checkpoint import InitializeFrom
 from trainingjob_trainer.checkpoint import owner
 from trainingjob_trainer.checkpoint.commit import publish_step, quarantine_step
 from trainingjob_trainer.checkpoint.fence import Fence

@@ -15,7 +15,7 @@ from tests.support.trainer.tiny import make_config, make_layout, make_spec, make
 from trainingjob_agent.shared_files import MANIFEST_FILE
 from trainingjob_agent.trainer_protocol import AgentEvent
 from trainingjob_api.protocol import MAX_MESSAGE, FailureReason
-from trainingjob_api.running import InitializeFrom
+from trainingjob_api.spec.checkpoint import InitializeFrom
 from trainingjob_api.world import RunConfig
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
 from trainingjob_trainer.checkpoint.initialize import InitialParams, load_initial_params

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.trainer.shelf import Shelf
 from tests.support.trainer.tiny import make_world
-from trainingjob_api.running import Keep, KeepBest
+from trainingjob_api.spec.checkpoint import Keep, KeepBest
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.retention import choose_deletions, delete_expired
 

@@ -14,7 +14,7 @@ from tests.support.trainer.forked import INDICES
 from tests.support.trainer.meeting import renumber, together
 from tests.support.trainer.tiny import SIZES, make_config, make_layout, make_spec, make_world
 from tests.trainer.snapshots.test_snapshotter import bits, describe, make_state, programs, spec_with
-from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout, Span
 from trainingjob_trainer.checkpoint import single_replica
 from trainingjob_trainer.checkpoint.manifest import Integrity, hash_files, list_files, write_integrity

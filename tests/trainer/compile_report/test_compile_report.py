@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.trainer.tiny import make_layout, make_spec
 from trainingjob_api.compile_report import CompileAnswer
-from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import JobIdentity, RunConfig
 from trainingjob_trainer.compile_report.compile_account import compile_step
 

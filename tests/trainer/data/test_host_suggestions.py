@@ -8,7 +8,7 @@ import pytest
 import tokenizers
 import yaml
 
-from trainingjob_api.data import Tokenizer
+from trainingjob_api.spec.tokenizer import Tokenizer
 from trainingjob_operator.core.validation.validate import validate_job
 from trainingjob_trainer.data.tokenizers import DocumentEncoder
 from trainingjob_trainer.runtime.errors import TrainingError

@@ -5,7 +5,7 @@ import pytest
 from tests.support.trainer.snippets import one
 from tests.support.trainer.tiny import make_layout
 from trainingjob_api.compile_report import Collective
-from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_trainer.hlo_analysis.collective_bytes import count_collectives
 from trainingjob_trainer.hlo_analysis.parser import HloProgram
 

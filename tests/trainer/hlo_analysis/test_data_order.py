@@ -9,7 +9,7 @@ from tests.support.trainer.training import Run, spec_with
 from tests.trainer.models.test_experts import LAYOUTS as EXPERT_LAYOUTS
 from tests.trainer.models.test_experts import SPEC
 from tests.trainer.test_step import LAYOUTS
-from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout
 from trainingjob_trainer.hlo_analysis.data_order import find_unordered_collectives
 from trainingjob_trainer.hlo_analysis.parser import HloProgram

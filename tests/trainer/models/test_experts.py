@@ -13,8 +13,8 @@ from tests.support.trainer.cases import each
 from tests.support.trainer.reference import run_row
 from tests.support.trainer.tiny import make_layout
 from tests.support.trainer.training import ONE, Run, numpy_tree, save_and_restore, spec_with
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.models.decoder import split_model
 from trainingjob_trainer.state import Signal

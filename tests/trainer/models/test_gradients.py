@@ -21,7 +21,7 @@ from e2e.benchmarks.gradients import (
     measure,
 )
 from tests.support.trainer.cases import each
-from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.step import StepPrograms

@@ -14,8 +14,8 @@ from tests.support.trainer.reference import AdamW, Spikes, learning_rate, row_lo
 from tests.support.trainer.reference_gradients import find_gradients
 from tests.support.trainer.tiny import make_layout
 from tests.support.trainer.training import flat, make_index, numpy_tree, spec_with
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.state import Signal

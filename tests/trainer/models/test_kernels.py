@@ -14,8 +14,8 @@ from tests.support.trainer.training import BATCH, ONE, flat, initial_state, make
 from tests.trainer.models.test_experts import LAYOUTS as EXPERT_LAYOUTS
 from tests.trainer.models.test_gradients import walk
 from tests.trainer.test_step import LAYOUTS
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.models.decoder import Attention

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.trainer.tiny import make_spec
-from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.monitoring.evaluation import Evaluator
 from trainingjob_trainer.state import Signal
 

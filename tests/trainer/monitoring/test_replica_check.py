@@ -16,8 +16,8 @@ from tests.support.trainer.training import Run, spec_with
 from tests.trainer.snapshots.test_snapshotter import describe, make_state, programs
 from tests.trainer.test_main import make
 from tests.trainer.test_step import LAYOUTS
-from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.protocol import FailureReason
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.monitoring.bad_steps import BadStepError
 from trainingjob_trainer.monitoring.replica_check import (

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.support.trainer.cases import each
 from tests.support.trainer.training import ONE, Run, flat, save_and_restore, spec_with
 from tests.trainer.test_step import LAYOUTS
-from trainingjob_api.protection import Protection
 from trainingjob_api.protocol import FailureReason
+from trainingjob_api.spec.protection import Protection
 from trainingjob_api.world import Layout
 from trainingjob_trainer.monitoring.bad_steps import MAX_NON_FINITE, MAX_RECENT_SKIPS, MAX_SPIKES, check_step
 from trainingjob_trainer.optim.spike_detection import MIN_DEVIATION, SpikeWindow, empty_window, is_spike, update_window

@@ -15,7 +15,7 @@ from jax._src import mesh_utils  # what it assigns is told by no public function
 from jax.sharding import AxisType
 
 from tests.support.trainer.tiny import make_layout
-from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.torus import assign_dims
 from trainingjob_trainer.parallel.mesh import build_mesh

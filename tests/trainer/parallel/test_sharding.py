@@ -10,9 +10,9 @@ import pytest
 from tests.support.trainer.cases import each
 from tests.support.trainer.tiny import make_layout
 from tests.support.trainer.training import ONE, Run, losses, save_and_restore, spec_with
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.sharding import count_shards, merge_rules
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.parameters import list_parameter_tensors

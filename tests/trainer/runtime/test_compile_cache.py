@@ -15,7 +15,7 @@ from tests.support.trainer.cases import each
 from tests.support.trainer.meeting import together
 from tests.support.trainer.tiny import SECRET, make_config, make_layout, make_spec
 from tests.support.trainer.training import Run
-from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_trainer.runtime import compile_cache_files
 from trainingjob_trainer.runtime.compile_cache import SHARED_FOLDER, CompileCache
 from trainingjob_trainer.runtime.compile_cache_key import compile_cache_key

@@ -14,8 +14,8 @@ import pytest
 from pydantic import BaseModel
 
 from tests.support.trainer.tiny import SECRET, make_config, make_layout, make_spec
-from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.sample import SAMPLE
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.loader import BatchLoader, batch_shape
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.runtime import compile_cache_key as key_module

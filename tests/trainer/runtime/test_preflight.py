@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.trainer.meeting import together
 from tests.support.trainer.tiny import make_config, make_layout, make_spec
-from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.protocol import FailureReason
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import ExpectedHardware
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.runtime import preflight

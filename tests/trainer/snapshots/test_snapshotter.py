@@ -15,8 +15,8 @@ from tests.support.trainer.cases import each
 from tests.support.trainer.meeting import together
 from tests.support.trainer.tiny import make_config, make_layout, make_spec, make_world
 from tests.support.trainer.training import spec_with
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout, Rollback, Span, World
 from trainingjob_operator.core.planner.snapshots import snapshot_bytes
 from trainingjob_trainer.parallel.mesh import build_mesh

@@ -18,7 +18,7 @@ from tests.trainer.checkpoint.test_foreign import NOT_FILES, stretch
 from tests.trainer.test_reports import read_lines, reporting
 from trainingjob_agent.shared_files import append_record
 from trainingjob_api.protocol import FailureReason, Progress
-from trainingjob_api.running import Metrics
+from trainingjob_api.spec.metrics import Metrics
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.trackers.metrics_file import MetricsWriter, describe_step
 from trainingjob_trainer.trackers.tensorboard import TensorBoardWriter

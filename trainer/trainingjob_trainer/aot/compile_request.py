@@ -3,7 +3,7 @@
 from pydantic import ConfigDict, Field
 
 from trainingjob_api.base import Strict
-from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout, RunConfig
 
 

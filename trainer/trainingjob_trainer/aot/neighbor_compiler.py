@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from trainingjob_agent.trainer_protocol import EVENTS_FD_VARIABLE, StartWorld
-from trainingjob_api.running import AOT_MEMORY_BYTES
+from trainingjob_api.spec.runtime import AOT_MEMORY_BYTES
 from trainingjob_api.world import Layout
 from trainingjob_trainer.aot.compile_request import CompileRequest, program_names
 from trainingjob_trainer.runtime.agent_events import AgentEvents

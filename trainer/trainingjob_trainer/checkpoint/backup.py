@@ -21,7 +21,7 @@ from jax.errors import JaxRuntimeError
 from trainingjob_agent.trainer_protocol import AgentEvent
 from trainingjob_api.base import seconds
 from trainingjob_api.protocol import MAX_MESSAGE, FailedSave, FailureReason
-from trainingjob_api.running import Keep
+from trainingjob_api.spec.checkpoint import Keep
 from trainingjob_api.world import RunConfig, World
 from trainingjob_trainer.checkpoint import owner
 from trainingjob_trainer.checkpoint.commit import publish_step

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pydantic import Field
 
 from trainingjob_api.base import Open
-from trainingjob_api.running import KeepBest
+from trainingjob_api.spec.checkpoint import KeepBest
 from trainingjob_trainer.checkpoint.manifest import Integrity
 from trainingjob_trainer.checkpoint.retention import select_losses
 from trainingjob_trainer.runtime.process_group import ProcessGroup

@@ -12,7 +12,7 @@ import jax
 import orbax.checkpoint as ocp
 
 from trainingjob_api.protocol import MAX_MESSAGE, FailureReason
-from trainingjob_api.running import InitializeFrom
+from trainingjob_api.spec.checkpoint import InitializeFrom
 from trainingjob_trainer.checkpoint.orbax_writer import world_options
 from trainingjob_trainer.checkpoint.restore_point import VERIFY_SECONDS, verify
 from trainingjob_trainer.checkpoint.saved_steps import list_saved

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from math import isfinite, nan
 from pathlib import Path
 
-from trainingjob_api.running import Keep, KeepBest
+from trainingjob_api.spec.checkpoint import Keep, KeepBest
 from trainingjob_trainer.checkpoint.commit import delete_step
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.saved_steps import delete_quarantined, list_saved

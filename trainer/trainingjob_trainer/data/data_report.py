@@ -11,11 +11,11 @@ import numpy as np
 from pydantic import Field, TypeAdapter
 
 from trainingjob_api.base import Open
-from trainingjob_api.data import TextSource
 from trainingjob_api.data_report import MAX_WARNING, DataReport, Skipped, SkipReason, SourceReport
 from trainingjob_api.formats import find_records
-from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.protocol import FailureReason
+from trainingjob_api.spec.data import TextSource
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.sources.text import Document, SourceFiles, count_skipped, plural, printable
 from trainingjob_trainer.runtime.errors import TrainingError, shorten
 

@@ -29,10 +29,10 @@ from trainingjob_agent.shared_files import (
     read_untrusted_json,
     write_atomically,
 )
-from trainingjob_api.data import TextSource
 from trainingjob_api.data_report import DataReport
-from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.protocol import FailureReason
+from trainingjob_api.spec.data import TextSource
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import RunConfig
 from trainingjob_trainer.data.data_report import (
     DatasetReport,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from trainingjob_api.data import Tokenizer
 from trainingjob_api.protocol import FailureReason
+from trainingjob_api.spec.tokenizer import Tokenizer
 from trainingjob_trainer.data.sources.file_formats import describe_binary_format, describe_pointer_file
 from trainingjob_trainer.data.tokenization_stats import TokenizationStats
 from trainingjob_trainer.runtime.errors import TrainingError

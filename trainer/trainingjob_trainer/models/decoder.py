@@ -15,7 +15,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from trainingjob_api.learning import Memory, Model, Precision
+from trainingjob_api.spec.memory import Memory
+from trainingjob_api.spec.model import Model
+from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.models.mlp import MLP, RoutedMLP, RoutingStats, zero_routing_stats
 from trainingjob_trainer.models.params import DTYPES, make_param
 from trainingjob_trainer.parallel.sharding import constrain

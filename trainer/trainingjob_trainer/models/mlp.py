@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from trainingjob_api.experts import Experts
-from trainingjob_api.learning import Model, Precision
+from trainingjob_api.spec.model import Experts, Model
+from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.models.params import DTYPES, make_param
 from trainingjob_trainer.parallel.sharding import constrain
 

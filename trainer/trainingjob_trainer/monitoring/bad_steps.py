@@ -3,8 +3,8 @@
 All processes read the same metrics of the same step, so that they fail together.
 """
 
-from trainingjob_api.protection import BadStep, Protection
 from trainingjob_api.protocol import RECENT_STEPS, FailureReason
+from trainingjob_api.spec.protection import BadStep, Protection
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.state import StepMetrics
 

@@ -7,8 +7,8 @@ that evaluation before its first step.
 
 from collections.abc import Callable, Collection
 
-from trainingjob_api.data import Evaluation
-from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.spec.evaluation import Evaluation
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.token_cache import TokenDataset
 from trainingjob_trainer.models.decoder import Params

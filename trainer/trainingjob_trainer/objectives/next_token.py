@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-from trainingjob_api.experts import Experts
 from trainingjob_api.sharding import Table
+from trainingjob_api.spec.model import Experts
 from trainingjob_trainer.models.decoder import HiddenStates, Params, SplitModel
 from trainingjob_trainer.models.mlp import RoutingStats
 from trainingjob_trainer.objectives.model_parts import LossSums, PipelineParts

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from trainingjob_api.learning import Optimizer, Schedule
+from trainingjob_api.spec.optimizer import Optimizer
+from trainingjob_api.spec.schedule import Schedule
 from trainingjob_trainer.models.decoder import Params
 
 

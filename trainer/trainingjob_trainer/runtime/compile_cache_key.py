@@ -23,7 +23,7 @@ import jax
 import trainingjob_agent
 import trainingjob_api
 import trainingjob_trainer
-from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.variables import SLICE_VARIABLES, WORLD_VARIABLES
 from trainingjob_api.world import Layout, RunConfig
 

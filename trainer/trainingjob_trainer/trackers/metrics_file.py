@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from trainingjob_agent.shared_files import UntrustedFileError, append_record, open_appending
 from trainingjob_api.protocol import Progress
-from trainingjob_api.running import Metrics
+from trainingjob_api.spec.metrics import Metrics
 from trainingjob_trainer.trackers.tensorboard import TensorBoardWriter
 
 LOG = logging.getLogger(__name__)

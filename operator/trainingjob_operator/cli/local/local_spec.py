@@ -6,7 +6,7 @@ same as on a cluster.
 
 from typing import Any
 
-from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.spec.job import TrainingJobSpec
 
 _CLUSTER_ONLY = ("scheduling", "suspend", "ttlSecondsAfterFinished")
 _CLUSTER_ONLY_RUNTIME = ("image", "imagePullPolicy", "imagePullSecrets", "serviceAccountName")

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from trainingjob_api.cel import IMMUTABLE, SPEC_RULES
-from trainingjob_api.job import API_VERSION, KIND
+from trainingjob_api.spec.job import API_VERSION, KIND
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_operator.cli.errors import CommandError
 from trainingjob_operator.core.goodput import Bucket

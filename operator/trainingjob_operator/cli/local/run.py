@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trainingjob_api.job import TrainingJobSpec
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.cli.console import SafeConsole
 from trainingjob_operator.cli.documents import Document, read_one_job
 from trainingjob_operator.cli.errors import CommandError, UsageError

@@ -24,7 +24,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from trainingjob_api.running import Volume
+from trainingjob_api.spec.runtime import Volume
 from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.shell.interfaces import Manifest
 

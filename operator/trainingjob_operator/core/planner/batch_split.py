@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainingjob_api.base import Axis
-from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.sharding import RULES
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.memory import DeviceMemory
 from trainingjob_operator.core.planner.mesh import divisors, pipeline_ticks
 

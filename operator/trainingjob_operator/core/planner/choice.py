@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_operator.core.planner.mesh import INFERRED, describe_degrees
 
 EXPLICIT = "explicit"

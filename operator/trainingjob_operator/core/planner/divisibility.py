@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from trainingjob_api.base import Axis
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.machine import AxisDegrees, Rules
 from trainingjob_api.problem import Problem
 from trainingjob_api.sharding import RULES
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.parallelism import AxisDegrees, Rules
 from trainingjob_operator.core.planner.mesh import INFERRED, combine_degrees, nearest_divisors, nearest_multiples
 
 ICI = "spec.parallelism.ici"

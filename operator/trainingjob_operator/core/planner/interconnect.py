@@ -8,7 +8,7 @@ that dim. With switches, every axis can use all links of a device.
 from collections.abc import Mapping
 
 from trainingjob_api.base import Axis
-from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_operator.core.planner.plan import SliceShape
 from trainingjob_operator.core.planner.torus import AxisPlacement, place_axes
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from trainingjob_api.base import Axis
-from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.sharding import RULES, ShardCounts, count_shards, merge_rules
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.parameters import list_parameter_tensors, split_size
 from trainingjob_operator.core.planner.plan import MemoryEstimate
 from trainingjob_operator.core.planner.workload import FLOAT32, Workload, describe_workload

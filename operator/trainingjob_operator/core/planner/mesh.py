@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from trainingjob_api.base import Axis
-from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.problem import Problem
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 
 INFERRED = -1

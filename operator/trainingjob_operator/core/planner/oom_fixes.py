@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.problem import as_text
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.memory import USABLE_MEMORY_SHARE
 from trainingjob_operator.core.planner.parameters import count_parameters

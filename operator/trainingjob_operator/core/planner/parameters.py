@@ -7,9 +7,8 @@ import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from trainingjob_api.experts import Experts
-from trainingjob_api.learning import Model
 from trainingjob_api.sharding import ShardCounts, find_zero1_dim, shards_of_dim
+from trainingjob_api.spec.model import Experts, Model
 
 GATHERED_AXES = ("layers", "embed", "expert_embed")
 """Logical axes of dims that are sharded in storage and gathered for compute. Heads, MLP columns and experts stay

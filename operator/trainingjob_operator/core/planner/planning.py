@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 
-from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
-from trainingjob_api.running import Snapshots
+from trainingjob_api.spec.checkpoint import Snapshots
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.choice import Choice
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN

@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterator
 
 from trainingjob_api.base import Axis
-from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.sharding import count_shards, find_zero1_dim, merge_rules, shards_of_dim
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.parameters import list_parameter_tensors

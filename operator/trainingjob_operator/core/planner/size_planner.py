@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from typing import Any
 
-from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.batch_split import accumulates, min_pipeline_ticks, split_batch
 from trainingjob_operator.core.planner.divisibility import (

@@ -15,8 +15,8 @@ import math
 from collections.abc import Iterable
 
 from trainingjob_api.base import Axis, seconds
-from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.sharding import count_shards, merge_rules
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.parameters import list_parameter_tensors

@@ -17,8 +17,8 @@ from functools import lru_cache
 from itertools import islice
 
 from trainingjob_api.base import AXES, Axis
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.machine import AxisDegrees, Parallelism
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.parallelism import AxisDegrees, Parallelism
 from trainingjob_operator.core.planner.choice import EXPLICIT, Candidate, Choice
 from trainingjob_operator.core.planner.mesh import INFERRED, divisors
 from trainingjob_operator.core.planner.plan import Rates, SizePlan, SliceShape

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.learning import Model, Precision
-from trainingjob_api.machine import Rules
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.model import Model
+from trainingjob_api.spec.parallelism import Rules
+from trainingjob_api.spec.precision import Precision
 
 CPU = "cpu"
 FLOAT32 = 4

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from trainingjob_api.cel import SPEC_RULES
-from trainingjob_api.parse_messages import PATTERNS
+from trainingjob_api.parse.parse_messages import PATTERNS
 from trainingjob_api.schema import spec_schema
 from trainingjob_operator.core.units import pluralize
 from trainingjob_operator.core.validation.field_units import find_unit

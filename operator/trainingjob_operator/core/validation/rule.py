@@ -7,9 +7,9 @@ spec is still checked.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.parse import Parsed
+from trainingjob_api.parse.parser import Parsed
 from trainingjob_api.problem import Problem
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.planning import SizeOutcomes

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from trainingjob_api.parse import count_bytes
-from trainingjob_api.parse_messages import describe_fields
+from trainingjob_api.parse.parse_messages import describe_fields
+from trainingjob_api.parse.parser import count_bytes
 from trainingjob_api.problem import Problem
 
 type Document = dict[str, Any]

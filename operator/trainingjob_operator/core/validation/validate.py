@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.parse import MAX_PROBLEMS, Parsed, parse_spec
-from trainingjob_api.parse_messages import format_value, slug
+from trainingjob_api.parse.parse_messages import format_value, slug
+from trainingjob_api.parse.parser import MAX_PROBLEMS, Parsed, parse_spec
 from trainingjob_api.problem import Problem, in_order
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.manifests import get_text
 from trainingjob_operator.core.names import MAX_LABEL_LENGTH, longest_pod_name
 from trainingjob_operator.core.planner.choice import Choice

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from trainingjob_api.base import MAX_SHORT_NAME
-from trainingjob_api.data import TextSource
 from trainingjob_api.formats import find_records, find_unsupported, without_compression
 from trainingjob_api.globs import excludes_everything, find_pattern_problem
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.parse_messages import format_value
+from trainingjob_api.parse.parse_messages import format_value
 from trainingjob_api.problem import Problem
+from trainingjob_api.spec.data import TextSource
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.names import unused_name
 from trainingjob_operator.core.validation.reserved_folders import is_below
 from trainingjob_operator.core.validation.rule import Rule

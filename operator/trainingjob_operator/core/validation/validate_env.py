@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.parse_messages import format_value
+from trainingjob_api.parse.parse_messages import format_value
 from trainingjob_api.problem import Problem, as_text
-from trainingjob_api.running import EnvVar
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.runtime import EnvVar
 from trainingjob_api.variables import WORLD_VARIABLES
 from trainingjob_operator.core.validation.jax_options import (
     BOOL_FLAGS,

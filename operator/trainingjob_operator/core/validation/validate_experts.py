@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.mesh import divisors, nearest_divisors
 from trainingjob_operator.core.units import format_percent
 from trainingjob_operator.core.validation.rule import Rule

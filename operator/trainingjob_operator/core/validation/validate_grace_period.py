@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator
 
 from trainingjob_api.base import seconds
-from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
-from trainingjob_api.running import AGENT_GRACE_SECONDS
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.runtime import AGENT_GRACE_SECONDS
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.planning import SizeOutcomes
 from trainingjob_operator.core.planner.save_size import max_save_bytes

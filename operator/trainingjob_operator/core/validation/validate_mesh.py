@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.machine import AxisDegrees
 from trainingjob_api.problem import Problem
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_operator.core.names import nearest_names
 from trainingjob_operator.core.planner import divisibility
 from trainingjob_operator.core.planner.choice import EXPLICIT

@@ -8,9 +8,9 @@ They follow Kubernetes 1.36: `IsDNS1123Subdomain`, `IsQualifiedName` and `IsConf
 import re
 from collections.abc import Iterator
 
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.parse_messages import format_value
+from trainingjob_api.parse.parse_messages import format_value
 from trainingjob_api.problem import Problem, as_text
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.names import MAX_LABEL_LENGTH
 from trainingjob_operator.core.validation.quantity import parse_bytes
 from trainingjob_operator.core.validation.rule import Rule

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
-from trainingjob_api.protection import Protection
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.protection import Protection
 from trainingjob_operator.core.validation.rule import Rule
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 from trainingjob_api.base import seconds
-from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
-from trainingjob_api.running import Elastic, EnvVar
+from trainingjob_api.spec.elastic import Elastic
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.runtime import EnvVar
 from trainingjob_api.variables import SLICE_VARIABLES, WORLD_FLAGS, WORLD_VARIABLES
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.validation.quantity import parse_bytes, parse_quantity

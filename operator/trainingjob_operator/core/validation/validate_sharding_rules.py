@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.machine import Rules
 from trainingjob_api.problem import Problem
 from trainingjob_api.sharding import merge_rules
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.parallelism import Rules
 from trainingjob_operator.core.planner.divisibility import format_axes, rule_path
 from trainingjob_operator.core.planner.parameters import list_parameter_tensors
 from trainingjob_operator.core.validation.rule import Rule

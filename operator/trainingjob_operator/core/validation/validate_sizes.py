@@ -7,9 +7,9 @@ excluded with a warning.
 from collections import defaultdict
 from collections.abc import Iterator
 
-from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
-from trainingjob_api.running import AOT_MEMORY_BYTES
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.runtime import AOT_MEMORY_BYTES
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import Plan

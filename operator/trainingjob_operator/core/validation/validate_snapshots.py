@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem, as_text
-from trainingjob_api.running import Resources
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.runtime import Resources
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import SNAPSHOT_COPIES, Plan, SizePlan, SliceShape
 from trainingjob_operator.core.planner.planning import SizeOutcomes, find_slice_shape

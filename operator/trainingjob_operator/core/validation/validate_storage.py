@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from trainingjob_api.base import MAX_PATH, MAX_SHORT_NAME, seconds
-from trainingjob_api.job import TrainingJobSpec
 from trainingjob_api.problem import Problem
-from trainingjob_api.running import Volume
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.runtime import Volume
 from trainingjob_operator.core.names import nearest_names, unused_name
 from trainingjob_operator.core.planner.mesh import nearest_multiples
 from trainingjob_operator.core.validation.reserved_folders import is_below, is_reserved

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.learning import Schedule
 from trainingjob_api.problem import Problem
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.schedule import Schedule
 from trainingjob_operator.core.planner.mesh import nearest_divisors
 from trainingjob_operator.core.validation.rule import Rule
 

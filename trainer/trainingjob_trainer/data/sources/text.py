@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainingjob_api.data import TextSource
 from trainingjob_api.data_report import MAX_EXAMPLE, Skipped, SkipReason
 from trainingjob_api.formats import find_unsupported
 from trainingjob_api.globs import find_pattern_problem
 from trainingjob_api.protocol import FailureReason
+from trainingjob_api.spec.data import TextSource
 from trainingjob_trainer.data.sources.file_formats import describe_binary_format, describe_pointer_file
 from trainingjob_trainer.data.sources.file_search import FileSearch, FoundEntry
 from trainingjob_trainer.runtime.errors import TrainingError

@@ -1,6 +1,6 @@
-"""The experts section of the spec: number of experts, routing and capacity.
+"""The model section: dimensions of the decoder and its experts.
 
-The values that follow from it for a sequence are derived here, for planner and trainer alike. Tokens compete for
+The values that follow from `experts` for a sequence are derived here, for planner and trainer alike. Tokens compete for
 capacity in groups inside one sequence. So dropped tokens depend neither on the mesh nor on the other sequences.
 """
 
@@ -59,3 +59,35 @@ class Experts(Strict):
         """Return the capacity of an expert for each routing group, at most the size of the group."""
         tokens = self.group_size(sequence_length)
         return min(math.ceil(tokens * self.per_token * self.capacity_factor / self.count), tokens)
+
+
+Dim = Annotated[int, Field(ge=1, le=1048576)]
+
+
+class Model(Strict):
+    """A Llama-style decoder: RMS norm, rotary positions, grouped-query attention, and a gated SiLU MLP or experts."""
+
+    vocab_size: Dim = Field(description="Rows of the embedding table. Must cover every id of the tokenizer.")
+    embed_dim: Dim = Field(description="Width of the residual stream.")
+    mlp_dim: Dim = Field(description="Hidden width of each layer's gated MLP.")
+    num_layers: Annotated[int, Field(ge=1, le=1024)] = Field(description="How many decoder layers are stacked.")
+    num_heads: Annotated[int, Field(ge=1, le=1024)] = Field(description="Query heads of each layer's attention.")
+    num_kv_heads: Annotated[int, Field(ge=1, le=1024)] = Field(
+        description="Number of key and value heads. Must divide `numHeads`; equal to it is multi-head attention."
+    )
+    head_dim: Annotated[int, Field(ge=2, le=1024)] = Field(description="Width of a head. Must be even (rotary pairs).")
+    rope_theta: Annotated[float, Field(ge=1, le=1e9)] = Field(
+        default=10000.0, description="Base of the rotary position frequencies."
+    )
+    norm_epsilon: Annotated[float, Field(gt=0, le=0.1)] = Field(
+        default=1e-5, description="Added to the mean square before the root in every RMS norm."
+    )
+    tie_embeddings: bool = Field(default=False, description="Use the embedding table as the output projection too.")
+    init_scale: Annotated[float, Field(gt=0, le=10)] = Field(
+        default=0.02, description="Standard deviation of the embedding table's initial values."
+    )
+    experts: Experts | None = Field(
+        default=None,
+        description="Make every layer a mixture of experts: several MLPs, of which each token uses a few. Unset: one "
+        "MLP a layer, for all tokens.",
+    )

@@ -5,11 +5,23 @@ from typing import Annotated
 from pydantic import Field
 
 from trainingjob_api.base import LIST_TYPE_MAP_BY_NAME, Strict
-from trainingjob_api.data import Data, Evaluation, Tokenizer
-from trainingjob_api.learning import Memory, Model, Optimizer, Precision, Schedule, Training
-from trainingjob_api.machine import Parallelism, Slices
-from trainingjob_api.protection import Protection
-from trainingjob_api.running import Checkpoint, Elastic, Metrics, Runtime, Scheduling
+from trainingjob_api.spec.checkpoint import Checkpoint
+from trainingjob_api.spec.data import Data
+from trainingjob_api.spec.elastic import Elastic
+from trainingjob_api.spec.evaluation import Evaluation
+from trainingjob_api.spec.memory import Memory
+from trainingjob_api.spec.metrics import Metrics
+from trainingjob_api.spec.model import Model
+from trainingjob_api.spec.optimizer import Optimizer
+from trainingjob_api.spec.parallelism import Parallelism
+from trainingjob_api.spec.precision import Precision
+from trainingjob_api.spec.protection import Protection
+from trainingjob_api.spec.runtime import Runtime
+from trainingjob_api.spec.schedule import Schedule
+from trainingjob_api.spec.scheduling import Scheduling
+from trainingjob_api.spec.slices import Slices
+from trainingjob_api.spec.tokenizer import Tokenizer
+from trainingjob_api.spec.training import Training
 
 GROUP = "trainingjob.dev"
 VERSION = "v1alpha1"

@@ -8,7 +8,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from trainingjob_api.base import MAX_PATH
-from trainingjob_api.common_mistakes import (
+from trainingjob_api.fields import Location, all_fields, field_names, find_model, format_path
+from trainingjob_api.parse.common_mistakes import (
     correct_boolean,
     correct_path,
     find_axis,
@@ -20,7 +21,6 @@ from trainingjob_api.common_mistakes import (
     reshape,
     schema_at,
 )
-from trainingjob_api.fields import Location, all_fields, field_names, find_model, format_path
 from trainingjob_api.problem import Problem, as_text
 from trainingjob_api.sample import sample_at
 

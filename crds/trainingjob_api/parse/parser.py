@@ -15,10 +15,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainingjob_api.fields import Location, format_path
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.parse_messages import error_location, format_value, guess_field, to_problem
+from trainingjob_api.parse.parse_messages import error_location, format_value, guess_field, to_problem
 from trainingjob_api.problem import Problem, in_order
 from trainingjob_api.sample import sample_at
+from trainingjob_api.spec.job import TrainingJobSpec
 
 MAX_DEPTH = 16
 """Levels of objects and lists; the spec itself has 6."""

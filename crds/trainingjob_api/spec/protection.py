@@ -1,4 +1,4 @@
-"""The protection section of the spec: loss spikes, non-finite steps and corrupted replicas."""
+"""The protection section: loss spikes, non-finite steps and corrupted replicas."""
 
 from typing import Annotated, Literal
 

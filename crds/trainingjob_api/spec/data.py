@@ -1,4 +1,4 @@
-"""The data sections of the spec: text sources, tokenizer, held-out evaluation."""
+"""The data section: sources of training text."""
 
 from typing import Annotated, Literal
 
@@ -38,29 +38,4 @@ class Data(Strict):
         max_length=16,
         description="Sources of training text. Each is read in proportion to its size, in an order that only `seed` "
         "decides.",
-    )
-
-
-class Tokenizer(Strict):
-    """How text becomes token ids."""
-
-    type: Literal["byte", "tokenizers"] = Field(
-        default="byte",
-        description="`byte`: ids 0 to 255 are bytes, 256 ends a document. `tokenizers`: a tokenizer.json file of the "
-        "tokenizers library.",
-    )
-    path: Annotated[str, Field(pattern=r"^/.*$", max_length=1024)] | None = Field(
-        default=None, description="The tokenizer.json file, an absolute path in the pod. Only for `tokenizers`."
-    )
-    end_of_document: Annotated[str, Field(min_length=1, max_length=64)] | None = Field(
-        default=None, description="The token that ends each document, as the vocabulary spells it. For `tokenizers`."
-    )
-
-
-class Evaluation(TextSource):
-    """Loss on text that is never trained on."""
-
-    every_steps: Annotated[int, Field(ge=1, le=100_000_000)] = Field(description="Steps between two evaluations.")
-    num_batches: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        default=8, description="Global batches to average over; fewer where the text is shorter."
     )
