@@ -123,8 +123,8 @@ class Notes:
         if Signal.STRETCH_SNAPSHOTS in asked:
             self.said.append(f"stretch {step}")
 
-    def _compare(self, step: int, state: object, *, is_kept: bool) -> None:
-        if self.compares and (is_kept or self.replicas.is_due(step)):
+    def _compare(self, step: int, state: object) -> None:
+        if self.compares:
             self.said.append(f"compare {step}")
 
     def _step(self, state: Any, batch: Any, controls: Any) -> Any:

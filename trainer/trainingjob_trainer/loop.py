@@ -32,6 +32,7 @@ from trainingjob_trainer.snapshots.restore import SnapshotRestore
 from trainingjob_trainer.snapshots.snapshotter import Snapshots
 from trainingjob_trainer.state import Signal, State, StepMetrics
 from trainingjob_trainer.step import StepPrograms
+from trainingjob_trainer.step_actions import Due, Leave, StepActions, step_actions
 
 READY_SECONDS = 1800
 """Seconds that the first ready process waits for the last: each restores and compiles at its own speed."""
@@ -153,12 +154,12 @@ def evaluate(
 
 
 def check_and_snapshot(
-    step: int, state: State, replicas: ReplicaCheck, snapshots: Snapshots, *, save: bool, leaving: bool
+    step: int, state: State, actions: StepActions, replicas: ReplicaCheck, snapshots: Snapshots
 ) -> None:
-    """Keep a step in memory if that is due. Compare the replicas of a state that is kept or about to be saved."""
-    in_memory = leaving or snapshots.is_due(step)  # the next world then resumes without reading storage
-    replicas.check(step, state, is_kept=in_memory or save)
-    if in_memory:
+    """Compare the replicas of the state after a step, then take its snapshot, if the actions include it."""
+    if actions.compare:
+        replicas.check(step, state)
+    if actions.snapshot:
         snapshots.take(step, state)
 
 
@@ -189,10 +190,9 @@ def train(
     be killed soon, so that the save comes before an evaluation. The next world owes that evaluation, and no world is
     done before it has run.
     """
-    train_step, evaluator, replicas = tools
     steps, index, last = party.steps, party.datasets.train, party.steps.num_steps
-    pending: StepMetrics | None = None
-    evaluation_missing = False
+    unreported: StepMetrics | None = None
+    actions = StepActions()
     if checkpoints.newest >= last and not checkpoints.inventory.is_saved:  # an edit has lowered spec.training.steps
         checkpoints.save(checkpoints.newest, state)
     gc.freeze()  # existing objects stay: each collection scanned them for 0.1 s, on all hosts at the same step
@@ -200,45 +200,65 @@ def train(
     for step in range(checkpoints.newest + 1, last + 1):
         batch = batches.train_batch(index, step, steps.seed)
         reporter.report_entry(f"step {step}")
-        state, measures = train_step(
-            state, batch, steps.controls(asks.take_signals() | checkpoints.save_signal() | snapshots.stretch_signal())
-        )
-        asked = reporter.report(step - 1, pending) if pending else Signal.NONE
-        pending = measures
+        sent = asks.take_signals() | checkpoints.save_signal() | snapshots.stretch_signal()
+        state, metrics = tools.train_step(state, batch, steps.controls(sent))
+        signals = reporter.report(step - 1, unreported) if unreported else Signal.NONE
+        unreported = metrics
         checkpoints.raise_background_error()
-        save = step == last or checkpoints.is_due(step) or Signal.SAVE in asked
-        if asked or save or snapshots.is_due(step) or evaluator.is_due(step) or replicas.is_due(step):
-            asked |= reporter.report(step, pending)
-            pending = None
-        snapshots.apply_stretch(step, asked)
-        save |= Signal.SAVE in asked
-        leaving = bool(asked & (Signal.EXIT | Signal.RESCALE)) and (save or not checkpoints.is_failing)
-        check_and_snapshot(step, state, replicas, snapshots, save=save, leaving=leaving)
-        measured: dict[str, float] | None = {}
-        if evaluator.is_due(step):
-            must_exit_soon = leaving and Signal.EXIT in asked
-            signals = asks if not checkpoints.is_failing else ControlSignals()
-            measured = None if must_exit_soon else evaluate(step, state, evaluator, reporter, signals)
-        evaluation_missing = measured is None
-        if evaluation_missing and not leaving and not snapshots.is_due(step):
-            check_and_snapshot(step, state, replicas, snapshots, save=True, leaving=True)
-        in_memory_everywhere = (
-            leaving
-            and not evaluation_missing
-            and Signal.EXIT not in asked
-            and _is_in_memory_everywhere(step, snapshots, party.peers)
-        )
-        leaving |= evaluation_missing
-        if save or checkpoints.is_best(measured or {}) or (leaving and not in_memory_everywhere):
-            reporter.enter_phase(Phase.SAVING)
-            checkpoints.save(step, state, measured or {})
-        if leaving:
-            checkpoints.wait()
-            if not checkpoints.is_failing:
-                break
-        if pending is None:
-            reporter.enter_phase(Phase.TRAINING)
+        actions = step_actions(step, signals, _find_due(step, last, tools, checkpoints, snapshots))
+        if not actions.report:
+            continue
+        signals |= reporter.report(step, metrics)
+        unreported = None
+        snapshots.apply_stretch(step, signals)
+        actions = step_actions(step, signals, _find_due(step, last, tools, checkpoints, snapshots))
+        actions = _finish_step(step, state, actions, tools, party.peers, checkpoints, snapshots, reporter, asks)
+        if actions.leave is not Leave.NO and not checkpoints.is_failing:
+            break
+        reporter.enter_phase(Phase.TRAINING)
     reporter.enter_phase(Phase.SAVING)
     snapshots.wait()
     checkpoints.save_until_success(max(checkpoints.newest, last), state)
-    return Phase.DONE if checkpoints.newest >= last and not evaluation_missing else Phase.LEFT
+    return Phase.DONE if checkpoints.newest >= last and not actions.evaluation_missing else Phase.LEFT
+
+
+def _find_due(step: int, last: int, tools: CompiledSteps, checkpoints: Checkpoints, snapshots: Snapshots) -> Due:
+    return Due(
+        last_step=last,
+        save=checkpoints.is_due(step),
+        snapshot=snapshots.is_due(step),
+        evaluation=tools.evaluator.is_due(step),
+        comparison=tools.replicas.is_due(step),
+        saves_fail=checkpoints.is_failing,
+    )
+
+
+def _finish_step(
+    step: int,
+    state: State,
+    actions: StepActions,
+    tools: CompiledSteps,
+    peers: ProcessGroup,
+    checkpoints: Checkpoints,
+    snapshots: Snapshots,
+    reporter: StepReporter,
+    asks: ControlSignals,
+) -> StepActions:
+    """Do the actions that follow a reported step; return them as they were after its evaluation."""
+    losses: dict[str, float] | None = {}
+    check_and_snapshot(step, state, actions, tools.replicas, snapshots)
+    if actions.evaluate:
+        signals = asks if actions.is_interruptible else ControlSignals()
+        losses = evaluate(step, state, tools.evaluator, reporter, signals)
+        if losses is None:
+            actions = actions.interrupt_evaluation()
+            check_and_snapshot(step, state, actions, tools.replicas, snapshots)
+    save = actions.save or checkpoints.is_best(losses or {})
+    if actions.leave is Leave.WITH_SNAPSHOT and not save:
+        save = not _is_in_memory_everywhere(step, snapshots, peers)
+    if save:
+        reporter.enter_phase(Phase.SAVING)
+        checkpoints.save(step, state, losses or {})
+    if actions.leave is not Leave.NO:
+        checkpoints.wait()
+    return actions

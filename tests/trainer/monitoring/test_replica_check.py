@@ -144,16 +144,15 @@ def replicas(every: int | None, peers: ProcessGroup = ALONE) -> ReplicaCheck:
     return ReplicaCheck(every, world, peers, described, Shards(described).all, programs(FOUR))
 
 
-def test_replicas_are_compared_when_it_is_due_and_before_any_is_kept() -> None:
+def test_replicas_are_compared_at_an_interval_and_at_any_step_that_is_kept() -> None:
     watch = replicas(4)
     state = make_state(describe(FOUR), 1)
     broken = flip(state, 1, 3, 0, 0)
 
-    watch.check(3, broken, is_kept=False)
-    watch.check(4, state, is_kept=False)
-    for step, is_kept in ((5, True), (8, False)):
+    watch.check(4, state)
+    for step in (5, 8):
         with pytest.raises(BadStepError, match=rf"at step {step} host 0 of slice 0 \(device 3\) held other bits of"):
-            watch.check(step, broken, is_kept=is_kept)
+            watch.check(step, broken)
     assert [watch.is_due(step) for step in (3, 4, 5, 8)] == [False, True, False, True]
 
 
@@ -162,16 +161,16 @@ def test_a_device_s_host_is_found_where_the_runtime_counts_its_processes_otherwi
     owner, other = (replicas(4, renumber(ProcessGroup(process, 2), (1, 0))) for process in (1, 0))
 
     with pytest.raises(BadStepError, match=r"at step 4 host 0 of slice 1 \(device 3\) held other bits of") as own:
-        owner.check(4, broken, is_kept=False)
+        owner.check(4, broken)
     with pytest.raises(BadStepError, match=r"at step 4 host 0 of slice 1 \(device 3\) held other bits of") as anothers:
-        other.check(4, broken, is_kept=False)
+        other.check(4, broken)
     assert (own.value.reason, anothers.value.reason) == (FailureReason.CORRUPTION, FailureReason.PEER)
 
 
 def test_nothing_is_compared_where_nobody_asks() -> None:
     watch = replicas(None)
 
-    watch.check(5, flip(make_state(describe(FOUR), 1), 1, 3, 0, 0), is_kept=True)
+    watch.check(5, flip(make_state(describe(FOUR), 1), 1, 3, 0, 0))
     assert not watch.is_due(5)
 
 

@@ -78,15 +78,15 @@ class ReplicaCheck:
         """Return whether the spec requires a comparison after a step."""
         return self._every > 0 and step % self._every == 0
 
-    def check(self, step: int, state: State, *, is_kept: bool) -> None:
-        """Compare the replicas of the state after a step if that is due, or if this state is about to be kept.
+    def check(self, step: int, state: State) -> None:
+        """Compare the replicas of the state after a step, if the spec configures comparisons.
 
-        All processes call it together.
+        All processes call it together: when a comparison is due, and before a state is saved or kept in memory.
 
         Raises:
             BadStepError: replicas differ. A process with such a device reports that; all others report a lost peer.
         """
-        if self._bit_sums is None or not (is_kept or self.is_due(step)):
+        if self._bit_sums is None:
             return
         odd = find_mismatch(np.asarray(self._bit_sums(state)), self._groups)
         if odd:
