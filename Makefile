@@ -61,7 +61,7 @@ lint: install ## Check format, lint, strict types and the import contracts
 
 .PHONY: generate
 generate: install ## Rewrite all generated files: the CRD, the chart's copy, docs/fields.md, the list of JAX options
-	$(BIN)/python crds/generate.py
+	$(BIN)/python tools/generate.py
 	$(BIN)/python operator/jax_options.py
 
 .PHONY: golden
@@ -71,7 +71,7 @@ golden: install ## Rewrite the golden files; read the diff before you commit it
 
 .PHONY: check
 check: lint ## Run the fast checks: lint, types, contracts, generated files, all tests without a cluster
-	$(BIN)/python crds/generate.py --check
+	$(BIN)/python tools/generate.py --check
 	$(PYTEST) $(EXAMPLES) $(PURE) --cov --cov-report=term:skip-covered --cov-fail-under=100
 	$(PYTEST) $(PROPERTIES) $(PURE)
 	$(PYTEST) $(FAST) tests $(PURE:%=--ignore=%) --ignore=$(TRAINER)

@@ -1,6 +1,7 @@
 """The shape of the repository, held by tests: what a new file or field may not quietly break."""
 
 import operator
+import re
 import subprocess
 import sysconfig
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PROJECT_FOLDERS = ("operator", "trainer", "crds", "tests", "e2e")
+PROJECT_FOLDERS = ("operator", "trainer", "crds", "tests", "e2e", "tools")
 MAX_LINES = 400
 TPU_LOCK = "trainer/tpu-compile.lock"
 
@@ -29,6 +30,12 @@ def test_project_folders_are_not_packages(folder: str) -> None:
 
 def test_tests_are_not_packages() -> None:
     assert not list((ROOT / "tests").rglob("__init__.py"))
+
+
+def test_the_api_s_folder_imports_nothing_of_the_packages_above_it() -> None:
+    imports = re.compile(r"^\s*(?:from|import) trainingjob_(?:operator|agent|trainer)\b", re.MULTILINE)
+
+    assert [str(path.relative_to(ROOT)) for path in tracked("crds/*.py") if imports.search(path.read_text())] == []
 
 
 def test_no_file_grows_past_the_limit() -> None:

@@ -289,7 +289,7 @@ def test_the_bound_of_the_name_is_that_of_the_smallest_job() -> None:
 
 
 def test_the_files_are_those_of_the_models(capsys: pytest.CaptureFixture[str]) -> None:
-    check = runpy.run_path(str(ROOT / "crds/generate.py"))["main"]
+    check = runpy.run_path(str(ROOT / "tools/generate.py"))["main"]
 
     assert check(["--check"]) == 0
     assert tuple(capsys.readouterr()) == ("", "")

@@ -1,6 +1,6 @@
 """Generate files from the models and rules: the CRD, the chart's copy of it, and the field reference.
 
-`python crds/generate.py` writes the files. With `--check` it compares them instead, and fails with the difference.
+`python tools/generate.py` writes the files. With `--check` it compares them instead, and fails with the difference.
 """
 
 import difflib
