@@ -24,7 +24,7 @@ class SkipReason(StrEnum):
     BROKEN_LINK = "brokenLink"  # a link without a target
     NOT_A_FILE = "notAFile"  # a socket, a pipe or a device
     INSTALLED = "installed"  # not part of Python's standard library itself
-    EMPTY = "empty"  # a file without text
+    EMPTY = "empty"  # a document without text
 
 
 class Skipped(Open):

@@ -28,8 +28,8 @@ from rich.progress import track
 
 from e2e.benchmarks import handwritten
 from e2e.benchmarks.figures import Figure, publish
-from trainingjob_api.job import TrainingJobSpec
-from trainingjob_api.machine import AxisDegrees
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.sampler import samples_of_step, sequences_of_samples

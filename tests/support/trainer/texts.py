@@ -11,7 +11,7 @@ from tokenizers import models, pre_tokenizers
 
 from tests.support.trainer.tiny import make_config, make_spec
 from trainingjob_api.spec.data import TextSource
-from trainingjob_trainer.data.sources.text import SourceFiles, find_documents
+from trainingjob_trainer.data.sources.source_files import SourceFiles, find_files
 from trainingjob_trainer.data.token_cache import JobDatasets, prepare_datasets
 from trainingjob_trainer.runtime.errors import TrainingError
 
@@ -31,11 +31,11 @@ def grow(root: Path, **files: str | bytes) -> Path:
 
 
 def find(path: Path | str, **options: Any) -> SourceFiles:
-    return find_documents(TextSource(name="text", path=os.fspath(path), **options), FIELD)
+    return find_files(TextSource(name="text", path=os.fspath(path), **options), FIELD)
 
 
 def names(found: SourceFiles) -> list[str]:
-    return [document.name for document in found.documents]
+    return [file.name for file in found.files]
 
 
 def skips(found: SourceFiles) -> dict[str, int]:

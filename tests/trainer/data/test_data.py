@@ -13,9 +13,9 @@ import tokenizers
 
 from tests.support.trainer.tiny import make_config, make_spec
 from tests.trainer.checkpoint.test_foreign import NOT_FILES, stretch
-from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.data import TextSource
-from trainingjob_trainer.data.sources.text import find_documents
+from trainingjob_api.protocol import FailureReason
+from trainingjob_trainer.data.sources.source_files import find_files
 from trainingjob_trainer.data.token_cache import TokenDataset, prepare_datasets
 from trainingjob_trainer.runtime.errors import TrainingError
 
@@ -23,10 +23,7 @@ FIELD = "spec.data.train[0]"
 
 
 def find(path: Path | str, **options: Any) -> list[str]:
-    return [
-        document.name
-        for document in find_documents(TextSource(name="text", path=str(path), **options), FIELD).documents
-    ]
+    return [file.name for file in find_files(TextSource(name="text", path=str(path), **options), FIELD).files]
 
 
 @pytest.fixture

@@ -139,7 +139,7 @@ def test_text_of_two_sources_is_told(tmp_path: Path) -> None:
 
 def test_copies_are_told(tmp_path: Path) -> None:
     assert warn(tmp_path, {"a.txt": "x" * 640, "b/a.txt": "x" * 640}) == (
-        "1 document with the same text as another one: each is read."
+        "1 file with the same text as another one: each is read."
     )
 
 

@@ -13,8 +13,9 @@ import pytest
 
 from tests.support.trainer.texts import fail, find, grow, index_of
 from trainingjob_api.protocol import FailureReason
-from trainingjob_trainer.data.data_report import hash_document
-from trainingjob_trainer.data.sources.text import Document
+from trainingjob_trainer.data.data_report import hash_file
+from trainingjob_trainer.data.sources.readers import read_documents
+from trainingjob_trainer.data.sources.source_files import SourceFile
 
 WORDS = "the cat sat on the mat, and the dog on the log. "
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
@@ -92,7 +93,7 @@ TEXTS = {
 def test_text_is_text(tmp_path: Path, content: bytes) -> None:
     grow(tmp_path, **{"a.txt": content})
 
-    assert find(tmp_path).documents[0].read() == content
+    assert list(read_documents(find(tmp_path).files[0])) == [content]
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
@@ -106,11 +107,12 @@ def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
 
 def test_a_file_that_changes_while_it_is_read_is_refused_and_tried_again(tmp_path: Path) -> None:
     grow(tmp_path, **{"a.txt": "before"})
-    document = find(tmp_path).documents[0]
-    hashed = hash_document(document)
-    hashed.check(document, b"before")
+    file = find(tmp_path).files[0]
+    before = hash_file(file)
+    before.check(file, hash_file(file))
+    file.path.write_text("behind")
 
-    error = fail(lambda: hashed.check(document, b"behind"))
+    error = fail(lambda: before.check(file, hash_file(file)))
 
     assert (error.fatal, error.path) == (False, "spec.data.train[0].path")
     assert "a.txt changed while it was read" in str(error)
@@ -118,14 +120,14 @@ def test_a_file_that_changes_while_it_is_read_is_refused_and_tried_again(tmp_pat
 
 def test_an_index_is_not_made_of_a_file_that_changes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grow(tmp_path / "text", **{"a.txt": "before"})
-    read = Document.read
+    read = SourceFile.read
 
-    def write_after(document: Document) -> bytes:
-        content = read(document)
-        document.path.write_text("behind")
+    def write_after(file: SourceFile) -> bytes:
+        content = read(file)
+        file.path.write_text("behind")
         return content
 
-    monkeypatch.setattr(Document, "read", write_after)
+    monkeypatch.setattr(SourceFile, "read", write_after)
 
     error = fail(lambda: index_of(tmp_path, training__sequenceLength=2))
 

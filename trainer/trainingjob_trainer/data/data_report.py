@@ -11,12 +11,13 @@ import numpy as np
 from pydantic import Field, TypeAdapter
 
 from trainingjob_api.base import Open
+from trainingjob_api.spec.data import TextSource
 from trainingjob_api.data_report import MAX_WARNING, DataReport, Skipped, SkipReason, SourceReport
 from trainingjob_api.formats import find_records
-from trainingjob_api.protocol import FailureReason
-from trainingjob_api.spec.data import TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_trainer.data.sources.text import Document, SourceFiles, count_skipped, plural, printable
+from trainingjob_api.protocol import FailureReason
+from trainingjob_trainer.data.sources.readers import read_documents
+from trainingjob_trainer.data.sources.source_files import SourceFile, SourceFiles, count_skipped, plural, printable
 from trainingjob_trainer.runtime.errors import TrainingError, shorten
 
 LOG = logging.getLogger(__name__)
@@ -35,25 +36,49 @@ UTF8_CONTINUATION = 0x80
 
 
 @dataclass(frozen=True)
-class DocumentHash:
-    """Hash, bytes and characters of a document's text."""
+class FileHash:
+    """Hash of the documents of a file, and their number, bytes and characters."""
 
     sha256: str
     size: int
     characters: int
+    documents: int
+    """Documents with text."""
+    empty: int
+    """Documents without text."""
 
-    def check(self, document: Document, content: bytes) -> None:
+    def check(self, file: SourceFile, again: "FileHash") -> None:
         """Raise `TrainingError` if the file has changed since it was hashed."""
-        if len(content) == self.size and hashlib.sha256(content).hexdigest() == self.sha256:
+        if again == self:
             return
-        path = printable(str(document.path))
+        path = printable(str(file.path))
         raise TrainingError(
             FailureReason.DATA,
             f"{path} changed while it was read. Let nothing write to the text of a job that starts.",
-            path=f"{document.field}.path",
+            path=f"{file.field}.path",
             value=path,
             fatal=False,
         )
+
+
+class FileHasher:
+    """Hashes the documents of a file one by one."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+        self._size = self._characters = self._documents = self._empty = 0
+
+    def add(self, document: bytes) -> None:
+        """Add the next document."""
+        self._digest.update(b"\0" * bool(self._documents + self._empty) + document)  # no document contains NUL
+        self._size += len(document)
+        self._characters += int(np.count_nonzero((np.frombuffer(document, np.uint8) & 0xC0) != UTF8_CONTINUATION))
+        self._documents += bool(document)
+        self._empty += not document
+
+    def result(self) -> FileHash:
+        """Return the hash of all documents so far."""
+        return FileHash(self._digest.hexdigest(), self._size, self._characters, self._documents, self._empty)
 
 
 class DatasetReport(Open):
@@ -62,19 +87,20 @@ class DatasetReport(Open):
     sources: tuple[SourceReport, ...]
     warnings: tuple[str, ...] = ()
     files: dict[str, str] = Field(default={})
-    """Maps the hash of each document to one file with that content; dropped once all texts are compared."""
+    """Maps the hash of each file to one file with that content; dropped once all texts are compared."""
 
 
-def hash_document(document: Document) -> DocumentHash:
-    """Read a document and return its hash and length."""
-    content = document.read()
-    characters = int(np.count_nonzero((np.frombuffer(content, np.uint8) & 0xC0) != UTF8_CONTINUATION))
-    return DocumentHash(hashlib.sha256(content).hexdigest(), len(content), characters)
+def hash_file(file: SourceFile) -> FileHash:
+    """Read the documents of a file and return their hash, number and length."""
+    hasher = FileHasher()
+    for document in read_documents(file):
+        hasher.add(document)
+    return hasher.result()
 
 
 def describe_dataset(
     found: Sequence[tuple[TextSource, SourceFiles]],
-    documents: Sequence[tuple[Document, DocumentHash]],
+    files: Sequence[tuple[SourceFile, FileHash]],
     tokens: Mapping[str, int],
     warnings: Iterable[str],
     length: int,
@@ -82,29 +108,29 @@ def describe_dataset(
     """Return the report of a token dataset. `tokens` per source are empty if an older trainer wrote the dataset."""
     rows = _count_rows([tokens.get(source.name) for source, _ in found], length)
     sources = tuple(
-        _describe_source(source, one, documents, tokens.get(source.name), num_rows)
+        _describe_source(source, one, files, tokens.get(source.name), num_rows)
         for (source, one), num_rows in zip(found, rows, strict=True)
     )
     return DatasetReport(
         sources=sources,
-        warnings=(*_file_warnings(found, documents), *warnings),
-        files={hashed.sha256: f"{one.source}: {printable(one.name)}" for one, hashed in documents if hashed.size},
+        warnings=(*_file_warnings(found, files), *warnings),
+        files={hashed.sha256: f"{one.source.name}: {printable(one.name)}" for one, hashed in files if hashed.size},
     )
 
 
 def _describe_source(
     source: TextSource,
     found: SourceFiles,
-    documents: Sequence[tuple[Document, DocumentHash]],
+    files: Sequence[tuple[SourceFile, FileHash]],
     tokens: int | None,
     rows: int | None,
 ) -> SourceReport:
-    mine = [(document, hashed) for document, hashed in documents if document.source == source.name]
-    empty = [(SkipReason.EMPTY, document.name) for document, hashed in mine if not hashed.size]
+    mine = [(file, hashed) for file, hashed in files if file.source.name == source.name]
+    empty = [(SkipReason.EMPTY, file.name) for file, hashed in mine for _ in range(hashed.empty)]
     return SourceReport(
         name=source.name,
         files=len(mine),
-        documents=len(mine) - len(empty),
+        documents=sum(hashed.documents for _, hashed in mine),
         characters=sum(hashed.characters for _, hashed in mine),
         tokens=tokens,
         rows=rows,
@@ -124,7 +150,7 @@ def _count_rows(tokens: Sequence[int | None], length: int) -> list[int | None]:
 
 
 def _file_warnings(
-    found: Sequence[tuple[TextSource, SourceFiles]], documents: Sequence[tuple[Document, DocumentHash]]
+    found: Sequence[tuple[TextSource, SourceFiles]], files: Sequence[tuple[SourceFile, FileHash]]
 ) -> list[str]:
     """Return warnings about the files of a token dataset."""
     warnings = []
@@ -134,19 +160,19 @@ def _file_warnings(
         warnings += [
             f"source {source.name}: {_skip_warning(skip)}." for skip in one.skipped if skip.reason in UNEXPECTED_SKIPS
         ]
-        kinds = Counter(kind for document in one.documents if (kind := find_records(document.name)))
+        kinds = Counter(kind for file in one.files if (kind := find_records(file.name)))
         warnings += [
             f"source {source.name}: {plural(count, f'{kind} file')} read as they are, with keys, quotes and separators."
             for kind, count in kinds.items()
         ]
-    reals = Counter(document.real for document, _ in documents)
-    texts = Counter(hashed.sha256 for _, hashed in documents if hashed.size)
+    reals = Counter(file.real for file, _ in files)
+    texts = Counter(hashed.sha256 for _, hashed in files if hashed.size)
     twice = sum(count - 1 for count in reals.values())
     copies = sum(count - 1 for count in texts.values()) - twice
     if twice > 0:
         warnings.append(f"{plural(twice, 'file')} of more than one source: that text is trained on more often.")
     if copies > 0:
-        warnings.append(f"{plural(copies, 'document')} with the same text as another one: each is read.")
+        warnings.append(f"{plural(copies, 'file')} with the same text as another one: each is read.")
     return warnings
 
 

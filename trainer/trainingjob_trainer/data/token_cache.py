@@ -36,15 +36,17 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import RunConfig
 from trainingjob_trainer.data.data_report import (
     DatasetReport,
-    DocumentHash,
+    FileHash,
+    FileHasher,
     build_data_report,
     describe_dataset,
     dump_reports,
-    hash_document,
+    hash_file,
     load_reports,
     log_report,
 )
-from trainingjob_trainer.data.sources.text import Document, find_documents, plural, printable
+from trainingjob_trainer.data.sources.readers import read_documents
+from trainingjob_trainer.data.sources.source_files import SourceFile, find_files, plural, printable
 from trainingjob_trainer.data.tokenizers import DocumentEncoder
 from trainingjob_trainer.runtime.errors import TrainingError, foreign_error, storage_error
 
@@ -190,47 +192,49 @@ def _create(folder: Path, sources: Sources, spec: TrainingJobSpec) -> _CreatedDa
     """Create the token dataset of some sources unless it exists."""
     encoder = DocumentEncoder(spec.tokenizer, spec.model.vocab_size)
     length = spec.training.sequence_length
-    found = [(source, find_documents(source, field)) for field, source in sources]
-    documents = [(document, hash_document(document)) for _, one in found for document in one.documents]
-    identity = _dataset_hash(documents, encoder, length)
+    found = [(source, find_files(source, field)) for field, source in sources]
+    files = [(file, hash_file(file)) for _, one in found for file in one.files]
+    identity = _dataset_hash(files, encoder, length)
     described = folder / identity / "index.json"
     if not described.exists():
-        _write(folder / identity, documents, encoder, sources, length)
+        _write(folder / identity, files, encoder, sources, length)
     said = _read_description(described)
-    text = describe_dataset(found, documents, said.get("tokens", {}), said.get("warnings", []), length)
+    text = describe_dataset(found, files, said.get("tokens", {}), said.get("warnings", []), length)
     return _CreatedDataset(identity, text)
 
 
 def _write(
     folder: Path,
-    documents: Sequence[tuple[Document, DocumentHash]],
+    files: Sequence[tuple[SourceFile, FileHash]],
     encoder: DocumentEncoder,
     sources: Sources,
     length: int,
 ) -> None:
-    """Tokenize documents into a folder."""
+    """Tokenize the documents of files into a folder."""
     folder.mkdir(exist_ok=True)
     fresh = folder / f".tokens.{os.uname().nodename}.{os.getpid()}"
     tokens = {source.name: 0 for _, source in sources}
     fresh.unlink(missing_ok=True)  # it may be a link to a file that must not be overwritten
     try:
         with fresh.open("xb") as file:
-            for document, hashed in documents:
-                content = document.read()
-                hashed.check(document, content)
-                if content:
-                    ids = encoder.encode(content, printable(document.name))
-                    file.write(ids.tobytes())
-                    tokens[document.source] += len(ids)
+            for source_file, hashed in files:
+                hasher = FileHasher()
+                for document in read_documents(source_file):
+                    hasher.add(document)
+                    if document:
+                        ids = encoder.encode(document, printable(source_file.name))
+                        file.write(ids.tobytes())
+                        tokens[source_file.source.name] += len(ids)
+                hashed.check(source_file, hasher.result())
             file.flush()
             os.fsync(file.fileno())
         num_tokens = sum(tokens.values())
         if num_tokens <= length:
             field, source = sources[0]
-            given = "gives" if len(documents) == 1 else "give"
+            given = "gives" if len(files) == 1 else "give"
             raise TrainingError(
                 FailureReason.DATA,
-                f"{plural(len(documents), 'file')} {given} {plural(num_tokens, 'token')}, and one row takes "
+                f"{plural(len(files), 'file')} {given} {plural(num_tokens, 'token')}, and one row takes "
                 f"{length + 1:,}. Add text.",
                 path=f"{field}.path",
                 value=source.path,
@@ -248,10 +252,10 @@ def _write(
     write_atomically(folder / "index.json", json.dumps(described).encode())
 
 
-def _dataset_hash(documents: Sequence[tuple[Document, DocumentHash]], encoder: DocumentEncoder, length: int) -> str:
+def _dataset_hash(files: Sequence[tuple[SourceFile, FileHash]], encoder: DocumentEncoder, length: int) -> str:
     digest = hashlib.sha256(json.dumps([CACHE_FORMAT, encoder.tokenizer_key, length], sort_keys=True).encode())
-    for document, hashed in documents:
-        digest.update(json.dumps([document.source, document.name, hashed.size, hashed.sha256]).encode())
+    for file, hashed in files:
+        digest.update(json.dumps([file.source.name, file.name, hashed.size, hashed.sha256]).encode())
     return digest.hexdigest()
 
 

@@ -1,226 +1,40 @@
-"""Text sources: the files of a source on this host, and their text, validated.
-
-Each error names the field, the file and the position in it: a job that cannot read its data fails at once.
-"""
+"""UTF-8 text: each file is one document."""
 
 import codecs
-import json
-import sysconfig
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterator
 
-from trainingjob_api.data_report import MAX_EXAMPLE, Skipped, SkipReason
-from trainingjob_api.formats import find_unsupported
-from trainingjob_api.globs import find_pattern_problem
-from trainingjob_api.protocol import FailureReason
-from trainingjob_api.spec.data import TextSource
-from trainingjob_trainer.data.sources.file_formats import describe_binary_format, describe_pointer_file
-from trainingjob_trainer.data.sources.file_search import FileSearch, FoundEntry
+from trainingjob_trainer.data.sources.file_formats import describe_binary_format
+from trainingjob_trainer.data.sources.source_files import SourceFile
 from trainingjob_trainer.runtime.errors import TrainingError
 
-STANDARD_LIBRARY = "python:"
-MAX_NAMED = 3
-"""Maximum files that a message names."""
 
-
-@dataclass(frozen=True)
-class Document:
-    """A file of a source. `name` is its path inside the source, `field` the path of the source in the spec.
-
-    `real` is its path without links.
-    """
-
-    field: str
-    source: str
-    name: str
-    path: Path
-    real: str = ""
-
-    def read(self) -> bytes:
-        """Return the file's text as UTF-8, without a byte order mark.
-
-        Raises:
-            TrainingError: the file cannot be read, or is not UTF-8 text.
-        """
-        try:
-            content = self.path.read_bytes()
-        except OSError as error:
-            raise self._error(f"cannot be read: {error.strerror}. Check its permissions.") from error
-        if what := describe_pointer_file(content):
-            raise self._error(f"is {what}.")
-        try:
-            content.decode()
-        except UnicodeDecodeError as error:
-            place = f"byte {error.start} is 0x{content[error.start]:02x} ({error.reason})"
-            raise self._not_text_error(content, place) from error
-        if (first := content.find(b"\0")) >= 0:
-            raise self._not_text_error(content, f"byte {first} is NUL")
-        return content.removeprefix(codecs.BOM_UTF8)
-
-    def _not_text_error(self, content: bytes, place: str) -> TrainingError:
-        what = describe_binary_format(content)
-        remedy = f"It is {what}" if what else "Repair the file"
-        return self._error(f"is not UTF-8 text: {place}. {remedy}, or leave it out with `exclude`.")
-
-    def _error(self, words: str) -> TrainingError:
-        path = printable(str(self.path))
-        return TrainingError(FailureReason.DATA, f"{path} {words}", path=f"{self.field}.path", value=path)
-
-
-@dataclass(frozen=True)
-class SourceFiles:
-    """The documents of a source, ordered by name, and the files that were skipped."""
-
-    documents: list[Document]
-    skipped: list[Skipped] = field(default_factory=list)
-    unused: str = ""
-    """Fields of the source that have no effect. Empty: all have one."""
-
-
-def find_documents(source: TextSource, field: str) -> SourceFiles:
-    """Return the files of a source. A file with two names is read once.
+def read_text(file: SourceFile) -> Iterator[bytes]:
+    """Yield the file's text.
 
     Raises:
-        TrainingError: the path does not exist, cannot be searched, or no file matches.
+        TrainingError: the file cannot be read, or is not UTF-8 text.
     """
-    root = resolve_path(source.path)
+    yield read_utf8(file)
+
+
+def read_utf8(file: SourceFile) -> bytes:
+    """Return a file's content, which is valid UTF-8 without NUL, without a byte order mark.
+
+    Raises:
+        TrainingError: the file cannot be read, or is not UTF-8 text.
+    """
+    content = file.read()
     try:
-        if not root.exists():
-            raise TrainingError(
-                FailureReason.DATA,
-                f"{root} is not there on this host. Mount the volume that holds it with spec.runtime.volumes, or "
-                "correct the path.",
-                path=f"{field}.path",
-                value=source.path,
-            )
-        if root.is_file():
-            given = [name for name in ("pattern", "exclude") if name in source.model_fields_set]
-            return SourceFiles(
-                [Document(field, source.name, root.name, root, str(root.resolve()))], unused=", ".join(given)
-            )
-        search = FileSearch(source.pattern, source.exclude, is_standard=source.path.startswith(STANDARD_LIBRARY))
-        entries = list(search.walk(root))
-    except OSError as error:
-        where = printable(str(error.filename or root))
-        raise TrainingError(
-            FailureReason.DATA,
-            f"{where} cannot be searched: {error.strerror}. Check its permissions, or leave it out with `exclude`.",
-            path=f"{field}.path",
-            value=source.path,
-        ) from error
-    _reject_broken_links(source, field, entries, search)
-    read, skipped = _deduplicate(entries)
-    if not read:
-        raise _no_files_error(source, field, root, entries)
-    documents = [Document(field, source.name, entry.name, entry.path, entry.real) for entry in read]
-    return SourceFiles(documents, count_skipped(skipped))
+        content.decode()
+    except UnicodeDecodeError as error:
+        place = f"byte {error.start} is 0x{content[error.start]:02x} ({error.reason})"
+        raise _not_text_error(file, content, place) from error
+    if (first := content.find(b"\0")) >= 0:
+        raise _not_text_error(file, content, f"byte {first} is NUL")
+    return content.removeprefix(codecs.BOM_UTF8)
 
 
-def resolve_path(path: str) -> Path:
-    """Return the path of a source on this host."""
-    if path.startswith(STANDARD_LIBRARY):
-        return Path(sysconfig.get_path("stdlib")) / path.removeprefix(STANDARD_LIBRARY)
-    return Path(path)
-
-
-def printable(text: str) -> str:
-    """Return a path as valid Unicode without control characters."""
-    whole = text.encode("utf-8", "replace").decode()
-    return "".join(one if one.isprintable() else "?" for one in whole)
-
-
-def count_skipped(skipped: Iterable[tuple[SkipReason, str]]) -> list[Skipped]:
-    """Return the number of skipped files and folders for each reason, with the first as an example."""
-    counts: Counter[SkipReason] = Counter()
-    examples: dict[SkipReason, str] = {}
-    for reason, name in skipped:
-        counts[reason] += 1
-        examples.setdefault(reason, name)
-    return [
-        Skipped(reason=reason, count=counts[reason], example=printable(examples[reason])[:MAX_EXAMPLE])
-        for reason in SkipReason
-        if counts[reason]
-    ]
-
-
-def _deduplicate(entries: Iterable[FoundEntry]) -> tuple[list[FoundEntry], list[tuple[SkipReason, str]]]:
-    """Return the entries to read, ordered by name, and the rest. Of two names of a file, one without links is kept."""
-    skipped = [(entry.reason, entry.name) for entry in entries if entry.reason is not None]
-    taken: dict[str, FoundEntry] = {}
-    wanted = sorted((one for one in entries if one.reason is None), key=lambda one: (one.is_linked, one.names))
-    again = [entry for entry in wanted if taken.setdefault(entry.real, entry) is not entry]
-    skipped += [(SkipReason.DUPLICATE, entry.name) for entry in again]
-    return sorted(taken.values(), key=lambda entry: entry.names), skipped
-
-
-def _reject_broken_links(source: TextSource, field: str, entries: Iterable[FoundEntry], search: FileSearch) -> None:
-    """Raise if the pattern matches a broken link: its text would be missing."""
-    for entry in entries:
-        if entry.reason is SkipReason.BROKEN_LINK and search.is_match(entry.name):
-            is_annex = "/annex/objects/" in entry.real
-            way_out = "Run `git annex get`" if is_annex else "Mount what it leads to"
-            path, real = printable(str(entry.path)), printable(entry.real)
-            raise TrainingError(
-                FailureReason.DATA,
-                f"{path} is a link to {real}, which is not there on this host. {way_out}, or leave it out with "
-                "`exclude`.",
-                path=f"{field}.path",
-                value=source.path,
-            )
-
-
-def _no_files_error(source: TextSource, field: str, root: Path, entries: list[FoundEntry]) -> TrainingError:
-    """Return the error of a source without files, which lists what is there instead."""
-    without = f" without {', '.join(source.exclude)}" if source.exclude else ""
-    message = f"no file below {printable(str(root))} matches `{source.pattern}`{without}. "
-    others = [entry.name for entry in entries if entry.reason is SkipReason.OTHER_NAME]
-    rest = count_skipped((one.reason, one.name) for one in entries if one.reason)
-    there = [_count_and_names(others)] if others else []
-    there += [
-        f"{one.count} {SKIP_DESCRIPTIONS[SkipReason(one.reason)]} ({one.example})"
-        for one in rest
-        if one.reason in SKIP_DESCRIPTIONS
-    ]
-    message += f"It has {'; '.join(there)}." if there else "It is empty."
-    suffixes = Counter(Path(name).suffix for name in others if _is_suggested(name))
-    if suffixes:
-        nearest = f"**/*{suffixes.most_common(1)[0][0]}"
-        message += f" Nearest legal value: {json.dumps(nearest)}."
-    elif kind := next(filter(None, map(find_unsupported, others)), ""):
-        message += f" Files of the format {kind} are not supported: convert them to UTF-8 text."
-    else:
-        message += " Correct the pattern or the path."
-    return TrainingError(FailureReason.DATA, message, path=f"{field}.pattern", value=source.pattern)
-
-
-SKIP_DESCRIPTIONS = {
-    SkipReason.HIDDEN: "hidden",
-    SkipReason.EXCLUDED: "excluded",
-    SkipReason.NOT_SEARCHED: "in folders that the pattern does not search",
-    SkipReason.BROKEN_LINK: "links to what is not there",
-    SkipReason.NOT_A_FILE: "sockets, pipes or devices",
-    SkipReason.INSTALLED: "folders of installed packages",
-}
-"""Reasons of skipped files, as text after a count."""
-
-
-def _count_and_names(names: list[str]) -> str:
-    """Return the number of files, and the names of the first."""
-    some = ", ".join(printable(name)[:MAX_EXAMPLE] for name in names[:MAX_NAMED])
-    more = ", ..." if len(names) > MAX_NAMED else ""
-    return f"{plural(len(names), 'file')}: {some}{more}"
-
-
-def plural(count: int, noun: str) -> str:
-    """Return a count with its noun: `1 file`, `3,000 files`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def _is_suggested(name: str) -> bool:
-    """Return whether a pattern with a file's suffix is worth suggesting."""
-    suffix = Path(name).suffix
-    return (
-        bool(suffix) and suffix.isascii() and find_pattern_problem(f"*{suffix}") is None and not find_unsupported(name)
-    )
+def _not_text_error(file: SourceFile, content: bytes, place: str) -> TrainingError:
+    what = describe_binary_format(content)
+    remedy = f"It is {what}" if what else "Repair the file"
+    return file.error(f"is not UTF-8 text: {place}. {remedy}, or leave it out with `exclude`.")
