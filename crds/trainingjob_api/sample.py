@@ -48,7 +48,16 @@ SAMPLE: dict[str, Any] = {
         },
     },
     "data": {
-        "train": [{"name": "text", "type": "text", "path": "/data/train", "pattern": "**/*.txt", "exclude": ["*.bak"]}]
+        "train": [
+            {
+                "name": "text",
+                "type": "jsonl",
+                "path": "/data/train",
+                "pattern": "**/*.jsonl",
+                "exclude": ["*.bak"],
+                "column": "text",
+            }
+        ]
     },
     "tokenizer": {"type": "tokenizers", "path": "/data/tokenizer.json", "endOfDocument": "</s>"},
     "training": {"steps": 1000, "globalBatchSize": 16, "sequenceLength": 128, "seed": 0, "maxPerDeviceBatch": 8},
@@ -96,10 +105,11 @@ SAMPLE: dict[str, Any] = {
     "evaluation": [
         {
             "name": "held-out",
-            "type": "text",
+            "type": "jsonl",
             "path": "/data/held-out",
-            "pattern": "**/*.txt",
+            "pattern": "**/*.jsonl",
             "exclude": ["*.bak"],
+            "column": "text",
             "everySteps": 100,
             "numBatches": 8,
         }

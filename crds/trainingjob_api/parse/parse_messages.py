@@ -228,9 +228,8 @@ def _choice_message(error: _Error) -> tuple[str, tuple[str, ...]]:
         message, nearest = correct_boolean(value, "choice", choices)
         return f"{format_value(value)} {message}", nearest
     if len(choices) == 1 and isinstance(value, str):
-        hint = _HINTS.get(location[0], "") if location[-1] == "type" else ""
         only = tuple(get_close_matches(_normalize_name(value)[:MAX_MATCHED], choices, n=1, cutoff=0.7))
-        return f"{format_value(value)} must be {choices[0]}: there is no other choice.{hint}", only
+        return f"{format_value(value)} must be {choices[0]}: there is no other choice.", only
     by_plain = {_normalize_name(choice): choice for choice in choices}
     close = get_close_matches(_normalize_name(str(value)[:MAX_MATCHED]), by_plain, n=1, cutoff=0.5)
     nearest = tuple(by_plain[name] for name in close)
@@ -239,13 +238,12 @@ def _choice_message(error: _Error) -> tuple[str, tuple[str, ...]]:
     hint = " Convert its model to a tokenizer.json file." if value in _OTHER_TOKENIZERS else ""
     if location == ("tokenizer", "type") and value in ("hf", "huggingface", "auto", "fast"):
         nearest = ("tokenizers",)
+    if location[0] in ("data", "evaluation") and location[-1] == "type" and not nearest:
+        hint = " Data of another kind must be converted to JSON Lines or to text files first."
     return f"{format_value(value)} is not one of {', '.join(choices)}.{hint}", nearest
 
 
 _OTHER_TOKENIZERS = ("sentencepiece", "spm", "tiktoken")
-_OTHER_DATA = " Data of another kind must be written to text files first, on a volume of spec.runtime.volumes."
-_HINTS: dict[str | int, str] = {"data": _OTHER_DATA, "evaluation": _OTHER_DATA}
-"""Advice for sections with a single type."""
 
 
 def _limit_message(error: _Error) -> tuple[str, tuple[str, ...]]:

@@ -13,8 +13,8 @@ import tokenizers
 
 from tests.support.trainer.tiny import make_config, make_spec
 from tests.trainer.checkpoint.test_foreign import NOT_FILES, stretch
-from trainingjob_api.spec.data import TextSource
 from trainingjob_api.protocol import FailureReason
+from trainingjob_api.spec.data import TextSource
 from trainingjob_trainer.data.sources.source_files import find_files
 from trainingjob_trainer.data.token_cache import TokenDataset, prepare_datasets
 from trainingjob_trainer.runtime.errors import TrainingError

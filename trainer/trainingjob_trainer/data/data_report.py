@@ -11,11 +11,11 @@ import numpy as np
 from pydantic import Field, TypeAdapter
 
 from trainingjob_api.base import Open
-from trainingjob_api.spec.data import TextSource
 from trainingjob_api.data_report import MAX_WARNING, DataReport, Skipped, SkipReason, SourceReport
 from trainingjob_api.formats import find_records
-from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.protocol import FailureReason
+from trainingjob_api.spec.data import TextSource
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.sources.readers import read_documents
 from trainingjob_trainer.data.sources.source_files import SourceFile, SourceFiles, count_skipped, plural, printable
 from trainingjob_trainer.runtime.errors import TrainingError, shorten
@@ -160,7 +160,7 @@ def _file_warnings(
         warnings += [
             f"source {source.name}: {_skip_warning(skip)}." for skip in one.skipped if skip.reason in UNEXPECTED_SKIPS
         ]
-        kinds = Counter(kind for file in one.files if (kind := find_records(file.name)))
+        kinds = Counter(kind for file in one.files if source.type == "text" and (kind := find_records(file.name)))
         warnings += [
             f"source {source.name}: {plural(count, f'{kind} file')} read as they are, with keys, quotes and separators."
             for kind, count in kinds.items()

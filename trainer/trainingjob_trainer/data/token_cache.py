@@ -176,7 +176,8 @@ def _hash_sections(spec: TrainingJobSpec) -> str:
     """Return a hash of the parts of the spec that decide the sequences."""
     of_a_source = set(TextSource.model_fields)
     sources = [
-        [source.model_dump(include=of_a_source) for _, source in sources] for _, sources in _sources_by_dataset(spec)
+        [source.model_dump(include=of_a_source, exclude_none=True) | {"pattern": source.glob} for _, source in sources]
+        for _, sources in _sources_by_dataset(spec)
     ]
     parts = [CACHE_FORMAT, sources, spec.tokenizer.model_dump(), spec.training.sequence_length, spec.model.vocab_size]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

@@ -70,9 +70,9 @@ def check_patterns(spec: TrainingJobSpec) -> Iterator[Problem]:
     for section, sources in _sources(spec):
         for number, source in enumerate(sources):
             at = f"spec.{section}[{number}]"
-            yield from _check_pattern(f"{at}.pattern", source.pattern)
+            yield from _check_pattern(f"{at}.pattern", source.glob)
             for place, exclude in enumerate(source.exclude):
-                yield from _check_exclude(f"{at}.exclude[{place}]", exclude, source.pattern)
+                yield from _check_exclude(f"{at}.exclude[{place}]", exclude, source.glob)
 
 
 def _check_pattern(at: str, pattern: str) -> Iterator[Problem]:
@@ -133,13 +133,29 @@ def warn_of_record_files(spec: TrainingJobSpec) -> Iterator[Problem]:
     for section, sources in _sources(spec):
         for number, source in enumerate(sources):
             at = f"spec.{section}[{number}]"
-            for field, value in (("path", source.path), ("pattern", source.pattern)):
-                if kind := find_records(value):
+            for field, value in (("path", source.path), ("pattern", source.glob)):
+                kind = find_records(value) if source.type == "text" else ""
+                if kind:
+                    is_json = kind.startswith("JSON")
+                    remedy = (
+                        "set `type: jsonl`" if is_json else "convert the records to JSON Lines and set `type: jsonl`"
+                    )
                     message = (
                         f"{format_value(value)} names {kind} files: each file is one document and is read as it is, "
-                        "with keys, quotes and separators. To train on a text field, write its values to `.txt` files."
+                        f"with keys, quotes and separators. To train on one field of each record, {remedy}."
                     )
                     yield Problem(f"{at}.{field}", value, message)
+
+
+def check_columns(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Only a record has fields to choose from."""
+    for section, sources in _sources(spec):
+        for number, source in enumerate(sources):
+            if source.type == "text" and source.column is not None:
+                message = (
+                    "must not be set with `type: text`: a text file has no fields. Remove it, or set `type: jsonl`."
+                )
+                yield Problem(f"spec.{section}[{number}].column", source.column, message)
 
 
 def warn_of_missing_separator(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -165,7 +181,7 @@ def warn_of_evaluation_on_training_data(spec: TrainingJobSpec) -> Iterator[Probl
     """Text that is trained on is not held out."""
     for number, held_out in enumerate(spec.evaluation):
         for source in spec.data.train:
-            if (held_out.path, held_out.pattern) == (source.path, source.pattern):
+            if (held_out.path, held_out.glob) == (source.path, source.glob):
                 message = f"{held_out.path} is trained on as {source.name}: the loss on it says little."
                 yield Problem(f"spec.evaluation[{number}].path", held_out.path, message)
 
@@ -174,7 +190,7 @@ def warn_of_repeated_sources(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A source that stands twice is trained on twice as often as the others."""
     seen: dict[tuple[PurePosixPath, str], str] = {}
     for number, source in enumerate(spec.data.train):
-        first = seen.setdefault((PurePosixPath(source.path), source.pattern), source.name)
+        first = seen.setdefault((PurePosixPath(source.path), source.glob), source.name)
         if first != source.name:
             message = f"{source.path} is read as {first} already: its text is trained on twice as often."
             yield Problem(f"spec.data.train[{number}].path", source.path, message)
@@ -204,6 +220,7 @@ RULES = (
     Rule(SECTIONS, check_data_paths),
     Rule(SECTIONS, check_patterns),
     Rule(SECTIONS, check_formats),
+    Rule(SECTIONS, check_columns),
 )
 WARNINGS = (
     Rule(("evaluation", "training.steps"), warn_of_unreached_evaluation),

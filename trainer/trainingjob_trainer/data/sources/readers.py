@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterator
 
+from trainingjob_trainer.data.sources.json_lines import read_json_lines
 from trainingjob_trainer.data.sources.source_files import SourceFile
 from trainingjob_trainer.data.sources.text import read_text
 
 type Reader = Callable[[SourceFile], Iterator[bytes]]
 """Yields the documents of a file, each UTF-8 text without NUL. Raises `TrainingError`."""
 
-READERS: dict[str, Reader] = {"text": read_text}
+READERS: dict[str, Reader] = {"text": read_text, "jsonl": read_json_lines}
 
 
 def read_documents(file: SourceFile) -> Iterator[bytes]:

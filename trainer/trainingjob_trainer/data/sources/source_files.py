@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainingjob_api.spec.data import TextSource
 from trainingjob_api.data_report import MAX_EXAMPLE, Skipped, SkipReason
 from trainingjob_api.formats import find_unsupported
 from trainingjob_api.globs import find_pattern_problem
 from trainingjob_api.protocol import FailureReason
+from trainingjob_api.spec.data import TextSource
 from trainingjob_trainer.data.sources.file_formats import describe_pointer_file
 from trainingjob_trainer.data.sources.file_search import FileSearch, FoundEntry
 from trainingjob_trainer.runtime.errors import TrainingError
@@ -88,7 +88,7 @@ def find_files(source: TextSource, field: str) -> SourceFiles:
             return SourceFiles(
                 [SourceFile(field, source, root.name, root, str(root.resolve()))], unused=", ".join(given)
             )
-        search = FileSearch(source.pattern, source.exclude, is_standard=source.path.startswith(STANDARD_LIBRARY))
+        search = FileSearch(source.glob, source.exclude, is_standard=source.path.startswith(STANDARD_LIBRARY))
         entries = list(search.walk(root))
     except OSError as error:
         where = printable(str(error.filename or root))
@@ -162,7 +162,7 @@ def _reject_broken_links(source: TextSource, field: str, entries: Iterable[Found
 def _no_files_error(source: TextSource, field: str, root: Path, entries: list[FoundEntry]) -> TrainingError:
     """Return the error of a source without files, which lists what is there instead."""
     without = f" without {', '.join(source.exclude)}" if source.exclude else ""
-    message = f"no file below {printable(str(root))} matches `{source.pattern}`{without}. "
+    message = f"no file below {printable(str(root))} matches `{source.glob}`{without}. "
     others = [entry.name for entry in entries if entry.reason is SkipReason.OTHER_NAME]
     rest = count_skipped((one.reason, one.name) for one in entries if one.reason)
     there = [_count_and_names(others)] if others else []
@@ -180,7 +180,7 @@ def _no_files_error(source: TextSource, field: str, root: Path, entries: list[Fo
         message += f" Files of the format {kind} are not supported: convert them to UTF-8 text."
     else:
         message += " Correct the pattern or the path."
-    return TrainingError(FailureReason.DATA, message, path=f"{field}.pattern", value=source.pattern)
+    return TrainingError(FailureReason.DATA, message, path=f"{field}.pattern", value=source.glob)
 
 
 SKIP_DESCRIPTIONS = {

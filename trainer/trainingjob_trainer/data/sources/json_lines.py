@@ -1,0 +1,75 @@
+"""JSON Lines (https://jsonlines.org): each line is a JSON object, and one of its fields is a document."""
+
+import json
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any
+
+from trainingjob_api.spec.data import DEFAULT_COLUMN
+from trainingjob_trainer.data.sources.source_files import SourceFile
+from trainingjob_trainer.data.sources.text import read_utf8
+from trainingjob_trainer.runtime.errors import TrainingError
+
+MAX_NAMED_FIELDS = 8
+KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
+
+
+def read_json_lines(file: SourceFile) -> Iterator[bytes]:
+    """Yield the text field of each record, in order. Blank lines are ignored.
+
+    Raises:
+        TrainingError: the file cannot be read, or a line is not a record with text in that field.
+    """
+    column = file.source.column or DEFAULT_COLUMN
+    for number, line in enumerate(read_utf8(file).split(b"\n"), 1):
+        if line.strip():
+            yield _read_record(file, number, line, column)
+
+
+def _read_record(file: SourceFile, number: int, line: bytes, column: str) -> bytes:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else "it is nested too deeply"
+        raise file.error(f"line {number}: must be a JSON object ({reason}). {_hint(line)}") from error
+    if not isinstance(record, dict):
+        raise file.error(f"line {number}: must be a JSON object, but is {_kind(record)}. {_hint(line)}")
+    if column not in record:
+        raise _missing_column_error(file, number, column, sorted(record))
+    text = record[column]
+    if not isinstance(text, str):
+        raise file.error(f"line {number}: `{column}` must be a string, but is {_kind(text)}.")
+    if "\0" in text:
+        raise file.error(f"line {number}: `{column}` must not contain NUL characters.")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise file.error(
+            f"line {number}: `{column}` must be valid Unicode, but has half of a surrogate pair."
+        ) from error
+
+
+def _missing_column_error(file: SourceFile, number: int, column: str, names: list[str]) -> TrainingError:
+    near = get_close_matches(column, names, 1)
+    some = ", ".join(f"`{name}`" for name in names[:MAX_NAMED_FIELDS])
+    more = ", ..." if len(names) > MAX_NAMED_FIELDS else ""
+    error = file.error(
+        f"line {number} has no field `{column}`. It has {some or 'no fields'}{more}. Set `column` to the field that "
+        "holds the text." + (f" Nearest legal value: {json.dumps(near[0])}." if near else "")
+    )
+    error.path = f"{file.field}.column"
+    return error
+
+
+def _kind(value: Any) -> str:
+    return "null" if value is None else KINDS[type(value)]
+
+
+def _hint(line: bytes) -> str:
+    """Return what to do about a line that is not a record: a pretty-printed document has its brackets on own lines."""
+    is_pretty = line.strip() in (b"{", b"[", b"[{")
+    return (
+        "Write each record on one line, as JSON Lines."
+        if is_pretty
+        else "Repair the line, or leave the file out with `exclude`."
+    )
