@@ -6,15 +6,11 @@ from typing import Any
 import pytest
 
 from trainingjob_api.base import AXES
+from trainingjob_api.network.resolve import resolve
 from trainingjob_api.sharding import count_shards
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.model import Experts
 from trainingjob_operator.core.planner.memory import estimate_device_memory
-from trainingjob_operator.core.planner.parameters import (
-    count_active_parameters,
-    count_parameters,
-    list_parameter_tensors,
-)
 from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.summary import describe_parameters, describe_plan
 
@@ -46,16 +42,16 @@ def test_mixtral_has_its_published_numbers_of_parameters(make_spec: MakeSpec) ->
     heads = {"numHeads": 32, "numKvHeads": 8, "headDim": 128}
     model = make_spec({"model": shape | heads | {"experts": {"count": 8, "perToken": 2}}}).model
 
-    assert count_parameters(model) == 46_702_792_704
-    assert count_active_parameters(model) == 12_879_925_248
+    assert resolve(model).num_parameters == 46_702_792_704
+    assert resolve(model).num_active_parameters == 12_879_925_248
 
 
 def test_shared_experts_work_on_every_token(make_spec: MakeSpec) -> None:
     alone, beside = (make_spec({"model.experts": FOUR | {"shared": shared}}).model for shared in (0, 2))
     two_mlps = 2 * 2 * 3 * 64 * 192  # layers, matrices, widths
 
-    assert count_parameters(beside) - count_parameters(alone) == two_mlps
-    assert count_active_parameters(beside) - count_active_parameters(alone) == two_mlps
+    assert resolve(beside).num_parameters - resolve(alone).num_parameters == two_mlps
+    assert resolve(beside).num_active_parameters - resolve(alone).num_active_parameters == two_mlps
 
 
 def test_without_experts_all_parameters_are_active(make_spec: MakeSpec) -> None:
@@ -74,7 +70,7 @@ def test_a_plan_says_how_many_work_on_a_token(make_spec: MakeSpec) -> None:
 
 
 def test_a_device_holds_its_share_of_the_experts_and_of_all_else(make_spec: MakeSpec) -> None:
-    leaves = {leaf.name: leaf for leaf in list_parameter_tensors(make_spec({"model.experts": FOUR}).model)}
+    leaves = {leaf.name: leaf for leaf in resolve(make_spec({"model.experts": FOUR}).model).tensors}
     degrees = ONE | {"expert": 2, "fsdp": 2, "tensor": 2}
     gate, query = leaves["layers.mlp.gate"], leaves["layers.attention.query"]
 

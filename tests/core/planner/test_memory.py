@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from trainingjob_api.base import AXES
+from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.memory import USABLE_MEMORY_SHARE, estimate_device_memory
-from trainingjob_operator.core.planner.parameters import count_parameters
 
 type MakeSpec = Callable[[dict[str, Any]], TrainingJobSpec]
 
@@ -19,7 +19,7 @@ ONE = dict.fromkeys(AXES, 1)
 def test_state_takes_so_many_bytes_a_parameter(make_spec: MakeSpec) -> None:
     spec = make_spec({})
     device = estimate_device_memory(spec, ONE)
-    parameters = count_parameters(spec.model)
+    parameters = resolve(spec.model).num_parameters
 
     assert (device.params, device.gradients, device.optimizer) == (4 * parameters, 4 * parameters, 8 * parameters)
 

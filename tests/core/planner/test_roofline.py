@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from e2e.benchmarks.compiler_cases import DEEP, WIDE, job, training
+from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_operator.core.planner.flops import count_step_flops, count_useful_flops
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.interconnect import axis_bandwidths
-from trainingjob_operator.core.planner.parameters import count_parameters
 from trainingjob_operator.core.planner.plan import Plan, Rates, SliceShape
 from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.roofline import Roofline, knows_rates, predict_sizes, predict_step
@@ -48,7 +48,7 @@ def test_a_token_s_useful_operations_are_six_a_parameter_and_half_of_the_scores(
     spec = job("cpu", "1x1", {}, model=WIDE, training=BATCH)
     table = 32768 * 1024
 
-    want = 6 * (count_parameters(spec.model) - table) + 6 * 4 * 1024 * 8 * 128
+    want = 6 * (resolve(spec.model).num_parameters - table) + 6 * 4 * 1024 * 8 * 128
     assert count_useful_flops(describe_workload(spec)) == want
 
 

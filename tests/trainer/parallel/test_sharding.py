@@ -10,12 +10,12 @@ import pytest
 from tests.support.trainer.cases import each
 from tests.support.trainer.tiny import make_layout
 from tests.support.trainer.training import ONE, Run, losses, save_and_restore, spec_with
+from trainingjob_api.network.resolve import resolve
 from trainingjob_api.sharding import count_shards, merge_rules
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine_degrees
-from trainingjob_operator.core.planner.parameters import list_parameter_tensors
 
 EXPERTS = {"count": 4, "perToken": 2, "groupLength": 8}
 EIGHT = make_layout(devices_per_host=8, ici=AxisDegrees(fsdp=2, expert=2, tensor=2), rows_per_shard=1, accumulation=2)
@@ -53,7 +53,7 @@ def test_the_planner_counts_the_shards_that_the_trainer_makes(rules: dict[str, l
     spec = spec_of(rules)
     degrees, table = combine_degrees(EIGHT.ici, EIGHT.dcn), merge_rules(spec.parallelism.rules.overrides())
     state = Run(spec, EIGHT).state
-    planned = {leaf.name: leaf.shard_size(count_shards(degrees, table)) for leaf in list_parameter_tensors(spec.model)}
+    planned = {leaf.name: leaf.shard_size(count_shards(degrees, table)) for leaf in resolve(spec.model).tensors}
 
     for tree in (state.params, state.opt[1].mu, state.opt[1].nu):
         assert held(tree) == planned
@@ -97,7 +97,7 @@ def test_the_planner_counts_what_an_optimizer_over_data_keeps(layout: Layout) ->
     ways, data = count_shards(degrees), degrees["data"]
     run = Run(SPREAD_SPEC, layout)
     list(run.train(1))
-    leaves = {leaf.name: leaf for leaf in list_parameter_tensors(SPREAD_SPEC.model)}
+    leaves = {leaf.name: leaf for leaf in resolve(SPREAD_SPEC.model).tensors}
 
     assert held(run.state.params) == {name: leaf.shard_size(ways) for name, leaf in leaves.items()}
     for moments in (run.state.opt[1].mu, run.state.opt[1].nu):

@@ -8,18 +8,18 @@ Memory peaks at one of two points: at the logits, or in the first layer of the b
 residuals of all layers. A test compares these numbers with XLA's memory analysis of compiled steps, see
 tests/golden/compiler.json.
 
-Shapes: L length, D model width, H query heads, G key and value heads, K head width, F MLP width, V vocabulary.
+The parts of a layer state the bytes that they save, see `trainingjob_api.network`.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from trainingjob_api.base import Axis
-from trainingjob_api.sharding import RULES, ShardCounts, count_shards, merge_rules
+from trainingjob_api.network.part import Shard
+from trainingjob_api.sharding import RULES, count_shards, merge_rules
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_operator.core.planner.parameters import list_parameter_tensors, split_size
 from trainingjob_operator.core.planner.plan import MemoryEstimate
 from trainingjob_operator.core.planner.workload import FLOAT32, Workload, describe_workload
 
@@ -102,11 +102,12 @@ def estimate_workload_memory(workload: Workload, degrees: Mapping[Axis, int]) ->
 @lru_cache(maxsize=256)  # the sizes of an elastic job mostly share these degrees
 def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> DeviceMemory:
     degrees = dict(axes)
-    model, leaves = program.model, list_parameter_tensors(program.model)
+    network, leaves = program.network, program.network.tensors
+    shard = Shard(program.length, program.compute_bytes, degrees)
     ways, storage_ways = count_shards(degrees), count_shards(degrees, merge_rules(program.rules.overrides()))
     sharded_params = sum([leaf.shard_size(storage_ways) for leaf in leaves])
-    layers = sum([leaf.gathered_size(ways) for leaf in leaves if "layers" in leaf.axes])
-    table = program.compute_bytes * model.vocab_size * model.embed_dim
+    layers = sum([leaf.gathered_size(ways) for leaf in leaves if leaf.is_stacked])
+    table = program.compute_bytes * network.embedding.tensor.size
     head = table // degrees["tensor"]
     shards = math.prod(degrees[axis] for axis in RULES["embed"])
     gradient_pieces = (
@@ -119,10 +120,14 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
     # A pipeline accumulates gradients in float32 over its ticks. It holds a float32 copy of the parameters beside them.
     if degrees["stage"] > 1 and program.param_bytes < FLOAT32:
         gathered += sharded_params * FLOAT32
-    context = degrees["context"]
-    length = program.length // context
-    residuals = model.num_layers // degrees["stage"] * length * _residual_bytes(program, context, ways)
-    logits = length * _logits_bytes(program, ways)
+    length = program.length // degrees["context"]
+    residuals = sum(
+        [
+            count // degrees["stage"] * length * block.saved_bytes(shard, program.remat)
+            for block, count in network.blocks.items()
+        ]
+    )
+    logits = length * _logits_bytes(program, shard)
     pipelined = PIPELINE_RESIDUAL_TENTHS if degrees["stage"] > 1 else 10
     return DeviceMemory(
         params=sharded_params * program.param_bytes,
@@ -136,46 +141,18 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
         peak_points=(
             PeakPoint(gathered + head + gradient_pieces, logits),  # its gradient is reduced in float32, piece by piece
             # Values and gradients of one layer's gathered parameters, and of its attention scores.
-            PeakPoint(
-                gathered + 2 * program.compute_bytes * layers // model.num_layers,
-                length * _layer_backward_bytes(program, context, ways),
-            ),
+            *[
+                PeakPoint(
+                    gathered + 2 * program.compute_bytes * block.gathered_size(ways),
+                    length * block.backward_bytes(shard, program.remat),
+                )
+                for block in network.blocks
+            ],
         ),
     )
 
 
-def _residual_bytes(program: Workload, context: int, ways: ShardCounts) -> int:
-    """Return the residual bytes that one layer saves per token, including gathered keys and values."""
-    model, compute = program.model, program.compute_bytes
-    if program.remat == "full":
-        return model.embed_dim * compute
-    norms = 2 * model.embed_dim * (3 * FLOAT32 + compute)
-    heads, kv_heads = split_size(model.num_heads, "heads", ways), split_size(model.num_kv_heads, "kv_heads", ways)
-    projections = compute * model.head_dim * (2 * heads + 2 * kv_heads)
-    gathered = compute * model.head_dim * 2 * kv_heads * (context - 1)
-    scores = heads * program.length * (FLOAT32 + compute)
-    return norms + projections + gathered + scores + _mlp_residual_bytes(program, ways)
-
-
-def _mlp_residual_bytes(program: Workload, ways: ShardCounts) -> int:
-    """Return the residual bytes per token in the MLP, or in the experts with their capacity slots and routing."""
-    model, compute = program.model, program.compute_bytes
-    one = 6 * compute * split_size(model.mlp_dim, "mlp", ways)
-    if (experts := model.experts) is None:
-        return one
-    places = experts.count * experts.capacity(program.length)
-    in_places = places * (one + 3 * compute * model.embed_dim) // experts.group_size(program.length)
-    return in_places + places * compute + 4 * FLOAT32 * experts.count + experts.shared * one
-
-
-def _layer_backward_bytes(program: Workload, context: int, ways: ShardCounts) -> int:
-    """Return the bytes per token of the layer whose backward pass runs: its residuals without rematerialization."""
-    backward_bytes = _residual_bytes(replace(program, remat="none"), context, ways)
-    scores = split_size(program.model.num_heads, "heads", ways) * program.length * FLOAT32
-    return backward_bytes if program.remat == "full" else backward_bytes + scores
-
-
-def _logits_bytes(program: Workload, ways: ShardCounts) -> int:
+def _logits_bytes(program: Workload, shard: Shard) -> int:
     """Return the bytes per token of the logits, and of their gradients in the format of the matmul."""
     number = 2 * FLOAT32 if program.is_cpu else FLOAT32
-    return split_size(program.model.vocab_size, "vocab", ways) * (number + program.compute_bytes)
+    return shard.split(program.network.vocab_size, "vocab") * (number + program.compute_bytes)

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 
+from trainingjob_api.network.resolve import resolve
 from trainingjob_api.problem import as_text
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.memory import USABLE_MEMORY_SHARE
-from trainingjob_operator.core.planner.parameters import count_parameters
 from trainingjob_operator.core.planner.plan import SizePlan, SliceShape
 from trainingjob_operator.core.planner.planning import LazySizeOutcomes
 from trainingjob_operator.core.planner.size_planner import OUT_OF_MEMORY_PATH, PlanCounter, SizePlanner
@@ -122,7 +122,7 @@ def _auto_mesh_variants(
 
 def _may_fit(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> bool:
     """Return whether the state alone, sharded over all devices, leaves free memory."""
-    num_bytes = count_parameters(spec.model) * (describe_workload(spec).param_bytes + 3 * FLOAT32)
+    num_bytes = resolve(spec.model).num_parameters * (describe_workload(spec).param_bytes + 3 * FLOAT32)
     return num_bytes < num_slices * shape.num_devices * shape.memory_bytes * USABLE_MEMORY_SHARE
 
 

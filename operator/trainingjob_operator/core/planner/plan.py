@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from trainingjob_api.base import seconds
+from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.choice import Choice
-from trainingjob_operator.core.planner.parameters import count_active_parameters
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class Plan:
     @property
     def num_active_parameters(self) -> int:
         """Return the number of parameters that are active per token: all of them, unless there are experts."""
-        return count_active_parameters(self.spec.model)
+        return resolve(self.spec.model).num_active_parameters
 
     @property
     def tokens_per_step(self) -> int:

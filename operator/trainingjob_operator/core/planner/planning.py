@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 
+from trainingjob_api.network.resolve import resolve
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.checkpoint import Snapshots
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.choice import Choice
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
-from trainingjob_operator.core.planner.parameters import count_parameters
 from trainingjob_operator.core.planner.plan import Plan, SizePlan, SliceShape, SnapshotPlan
 from trainingjob_operator.core.planner.size_planner import SizePlanner
 from trainingjob_operator.core.planner.snapshots import plan_snapshots
@@ -92,7 +92,7 @@ def assemble_plan(spec: TrainingJobSpec, shape: SliceShape, sizes: SizeOutcomes,
     return Plan(
         spec=_set_snapshot_interval(spec, snapshots),
         shape=shape,
-        num_parameters=count_parameters(spec.model),
+        num_parameters=resolve(spec.model).num_parameters,
         sizes=planned,
         choice=choice,
         snapshots=snapshots,

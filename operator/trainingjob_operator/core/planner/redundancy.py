@@ -8,11 +8,11 @@ import math
 from collections.abc import Iterator
 
 from trainingjob_api.base import Axis
+from trainingjob_api.network.resolve import resolve
 from trainingjob_api.sharding import count_shards, find_zero1_dim, merge_rules, shards_of_dim
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine_degrees
-from trainingjob_operator.core.planner.parameters import list_parameter_tensors
 
 
 def max_losable_slices(spec: TrainingJobSpec, layout: Layout) -> int:
@@ -27,7 +27,7 @@ def _sharding_axes(spec: TrainingJobSpec, layout: Layout) -> Iterator[set[Axis]]
     degrees = combine_degrees(layout.ici, layout.dcn)
     rules = merge_rules(spec.parallelism.rules.overrides())
     ways = count_shards(degrees, rules)
-    for leaf in list_parameter_tensors(spec.model):
+    for leaf in resolve(spec.model).tensors:
         axes = {
             axis
             for logical, size in zip(leaf.axes, leaf.shape, strict=True)

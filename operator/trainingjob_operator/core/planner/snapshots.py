@@ -15,11 +15,11 @@ import math
 from collections.abc import Iterable
 
 from trainingjob_api.base import Axis, seconds
+from trainingjob_api.network.resolve import resolve
 from trainingjob_api.sharding import count_shards, merge_rules
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine_degrees
-from trainingjob_operator.core.planner.parameters import list_parameter_tensors
 from trainingjob_operator.core.planner.plan import SliceShape, SnapshotPlan
 from trainingjob_operator.core.planner.roofline import predict_step
 from trainingjob_operator.core.planner.workload import FLOAT32, describe_workload
@@ -70,7 +70,7 @@ def snapshot_bytes(spec: TrainingJobSpec, layout: Layout) -> int:
     ways, devices = count_shards(degrees, merge_rules(spec.parallelism.rules.overrides())), layout.devices_per_host
     param_bytes = describe_workload(spec).param_bytes
     total = 0
-    for leaf in list_parameter_tensors(spec.model):
+    for leaf in resolve(spec.model).tensors:
         param, moment = leaf.shard_size(ways), leaf.data_sharded_size(ways, degrees["data"])
         total += min(devices, leaf.size // param) * (param * param_bytes + SHARD_PADDING_BYTES)
         total += min(devices, leaf.size // moment) * 2 * (moment * FLOAT32 + SHARD_PADDING_BYTES)

@@ -17,6 +17,7 @@ from functools import lru_cache
 from itertools import islice
 
 from trainingjob_api.base import AXES, Axis
+from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees, Parallelism
 from trainingjob_operator.core.planner.choice import EXPLICIT, Candidate, Choice
@@ -174,13 +175,13 @@ def _factorize_slice(spec: TrainingJobSpec, num_devices: int) -> Iterator[Mappin
 
     Degrees of 1 are left out.
     """
-    model = spec.model
+    dims = resolve(spec.model).common_dims
     bounds = {
-        "stage": model.num_layers,
-        "fsdp": model.embed_dim,
-        "expert": model.experts.count if model.experts else 1,
+        "stage": dims["layers"],
+        "fsdp": dims["embed"],
+        "expert": dims.get("experts", 1),
         "context": spec.training.sequence_length,
-        "tensor": math.gcd(model.num_heads, model.num_kv_heads, model.mlp_dim),
+        "tensor": math.gcd(dims["heads"], dims["kv_heads"], dims["mlp"]),
     }
 
     def extend(axes: Sequence[Axis], left: int, width: int) -> Iterator[dict[Axis, int]]:
@@ -195,7 +196,7 @@ def _factorize_slice(spec: TrainingJobSpec, num_devices: int) -> Iterator[Mappin
             for others in extend(rest, left // degree, width // degree if splits_width else width):
                 yield {axis: degree, **others} if degree > 1 else others
 
-    return extend(tuple(axis for axis in AXES if axis != "data"), num_devices, model.embed_dim)
+    return extend(tuple(axis for axis in AXES if axis != "data"), num_devices, dims["embed"])
 
 
 def _limit_factorizations(cuts: Sequence[Mapping[Axis, int]]) -> list[Mapping[Axis, int]]:

@@ -23,10 +23,11 @@ from dataclasses import dataclass
 
 from trainingjob_api.base import AXES, Axis
 from trainingjob_api.compile_report import Network
+from trainingjob_api.network.part import PartTraffic
+from trainingjob_api.network.tensor import Role, Tensor
 from trainingjob_api.sharding import RULES, count_shards
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine_degrees, pipeline_ticks
-from trainingjob_operator.core.planner.parameters import ParameterTensor, list_parameter_tensors
 from trainingjob_operator.core.planner.workload import FLOAT32, Workload
 
 MIN_DECOMPOSED_RING = 4
@@ -102,6 +103,7 @@ class _StepTraffic:
 
     def __init__(self, workload: Workload, layout: Layout, platform: str) -> None:
         self._workload = workload
+        self._network = workload.network
         self._layout = layout
         self._platform = platform
         self._value_bytes = FLOAT32 if platform == "cpu" else workload.compute_bytes
@@ -118,9 +120,9 @@ class _StepTraffic:
 
     def all_terms(self) -> Iterator[Traffic]:
         """Yield every term."""
-        matrices = [leaf for leaf in list_parameter_tensors(self._workload.model) if not leaf.name.endswith(".scale")]
+        matrices = [leaf for leaf in self._network.tensors if leaf.is_matrix]
         for leaf in matrices:
-            if "layers" in leaf.axes:
+            if leaf.is_stacked:
                 yield from self._layer_traffic(leaf)
         yield from self._embedding_traffic()
         yield from self._lm_head_traffic()
@@ -135,7 +137,7 @@ class _StepTraffic:
         split = tuple(axis for axis in AXES if axis in axes and self._degrees[axis] > 1)
         return _DeviceGroup(split, ici, dcn, self._platform)
 
-    def _layer_traffic(self, leaf: ParameterTensor) -> Iterator[Traffic]:
+    def _layer_traffic(self, leaf: Tensor) -> Iterator[Traffic]:
         """Yield what one matrix of the layers sends: gathered forward and back, its gradient summed."""
         rule = "expert_embed" if "expert_embed" in leaf.axes else "embed"
         ring = self._device_group(RULES[rule])
@@ -144,26 +146,26 @@ class _StepTraffic:
         yield from ring.all_gather(size, extra=extra_pieces)
         # Going back over a layer that is computed again, one gather serves both; the last products of each half of the
         # layer need not be computed again, so that theirs stay apart.
-        is_last = leaf.name.endswith((".out", ".down"))
+        is_last = leaf.role in (Role.MIXER_OUTPUT, Role.MLP_OUTPUT)
+        is_mixer_output = leaf.role is Role.MIXER_OUTPUT
         yield from ring.all_gather(size, extra=extra_pieces if is_last or not self._has_full_remat else 0)
-        if self._has_full_remat and leaf.name.endswith(".out") and ring.is_decomposed and not self._is_replicated:
+        if self._has_full_remat and is_mixer_output and ring.is_decomposed and not self._is_replicated:
             yield from ring.all_gather(size, extra=extra_pieces)
         # Of four pieces the two sums of zeros that begin a ring are made once for matrices of the same shape. Beside
         # replicas some TPUs take these sums apart and others do not: one piece is between both.
-        same_shape_suffixes = (".value", ".up", ".down") if self._is_replicated else (".value", ".up")
-        has_same_shape = leaf.name.endswith(same_shape_suffixes) and ring.ici == MIN_DECOMPOSED_RING
+        same_shape = (Role.PAIRED_INPUT, Role.MLP_OUTPUT) if self._is_replicated else (Role.PAIRED_INPUT,)
+        has_same_shape = leaf.role in same_shape and ring.ici == MIN_DECOMPOSED_RING
         yield from ring.reduce_scatter(size, extra_pieces=0 if has_same_shape else 1 if self._is_replicated else 2)
         fsdp, context = self._device_group(("fsdp",)), self._device_group(("context",))
-        if leaf.name.endswith(".out") and min(fsdp.size, context.size) > 1 and not self._workload.is_cpu:
+        if is_mixer_output and min(fsdp.size, context.size) > 1 and not self._workload.is_cpu:
             # Where both axes split tokens, TPUs sum a part of this gradient along one after the other.
             yield from fsdp.all_reduce(size / context.size)
             yield from context.all_reduce(size / fsdp.size)
 
     def _embedding_traffic(self) -> Iterator[Traffic]:
         """Yield the traffic of the embedding: gathers of the whole table, and the exchange of the stream's gradient."""
-        model, compute = self._workload.model, self._value_bytes
         microsteps = self._layout.accumulation * self._layout.microbatches
-        table = compute * model.vocab_size * model.embed_dim
+        table = self._value_bytes * self._network.embedding.tensor.size
         if self._workload.is_cpu:
             times = 1 if self._is_replicated else microsteps
             yield from self._device_group(RULES["embed"]).all_gather(times * table // self._degrees["tensor"])
@@ -179,9 +181,8 @@ class _StepTraffic:
 
     def _lm_head_traffic(self) -> Iterator[Traffic]:
         """Yield what the output projection sends: gathered once a microstep, its gradient summed in float32."""
-        model = self._workload.model
         ring = self._device_group(RULES["embed"])
-        size = model.vocab_size * model.embed_dim // self._degrees["tensor"]
+        size = self._network.embedding.tensor.size // self._degrees["tensor"]
         if self._workload.is_cpu or (self._is_replicated and ring.is_decomposed):
             # XLA gathers it once for all microsteps; on CPUs it gathers it in each, after the stream.
             yield from ring.all_gather((self._lm_head_runs if self._workload.is_cpu else 1) * self._value_bytes * size)
@@ -195,49 +196,42 @@ class _StepTraffic:
     def _hidden_state_bytes(self) -> int:
         """Return the bytes of the stream of a microbatch on one device."""
         rows = self._layout.rows_per_shard * (self._workload.length // self._degrees["context"])
-        return rows * self._workload.model.embed_dim * self._value_bytes
+        return rows * self._network.width * self._value_bytes
 
-    @property
-    def _layer_runs(self) -> int:
-        """Return how often a device runs a layer in a step."""
-        return self._ticks * self._workload.model.num_layers // self._degrees["stage"]
+    def _blocks(self) -> Iterator[tuple[int, list[PartTraffic]]]:
+        """Yield how often a device runs a layer of each block in a step, and what the parts of the layer send."""
+        for block, count in self._network.blocks.items():
+            runs = self._ticks * count // self._degrees["stage"]
+            yield runs, [part.traffic(self._workload.length) for part in block.parts.values()]
 
     def _tensor_parallel_traffic(self) -> Iterator[Traffic]:
-        """Yield the sums of the stream over tensor: after attention and MLP, forward and back, and behind the head."""
+        """Yield the all-reduces of hidden states over tensor: of each part of a layer, and of the head."""
         ring = self._device_group(RULES["heads"])
-        after_attention, after_mlp = 2 + self._has_full_remat, 2 * self._expert_slots_per_token
-        if self._workload.is_cpu:  # going back over matrices that read the same, it sums what comes from each
-            after_attention, after_mlp = after_attention + 2, after_mlp + 1
-        yield from ring.all_reduce(
-            self._layer_runs * (after_attention + after_mlp) * self._hidden_state_bytes, is_awaited=True
-        )
+        for runs, parts in self._blocks():
+            sums = sum(
+                part.tensor_sums
+                + part.recomputed_sums * self._has_full_remat
+                + part.separate_sums * self._workload.is_cpu
+                for part in parts
+            )
+            yield from ring.all_reduce(runs * sums * self._hidden_state_bytes, is_awaited=True)
         yield from ring.all_reduce(self._lm_head_runs * self._hidden_state_bytes, is_awaited=True)
-
-    @property
-    def _expert_slots_per_token(self) -> float:
-        """Return in how many places of experts a token is computed, those that stay empty counted; 1 in an MLP."""
-        experts, length = self._workload.model.experts, self._workload.length
-        if experts is None:
-            return 1.0
-        return experts.count * experts.capacity(length) / experts.group_size(length) + experts.shared
 
     def _token_traffic(self) -> Iterator[Traffic]:
         """Yield what goes between tokens: keys and values along context, tokens to experts, streams to stages."""
-        model, workload = self._workload.model, self._workload
         context, expert, stage = (self._device_group((axis,)) for axis in ("context", "expert", "stage"))
-        tokens = self._layout.rows_per_shard * workload.length * self._layer_runs
-        # Keys travel before they are cast from the float32 in which they were rotated.
-        keys = tokens * model.head_dim * model.num_kv_heads // self._degrees["tensor"] * (FLOAT32 + self._value_bytes)
-        yield from context.all_gather((1 + self._has_full_remat) * keys, is_awaited=True)
-        yield from context.reduce_scatter(keys)
-        if model.experts:
-            num_transfers = (
-                6 if self._has_full_remat else 4
-            )  # there and back: forward, backward, and where layers are computed again
-            yield from expert.all_gather(
-                num_transfers * self._layer_runs * self._expert_slots_per_token * self._hidden_state_bytes,
-                is_awaited=True,
-            )
+        # There and back: forward, backward, and where layers are computed again.
+        num_transfers = 6 if self._has_full_remat else 4
+        for runs, parts in self._blocks():
+            tokens = self._layout.rows_per_shard * self._workload.length * runs
+            features = tokens * sum(part.context_features for part in parts) // self._degrees["tensor"]
+            keys = features * (
+                FLOAT32 + self._value_bytes
+            )  # keys are cast after they travel: they are rotated in float32
+            yield from context.all_gather((1 + self._has_full_remat) * keys, is_awaited=True)
+            yield from context.reduce_scatter(keys)
+            slots = sum(part.expert_slots for part in parts)
+            yield from expert.all_gather(num_transfers * runs * slots * self._hidden_state_bytes, is_awaited=True)
         if self._is_pipelined:
             yield from self._pipeline_traffic(stage)
 
@@ -251,7 +245,7 @@ class _StepTraffic:
         # Every stage embeds, so that the table's gradients are summed over stages too, and every turn gathers what all
         # turns hand on.
         split = self._device_group(RULES["embed"])
-        table = FLOAT32 * self._workload.model.vocab_size * self._workload.model.embed_dim
+        table = FLOAT32 * self._network.embedding.tensor.size
         yield from stage.all_reduce(table / split.size / self._degrees["tensor"], is_awaited=True)
         yield from split.all_gather(self._ticks**2 / self._layout.accumulation * split.size * self._hidden_state_bytes)
 

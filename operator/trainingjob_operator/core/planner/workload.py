@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from trainingjob_api.network.network import Network
+from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.model import Model
 from trainingjob_api.spec.parallelism import Rules
 from trainingjob_api.spec.precision import Precision
 
@@ -16,7 +17,7 @@ _BYTES = {"float32": FLOAT32, "bfloat16": 2}
 class Workload:
     """The work of a train step on one sequence."""
 
-    model: Model
+    network: Network
     length: int
     """Tokens per sequence."""
     precision: Precision
@@ -41,4 +42,4 @@ def describe_workload(spec: TrainingJobSpec) -> Workload:
     """Return the workload of a spec."""
     is_cpu = spec.slices.accelerator == CPU
     length, rules = spec.training.sequence_length, spec.parallelism.rules
-    return Workload(spec.model, length, spec.precision, spec.memory.remat, rules, is_cpu)
+    return Workload(resolve(spec.model), length, spec.precision, spec.memory.remat, rules, is_cpu)

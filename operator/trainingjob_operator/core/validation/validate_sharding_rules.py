@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
+from trainingjob_api.network.resolve import resolve
 from trainingjob_api.problem import Problem
 from trainingjob_api.sharding import merge_rules
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import Rules
 from trainingjob_operator.core.planner.divisibility import format_axes, rule_path
-from trainingjob_operator.core.planner.parameters import list_parameter_tensors
 from trainingjob_operator.core.validation.rule import Rule
 
 EXPERT_AXES = ("experts", "expert_embed")
@@ -24,7 +24,7 @@ def check_repeated_axes(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def check_shared_axes(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A mesh axis splits one dim of a tensor at most."""
-    written, leaves = spec.parallelism.rules.overrides(), list_parameter_tensors(spec.model)
+    written, leaves = spec.parallelism.rules.overrides(), resolve(spec.model).tensors
     rules = merge_rules(written)
     checked: list[str] = []
     for name, axes in written.items():

@@ -1,0 +1,61 @@
+"""Grouped-query attention (Ainslie et al., arXiv 2305.13245) with rotary positions."""
+
+from dataclasses import dataclass
+
+from trainingjob_api.network.part import BACKWARD_FLOPS, FLOAT32, FORWARD_FLOPS, Part, PartTraffic, PassFlops, Shard
+from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor
+
+
+@dataclass(frozen=True)
+class Attention(Part):
+    """Causal attention that saves its scores."""
+
+    width: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rope_theta: float
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return the projections."""
+        width, heads, head, init = self.width, self.num_heads, self.head_dim, Normal(self.width**-0.5)
+        kv_shape, kv_axes = (width, self.num_kv_heads, head), ("embed", "kv_heads", "head")
+        matrix, out_init = DecayClass.MATRIX, Normal((heads * head) ** -0.5)
+        return (
+            Tensor("query", (width, heads, head), ("embed", "heads", "head"), init, matrix, Role.INPUT),
+            Tensor("key", kv_shape, kv_axes, init, matrix, Role.INPUT),
+            Tensor("value", kv_shape, kv_axes, init, matrix, Role.PAIRED_INPUT),
+            Tensor("out", (heads, head, width), ("heads", "head", "embed"), out_init, matrix, Role.MIXER_OUTPUT),
+        )
+
+    def flops(self, shard: Shard) -> PassFlops:
+        """Return the FLOPs of the projections and of the scores of the whole sequence, including masked ones."""
+        scores = 2 * shard.split(self.num_heads, "heads") * self.head_dim * shard.length
+        matrices = super().flops(shard)
+        return PassFlops(
+            matrices.forward + FORWARD_FLOPS * scores,
+            matrices.backward + BACKWARD_FLOPS * scores,
+            matrices.recomputed + FORWARD_FLOPS * scores,
+        )
+
+    def causal_flops(self, length: int) -> int:
+        """Return the FLOPs of the unmasked half of the scores."""
+        return (FORWARD_FLOPS + BACKWARD_FLOPS) * length * self.num_heads * self.head_dim
+
+    def saved_bytes(self, shard: Shard) -> int:
+        """Return the bytes of queries, keys, values, output and scores, and of the gathered keys and values."""
+        heads, kv_heads = shard.split(self.num_heads, "heads"), shard.split(self.num_kv_heads, "kv_heads")
+        projections = shard.compute_bytes * self.head_dim * (2 * heads + 2 * kv_heads)
+        gathered = shard.compute_bytes * self.head_dim * 2 * kv_heads * (shard.degrees["context"] - 1)
+        return projections + gathered + heads * shard.length * (FLOAT32 + shard.compute_bytes)
+
+    def backward_bytes(self, shard: Shard) -> int:
+        """Return the bytes of the gradients of the scores."""
+        return shard.split(self.num_heads, "heads") * shard.length * FLOAT32
+
+    def traffic(self, length: int) -> PartTraffic:
+        """Return the sums of the output and of the input's gradient, and the gathered keys and values."""
+        return PartTraffic(
+            tensor_sums=2, recomputed_sums=1, separate_sums=2, context_features=self.head_dim * self.num_kv_heads
+        )

@@ -1,0 +1,187 @@
+"""Groups of layers with a repeating pattern of blocks, between an embedding and an output head."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from trainingjob_api.network.attention import Attention
+from trainingjob_api.network.mlp import GatedMlp
+from trainingjob_api.network.norm import RmsNorm
+from trainingjob_api.network.part import Part, PassFlops, Shard
+from trainingjob_api.network.routed_mlp import RoutedMlp
+from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor
+from trainingjob_api.sharding import ShardCounts
+
+
+@dataclass(frozen=True)
+class Block:
+    """One layer: attention, then an MLP or experts, each with a norm before it and a residual around it.
+
+    The fields are the names of the parts in the model.
+    """
+
+    attention_norm: RmsNorm
+    attention: Attention
+    mlp_norm: RmsNorm
+    mlp: GatedMlp | RoutedMlp
+
+    @cached_property
+    def parts(self) -> Mapping[str, Part]:
+        """Return the parts in the order of their computation."""
+        return {
+            "attention_norm": self.attention_norm,
+            "attention": self.attention,
+            "mlp_norm": self.mlp_norm,
+            "mlp": self.mlp,
+        }
+
+    @cached_property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return the tensors of one layer."""
+        return tuple(tensor.nest(f"{name}.") for name, part in self.parts.items() for tensor in part.tensors)
+
+    def gathered_size(self, ways: ShardCounts) -> int:
+        """Return the parameters of one layer per device while they are gathered for compute."""
+        return sum([tensor.gathered_size(ways) for tensor in self.tensors])
+
+    def flops(self, shard: Shard) -> PassFlops:
+        """Return the FLOPs of one device per token in one layer."""
+        flops = [part.flops(shard) for part in self.parts.values()]
+        return PassFlops(
+            sum([one.forward for one in flops]),
+            sum([one.backward for one in flops]),
+            sum([one.recomputed for one in flops]),
+        )
+
+    def saved_bytes(self, shard: Shard, remat: str) -> int:
+        """Return the bytes per token that one layer saves for the backward pass; with `full` remat its input alone."""
+        if remat == "full":
+            return self.attention_norm.width * shard.compute_bytes
+        return sum([part.saved_bytes(shard) for part in self.parts.values()])
+
+    def backward_bytes(self, shard: Shard, remat: str) -> int:
+        """Return the bytes per token of the layer whose backward pass runs: its activations, or their gradients too."""
+        gradients = 0 if remat == "full" else sum([part.backward_bytes(shard) for part in self.parts.values()])
+        return self.saved_bytes(shard, "none") + gradients
+
+
+@dataclass(frozen=True)
+class Group:
+    """Layers of a repeating pattern. The parameters of its repeats are stacked."""
+
+    name: str
+    pattern: tuple[Block, ...]
+    repeats: int
+
+    def prefix(self, position: int) -> str:
+        """Return what the names of a block's tensors begin with. A pattern of one block has no positions."""
+        return f"{self.name}." if len(self.pattern) == 1 else f"{self.name}.{position}."
+
+    @property
+    def tensors(self) -> Iterator[Tensor]:
+        """Yield the stacked tensors."""
+        for position, block in enumerate(self.pattern):
+            for tensor in block.tensors:
+                yield tensor.stack(self.prefix(position), self.repeats)
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """The embedding table."""
+
+    vocab_size: int
+    width: int
+    stddev: float
+
+    @property
+    def tensor(self) -> Tensor:
+        """Return the table."""
+        shape, axes = (self.vocab_size, self.width), ("vocab", "embed")
+        return Tensor("embedding", shape, axes, Normal(self.stddev), DecayClass.EMBEDDING, Role.TABLE)
+
+
+@dataclass(frozen=True)
+class Head:
+    """The output projection."""
+
+    width: int
+    vocab_size: int
+
+    @property
+    def tensor(self) -> Tensor:
+        """Return the matrix."""
+        shape, axes = (self.width, self.vocab_size), ("embed", "vocab")
+        return Tensor("head", shape, axes, Normal(self.width**-0.5), DecayClass.MATRIX, Role.HEAD)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A decoder."""
+
+    embedding: Embedding
+    groups: tuple[Group, ...]
+    norm: RmsNorm
+    head: Head | None
+    """None: the embedding table is the output projection too."""
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:  # caches of the planner look a network up thousands of times
+        return hash((self.embedding, self.groups, self.norm, self.head))
+
+    @property
+    def width(self) -> int:
+        """Return the width of the residual stream."""
+        return self.embedding.width
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the number of token ids."""
+        return self.embedding.vocab_size
+
+    @cached_property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return all parameter tensors, with their names in the model."""
+        return (
+            self.embedding.tensor,
+            *(tensor for group in self.groups for tensor in group.tensors),
+            *(tensor.nest("norm.") for tensor in self.norm.tensors),
+            *((self.head.tensor,) if self.head else ()),
+        )
+
+    @cached_property
+    def blocks(self) -> Mapping[Block, int]:
+        """Return the different blocks, and the number of layers of each."""
+        counts: dict[Block, int] = {}
+        for group in self.groups:
+            for block in group.pattern:
+                counts[block] = counts.get(block, 0) + group.repeats
+        return counts
+
+    @cached_property
+    def num_parameters(self) -> int:
+        """Return the number of parameters."""
+        return sum(tensor.size for tensor in self.tensors)
+
+    @cached_property
+    def num_active_parameters(self) -> int:
+        """Return the number of parameters that are active per token: only the routed experts count."""
+        inactive = (count * part.num_inactive for block, count in self.blocks.items() for part in block.parts.values())
+        return self.num_parameters - sum(inactive)
+
+    @property
+    def num_routed_layers(self) -> int:
+        """Return the number of layers with experts."""
+        return sum(count for block, count in self.blocks.items() if isinstance(block.mlp, RoutedMlp))
+
+    @cached_property
+    def common_dims(self) -> Mapping[str, int]:
+        """Return the greatest common divisor of all dims of each logical axis. A mesh degree must divide it."""
+        dims: dict[str, int] = {}
+        for tensor in self.tensors:
+            for axis, size in zip(tensor.axes, tensor.shape, strict=True):
+                dims[axis] = math.gcd(dims.get(axis, 0), size)
+        return dims

@@ -1,0 +1,101 @@
+"""What each part of a layer states about itself: its tensors, and its costs on one device.
+
+A new kind of part is one subclass of `Part`. Planner and trainer need no other description of it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from trainingjob_api.base import Axis
+from trainingjob_api.network.tensor import Role, Tensor
+from trainingjob_api.sharding import ShardCounts, count_shards, shards_of_dim
+
+FLOAT32 = 4
+FORWARD_FLOPS, BACKWARD_FLOPS = 2, 4
+"""Operations per parameter and token in each pass."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The share of one device in the computation of a layer."""
+
+    length: int
+    """Tokens of a whole sequence."""
+    compute_bytes: int
+    """Bytes of a value in the compute format."""
+    degrees: Mapping[Axis, int]
+
+    @cached_property
+    def ways(self) -> ShardCounts:
+        """Return the shards of each logical axis."""
+        return count_shards(self.degrees)
+
+    def split(self, size: int, logical_axis: str) -> int:
+        """Return the size of a dim on one device."""
+        return size // shards_of_dim(logical_axis, size, self.ways)
+
+
+@dataclass(frozen=True)
+class PassFlops:
+    """FLOPs per token of each pass over a part."""
+
+    forward: int
+    backward: int
+    recomputed: int
+    """FLOPs that the backward pass repeats with `remat: full`. The last matmul of an MLP is not needed again."""
+
+
+@dataclass(frozen=True)
+class PartTraffic:
+    """What a part sends between devices per token and run, apart from its parameters."""
+
+    tensor_sums: float = 0
+    """All-reduced hidden states over `tensor`, forward and backward."""
+    recomputed_sums: int = 0
+    """Those of them that `remat: full` adds."""
+    separate_sums: int = 0
+    """Those that XLA for CPUs adds in the backward pass: it sums the gradients of matrices that read the same input one
+    by one."""
+    context_features: int = 0
+    """Features of the keys that are all-gathered along `context`. The values have as many."""
+    expert_slots: float = 0
+    """Capacity slots to which tokens move along `expert`."""
+
+
+class Part(ABC):
+    """One part of a layer. The defaults are those of a part without matrices."""
+
+    @property
+    @abstractmethod
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return the tensors of one layer, with names inside the part, in the order of their creation."""
+
+    @abstractmethod
+    def saved_bytes(self, shard: Shard) -> int:
+        """Return the bytes per token that the forward pass saves for the backward pass without rematerialization."""
+
+    def backward_bytes(self, shard: Shard) -> int:
+        """Return the bytes per token of the gradients that live beside what `saved_bytes` counts."""
+        return 0
+
+    def flops(self, shard: Shard) -> PassFlops:
+        """Return the FLOPs of one device per token."""
+        matrices = [tensor for tensor in self.tensors if tensor.is_matrix]
+        last = sum(tensor.gathered_size(shard.ways) for tensor in matrices if tensor.role is Role.MLP_OUTPUT)
+        size = sum(tensor.gathered_size(shard.ways) for tensor in matrices)
+        return PassFlops(FORWARD_FLOPS * size, BACKWARD_FLOPS * size, FORWARD_FLOPS * (size - last))
+
+    def causal_flops(self, length: int) -> int:
+        """Return the model FLOPs per token, forward and backward, beside those of the matrices."""
+        return 0
+
+    @property
+    def num_inactive(self) -> int:
+        """Return the number of parameters that are not active for a token."""
+        return 0
+
+    def traffic(self, length: int) -> PartTraffic:
+        """Return what the part sends between devices."""
+        return PartTraffic()

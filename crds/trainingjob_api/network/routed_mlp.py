@@ -1,0 +1,83 @@
+"""Mixture of experts: MLPs of which a router picks a few for each token, with capacity slots in routing groups."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from trainingjob_api.network.mlp import GatedMlp
+from trainingjob_api.network.part import BACKWARD_FLOPS, FLOAT32, FORWARD_FLOPS, Part, PartTraffic, PassFlops, Shard
+from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor
+from trainingjob_api.spec.model import Experts
+
+
+@dataclass(frozen=True)
+class RoutedMlp(Part):
+    """Routed experts, and one MLP that all shared experts form."""
+
+    width: int
+    hidden: int
+    """Hidden width of each expert."""
+    experts: Experts
+
+    @cached_property
+    def shared(self) -> GatedMlp | None:  # None: no experts are shared
+        """Return the shared experts as one MLP."""
+        return GatedMlp(self.width, self.experts.shared * self.hidden) if self.experts.shared else None
+
+    @property
+    def own_tensors(self) -> tuple[Tensor, ...]:
+        """Return the tensors of the router and of the routed experts."""
+        width, count, init = self.width, self.experts.count, Normal(self.width**-0.5)
+        shape, axes = (count, width, self.hidden), ("experts", "expert_embed", "mlp")
+        down_shape, down_axes = (count, self.hidden, width), ("experts", "mlp", "expert_embed")
+        expert, down_init = DecayClass.EXPERT, Normal(self.hidden**-0.5)
+        return (
+            Tensor("router", (width, count), ("embed", "router"), init, DecayClass.ROUTER, Role.INPUT),
+            Tensor("gate", shape, axes, init, expert, Role.INPUT),
+            Tensor("up", shape, axes, init, expert, Role.PAIRED_INPUT),
+            Tensor("down", down_shape, down_axes, down_init, expert, Role.MLP_OUTPUT),
+        )
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return the tensors of the router, the routed experts and the shared experts."""
+        shared = self.shared.tensors if self.shared else ()
+        return (*self.own_tensors, *(tensor.nest("shared.") for tensor in shared))
+
+    def flops(self, shard: Shard) -> PassFlops:
+        """Return the FLOPs of the matrices and of the routing, with the empty capacity slots of the mesh axis.
+
+        Dispatch and combine are matmuls with one-hot matrices, forward and backward. Rematerialization repeats only the
+        dispatch, because the backward pass does not need the combined result.
+        """
+        slots = self.experts.capacity(shard.length) * shard.degrees["expert"]
+        group, size = self.experts.group_size(shard.length), 0
+        for tensor in self.tensors:
+            gathered = tensor.gathered_size(shard.ways)
+            size += gathered * slots // group if tensor.decay is DecayClass.EXPERT else gathered
+        moved = FORWARD_FLOPS * self._num_slots(shard.length) * self.width
+        return PassFlops(
+            FORWARD_FLOPS * size + 2 * moved, BACKWARD_FLOPS * size + 2 * moved, FORWARD_FLOPS * size + moved
+        )
+
+    @property
+    def num_inactive(self) -> int:
+        """Return the parameters of the experts that a token does not use."""
+        routed = sum(tensor.size for tensor in self.own_tensors if tensor.decay is DecayClass.EXPERT)
+        return routed // self.experts.count * (self.experts.count - self.experts.per_token)
+
+    def saved_bytes(self, shard: Shard) -> int:
+        """Return the bytes of the values in capacity slots, of the routing, and of the shared experts."""
+        one = 6 * shard.compute_bytes * shard.split(self.hidden, "mlp")
+        slots = self._num_slots(shard.length)
+        in_slots = slots * (one + 3 * shard.compute_bytes * self.width) // self.experts.group_size(shard.length)
+        routing = slots * shard.compute_bytes + 4 * FLOAT32 * self.experts.count
+        return in_slots + routing + self.experts.shared * one
+
+    def traffic(self, length: int) -> PartTraffic:
+        """Return the sums for each capacity slot, also an empty one, and the tokens that move to slots and back."""
+        slots = self._num_slots(length) / self.experts.group_size(length) + self.experts.shared
+        return PartTraffic(tensor_sums=2 * slots, separate_sums=1, expert_slots=slots)
+
+    def _num_slots(self, length: int) -> int:
+        """Return the capacity slots of a routing group."""
+        return self.experts.count * self.experts.capacity(length)

@@ -1,0 +1,113 @@
+"""Parameter tensors: name, shape, logical axes, initial values and the role of each, without creating arrays."""
+
+import math
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cached_property
+
+from trainingjob_api.sharding import ShardCounts, find_zero1_dim, shards_of_dim
+
+GATHERED_AXES = ("layers", "embed", "expert_embed")
+"""Logical axes of dims that are sharded in storage and gathered for compute. Heads, MLP columns and experts stay
+sharded."""
+
+
+class DecayClass(Enum):
+    """What a tensor is to the optimizer: weight decay goes by this class."""
+
+    NORM = "norm"
+    BIAS = "bias"
+    EMBEDDING = "embedding"
+    MATRIX = "matrix"
+    ROUTER = "router"
+    EXPERT = "expert"
+
+
+class Role(Enum):
+    """Position of a tensor in the computation: traffic and rematerialization go by it."""
+
+    VECTOR = "vector"
+    """No matmul reads it: the scale of a norm, or a bias."""
+    TABLE = "table"
+    """The embedding table."""
+    HEAD = "head"
+    """The output projection of the network."""
+    INPUT = "input"
+    """It reads the input of its part of the layer."""
+    PAIRED_INPUT = "paired input"
+    """Like `INPUT`, with the shape of the tensor before it."""
+    MIXER_OUTPUT = "mixer output"
+    """The last matrix of the part that mixes tokens, such as attention."""
+    MLP_OUTPUT = "mlp output"
+    """The last matrix of an MLP."""
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Normal initial values with mean 0."""
+
+    stddev: float
+
+
+@dataclass(frozen=True)
+class Ones:
+    """Initial values of 1."""
+
+
+type Init = Normal | Ones
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One parameter tensor: its name in the model, its shape, and the logical axis of each dim."""
+
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    init: Init
+    decay: DecayClass
+    role: Role
+
+    @cached_property
+    def size(self) -> int:
+        """Return the number of parameters."""
+        return math.prod(self.shape)
+
+    @property
+    def is_matrix(self) -> bool:
+        """Return whether matmuls read the tensor."""
+        return self.role is not Role.VECTOR
+
+    @property
+    def is_stacked(self) -> bool:
+        """Return whether the tensor holds the parameters of several layers."""
+        return self.axes[0] == "layers"
+
+    def stack(self, prefix: str, repeats: int) -> "Tensor":
+        """Return the tensor of `repeats` layers."""
+        shape, axes = (repeats, *self.shape), ("layers", *self.axes)
+        return replace(self, name=f"{prefix}{self.name}", shape=shape, axes=axes)
+
+    def nest(self, prefix: str) -> "Tensor":
+        """Return the same tensor inside a part."""
+        return replace(self, name=f"{prefix}{self.name}")
+
+    def shard_size(self, ways: ShardCounts) -> int:
+        """Return the parameters per device when each dim is split `ways` ways."""
+        size = self.size
+        for axis, dim in zip(self.axes, self.shape, strict=True):
+            size //= shards_of_dim(axis, dim, ways)
+        return size
+
+    def data_sharded_size(self, ways: ShardCounts, data: int) -> int:
+        """Return the elements per device of a tensor of this shape that is sharded over `data` too."""
+        can = data > 1 and find_zero1_dim(self.axes, self.shape, ways, data) is not None
+        return self.shard_size(ways) // (data if can else 1)
+
+    def gathered_size(self, ways: ShardCounts) -> int:
+        """Return the parameters per device while they are gathered for compute."""
+        size = self.size
+        for axis, dim in zip(self.axes, self.shape, strict=True):
+            if axis not in GATHERED_AXES:
+                size //= shards_of_dim(axis, dim, ways)
+        return size

@@ -1,0 +1,134 @@
+"""The network as data: its tensors, their roles, and several groups and patterns of layers."""
+
+from typing import Any
+
+import pytest
+
+from trainingjob_api.network.attention import Attention
+from trainingjob_api.network.mlp import GatedMlp
+from trainingjob_api.network.network import Block, Embedding, Group, Network
+from trainingjob_api.network.norm import RmsNorm
+from trainingjob_api.network.resolve import resolve
+from trainingjob_api.network.routed_mlp import RoutedMlp
+from trainingjob_api.network.tensor import DecayClass, Normal, Ones, Role
+from trainingjob_api.sharding import count_shards
+from trainingjob_api.spec.model import Experts, Model
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 96,
+    "embed_dim": 32,
+    "mlp_dim": 48,
+    "num_layers": 3,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "head_dim": 8,
+}
+EXPERTS = Experts(count=4, per_token=1, shared=2)
+
+
+def test_llama_3_8b_has_its_published_number_of_parameters() -> None:
+    model = Model(
+        vocab_size=128256, embed_dim=4096, mlp_dim=14336, num_layers=32, num_heads=32, num_kv_heads=8, head_dim=128
+    )
+
+    assert resolve(model).num_parameters == 8_030_261_248
+
+
+def test_a_shard_holds_its_part_of_what_the_mesh_divides_and_all_of_the_rest() -> None:
+    tensors = resolve(Model(**SMALL | {"vocab_size": 97})).tensors
+    ways = count_shards({"data": 3, "fsdp": 2, "tensor": 2})
+    sizes = {tensor.name: tensor.shard_size(ways) for tensor in tensors}
+
+    assert sizes["layers.mlp.gate"] == 3 * 32 // 2 * 48 // 2
+    assert sizes["layers.attention.out"] == 3 * 4 // 2 * 8 * 32 // 2
+    assert sizes["norm.scale"] == 32
+    assert sizes["embedding"] == 97 * 32 // 2  # 97 rows are not split in two
+
+
+NORM = (DecayClass.NORM, Role.VECTOR, Ones())
+INPUT, PAIRED = ((DecayClass.MATRIX, role, Normal(32**-0.5)) for role in (Role.INPUT, Role.PAIRED_INPUT))
+DENSE = {
+    "embedding": (DecayClass.EMBEDDING, Role.TABLE, Normal(0.5)),
+    "layers.attention_norm.scale": NORM,
+    "layers.attention.query": INPUT,
+    "layers.attention.key": INPUT,
+    "layers.attention.value": PAIRED,
+    "layers.attention.out": (DecayClass.MATRIX, Role.MIXER_OUTPUT, Normal(32**-0.5)),
+    "layers.mlp_norm.scale": NORM,
+    "layers.mlp.gate": INPUT,
+    "layers.mlp.up": PAIRED,
+    "layers.mlp.down": (DecayClass.MATRIX, Role.MLP_OUTPUT, Normal(48**-0.5)),
+    "norm.scale": NORM,
+    "head": (DecayClass.MATRIX, Role.HEAD, Normal(32**-0.5)),
+}
+ROUTED = {
+    "layers.mlp.router": (DecayClass.ROUTER, Role.INPUT, Normal(32**-0.5)),
+    "layers.mlp.gate": (DecayClass.EXPERT, Role.INPUT, Normal(32**-0.5)),
+    "layers.mlp.up": (DecayClass.EXPERT, Role.PAIRED_INPUT, Normal(32**-0.5)),
+    "layers.mlp.down": (DecayClass.EXPERT, Role.MLP_OUTPUT, Normal(48**-0.5)),
+    "layers.mlp.shared.gate": INPUT,
+    "layers.mlp.shared.up": PAIRED,
+    "layers.mlp.shared.down": (DecayClass.MATRIX, Role.MLP_OUTPUT, Normal(96**-0.5)),
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "want"),
+    [
+        ({}, DENSE),
+        ({"tie_embeddings": True}, {name: values for name, values in DENSE.items() if name != "head"}),
+        ({"experts": EXPERTS}, DENSE | ROUTED),
+    ],
+    ids=["dense", "tied", "experts"],
+)
+def test_each_tensor_states_its_class_role_and_initial_values(changes: dict[str, Any], want: dict[str, Any]) -> None:
+    tensors = resolve(Model(**SMALL | {"init_scale": 0.5} | changes)).tensors
+
+    assert {tensor.name: (tensor.decay, tensor.role, tensor.init) for tensor in tensors} == want
+
+
+def make_block(*, heads: int = 4, routed: bool = False) -> Block:
+    mlp = RoutedMlp(32, 48, EXPERTS) if routed else GatedMlp(32, 48)
+    return Block(RmsNorm(32, 1e-5), Attention(32, heads, 2, 8, 1e4), RmsNorm(32, 1e-5), mlp)
+
+
+def make_network(*groups: Group) -> Network:
+    return Network(Embedding(96, 32, 0.02), groups, RmsNorm(32, 1e-5), None)
+
+
+def test_blocks_of_a_pattern_and_groups_have_names_of_their_own() -> None:
+    local, other = make_block(), make_block(heads=6)
+    network = make_network(Group("first", (local,), 2), Group("layers", (local, other), 5))
+    shapes = {tensor.name: tensor.shape for tensor in network.tensors}
+
+    assert shapes["first.attention.query"] == (2, 32, 4, 8)
+    assert shapes["layers.0.attention.query"] == (5, 32, 4, 8)
+    assert shapes["layers.1.attention.query"] == (5, 32, 6, 8)
+    assert len(shapes) == 1 + 3 * 9 + 1
+    assert network.blocks == {local: 7, other: 5}
+
+
+def test_a_degree_must_divide_the_dims_of_all_groups() -> None:
+    network = make_network(Group("first", (make_block(),), 2), Group("layers", (make_block(heads=6),), 4))
+
+    assert {axis: network.common_dims[axis] for axis in ("layers", "heads", "kv_heads", "embed", "vocab")} == {
+        "layers": 2,
+        "heads": 2,
+        "kv_heads": 2,
+        "embed": 32,
+        "vocab": 96,
+    }
+    assert "experts" not in network.common_dims
+
+
+def test_only_the_routed_experts_of_routed_layers_are_inactive() -> None:
+    network = make_network(Group("first", (make_block(),), 1), Group("layers", (make_block(routed=True),), 2))
+
+    assert network.num_parameters - network.num_active_parameters == 2 * 3 * 3 * 32 * 48  # layers, experts, matrices
+    assert network.num_routed_layers == 2
+
+
+def test_equal_networks_are_one_cache_entry() -> None:
+    first, second = (make_network(Group("layers", (make_block(),), 2)) for _ in range(2))
+
+    assert len({first, second, make_network(Group("layers", (make_block(),), 3))}) == 2
