@@ -70,7 +70,9 @@ def test_drills_stand_below_each_other() -> None:
             **common,
         ),
         DrillStatus(id="b", kind=DrillKind.HANG, state="refused", message="why not", **common),
-        DrillStatus(id="c", kind=DrillKind.PARTITION, state="withstood", message="the same world trains", **common),
+        DrillStatus(
+            id="c", kind=DrillKind.PARTITION, state="withstood", message="the same world still trains", **common
+        ),
     ]
 
     lines = describe_drills(drills)
@@ -79,7 +81,7 @@ def test_drills_stand_below_each_other() -> None:
     assert [" ".join(line.split()[2:]) for line in lines[1:]] == [
         "hang slice 1 host 0 HungHost back in 2.5 s from memory, 1,200 steps lost detecting 32 s · restoring 0.4 s",
         "hang slice 1 refused: why not",
-        "partition slice 1 the world goes on: the same world trains",
+        "partition slice 1 the world continued: the same world still trains",
     ]
     assert describe_drills([]) == []
     assert lines == describe_job(NAME, TrainingJobStatus(drills=tuple(drills)), NOW)[1:]

@@ -108,7 +108,7 @@ HAPPENINGS = {
     "a loss without a next world": (make_status(attempts=[LOST]), "PodFailed", "slice 1 was lost", "slice 1 was lost"),
     "a world that was formed": (make_status(), "Formed", "generation 1 trains on slice 0", ""),
     "the verdict": (make_status(completionTime=START), "Crash", "the data is bad", ""),
-    "anything else": (make_status(), "Refused", "no quota", "no quota"),
+    "anything else": (make_status(), "CreationRejected", "no quota", "no quota"),
 }
 
 

@@ -198,12 +198,12 @@ DRILLS: dict[str, tuple[list[dict[str, Any]], int, list[str]]] = {
     "the job comes back": (
         [{"state": "injected"}, {"state": "injected"}, {"state": "recovered", **TRAINS_AGAIN}],
         0,
-        ["made", "the job trains again", "drills", "back in 2.5 s, 3 steps lost"],
+        ["injected", "the job recovered", "drills", "back in 2.5 s, 3 steps lost"],
     ),
-    "the world goes on": (
+    "the world continued": (
         [{"state": "withstood", "message": "why"}],
         0,
-        ["the world goes on: why", "drills", "why"],
+        ["the world continued: why", "drills", "why"],
     ),
     "it is refused": ([{"state": "refused", "message": "why not"}], 1, ["refused: why not"]),
 }

@@ -101,7 +101,7 @@ def test_a_running_job_is_told_whole() -> None:
         "checkpoint 48,000 durable, 3 m 0 s ago · backup 47,000, 1 h 0 m ago · snapshot 48,200",
         "saves have failed for 2 m 30 s, the last one of step 48,200: host 0 of slice 1: Stale file handle",
         "copies to the backup have failed for 3 m 0 s, the last one of step 48,000: host 1 of slice 1: Broken pipe",
-        "host 0 of slice 1 (node gke-9ab) is slow: all others wait for it in 41.0 % of each step",
+        "host 0 of slice 1 (node gke-9ab) is a straggler: all other hosts wait for it during 41.0 % of each step",
         "attempts",
         "  #1  4 slices  step       0  -> 31,977  node gke-11c9 is not ready  back in 4.1 s from memory, 3 steps lost",
         "  #2  3 slices  step  31,974  -> now",

@@ -68,7 +68,7 @@ def test_time_after_a_lost_slice_is_no_training_from_when_it_fell_silent() -> No
     assert (status.attempts[1].lost_steps, status.attempts[1].recovery_seconds) == (2, 11.0)
     assert status.lineage == (Span(generation=1, first=1, last=8), Span(generation=2, first=9))
     assert status.attempts[0].cause
-    assert status.attempts[0].cause.message == "host 0 of slice 1 fell silent and its peers stopped"
+    assert status.attempts[0].cause.message == "host 0 of slice 1: heartbeat lost and its peers stopped making progress"
 
 
 def fail_twice() -> Scene:

@@ -75,6 +75,6 @@ async def test_each_drill_is_made_for_real_and_measured(tmp_path: Path) -> None:
     assert "its process is stopped" in found[0].message
     assert len(damaged) == 1
     assert poisoned.state == withstood.state == "withstood"
-    assert poisoned.message.endswith("no update was made for 1 step so far")
+    assert poisoned.message.endswith("1 update skipped so far")
     assert stage.status.restarts.counted == 0
     assert stage.witness.problems == []

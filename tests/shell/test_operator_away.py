@@ -71,7 +71,7 @@ async def test_an_operator_that_reads_old_lists_harms_nothing_that_is_current() 
         await sim.tick()
         if "delete Job" in sim.cluster.writes:
             break
-    sim.cluster.stale_reads = STALE  # the slice is made anew, and seems to be lost still
+    sim.cluster.stale_reads = STALE  # the slice is recreated, and seems to be lost still
     await sim.tick()
     jobs = uids(sim, "Job")
     assert len(jobs) == 2

@@ -32,7 +32,7 @@ async def test_a_lost_slice_shrinks_the_world_and_comes_back_into_it() -> None:
     assert sim.condition("Degraded") == ("True", "FewerSlices")
     assert sim.status.attempts[0].cause
     assert sim.status.attempts[0].cause.slice == 1
-    await sim.run(60)  # the nodes are marked, the pods are forced away, the slice is made anew
+    await sim.run(60)  # the nodes are marked, the pods are forced away, the slice is recreated
     for host in (0, 1):
         sim.restore_node(f"node-1-{host}")
     await sim.run(30)
@@ -76,7 +76,7 @@ async def test_a_drained_pod_costs_no_step() -> None:
     attempts = sim.status.attempts
     assert [attempt.lost_steps for attempt in attempts[1:]] == [0] * (len(attempts) - 1)
     assert attempts[0].cause
-    assert attempts[0].cause.message == "slice 1 is away: the pod of host 0 of slice 1 was deleted"
+    assert attempts[0].cause.message == "slice 1 is removed: the pod of host 0 of slice 1 was deleted"
     assert sim.status.restarts.total == 0
 
 
@@ -177,7 +177,7 @@ async def test_the_same_crash_at_the_same_step_ends_the_job() -> None:
         await sim.run(4)
     await sim.run(60, until="Failed")
 
-    assert sim.condition("Failed") == ("True", "SameFailureTwice")
+    assert sim.condition("Failed") == ("True", "RepeatedFailure")
     assert all(pod["status"]["phase"] == "Succeeded" for pod in sim.cluster.all("Pod"))
 
 

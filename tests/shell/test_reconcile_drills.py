@@ -132,7 +132,7 @@ async def test_a_drill_whose_pods_must_not_be_deleted_is_refused_in_the_words_of
     sim.cluster.before = refuse
     one = await follow(sim, 10.0)
 
-    words = 'the API server refused to delete its pod: admission webhook "keep" denied the request: pods stay'
+    words = 'the API server rejected the deletion of its pod: admission webhook "keep" denied the request: pods stay'
     assert (one.state, one.injected) == ("refused", None)
     assert one.message.startswith(words)
     assert len(one.message) == 1024

@@ -164,10 +164,10 @@ async def test_what_the_api_server_refuses_is_said_in_its_words() -> None:
     sim = Simulation()
     answer_creations(sim, ForbiddenError("exceeded quota: research"))
     assert await look(sim) == FORMING_REQUEUE_SECONDS
-    assert events(sim) == [(True, "Refused")]
+    assert events(sim) == [(True, "CreationRejected")]
     assert await look(sim) == CREATE_BACKOFF_SECONDS
     queued = next(one for one in sim.status.conditions if one.type == "Queued")
-    assert (queued.status, queued.reason, queued.message) == ("True", "Refused", "exceeded quota: research")
+    assert (queued.status, queued.reason, queued.message) == ("True", "CreationRejected", "exceeded quota: research")
 
     sim.cluster.before = lambda write: None
     await sim.run(120, until="Succeeded")
@@ -184,7 +184,7 @@ async def test_what_was_refused_is_asked_for_again_after_a_while_however_often_t
         await look(sim)
 
     assert [at - begun for at in asked] == [0.0, CREATE_BACKOFF_SECONDS + 0.5, CREATE_BACKOFF_SECONDS + 0.5 - 3600.0]
-    assert events(sim) == [(True, "Refused")] * 3
+    assert events(sim) == [(True, "CreationRejected")] * 3
 
 
 DOWN = 'Internal error occurred: failed calling webhook "mjobset.kb.io": connection refused'
@@ -225,7 +225,7 @@ async def test_a_pod_that_must_not_be_is_never_created(monkeypatch: pytest.Monke
     await look(sim)
 
     assert not sim.cluster.all("JobSet")
-    assert sim.condition("Queued") == ("True", "Refused")
+    assert sim.condition("Queued") == ("True", "CreationRejected")
 
 
 async def test_a_jobset_that_appeared_meanwhile_is_taken_as_it_is() -> None:

@@ -108,8 +108,8 @@ async def test_a_slice_whose_killed_trainer_does_not_end_is_made_anew() -> None:
     assert [node.node for node in sim.status.nodes] == ["node-0-0", "node-1-0"]
     after = {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")}
     assert len(before & after) == 2
-    assert [message for _, reason, message in sim.cluster.events if reason == "SliceRemade"] == [
-        "slice 1 is made anew: a trainer of host 0 that was killed does not end, so that no other can start there"
+    assert [message for _, reason, message in sim.cluster.events if reason == "SliceRecreated"] == [
+        "recreating slice 1: the killed trainer of host 0 does not exit, so no new trainer can start"
     ]
 
 
@@ -135,6 +135,6 @@ async def test_a_host_that_hangs_again_gets_new_pods() -> None:
 
     assert [(one.slices, one.cause.reason) for one in sim.status.attempts if one.cause][:2] == [(2, "HungHost")] * 2
     assert len(before & {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")}) == 2
-    assert [message for _, reason, message in sim.cluster.events if reason == "SliceRemade"] == [
-        "slice 1 is made anew: host 1 of it hangs again, though its trainer was started anew"
+    assert [message for _, reason, message in sim.cluster.events if reason == "SliceRecreated"] == [
+        "recreating slice 1: host 1 hangs again after a restart of its trainer"
     ]

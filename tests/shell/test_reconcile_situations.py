@@ -54,7 +54,7 @@ async def test_slices_of_the_minimum_are_given_back_by_a_suspension() -> None:
     sim.edit(slices={**slices, "min": 1, "max": 1})
     await sim.run(30)
     assert sim.status.display.slices == "1/1"
-    assert "1 slice more than the job may use cannot be given back" in message(sim, "Valid")
+    assert "1 slice above the maximum cannot be released" in message(sim, "Valid")
     assert len(sim.cluster.all("Pod")) == 4
 
     sim.edit(suspend=True)
@@ -76,7 +76,7 @@ async def test_a_job_waits_for_its_slice_and_no_longer_than_it_says(is_repaired:
     await sim.run(15)
     assert sim.status.phase == "Recovering"
     assert sim.condition("Running") == ("False", "WaitingForRepair")
-    assert message(sim, "Running").startswith("1 of 2 slices ready; waiting for all of them until ")
+    assert message(sim, "Running").startswith("1 of 2 slices ready; waiting for the others until ")
 
     if is_repaired:
         for node in SLICE:
@@ -127,11 +127,13 @@ async def test_failures_in_a_row_pause_the_job_and_then_end_it() -> None:
         await sim.run(2)
         if number == 1:
             assert sim.condition("Running") == ("False", "BackingOff")
-            assert message(sim, "Running").startswith("2 failures in a row without a newly saved step; pausing until ")
+            assert message(sim, "Running").startswith(
+                "2 consecutive failures without a newly saved step; backing off until "
+            )
     await sim.run(60, until="Failed")
 
     assert sim.condition("Failed") == ("True", "NoStepSaved")
-    assert "`spec.elastic.maxRestartsWithoutCommit` is 2" in message(sim, "Failed")
+    assert "`spec.elastic.maxRestartsWithoutCommit` (2)" in message(sim, "Failed")
     assert "ValueError: number 2" in message(sim, "Failed")
 
 
@@ -144,7 +146,7 @@ async def test_training_that_goes_back_too_often_ends() -> None:
     await sim.run(60, until="Failed")
 
     assert sim.condition("Failed") == ("True", "MaxRollbacksExceeded")
-    assert "`spec.protection.maxRollbacks` is 1" in message(sim, "Failed")
+    assert "`spec.protection.maxRollbacks` (1)" in message(sim, "Failed")
     assert [(one.step, one.parent) for one in sim.status.rollbacks] == [(6, 4)]
     assert reasons(sim).count("RolledBack") == 1
 
@@ -165,7 +167,7 @@ async def test_a_slow_host_is_named_while_it_is_slow_and_the_world_goes_on() -> 
     assert reasons(sim).count("SlowHost") == 1
     (drill,) = sim.status.drills
     assert drill.state == "withstood"
-    assert drill.message.startswith("the host was named as slow after ")
+    assert drill.message.startswith("the host was reported as a straggler after ")
     assert len(sim.status.attempts) == 1
 
 

@@ -94,9 +94,9 @@ class ChildCreator:
                     else render_slice_jobset(job, plan, settings, chore.number, chore.avoids)
                 )
                 if departures := check_jobset(jobset):
-                    return ObjectProblem(Reason.REFUSED, "; ".join(departures))
+                    return ObjectProblem(Reason.CREATION_REJECTED, "; ".join(departures))
                 with suppress(ConflictError):  # it is there; the next look sees it
                     await self._cluster.create(jobset)
         except ForbiddenError as error:
-            return ObjectProblem(Reason.REFUSED, str(error))
+            return ObjectProblem(Reason.CREATION_REJECTED, str(error))
         return None

@@ -21,14 +21,17 @@ FIRST_WORLD: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
         (Wait, Reason.WAITING_FOR_SLICES),
     ),
     "all slices are ready": (lambda: Scene().place(0, 1).hear_slice(0, 1), (Claim, (0, 1), None, None)),
-    "the minimum is ready, a moment ago": (lambda: Scene().place(0).hear_slice(0), (Wait, Reason.SETTLING)),
+    "the minimum is ready, a moment ago": (
+        lambda: Scene().place(0).hear_slice(0),
+        (Wait, Reason.WAITING_FOR_MORE_SLICES),
+    ),
     "the minimum is ready for a while": (
         lambda: Scene().place(0).hear_slice(0, still=4.0),
         (Claim, (0,), None, None),
     ),
     "the rest is about to report": (
         lambda: Scene().place(0, 1).hear_slice(0, still=4.0),
-        (Wait, Reason.SETTLING),
+        (Wait, Reason.WAITING_FOR_MORE_SLICES),
     ),
     "the rest was about to report for too long": (
         lambda: Scene().place(0, 1).hear_slice(0, still=31.0),
@@ -36,7 +39,7 @@ FIRST_WORLD: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     ),
     "a report from a node that is not ready": (
         lambda: lose_node(Scene().place(0, 1).hear_slice(0, 1), 0, 0),
-        (Wait, Reason.SETTLING),
+        (Wait, Reason.WAITING_FOR_MORE_SLICES),
     ),
     "an old report": (lambda: Scene().place(0).hear_slice(0, age=6.0), (Wait, Reason.WAITING_FOR_SLICES)),
     "below the fewest": (
@@ -167,13 +170,13 @@ RUNNING: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     ),
     "hosts lost a peer, and then a slice is silent": (
         lambda: fail(trained().silence(1).hear(0, 1, still=6.0), 0, 0, reason=FailureReason.PEER, still=5.5),
-        (Claim, (0,), Reason.HOST_SILENT, False),
+        (Claim, (0,), Reason.HEARTBEAT_LOST, False),
     ),
     "a host lost a peer, another saves, and a slice is silent": (
         lambda: fail(
             trained().silence(1).hear(0, 1, phase=Phase.SAVING, still=5.5), 0, 0, reason=FailureReason.PEER, still=5.5
         ),
-        (Claim, (0,), Reason.HOST_SILENT, False),
+        (Claim, (0,), Reason.HEARTBEAT_LOST, False),
     ),
     "hosts lost a peer while the operator was away, and a slice may yet be heard of": (
         lambda: fail(
@@ -185,7 +188,7 @@ RUNNING: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
         lambda: fail(
             trained(listening=16.0).silence(1, 18.0).hear(0, 1, still=16.0), 0, 0, reason=FailureReason.PEER, still=16.0
         ),
-        (Claim, (0,), Reason.HOST_SILENT, False),
+        (Claim, (0,), Reason.HEARTBEAT_LOST, False),
     ),
     "hosts lost a peer and it never shows which": (
         lambda: fail(trained(), 0, 0, reason=FailureReason.PEER, still=6.0),
@@ -197,7 +200,7 @@ RUNNING: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     ),
     "the same, and it may still tell where that stands": (
         lambda: fail(trained(), 0, 0, reason=FailureReason.PEER, missed=[3]),
-        (CollectDiagnostics, Reason.EXAMINING),
+        (CollectDiagnostics, Reason.COLLECTING_DIAGNOSTICS),
     ),
     "the one that JAX names crashed": (
         lambda: fail(fail(trained(), 1, 1), 0, 0, reason=FailureReason.PEER, missed=[3]),
@@ -209,7 +212,7 @@ RUNNING: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     ),
     "the one that JAX names is silent": (
         lambda: fail(trained().silence(1), 0, 0, reason=FailureReason.PEER, missed=[2]),
-        (Claim, (0,), Reason.HOST_SILENT, False),
+        (Claim, (0,), Reason.HEARTBEAT_LOST, False),
     ),
     "JAX names several": (
         lambda: fail(trained(), 0, 0, reason=FailureReason.PEER, missed=[2, 3]),
@@ -229,14 +232,14 @@ RUNNING: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     ),
     "the operator is new and has not heard of slice 1": (
         lambda: forget_slice(trained(listening=5.0), 1),
-        (Wait, Reason.LISTENING),
+        (Wait, Reason.WAITING_FOR_HEARTBEATS),
     ),
     "the operator listens for long and never heard of slice 1": (
         lambda: forget_slice(trained(listening=20.0), 1).hear_slice(0, still=20.0),
-        (Claim, (0,), Reason.HOST_SILENT, False),
+        (Claim, (0,), Reason.HEARTBEAT_LOST, False),
     ),
     "a pod is being deleted": (lambda: trained().delete_pod(1, 0), (DrainWorld, Reason.DRAINING)),
-    "some have left": (lambda: trained().hear(0, 0, phase=Phase.LEFT), (DrainWorld, Reason.LEAVING)),
+    "some have left": (lambda: trained().hear(0, 0, phase=Phase.LEFT), (DrainWorld, Reason.DRAINING_LAST_HOSTS)),
     "all have left": (
         lambda: trained().hear_slice(0, 1, phase=Phase.LEFT),
         (Claim, (0, 1), Reason.RESIZED, False),

@@ -60,7 +60,7 @@ def test_a_job_that_is_suspended_on_the_way_back_is_not_measured() -> None:
 
     one = look(scene)
 
-    assert (one.state, one.message) == ("over", "the job was suspended before it was back")
+    assert (one.state, one.message) == ("over", "the job was suspended before it recovered")
 
 
 def test_an_end_that_was_asked_for_never_fails_the_job() -> None:
@@ -103,7 +103,7 @@ def test_a_host_that_was_slowed_down_is_named_or_not() -> None:
 
     one = look(scene, 30)
 
-    assert (one.state, one.message) == ("withstood", "the host was named as slow after 42 s")
+    assert (one.state, one.message) == ("withstood", "the host was reported as a straggler after 42 s")
 
 
 def test_a_poisoned_step_is_past_when_its_measures_are_told() -> None:
@@ -120,7 +120,7 @@ def test_a_poisoned_step_is_past_when_its_measures_are_told() -> None:
 
     assert (one.state, one.message) == (
         "withstood",
-        "the same world trains 5.0 s later; no update was made for 1 step so far",
+        "the same world still trains after 5.0 s; 1 update skipped so far",
     )
 
 
@@ -140,4 +140,4 @@ def test_a_drill_is_over_where_its_world_was_forgotten() -> None:
     scene.step()
     scene.status = scene.status.model_copy(update={"world": None, "attempts": ()})
 
-    assert look(scene).message == "the job made no step after it"
+    assert look(scene).message == "the job made no step after the drill"

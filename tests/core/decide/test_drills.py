@@ -40,11 +40,11 @@ BEGINNINGS: dict[str, tuple[Callable[[], Scene], tuple[str, int | None, int | No
     ),
     "no such slice": (
         lambda: ask(drillable(), "hang", slice=7),
-        ("refused", None, None, "slice 7 is not in the world: it has 0, 1"),
+        ("refused", None, None, "slice 7 is not in the world. Slices of the world: 0, 1"),
     ),
     "no such host": (
         lambda: ask(drillable(), "hang", host=2),
-        ("refused", None, None, "a slice has 2 hosts, from 0 on"),
+        ("refused", None, None, "slice 1 has no host 2. Hosts of a slice: 0 to 1"),
     ),
 }
 
@@ -55,14 +55,14 @@ HARMS: dict[str, tuple[dict[str, Any], int, str, str]] = {
         {"nonFinite": "stop"},
         0,
         "refused",
-        "it would fail the job: `spec.protection.nonFinite` is `stop`",
+        "the drill would fail the job: `spec.protection.nonFinite` is `stop`",
     ),
     "training goes back": ({"nonFinite": "rollback", "maxRollbacks": 2}, 1, "ordered", ""),
     "it went back too often": (
         {"nonFinite": "rollback", "maxRollbacks": 2},
         2,
         "refused",
-        "it would fail the job, which has gone back 2 times",
+        "the drill would fail the job: it has used all 2 of `spec.protection.maxRollbacks`",
     ),
 }
 
@@ -126,7 +126,7 @@ def test_a_request_of_another_time_is_not_meant_any_more(asked: str) -> None:
 
     assert (one.state, one.message) == (
         "refused",
-        f"the job did not train well within 2 minutes of {asked}, when it was asked for",
+        f"the job did not train normally within 2 minutes of the request at {asked}",
     )
     assert one.asked == format_time(scene.now)  # a text that is no time would have the whole status refused
 
@@ -135,7 +135,7 @@ def test_only_one_drill_goes_on_at_a_time() -> None:
     scene = ask(drillable(), "hang")
     scene.step()
 
-    assert look(ask(scene, "slow", "two")).message == "another drill is not over yet"
+    assert look(ask(scene, "slow", "two")).message == "another drill is in progress"
 
 
 def test_a_host_is_told_until_it_has_obeyed_and_never_in_another_world() -> None:
@@ -161,7 +161,7 @@ def test_an_order_ends_with_its_world() -> None:
 
     one = look(scene)
 
-    assert (one.state, one.message) == ("over", "its world ended before the host obeyed")
+    assert (one.state, one.message) == ("over", "its world ended before the host injected the drill")
 
 
 def test_a_host_that_cannot_make_it_says_why() -> None:
@@ -183,7 +183,10 @@ def test_what_was_written_and_not_made_is_told_and_never_made() -> None:
 
     one = look(scene, 1)
 
-    assert (one.state, one.message) == ("over", "the operator ended before it had made it, and it is not made later")
+    assert (one.state, one.message) == (
+        "over",
+        "the operator stopped before it injected the drill, and does not inject it later",
+    )
     assert list_pods_to_delete(scene.see(), scene.status) == ()
 
 
@@ -191,7 +194,7 @@ def test_a_host_that_does_not_obey_is_not_waited_for() -> None:
     scene = ask(drillable(), "hang")
     scene.step()
 
-    assert look(scene, 241).message == "the host did not obey"
+    assert look(scene, 241).message == "the host did not inject the drill"
 
 
 STRIKES: dict[str, tuple[str, list[tuple[str, bool]], float]] = {
@@ -228,7 +231,7 @@ def test_a_drill_whose_pod_is_not_deleted_is_refused_and_no_other() -> None:
 
     assert first == scene.status.drills[0]
     assert (second.state, second.injected) == ("refused", None)
-    assert second.message == "the API server refused to delete its pod: pods stay"
+    assert second.message == "the API server rejected the deletion of its pod: pods stay"
     assert refuse_strike(scene.see(), scene.status, "pods stay") == scene.status
 
 
@@ -243,7 +246,7 @@ def test_the_last_drills_are_kept() -> None:
 def test_people_hear_of_each_turn_of_a_drill() -> None:
     scene = ask(drillable(), "hang")
     assert [(one.reason, one.message) for one in scene.happenings()] == [
-        ("Drill", "drill hang of host 1 of slice 1: the host is asked for it")
+        ("Drill", "drill hang of host 1 of slice 1: requested from the host")
     ]
     scene.step()
     assert scene.happenings() == ()

@@ -43,8 +43,8 @@ def test_growth(scene: Callable[[], Scene], want: tuple[object, ...]) -> None:
 
 
 def test_growth_says_which_slice_is_back() -> None:
-    assert shrunk().decide() == DrainWorld(Reason.GROWING, "slice 1 is back")
-    assert claim(shrunk().hear_slice(0, phase=Phase.LEFT)).why == "slice 1 is back"
+    assert shrunk().decide() == DrainWorld(Reason.GROWING, "slice 1 is ready to join")
+    assert claim(shrunk().hear_slice(0, phase=Phase.LEFT)).why == "slice 1 is added"
 
 
 def test_a_world_knows_what_was_saved_before_it() -> None:
@@ -64,7 +64,7 @@ def test_a_world_knows_what_was_saved_before_it() -> None:
 def test_several_slices_come_back_at_once() -> None:
     scene = Scene(plan=make_plan(1, 4)).form(0).place(1, 2, 3).hear_slice(1, 2, 3)
 
-    assert scene.decide() == DrainWorld(Reason.GROWING, "slices 1, 2, 3 are back")
+    assert scene.decide() == DrainWorld(Reason.GROWING, "slices 1, 2, 3 are ready to join")
 
 
 def test_a_world_keeps_its_slices_where_sizes_have_gaps() -> None:
@@ -158,7 +158,10 @@ SUSPENSION: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
         lambda: suspended(trained()).silence(0, age=301.0).silence(1, age=301.0),
         (EndWorld, Reason.SUSPENDED),
     ),
-    "some have left": (lambda: suspended(trained().hear(0, 0, phase=Phase.LEFT)), (DrainWorld, Reason.LEAVING)),
+    "some have left": (
+        lambda: suspended(trained().hear(0, 0, phase=Phase.LEFT)),
+        (DrainWorld, Reason.DRAINING_LAST_HOSTS),
+    ),
     "all have left": (
         lambda: suspended(trained().hear_slice(0, 1, phase=Phase.LEFT)),
         (EndWorld, Reason.SUSPENDED),

@@ -30,7 +30,7 @@ def test_too_many_failures_are_the_end() -> None:
     assert isinstance(last, Fail)
     assert last.reason == Reason.MAX_RESTARTS_EXCEEDED
     assert last.message == (
-        "3 failures of the program, and `spec.elastic.maxRestarts` is 2; the last on host 1 of slice 1 "
+        "the number of program failures (3) exceeds `spec.elastic.maxRestarts` (2). Last failure, on host 1 of slice 1 "
         "(node node-1-1, exit code 1): ValueError: bad"
     )
     assert scene.status.phase == "Failed"
@@ -85,10 +85,10 @@ def test_an_ended_job_expires_after_its_time(ttl: int | None) -> None:
     scene = Scene(plan=make_plan(**sections)).form(0, 1).hear_slice(0, 1, phase=Phase.DONE)
     assert kind(scene.step()) == (Succeed,)
 
-    assert kind(scene.step(-3600.0)) == (Wait, Reason.OVER)
+    assert kind(scene.step(-3600.0)) == (Wait, Reason.FINISHED)
     scene.now += timedelta(hours=1, seconds=ttl or 0)
-    assert kind(scene.step()) == (Wait, Reason.OVER)
-    assert kind(scene.step(0.5)) == ((Wait, Reason.OVER) if ttl is None else (DeleteExpired,))
+    assert kind(scene.step()) == (Wait, Reason.FINISHED)
+    assert kind(scene.step(0.5)) == ((Wait, Reason.FINISHED) if ttl is None else (DeleteExpired,))
 
 
 def test_a_clock_that_was_set_back_or_on_ends_nothing() -> None:

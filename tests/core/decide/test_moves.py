@@ -25,7 +25,7 @@ def remembering(fewest: int, most: int, **changes: object) -> Plan:
 def moved(**changes: object) -> Scene:
     """Return a job whose one slice left at step 25 for a larger world, with step 20 saved and the rest in memory."""
     scene = shrunk(plan=remembering(1, 2))
-    assert scene.step() == DrainWorld(Reason.GROWING, "slice 1 is back", drains_to_memory=True)
+    assert scene.step() == DrainWorld(Reason.GROWING, "slice 1 is ready to join", drains_to_memory=True)
     return scene.train(step=25, restored=10, committed=20, phase=Phase.LEFT, **changes)
 
 
@@ -44,7 +44,7 @@ def moved_with_a_bad_node() -> Scene:
     bad = NodeFaults(node="node-3-0", faults=2, until=format_time(NOW + timedelta(hours=1)), why="Killed: it ended")
     scene.status = scene.status.model_copy(update={"nodes": (bad,)})
     scene.place(0, 1).hear_slice(0, 1)
-    assert scene.step() == DrainWorld(Reason.GROWING, "slices 0, 1 are back", drains_to_memory=True)
+    assert scene.step() == DrainWorld(Reason.GROWING, "slices 0, 1 are ready to join", drains_to_memory=True)
     return scene.train(step=25, phase=Phase.LEFT)
 
 
@@ -90,10 +90,10 @@ def test_where_a_world_goes_that_has_left_unsaved(scene: Callable[[], Scene], wa
 def test_a_world_that_comes_back_to_save_says_so_and_saves_before_it_is_suspended() -> None:
     scene = suspend(moved())
 
-    assert claim(scene).why == "what it holds in memory alone is to be saved first"
+    assert claim(scene).why == "steps that are only in host memory must be saved first"
     scene.step()
     scene.train(step=26, restored=25, tier="ram", committed=None)
-    assert scene.step() == DrainWorld(Reason.SUSPENDING, "saving, then giving all pods back")
+    assert scene.step() == DrainWorld(Reason.SUSPENDING, "saving the training state before all pods are released")
 
     scene.train(step=27, restored=25, tier="ram", committed=27, phase=Phase.LEFT)
     assert kind(scene.step()) == (EndWorld, Reason.SUSPENDED)

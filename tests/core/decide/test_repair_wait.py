@@ -39,12 +39,12 @@ def test_a_loss_is_waited_out_and_said_until_when() -> None:
     scene = waiting()
 
     assert scene.decide() == Wait(
-        Reason.WAITING_FOR_REPAIR, "1 of 2 slices ready; waiting for all of them until 2026-11-21 12:10:00 UTC"
+        Reason.WAITING_FOR_REPAIR, "1 of 2 slices ready; waiting for the others until 2026-11-21 12:10:00 UTC"
     )
     scene.step(1.0)
     running = next(one for one in scene.status.conditions if one.type == "Running")
     assert (running.status, running.reason) == ("False", Reason.WAITING_FOR_REPAIR)
-    assert "waiting for all of them until 2026-11-21 12:10:00 UTC; slice 1: host 1 has no pod yet" in running.message
+    assert "waiting for the others until 2026-11-21 12:10:00 UTC; slice 1: host 1 has no pod yet" in running.message
     assert scene.status.phase == "Recovering"
 
 
@@ -89,7 +89,7 @@ def test_a_job_waits_as_long_as_its_own_repairs_and_restarts_say() -> None:
 
     assert scene.decide() == Wait(
         Reason.WAITING_FOR_REPAIR,
-        "1 of 2 slices ready; waiting for all of them until 2026-11-21 12:01:00 UTC: 1 repair took 40 s on average, "
+        "1 of 2 slices ready; waiting for the others until 2026-11-21 12:01:00 UTC: 1 repair took 40 s on average, "
         "a restart took 15 s",
     )
     assert kind(scene.step(59.0)) == HELD

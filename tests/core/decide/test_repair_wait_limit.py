@@ -94,14 +94,14 @@ LIVES: dict[str, tuple[list[Attempt], RepairHistory]] = {
     ),
     "shrunk and grown": (
         [
-            attempt(1, 3, 0, 100, Reason.HOST_SILENT),
+            attempt(1, 3, 0, 100, Reason.HEARTBEAT_LOST),
             attempt(2, 2, 101, 400, Reason.RESIZED, recovery=9.0),
             attempt(3, 3, 401, None, recovery=11.0),
         ],
         RepairHistory((301.0,), 9.0, is_measured=True),
     ),
     "still away": (
-        [attempt(1, 3, 0, 100, Reason.HOST_SILENT), attempt(2, 2, 101, None)],
+        [attempt(1, 3, 0, 100, Reason.HEARTBEAT_LOST), attempt(2, 2, 101, None)],
         RepairHistory((), DEFAULT_RESTART_SECONDS, is_measured=False),
     ),
     "suspended meanwhile": (
@@ -134,7 +134,7 @@ def test_what_attempts_tell(attempts: list[Attempt], want: RepairHistory) -> Non
 @pytest.mark.parametrize(
     ("known", "want"),
     [
-        (RepairHistory((), 60.0, is_measured=False), "no repair is known yet, a restart counts 1 m 0 s"),
+        (RepairHistory((), 60.0, is_measured=False), "no repair is known yet, a restart is assumed to take 1 m 0 s"),
         (RepairHistory((50.0, 70.0), 12.0, is_measured=True), "2 repairs took 1 m 0 s on average, a restart took 12 s"),
     ],
 )

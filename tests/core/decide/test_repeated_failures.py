@@ -49,7 +49,7 @@ def test_at_the_same_step_of_two_hosts_it_is_the_end() -> None:
     last = end(scene, THERE, step=12, log="  File rows.py\nValueError: bad")
 
     assert isinstance(last, Fail)
-    assert last.reason == Reason.SAME_FAILURE_TWICE
+    assert last.reason == Reason.REPEATED_FAILURE
     assert last.message == (
         "The same error stopped step 12 twice, the last time on host 1 of slice 0 (node node-0-1, exit code 1), "
         "first in attempt 1:\n  ValueError: bad\n  File rows.py\nValueError: bad"

@@ -72,7 +72,7 @@ def test_a_second_failure_without_a_saved_step_pauses_and_says_until_when() -> N
 
     assert MIN_BACK_OFF_SECONDS * (1 - JITTER) < left <= MIN_BACK_OFF_SECONDS
     until = (scene.now + timedelta(seconds=left)).strftime("%Y-%m-%d %H:%M:%S UTC")
-    words = f"2 failures in a row without a newly saved step; pausing until {until}"
+    words = f"2 consecutive failures without a newly saved step; backing off until {until}"
     assert held == Wait(Reason.BACKING_OFF, words)
     assert kind(scene.step(left - 0.01)) == (Wait, Reason.BACKING_OFF)
     running = next(one for one in scene.status.conditions if one.type == "Running")
@@ -118,8 +118,8 @@ def test_too_many_failures_without_a_saved_step_are_the_end() -> None:
     assert isinstance(last, Fail)
     assert last.reason == Reason.NO_STEP_SAVED
     assert last.message == (
-        "3 failures in a row without a newly saved step, and `spec.elastic.maxRestartsWithoutCommit` is "
-        "2; the last on host 1 of slice 1 (node node-1-1, exit code 1): ValueError: number 3"
+        "3 consecutive failures without a newly saved step exceed `spec.elastic.maxRestartsWithoutCommit` "
+        "(2). Last failure, on host 1 of slice 1 (node node-1-1, exit code 1): ValueError: number 3"
     )
     assert scene.status.restarts.model_dump(include={"counted", "since_commit"}) == {"counted": 2, "since_commit": 2}
 
@@ -191,7 +191,7 @@ def test_losses_in_a_row_pause_from_the_fourth_on_and_fail_nothing() -> None:
         assert isinstance(decision, Claim if number <= 3 else Wait)
         if number == 4:
             assert isinstance(decision, Wait)
-            assert decision.message.startswith("4 losses in a row without a newly saved step; pausing until ")
+            assert decision.message.startswith("4 consecutive losses without a newly saved step; backing off until ")
         scene.step(0.0 if number <= 3 else MAX_RESTART_BACK_OFF_SECONDS)
         scene.train(step=11, restored=10).step()
 

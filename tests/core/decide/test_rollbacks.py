@@ -124,7 +124,10 @@ def test_too_many_rollbacks_fail_the_job_in_words() -> None:
     assert isinstance(last, Fail)
     assert (last.reason, last.message) == (
         Reason.MAX_ROLLBACKS_EXCEEDED,
-        "training has gone back 2 times, and `spec.protection.maxRollbacks` is 2; the last at step 11: bad step 11",
+        (
+            "another rollback would exceed `spec.protection.maxRollbacks` (2) after 2 rollbacks. "
+            "Failure at step 11: bad step 11"
+        ),
     )
     assert len(scene.status.rollbacks) == 2
     assert scene.status.restarts == Restarts()
@@ -161,10 +164,7 @@ def test_people_hear_of_a_rollback_once_and_the_steps_it_gave_up_are_lost() -> N
 
     assert [(one.message, one.is_warning) for one in told] == [
         (
-            (
-                "step 11 was bad: training went back to step 8, and on in lineage 1 without the samples of 3 steps; "
-                "bad step 11"
-            ),
+            ("rolled back from step 11 to step 8: bad step 11. Lineage 1 continues without the samples of 3 steps"),
             True,
         )
     ]

@@ -18,8 +18,8 @@ FULL = FailedSave(step=40, message="host 1 of slice 0: No space left on device")
 SAVES = FailedSave(step=44, message="host 0 of slice 0: Stale file handle")
 BACKUP = {"uri": "/shared/runs/demo", "backup": {"uri": "/shared/copies/demo"}}
 WORDS = (
-    "no step can be copied to /shared/copies/demo: host 1 of slice 0: No space left on device; the newest copy is of "
-    "step 20. Training and saves go on, and the next copy that is due tries again"
+    "no step can be copied to /shared/copies/demo: host 1 of slice 0: No space left on device. The newest backup is of "
+    "step 20. Training and saves continue, and the next backup that is due retries the copy"
 )
 
 
@@ -89,7 +89,7 @@ def test_copies_may_fail_for_as_long_as_they_like() -> None:
     scene.train(step=46, committed=46, failed_copy=FULL).step(1e5)
 
     assert kind(scene.decide()) == (Wait, Reason.TRAINING)
-    assert "there is no copy yet" in condition(scene, "Degraded")[2]
+    assert "There is no backup yet" in condition(scene, "Degraded")[2]
 
 
 def test_a_copy_that_succeeds_ends_it() -> None:
@@ -162,7 +162,10 @@ def test_what_a_world_went_on_from_is_told() -> None:
     assert told(scene) == [
         (
             "RestoredFromBackup",
-            "went on from step 20 in /shared/copies/demo: /shared/runs/demo has no step as new that is whole",
+            (
+                "resumed from step 20 of the backup /shared/copies/demo: /shared/runs/demo "
+                "has no intact step that is as new"
+            ),
             True,
         )
     ]

@@ -89,8 +89,8 @@ def test_the_second_time_the_world_goes_on_without_the_slice() -> None:
     told = [(one.is_warning, one.message) for one in scene.happenings() if one.reason == Reason.BAD_NODE]
 
     assert claim(scene).world.slices == (0,)
-    words = "node node-1-1 alone ended 2 worlds within a day, the last by Crash: other"
-    assert told == [(True, f"{words}; its slice is made anew on another")]
+    words = "node node-1-1 is bad: it alone ended 2 worlds within a day. Last fault: Crash: other"
+    assert told == [(True, f"{words}. The operator recreates its slice on another node")]
     scene.step()
     (held,) = scene.status.nodes
     assert (held.node, held.faults, held.why) == ("node-1-1", 2, "Crash: other")
@@ -172,8 +172,8 @@ def test_what_cannot_or_must_not_move_stays_and_people_are_asked(scene: Callable
 
     fail(at, slice_number, 1, message="again")
     (told,) = [one.message for one in at.happenings() if one.reason == Reason.BAD_NODE]
-    words = "the last by Crash: again; cordon it and delete its pod, which moves to another then"
-    assert told == f"node node-{slice_number}-1 alone ended 3 worlds within a day, {words}"
+    words = "Last fault: Crash: again. Cordon the node and delete its pod; the new pod gets another node"
+    assert told == f"node node-{slice_number}-1 is bad: it alone ended 3 worlds within a day. {words}"
 
 
 def test_the_job_keeps_what_its_minimum_needs() -> None:
@@ -194,12 +194,12 @@ def alone_on_a_bad_node() -> Scene:
 def test_a_world_on_a_bad_node_is_left_for_slices_that_are_well() -> None:
     scene = alone_on_a_bad_node().place(0).hear_slice(0)
 
-    assert scene.step() == DrainWorld(Reason.GROWING, "slice 0 is back")
+    assert scene.step() == DrainWorld(Reason.GROWING, "slice 0 is ready to join")
     assert scene.chores() == (), "it saves first"
     scene.hear_slice(1, phase=Phase.LEFT)
     assert scene.decide() == claim(scene)
     assert claim(scene).world.slices == (0,)
-    assert claim(scene).why == "slice 0 is back, slice 1 is away"
+    assert claim(scene).why == "slice 0 is added, slice 1 is removed"
 
 
 def test_a_world_that_needs_a_bad_node_keeps_its_jobset() -> None:

@@ -17,8 +17,8 @@ from trainingjob_operator.core.times import format_time
 
 FULL = FailedSave(step=40, message="host 1 of slice 0: No space left on device")
 WORDS = (
-    "no step can be saved: host 1 of slice 0: No space left on device. 25 steps since step 20 would be lost. Training "
-    "goes on and tries again until 2026-11-21 13:00:00 UTC; then the job fails"
+    "no step can be saved: host 1 of slice 0: No space left on device. A failure now would lose 25 steps since step "
+    "20. Training continues and retries the save until 2026-11-21 13:00:00 UTC; then the job fails"
 )
 
 
@@ -170,7 +170,7 @@ def test_a_job_that_gives_up_says_what_is_lost() -> None:
     scene.step()
 
     words = (
-        "no step could be saved for 1 h 0 m, longer than `spec.checkpoint.failAfter` bears: host 1 of slice 0: No "
+        "no checkpoint has succeeded for 1 h 0 m (limit: `spec.checkpoint.failAfter`): host 1 of slice 0: No "
         "space left on device. 25 steps since step 20 are lost"
     )
     assert condition(scene, "Failed") == ("True", "CheckpointFailing", words)
@@ -183,7 +183,7 @@ def test_a_suspension_without_a_save_says_why() -> None:
 
     assert scene.status.attempts[-1].cause
     assert scene.status.attempts[-1].cause.message == (
-        "suspended without a save: saves fail for 5 m 1 s. 25 steps since step 20 are lost"
+        "suspended without a save: saves have failed for 5 m 1 s. 25 steps since step 20 are lost"
     )
 
 

@@ -28,37 +28,41 @@ CASES: dict[str, tuple[EvidenceList, int | None, str]] = {
     "two stopped processes": ((STOPPED, STOPPED, clue()), None, ""),
     "a host that has not told": ((clue(), None, clue(9)), None, ""),
     "nobody has told": ((None, None), None, ""),
-    "a world of one host": ((clue(),), 0, "it is the only host of the world, and last entered step 12"),
+    "a world of one host": ((clue(),), 0, "it is the only host of the world, and its process last entered step 12"),
     "one has not entered what others wait in": (
         (clue(), clue(11), clue()),
         1,
-        "others have entered step 12, it has not",
+        "other hosts have entered step 12, but it has not",
     ),
     "the last one, where others came differently far": (
         (clue(13), clue(12), clue(11)),
         2,
-        "others have entered step 13, it has not",
+        "other hosts have entered step 13, but it has not",
     ),
-    "one has not entered and computes": ((clue(), clue(11, COMPUTES)), 1, "others have entered step 12, it has not"),
+    "one has not entered and computes": (
+        (clue(), clue(11, COMPUTES)),
+        1,
+        "other hosts have entered step 12, but it has not",
+    ),
     "two have not entered, and one of them does not compute": (
         (clue(11, COMPUTES), clue(), clue(11)),
         2,
-        "others have entered step 12, it has not, and it does not compute",
+        "other hosts have entered step 12, but it has not, and its process is idle",
     ),
     "two have not entered, and one of them computes a little": (
         (clue(11, 0.3), clue(), clue(11)),
         2,
-        "others have entered step 12, it has not, and it does not compute",
+        "other hosts have entered step 12, but it has not, and its process is idle",
     ),
     "two have not entered and neither computes": ((clue(11), clue(), clue(11)), None, ""),
     "two have not entered and both compute": ((clue(11, COMPUTES), clue(), clue(11, COMPUTES)), None, ""),
     "all have entered, one waits for storage": ((clue(), clue(), STORAGE), 2, "its process waits for storage"),
     "all have entered, two wait for storage": ((STORAGE, clue(), STORAGE), None, ""),
-    "all have entered, one alone computes": ((clue(), clue(cores=COMPUTES), clue()), 1, "it alone computes"),
+    "all have entered, one alone computes": ((clue(), clue(cores=COMPUTES), clue()), 1, "only its process is busy"),
     "all have entered, all others ask again and again": (
         (clue(cores=COMPUTES), clue(cores=COMPUTES), clue()),
         2,
-        "it alone does not compute",
+        "only its process is idle",
     ),
     "all have entered, one of two computes: either may wait": ((clue(), clue(cores=COMPUTES)), None, ""),
     "all have entered, two of four compute": (
@@ -72,7 +76,7 @@ CASES: dict[str, tuple[EvidenceList, int | None, str]] = {
 }
 
 
-FURTHER = "others have come further on the way to the first step"
+FURTHER = "all other hosts are in a later phase of the startup"
 STAGES: dict[str, tuple[EvidenceList, tuple[int, ...], int | None, str]] = {
     "one has come less far": ((clue(), clue(), clue()), (2, 1, 2), 1, FURTHER),
     "the same, and others differ": ((clue(), clue(), clue()), (2, 1, 3), 1, FURTHER),
@@ -81,7 +85,7 @@ STAGES: dict[str, tuple[EvidenceList, tuple[int, ...], int | None, str]] = {
     "the same, and a stopped process": ((STOPPED, clue(), clue()), (2, 1, 2), 0, "its process is stopped"),
     "two have come less far": ((clue(), clue(), clue()), (1, 2, 1), None, ""),
     "all have come as far": ((clue(0), clue(0)), (1, 1), None, ""),
-    "a world of one": ((clue(),), (1,), 0, "it is the only host of the world, and last entered step 12"),
+    "a world of one": ((clue(),), (1,), 0, "it is the only host of the world, and its process last entered step 12"),
 }
 
 

@@ -14,7 +14,7 @@ from trainingjob_operator.core.diagnose.hangs import seconds_until_hang
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.report.job_events import make_directive
 
-EXAMINING = (CollectDiagnostics, Reason.EXAMINING)
+EXAMINING = (CollectDiagnostics, Reason.COLLECTING_DIAGNOSTICS)
 TRAINING = (Wait, Reason.TRAINING)
 HUNG = (Claim, (0, 1), Reason.HUNG_HOST, True)
 ALL = ((0, 0), (0, 1), (1, 0), (1, 1))
@@ -191,7 +191,7 @@ CASES: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     ),
     "a slice is silent: that is another matter": (
         lambda: standing(31.0).silence(1),
-        (Claim, (0,), Reason.HOST_SILENT, False),
+        (Claim, (0,), Reason.HEARTBEAT_LOST, False),
     ),
     "a node is not ready, its host reports: it hangs all the same": (
         lambda: lose_node(standing(31.0), 1, 0),
@@ -221,8 +221,8 @@ def test_the_host_that_keeps_the_others_is_named_with_its_stack() -> None:
     assert (cause.reason, cause.slice, cause.host, cause.node, cause.step) == ("HungHost", 1, 0, "node-1-0", 11)
     assert cause.log == "Thread 0x1 (most recent call first):"
     assert cause.message == (
-        "host 0 of slice 1 hangs: no host of the world made progress for 31 s, and others have entered step 12, it has "
-        "not. Where all of them stood: /shared/runs/demo/stacks"
+        "host 0 of slice 1 hangs: no host of the world made progress for 31 s, and other hosts have entered step 12, "
+        "but it has not. Stacks of all hosts: /shared/runs/demo/stacks"
     )
 
 
@@ -231,7 +231,7 @@ def test_where_nothing_tells_one_apart_none_is_named() -> None:
 
     assert end
     assert (end.cause.reason, end.cause.slice, end.cause.host, end.cause.node) == ("HungHost", None, None, "")
-    assert "which of them keeps the others is unknown: 4 of 4 hosts told where it stands" in end.cause.message
+    assert "The host that blocks the others is unknown: 4 of 4 hosts sent diagnostics" in end.cause.message
 
 
 def test_a_host_that_never_joined_is_behind_all_others() -> None:
@@ -267,7 +267,7 @@ def test_one_host_that_stands_still_keeps_the_others_no_longer_than_the_budget(p
     assert found.end
     assert (found.world.slices, found.end.is_counted) == ((0, 1), True)
     assert (found.end.cause.reason, found.end.cause.slice, found.end.cause.host) == ("HungHost", 1, 0)
-    assert "others have entered the barrier `ready`, it has not" in found.end.cause.message
+    assert "other hosts have entered the barrier `ready`, but it has not" in found.end.cause.message
 
 
 def hang_again(scene: Scene, phase: Phase, still: float, evidence: Diagnostics) -> Scene:
@@ -314,7 +314,7 @@ def test_hangs_without_a_saved_step_between_them_end_the_job() -> None:
 
     assert isinstance(decision, Fail)
     assert decision.reason == Reason.NO_STEP_SAVED
-    assert "the last on a host that is not known: no host of the world made progress for 31 s" in decision.message
+    assert "Last failure, on an unknown host: no host of the world made progress for 31 s" in decision.message
 
 
 def test_hosts_are_asked_once_and_the_job_tells_so() -> None:
@@ -327,11 +327,11 @@ def test_hosts_are_asked_once_and_the_job_tells_so() -> None:
     again = scene.happenings()
 
     assert (bulletin.directive, bulletin.collects_diagnostics) == (Directive.TRAIN, True)
-    assert [(one.reason, one.is_warning) for one in first] == [("Examining", False)]
+    assert [(one.reason, one.is_warning) for one in first] == [("CollectingDiagnostics", False)]
     assert again == ()
     running = next(one for one in scene.status.conditions if one.type == "Running")
-    assert (running.status, running.reason) == ("True", "Examining")
-    assert running.message == "no host has made progress for 31 s; asking all of them where they stand"
+    assert (running.status, running.reason) == ("True", "CollectingDiagnostics")
+    assert running.message == "no host has made progress for 31 s; collecting diagnostics"
     assert scene.status.phase == "Running"
 
 

@@ -23,12 +23,12 @@ SHOWN: dict[str, tuple[Scene, str]] = {
         missed(evidence=evidence(ProcessState.WAITING_FOR_STORAGE)),
         "its process waits for storage",
     ),
-    "asleep": (missed(evidence=evidence()), "its process does not compute, and last entered step 11"),
+    "asleep": (missed(evidence=evidence()), "its process is idle and last entered step 11"),
     "at work: the network cuts it off": (
         missed(evidence=evidence(ProcessState.RUNNING, 1.96)),
-        "its process computes on 2.0 cores, and last entered step 11",
+        "its process uses 2.0 cores and last entered step 11",
     ),
-    "its agent does not tell in time": (missed(still=3.1), "its agent has not told where it stands"),
+    "its agent does not tell in time": (missed(still=3.1), "its agent sent no diagnostics"),
 }
 
 
@@ -40,8 +40,7 @@ def test_a_host_that_jax_missed_is_named_by_what_its_process_shows(scene: Scene,
     assert (end.cause.slice, end.cause.host, end.cause.node) == (1, 1, "node-1-1")
     assert (end.cause.phase, end.cause.step) == ("training", 11)
     assert end.cause.message == (
-        "host 1 of slice 1 hangs: the others had heard nothing of its trainer for so long that JAX ended them, and "
-        f"{want}"
+        f"host 1 of slice 1 hangs: its peers aborted after missing the JAX heartbeats of its trainer, and {want}"
     )
     assert (end.is_counted, end.is_single_node) == (True, True)
 
@@ -50,7 +49,9 @@ def test_a_host_that_jax_missed_is_looked_at_before_its_child_is_replaced() -> N
     decision = missed().decide()
 
     assert isinstance(decision, CollectDiagnostics)
-    assert "had heard nothing of host 1 of slice 1; asking where it stands" in decision.message
+    assert (
+        "peers aborted after missing JAX heartbeats from host 1 of slice 1; collecting diagnostics" in decision.message
+    )
 
 
 def test_where_a_host_stood_that_jax_missed_is_in_its_cause() -> None:

@@ -17,7 +17,7 @@ def all_silent() -> Scene:
 SILENCE: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     "a slice falls silent and the others stop": (
         lambda: trained().silence(1).hear_slice(0, still=6.0),
-        (Claim, (0,), Reason.HOST_SILENT, False),
+        (Claim, (0,), Reason.HEARTBEAT_LOST, False),
     ),
     "a slice falls silent and the others go on": (lambda: trained().silence(1), (Wait, Reason.HOST_UNCERTAIN)),
     "a slice is silent for less than the window": (
@@ -30,7 +30,7 @@ SILENCE: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     ),
     "a slice falls silent and the others compile for long": (
         lambda: trained().silence(1, age=21.0).hear_slice(0, phase=Phase.COMPILING, still=21.0),
-        (Claim, (0,), Reason.HOST_SILENT, False),
+        (Claim, (0,), Reason.HEARTBEAT_LOST, False),
     ),
     "steps longer than the window are no standstill": (
         lambda: trained().silence(1).hear_slice(0, still=6.0, progress=Progress(step=10, step_seconds=4.0)),

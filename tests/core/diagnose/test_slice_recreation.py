@@ -63,12 +63,12 @@ def test_a_host_that_hangs_is_started_again_in_its_pod() -> None:
 
 def test_a_slice_whose_host_hangs_again_is_made_anew_and_the_others_train_on() -> None:
     scene = hang(hung_once())
-    why = "slice 1 is made anew: host 0 of it hangs again, though its trainer was started anew"
+    why = "recreating slice 1: host 0 hangs again after a restart of its trainer"
 
     assert kind(scene.step()) == (EndWorld, Reason.BACKING_OFF)
     assert jobs_to_delete(scene) == [(1, why)]
     assert [(one.reason, one.message, one.is_warning) for one in list_recreation_events(scene.chores())] == [
-        (Reason.SLICE_REMADE, why, True)
+        (Reason.SLICE_RECREATED, why, True)
     ]
 
     assert form_anew(scene).see().current_slices == (0,)
@@ -162,7 +162,7 @@ def test_a_slice_whose_killed_trainer_does_not_end_is_made_anew_and_no_world_wai
     assert decision.end.cause.node == "node-1-0"
     assert decision.end.cause.message == "host 0 of slice 1: it has not ended"
     assert jobs_to_delete(scene) == [
-        (1, "slice 1 is made anew: a trainer of host 0 that was killed does not end, so that no other can start there")
+        (1, "recreating slice 1: the killed trainer of host 0 does not exit, so no new trainer can start")
     ]
     scene.jobs[1]["metadata"]["deletionTimestamp"] = format_time(scene.now)
     assert jobs_to_delete(scene) == []

@@ -109,7 +109,10 @@ def test_who_stands_still_also_comes_late_and_is_named_for_the_first() -> None:
     assert (slow.member_view.member.process, slow.reason, slow.ratio) == (0, "StandsStill", 0.58)
     straggler = update_straggler(seats, None, NOW)
     assert straggler
-    words = "host 0 of slice 0 (node n0) is slow: its trainer stands still for 58.0 % more of the time than any other"
+    words = (
+        "host 0 of slice 0 (node n0) is a straggler: its trainer is not scheduled for 58.0 % more of the time than any "
+        "other trainer"
+    )
     assert describe_straggler(straggler) == words
 
 
@@ -174,7 +177,7 @@ def test_a_straggler_is_told_once_and_trains_on() -> None:
     seen = scene.see()
     again = list_events(scene.plan, seen, scene.step(1.0), scene.status, None)
 
-    words = "host 0 of slice 1 (node node-1-0) is slow: all others wait for it in 80.0 % of each step"
+    words = "host 0 of slice 1 (node node-1-0) is a straggler: all other hosts wait for it during 80.0 % of each step"
     assert [(one.reason, one.message, one.is_warning) for one in told] == [("SlowHost", words, True)]
     assert again == ()
     straggler = scene.status.straggler

@@ -16,18 +16,18 @@ def test_a_world_leaves_before_a_node_goes_and_comes_back_when_it_stays() -> Non
     scene = announce(trained(), "node-1-0")
 
     decision = scene.step()
-    assert decision == DrainWorld(Reason.DRAINING, f"slice 1 is about to go: node node-1-0 has {TAINT}")
+    assert decision == DrainWorld(Reason.DRAINING, f"slice 1 has a termination notice: node node-1-0 has {TAINT}")
 
     scene.hear_slice(0, 1, phase=Phase.LEFT)
     assert kind(scene.step()) == (Claim, (0,), Reason.RESIZED, False)
     (left, *_) = scene.status.attempts
     assert left.cause
-    assert left.cause.message == f"slice 1 is away: node node-1-0 has {TAINT}"
+    assert left.cause.message == f"slice 1 is removed: node node-1-0 has {TAINT}"
     scene.hear_slice(1, phase=Phase.IDLE).train(step=20, restored=10)
     assert kind(scene.step(100.0)) == (Wait, Reason.TRAINING)
     assert scene.status.conditions
     degraded = next(one for one in scene.status.conditions if one.type == "Degraded")
-    assert degraded.message == f"slice 1: it is about to go: node node-1-0 has {TAINT}"
+    assert degraded.message == f"slice 1: termination notice: node node-1-0 has {TAINT}"
 
     withdraw(scene, "node-1-0")
     assert kind(scene.step()) == (DrainWorld, Reason.GROWING)

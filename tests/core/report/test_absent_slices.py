@@ -45,7 +45,7 @@ def drop_news(scene: Scene) -> Scene:
 
 POD = "demo-666ff-slice-0-0-d-0-0"
 WORDS: dict[str, tuple[Callable[[], Scene], str, str, str]] = {
-    "nothing is there": (Scene, "Queued", "WaitingForPods", "the pods are being asked for"),
+    "nothing is there": (Scene, "Queued", "WaitingForPods", "the base JobSet is being created"),
     "no pod yet": (
         lambda: drop_pod(Scene().place(0), 0, 1),
         "Queued",
@@ -157,7 +157,7 @@ WORDS: dict[str, tuple[Callable[[], Scene], str, str, str]] = {
     "reports have ceased": (
         lambda: Scene().place(0).hear_slice(0, age=7.0),
         "Starting",
-        "HostSilent",
+        "HeartbeatLost",
         f"slice 0: host 0 ({POD}) has not reported for 7.0 s",
     ),
     "standbys import": (
@@ -204,14 +204,14 @@ def test_a_name_that_somebody_else_has() -> None:
     scene.jobsets[0]["metadata"]["ownerReferences"][0]["uid"] = "another"
     scene.step()
 
-    assert find(scene, "Queued").reason == Reason.NAME_TAKEN
-    assert "demo-666ff belongs to somebody else" in find(scene, "Queued").message
+    assert find(scene, "Queued").reason == Reason.NAME_CONFLICT
+    assert "demo-666ff belongs to another owner" in find(scene, "Queued").message
 
 
 def test_a_refusal_of_the_api_server_is_said() -> None:
     scene = Scene()
     seen = scene.see()
-    refusal = ObjectProblem(Reason.REFUSED, 'jobsets is forbidden: violates PodSecurity "restricted"')
+    refusal = ObjectProblem(Reason.CREATION_REJECTED, 'jobsets is forbidden: violates PodSecurity "restricted"')
     scene.status = next_status(scene.plan, seen, decide(scene.plan, seen, scene.now), scene.now, refusal=refusal)
 
     assert (find(scene, "Queued").reason, find(scene, "Queued").message) == (refusal.reason, refusal.message)
@@ -235,7 +235,7 @@ def test_a_smaller_world_says_that_the_others_are_not_let_in() -> None:
     scene = trained().silence(1).hear_slice(0, still=6.0)
     scene.step()
     seen = drop_pod(drop_pod(scene.train(step=20, restored=10), 1, 0), 1, 1).see()
-    refusal = ObjectProblem(Reason.REFUSED, "exceeded quota: research")
+    refusal = ObjectProblem(Reason.CREATION_REJECTED, "exceeded quota: research")
     scene.status = next_status(scene.plan, seen, decide(scene.plan, seen, scene.now), scene.now, refusal=refusal)
 
     words = "slice 1: host 0 has no pod yet; exceeded quota: research"
@@ -246,7 +246,7 @@ def test_a_smaller_world_says_that_the_others_are_not_let_in() -> None:
 def test_a_smaller_world_that_forms_says_already_that_the_others_are_not_let_in() -> None:
     scene = trained().silence(1).hear_slice(0, still=6.0)
     seen = drop_pod(drop_pod(scene, 1, 0), 1, 1).see()
-    refusal = ObjectProblem(Reason.REFUSED, "exceeded quota: research")
+    refusal = ObjectProblem(Reason.CREATION_REJECTED, "exceeded quota: research")
     scene.status = next_status(scene.plan, seen, decide(scene.plan, seen, scene.now), scene.now, refusal=refusal)
 
     assert scene.status.phase == "Recovering"
@@ -256,7 +256,7 @@ def test_a_smaller_world_that_forms_says_already_that_the_others_are_not_let_in(
 def test_a_full_world_has_no_use_for_what_is_refused() -> None:
     scene = trained()
     seen = scene.see()
-    refusal = ObjectProblem(Reason.REFUSED, "exceeded quota: research")
+    refusal = ObjectProblem(Reason.CREATION_REJECTED, "exceeded quota: research")
     scene.status = next_status(scene.plan, seen, decide(scene.plan, seen, scene.now), scene.now, refusal=refusal)
 
     assert find(scene, "Degraded").status == "False"

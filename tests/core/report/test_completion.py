@@ -31,19 +31,19 @@ ENDS = {
     "trained from where a folder was": (lambda: begin(8, 4, 8, phase=Phase.DONE), ALL),
     "the folder holds more": (
         lambda: begin(2, 4, 4, phase=Phase.DONE),
-        "the folder holds step 4, and spec.training.steps is 2: nothing was trained",
+        "nothing to train: the checkpoint is at step 4, and `spec.training.steps` is 2",
     ),
     "the folder holds as many": (
         lambda: begin(4, 4, 4, phase=Phase.DONE),
-        "the folder holds step 4, and spec.training.steps is 4: nothing was trained",
+        "nothing to train: the checkpoint is at step 4, and `spec.training.steps` is 4",
     ),
     "the folder holds thousands": (
         lambda: begin(2000, 40_000, 40_000, phase=Phase.DONE),
-        "the folder holds step 40,000, and spec.training.steps is 2,000: nothing was trained",
+        "nothing to train: the checkpoint is at step 40,000, and `spec.training.steps` is 2,000",
     ),
     "an edit came late": (
         lambda: edit(begin(8, 0, 6, phase=Phase.DONE), 4),
-        f"{ALL}; at step 6, spec.training.steps became 4",
+        f"{ALL}; step 6 was trained before `spec.training.steps` became 4",
     ),
     "the world before trained them": (
         lambda: again(begin(8, 0, 6), restored=8),

@@ -35,13 +35,13 @@ CASES: dict[str, tuple[Callable[[], Scene], Directive, int | None, list[tuple[bo
         2,
         [(True, "Crash", "ValueError: bad"), (False, "Formed", "generation 2 trains on slices 0, 1: ValueError: bad")],
     ),
-    "a slice is back": (grown, Directive.LEAVE, 1, [(False, "Growing", "slice 1 is back")]),
+    "a slice is back": (grown, Directive.LEAVE, 1, [(False, "Growing", "slice 1 is ready to join")]),
     "too few are left": (
         lambda: Scene(plan=make_plan(2, 2)).form(0, 1).silence(1).hear_slice(0, still=6.0),
         Directive.WAIT,
         None,
         [
-            (True, "HostSilent", "host 0 of slice 1 fell silent and its peers stopped"),
+            (True, "HeartbeatLost", "host 0 of slice 1: heartbeat lost and its peers stopped making progress"),
             (False, "WaitingForSlices", "1 of at least 2 slices ready"),
         ],
     ),
@@ -49,7 +49,7 @@ CASES: dict[str, tuple[Callable[[], Scene], Directive, int | None, list[tuple[bo
         lambda: suspended(trained()),
         Directive.LEAVE,
         1,
-        [(False, "Suspending", "saving, then giving all pods back")],
+        [(False, "Suspending", "saving the training state before all pods are released")],
     ),
     "suspended and saved": (
         lambda: suspended(trained().hear_slice(0, 1, phase=Phase.LEFT)),
@@ -100,9 +100,11 @@ def test_a_request_to_leave_is_told_once() -> None:
 
 def test_a_refusal_is_told() -> None:
     scene = Scene()
-    happenings = scene.happenings(ObjectProblem("Refused", "exceeded quota"))
+    happenings = scene.happenings(ObjectProblem("CreationRejected", "exceeded quota"))
 
-    assert [(one.is_warning, one.reason, one.message) for one in happenings] == [(True, "Refused", "exceeded quota")]
+    assert [(one.is_warning, one.reason, one.message) for one in happenings] == [
+        (True, "CreationRejected", "exceeded quota")
+    ]
 
 
 def test_a_job_is_suspended_when_all_its_pods_are_gone() -> None:
@@ -131,7 +133,7 @@ def test_whose_parameters_a_job_began_with_is_told_once() -> None:
     scene.step()
 
     assert [(one.is_warning, one.reason, one.message) for one in first] == [
-        (False, "Initialized", "began with the parameters of step 5,000 of /shared/base")
+        (False, "Initialized", "initialized with the parameters of step 5,000 of /shared/base")
     ]
     assert scene.happenings() == ()
 
@@ -145,7 +147,7 @@ def test_a_damaged_checkpoint_is_told_once_when_it_is_known_what_was_taken_inste
     scene.step()
 
     assert [(one.is_warning, one.reason, one.message) for one in first] == [
-        (True, "CheckpointDamaged", "step 20 was skipped: data/0 differs")
+        (True, "CheckpointDamaged", "checkpoint of step 20 is damaged and was skipped: data/0 differs")
     ]
     assert scene.happenings() == ()
     assert Scene().happenings() == ()

@@ -27,12 +27,12 @@ def test_a_world_that_trains() -> None:
 
     assert truth(status) == {
         "Valid": ("True", "Valid"),
-        "Queued": ("False", "Placed"),
+        "Queued": ("False", "PodsScheduled"),
         "Running": ("True", "Training"),
         "Degraded": ("False", "AllSlices"),
         "Suspended": ("False", "NotSuspended"),
-        "Succeeded": ("Unknown", "NotOver"),
-        "Failed": ("False", "NotOver"),
+        "Succeeded": ("Unknown", "NotFinished"),
+        "Failed": ("False", "NotFinished"),
     }
     assert by_type(status)["Running"].message == "training on 2 slices"
     assert status.phase == "Running"
@@ -61,8 +61,8 @@ def test_slices_that_cannot_be_given_back_are_told_with_what_to_do() -> None:
     told = by_type(scene.status)["Valid"].message.splitlines()[1:]
     assert told == [
         (
-            "spec.slices: 1 slice more than the job may use cannot be given back while it runs, since JobSet "
-            "demo-666ff holds 2; set spec.suspend to true, and to false once the pods are gone"
+            "spec.slices: JobSet demo-666ff holds 2 slices and cannot shrink while the job runs, so 1 slice above the "
+            "maximum cannot be released. Set spec.suspend to true, and to false once the pods are gone"
         )
     ]
 

@@ -6,7 +6,7 @@ from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.report.skipped_updates import SKIP_WARNING_THRESHOLD
 
 WORDS = (
-    "10 of the newest 100 updates were not made, up to step 40: the loss was not finite, or a spike. Look at the data "
+    "10 of the newest 100 updates up to step 40 were skipped: the loss was not finite, or a spike. Check the data "
     "of those steps in metrics.jsonl, or lower `spec.optimizer.learningRate`"
 )
 

@@ -70,7 +70,7 @@ def test_a_job_that_needs_a_node_keeps_it_until_it_goes() -> None:
     first, again = outcome.status.attempts
 
     assert first.cause
-    assert (first.cause.reason, again.slices) == ("HostSilent", 2)
+    assert (first.cause.reason, again.slices) == ("HeartbeatLost", 2)
     assert sum(first.seconds.values()) == pytest.approx(1120, abs=80)
 
 

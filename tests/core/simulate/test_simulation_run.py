@@ -37,7 +37,7 @@ def test_a_lost_slice_costs_the_steps_since_the_last_save_and_comes_back() -> No
     first, shrunk, grown = outcome.status.attempts
 
     assert [one.slices for one in (first, shrunk, grown)] == [2, 1, 2]
-    assert (first.cause and first.cause.reason, shrunk.cause and shrunk.cause.reason) == ("HostSilent", "Resized")
+    assert (first.cause and first.cause.reason, shrunk.cause and shrunk.cause.reason) == ("HeartbeatLost", "Resized")
     assert shrunk.lost_steps
     assert shrunk.lost_steps <= 20 + PACE.save / PACE.step_seconds[2] + 1
     assert grown.lost_steps == 0

@@ -134,7 +134,7 @@ def _list_repairs(seen: Observed, training: Sequence[int]) -> tuple[ChildOperati
 def _list_slice_recreations(seen: Observed, decision: Decision, training: Sequence[int]) -> tuple[DeleteJob, ...]:
     """Return the deletion of Jobs whose slices must be recreated, once no world trains on them."""
     return tuple(
-        DeleteJob(job, f"slice {job.slice} is made anew: {why}")
+        DeleteJob(job, f"recreating slice {job.slice}: {why}")
         for slice_number, why in find_slices_to_recreate(seen, get_world_end(decision)).items()
         for job in seen.jobs
         if job.slice == slice_number and slice_number not in training and not (job.deleting or job.is_new)

@@ -73,7 +73,7 @@ def decide(plan: Plan, seen: Observed, now: datetime) -> Decision:
     deadline = plan.spec.active_deadline_seconds
     is_late = deadline is not None and goodput.unsuspended_seconds(goodput.count_until_now(seen.status, now)) > deadline
     if is_late and not isinstance(health, Completed):
-        return Fail(Reason.DEADLINE_EXCEEDED, f"ran longer than `spec.activeDeadlineSeconds`, {deadline}")
+        return Fail(Reason.DEADLINE_EXCEEDED, f"the job ran longer than `spec.activeDeadlineSeconds` ({deadline})")
     return _decide_by_health(plan, seen, health, now)
 
 
@@ -90,11 +90,11 @@ def _decide_by_health(plan: Plan, seen: Observed, health: Health | None, now: da
         case Drained():
             return _resume_to_save(plan, seen) or _form_next_world(plan, seen, None, now)
         case Draining():
-            return DrainWorld(Reason.LEAVING, "the last hosts are saving")
+            return DrainWorld(Reason.DRAINING_LAST_HOSTS, "the last hosts are saving")
         case Finishing():
             return Wait(Reason.FINISHING, "the last hosts are saving")
         case Stalled(message):
-            return CollectDiagnostics(Reason.EXAMINING, message)
+            return CollectDiagnostics(Reason.COLLECTING_DIAGNOSTICS, message)
         case Healthy(doubt):
             return decide_healthy_world(plan, seen, doubt, now)
         case _:
@@ -105,9 +105,7 @@ def _assess_world(plan: Plan, seen: Observed) -> Health | None:  # None: there i
     if seen.world is None or seen.status.world is None:
         return None
     if hash_members(seen.world.members) != seen.status.world.members:
-        return Failed(
-            WorldEnd(Cause(reason=Reason.MEMBERS_CHANGED, message="pods of the world were replaced meanwhile"))
-        )
+        return Failed(WorldEnd(Cause(reason=Reason.MEMBERS_CHANGED, message="pods of the world were replaced")))
     heartbeat_timeout = plan.heartbeat_timeout_seconds
     member_statuses = classify_members(seen.member_views, seen.heartbeats, heartbeat_timeout)
     health = assess_health(member_statuses, heartbeat_timeout)
@@ -122,7 +120,7 @@ def _decide_finished_job(plan: Plan, seen: Observed, now: datetime) -> Decision:
     ended = parse_time(seen.status.completion_time)
     if ttl is not None and ended is not None and (now - ended).total_seconds() > ttl:
         return DeleteExpired()
-    return Wait(Reason.OVER)
+    return Wait(Reason.FINISHED)
 
 
 def _form_initial_world(plan: Plan, seen: Observed, now: datetime) -> Decision:
@@ -143,8 +141,8 @@ def _form_initial_world(plan: Plan, seen: Observed, now: datetime) -> Decision:
     is_more_coming = any(one.is_starting for one in seen.slices if one.number not in are_ready)
     largest = plan.allowed_sizes[-1] if seen.status.waiting is None else len(chosen)  # the repair wait is already over
     if len(chosen) < largest and waited < (STARTING_SLICES_SECONDS if is_more_coming else MORE_SLICES_SECONDS):
-        text = f"{len(chosen)} of {pluralize(largest, 'slice')} can start; waiting a little for more"
-        return Wait(Reason.SETTLING, text)
+        text = f"{len(chosen)} of {pluralize(largest, 'slice')} can start; waiting briefly for more"
+        return Wait(Reason.WAITING_FOR_MORE_SLICES, text)
     return Claim(form_world(plan, seen, chosen, seen.status.rollbacks), f"{pluralize(len(chosen), 'slice')} ready")
 
 
@@ -188,7 +186,7 @@ def _resume_to_save(plan: Plan, seen: Observed) -> Claim | None:  # None: form t
     remaining = {one.number for one in exclude_draining_slices(plan, ready)}
     if remaining.issuperset(current) and not plan.spec.suspend:
         return None
-    cause = Cause(reason=Reason.RESIZED, message="what it holds in memory alone is to be saved first")
+    cause = Cause(reason=Reason.RESIZED, message="steps that are only in host memory must be saved first")
     world = form_world(plan, seen, returning, seen.status.rollbacks)
     return Claim(world, cause.message, WorldEnd(cause, is_planned=True))
 

@@ -68,7 +68,7 @@ def refuse_strike(seen: Observed, written: TrainingJobStatus, words: str) -> Tra
     new = _find_new_operator_drill(seen, written)
     if new is None:
         return written
-    message = f"the API server refused to delete its pod: {words}"[:MAX_MESSAGE]
+    message = f"the API server rejected the deletion of its pod: {words}"[:MAX_MESSAGE]
     refused = {"state": "refused", "injected": None, "message": message}
     drills = tuple(one.model_copy(update=refused) if one.id == new.id else one for one in written.drills)
     return written.model_copy(update={"drills": drills})

@@ -45,12 +45,12 @@ injection.
 TRANSIENT_KINDS = frozenset({DrillKind.NAN, DrillKind.SLOW, DrillKind.PARTITION, DrillKind.OPERATOR_DOWN})
 OPEN_STATES = frozenset({"ordered", "injected"})
 STATE_DESCRIPTIONS: Mapping[str, str] = {
-    "ordered": "the host is asked for it",
-    "injected": "made",
-    "recovered": "the job trains again",
-    "withstood": "the world goes on",
+    "ordered": "requested from the host",
+    "injected": "injected",
+    "recovered": "the job recovered",
+    "withstood": "the world continued",
     "refused": "refused",
-    "over": "over",
+    "over": "ended without a result",
 }
 """Description of each state for users."""
 RECOVERY_BUCKETS = (
@@ -94,10 +94,10 @@ def _start_drill(
     if plan.spec.elastic.drills != "allowed":
         return new.model_copy(update={"message": "`spec.elastic.drills` is not `allowed`"})
     if any(one.state in OPEN_STATES for one in known):
-        return new.model_copy(update={"message": "another drill is not over yet"})
+        return new.model_copy(update={"message": "another drill is in progress"})
     if not is_recent:
         minutes = pluralize(round(REQUEST_LIFETIME_SECONDS / 60), "minute")
-        text = f"the job did not train well within {minutes} of {asked.asked}, when it was asked for"
+        text = f"the job did not train normally within {minutes} of the request at {asked.asked}"
         return new.model_copy(update={"message": text})
     world = seen.world
     if world is None or not _is_training(seen, decision):
@@ -116,9 +116,11 @@ def _describe_job_failure(plan: Plan, seen: Observed, asked: DrillRequest) -> st
     if asked.kind is not DrillKind.NAN or protection.non_finite == "skip":
         return ""
     if protection.non_finite == "stop":
-        return "it would fail the job: `spec.protection.nonFinite` is `stop`"
+        return "the drill would fail the job: `spec.protection.nonFinite` is `stop`"
     has_one_left = len(seen.status.rollbacks) < protection.max_rollbacks
-    return "" if has_one_left else f"it would fail the job, which has gone back {protection.max_rollbacks} times"
+    if has_one_left:
+        return ""
+    return f"the drill would fail the job: it has used all {protection.max_rollbacks} of `spec.protection.maxRollbacks`"
 
 
 def _find_target(asked: DrillRequest, world: World, num_hosts: int) -> dict[str, int] | str:
@@ -127,11 +129,13 @@ def _find_target(asked: DrillRequest, world: World, num_hosts: int) -> dict[str,
         return {}
     number = world.slices[-1] if asked.slice is None else asked.slice
     if number not in world.slices:
-        return f"slice {number} is not in the world: it has {', '.join(map(str, world.slices))}"
+        return f"slice {number} is not in the world. Slices of the world: {', '.join(map(str, world.slices))}"
     if asked.kind in SLICE_KINDS:
         return {"slice": number}
     host = num_hosts - 1 if asked.host is None else asked.host
-    return {"slice": number, "host": host} if host < num_hosts else f"a slice has {num_hosts} hosts, from 0 on"
+    if host < num_hosts:
+        return {"slice": number, "host": host}
+    return f"slice {number} has no host {host}. Hosts of a slice: 0 to {num_hosts - 1}"
 
 
 def _update_drill(
@@ -149,18 +153,20 @@ def _update_drill(
     elapsed = seconds_between(one.injected, now)
     has_recovered = _is_training(seen, decision)
     if elapsed > DRILL_TIMEOUT_SECONDS or not (indices or is_same_world):
-        return _close_drill(one, "over", one.message or "the job made no step after it")
+        return _close_drill(one, "over", one.message or "the job made no step after the drill")
     if has_recovered and not is_same_world:  # the recovery time is unknown
-        return _close_drill(one, "over", "the job was suspended before it was back")
+        return _close_drill(one, "over", "the job was suspended before it recovered")
     one = _record_detection(one, seen, elapsed)
     if has_recovered and one.kind in TRANSIENT_KINDS and elapsed >= _effect_seconds(one, seen):
         return _close_drill(
             one,
             "withstood",
-            one.message or f"the same world trains {format_duration(elapsed)} later{_describe_effect(one, seen)}",
+            one.message or f"the same world still trains after {format_duration(elapsed)}{_describe_effect(one, seen)}",
         )
     if has_recovered and one.kind in OPERATOR_KINDS and elapsed >= INJECTION_TIMEOUT_SECONDS:
-        return _close_drill(one, "over", "the operator ended before it had made it, and it is not made later")
+        return _close_drill(
+            one, "over", "the operator stopped before it injected the drill, and does not inject it later"
+        )
     return one
 
 
@@ -175,7 +181,7 @@ def _effect_seconds(one: DrillStatus, seen: Observed) -> float:
 def _describe_effect(one: DrillStatus, seen: Observed) -> str:
     """Return a description of a drill's lasting effect on a world that still trains."""
     skipped = max((item.skipped for item in _list_progress(seen)), default=0)
-    return f"; no update was made for {pluralize(skipped, 'step')} so far" if one.kind is DrillKind.NAN else ""
+    return f"; {pluralize(skipped, 'update')} skipped so far" if one.kind is DrillKind.NAN else ""
 
 
 def _list_progress(seen: Observed) -> list[Progress]:
@@ -194,9 +200,9 @@ def _update_ordered_drill(one: DrillStatus, seen: Observed, now: datetime, *, is
     if told:
         return one.model_copy(update={"state": "injected", "injected": format_time(now)})
     if not is_its_world:
-        return _close_drill(one, "over", "its world ended before the host obeyed")
+        return _close_drill(one, "over", "its world ended before the host injected the drill")
     is_late = seconds_between(one.asked, now) > ORDER_TIMEOUT_SECONDS
-    return _close_drill(one, "refused", "the host did not obey") if is_late else one
+    return _close_drill(one, "refused", "the host did not inject the drill") if is_late else one
 
 
 def _is_training(seen: Observed, decision: Decision) -> bool:
@@ -213,7 +219,7 @@ def _record_detection(one: DrillStatus, seen: Observed, lasted: float) -> DrillS
         or (straggler.slice, straggler.host) != (one.slice, one.host)
     ):
         return one
-    return one.model_copy(update={"message": f"the host was named as slow after {format_duration(lasted)}"})
+    return one.model_copy(update={"message": f"the host was reported as a straggler after {format_duration(lasted)}"})
 
 
 def _measure_cost(one: DrillStatus, attempts: Sequence[Attempt]) -> DrillStatus | None:  # None: not recovered yet

@@ -44,7 +44,9 @@ def decide_healthy_world(plan: Plan, seen: Observed, doubt: str, now: datetime) 
     if doubt:
         return Wait(Reason.HOST_UNCERTAIN, doubt)
     if any(member_view.latest_report is None for member_view in seen.member_views):
-        return Wait(Reason.LISTENING, "this operator is new and has not heard of all hosts yet")
+        return Wait(
+            Reason.WAITING_FOR_HEARTBEATS, "the operator has just started and waits for heartbeats of all hosts"
+        )
     deleted_members = [seat.member for seat in seen.member_views if seat.pod and seat.pod.is_deleting]
     if deleted_members:
         text = ", ".join(f"host {member.host} of slice {member.slice}" for member in deleted_members[:4])
@@ -58,17 +60,19 @@ def decide_healthy_world(plan: Plan, seen: Observed, doubt: str, now: datetime) 
 def find_drain_cause(plan: Plan, seen: Observed, chosen: Sequence[Slice]) -> Cause:
     """Return why a drained world ended, derived from its successor."""
     if plan.spec.suspend:
-        return Cause(reason=Reason.SUSPENDED, message="saved, then gave all pods back")
+        return Cause(reason=Reason.SUSPENDED, message="saved the training state and released all pods")
     if edit := _describe_edit(plan, seen):
         return Cause(reason=Reason.EDITED, message=edit)
     before, after = set(seen.current_slices), {one.number for one in chosen}
-    words = [f"{_format_slices(sorted(after - before))} back"] if after - before else []
+    words = [f"{_format_slices(sorted(after - before))} added"] if after - before else []
     words += (
-        [f"{_format_slices(sorted(before - after))} away{_describe_absence(seen, before - after)}"]
+        [f"{_format_slices(sorted(before - after))} removed{_describe_absence(seen, before - after)}"]
         if before - after
         else []
     )
-    return Cause(reason=Reason.RESIZED, message=", ".join(words) or "left together and formed again")
+    return Cause(
+        reason=Reason.RESIZED, message=", ".join(words) or "the same slices drained and formed the world again"
+    )
 
 
 def _reason_to_leave(plan: Plan, seen: Observed) -> DrainWorld | None:  # None: the world continues
@@ -81,7 +85,7 @@ def _reason_to_leave(plan: Plan, seen: Observed) -> DrainWorld | None:  # None: 
     if returned := _list_returned_slices(plan, seen):
         return DrainWorld(
             Reason.GROWING,
-            f"{_format_slices(returned)} back",
+            f"{_format_slices(returned)} ready to join",
             drains_to_memory=_can_resume_from_memory(plan, seen, len(returned)),
         )
     return None
@@ -90,18 +94,18 @@ def _reason_to_leave(plan: Plan, seen: Observed) -> DrainWorld | None:  # None: 
 def _decide_suspension(plan: Plan, seen: Observed, failing: FailingSaves | None, now: datetime) -> Decision:
     failed = seconds_between(failing.since, now) if failing else 0.0
     if failed < SUSPEND_SAVE_TIMEOUT_SECONDS and not is_stalled(plan, seen, SUSPEND_SAVE_TIMEOUT_SECONDS):
-        return DrainWorld(Reason.SUSPENDING, "saving, then giving all pods back")
+        return DrainWorld(Reason.SUSPENDING, "saving the training state before all pods are released")
     stalled_seconds = min(
         (seat.latest_report.stalled_for for seat in seen.member_views if seat.latest_report),
         default=seen.heartbeats.listening_seconds,
     )
     why = (
-        f"saves fail for {format_duration(failed)}"
+        f"saves have failed for {format_duration(failed)}"
         if failing
         else f"no host has made progress for {format_duration(stalled_seconds)}"
     )
     if not failing and is_blocked_by_stopped_process(plan, seen):
-        why = "a process is stopped that has made no step yet"
+        why = "a process was stopped before its first step"
     words = f"suspended without a save: {why}. {describe_unsaved_steps(seen)} are lost"
     return EndWorld(WorldEnd(Cause(reason=Reason.SUSPENDED, message=words), is_planned=True), Reason.SUSPENDED, words)
 

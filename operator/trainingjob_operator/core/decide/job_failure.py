@@ -14,7 +14,6 @@ from trainingjob_operator.core.diagnose.health import WorldEnd, describe_failure
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.reasons import Reason
-from trainingjob_operator.core.units import pluralize
 
 
 def find_job_failure(plan: Plan, seen: Observed, end: WorldEnd) -> Fail | None:  # None: restart
@@ -27,18 +26,19 @@ def find_job_failure(plan: Plan, seen: Observed, end: WorldEnd) -> Fail | None: 
     if not end.is_counted:
         return None
     if twins := find_repeated_failure(seen, end):
-        return Fail(Reason.SAME_FAILURE_TWICE, describe_repeated_failures(describe_location(cause), cause, twins), end)
-    last_failure = f"the last on {describe_location(cause)}: {cause.message}"
+        return Fail(Reason.REPEATED_FAILURE, describe_repeated_failures(describe_location(cause), cause, twins), end)
+    last_failure = f"Last failure, on {describe_location(cause)}: {cause.message}"
     num_consecutive, limit = seen.consecutive_failures + 1, plan.spec.elastic.max_restarts_without_commit
     if num_consecutive > limit:
-        message = f"{pluralize(num_consecutive, 'failure')} in a row without a newly saved step, and"
-        return Fail(
-            Reason.NO_STEP_SAVED, f"{message} `spec.elastic.maxRestartsWithoutCommit` is {limit}; {last_failure}", end
+        message = (
+            f"{num_consecutive} consecutive failures without a newly saved step exceed "
+            f"`spec.elastic.maxRestartsWithoutCommit` ({limit}). {last_failure}"
         )
+        return Fail(Reason.NO_STEP_SAVED, message, end)
     counted, limit = seen.status.restarts.counted + 1, plan.spec.elastic.max_restarts
     if is_program_failure(end) and counted > limit:
         message = (
-            f"{pluralize(counted, 'failure')} of the program, and `spec.elastic.maxRestarts` is {limit}; {last_failure}"
+            f"the number of program failures ({counted}) exceeds `spec.elastic.maxRestarts` ({limit}). {last_failure}"
         )
         return Fail(Reason.MAX_RESTARTS_EXCEEDED, message, end)
     return None
@@ -59,7 +59,7 @@ def find_startup_failure(plan: Plan, seen: Observed) -> Fail | None:  # None: en
 def describe_location(cause: Cause) -> str:
     """Return a description of the host that a cause names, or that it is unknown."""
     if cause.host is None:
-        return "a host that is not known"
+        return "an unknown host"
     known = [
         f"node {cause.node}" if cause.node else "",
         "" if cause.exit_code is None else f"exit code {cause.exit_code}",

@@ -59,7 +59,7 @@ def wait_for_repair(
     if now >= until:
         return None
     message = (
-        f"{num_ready} of {pluralize(full_size, 'slice')} ready; waiting for all of them until "
+        f"{num_ready} of {pluralize(full_size, 'slice')} ready; waiting for the others until "
         f"{format_display_time(until)}{why}"
     )
     return Wait(Reason.WAITING_FOR_REPAIR, message)

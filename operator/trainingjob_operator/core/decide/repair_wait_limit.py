@@ -25,7 +25,7 @@ LOSS_REASONS = frozenset(
         Reason.POD_DELETED,
         Reason.POD_FAILED,
         Reason.CONTAINER_EXITED,
-        Reason.HOST_SILENT,
+        Reason.HEARTBEAT_LOST,
     }
 )
 """Reasons for the end of a world whose slices must be repaired."""
@@ -80,7 +80,7 @@ def describe_repair_history(known: RepairHistory) -> str:
     restart = (
         f"a restart took {format_duration(known.restart_seconds)}"
         if known.is_measured
-        else f"a restart counts {format_duration(known.restart_seconds)}"
+        else f"a restart is assumed to take {format_duration(known.restart_seconds)}"
     )
     return f"{repairs}, {restart}"
 

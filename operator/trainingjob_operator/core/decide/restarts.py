@@ -100,6 +100,6 @@ def restart_backoff(seen: Observed, restarts: Restarts, now: datetime) -> Wait |
     until = failed + timedelta(seconds=back_off_seconds(seen.uid, ended.generation, num_consecutive))
     if now >= until:
         return None
-    count_text = f"{failures} failures" if num_consecutive == failures else f"{losses} losses"
-    message = f"{count_text} in a row without a newly saved step; pausing until {format_display_time(until)}"
+    count_text = f"{failures} consecutive failures" if num_consecutive == failures else f"{losses} consecutive losses"
+    message = f"{count_text} without a newly saved step; backing off until {format_display_time(until)}"
     return Wait(Reason.BACKING_OFF, message)

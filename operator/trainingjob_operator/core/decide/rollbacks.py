@@ -55,8 +55,8 @@ def find_rollback_limit_failure(
     if done < limit:
         return None
     text = (
-        f"training has gone back {pluralize(done, 'time')}, and `spec.protection.maxRollbacks` is {limit}; the last at "
-        f"step {end.cause.step}: {end.cause.message}"
+        f"another rollback would exceed `spec.protection.maxRollbacks` ({limit}) after {pluralize(done, 'rollback')}. "
+        f"Failure at step {end.cause.step}: {end.cause.message}"
     )
     return Fail(Reason.MAX_ROLLBACKS_EXCEEDED, text, end)
 
@@ -85,8 +85,8 @@ def describe_rollback(rollback: RollbackStatus) -> str:
     """Return the message about a rollback."""
     num_skipped = pluralize(rollback.step - rollback.parent, "step")
     return (
-        f"step {rollback.step:,} was bad: training went back to step {rollback.parent:,}, and on in lineage "
-        f"{rollback.lineage} without the samples of {num_skipped}; {rollback.message}"
+        f"rolled back from step {rollback.step:,} to step {rollback.parent:,}: {rollback.message.rstrip('.')}. "
+        f"Lineage {rollback.lineage} continues without the samples of {num_skipped}"
     )
 
 

@@ -39,8 +39,8 @@ def describe_failing_backups(plan: Plan, seen: Observed, failing: FailingSaves) 
     backup = plan.spec.checkpoint.backup
     where = f" to {backup.uri}" if backup else ""
     newest = seen.status.backup
-    newest_backup = f"the newest copy is of step {newest.step:,}" if newest else "there is no copy yet"
+    newest_backup = f"The newest backup is of step {newest.step:,}" if newest else "There is no backup yet"
     return (
-        f"no step can be copied{where}: {failing.message.rstrip('.')}; {newest_backup}. Training and saves go on, "
-        "and the next copy that is due tries again"
+        f"no step can be copied{where}: {failing.message.rstrip('.')}. {newest_backup}. Training and saves continue, "
+        "and the next backup that is due retries the copy"
     )

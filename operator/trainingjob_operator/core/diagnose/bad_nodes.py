@@ -103,11 +103,14 @@ def describe_bad_node(plan: Plan, seen: Observed, fault: NodeFaults) -> str:
         and all(is_movable(seen, one) for one in slices_on_node)
     )
     action = (
-        "its slice is made anew on another"
+        "The operator recreates its slice on another node"
         if is_recreated
-        else "cordon it and delete its pod, which moves to another then"
+        else "Cordon the node and delete its pod; the new pod gets another node"
     )
-    return f"node {fault.node} alone ended {fault.faults} worlds within a day, the last by {fault.why}; {action}"
+    return (
+        f"node {fault.node} is bad: it alone ended {fault.faults} worlds within a day. "
+        f"Last fault: {fault.why.rstrip('.')}. {action}"
+    )
 
 
 def _has_search_timed_out(seen: Observed, jobset: JobSet, now: datetime) -> bool:

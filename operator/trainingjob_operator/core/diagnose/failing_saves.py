@@ -45,16 +45,16 @@ def describe_failing_saves(plan: Plan, seen: Observed, failing: FailingSaves) ->
     started_at = parse_time(failing.since)
     until = f" until {format_display_time(started_at + _save_timeout(plan))}; then the job fails" if started_at else ""
     return (
-        f"no step can be saved: {failing.message.rstrip('.')}. {describe_unsaved_steps(seen)} would be lost. "
-        f"Training goes on and tries again{until}"
+        f"no step can be saved: {failing.message.rstrip('.')}. A failure now would lose "
+        f"{describe_unsaved_steps(seen)}. Training continues and retries the save{until}"
     )
 
 
 def describe_save_timeout(seen: Observed, failing: FailingSaves, now: datetime) -> str:
     """Return the message about a job that failed because no step could be saved."""
     return (
-        f"no step could be saved for {format_duration(seconds_between(failing.since, now))}, longer than "
-        f"`spec.checkpoint.failAfter` bears: {failing.message.rstrip('.')}. {describe_unsaved_steps(seen)} are lost"
+        f"no checkpoint has succeeded for {format_duration(seconds_between(failing.since, now))} (limit: "
+        f"`spec.checkpoint.failAfter`): {failing.message.rstrip('.')}. {describe_unsaved_steps(seen)} are lost"
     )
 
 

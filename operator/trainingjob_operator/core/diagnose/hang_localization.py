@@ -41,25 +41,25 @@ def find_blocking_member(
     if stopped:
         return _single_match(stopped, "its process is stopped")
     if stages and max(stages) > min(stages) and stages.count(min(stages)) == 1:
-        return BlockingMember(stages.index(min(stages)), "others have come further on the way to the first step")
+        return BlockingMember(stages.index(min(stages)), "all other hosts are in a later phase of the startup")
     if len(known) < len(evidence):
         return None  # a member without diagnostics may be the one
     if len(known) == 1:
-        return _single_match(known, f"it is the only host of the world, and last entered {known[0].newest}")
+        return _single_match(known, f"it is the only host of the world, and its process last entered {known[0].newest}")
     fewest = min(clue.entered for clue in known.values())
     ahead = max(known.values(), key=lambda clue: clue.entered)
     if ahead.entered > fewest:
         behind = _filter_evidence(known, lambda clue: clue.entered == fewest)
         idle = _filter_evidence(behind, lambda clue: clue.cores < IDLE_CORES)
-        message = f"others have entered {ahead.newest}, it has not"
-        return _single_match(behind, message) or _single_match(idle, f"{message}, and it does not compute")
+        message = f"other hosts have entered {ahead.newest}, but it has not"
+        return _single_match(behind, message) or _single_match(idle, f"{message}, and its process is idle")
     if storage := _filter_evidence(known, lambda clue: clue.state is ProcessState.WAITING_FOR_STORAGE):
         return _single_match(storage, "its process waits for storage")
     idle = _filter_evidence(known, lambda clue: clue.cores < IDLE_CORES)
     busy = _filter_evidence(known, lambda clue: clue.cores > BUSY_CORES)
     if len(idle) + len(busy) < len(known) or max(len(idle), len(busy)) < MIN_ALIKE:
         return None
-    return _single_match(idle, "it alone does not compute") or _single_match(busy, "it alone computes")
+    return _single_match(idle, "only its process is idle") or _single_match(busy, "only its process is busy")
 
 
 def describe_evidence(clue: Diagnostics) -> str:
@@ -68,8 +68,8 @@ def describe_evidence(clue: Diagnostics) -> str:
         return "its process is stopped"
     if clue.state is ProcessState.WAITING_FOR_STORAGE:
         return "its process waits for storage"
-    activity = "does not compute" if clue.cores < IDLE_CORES else f"computes on {clue.cores:.1f} cores"
-    return f"its process {activity}, and last entered {clue.newest or 'nothing'}"
+    activity = "is idle" if clue.cores < IDLE_CORES else f"uses {clue.cores:.1f} cores"
+    return f"its process {activity} and last entered {clue.newest or 'nothing'}"
 
 
 def _filter_evidence(

@@ -82,7 +82,7 @@ def find_hang(
     if stopped:
         last_member, still = stopped[0], max(_stalled_seconds(item, seen) for item in stopped)
         stall_message = f"the world has waited {format_duration(still)} for a stopped process"
-        diagnostics_message = f"{stall_message}; asking all hosts where they stand"
+        diagnostics_message = f"{stall_message}; collecting diagnostics of all hosts"
     else:
         remaining_seconds = _list_remaining_seconds(plan, seen, member_statuses, member_statuses)
         last_member, still = (
@@ -90,9 +90,7 @@ def find_hang(
             min(_stalled_seconds(item, seen) for item in member_statuses),
         )
         stall_message = f"no host of the world made progress for {format_duration(still)}"
-        diagnostics_message = (
-            f"no host has made progress for {format_duration(still)}; asking all of them where they stand"
-        )
+        diagnostics_message = f"no host has made progress for {format_duration(still)}; collecting diagnostics"
     if None in evidence and overdue < DIAGNOSTICS_SECONDS:
         return Stalled(diagnostics_message)
     num_answers = zip(member_statuses, evidence, strict=True)
@@ -314,13 +312,13 @@ def _describe_hang(
         if item.member_view.report and item.member_view.report.progress
     ]
     cause = Cause(reason=Reason.HUNG_HOST, step=max(steps) + 1 if steps else None, phase=work)
-    stacks = f"Where all of them stood: {plan.spec.checkpoint.uri}/stacks"
+    stacks = f"Stacks of all hosts: {plan.spec.checkpoint.uri}/stacks"
     if suspect is None:
-        told = sum(clue is not None for clue in clues)
+        num_diagnostics = sum(clue is not None for clue in clues)
         message = (
-            f"{stood}, and which of them keeps the others is unknown: {told} of {pluralize(len(clues), 'host')} told "
+            f"{stood}. The host that blocks the others is unknown: {num_diagnostics} of "
+            f"{pluralize(len(clues), 'host')} sent diagnostics, and no single host stands out. {stacks}"
         )
-        message += f"where it stands, and nothing tells one apart. {stacks}"
         return WorldEnd(cause.model_copy(update={"message": message[:1024]}), is_counted=True, seconds_ago=still)
     member, clue = placed[suspect.index].member_view.member, clues[suspect.index]
     message = f"host {member.host} of slice {member.slice} hangs: {stood}, and {suspect.why}. {stacks}"

@@ -110,8 +110,8 @@ def assess_health(member_statuses: Sequence[MemberStatus], heartbeat_timeout: fl
         if timed_out := _find_heartbeat_timeout(secondary_failures, member_statuses):
             if timed_out.evidence is None and first.still < DIAGNOSTICS_SECONDS:
                 text = (
-                    f"JAX ended the others, which had heard nothing of {_format_host(timed_out.member_view)}; asking "
-                    "where it stands"
+                    f"peers aborted after missing JAX heartbeats from {_format_host(timed_out.member_view)}; "
+                    "collecting diagnostics"
                 )
                 return Stalled(text)
             return _failed(_end_by_heartbeat_timeout(timed_out), member_statuses, [timed_out])
@@ -119,14 +119,13 @@ def assess_health(member_statuses: Sequence[MemberStatus], heartbeat_timeout: fl
         return (
             _failed(_end_by_member(first), member_statuses, [])
             if is_conclusive
-            else Healthy(f"{_format_host(first.member_view)} ended after another")
+            else Healthy(f"{_format_host(first.member_view)} failed, but the first failure is not known yet")
         )
     silent = [item for item in member_statuses if item.state is MemberState.SILENT]
     if silent:
         longest_silent = max(silent, key=lambda item: item.age)
         return Healthy(
-            f"{_format_host(longest_silent.member_view)} has not been heard of for "
-            f"{format_duration(longest_silent.age)}"
+            f"no heartbeat from {_format_host(longest_silent.member_view)} for {format_duration(longest_silent.age)}"
         )
     return Healthy()
 
@@ -174,11 +173,8 @@ def _find_heartbeat_timeout(
 
 def _end_by_heartbeat_timeout(item: MemberStatus) -> WorldEnd:
     report, evidence = item.member_view.report, item.evidence
-    observation = describe_evidence(evidence) if evidence else "its agent has not told where it stands"
-    words = (
-        f"{_format_host(item.member_view)} hangs: the others had heard nothing of its trainer for so long that JAX "
-        "ended them"
-    )
+    observation = describe_evidence(evidence) if evidence else "its agent sent no diagnostics"
+    words = f"{_format_host(item.member_view)} hangs: its peers aborted after missing the JAX heartbeats of its trainer"
     end = _make_end(item.member_view, Reason.HUNG_HOST, f"{words}, and {observation}", counted=True, ago=item.still)
     cause_fields = {
         "phase": report.phase if report else "",
@@ -211,10 +207,13 @@ def _end_by_member(item: MemberStatus) -> WorldEnd:
     if item.state is MemberState.FAILED:
         return _end_by_trainer(seat, item.still)
     if pod is None:
-        return _make_end(seat, Reason.POD_DELETED, f"{_format_host(seat)} is gone", ago=item.age)
+        return _make_end(seat, Reason.POD_DELETED, f"the pod of {_format_host(seat)} no longer exists", ago=item.age)
     if item.state is MemberState.LOST and pod.is_node_ready and not pod.is_deleting:
         return _make_end(
-            seat, Reason.HOST_SILENT, f"{_format_host(seat)} fell silent and its peers stopped", ago=item.age
+            seat,
+            Reason.HEARTBEAT_LOST,
+            f"{_format_host(seat)}: heartbeat lost and its peers stopped making progress",
+            ago=item.age,
         )
     return _end_by_pod(seat, pod, ago=item.age)
 
@@ -227,16 +226,19 @@ def _end_by_pod(seat: MemberView, pod: Pod, *, ago: float) -> WorldEnd:
     if not pod.is_node_ready:
         return _make_end(seat, Reason.NODE_LOST, f"node {pod.node} of {_format_host(seat)} is not ready", ago=ago)
     if pod.is_deleting:
-        return _make_end(seat, Reason.POD_DELETED, f"{_format_host(seat)} was deleted", ago=ago)
+        return _make_end(seat, Reason.POD_DELETED, f"the pod of {_format_host(seat)} was deleted", ago=ago)
     if pod.phase == "Failed":
         reason, words = (pod.problem.reason, pod.problem.message) if pod.problem else (Reason.POD_FAILED, "")
         return _make_end(seat, reason, f"{_format_host(seat)} failed: {words}".rstrip(": "), ago=ago)
     if pod.last_exit and not pod.is_running:
-        words = f"the container of {_format_host(seat)} ended with exit code {pod.last_exit.code}"
+        words = f"the container of {_format_host(seat)} exited with code {pod.last_exit.code}"
         counted = pod.last_exit.code not in EXTERNAL_EXIT_CODES
         return _make_end(seat, Reason.CONTAINER_EXITED, words, counted=counted, ago=ago, exit_code=pod.last_exit.code)
     return _make_end(
-        seat, Reason.AGENT_RESTARTED, f"the agent of {_format_host(seat)} has no process in the world any more", ago=ago
+        seat,
+        Reason.AGENT_RESTARTED,
+        f"the agent of {_format_host(seat)} no longer runs a trainer of this world",
+        ago=ago,
     )
 
 
@@ -245,7 +247,7 @@ def _end_by_trainer(seat: MemberView, ago: float) -> WorldEnd:
     pod = seat.pod
     if failure is None:
         return _make_end(
-            seat, FailureReason.CRASH, f"{_format_host(seat)} failed without a word", counted=True, ago=ago
+            seat, FailureReason.CRASH, f"{_format_host(seat)} failed without an error message", counted=True, ago=ago
         )
     if failure.reason is FailureReason.KILLED and pod is not None and _was_terminated_externally(pod, failure):
         return _end_by_pod(seat, pod, ago=ago)

@@ -19,12 +19,12 @@ def find_slices_to_recreate(seen: Observed, end: WorldEnd | None = None) -> Mapp
     to_recreate = {}
     if repeated_hang := _find_repeated_hang(seen, end):
         slice_number, host = repeated_hang
-        to_recreate[slice_number] = f"host {host} of it hangs again, though its trainer was started anew"
+        to_recreate[slice_number] = f"host {host} hangs again after a restart of its trainer"
     for slice_ in seen.slices:
         stuck_host = next((host.host for host in slice_.hosts if host.news and host.news.report.unreaped), None)
         if stuck_host is not None:
             to_recreate[slice_.number] = (
-                f"a trainer of host {stuck_host} that was killed does not end, so that no other can start there"
+                f"the killed trainer of host {stuck_host} does not exit, so no new trainer can start"
             )
     return to_recreate
 

@@ -72,10 +72,10 @@ def describe_straggler(straggler: Straggler) -> str:
     node = f" (node {straggler.node})" if straggler.node else ""
     share = format_percent(straggler.ratio)
     why = {
-        "ComesLate": f"all others wait for it in {share} of each step",
-        "StandsStill": f"its trainer stands still for {share} more of the time than any other",
+        "ComesLate": f"all other hosts wait for it during {share} of each step",
+        "StandsStill": f"its trainer is not scheduled for {share} more of the time than any other trainer",
     }[straggler.reason]
-    return f"host {straggler.host} of slice {straggler.slice}{node} is slow: {why}"
+    return f"host {straggler.host} of slice {straggler.slice}{node} is a straggler: {why}"
 
 
 def _find_outlier(seats: Sequence[MemberView], reason: Reason, known: Straggler | None) -> DetectedStraggler | None:

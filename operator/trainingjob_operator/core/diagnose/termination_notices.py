@@ -29,5 +29,5 @@ def describe_draining_slices(seen: Observed, sound: Sequence[Slice]) -> str:
         one for one in seen.slices if one.number in current and one.number not in kept and one.termination_notices
     ]
     return "; ".join(
-        f"slice {one.number} is about to go: {one.termination_notices[0]}" for one in draining[:MAX_LISTED]
+        f"slice {one.number} has a termination notice: {one.termination_notices[0]}" for one in draining[:MAX_LISTED]
     )

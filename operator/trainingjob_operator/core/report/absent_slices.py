@@ -21,7 +21,7 @@ def find_slice_problem(slice_: Slice, heartbeat_timeout: float) -> ObjectProblem
 def find_absence_reason(one: Slice, window: float) -> ObjectProblem | None:  # None: it can join a world
     """Return why a slice is in no world: its problem, or a termination notice."""
     termination = (
-        ObjectProblem(Reason.NODE_GOING, f"it is about to go: {one.termination_notices[0]}")
+        ObjectProblem(Reason.NODE_TERMINATING, f"termination notice: {one.termination_notices[0]}")
         if one.termination_notices
         else None
     )
@@ -58,5 +58,5 @@ def _find_host_problem(host: Host, warning: ObjectProblem | None) -> ObjectProbl
             Reason.STANDBY_FAILED, f"{host_text} ({pod.name}) cannot start: {describe_failure(host.startup_failure)}"
         )
     return ObjectProblem(
-        Reason.HOST_SILENT, f"{host_text} ({pod.name}) has not reported for {format_duration(host.news.report_age)}"
+        Reason.HEARTBEAT_LOST, f"{host_text} ({pod.name}) has not reported for {format_duration(host.news.report_age)}"
     )

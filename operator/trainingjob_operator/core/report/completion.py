@@ -15,7 +15,8 @@ def describe_completion(plan: Plan, seen: Observed) -> str:
     spans = [(one.first_step, one.last_step) for one in seen.status.attempts] + [(restored, newest)]
     has_trained = any(first is not None and last is not None and last > first for first, last in spans)
     if restored is not None and restored >= steps and not has_trained:
-        return f"the folder holds step {restored:,}, and spec.training.steps is {steps:,}: nothing was trained"
+        return f"nothing to train: the checkpoint is at step {restored:,}, and `spec.training.steps` is {steps:,}"
     if newest is not None and newest > steps:
-        return f"all steps are trained and saved; at step {newest:,}, spec.training.steps became {steps:,}"
+        text = f"step {newest:,} was trained before `spec.training.steps` became {steps:,}"
+        return f"all steps are trained and saved; {text}"
     return "all steps are trained and saved"

@@ -56,7 +56,7 @@ def _queued_condition(situation: Situation) -> tuple[ConditionStatus, str, str]:
         return "True", situation.reason, situation.message
     if situation.stage in (Stage.SUSPENDED, Stage.SUSPENDING):
         return "False", Reason.SUSPENDED, ""
-    return "False", Reason.OVER if _is_finished(situation) else Reason.PLACED, ""
+    return "False", Reason.FINISHED if _is_finished(situation) else Reason.PODS_SCHEDULED, ""
 
 
 def _running_condition(at: Situation) -> tuple[ConditionStatus, str, str]:
@@ -65,7 +65,7 @@ def _running_condition(at: Situation) -> tuple[ConditionStatus, str, str]:
 
 def _degraded_condition(at: Situation) -> tuple[ConditionStatus, str, str]:
     if _is_finished(at):
-        return "False", Reason.OVER, ""
+        return "False", Reason.FINISHED, ""
     if at.training_problem:
         return (
             "True",
@@ -84,7 +84,7 @@ def _suspended_condition(at: Situation) -> tuple[ConditionStatus, str, str]:
         case Stage.SUSPENDING:
             return "False", Reason.SUSPENDING, at.message
         case _:
-            return "False", Reason.OVER if _is_finished(at) else Reason.NOT_SUSPENDED, ""
+            return "False", Reason.FINISHED if _is_finished(at) else Reason.NOT_SUSPENDED, ""
 
 
 def _end_condition(at: Situation, stage: Stage) -> tuple[ConditionStatus, str, str]:
@@ -93,7 +93,7 @@ def _end_condition(at: Situation, stage: Stage) -> tuple[ConditionStatus, str, s
         return "True", at.reason, at.message
     if _is_finished(at):
         return "False", at.reason, ""
-    return "Unknown" if stage is Stage.SUCCEEDED else "False", Reason.NOT_OVER, ""
+    return "Unknown" if stage is Stage.SUCCEEDED else "False", Reason.NOT_FINISHED, ""
 
 
 def _is_finished(at: Situation) -> bool:

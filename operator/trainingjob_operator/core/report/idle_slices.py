@@ -16,7 +16,7 @@ def describe_idle_slices(plan: Plan, seen: Observed) -> tuple[str, ...]:
         return ()
     idle = pluralize(len(base.slices) - most, "slice")
     message = (
-        f"spec.slices: {idle} more than the job may use cannot be given back while it runs, since JobSet {base.name} "
-        f"holds {len(base.slices)}; set spec.suspend to true, and to false once the pods are gone"
+        f"spec.slices: JobSet {base.name} holds {len(base.slices)} slices and cannot shrink while the job runs, so "
+        f"{idle} above the maximum cannot be released. Set spec.suspend to true, and to false once the pods are gone"
     )
     return (message,)

@@ -113,7 +113,7 @@ def list_events(
             events.append(JobEvent(reason, message))
         case DrainWorld(reason, message, _) if not _is_draining(seen):
             events.append(JobEvent(reason, message))
-        case CollectDiagnostics(reason, message) if seen.status.display.reason != Reason.EXAMINING:
+        case CollectDiagnostics(reason, message) if seen.status.display.reason != Reason.COLLECTING_DIAGNOSTICS:
             events.append(JobEvent(reason, message))
         case Succeed():
             events.append(JobEvent(Reason.COMPLETED, describe_completion(plan, seen)))
@@ -137,7 +137,7 @@ def list_events(
 def list_recreation_events(chores: Iterable[ChildOperation]) -> tuple[JobEvent, ...]:
     """Return the events about running pods that are deleted to recreate a slice."""
     return tuple(
-        JobEvent(Reason.SLICE_REMADE, chore.why, is_warning=True)
+        JobEvent(Reason.SLICE_RECREATED, chore.why, is_warning=True)
         for chore in chores
         if isinstance(chore, DeleteJob) and chore.why
     )
@@ -207,8 +207,8 @@ def _backup_restore_events(plan: Plan, seen: Observed) -> list[JobEvent]:
     if backup is None or not _is_restoring(seen) or find_restored_tier(seen.member_views) != "backup":
         return []
     words = (
-        f"went on from step {find_restored_step(seen.member_views):,} in {backup.uri}: {plan.spec.checkpoint.uri} "
-        "has no step as new that is whole"
+        f"resumed from step {find_restored_step(seen.member_views):,} of the backup {backup.uri}: "
+        f"{plan.spec.checkpoint.uri} has no intact step that is as new"
     )
     return [JobEvent(Reason.RESTORED_FROM_BACKUP, words, is_warning=True)]
 
@@ -222,7 +222,9 @@ def _initialization_events(seen: Observed) -> list[JobEvent]:
         for member_view in seen.member_views
         if member_view.report and member_view.report.restored is not None
     }
-    return [JobEvent(Reason.INITIALIZED, f"began with the parameters of {words}") for words in sorted(sources - {""})]
+    return [
+        JobEvent(Reason.INITIALIZED, f"initialized with the parameters of {words}") for words in sorted(sources - {""})
+    ]
 
 
 def _damaged_checkpoint_events(seen: Observed) -> list[JobEvent]:
@@ -236,6 +238,10 @@ def _damaged_checkpoint_events(seen: Observed) -> list[JobEvent]:
         for damage in seat.report.damaged
     }
     return [
-        JobEvent(Reason.CHECKPOINT_DAMAGED, f"step {damage.step} was skipped: {damage.message}", is_warning=True)
+        JobEvent(
+            Reason.CHECKPOINT_DAMAGED,
+            f"checkpoint of step {damage.step} is damaged and was skipped: {damage.message}",
+            is_warning=True,
+        )
         for damage in sorted(damages, key=lambda damage: damage.step)
     ]

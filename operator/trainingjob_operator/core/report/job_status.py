@@ -57,7 +57,7 @@ def next_status(
     `warnings` come from the plan. `refusal` is the API server's error if it refused to create a child object.
     """
     previous = seen.status
-    if seen.is_over or (isinstance(decision, Wait) and decision.reason == Reason.LISTENING):
+    if seen.is_over or (isinstance(decision, Wait) and decision.reason == Reason.WAITING_FOR_HEARTBEATS):
         return previous  # nothing new to report
     situation = derive_situation(plan, seen, decision, refusal, now)
     end = get_world_end(decision)

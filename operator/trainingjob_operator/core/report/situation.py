@@ -199,7 +199,7 @@ def _list_absences(slices: Iterable[Slice], heartbeat_timeout: float) -> list[st
 
 def _suspended_situation(seen: Observed) -> Situation:
     if seen.pods or any(jobset.is_own for jobset in seen.jobsets):
-        return Situation(Stage.SUSPENDING, Reason.SUSPENDING, "giving all pods back", Bucket.SUSPENDED, None)
+        return Situation(Stage.SUSPENDING, Reason.SUSPENDING, "releasing all pods", Bucket.SUSPENDED, None)
     return Situation(Stage.SUSPENDED, Reason.SUSPENDED, "`spec.suspend` is true", Bucket.SUSPENDED, None)
 
 
@@ -228,9 +228,12 @@ def _situation_without_world(
 def _find_base_problem(plan: Plan, seen: Observed) -> ObjectProblem | None:  # None: all its hosts are ready
     base = seen.base
     if base is None:
-        return ObjectProblem(Reason.WAITING_FOR_PODS, "the pods are being asked for")
+        return ObjectProblem(Reason.WAITING_FOR_PODS, "the base JobSet is being created")
     if not base.is_own:
-        return ObjectProblem(Reason.NAME_TAKEN, f"JobSet {base.name} belongs to somebody else; delete or rename it")
+        return ObjectProblem(
+            Reason.NAME_CONFLICT,
+            f"JobSet {base.name} belongs to another owner; delete it, or give this job another name",
+        )
     window = plan.heartbeat_timeout_seconds
     for one in _base_slices(base, seen):
         if trouble := find_slice_problem(one, window):

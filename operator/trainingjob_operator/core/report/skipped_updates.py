@@ -16,7 +16,7 @@ def describe_skipped_updates(progress: ProgressStatus | None) -> str:
     if progress is None or progress.skipped_lately < SKIP_WARNING_THRESHOLD:
         return ""
     return (
-        f"{progress.skipped_lately} of the newest {RECENT_STEPS} updates were not made, up to step {progress.step:,}: "
-        "the loss was not finite, or a spike. Look at the data of those steps in metrics.jsonl, or lower "
+        f"{progress.skipped_lately} of the newest {RECENT_STEPS} updates up to step {progress.step:,} were skipped: "
+        "the loss was not finite, or a spike. Check the data of those steps in metrics.jsonl, or lower "
         "`spec.optimizer.learningRate`"
     )
