@@ -29,7 +29,7 @@ def plan(text: str, *options: str) -> str:
 @pytest.mark.parametrize("name", ["tpu-v5p-4-slices", "demo"])
 def test_what_is_told_to_paste_plans_the_same(name: str) -> None:
     told = plan(manifest(name, parallelism={"strategy": "auto"})).splitlines()
-    begin = told.index("The same, written out:")
+    begin = told.index("The same as an explicit spec:")
     pasted = yaml.safe_load("\n".join(told[begin + 1 : begin + 3]))
     auto = next(place for place, line in enumerate(told) if line.startswith("auto, the best of "))
 
@@ -41,20 +41,20 @@ def test_runners_up_are_told_with_what_they_cost() -> None:
     others = [line for line in told if line.startswith("  instead of ")]
 
     assert len(others) == 3
-    assert all(line.endswith(" %)") and " a step (+" in line for line in others)
+    assert all(line.endswith(" %)") and " per step (+" in line for line in others)
 
 
 def test_the_number_of_ways_names_the_size_that_it_counts() -> None:
     told = plan(manifest("tpu-v5p-4-slices", parallelism={"strategy": "auto"}))
 
-    assert re.search(r"auto, the best of \d+ ways to train it at the largest size: ici", told)
+    assert re.search(r"auto, the best of \d+ candidates at the largest size: ici", told)
 
 
 def test_without_rates_no_times_are_told() -> None:
     told = plan(manifest("demo", parallelism={"strategy": "auto"}))
 
     assert "auto, the best of " in told
-    assert "a step" not in told
+    assert "per step" not in told
 
 
 def test_a_job_on_one_device_is_written_out_too() -> None:

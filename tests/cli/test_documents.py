@@ -45,9 +45,12 @@ def test_values_are_read_as_kubectl_reads_them(text: str, want: Any, tmp_path: P
 
 
 UNREADABLE = {
-    "a key that stands twice": ("a: 1\nb: 2\na: 3\n", "no valid YAML: the key `a` stands twice in line 3, column 1."),
-    "broken syntax": ("a: [1\nb: 2\n", "no valid YAML: expected ',' or ']', but got ':' in line 2, column 2."),
-    "deep nesting": ("[" * 1200, "no valid YAML: it is nested too deeply."),
+    "a key that stands twice": (
+        "a: 1\nb: 2\na: 3\n",
+        "not valid YAML: the key `a` must be unique, but occurs twice in line 3, column 1.",
+    ),
+    "broken syntax": ("a: [1\nb: 2\n", "not valid YAML: expected ',' or ']', but got ':' in line 2, column 2."),
+    "deep nesting": ("[" * 1200, "not valid YAML: it is nested too deeply."),
     "bytes that are no text": (b"a: \xff", "is not UTF-8 text: invalid start byte at byte 3."),
     "a tag that makes objects": ("!!python/object:os.system {}", "could not determine a constructor for the tag"),
 }
@@ -84,14 +87,17 @@ def test_standard_input_is_a_file_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 NOT_ONE = {
-    "another kind": (OTHER, "holds no TrainingJob: {path} is a ConfigMap, not a TrainingJob."),
-    "no object": ("- 1\n", "holds no TrainingJob: {path} is not a Kubernetes object (it has no `kind`)."),
-    "nothing": ("", "holds no TrainingJob: it is empty."),
+    "another kind": (OTHER, "must hold one TrainingJob: {path} is a ConfigMap, not a TrainingJob."),
+    "no object": ("- 1\n", "must hold one TrainingJob: {path} is not a Kubernetes object (it has no `kind`)."),
+    "nothing": ("", "must hold one TrainingJob: it is empty."),
     "another version": (
         JOB.replace("v1alpha1", "v2"),
         "is a TrainingJob of apiVersion 'trainingjob.dev/v2', not 'trainingjob.dev/v1alpha1'.",
     ),
-    "two": (f"{JOB}---\n{JOB.replace('a}', 'b}')}", 'holds 2 TrainingJobs ("a", "b"). Put one into a file of its own.'),
+    "two": (
+        f"{JOB}---\n{JOB.replace('a}', 'b}')}",
+        'must hold one TrainingJob, but holds 2 ("a", "b"). Move one to a separate file.',
+    ),
 }
 
 

@@ -27,9 +27,9 @@ def test_a_request_names_the_job_and_whom_it_strikes() -> None:
 
 
 REFUSED = {
-    "not allowed": (make_plan(), RUNNING, f"{NAME} may not be drilled."),
-    "not begun": (ALLOWED, TrainingJobStatus(), f"{NAME} is new: a drill strikes a job that trains."),
-    "over": (ALLOWED, TrainingJobStatus(phase="Succeeded"), f"{NAME} is Succeeded: a drill strikes"),
+    "not allowed": (make_plan(), RUNNING, f"{NAME} does not allow drills: `spec.elastic.drills` must be `allowed`."),
+    "not begun": (ALLOWED, TrainingJobStatus(), f"{NAME} is new: a drill needs a job that trains."),
+    "over": (ALLOWED, TrainingJobStatus(phase="Succeeded"), f"{NAME} is Succeeded: a drill needs"),
 }
 
 

@@ -62,19 +62,19 @@ def test_json_of_all_fields_below() -> None:
 WRONG: dict[str, tuple[str, str]] = {
     "misspelt": (
         "spec.elastic.growCooldowm",
-        "Error: spec.elastic.growCooldowm is not the path of one field. Nearest: spec.elastic.growCooldown.\n",
+        "Error: spec.elastic.growCooldowm must be the path of exactly one field. Nearest: spec.elastic.growCooldown.\n",
     ),
     "ambiguous": (
         "everySteps",
         (
-            "Error: everySteps is not the path of one field. Nearest: spec.checkpoint.save.everySteps, "
+            "Error: everySteps must be the path of exactly one field. Nearest: spec.checkpoint.save.everySteps, "
             "spec.checkpoint.keep.everySteps, spec.checkpoint.snapshots.everySteps, "
             "spec.protection.compareReplicas.everySteps.\n"
         ),
     ),
     "like no field": (
         "xyzzy",
-        "Error: xyzzy is not the path of one field. `trainingjob explain spec` lists the sections.\n",
+        "Error: xyzzy must be the path of exactly one field. `trainingjob explain spec` lists the sections.\n",
     ),
 }
 

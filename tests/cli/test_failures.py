@@ -62,7 +62,7 @@ def make_config(server: str, **user: Any) -> dict[str, Any]:
 def check(result: Any, *words: str, code: int = EXIT_NO_RESULT) -> None:
     assert result.exit_code == code, result.output
     assert "Traceback" not in result.output
-    assert "This is a fault of trainingjob" not in result.output
+    assert "This is a bug in trainingjob" not in result.output
     if code:
         assert result.stderr.startswith("Error: ")
         assert result.stdout == ""
@@ -71,12 +71,12 @@ def check(result: Any, *words: str, code: int = EXIT_NO_RESULT) -> None:
 
 
 BROKEN = {
-    "broken YAML": (b"a: [", "it is no valid YAML"),
-    "a tab": (b"a:\n\tb: 1", "it is no valid YAML"),
+    "broken YAML": (b"a: [", "it is not valid YAML"),
+    "a tab": (b"a:\n\tb: 1", "it is not valid YAML"),
     "bytes of no text": (bytes(range(256)), "it is not UTF-8 text"),
-    "text": (b"hello", "it has not the form of a kubeconfig"),
-    "a list": (b"- 1", "it has not the form of a kubeconfig"),
-    "a number": (b"1", "it has not the form of a kubeconfig"),
+    "text": (b"hello", "it is not a valid kubeconfig"),
+    "a list": (b"- 1", "it is not a valid kubeconfig"),
+    "a number": (b"1", "it is not a valid kubeconfig"),
     "nothing": (b"", "no usable kubeconfig"),
     "no contexts": (b"{}", "no usable kubeconfig"),
     "contexts of another form": (b"{contexts: 1, current-context: a}", "no usable kubeconfig"),
@@ -91,7 +91,7 @@ BROKEN = {
     "a mark at its beginning": ("\ufeff" + json.dumps(make_config("http://127.0.0.1:1")), "Connection refused"),
     "an executable entry of another form": (
         json.dumps(make_config("http://127.0.0.1:1", exec=[1])).encode(),
-        "cannot be asked",
+        "cannot be reached",
     ),
     "no certificate file": (
         json.dumps(make_config("https://127.0.0.1:1", **{"client-certificate": "/nowhere"})).encode(),
@@ -117,7 +117,7 @@ def test_no_verb_takes_a_broken_kubeconfig_for_an_answer(args: list[str], tmp_pa
     path = tmp_path / "config"
     path.write_text("a: [")
 
-    check(CliRunner().invoke(app, [*args, "--kubeconfig", str(path)]), "it is no valid YAML")
+    check(CliRunner().invoke(app, [*args, "--kubeconfig", str(path)]), "it is not valid YAML")
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/", "a:b:c"], ids=["no file", "a folder", "several"])
@@ -141,12 +141,12 @@ ANSWERS = {
     "401": (answer(401, "Unauthorized"), "the credentials may have expired"),
     "403": (answer(403, "trainingjobs is forbidden: User x cannot get"), "trainingjobs is forbidden"),
     "500": (answer(500, "etcd is down"), "etcd is down"),
-    "no JSON": (lambda _: web.Response(text="<html>"), "the answer is not JSON"),
+    "no JSON": (lambda _: web.Response(text="<html>"), "the response is not JSON"),
     "a list": (lambda _: web.json_response([1]), ""),
     "text": (lambda _: web.json_response("hello"), ""),
     "null": (lambda _: web.json_response(None), ""),
     "a status of another form": (lambda _: web.json_response({"metadata": {}, "spec": 1, "status": "x"}), ""),
-    "bytes of no text": (lambda _: web.Response(body=b"\xff\xfe"), "the answer is not JSON"),
+    "bytes of no text": (lambda _: web.Response(body=b"\xff\xfe"), "the response is not JSON"),
     "a redirect to nowhere": (lambda _: web.Response(status=302, headers={"Location": "http://127.0.0.1:1/"}), ""),
 }
 
@@ -178,7 +178,7 @@ async def test_no_verb_takes_a_failure_of_the_cluster_for_an_answer(verb: str, w
         result = await asyncio.to_thread(CliRunner().invoke, app, args)
 
     assert "Traceback" not in result.output
-    assert "fault of trainingjob" not in result.output
+    assert "bug in trainingjob" not in result.output
     if words:
         check(result, words)
 
@@ -196,12 +196,12 @@ def test_a_server_that_is_dead(args: list[str], tmp_path: Path, unused_tcp_port:
 HINT = "Install gke-gcloud-auth-plugin for use with kubectl"
 PLUGINS = {
     "not installed": (None, ("`PLUGIN`, which is not installed, or not on PATH.", HINT)),
-    "it fails": ("echo no account >&2; exit 3", ("`PLUGIN`, which gave none", "no account", HINT)),
-    "it says nothing": ("true", ("`PLUGIN`, which gave none", HINT)),
-    "no JSON": ("echo hello", ("`PLUGIN`, which gave none", HINT)),
+    "it fails": ("echo no account >&2; exit 3", ("`PLUGIN`, which returned none", "no account", HINT)),
+    "it says nothing": ("true", ("`PLUGIN`, which returned none", HINT)),
+    "no JSON": ("echo hello", ("`PLUGIN`, which returned none", HINT)),
     "no token": (
         """echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {}}'""",
-        ("`PLUGIN`, which gave none", "missing token", HINT),
+        ("`PLUGIN`, which returned none", "missing token", HINT),
     ),
 }
 
@@ -305,7 +305,7 @@ def test_an_error_that_nobody_foresaw_is_a_line_too(monkeypatch: pytest.MonkeyPa
     result = CliRunner().invoke(app, ["status", "demo"])
 
     assert result.exit_code == 2
-    assert result.stderr.startswith("Error: ZeroDivisionError: division by zero\nThis is a fault of trainingjob ")
+    assert result.stderr.startswith("Error: ZeroDivisionError: division by zero\nThis is a bug in trainingjob ")
 
     monkeypatch.setenv(app_module.TRACEBACK, "1")
     assert isinstance(CliRunner().invoke(app, ["status", "demo"]).exception, ZeroDivisionError)

@@ -154,7 +154,7 @@ async def test_a_container_that_cannot_be_started_now_is_tried_again(run: Run) -
     await run.until(run.pods)
 
     (failed,) = run.pods("Failed")
-    assert failed["status"]["message"] == "its process ended with exit code 128: out of processes"
+    assert failed["status"]["message"] == "its process exited with code 128: out of processes"
 
 
 async def test_a_killed_slice_leaves_failed_pods_and_comes_back(run: Run) -> None:

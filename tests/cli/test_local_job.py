@@ -129,9 +129,9 @@ def test_another_job_cannot_go_on_from_this_ones_state(phase: str) -> None:
         resume_job(job, changed)
 
     assert str(caught.value) == (
-        "the job differs from the one that was begun here:\n"
+        "the job differs from the one that was started in this folder:\n"
         "  spec.optimizer.learningRate: 0.5, was 0.001\n"
-        "Undo that, or start anew with --fresh, or in another folder with --dir."
+        "Revert the change, restart with --fresh, or use another folder with --dir."
     )
 
 

@@ -172,12 +172,12 @@ def test_an_error_of_the_operator_is_shown_once_and_written_down(tmp_path: Path)
             try:
                 raise ValueError("bad")
             except ValueError:
-                log.exception("reconcile broke", job="demo")
+                log.exception("reconcile failed", job="demo")
         log.info("looked")
     log.error("later")
 
     written = (tmp_path / "logs/operator.log").read_text()
-    assert out.getvalue() == f"internal error: reconcile broke: ValueError: bad; see {tmp_path}/logs/operator.log\n"
-    assert written.count("reconcile broke job=demo\nTraceback") == 2
+    assert out.getvalue() == f"internal error: reconcile failed: ValueError: bad; see {tmp_path}/logs/operator.log\n"
+    assert written.count("reconcile failed job=demo\nTraceback") == 2
     assert "scheduler: looked" in written
     assert "later" not in written

@@ -62,7 +62,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
 
 
 def test_a_path_that_no_job_may_have(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="the path may hold letters, digits"):
+    with pytest.raises(CommandError, match="the path must have only letters, digits"):
         Workspace(tmp_path / "my runs")
 
 
@@ -95,7 +95,7 @@ def test_a_job_file_that_is_broken_is_not_overwritten(workspace: Workspace) -> N
     with workspace.locked():
         (workspace.root / "job.json").write_text("{")
 
-        with pytest.raises(CommandError, match=r"Cannot go on from .*job.json: .* Start anew with --fresh."):
+        with pytest.raises(CommandError, match=r"Cannot resume from .*job.json: .* Restart at step 0 with --fresh."):
             workspace.load_job()
 
 
@@ -111,10 +111,10 @@ def test_a_chosen_folder_stands_for_a_volume(workspace: Workspace, tmp_path: Pat
 
 
 REFUSED = {
-    "no folder for what is only read": ([], "volume `corpus` is read-only and there is no folder for it."),
-    "not a pair": (["corpus"], "--volume corpus: write it as NAME=FOLDER."),
+    "no folder for what is only read": ([], "volume `corpus` is read-only and has no folder."),
+    "not a pair": (["corpus"], "--volume corpus: must have the form NAME=FOLDER."),
     "no such volume": (["x=/tmp"], "--volume x=/tmp: the job has no volume `x`. It has: `shared`, `corpus`."),
-    "no such folder": (["corpus=/no/where"], "--volume corpus=/no/where: /no/where is no folder."),
+    "no such folder": (["corpus=/no/where"], "--volume corpus=/no/where: /no/where must be a folder."),
 }
 
 

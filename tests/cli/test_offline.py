@@ -158,13 +158,13 @@ def test_a_size_that_cannot_be_is_explained() -> None:
 
 def test_a_job_that_waits_for_repairs_says_so() -> None:
     text = Path("crds/examples/elastic.yaml").read_text()
-    words = "after a loss: waits up to 90s for as many slices as before, then goes on with fewer"
+    words = "after a loss: waits up to 90s for as many slices as before, then resumes with fewer"
 
     assert words not in call("plan", "-", given=text).out
     patient = text.replace("  elastic:\n", "  elastic:\n    policy: wait\n    shrinkAfter: 90s\n")
     assert words in call("plan", "-", given=patient).out.splitlines()
     unsure = patient.replace("policy: wait", "policy: auto")
-    assert "waits as long as its repairs so far make it worth it, up to 90s, for" in call("plan", "-", given=unsure).out
+    assert "waits as long as its past repairs justify, up to 90s, for" in call("plan", "-", given=unsure).out
 
 
 def test_a_plan_as_json_keeps_its_fields(golden: Callable[[Path, str], None]) -> None:

@@ -89,7 +89,7 @@ def test_a_compiler_that_dies_is_told_with_its_last_words(monkeypatch: pytest.Mo
     result = call(DEMO)
 
     assert (result.code, result.out) == (2, "")
-    assert result.err == "Error: the compiler ended with exit code 3:\nno memory\n"
+    assert result.err == "Error: the compiler exited with code 3:\nno memory\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
@@ -123,7 +123,7 @@ def wait_for_pid(path: Path) -> int:
 def test_an_answer_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     answer_with(monkeypatch, "hello")
 
-    assert "the compiler's answer cannot be read: hello" in call(DEMO).err
+    assert "the compiler's output cannot be read: hello" in call(DEMO).err
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_an_answer_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None
             "--compile needs the trainer, which is not installed here: pip install 'trainingjob[trainer]'",
         ),
         (TPU, ("libtpu",), "pip install 'trainingjob[trainer,tpu-compile]'"),
-        (str(ROOT / "crds/examples/h100-2-nodes.yaml"), (), "nvidia-h100 cannot be compiled for without the device"),
+        (str(ROOT / "crds/examples/h100-2-nodes.yaml"), (), "nvidia-h100 needs its device to compile"),
     ],
     ids=["no trainer", "no libtpu", "a GPU"],
 )
@@ -157,5 +157,5 @@ def test_it_is_not_mixed_with_a_comparison() -> None:
 
     assert (result.code, result.err) == (
         2,
-        "Error: --compile and --diff do not go together: compile one plan at a time.\n",
+        "Error: --compile and --diff must not be combined: compile one plan at a time.\n",
     )

@@ -252,7 +252,7 @@ async def test_a_drill_of_a_job_that_ends_meanwhile_says_so(api: FakeApi) -> Non
     result = await call("drill", NAME, "hang")
 
     assert result.code == 1
-    assert result.err.startswith("Error: the job is Succeeded now, and no world of it made a step after the drill.")
+    assert result.err.startswith("Error: the job is Succeeded and made no step after the drill.")
 
 
 def add(field: str, value: object) -> dict[str, object]:
@@ -265,13 +265,13 @@ EDITS: dict[str, tuple[dict[str, Any], list[str], list[dict[str, object]], str]]
         {},
         ["scale", NAME, "--max", "4"],
         [add("slices/max", 4)],
-        "demo has 1 to 4 slices now, it had 1 to 2 slices",
+        "demo: 1 to 2 slices changed to 1 to 4 slices",
     ),
     "elastic from fixed": (
         FIXED,
         ["scale", NAME, "--min", "1"],
         [{"op": "remove", "path": "/spec/slices/count"}, add("slices/min", 1), add("slices/max", 2)],
-        "demo has 1 to 2 slices now, it had 2 slices",
+        "demo: 2 slices changed to 1 to 2 slices",
     ),
     "fixed from elastic": (
         {},
@@ -281,10 +281,10 @@ EDITS: dict[str, tuple[dict[str, Any], list[str], list[dict[str, object]], str]]
             {"op": "remove", "path": "/spec/slices/min"},
             {"op": "remove", "path": "/spec/slices/max"},
         ],
-        "demo has 1 slice now, it had 1 to 2 slices",
+        "demo: 1 to 2 slices changed to 1 slice",
     ),
-    "suspend": ({}, ["suspend", NAME], [add("suspend", True)], "demo saves and gives its pods back"),
-    "resume": ({"suspend": True}, ["resume", NAME], [add("suspend", False)], "demo goes on"),
+    "suspend": ({}, ["suspend", NAME], [add("suspend", True)], "demo saves and releases its pods"),
+    "resume": ({"suspend": True}, ["resume", NAME], [add("suspend", False)], "demo resumes"),
 }
 
 
@@ -301,7 +301,7 @@ async def test_an_edit(
 
 
 NOTHING_TO_DO = {
-    "the same bounds": (["scale", NAME, "--min", "1"], "demo has 1 to 2 slices already"),
+    "the same bounds": (["scale", NAME, "--min", "1"], "demo already has 1 to 2 slices"),
     "not suspended": (["resume", NAME], "demo is not suspended"),
 }
 
@@ -315,7 +315,7 @@ async def test_what_is_so_already_is_not_written(args: list[str], words: str, ap
 
 REFUSED = {
     "by the webhook": ((422, "spec.slices.max: 3 is too many."), 1, "spec.slices.max: 3 is too many."),
-    "for somebody else": ((409, "the object has been modified"), 2, "somebody else changed the job"),
+    "for somebody else": ((409, "the object has been modified"), 2, "another client changed the job"),
     "it is gone": ((404, "not found"), 2, 'there is no TrainingJob "demo"'),
 }
 
@@ -339,7 +339,7 @@ async def test_bounds_that_say_nothing_or_too_much(args: list[str]) -> None:
 
 UNREACHABLE = {
     "no such job": (["status", "other"], 'there is no TrainingJob "other" in namespace research.'),
-    "no operator": (["status", NAME, "-n", "bare"], "this cluster does not know TrainingJobs: install the operator"),
+    "no operator": (["status", NAME, "-n", "bare"], "this cluster does not serve TrainingJobs: install the operator"),
     "no such host": (["logs", NAME, "--slice", "7"], 'TrainingJob "demo" has no such host now'),
     "no such kubeconfig": (["status", NAME, "--kubeconfig", "/nowhere"], "there is no kubeconfig at /nowhere."),
 }
@@ -368,7 +368,7 @@ async def test_credentials_that_expire_are_no_answer_about_the_job(args: list[st
     result = await call(*args)
 
     assert result.code == 2, "1 is for a job that failed"
-    assert result.err.startswith("Error: the cluster cannot be asked: ")
+    assert result.err.startswith("Error: the cluster cannot be reached: ")
     assert result.err.endswith("401 Unauthorized (the credentials may have expired)\n")
 
 
@@ -376,4 +376,4 @@ async def test_a_context_that_is_not_there_is_no_answer(api: FakeApi) -> None:
     result = await call("status", NAME, "--context", "mars")
 
     assert result.code == 2
-    assert result.err.startswith("Error: the cluster cannot be asked: no usable kubeconfig")
+    assert result.err.startswith("Error: the cluster cannot be reached: no usable kubeconfig")

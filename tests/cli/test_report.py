@@ -110,7 +110,7 @@ def test_a_running_job_is_told_whole() -> None:
 
 
 HEADLINES = {
-    "never looked at": ({}, "job  New: the operator has not looked at it yet"),
+    "never looked at": ({}, "job  New: the operator has not reconciled the job yet"),
     "invalid": (
         {"phase": "Invalid", "conditions": [condition("Valid", "1 problem:\nspec.model: bad", "False")]},
         "job  Invalid: 1 problem:\nspec.model: bad",

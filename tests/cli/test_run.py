@@ -84,14 +84,14 @@ def test_a_run_is_stopped_and_taken_up_loses_a_slice_and_ends(tmp_path: Path) ->
     code, out = end(stopped)
 
     assert code == 130, out
-    saved = re.search(r"stopped; saved step ([0-9]+); the same command goes on from there", out)
+    saved = re.search(r"stopped; saved step ([0-9]+); the same command resumes", out)
     assert saved, out
     wait_until_nothing_runs(tmp_path / "run")
 
     code, out = end(start(tmp_path, "--kill-slice", "1", "--at-step", str(STEPS // 2)))
 
     assert code == 0, out
-    assert f"goes on from step {saved[1]}, the last that an earlier run saved" in out
+    assert f"resumes from step {saved[1]}, the newest checkpoint of an earlier run" in out
     assert "host 0 of slice 1 failed: its process was killed (SIGKILL) · now 1 slice · back in" in out
     assert f"step {STEPS} of {STEPS} (100 %)" in out
     wait_until_nothing_runs(tmp_path / "run")
@@ -101,7 +101,7 @@ def test_a_run_is_stopped_and_taken_up_loses_a_slice_and_ends(tmp_path: Path) ->
     code, out = end(start(tmp_path))
 
     assert code == 0
-    assert "all steps were trained in an earlier run; --fresh starts anew" in out
+    assert "an earlier run has trained all steps; --fresh restarts at step 0" in out
 
 
 def check_programs(folder: Path) -> None:
@@ -165,7 +165,7 @@ def test_accelerators_are_not_here(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["run", str(path), "--dir", str(tmp_path / "run")])
 
     assert result.exit_code == 1
-    assert "spec.slices.accelerator: tpu-v5e is not on this machine" in result.stderr
+    assert "spec.slices.accelerator: tpu-v5e must be `cpu` for a run without a cluster" in result.stderr
 
 
 def test_a_number_of_slices_that_cannot_be_planned(tmp_path: Path) -> None:
@@ -191,4 +191,4 @@ def test_a_fault_needs_both_its_options(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["run", str(write_job(tmp_path)), "--kill-slice", "1"])
 
     assert result.exit_code == 2
-    assert "--kill-slice and --at-step belong together" in result.stderr
+    assert "--kill-slice and --at-step must be given equally often" in result.stderr

@@ -20,17 +20,17 @@ def nest(kind: str, times: int, each: int) -> str:
 
 
 REFUSED = {
-    "lists of aliases": (nest("lists", 9, 9), "larger than the 3 MiB"),
-    "maps of aliases": (nest("maps", 9, 9), "larger than the 3 MiB"),
-    "merges of aliases": (nest("merges", 9, 9), "larger than the 3 MiB"),
-    "few levels of many aliases": (nest("lists", 2, 2000), "larger than the 3 MiB"),
-    "a long text, often": (f"a: &a {'x' * 10_000}\nb: [{','.join(['*a'] * 400)}]", "larger than the 3 MiB"),
+    "lists of aliases": (nest("lists", 9, 9), "must not be larger than 3 MiB"),
+    "maps of aliases": (nest("maps", 9, 9), "must not be larger than 3 MiB"),
+    "merges of aliases": (nest("merges", 9, 9), "must not be larger than 3 MiB"),
+    "few levels of many aliases": (nest("lists", 2, 2000), "must not be larger than 3 MiB"),
+    "a long text, often": (f"a: &a {'x' * 10_000}\nb: [{','.join(['*a'] * 400)}]", "must not be larger than 3 MiB"),
     "a chain of aliases": (nest("lists", MAX_DEPTH, 1), "levels deep"),
     "lists in lists": ("[" * 150 + "]" * 150, "levels deep"),
     "maps in maps": ("{a: " * 150 + "x" + "}" * 150, "levels deep"),
-    "a list of itself": ("a: &a [*a]", "contains the anchor itself"),
-    "a map of itself": ("&a {b: {c: *a}}", "contains the anchor itself"),
-    "a key of itself": ("&a {? [*a] : b}", "contains the anchor itself"),
+    "a list of itself": ("a: &a [*a]", "must not contain an alias of itself"),
+    "a map of itself": ("&a {b: {c: *a}}", "must not contain an alias of itself"),
+    "a key of itself": ("&a {? [*a] : b}", "must not contain an alias of itself"),
 }
 
 

@@ -11,7 +11,7 @@ from e2e.product import Product
 
 SINCE = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 CALM = '{"time": "t", "level": "warning", "message": "no error, by its level"}'
-BROKEN = '{"time": "t", "level": "error", "message": "reconcile broke"}'
+BROKEN = '{"time": "t", "level": "error", "message": "reconcile failed"}'
 RAW = "Traceback (most recent call last):"
 
 

@@ -227,9 +227,9 @@ def test_an_error_that_an_operator_logs_is_noticed_with_its_cause() -> None:
         try:
             raise KeyError("uid")
         except KeyError:
-            log.exception("reconcile broke", job="demo")
+            log.exception("reconcile failed", job="demo")
     log.error("what comes later is not of this job")
 
     (line,) = errors
-    assert "ERROR   scheduler: reconcile broke job=demo" in line
+    assert "ERROR   scheduler: reconcile failed job=demo" in line
     assert line.endswith("KeyError: 'uid'")

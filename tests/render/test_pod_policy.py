@@ -68,14 +68,14 @@ VALUES = {
     "the API server's token": ("spec/automountServiceAccountToken", True, "must be false"),
     "service variables": ("spec/enableServiceLinks", True, "must be false"),
     "another restart policy": ("spec/restartPolicy", "Never", 'must be "OnFailure"'),
-    "root": ("spec/securityContext/runAsUser", 0, "must be a number above 0"),
+    "root": ("spec/securityContext/runAsUser", 0, "must be a number greater than 0"),
     "a node by name": (
         "spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchFields/0/operator",
         "In",
         'must be "NotIn"',
     ),
-    "no number": ("spec/securityContext/runAsUser", True, "must be a number above 0"),
-    "root's group": ("spec/securityContext/fsGroup", 0, "must be a number above 0"),
+    "no number": ("spec/securityContext/runAsUser", True, "must be a number greater than 0"),
+    "root's group": ("spec/securityContext/fsGroup", 0, "must be a number greater than 0"),
     "perhaps root": ("spec/securityContext/runAsNonRoot", False, "must be true"),
     "one is not true": ("spec/securityContext/runAsNonRoot", 1, "must be true"),
     "no seccomp": ("spec/securityContext/seccompProfile/type", "Unconfined", 'must be "RuntimeDefault"'),
@@ -117,9 +117,9 @@ def test_a_default_of_kubernetes_is_not_enough(pod) -> None:
     assert check_pod(pod) == [
         "spec.automountServiceAccountToken: must be false",
         "spec.securityContext.runAsNonRoot: must be true",
-        "spec.securityContext.runAsUser: must be a number above 0",
-        "spec.securityContext.runAsGroup: must be a number above 0",
-        "spec.securityContext.fsGroup: must be a number above 0",
+        "spec.securityContext.runAsUser: must be a number greater than 0",
+        "spec.securityContext.runAsGroup: must be a number greater than 0",
+        "spec.securityContext.fsGroup: must be a number greater than 0",
         'spec.securityContext.seccompProfile.type: must be "RuntimeDefault"',
         "spec.containers[0].securityContext.allowPrivilegeEscalation: must be false",
         "spec.containers[0].securityContext.readOnlyRootFilesystem: must be true",
@@ -150,11 +150,11 @@ def object_paths(part: object, path: str) -> Iterator[str]:
 
 
 MOUNTS = {
-    "over the config": ("/etc/trainingjob", "belongs to the pod itself"),
-    "below the config": ("/etc/trainingjob/more/", "belongs to the pod itself"),
-    "above the config": ("/etc", "belongs to the pod itself"),
-    "over everything": ("/", "belongs to the pod itself"),
-    "over the program": ("/opt/venv", "belongs to the pod itself"),
+    "over the config": ("/etc/trainingjob", "is reserved for the pod and must not be a volume"),
+    "below the config": ("/etc/trainingjob/more/", "is reserved for the pod and must not be a volume"),
+    "above the config": ("/etc", "is reserved for the pod and must not be a volume"),
+    "over everything": ("/", "is reserved for the pod and must not be a volume"),
+    "over the program": ("/opt/venv", "is reserved for the pod and must not be a volume"),
     "with steps back": ("/shared/../etc/trainingjob", "must not contain `..`"),
 }
 
@@ -170,21 +170,25 @@ def test_two_mounts_at_one_place_are_refused(pod) -> None:
     mounts = pod["spec"]["containers"][0]["volumeMounts"]
     mounts.append(mounts[-1] | {"mountPath": "/shared/"})
 
-    assert check_pod(pod) == [f"spec.containers[0].volumeMounts[{len(mounts) - 1}].mountPath: /shared is mounted twice"]
+    assert check_pod(pod) == [
+        f"spec.containers[0].volumeMounts[{len(mounts) - 1}].mountPath: must be unique, but /shared is mounted twice"
+    ]
 
 
 def test_two_variables_of_one_name_are_refused(pod) -> None:
     env = pod["spec"]["containers"][0]["env"]
     env.append({"name": "TRAININGJOB_RENDEZVOUS", "value": "https://elsewhere"})
 
-    assert check_pod(pod) == [f"spec.containers[0].env[{len(env) - 1}].name: TRAININGJOB_RENDEZVOUS is there twice"]
+    assert check_pod(pod) == [
+        f"spec.containers[0].env[{len(env) - 1}].name: must be unique, but TRAININGJOB_RENDEZVOUS occurs twice"
+    ]
 
 
 @pytest.mark.parametrize("count", [0, 2])
 def test_a_pod_has_one_container(pod, count) -> None:
     pod["spec"]["containers"] *= count
 
-    assert check_pod(pod) == [f"spec.containers: must be one, not {count}"]
+    assert check_pod(pod) == [f"spec.containers: must have 1 item, not {count}"]
 
 
 MALFORMED = [None, [], {}, {"metadata": [], "spec": []}, {"metadata": {"labels": []}, "spec": {"containers": [None]}}]

@@ -80,16 +80,16 @@ BAD: dict[str, tuple[str, Any, str]] = {
     "hosts that do not divide the chips": (
         "gpu",
         {**ROW, "topologies": {"8": {"hosts": 3}}},
-        "topologies.8.hosts: 3 does not divide its 8 chips.",
+        "topologies.8.hosts: 3 must divide its 8 chips.",
     ),
     "more wraps than dims": (
         "gpu",
         {**ROW, "topologies": {"2x4": {"wraps": [True, True, True]}}},
-        "topologies.2x4.wraps: 3 are not one for each of its 2 dims.",
+        "topologies.2x4.wraps: must have 2 values, not 3.",
     ),
     "a name that no job could write": ("My_GPU", ROW, "the name must be at most 63 lower-case letters"),
     "a name that is too long": ("g" * 64, ROW, "the name must be at most 63 lower-case letters"),
-    "cpu": ("cpu", ROW, "is built in and needs no row."),
+    "cpu": ("cpu", ROW, "must not be the name of the built-in accelerator."),
 }
 
 
@@ -112,9 +112,9 @@ def test_a_bad_row_in_the_place_of_a_built_in_one_leaves_that() -> None:
 
 FILES: dict[str, tuple[bytes, str]] = {
     "a list": (b"- gpu", "accelerators: must be a map from the name of an accelerator to its row."),
-    "no YAML": (b"a: [", "is no valid YAML: while parsing"),
-    "no text": (b"\xff\xfe\xfa", "is no valid YAML: "),
-    "too deep": (b"[" * 1200, "is no valid YAML: "),
+    "no YAML": (b"a: [", "is not valid YAML: while parsing"),
+    "no text": (b"\xff\xfe\xfa", "is not valid YAML: "),
+    "too deep": (b"[" * 1200, "is not valid YAML: "),
 }
 
 

@@ -192,7 +192,7 @@ async def test_replace_refuses_a_stale_object(api: Api, api_server: Any, make_ch
     with pytest.raises(ConflictError):
         await api.replace(SECRET, {**stale, "data": {"a": "3"}})
     api_server.drop(SECRET, "research", "s")
-    with pytest.raises(ConflictError, match="is gone"):
+    with pytest.raises(ConflictError, match="no longer exists"):
         await api.replace(SECRET, stale)
 
 

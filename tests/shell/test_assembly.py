@@ -277,7 +277,7 @@ async def test_accelerators_of_an_administrator_hold_and_bad_ones_are_told_by_na
     assert "broken is not an accelerator that this operator knows" in answer["response"]["status"]["message"]
     _, text = await running.get("/metrics")
     assert 'trainingjob_refused_accelerators{name="broken"} 1.0' in text
-    (told,) = [record.fields for record in caplog.records if record.getMessage() == "an accelerator is left out"]
+    (told,) = [record.fields for record in caplog.records if record.getMessage() == "ignoring an invalid accelerator"]
     assert told["name"] == "broken"
     assert told["why"] == "resource: Field required. topologies: Field required."
 
@@ -314,7 +314,7 @@ async def test_an_operator_that_lists_no_more_is_to_be_restarted(start: Any, mon
 
     code, words = await running.get("/healthz")
 
-    assert (code, words.split(" for ")[0]) == (503, "nothing was listed")
+    assert (code, words.split(" for ")[0]) == (503, "no list of objects succeeded")
 
 
 async def test_without_an_api_server_it_is_alive_and_not_ready(start: Any, api_server: Any) -> None:

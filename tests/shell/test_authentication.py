@@ -110,9 +110,9 @@ REFUSED = {
     "not authenticated": ({"authenticated": False, "error": "expired"}, "expired"),
     "no audience in the answer": ({"audiences": []}, "not valid for"),
     "another audience": ({"audiences": ["https://kubernetes.default.svc"]}, "not valid for"),
-    "a person": ({"user__username": "alice"}, "no service account"),
-    "bound to no pod": ({"user__extra": {}}, "bound to no pod"),
-    "no extra at all": ({"user__extra": None}, "bound to no pod"),
+    "a person": ({"user__username": "alice"}, "not a service account"),
+    "bound to no pod": ({"user__extra": {}}, "not bound to a pod"),
+    "no extra at all": ({"user__extra": None}, "not bound to a pod"),
     "another pod by that name": (
         {
             "user__extra": {
@@ -120,9 +120,9 @@ REFUSED = {
                 "authentication.kubernetes.io/pod-uid": ["old"],
             }
         },
-        "is gone",
+        "no longer exists",
     ),
-    "a pod of another namespace": ({"user__username": "system:serviceaccount:private:default"}, "is gone"),
+    "a pod of another namespace": ({"user__username": "system:serviceaccount:private:default"}, "no longer exists"),
 }
 
 
@@ -140,7 +140,7 @@ async def test_a_deleted_pod_is_refused(authenticator: PodAuthenticator, api_ser
     accept(api_server, pod)
     api_server.drop(POD, "research", pod["metadata"]["name"])
 
-    with pytest.raises(UnauthenticatedCallerError, match="is gone"):
+    with pytest.raises(UnauthenticatedCallerError, match="no longer exists"):
         await authenticator.authenticate(TOKEN)
 
 
@@ -160,7 +160,7 @@ async def test_a_pod_of_no_job_is_refused(
     other = api_server.put(POD, {"metadata": {"name": "other", "namespace": "research", **owner}, "spec": {}})
     accept(api_server, other)
 
-    with pytest.raises(UnauthenticatedCallerError, match=f"belongs to no {KIND}"):
+    with pytest.raises(UnauthenticatedCallerError, match=f"does not belong to a {KIND}"):
         await authenticator.authenticate(TOKEN)
 
 
@@ -190,7 +190,7 @@ async def test_a_chain_of_owners_is_believed_only_to_its_end(
     put(api_server, TRAINING_JOB, "victim", {"uid": "victim-uid"}, namespace="private")
     accept(api_server, make_chain(api_server, "forged", links, owner=("llama", "job-uid")))
 
-    with pytest.raises(UnauthenticatedCallerError, match=f"belongs to no {KIND}"):
+    with pytest.raises(UnauthenticatedCallerError, match=f"does not belong to a {KIND}"):
         await authenticator.authenticate(TOKEN)
 
 
@@ -200,7 +200,7 @@ async def test_a_namespace_cannot_claim_the_job_of_another(
     forged = make_chain(api_server, "llama", owner=("llama", "job-uid"), namespace="evil")
     accept(api_server, forged, user__username="system:serviceaccount:evil:default")
 
-    with pytest.raises(UnauthenticatedCallerError, match=f"belongs to no {KIND}"):
+    with pytest.raises(UnauthenticatedCallerError, match=f"does not belong to a {KIND}"):
         await authenticator.authenticate(TOKEN)
 
 
@@ -228,7 +228,7 @@ async def test_a_job_that_was_made_again_has_no_pods_of_the_former(
     put(api_server, TRAINING_JOB, "llama", {"uid": "new-uid"})
     accept(api_server, pod)
 
-    with pytest.raises(UnauthenticatedCallerError, match=f"belongs to no {KIND}"):
+    with pytest.raises(UnauthenticatedCallerError, match=f"does not belong to a {KIND}"):
         await authenticator.authenticate(TOKEN)
 
     store.put(TRAINING_JOB, former)  # the watch is behind: the store still has it
@@ -241,7 +241,7 @@ async def test_while_a_kind_is_unknown_nobody_is_refused_for_good(
     accept(api_server, pod)
     api_server.kinds.remove(TRAINING_JOB)
 
-    with pytest.raises(ClusterUnavailableError, match=f"look for a {KIND}"):
+    with pytest.raises(ClusterUnavailableError, match=f"look up a {KIND}"):
         await authenticator.authenticate(TOKEN)
 
 
@@ -304,7 +304,7 @@ async def test_a_pod_that_is_deleted_is_forgotten_with_the_answer_about_it(
     )
     for digest, (until, answer) in tuple(authenticator._accepted.items()):
         authenticator._accepted[digest] = (until - ACCEPTED_CACHE_SECONDS, answer)
-    with pytest.raises(UnauthenticatedCallerError, match="is gone"):
+    with pytest.raises(UnauthenticatedCallerError, match="no longer exists"):
         await authenticator.authenticate(TOKEN)
 
 

@@ -115,7 +115,7 @@ async def test_a_peer_has_only_so_many_that_wait() -> None:
     async with turns.acquire("a"):
         waiting = [asyncio.create_task(hold(turns, [], "a", user)) for user in "12"]
         await asyncio.sleep(0)
-        with pytest.raises(CheckBusyError, match="2 requests of a wait already"):
+        with pytest.raises(CheckBusyError, match="2 requests of a are already queued"):
             await hold(turns, [], "a", "3")
         waiting.append(asyncio.create_task(hold(turns, [], "b")))
         await asyncio.sleep(0)
@@ -125,7 +125,7 @@ async def test_a_peer_has_only_so_many_that_wait() -> None:
 async def test_a_turn_that_does_not_come_is_busy() -> None:
     turns = FairQueue()
     async with turns.acquire("a"):
-        with pytest.raises(CheckBusyError, match="other requests took all of 0 s"):
+        with pytest.raises(CheckBusyError, match="other requests used all of its 0 s"):
             async with turns.acquire("b", seconds=0):
                 pass
     await hold(turns, done := [], "c")
@@ -165,7 +165,7 @@ async def test_a_process_that_is_killed_is_replaced(worker: WorkerProcess) -> No
     process = await worker.start()
     os.kill(process.pid, signal.SIGKILL)
 
-    with pytest.raises(CheckFailedError, match="ended with -9"):
+    with pytest.raises(CheckFailedError, match="exited with code -9"):
         await worker.run_task(Request(("demo", DEMO), CPU_SECONDS))
     assert (await worker.run_task(Request(("demo", DEMO), CPU_SECONDS))).problems == ()
     assert (await worker.start()).pid != process.pid
@@ -174,7 +174,7 @@ async def test_a_process_that_is_killed_is_replaced(worker: WorkerProcess) -> No
 async def test_a_process_that_cannot_start_is_told(worker: WorkerProcess) -> None:
     worker._command = DYING
 
-    with pytest.raises(CheckFailedError, match="ended with 7"):
+    with pytest.raises(CheckFailedError, match="exited with code 7"):
         await worker.run_task(Request(("demo", DEMO), CPU_SECONDS))
 
 
@@ -230,9 +230,9 @@ async def may_use(user: Any, namespace: str, name: str) -> bool:
 
 
 ANSWERS = {
-    "busy": (CheckBusyError("other requests took all of 2 s"), 503, "Try again"),
+    "busy": (CheckBusyError("other requests used all of its 2 s"), 503, "Try again"),
     "too costly": (CheckCpuLimitError("its check needs more than 2 s of CPU time"), 422, "more than 2 s of CPU time"),
-    "broken": (CheckFailedError("Traceback"), 500, "its log says why"),
+    "broken": (CheckFailedError("Traceback"), 500, "Its log has the error"),
 }
 
 

@@ -65,7 +65,7 @@ def test_an_unforeseen_error_brings_its_traceback(
     try:
         raise ValueError("why")
     except ValueError:
-        logging_setup.Log("main").exception("reconcile broke", job="a")
+        logging_setup.Log("main").exception("reconcile failed", job="a")
 
     assert "ValueError: why" in capsys.readouterr().err
 

@@ -82,13 +82,13 @@ async def test_an_agent_that_knows_more_is_understood(service: Service) -> None:
 
 
 async def test_before_the_job_was_looked_at_there_is_no_answer(service: Service) -> None:
-    assert await service.post(make_report()) == (503, {"error": "the job has not been looked at yet; ask again"})
+    assert await service.post(make_report()) == (503, {"error": "the job has not been reconciled yet; retry"})
 
 
 async def test_who_does_not_lead_says_nothing(service: Service) -> None:
     service.leads = False
 
-    assert await service.post(make_report()) == (503, {"error": "another operator leads; ask again"})
+    assert await service.post(make_report()) == (503, {"error": "another operator is the leader; retry"})
     assert not service.hub.heartbeat_state(KEY).latest_reports
 
 
@@ -101,17 +101,17 @@ REFUSALS: dict[str, tuple[HostReport | bytes, str, int, str]] = {
         make_report(0, 1),
         "Bearer good",
         403,
-        f"pod pod-0-0 of job {UID} cannot speak for another pod",
+        f"pod pod-0-0 of job {UID} must not report for another pod",
     ),
     "another job": (
         make_report(job_uid="other"),
         "Bearer good",
         403,
-        f"pod pod-0-0 of job {UID} cannot speak for another pod",
+        f"pod pod-0-0 of job {UID} must not report for another pod",
     ),
-    "no JSON": (b"{", "Bearer good", 400, "this is no report: body: Invalid JSON"),
-    "not a report": (b'{"jobUid": 5}', "Bearer good", 400, "this is no report: jobUid: Input should be a valid string"),
-    "too large": (b" " * 70_000, "Bearer good", 413, "a report has at most 65536 bytes"),
+    "no JSON": (b"{", "Bearer good", 400, "invalid report: body: Invalid JSON"),
+    "not a report": (b'{"jobUid": 5}', "Bearer good", 400, "invalid report: jobUid: Input should be a valid string"),
+    "too large": (b" " * 70_000, "Bearer good", 413, "a report must have at most 65536 bytes"),
 }
 
 
@@ -132,7 +132,7 @@ async def test_an_error_repeats_the_names_of_fields_and_no_other_key(service: Se
 
     for word in sorted(descriptions - set(Phase)):
         _, answer = await service.post(json.dumps(report | {"phaseSeconds": {word: 1}}).encode())
-        assert answer["error"].startswith("this is no report: phaseSeconds.KEY.KEY: Input should be "), word
+        assert answer["error"].startswith("invalid report: phaseSeconds.KEY.KEY: Input should be "), word
     assert fields == rendezvous.SCHEMA_NAMES
 
 
@@ -140,14 +140,14 @@ async def test_while_nobody_can_tell_who_calls_agents_are_asked_to_come_back(ser
     await service.post(make_report())
     service.tokens.is_down = True
 
-    assert await service.post(make_report()) == (503, {"error": "cannot tell now who calls: no route to host"})
+    assert await service.post(make_report()) == (503, {"error": "cannot authenticate the caller now: no route to host"})
     assert service.hub.heartbeat_state(KEY).listening_seconds == 1.0, "that time is no silence of a host"
 
 
 async def test_while_a_drill_keeps_the_operator_away_it_hears_nothing(service: Service) -> None:
     service.hub.pause_job(KEY, 1000.0)
 
-    assert await service.post(make_report()) == (503, {"error": "a drill: this operator is away for the job"})
+    assert await service.post(make_report()) == (503, {"error": "a drill: this operator does not respond to the job"})
     assert not service.hub.heartbeat_state(KEY).latest_reports
 
 

@@ -168,7 +168,7 @@ async def test_a_secret_of_the_trainers_environment_is_nowhere_after_a_whole_lif
 
 async def test_probes_and_scrapes_say_nothing_of_a_callers_headers() -> None:
     metrics = Metrics("1")
-    app = health_app(metrics.registry, lambda: "", lambda: "nobody leads yet")
+    app = health_app(metrics.registry, lambda: "", lambda: "there is no leader yet")
     async with TestClient(TestServer(app)) as client:
         for path in ("/healthz", "/readyz", "/metrics", f"/{CANARY}"):
             async with client.get(path, headers={"Authorization": f"Bearer {CANARY}"}) as response:

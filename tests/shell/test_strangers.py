@@ -30,7 +30,7 @@ NOT_OURS = {
 async def test_what_is_no_token_for_the_operator_is_not_asked_about(
     token: str, authenticator: PodAuthenticator, api_server: Any
 ) -> None:
-    with pytest.raises(UnauthenticatedCallerError, match="no JSON web token for"):
+    with pytest.raises(UnauthenticatedCallerError, match="not a JSON web token for"):
         await authenticator.authenticate(token)
 
     assert api_server.requests == []

@@ -144,7 +144,7 @@ async def test_it_begins_anew_when_kopf_fails(
     api_server.fault = fail_once
     start()
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while "the watch ended; it begins anew" not in caplog.messages:  # noqa: ASYNC110  # the log has no event
+        while "the watch ended; restarting it" not in caplog.messages:  # noqa: ASYNC110  # the log has no event
             await asyncio.sleep(0.01)
     api_server.put(TRAINING_JOB, JOB)
 

@@ -174,7 +174,7 @@ async def test_a_wrong_configuration_is_said_aloud() -> None:
     answer = await ask(Rules(), review(kind={"kind": "Pod"}))
 
     assert answer["warnings"] == [
-        "asked about Pod of no group, knows only TrainingJob of trainingjob.dev: nothing was checked"
+        "Pod of no group was not checked: this webhook checks only TrainingJob of trainingjob.dev"
     ]
 
 
@@ -289,7 +289,7 @@ async def test_what_cannot_be_checked_is_refused_for_now() -> None:
 
     assert answer["allowed"] is False
     assert answer["status"]["code"] == 503
-    assert "try again" in answer["status"]["message"]
+    assert "Try again" in answer["status"]["message"]
 
 
 async def test_a_broken_rule_refuses_and_says_where_to_look(caplog: pytest.LogCaptureFixture) -> None:
@@ -299,7 +299,7 @@ async def test_a_broken_rule_refuses_and_says_where_to_look(caplog: pytest.LogCa
     answer = (await Admission(examine_here(broken), Rules().use).review(json.dumps(review()).encode()))["response"]
 
     assert answer["allowed"] is False
-    assert "its log says why" in answer["status"]["message"]
+    assert "Its log has the error" in answer["status"]["message"]
     assert "ZeroDivisionError" in caplog.text
 
 

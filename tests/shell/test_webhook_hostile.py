@@ -175,15 +175,19 @@ REFUSED = {
         'TrainingJob "?" has',
     ),
     "17 levels": (review_with(nested(17)), 422, "spec: is nested more than 16 levels deep."),
-    "64 levels": (review_with(nested(64)), 422, "the TrainingJob is nested more than 64 levels deep"),
-    "10,000 levels": (review_with(nested(10_000)), 422, "the TrainingJob is nested more than 64 levels deep"),
-    "300,000 levels": (review_with(nested(300_000)), 422, "the TrainingJob is nested more than 64 levels deep"),
+    "64 levels": (review_with(nested(64)), 422, "the TrainingJob must not be nested more than 64 levels deep"),
+    "10,000 levels": (review_with(nested(10_000)), 422, "the TrainingJob must not be nested more than 64 levels deep"),
+    "300,000 levels": (
+        review_with(nested(300_000)),
+        422,
+        "the TrainingJob must not be nested more than 64 levels deep",
+    ),
     "half a megabyte": (review_with(json.dumps({"model": "x" * 500_000})), 422, "has 500,012 bytes as JSON"),
     "half a million lists": (review_with(f"[{'[],' * 500_000}[]]"), 422, "spec: list is not an object of fields."),
     "half a million lists inside": (review_with(f'{{"a":[{"[]," * 500_000}[]]}}'), 422, "bytes as JSON"),
     "a flood of fields": (review_with(json.dumps({f"field{n}": n for n in range(10_000)})), 422, "has 64 problems"),
-    "3 MB": (review_with(json.dumps({"model": "x" * 3_000_000})), 413, "is larger than 2 MiB: shorten it"),
-    "12 MB": (review_with(json.dumps({"model": "x" * 12_000_000})), 413, "is larger than 2 MiB: shorten it"),
+    "3 MB": (review_with(json.dumps({"model": "x" * 3_000_000})), 413, "must not be larger than 2 MiB. Shorten it."),
+    "12 MB": (review_with(json.dumps({"model": "x" * 12_000_000})), 413, "must not be larger than 2 MiB. Shorten it."),
 }
 
 

@@ -63,7 +63,7 @@ def find_version() -> str:
 
 def _describe_unexpected_error(error: Exception) -> str:
     return (
-        f"{type(error).__name__}: {error}\nThis is a fault of trainingjob {find_version()}. Run the command again with "
+        f"{type(error).__name__}: {error}\nThis is a bug in trainingjob {find_version()}. Run the command again with "
         f"{TRACEBACK}=1 for the traceback, and report both."
     )
 
@@ -74,10 +74,10 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Check, plan, try, watch and change TrainingJobs. `validate`, `plan`, `render`, `explain`, `simulate` and "
+    help="Validate, plan, run, watch and edit TrainingJobs. `validate`, `plan`, `render`, `explain`, `simulate` and "
     "`run` need no cluster.",
-    epilog="Exit codes: 0 success; 1 the answer is no: a job has problems, plans differ, a run failed; 2 no answer: "
-    "the command was not understood, or a file, the job or the cluster cannot be read; 130 interrupted.",
+    epilog="Exit codes: 0 success; 1 negative result: a job has problems, plans differ, a run failed; 2 no result: "
+    "the command is invalid, or a file, the job or the cluster cannot be read; 130 interrupted.",
 )
 
 
@@ -102,19 +102,29 @@ def version() -> None:
     echo(f"trainingjob {find_version()}")
 
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file with one TrainingJob; `-` is standard input.")]
+File = Annotated[str, typer.Argument(metavar="FILE", help="YAML file with one TrainingJob; `-` is standard input.")]
 Files = Annotated[list[str], typer.Argument(metavar="FILE...", help="YAML files; `-` is standard input.")]
 Accelerators = Annotated[
     Path | None,
-    typer.Option("--accelerators", metavar="ROWS", help="A YAML file with more accelerators, as the chart takes them."),
+    typer.Option(
+        "--accelerators",
+        metavar="ROWS",
+        help="YAML file with additional accelerators, in the format of the chart's value.",
+    ),
 ]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The TrainingJob's name.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the TrainingJob.")]
 Namespace = Annotated[
-    str | None, typer.Option("--namespace", "-n", help="Its namespace. Default: the context's own.", show_default=False)
+    str | None,
+    typer.Option(
+        "--namespace",
+        "-n",
+        help="Namespace of the TrainingJob. Default: the namespace of the context.",
+        show_default=False,
+    ),
 ]
 KubeContext = Annotated[
     str | None, typer.Option("--context", help="Context of the kubeconfig. Default: the current one.")
 ]
 Kubeconfig = Annotated[
-    Path | None, typer.Option("--kubeconfig", help="The kubeconfig file. Default: KUBECONFIG, else ~/.kube/config.")
+    Path | None, typer.Option("--kubeconfig", help="Path of the kubeconfig. Default: KUBECONFIG, else ~/.kube/config.")
 ]

@@ -102,9 +102,11 @@ def read_one_job(file: str) -> Document:
         return jobs[0]
     if jobs:
         names = ", ".join(f'"{job.name}"' for job in jobs)
-        raise UsageError(f"{_label(file)} holds {len(jobs)} TrainingJobs ({names}). Put one into a file of its own.")
+        raise UsageError(
+            f"{_label(file)} must hold one TrainingJob, but holds {len(jobs)} ({names}). Move one to a separate file."
+        )
     others = "; ".join(f"{document.location} is {document.describe()}" for document in documents)
-    raise UsageError(f"{_label(file)} holds no TrainingJob" + (f": {others}." if others else ": it is empty."))
+    raise UsageError(f"{_label(file)} must hold one TrainingJob: " + (f"{others}." if others else "it is empty."))
 
 
 def _read_file(file: str) -> list[Document]:
@@ -119,13 +121,13 @@ def _read_file(file: str) -> list[Document]:
         raise UsageError(f"Cannot read {label}: {getattr(error, 'strerror', None) or error}.") from error
     if len(content) > MAX_BYTES:
         raise UsageError(
-            f"{label} is larger than 3 MiB, the most that the API server takes. Put the TrainingJob into a file of its "
-            "own."
+            f"{label} must not be larger than 3 MiB, the limit of the API server. Move the TrainingJob to "
+            "a separate file."
         )
     try:
         contents = list(yaml.load_all(text, Loader=KubectlLoader))
     except YAML_ERRORS as error:
-        raise UsageError(f"{label} is no valid YAML: {_explain(error)}") from error
+        raise UsageError(f"{label} is not valid YAML: {_explain(error)}") from error
     present = [(number, content) for number, content in enumerate(contents, start=1) if content is not None]
     if len(contents) == 1:
         return [Document(label, content) for _, content in present]
@@ -148,7 +150,7 @@ def _explain(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply."
     if not isinstance(error, yaml.YAMLError):
-        return "a value does not fit its type or its tag."
+        return "a value does not match its type or its tag."
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return f"{' '.join(str(error).split())}."
     mark = error.problem_mark
@@ -170,7 +172,7 @@ class KubectlLoader(BoundedLoader):
             if not isinstance(key, yaml.ScalarNode) or key.value == "<<":
                 continue
             if key.value in seen:
-                problem = f"the key `{key.value}` stands twice"
+                problem = f"the key `{key.value}` must be unique, but occurs twice"
                 raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)

@@ -53,12 +53,12 @@ def make_request(job: Manifest, wanted: DrillOptions, number: str, now: datetime
     name = get_text(job, "metadata", "name")
     if get_value(job, "spec", "elastic", "drills") != "allowed":
         raise CommandError(
-            f"{name} may not be drilled. A job says so from the start: `elastic: {{drills: allowed}}` in its spec; it "
-            "cannot be changed later."
+            f"{name} does not allow drills: `spec.elastic.drills` must be `allowed`. The field cannot "
+            "be changed after the job was created."
         )
     status = read_status(job)
     if status.phase not in ("Running", "Degraded"):
-        raise CommandError(f"{name} is {status.phase or 'new'}: a drill strikes a job that trains.")
+        raise CommandError(f"{name} is {status.phase or 'new'}: a drill needs a job that trains.")
     return DrillRequest(
         id=number,
         job_uid=get_text(job, "metadata", "uid"),
@@ -85,8 +85,8 @@ async def _drill(target: Target, wanted: DrillOptions, seconds: float) -> int:
         request = make_request(job, wanted, secrets.token_hex(4), remote.now())
         await remote.edit(list_operations(job, request))
         timeout_message = (
-            f"nothing has come of it within {pluralize(round(seconds), 'second')}: see `kubectl trainingjob status` "
-            f"{target.name}."
+            f"the drill had no result within {pluralize(round(seconds), 'second')}: see `kubectl trainingjob status "
+            f"{target.name}`."
         )
         code = await poll_until_done(
             remote,
@@ -110,5 +110,5 @@ def _poll(status: TrainingJobStatus, number: str) -> PollResult:
     one = next((one for one in status.drills if one.id == number), None)
     code = EXIT_CODES.get(one.state) if one else None
     if code is None and status.completion_time is not None:
-        raise CommandError(f"the job is {status.phase} now, and no world of it made a step after the drill.")
+        raise CommandError(f"the job is {status.phase} and made no step after the drill.")
     return PollResult(describe_drill(one) if one else "", code)

@@ -28,7 +28,7 @@ def explain_field(text: str, *, recursive: bool, as_json: bool) -> None:
     if field is None:
         near = nearest_fields(text)
         hint = f" Nearest: {', '.join(near)}." if near else " `trainingjob explain spec` lists the sections."
-        raise UsageError(f"{text} is not the path of one field.{hint}")
+        raise UsageError(f"{text} must be the path of exactly one field.{hint}")
     descendants = descendant_fields(field) if recursive else ()
     if as_json:
         echo(json.dumps([as_object(one) for one in (field, *descendants)], indent=2))
@@ -81,7 +81,7 @@ def children(field: FieldReference) -> list[FieldReference]:
 def format_default(field: FieldReference) -> str:
     """Return the value of an omitted field. For an object, return only what differs from its fields' defaults."""
     if field.required:
-        return "none: it must be written"
+        return "none: the field is required"
     if field.fields and isinstance(field.default, dict):
         own = {one.names[-1]: one.default for one in children(field)}
         differing = {name: value for name, value in field.default.items() if name in own and own[name] != value}

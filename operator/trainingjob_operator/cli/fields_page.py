@@ -9,8 +9,8 @@ HEADER = """\
 <!-- Made by `make generate`; do not edit. -->
 # Fields of a TrainingJob
 
-Every field of `spec`, as `trainingjob explain FIELD` tells it offline. A field that is not here is an error. *later*
-says whether the field may change while the job lives, or is fixed by what was made with it.
+Every field of `spec`, as `trainingjob explain FIELD` shows it offline. A field that is not here is an error. *later*
+shows whether the field may change while the job lives, and otherwise what fixes it.
 """
 BAR = "\\|"
 """A vertical bar, escaped for a table cell."""

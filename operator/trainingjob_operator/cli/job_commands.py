@@ -14,14 +14,14 @@ def status(
     name: Name,
     namespace: Namespace = None,
     watch: Annotated[  # noqa: FBT002
-        bool, typer.Option("--watch", "-w", help="Keep it on the screen until the job is over.")
+        bool, typer.Option("--watch", "-w", help="Refresh the status until the job is over.")
     ] = False,
     context: KubeContext = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show what a job does and what happened to it.
+    """Show the status and history of a job.
 
-    Its phase and why, its progress, its checkpoints, every world it trained in, and where the time went.
+    The report lists phase and reason, progress, checkpoints, every world with its end, and the goodput.
     """
     from trainingjob_operator.cli.console import SafeConsole
     from trainingjob_operator.cli.remote_job import Target
@@ -35,20 +35,20 @@ def logs(
     name: Name,
     namespace: Namespace = None,
     follow: Annotated[  # noqa: FBT002
-        bool, typer.Option("--follow", "-f", help="Print new lines as they come, until the job is over.")
+        bool, typer.Option("--follow", "-f", help="Print new lines until the job is over.")
     ] = False,
     slice_number: Annotated[int | None, typer.Option("--slice", min=0, help="Only this slice.")] = None,
     host: Annotated[int | None, typer.Option("--host", min=0, help="Only this host of each slice.")] = None,
     tail: Annotated[int | None, typer.Option("--tail", min=0, help="Only the last lines of each host.")] = None,
     raw: Annotated[  # noqa: FBT002
-        bool, typer.Option("--raw", help="Print control characters, colours too, as the hosts wrote them.")
+        bool, typer.Option("--raw", help="Print control characters and colours unchanged.")
     ] = False,
     context: KubeContext = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Print what the hosts of a job write.
+    """Print the logs of a job's hosts.
 
-    Each line stands behind its slice and host. With -f, hosts that come later join in.
+    Each line begins with its slice and host. With -f, the output includes hosts that start later.
     """
     from trainingjob_operator.cli.pod_logs import LogSelection, show_logs
     from trainingjob_operator.cli.remote_job import Target
@@ -62,16 +62,16 @@ def wait(
     name: Name,
     namespace: Namespace = None,
     timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="Give up after this. Default: never.")
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Time limit of the wait. Default: none.")
     ] = None,
     context: KubeContext = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Wait until a job is over.
 
-    Each change of its state is a line. Unlike `kubectl wait`, it also ends when the job fails.
+    Each change of the job's state is one line. Unlike `kubectl wait`, the command also ends when the job fails.
 
-    Exit codes: 0 it succeeded, 1 it failed, 2 it was not over in time, or the cluster could not be asked any more.
+    Exit codes: 0 the job succeeded, 1 it failed, 2 it was not over in time, or the cluster could not be reached.
     """
     from trainingjob_operator.cli.remote_job import Target
     from trainingjob_operator.cli.wait import wait_for_end
@@ -82,18 +82,18 @@ def wait(
 @app.command()
 def scale(
     name: Name,
-    fewest: Annotated[int | None, typer.Option("--min", min=1, help="The fewest slices to train on.")] = None,
-    most: Annotated[int | None, typer.Option("--max", min=1, help="The most slices to train on.")] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="A fixed number of slices instead.")] = None,
+    fewest: Annotated[int | None, typer.Option("--min", min=1, help="Minimum number of slices.")] = None,
+    most: Annotated[int | None, typer.Option("--max", min=1, help="Maximum number of slices.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Fixed number of slices.")] = None,
     namespace: Namespace = None,
     context: KubeContext = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Change how many slices a job may train on.
+    """Change the allowed slice counts of a job.
 
-    A job that trains at a size that is no longer allowed saves, leaves and goes on at one that is; no step is lost.
+    If the current size is no longer allowed, the job saves, drains and resumes at an allowed size. It loses no step.
 
-    Exit codes: 0 it is changed, 1 it is refused, 2 the command was not understood.
+    Exit codes: 0 the job is changed, 1 the change is rejected, 2 the command is invalid.
     """
     from trainingjob_operator.cli.job_edits import scale as scale_job
     from trainingjob_operator.cli.remote_job import Target
@@ -105,9 +105,9 @@ def scale(
 def suspend(
     name: Name, namespace: Namespace = None, context: KubeContext = None, kubeconfig: Kubeconfig = None
 ) -> None:
-    """Let a job save and give all its pods back.
+    """Suspend a job: it saves and releases all its pods.
 
-    It keeps its checkpoints; `resume` lets it go on from there.
+    The checkpoints stay. `resume` continues from the newest one.
     """
     from trainingjob_operator.cli.job_edits import set_suspend
     from trainingjob_operator.cli.remote_job import Target
@@ -117,7 +117,7 @@ def suspend(
 
 @app.command()
 def resume(name: Name, namespace: Namespace = None, context: KubeContext = None, kubeconfig: Kubeconfig = None) -> None:
-    """Let a suspended job go on from its newest checkpoint."""
+    """Resume a suspended job from its newest checkpoint."""
     from trainingjob_operator.cli.job_edits import set_suspend
     from trainingjob_operator.cli.remote_job import Target
 
@@ -127,23 +127,26 @@ def resume(name: Name, namespace: Namespace = None, context: KubeContext = None,
 @app.command()
 def drill(
     name: Name,
-    kind: Annotated[DrillKind, typer.Argument(help="What is done to it.")],
+    kind: Annotated[DrillKind, typer.Argument(help="Kind of the fault.")],
     slice_number: Annotated[
-        int | None, typer.Option("--slice", min=0, help="To which slice. Default: the last of the world.")
+        int | None,
+        typer.Option("--slice", min=0, help="Slice that gets the fault. Default: the last one of the world."),
     ] = None,
-    host: Annotated[int | None, typer.Option(min=0, help="To which host of it. Default: the last.")] = None,
-    seconds: Annotated[int, typer.Option(min=1, max=3600, help="How long what passes lasts.")] = DRILL_SECONDS,
-    timeout: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="How long to wait for what it costs.")] = 600,
+    host: Annotated[int | None, typer.Option(min=0, help="Host of the slice. Default: the last one.")] = None,
+    seconds: Annotated[int, typer.Option(min=1, max=3600, help="Duration of a temporary fault.")] = DRILL_SECONDS,
+    timeout: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="Time limit for the result of the drill.")
+    ] = 600,
     namespace: Namespace = None,
     context: KubeContext = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Let a job suffer a fault, and measure how it comes back.
+    """Inject a fault into a job, and measure the recovery.
 
-    The job must allow it with `elastic: {drills: allowed}`. The fault is real, made once, and held against neither the
-    program nor a node. What it cost is printed beside the drills before it.
+    The job must allow drills with `elastic: {drills: allowed}`. The fault is real and injected once. It counts neither
+    as a failure of the program nor as a fault of a node. The command prints its cost beside earlier drills.
 
-    Exit codes: 0 the job trains again, 1 the drill is refused or nothing came of it, 2 that took longer than --timeout.
+    Exit codes: 0 the job recovered, 1 the drill was refused or had no result, 2 no result within --timeout.
     """
     from trainingjob_operator.cli.drill import DrillOptions
     from trainingjob_operator.cli.drill import drill as drill_job

@@ -19,9 +19,9 @@ def scale(target: Target, bounds: dict[str, int | None]) -> None:
     """
     changes = {field: value for field, value in bounds.items() if value is not None}
     if not changes:
-        raise UsageError("say what to change: --min, --max, or --count for a job of a fixed size.")
+        raise UsageError("no change is requested: set --min or --max, or --count for a fixed size.")
     if "count" in changes and len(changes) > 1:
-        raise UsageError("--count is a fixed size: it does not go together with --min and --max.")
+        raise UsageError("--count is a fixed size and must not be combined with --min or --max.")
     echo(run_interruptible(_scale(target, changes)))
 
 
@@ -40,18 +40,18 @@ async def _scale(target: Target, asked: dict[str, int]) -> str:
         before = {field: get_int(job, "spec", "slices", field) for field in FIELDS}
         after = _merge(before, asked)
         if after == before:
-            return f"{target.name} has {_describe(before)} already"
+            return f"{target.name} already has {_describe(before)}"
         await remote.edit(_list_operations(before, after))
-    return f"{target.name} has {_describe(after)} now, it had {_describe(before)}"
+    return f"{target.name}: {_describe(before)} changed to {_describe(after)}"
 
 
 async def _set_suspend(target: Target, *, suspend: bool) -> str:
     async with open_remote_job(target) as remote:
         job = await remote.read_job()
         if (get_value(job, "spec", "suspend") is True) == suspend:
-            return f"{target.name} is suspended already" if suspend else f"{target.name} is not suspended"
+            return f"{target.name} is already suspended" if suspend else f"{target.name} is not suspended"
         await remote.edit([{"op": "add", "path": "/spec/suspend", "value": suspend}])
-    return f"{target.name} saves and gives its pods back" if suspend else f"{target.name} goes on"
+    return f"{target.name} saves and releases its pods" if suspend else f"{target.name} resumes"
 
 
 def _merge(before: dict[str, int | None], asked: dict[str, int]) -> dict[str, int | None]:

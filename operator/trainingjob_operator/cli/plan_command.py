@@ -31,11 +31,9 @@ from trainingjob_operator.core.units import (
 SPEED_COLUMNS = ("step", "tokens/s", "MFU")
 """Columns of the roofline's upper bounds, shown if the accelerator's peak rates are known."""
 
-UPPER_BOUND_LEGEND = (
-    "step, tokens/s, MFU: upper bounds of the speed, from peak rates, until they are calibrated by a real run"
-)
+UPPER_BOUND_LEGEND = "step, tokens/s, MFU: upper bounds of the speed from peak rates, until a real run calibrates them"
 REDUNDANCY_LEGEND = (
-    "to spare: slices that may die at once, whichever, with every shard of the state in the memory of the others"
+    "redundancy: slices that can be lost at the same time while the remaining hosts still hold every shard"
 )
 
 
@@ -63,7 +61,7 @@ def print_plan(file: str, hardware: Hardware, *, as_json: bool) -> None:
 def headline(name: str, plan: Plan) -> str:
     """Return the model and the hardware on one line."""
     shape = plan.shape
-    flops = f"{format_count(count_useful_flops(describe_workload(plan.spec)))} FLOPs a token"
+    flops = f"{format_count(count_useful_flops(describe_workload(plan.spec)))} FLOPs per token"
     parts = (name, describe_parameters(plan), flops, f"{shape.accelerator} {shape.topology}", describe_sizes(plan))
     return " · ".join(parts)
 
@@ -80,7 +78,7 @@ def plan_table(plan: Plan) -> list[str]:
         "mesh",
         f"batch/{device} x {micro}accumulation",
         f"memory/{device}",
-        "to spare",
+        "redundancy",
         *fast,
     )
     impossible = [
@@ -106,41 +104,46 @@ def _describe_shrink_delay(plan: Plan) -> list[str]:
     if elastic.policy == "shrink":
         return []
     how = (
-        f"as long as its repairs so far make it worth it, up to {elastic.shrink_after},"
+        f"as long as its past repairs justify, up to {elastic.shrink_after},"
         if elastic.policy == "auto"
         else f"up to {elastic.shrink_after}"
     )
-    return [f"after a loss: waits {how} for as many slices as before, then goes on with fewer"]
+    return [f"after a loss: waits {how} for as many slices as before, then resumes with fewer"]
 
 
 def _snapshot_line(shape: SliceShape, snapshots: SnapshotPlan) -> str:
     """Return the snapshot interval and its host memory, and whether the host's memory size is unknown."""
-    unknown = "" if shape.host_memory_bytes else f"; nobody knows how much a host of {shape.accelerator} has"
+    unknown = "" if shape.host_memory_bytes else f"; the host memory of {shape.accelerator} is unknown"
     return (
-        f"a snapshot every {pluralize(snapshots.every_steps, 'step')} takes {format_size(snapshots.memory_bytes)} of "
-        f"a host's memory: {format_size(snapshots.bytes_per_host)} each, 2 kept and 1 in writing{unknown}"
+        f"a snapshot every {pluralize(snapshots.every_steps, 'step')} needs {format_size(snapshots.memory_bytes)} of "
+        f"host memory: {format_size(snapshots.bytes_per_host)} each, 2 kept and 1 being written{unknown}"
     )
 
 
 def _save_line(plan: Plan) -> str:
     """Return the storage rate with which a save ends in time on a deleted pod. The actual rate is unknown."""
     return (
-        f"a save writes {format_size(max_save_bytes(plan))} from a host: to be through in the "
-        f"{format_duration(plan.spec.runtime.trainer_grace_seconds)} of a pod that is deleted, storage must take "
-        f"{format_size(required_storage_rate(plan))}/s from each"
+        f"a save writes {format_size(max_save_bytes(plan))} per host: to finish within the "
+        f"{format_duration(plan.spec.runtime.trainer_grace_seconds)} grace period of a deleted pod, storage must "
+        f"accept {format_size(required_storage_rate(plan))}/s per host"
     )
 
 
 def choice_lines(choice: Choice) -> list[str]:
     """Return the choice of `strategy: auto`, the alternatives, and the same choice as an explicit spec."""
     best = choice.chosen
-    ways = pluralize(choice.num_candidates, "way")
+    candidates = pluralize(choice.num_candidates, "candidate")
     compared = (
-        f"auto, the best of {ways} to train it at the largest size: {best.describe()}{_format_step_time(choice, best)}",
+        f"auto, the best of {candidates} at the largest size: {best.describe()}{_format_step_time(choice, best)}",
         *(f"  instead of {one.describe()}{_format_step_time(choice, one)}" for one in choice.runners_up),
     )
     mesh = f"ici: {_format_degrees(best.ici)}, dcn: {_format_degrees(best.dcn)}"
-    return [*compared, "The same, written out:", f"  parallelism: {{{mesh}}}", f"  memory: {{remat: {best.remat}}}"]
+    return [
+        *compared,
+        "The same as an explicit spec:",
+        f"  parallelism: {{{mesh}}}",
+        f"  memory: {{remat: {best.remat}}}",
+    ]
 
 
 def _format_step_time(choice: Choice, one: Candidate) -> str:
@@ -148,7 +151,7 @@ def _format_step_time(choice: Choice, one: Candidate) -> str:
     if not choice.has_known_rates:
         return ""
     more = one.score / choice.chosen.score - 1
-    return f" · {format_precise_duration(one.step_seconds)} a step" + (
+    return f" · {format_precise_duration(one.step_seconds)} per step" + (
         f" (+{format_percent(more)})" if one is not choice.chosen else ""
     )
 

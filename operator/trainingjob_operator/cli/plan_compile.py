@@ -70,8 +70,8 @@ def require_compiler(plan: Plan) -> None:
     shape = plan.shape
     if shape.platform == "cuda":
         raise UsageError(
-            f"spec.slices.accelerator: {shape.accelerator} cannot be compiled for without the device. --compile works "
-            "for `cpu` and TPUs."
+            f"spec.slices.accelerator: {shape.accelerator} needs its device to compile. --compile works for `cpu` and "
+            "TPUs."
         )
     if importlib.util.find_spec("trainingjob_trainer") is None or importlib.util.find_spec("jax") is None:
         raise UsageError(
@@ -109,7 +109,7 @@ def compile_sizes(name: str, plan: Plan) -> Iterator[CompileAnswer]:
         try:
             yield from _exchange_answers(process, config, console)
             if process.wait():
-                raise NoResultError(f"the compiler ended with exit code {process.returncode}:\n{_output_tail(log)}")
+                raise NoResultError(f"the compiler exited with code {process.returncode}:\n{_output_tail(log)}")
         finally:
             process.kill()
 
@@ -133,7 +133,7 @@ def _exchange_answers(
         try:
             yield CompileAnswer.model_validate_json(line)
         except ValidationError as error:
-            raise NoResultError(f"the compiler's answer cannot be read: {line.strip()[:500]}") from error
+            raise NoResultError(f"the compiler's output cannot be read: {line.strip()[:500]}") from error
 
 
 def _output_tail(log: IO[bytes]) -> str:

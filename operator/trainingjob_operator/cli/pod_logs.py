@@ -45,7 +45,7 @@ async def _show(target: Target, selection: LogSelection, write: Callable[[str], 
             return
         pods = [pod for pod in await remote.list_pods(await remote.read_job()) if selection.covers(pod)]
         if not pods:
-            raise NoResultError(f'TrainingJob "{target.name}" has no such host now; `trainingjob status` says why.')
+            raise NoResultError(f'TrainingJob "{target.name}" has no such host now; `trainingjob status` shows why.')
         for pod in pods:
             try:
                 await _copy(remote.log_lines(pod, tail=selection.tail), pod, write)

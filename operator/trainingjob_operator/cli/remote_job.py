@@ -61,7 +61,7 @@ class RemoteJob:
         except NotFoundError as error:
             raise self._no_such_job() from error
         except ConflictError as error:
-            raise NoResultError("somebody else changed the job at the same moment: try again.") from error
+            raise NoResultError("another client changed the job at the same time: try again.") from error
         except ForbiddenError as error:
             raise CommandError(str(error)) from error
 
@@ -115,11 +115,11 @@ async def open_remote_job(target: Target) -> AsyncIterator[RemoteJob]:
         async with api:
             yield RemoteJob(api, target.namespace or namespace, target.name)
     except MissingKindError as error:
-        raise NoResultError("this cluster does not know TrainingJobs: install the operator first.") from error
+        raise NoResultError("this cluster does not serve TrainingJobs: install the operator first.") from error
     except ForbiddenError as error:
-        raise NoResultError(f"the cluster refuses: {error}") from error
+        raise NoResultError(f"the cluster rejects the request: {error}") from error
     except ClusterUnavailableError as error:
-        raise NoResultError(f"the cluster cannot be asked: {error}") from error
+        raise NoResultError(f"the cluster cannot be reached: {error}") from error
 
 
 def _find_kubeconfig(target: Target) -> str:
@@ -131,5 +131,5 @@ def _find_kubeconfig(target: Target) -> str:
     default = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     paths = str(target.kubeconfig) if target.kubeconfig else default
     if not any(Path(path).is_file() for path in paths.split(os.pathsep)):
-        raise UsageError(f"there is no kubeconfig at {paths}. Name one with --kubeconfig.")
+        raise UsageError(f"there is no kubeconfig at {paths}. Set one with --kubeconfig.")
     return paths

@@ -142,7 +142,7 @@ def _headline(name: str, status: TrainingJobStatus) -> str:
     since = parse_time(status.world.since) if status.world and status.phase in ("Running", "Degraded") else None
     clock = f" since {since.astimezone():%H:%M:%S}" if since else ""
     on = f" on {status.display.slices} slices{clock}" if status.display.slices and since else ""
-    text = f"{name}  {status.phase or 'New: the operator has not looked at it yet'}{on}"
+    text = f"{name}  {status.phase or 'New: the operator has not reconciled the job yet'}{on}"
     return f"{text}: {reason}" if reason else text
 
 
@@ -184,7 +184,7 @@ def _describe_cost(seconds: float | None, tier: Tier | None, lost_steps: int | N
     parts = []
     if seconds is not None:
         source = {"ram": " from memory", "backup": " from the backup"}.get(tier or "", "")
-        how = f"{' by a shadow world' if shadow else ''}{source}"
+        how = f"{' by a hot standby world' if shadow else ''}{source}"
         parts.append(f"back in {format_duration(seconds)}{how}")
     if lost_steps is not None:
         parts.append(f"{pluralize(lost_steps, 'step')} lost")

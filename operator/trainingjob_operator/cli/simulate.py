@@ -132,7 +132,7 @@ def simulate_file(file: str, hardware: Hardware, options: Options, *, as_json: b
     largest = plan.allowed_sizes[-1]
     steps = step_seconds_by_size(plan, options.step)
     if steps is None:
-        raise UsageError(f"how long a step takes on {plan.shape.accelerator} is not known: give --step-seconds.")
+        raise UsageError(f"the duration of a step on {plan.shape.accelerator} is unknown: set --step-seconds.")
     pace = replace(
         options.pace, step_seconds=steps, snapshot_copy=copy_seconds(plan.spec, plan.shape, plan.layout(largest))
     )
@@ -167,12 +167,12 @@ def simulate_file(file: str, hardware: Hardware, options: Options, *, as_json: b
         }
         echo(json.dumps({**head, "variants": [_as_object(*one) for one in results]}, indent=2))
         return
-    estimate = "" if options.step else ", a lower bound until it is calibrated"
+    estimate = "" if options.step else ", a lower bound until calibration"
     echo(
-        f"{job.name} · {pluralize(largest, 'slice')}, each struck every {format_duration(weather.mtbf)}, half of the "
-        f"losses repaired within {format_duration(weather.repair)}, all in {format_duration(mean_repair(weather))} "
-        f"on average · a step takes {format_precise_duration(steps[largest])}{estimate}, all steps "
-        f"{format_duration(ideal)} without a fault · {pluralize(len(fault_traces), 'run')} with "
+        f"{job.name} · {pluralize(largest, 'slice')} · mean time between faults of a slice "
+        f"{format_duration(weather.mtbf)} · repair time {format_duration(weather.repair)} median, "
+        f"{format_duration(mean_repair(weather))} mean · step time {format_precise_duration(steps[largest])}{estimate} "
+        f"· all steps without faults {format_duration(ideal)} · {pluralize(len(fault_traces), 'run')} with "
         f"{pluralize(num_faults, 'fault')}"
     )
     for line in ("", *_table(results), "", *_recommend(results)):
@@ -219,7 +219,7 @@ def parse_span(text: str, option: str) -> float:
     except ValueError:
         found = 0
     if found <= 0:
-        raise UsageError(f"{option}: '{text}' is no span of time such as `30d`, `12h` or `1h30m`.")
+        raise UsageError(f"{option}: '{text}' must be a time span such as `30d`, `12h` or `1h30m`.")
     return float(found)
 
 
@@ -263,9 +263,9 @@ def _table(lived: Lived) -> list[str]:
     rows = [(one.change or "as written", *_cells(runs)) for one, runs in lived]
     return [
         *align([headings, *rows], right=range(1, len(headings))),
-        "done in: the mean of the runs that trained all steps; failed: runs of all runs",
-        "goodput: share of the time that trained for good",
-        "throughput: steps made, by those of the largest size without faults and saves",
+        "done in: mean duration of the runs that trained all steps; failed: failed runs of all runs",
+        "goodput: share of the time that trained steps which were not lost",
+        "throughput: completed steps, relative to the largest size without faults and saves",
     ]
 
 
@@ -299,7 +299,7 @@ def _recommend(lived: Lived) -> list[str]:
         f"{change} alone: {format_percent(share)} of all steps instead of {format_percent(written)}"
         for share, change in sorted(best.values(), reverse=True)
     ]
-    lines = [*_recommend_restarts(lived), *lines] or ["Nothing of this is clearly better than what is written."]
+    lines = [*_recommend_restarts(lived), *lines] or ["No change is clearly better than the spec as written."]
     return [*_describe_failures(lived[0][1]), *lines]
 
 

@@ -44,7 +44,7 @@ def _expanded_size(node: yaml.Node, known: dict[int, ExpandedSize | None]) -> Ex
     if id(node) in known:
         measure = known[id(node)]
         if measure is None:
-            raise _limit_error(node, "an anchor stands for something that contains the anchor itself")
+            raise _limit_error(node, "an anchor must not contain an alias of itself")
         return measure
     if not isinstance(node, yaml.CollectionNode):
         return len(str(node.value)) + 1, 0
@@ -56,9 +56,11 @@ def _expanded_size(node: yaml.Node, known: dict[int, ExpandedSize | None]) -> Ex
             size, depth = size + more, max(depth, deeper)
     depth += 1
     if size > MAX_BYTES:
-        raise _limit_error(node, "with its aliases written out, the document is larger than the 3 MiB of a request")
+        raise _limit_error(
+            node, "with expanded aliases, the document must not be larger than 3 MiB, the limit of a request"
+        )
     if depth > MAX_DEPTH:
-        raise _limit_error(node, f"maps and lists stand in each other more than {MAX_DEPTH} levels deep")
+        raise _limit_error(node, f"maps and lists must not be nested more than {MAX_DEPTH} levels deep")
     known[id(node)] = size, depth
     return size, depth
 

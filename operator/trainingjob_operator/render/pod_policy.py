@@ -27,7 +27,7 @@ from trainingjob_operator.render.metadata import MANAGED_BY_LABEL
 LABELS = frozenset((JOB_LABEL, UID_LABEL, SLICE_OFFSET_LABEL, MANAGED_BY_LABEL))
 
 _KEY = OptionalObject({"name": TEXT, "key": TEXT})
-_NOT_ROOT = FieldRule("a number above 0", lambda user: type(user) is int and user > 0, is_required=True)
+_NOT_ROOT = FieldRule("a number greater than 0", lambda user: type(user) is int and user > 0, is_required=True)
 
 _TOKEN: AllowList = {"audience": required(TOKEN_AUDIENCE), "expirationSeconds": ANYTHING, "path": TEXT}
 _NODE_EXCLUSION: AllowList = {
@@ -117,7 +117,7 @@ def check_pod(pod: Manifest) -> list[str]:
     lines = list(find_violations(pod, POD, "pod"))
     if not lines:  # the checks below rely on a valid shape
         containers = pod["spec"].get("containers", [])
-        lines += [] if len(containers) == 1 else [f"pod.spec.containers: must be one, not {len(containers)}"]
+        lines += [] if len(containers) == 1 else [f"pod.spec.containers: must have 1 item, not {len(containers)}"]
         for index, container in enumerate(containers):
             lines += _check_names(container, f"pod.spec.containers[{index}]")
             lines += _check_mounts(pod["spec"], container, f"pod.spec.containers[{index}].volumeMounts")
@@ -129,7 +129,7 @@ def _check_names(container: dict[str, Any], path: str) -> Iterator[str]:
     seen = set()
     for index, variable in enumerate(container.get("env", [])):
         if variable["name"] in seen:
-            yield f"{path}.env[{index}].name: {variable['name']} is there twice"
+            yield f"{path}.env[{index}].name: must be unique, but {variable['name']} occurs twice"
         seen.add(variable["name"])
 
 
@@ -143,7 +143,7 @@ def _check_mounts(spec: dict[str, Any], container: dict[str, Any], path: str) ->
         if ".." in folder.split("/"):
             yield f"{here}: {folder} must not contain `..`"
         if folder in seen:
-            yield f"{here}: {folder} is mounted twice"
+            yield f"{here}: must be unique, but {folder} is mounted twice"
         if mount["name"] in claims and is_reserved(folder):
-            yield f"{here}: {folder} belongs to the pod itself"
+            yield f"{here}: {folder} is reserved for the pod and must not be a volume"
         seen.add(folder)

@@ -107,7 +107,7 @@ def load_accelerators(path: Path | None) -> HardwareTable:  # None: only built-i
         return HardwareTable(invalid_rows=(InvalidRow("", f"cannot read {path}: {error.strerror}."),))
     except YAML_ERRORS as error:
         return HardwareTable(
-            invalid_rows=(InvalidRow("", f"{path} is no valid YAML: {' '.join(str(error).split())}."),)
+            invalid_rows=(InvalidRow("", f"{path} is not valid YAML: {' '.join(str(error).split())}."),)
         )
     return read_accelerators(content)
 
@@ -135,7 +135,7 @@ def _read_row(name: str, raw: Any) -> Accelerator | InvalidRow:
     if not _NAME.match(name) or len(name) > MAX_NAME:
         return InvalidRow(name, f"the name must be at most {MAX_NAME} lower-case letters, digits and '-'.")
     if name == CPU:
-        return InvalidRow(name, "is built in and needs no row. Choose another name.")
+        return InvalidRow(name, "must not be the name of the built-in accelerator. Choose another name.")
     try:
         row = AcceleratorRow.model_validate(raw, by_name=False, by_alias=True)
     except ValidationError as error:
@@ -151,9 +151,9 @@ def _format_location(location: tuple[int | str, ...]) -> str:
 def _check_slice(topology: str, slice_row: SliceRow) -> Iterator[str]:
     dims = parse_dims(topology)
     if math.prod(dims) % slice_row.hosts:
-        yield f"topologies.{topology}.hosts: {slice_row.hosts} does not divide its {math.prod(dims)} chips."
+        yield f"topologies.{topology}.hosts: {slice_row.hosts} must divide its {math.prod(dims)} chips."
     if slice_row.wraps and len(slice_row.wraps) != len(dims):
-        yield f"topologies.{topology}.wraps: {len(slice_row.wraps)} are not one for each of its {len(dims)} dims."
+        yield f"topologies.{topology}.wraps: must have {len(dims)} values, not {len(slice_row.wraps)}."
 
 
 def _accelerator(name: str, row: AcceleratorRow) -> Accelerator:

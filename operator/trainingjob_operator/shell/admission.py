@@ -49,17 +49,19 @@ class Admission:
         except NotAReviewError:
             raise
         except CheckCpuLimitError as error:
-            log.warning("review cost too much", peer=peer, error=str(error))
-            return deny_response(scan_uid(body), 422, f"{KIND} is refused: {error}")
+            log.warning("review exceeded its CPU time", peer=peer, error=str(error))
+            return deny_response(scan_uid(body), 422, f"the {KIND} is rejected: {error}")
         except CheckBusyError as error:
             return deny_response(scan_uid(body), 503, f"the operator cannot check this {KIND} now: {error}. Try again.")
         except ClusterUnavailableError as error:
             log.warning("cannot review now", error=str(error))
-            words = f"the operator cannot reach the API server to check this: try again ({error})"
+            words = f"the operator cannot reach the API server to check this {KIND}: {error}. Try again."
             return deny_response(scan_uid(body), 503, words)
         except Exception:
-            log.exception("review broke", peer=peer)
-            return deny_response(scan_uid(body), 500, f"the operator failed to check this {KIND}; its log says why")
+            log.exception("review failed", peer=peer)
+            return deny_response(
+                scan_uid(body), 500, f"the operator failed to check this {KIND}. Its log has the error."
+            )
         return result.answer
 
     async def _is_permitted(self, access_check: AccessCheck, peer: str) -> bool:

@@ -23,7 +23,7 @@ MAX_WARNING = 256
 """Characters of one warning. The API server may truncate longer ones."""
 MAX_WARNINGS = 4096
 """Characters of all warnings of a response. The API server silently drops the rest."""
-TRUNCATION_WARNING = "More warnings than fit here: `trainingjob validate` tells all."
+TRUNCATION_WARNING = "There are more warnings. `trainingjob validate` lists all of them."
 OPERATIONS = ("CREATE", "UPDATE", "DELETE", "CONNECT")
 
 _UID = re.compile(r"[0-9A-Za-z-]{1,64}")
@@ -66,11 +66,11 @@ def parse_review(body: bytes) -> tuple[str, Manifest]:
         or get_text(review, "apiVersion") != API_VERSION
         or not _UID.fullmatch(uid)
     ):
-        raise NotAReviewError(f"the body is no AdmissionReview of {API_VERSION} with a request and its uid")
+        raise NotAReviewError(f"the body is not an AdmissionReview of {API_VERSION} with a request and its uid")
     operation = get_text(request, "operation")
     if operation not in OPERATIONS:
         raise NotAReviewError(
-            f"the body has the operation '{operation[:32]}', which is none of {', '.join(OPERATIONS)}"
+            f"the body has the operation '{operation[:32]}', which must be one of {', '.join(OPERATIONS)}"
         )
     return uid, request
 
@@ -83,7 +83,7 @@ def scan_uid(body: bytes) -> str:
     """
     match = _FIRST_UID.search(body[:_HEAD_BYTES])
     if match is None:
-        raise NotAReviewError("the body is too large or too deep to read, and names no uid near its beginning")
+        raise NotAReviewError("the body is too large or too deep to read, and has no uid near its beginning")
     return match[1].decode()
 
 

@@ -118,7 +118,7 @@ class Api:
             try:
                 text = await self._read_text(kind.path(namespace), query, seconds=LIST_TIMEOUT_SECONDS)
             except NotFoundError as error:  # a list always exists if its kind does
-                raise MissingKindError(f"the API server does not know {kind.plural}") from error
+                raise MissingKindError(f"the API server does not serve {kind.plural}") from error
             body, num_bytes = _parse(f"GET {kind.path(namespace)}", text), len(text)
             del text  # free memory: a page may be large
             metadata = body.get("metadata") or {}
@@ -168,7 +168,7 @@ class Api:
         try:
             return await self._write("PUT", path, {"fieldManager": FIELD_MANAGER}, manifest)
         except NotFoundError as error:
-            raise ConflictError(f"{kind.name} '{metadata['name']}' is gone") from error
+            raise ConflictError(f"{kind.name} '{metadata['name']}' no longer exists") from error
 
     async def patch(self, kind: Kind, namespace: str, name: str, operations: list[Manifest]) -> Manifest:
         """Apply a JSON patch to an object and return it. Raises `NotFoundError` and all errors of `ports`."""
@@ -288,7 +288,7 @@ def _parse(request_name: str, text: bytes) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise ClusterUnavailableError(f"{request_name}: the answer is not JSON") from error
+        raise ClusterUnavailableError(f"{request_name}: the response is not JSON") from error
 
 
 @contextlib.contextmanager

@@ -94,7 +94,7 @@ class Operator:
         self.hub = Hub(asyncio.get_running_loop().time, self.scheduler.wake)
         table = load_accelerators(settings.accelerators)
         for refused in table.invalid_rows:
-            log.error("an accelerator is left out", name=refused.name, why=refused.reason)
+            log.error("ignoring an invalid accelerator", name=refused.name, why=refused.reason)
         self.metrics.record_invalid_accelerators(refused.name for refused in table.invalid_rows)
         now = api.clock.now
         self.checks = CheckPool(table.hardware)
@@ -198,7 +198,7 @@ class Operator:
 
     def _health_problem(self) -> str:
         silence = self.feed.seconds_since_list
-        return f"nothing was listed for {silence:.0f} s" if silence > MAX_LIST_SILENCE_SECONDS else ""
+        return f"no list of objects succeeded for {silence:.0f} s" if silence > MAX_LIST_SILENCE_SECONDS else ""
 
     def _readiness_problem(self) -> str:
         if not self.tls.ready.is_set():
@@ -206,7 +206,7 @@ class Operator:
         if not self.feed.synced.is_set():
             return "not all objects are listed yet"
         if not self.lease.is_last_known_leader:
-            return f"'{self.lease.other_holder}' leads" if self.lease.other_holder else "nobody leads yet"
+            return f"'{self.lease.other_holder}' is the leader" if self.lease.other_holder else "there is no leader yet"
         return ""
 
 

@@ -66,7 +66,7 @@ class PodAuthenticator:
         if not token or len(token) > MAX_TOKEN:
             raise UnauthenticatedCallerError("a bearer token is needed")
         if not has_operator_audience(token):
-            raise UnauthenticatedCallerError(f"the token is no JSON web token for {TOKEN_AUDIENCE}")
+            raise UnauthenticatedCallerError(f"the token is not a JSON web token for {TOKEN_AUDIENCE}")
         digest = hashlib.sha256(token.encode()).hexdigest()
         now = asyncio.get_running_loop().time()
         good_until, answer = self._accepted.get(digest) or self._rejected.get(digest) or (0.0, "")
@@ -105,17 +105,17 @@ class PodAuthenticator:
             return f"the token is not valid for {TOKEN_AUDIENCE}: {error or 'refused'}"
         user = get_text(status, "user", "username")
         if not user.startswith(_SERVICE_ACCOUNT):
-            return f"'{user}' is no service account"
+            return f"'{user}' is not a service account"
         namespace = user.removeprefix(_SERVICE_ACCOUNT).partition(":")[0]
         name, uid = (_first(get_value(status, "user", "extra", key)) for key in (_POD_NAME, _POD_UID))
         if not name or not uid:
-            return "the token is bound to no pod"
+            return "the token is not bound to a pod"
         pod = await self._find(POD, namespace, name, uid)
         if pod is None:
-            return f"pod '{namespace}/{name}' with UID {uid} is gone"
+            return f"pod '{namespace}/{name}' with UID {uid} no longer exists"
         job = await self._find_job(namespace, pod)
         if job is None:
-            return f"pod '{namespace}/{name}' belongs to no {KIND}"
+            return f"pod '{namespace}/{name}' does not belong to a {KIND}"
         return Caller(uid, namespace, get_text(job, "metadata", "name"), get_text(job, "metadata", "uid"))
 
     async def _find_job(self, namespace: str, pod: Manifest) -> Manifest | None:  # None: the pod belongs to no job
@@ -141,7 +141,7 @@ class PodAuthenticator:
             try:
                 known = await self._api.get(kind, namespace, name)
             except MissingKindError as error:
-                raise ClusterUnavailableError(f"cannot look for a {kind.name}: {error}") from error
+                raise ClusterUnavailableError(f"cannot look up a {kind.name}: {error}") from error
         return known if known is not None and get_text(known, "metadata", "uid") == uid else None
 
 
@@ -190,7 +190,7 @@ async def create_review(api: Api, kind: Kind, spec: Manifest) -> Manifest:
     try:
         answer = await api.create(kind, manifest)
     except (ForbiddenError, MissingKindError, NotFoundError) as error:
-        raise ClusterUnavailableError(f"cannot ask for a {kind.name}: {error}") from error
+        raise ClusterUnavailableError(f"cannot request a {kind.name}: {error}") from error
     status = answer.get("status")
     return status if isinstance(status, dict) else {}
 

@@ -81,7 +81,7 @@ class FairQueue:
     async def _wait(self, peer: str, user: str, seconds: float | None) -> None:
         users = self._waiting.setdefault(peer, {})
         if sum(map(len, users.values())) >= self._max_waiting:
-            raise CheckBusyError(f"{self._max_waiting} requests of {peer} wait already")
+            raise CheckBusyError(f"{self._max_waiting} requests of {peer} are already queued")
         waiter = asyncio.get_running_loop().create_future()
         users.setdefault(user, deque()).append(waiter)
         try:
@@ -93,7 +93,7 @@ class FairQueue:
             else:
                 self._forget(peer, user, waiter)
             if isinstance(error, TimeoutError):
-                raise CheckBusyError(f"other requests took all of {seconds:g} s") from error
+                raise CheckBusyError(f"other requests used all of its {seconds:g} s") from error
             raise
 
     def _release(self) -> None:
@@ -155,7 +155,7 @@ class WorkerProcess:
             code = await self.close()
             if code == -signal.SIGPROF:
                 raise CheckCpuLimitError(f"its check needs more than {request.cpu_seconds:g} s of CPU time") from error
-            raise CheckFailedError(f"the process that checks jobs ended with {code}") from error
+            raise CheckFailedError(f"the process that checks jobs exited with code {code}") from error
         except BaseException:
             await self.close()
             raise

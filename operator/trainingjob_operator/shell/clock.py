@@ -50,7 +50,10 @@ class ServerClock:
         if abs(off) > TOLERANCE:
             self.total_adjustment -= off.total_seconds()
             if abs(off) > MIN_LOGGED_OFFSET:
-                log.warning("this clock and the API server's differ: the server's counts", seconds=off.total_seconds())
+                log.warning(
+                    "the local clock differs from the API server's clock; using the API server's",
+                    seconds=off.total_seconds(),
+                )
             self._set(server_time)
 
     def _set(self, now: datetime) -> None:

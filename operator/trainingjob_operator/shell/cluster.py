@@ -64,7 +64,7 @@ class KubernetesCluster:
         """Return the job's children from the store."""
         if JOB_SET in self._feed.missing_kinds:
             raise MissingKindError(
-                f"the API server does not know {JOB_SET.plural} of {JOB_SET.api_version}: JobSet is not installed"
+                f"the API server does not serve {JOB_SET.plural} of {JOB_SET.api_version}: JobSet is not installed"
             )
         if not self._feed.synced.is_set():
             raise ClusterUnavailableError("not all objects are listed yet")

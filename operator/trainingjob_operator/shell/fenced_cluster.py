@@ -53,4 +53,4 @@ class FencedCluster:
     def _check(self) -> None:
         """Raise `ClusterUnavailableError` if another operator may lead. The leader's next reconcile does the write."""
         if not self._is_leading():
-            raise ClusterUnavailableError("this operator is not the leader: it writes nothing")
+            raise ClusterUnavailableError("this operator is not the leader and must not write")

@@ -13,13 +13,13 @@ def describe_kubeconfig_error(error: Exception) -> str:
     message = " ".join(str(error).split())
     match error:
         case yaml.YAMLError():
-            return f"it is no valid YAML: {message}"
+            return f"it is not valid YAML: {message}"
         case UnicodeDecodeError():
             return f"it is not UTF-8 text: {message}"
         case RecursionError():
             return "it is nested too deeply"
         case AttributeError() | LookupError() | TypeError():
-            return f"it has not the form of a kubeconfig ({type(error).__name__}: {message})"
+            return f"it is not a valid kubeconfig ({type(error).__name__}: {message})"
         case _:
             return message
 
@@ -34,7 +34,9 @@ def exec_plugin_of(loader: Any) -> Mapping[str, Any] | None:  # None: the user h
 def describe_plugin_failure(plugin: Mapping[str, Any], errors: list[str]) -> str:
     """Return a message about a failed credential plugin: the reason, and the kubeconfig's installation hint."""
     is_missing = any("No such file or directory" in error for error in errors)
-    why = "is not installed, or not on PATH" if is_missing else f"gave none: {'; '.join(errors) or 'it said nothing'}"
+    why = (
+        "is not installed, or not on PATH" if is_missing else f"returned none: {'; '.join(errors) or 'no error output'}"
+    )
     hint = " ".join(str(plugin.get("installHint") or "").split())
     return f"the kubeconfig takes credentials from the program `{plugin.get('command')}`, which {why}. {hint}".rstrip()
 

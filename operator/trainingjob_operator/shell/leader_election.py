@@ -88,7 +88,7 @@ class LeaderElection:
             try:
                 await self._try_to_lead()
             except ConflictError:
-                log.debug("another operator was faster", holder=self._holder)
+                log.debug("another operator acquired the lease first", holder=self._holder)
             except (ClusterUnavailableError, ForbiddenError, MissingKindError) as error:
                 requested_wait = requested_wait_seconds(error)
                 log.warning("cannot renew the lease", leading=self.is_leading, error=str(error))
@@ -121,7 +121,7 @@ class LeaderElection:
             self.other_holder = get_text(lease, "spec", "holderIdentity")
             self.is_last_known_leader = False
             if self.is_leading:
-                self._stop_leading(f"taken by {self.other_holder}")
+                self._stop_leading(f"acquired by {self.other_holder}")
             return
         self.other_holder = ""
         if not self.is_leading:
@@ -162,5 +162,5 @@ class LeaderElection:
             self._expiry = None
         self.is_leading = False
         note = log.info if why == RELEASED else log.warning
-        note("leading no longer", holder=self._holder, why=why)
+        note("no longer the leader", holder=self._holder, why=why)
         self._on_change(False)  # noqa: FBT003

@@ -34,7 +34,7 @@ def main() -> None:
         log.error("cannot operate", error=str(error))
         sys.exit(1)
     except Exception:
-        log.exception("the operator broke")
+        log.exception("the operator failed")
         sys.exit(1)
 
 

@@ -31,24 +31,26 @@ class Metrics:
         ProcessCollector(registry=self.registry)  # memory, CPU, open files
         self.reconcile_seconds = Histogram(
             "trainingjob_reconcile_duration_seconds",
-            "Time of one look at one job.",
+            "Duration of one reconciliation of one job.",
             buckets=RECONCILE_BUCKETS,
             registry=self.registry,
         )
         self.reconcile_errors = Counter(
-            "trainingjob_reconcile_errors", "Looks at a job that failed and are tried again.", registry=self.registry
+            "trainingjob_reconcile_errors",
+            "Reconciliations of a job that failed and are retried.",
+            registry=self.registry,
         )
         self.review_seconds = Histogram(
             "trainingjob_webhook_duration_seconds",
-            "Time of one answer of the webhook.",
+            "Duration of one webhook response.",
             ["allowed"],
             buckets=REVIEW_BUCKETS,
             registry=self.registry,
         )
-        self.leader = Gauge("trainingjob_leading", "1 while this operator leads.", registry=self.registry)
+        self.leader = Gauge("trainingjob_leading", "1 while this operator is the leader.", registry=self.registry)
         self.invalid_accelerators = Gauge(
             "trainingjob_refused_accelerators",
-            "1 for each administrators' accelerator that is left out of the hardware table; the log says why.",
+            "1 for each accelerator of the administrator that the operator ignores as invalid. The log has the reason.",
             ["name"],
             registry=self.registry,
         )
@@ -88,24 +90,31 @@ class JobCollector(Collector):
         """Yield the current metrics."""
         jobs = tuple(self._jobs)
         yield _jobs_by_phase(jobs)
-        yield _gauge("trainingjob_step", "Optimizer steps done.", jobs, ("progress", "step"))
-        yield _gauge("trainingjob_steps", "Optimizer steps in all.", jobs, ("progress", "of"))
+        yield _gauge("trainingjob_step", "Completed optimizer steps.", jobs, ("progress", "step"))
+        yield _gauge("trainingjob_steps", "Total number of optimizer steps.", jobs, ("progress", "of"))
         yield _gauge("trainingjob_loss", "Newest training loss.", jobs, ("progress", "loss"))
         yield _gauge(
-            "trainingjob_tokens_per_second", "Tokens a second over all devices.", jobs, ("progress", "tokensPerSecond")
+            "trainingjob_tokens_per_second",
+            "Tokens per second over all devices.",
+            jobs,
+            ("progress", "tokensPerSecond"),
         )
-        yield _gauge("trainingjob_goodput_ratio", "Training seconds by all seconds.", jobs, ("goodput", "ratio"))
+        yield _gauge(
+            "trainingjob_goodput_ratio", "Training seconds divided by all seconds.", jobs, ("goodput", "ratio")
+        )
         yield _gauge(
             "trainingjob_straggler_ratio",
-            "Share of the time that one host costs all others; the status names it.",
+            "Share of the time that the straggler costs all other hosts. The status names the straggler.",
             jobs,
             ("straggler", "ratio"),
         )
         yield _slices(jobs)
         yield _last_commits(jobs)
-        yield _failing("trainingjob_checkpoint_failing", "1 while a job trains and cannot save.", jobs, "failingSaves")
         yield _failing(
-            "trainingjob_backup_failing", "1 while a job trains and cannot copy what it saves.", jobs, "failingCopies"
+            "trainingjob_checkpoint_failing", "1 while a job trains and its saves fail.", jobs, "failingSaves"
+        )
+        yield _failing(
+            "trainingjob_backup_failing", "1 while a job trains and its backups fail.", jobs, "failingCopies"
         )
         yield _goodput_seconds(jobs)
         yield self._count_restarts(jobs)
@@ -113,7 +122,7 @@ class JobCollector(Collector):
     def _count_restarts(self, jobs: Iterable[Manifest]) -> Metric:
         family = CounterMetricFamily(
             "trainingjob_restarts",
-            "Worlds that ended before the job did, by what ended them.",
+            "Worlds that ended before the job, by cause.",
             labels=[*JOB_LABELS, "reason"],
         )
         counted = {}
@@ -185,7 +194,9 @@ def _slices(jobs: Iterable[Manifest]) -> Metric:
 
 def _last_commits(jobs: Iterable[Manifest]) -> Metric:
     family = GaugeMetricFamily(
-        "trainingjob_checkpoint_last_commit_timestamp_seconds", "When a checkpoint was last durable.", labels=JOB_LABELS
+        "trainingjob_checkpoint_last_commit_timestamp_seconds",
+        "Time of the newest durable checkpoint.",
+        labels=JOB_LABELS,
     )
     for job in jobs:
         if (time := parse_time(get_text(job, "status", "checkpoint", "time"))) is not None:
@@ -205,7 +216,7 @@ def _goodput_seconds(jobs: Iterable[Manifest]) -> Metric:
     """Return the goodput seconds by bucket. A gauge, since time that turns out to be lost moves to another bucket."""
     family = GaugeMetricFamily(
         "trainingjob_goodput_seconds",
-        "Seconds of the job's life by what they went to; their sum is its age.",
+        "Seconds of the job's lifetime by activity. Their sum is the job's age.",
         labels=[*JOB_LABELS, "bucket"],
     )
     buckets = {bucket.value for bucket in Bucket}

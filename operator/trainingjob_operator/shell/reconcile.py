@@ -165,7 +165,7 @@ class Reconciler:
         try:
             children = await self._read_children(job)
         except MissingKindError as error:
-            words = f"the cluster has no JobSet: install it ({error})"
+            words = f"JobSet is not installed: install it ({error})"
             status, now = self._newest_status(uid, job)
             await self._write_if_changed(
                 job, uid, blocked_status(status, Reason.JOBSET_MISSING, words, _generation(job), now)
@@ -251,7 +251,9 @@ class Reconciler:
             try:
                 await self._delete_obsolete((strike,))
             except ForbiddenError as error:
-                log.warning("the API server refused to delete a pod for a drill", pod=strike.pod.name, error=str(error))
+                log.warning(
+                    "the API server rejected the deletion of a pod for a drill", pod=strike.pod.name, error=str(error)
+                )
                 refusals.append(str(error))
         return refusals[0] if refusals and len(refusals) == len(strikes) else ""
 

@@ -140,7 +140,7 @@ class Reflector:
             await self.list_all(kind)
         except MissingKindError as error:
             if kind not in self.missing_kinds:
-                log.warning("the API server does not know a kind", kind=kind.name, error=str(error))
+                log.warning("the API server does not serve a kind", kind=kind.name, error=str(error))
                 self._set_missing(self.missing_kinds | {kind})
             return True
         except ClusterUnavailableError as error:
@@ -148,7 +148,7 @@ class Reflector:
             log.warning("cannot list", kind=kind.name, error=str(error))
             return False
         if kind in self.missing_kinds:
-            log.info("the API server knows a kind now", kind=kind.name)
+            log.info("the API server serves a kind now", kind=kind.name)
             self._set_missing(self.missing_kinds - {kind})
         return True
 

@@ -76,32 +76,32 @@ class Rendezvous:
     async def report(self, request: web.Request) -> web.Response:
         """Handle one report."""
         if not self._is_leading():
-            refusal = _error_response(503, "another operator leads; ask again")
+            refusal = _error_response(503, "another operator is the leader; retry")
             refusal.force_close()  # only the leader is ready, so the Service routes the next connection there
             return refusal
         try:
             caller = await self._authenticate(request)
             report = HostReport.model_validate_json(await request.read(), extra="ignore")  # an agent may be newer
         except UnauthenticatedCallerError as error:
-            self._refusals.warning("refused a caller", peer=request.remote, error=str(error))
+            self._refusals.warning("rejected a caller", peer=request.remote, error=str(error))
             refusal = _error_response(401, str(error))
             refusal.force_close()  # an unauthenticated caller keeps no connection
             return refusal
         except BusyError as error:
-            return _error_response(429, f"cannot tell now who calls: {error}")
+            return _error_response(429, f"cannot authenticate the caller now: {error}")
         except ClusterUnavailableError as error:
             self._hub.reset_silence()
-            return _error_response(503, f"cannot tell now who calls: {error}")
+            return _error_response(503, f"cannot authenticate the caller now: {error}")
         except web.HTTPRequestEntityTooLarge:
-            return _error_response(413, f"a report has at most {MAX_BODY_BYTES} bytes")
+            return _error_response(413, f"a report must have at most {MAX_BODY_BYTES} bytes")
         except ValidationError as error:
-            return _error_response(400, f"this is no report: {_describe(error)}")
+            return _error_response(400, f"invalid report: {_describe(error)}")
         if (report.job_uid, report.pod_uid) != (caller.job_uid, caller.pod_uid):
-            words = f"pod {caller.pod_uid} of job {caller.job_uid} cannot speak for another pod"
-            self._refusals.warning("refused a report", peer=request.remote, error=words)
+            words = f"pod {caller.pod_uid} of job {caller.job_uid} must not report for another pod"
+            self._refusals.warning("rejected a report", peer=request.remote, error=words)
             return _error_response(403, words)
         if self._hub.paused_seconds(caller.job_key):
-            return _error_response(503, "a drill: this operator is away for the job")
+            return _error_response(503, "a drill: this operator does not respond to the job")
         return await self._answer(caller, report)
 
     async def _answer(self, caller: Caller, report: HostReport) -> web.Response:
@@ -109,7 +109,7 @@ class Rendezvous:
         self._hub.receive(caller, report)
         answer = await self._hub.answer(caller, report.instance, LONG_POLL_SECONDS)
         if answer is None or not self._is_leading():
-            return _error_response(503, "the job has not been looked at yet; ask again")
+            return _error_response(503, "the job has not been reconciled yet; retry")
         if answer.world or answer.shadow:  # only members of a world, not every pod of the namespace
             answer = answer.model_copy(update={"program_secret": derive_program_secret(self._secret(), caller)})
         return web.Response(text=answer.model_dump_json(by_alias=True), content_type="application/json")

@@ -72,13 +72,15 @@ def evaluate_review(body: bytes, check: Check) -> ReviewResult:
     if len(body) > MAX_BYTES:
         limit = f"{MAX_BYTES // 2**20} MiB"
         return ReviewResult(
-            deny_response(scan_uid(body), 413, f"the request about this {KIND} is larger than {limit}: shorten it")
+            deny_response(
+                scan_uid(body), 413, f"the request for this {KIND} must not be larger than {limit}. Shorten it."
+            )
         )
     try:
         uid, request = parse_review(body)
     except TooDeepError:
         return ReviewResult(
-            deny_response(scan_uid(body), 422, f"the {KIND} is nested more than {MAX_DEPTH} levels deep")
+            deny_response(scan_uid(body), 422, f"the {KIND} must not be nested more than {MAX_DEPTH} levels deep")
         )
     return _evaluate(uid, request, check)
 
@@ -86,9 +88,9 @@ def evaluate_review(body: bytes, check: Check) -> ReviewResult:
 def _evaluate(uid: str, request: Manifest, check: Check) -> ReviewResult:
     group, version, kind = (get_text(request, "kind", key) for key in ("group", "version", "kind"))
     if (group, kind) != (GROUP, KIND):
-        requested = f"{kind or 'a nameless kind'} of {group or 'no group'}"
+        requested = f"{kind or 'an unnamed kind'} of {group or 'no group'}"
         return ReviewResult(
-            allow_response(uid, [f"asked about {requested}, knows only {KIND} of {GROUP}: nothing was checked"])
+            allow_response(uid, [f"{requested} was not checked: this webhook checks only {KIND} of {GROUP}"])
         )
     if version != VERSION:
         return ReviewResult(

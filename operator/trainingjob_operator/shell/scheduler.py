@@ -128,7 +128,7 @@ class Scheduler:
             requested_wait = requested_wait_seconds(error)
             log.warning("cannot reconcile now", namespace=namespace, job=name, error=str(error))
         except Exception:  # a failure of one job must not stop the others
-            log.exception("reconcile broke", namespace=namespace, job=name)
+            log.exception("reconcile failed", namespace=namespace, job=name)
         else:
             entry.num_failures = 0
             return requeue_after, MIN_INTERVAL_SECONDS

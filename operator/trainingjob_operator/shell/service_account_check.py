@@ -65,7 +65,7 @@ class ServiceAccountCheck:
         if not webhooks:
             return "the webhook is not configured"
         if not any(get_text(webhook, "failurePolicy") in ("", "Fail") for webhook in webhooks):
-            return "the webhook's failurePolicy lets jobs in while the operator is away"
+            return "the webhook's failurePolicy admits jobs while the operator is down"
         since = parse_time(get_text(configuration, "metadata", "creationTimestamp"))
         created = parse_time(get_text(job, "metadata", "creationTimestamp"))
         if since is None or created is None or created < since + WEBHOOK_ROLLOUT:

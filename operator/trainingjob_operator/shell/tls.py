@@ -100,7 +100,7 @@ class FolderSource:
         """Read the certificates from the files."""
         certificate, key, bundle = ((self._folder / name).read_text() for name in ("tls.crt", "tls.key", "ca.crt"))
         if not _CERTIFICATE.search(bundle):
-            raise ValueError(f"{self._folder / 'ca.crt'} holds no certificate")
+            raise ValueError(f"{self._folder / 'ca.crt'} contains no certificate")
         return TlsMaterial(CertificatePair(certificate, key), bundle, key)
 
 

@@ -81,13 +81,13 @@ class Watcher:
                     await asyncio.shield(thread)
                     if self._watch.is_stopped:
                         continue
-                    log.warning("the watch ended without a reason; it begins anew")
+                    log.warning("the watch ended without a reason; restarting it")
                 except asyncio.CancelledError:
                     self._watch.stop()
                     await asyncio.wait([thread])
                     raise
                 except Exception as error:  # noqa: BLE001  # the operator needs a watch after any error of kopf
-                    log.warning("the watch ended; it begins anew", error=f"{type(error).__name__}: {error}")
+                    log.warning("the watch ended; restarting it", error=f"{type(error).__name__}: {error}")
                 was_stable = self._loop.time() - begun > MAX_BACKOFF_SECONDS
                 backoff = FIRST_BACKOFF_SECONDS if was_stable else min(backoff * 2, MAX_BACKOFF_SECONDS)
                 await asyncio.sleep(backoff)
@@ -223,7 +223,7 @@ def make_session(configuration: Any) -> aiohttp.ClientSession:
         response = await handler(request)
         if response.status == 401:
             response.close()
-            raise aiohttp.ClientConnectionError("401: the API server does not take the token; it may have expired")
+            raise aiohttp.ClientConnectionError("401: the API server rejects the token; it may have expired")
         return response
 
     info = kopf.ConnectionInfo(

@@ -74,11 +74,11 @@ class BodyReader:
                         kept += chunk
                         self.held_bytes += len(chunk)
                     if self.held_bytes > self._max_held_bytes:
-                        raise BodyMemoryLimitError("the webhook holds too many requests: try again")
+                        raise BodyMemoryLimitError("the webhook has too many open requests: try again")
                     if num_read > MAX_DISCARDED_BYTES:
                         return
         except TimeoutError as error:
-            raise BodyTimeoutError(f"the body did not arrive in time: {num_read} bytes of it did") from error
+            raise BodyTimeoutError(f"the body did not arrive in time: received {num_read} bytes") from error
 
 
 def webhook_app(
@@ -111,7 +111,7 @@ def webhook_app(
 
 def _error_response(request: web.Request, status: int, error: Exception) -> web.Response:
     """Return an error response, and close the connection, since the rest of the body is not read."""
-    log.warning("not a review", error=str(error), source=request.remote)
+    log.warning("rejected a request that is not a review", error=str(error), source=request.remote)
     response = web.Response(status=status, text=f"{error}\n")
     response.force_close()
     if status == web.HTTPTooManyRequests.status_code:

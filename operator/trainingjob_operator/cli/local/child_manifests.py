@@ -100,7 +100,7 @@ def host_of(pod: Manifest) -> int:
 def _describe_exit(end: ContainerExit) -> str:
     if end.signal:
         return f"its process was killed ({signal.Signals(end.signal).name})"
-    return f"its process ended with exit code {end.exit_code}: {end.message}".rstrip(": \n")
+    return f"its process exited with code {end.exit_code}: {end.message}".rstrip(": \n")
 
 
 def _child_job(jobset: Manifest, replicated: dict[str, Any], index: int) -> Manifest:

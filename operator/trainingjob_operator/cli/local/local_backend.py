@@ -48,7 +48,7 @@ class LocalBackend:
         """Return the pod that a token was issued to. Raises `UnauthenticatedCallerError` if there is none."""
         pod = self.controllers.find_pod(token)
         if pod is None:
-            raise UnauthenticatedCallerError("no pod of this run was given that token")
+            raise UnauthenticatedCallerError("the token belongs to no pod of this run")
         metadata = self.cluster.job["metadata"]
         return Caller(pod["metadata"]["uid"], metadata["namespace"], metadata["name"], metadata["uid"])
 

@@ -53,7 +53,7 @@ class LocalCluster:
     async def create(self, manifest: Manifest) -> None:
         """Create an object. Raises `ConflictError` if an object of that kind and name exists."""
         if manifest in self._objects:
-            raise ConflictError(f"{manifest['kind']} {manifest['metadata']['name']} exists already")
+            raise ConflictError(f"{manifest['kind']} {manifest['metadata']['name']} already exists")
         await self.apply(manifest)
 
     async def apply(self, manifest: Manifest) -> None:

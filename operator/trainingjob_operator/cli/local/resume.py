@@ -63,8 +63,8 @@ def resume_job(job: Manifest, spec: dict[str, Any]) -> Manifest:
     if changed:
         lines = "".join(f"\n  {line}" for line in changed)
         raise CommandError(
-            f"the job differs from the one that was begun here:{lines}\n"
-            "Undo that, or start anew with --fresh, or in another folder with --dir."
+            f"the job differs from the one that was started in this folder:{lines}\n"
+            "Revert the change, restart with --fresh, or use another folder with --dir."
         )
     if has_succeeded({**job, "spec": spec}):
         return job

@@ -78,10 +78,10 @@ def run_file(file: str, options: Options, console: SafeConsole) -> int:
             workspace.delete_results(checkpoints, *([Path(move_path(backup.uri, volumes))] if backup else []))
         job = _open_job(document.name, spec, workspace, console)
         if has_succeeded(job):
-            _print(console, "all steps were trained in an earlier run; --fresh starts anew")
+            _print(console, "an earlier run has trained all steps; --fresh restarts at step 0")
         else:
             if (saved := read_status(job).checkpoint) is not None:
-                _print(console, f"goes on from step {saved.step:,}, the last that an earlier run saved")
+                _print(console, f"resumes from step {saved.step:,}, the newest checkpoint of an earlier run")
             job = _run(job, volumes, workspace, options.faults, console)
         return _print_result(job, checkpoints, workspace, console)
 
@@ -138,8 +138,8 @@ def _print_result(job: Manifest, checkpoints: Path, workspace: Workspace, consol
         return FAILED
     if status.phase == Stage.SUCCEEDED:
         return SUCCEEDED
-    saved = f"saved step {status.checkpoint.step:,}" if status.checkpoint else "nothing was saved yet"
-    _print(console, f"stopped; {saved}; the same command goes on from there")
+    saved = f"saved step {status.checkpoint.step:,}" if status.checkpoint else "without a saved step"
+    _print(console, f"stopped; {saved}; the same command resumes")
     return INTERRUPTED
 
 
@@ -160,8 +160,8 @@ def _require_trainer() -> None:
 def _require_cpu(plan: Plan) -> None:
     if plan.shape.platform != "cpu":
         raise CommandError(
-            f"spec.slices.accelerator: {plan.shape.accelerator} is not on this machine: a run without a cluster is on "
-            "`cpu`. Set accelerator: cpu and topology: 2x2 to try the job, with a model that fits."
+            f"spec.slices.accelerator: {plan.shape.accelerator} must be `cpu` for a run without a cluster. "
+            "To try the job, set accelerator: cpu, topology: 2x2, and a model that fits."
         )
 
 

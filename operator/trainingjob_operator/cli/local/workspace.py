@@ -112,8 +112,8 @@ class Workspace:
             own = self.root / "volumes" / volume.name
             if volume.name not in folders and volume.read_only and not own.exists():
                 raise UsageError(
-                    f"volume `{volume.name}` is read-only and there is no folder for it. "
-                    f"Give one with --volume {volume.name}=FOLDER, or fill {own}."
+                    f"volume `{volume.name}` is read-only and has no folder. "
+                    f"Set one with --volume {volume.name}=FOLDER, or fill {own}."
                 )
             folders.setdefault(volume.name, own).mkdir(parents=True, exist_ok=True)
         return {volume.mount_path: folders[volume.name] for volume in volumes}
@@ -160,7 +160,7 @@ class Workspace:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise UsageError(f"Cannot go on from {path}: {error}. Start anew with --fresh.") from error
+            raise UsageError(f"Cannot resume from {path}: {error}. Restart at step 0 with --fresh.") from error
         return job
 
     def save_job(self, job: Manifest) -> None:
@@ -174,17 +174,17 @@ class Workspace:
 def _parse_choice(choice: str, names: Sequence[str]) -> tuple[str, Path]:
     name, separator, folder = choice.partition("=")
     if not separator or not folder:
-        raise UsageError(f"--volume {choice}: write it as NAME=FOLDER.")
+        raise UsageError(f"--volume {choice}: must have the form NAME=FOLDER.")
     if name not in names:
         known = ", ".join(f"`{one}`" for one in names) or "none"
         raise UsageError(f"--volume {choice}: the job has no volume `{name}`. It has: {known}.")
     path = Path(folder).expanduser().absolute()
     if not path.is_dir():
-        raise UsageError(f"--volume {choice}: {path} is no folder.")
+        raise UsageError(f"--volume {choice}: {path} must be a folder.")
     _check_path(path)
     return name, path
 
 
 def _check_path(path: Path) -> None:
     if not _ALLOWED_PATH.fullmatch(str(path)):
-        raise UsageError(f"{path}: the path may hold letters, digits and _@%+=:,.- only. Choose another folder.")
+        raise UsageError(f"{path}: the path must have only letters, digits and _@%+=:,.- in it. Choose another folder.")
