@@ -1,0 +1,201 @@
+"""The language of texts for users: no banned phrase, and no sentence that is too long.
+
+Texts are the string constants of at least three words in the packages, the help texts of commands, the field
+descriptions of the CRD, the documentation and the notes of the chart.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = (
+    "operator/trainingjob_operator",
+    "crds/trainingjob_api",
+    "trainer/trainingjob_agent",
+    "trainer/trainingjob_trainer",
+)
+PAGES = ("docs/*.md", "README.md", "CONTRIBUTING.md", "charts/trainingjob/templates/NOTES.txt")
+CRD = "crds/trainingjob.yaml"
+EXEMPT = (
+    "crds/trainingjob_api/",
+    "crds/trainingjob.yaml",
+    "docs/fields.md",
+    "operator/trainingjob_operator/core/validation/",
+    "trainer/trainingjob_agent/",
+    "trainer/trainingjob_trainer/",
+)
+"""Folders and files whose texts are not rewritten yet. Remove an entry when its last violation is gone."""
+
+MIN_WORDS = 3
+MAX_SENTENCE_WORDS = 30
+
+BANNED = {
+    r"go(es|ing)? on|went on|gone on": "continue, or resume",
+    r"goes? back to|went back|gone back": "roll back",
+    r"anew": "recreate, or restart",
+    r"tells?|told": "report, or show",
+    r"hears?|heard": "receive a heartbeat",
+    r"heeds?|heeded": "apply",
+    r"as it is": "name the state",
+    r"of its own": "separate",
+    r"nobody|somebody|everybody": "name the subject",
+    r"for good": "permanently",
+    r"whoever|lest": "name the subject, or the condition",
+    r"bears|bore": "allow",
+    r"knocks?": "connect",
+    r"pardons?|pardoned": "do not count",
+    r"guilty": "the cause",
+    r"f(a|e)lls? silent": "heartbeat lost",
+    r"no step is": "the step is not",
+    r"says not": "is missing",
+    r"to spare": "redundancy",
+    r"stands? twice|is there twice": "must be unique",
+    r"asked for it": "requested",
+    r"(gives?|gave|giving) (\w+ ){1,2}back": "release",
+    r"is about to go": "has a termination notice",
+    r"where (it|they) stands?": "diagnostics",
+    r"obey(s|ed)?": "inject, or apply",
+    r"everywhere else": "name the places",
+    r"come to nothing": "have no result",
+}
+"""Banned phrase, as a regular expression over whole words, and the words to use instead."""
+
+PATTERN = re.compile("|".join(rf"\b(?:{phrase})\b" for phrase in BANNED), re.IGNORECASE)
+
+
+class Text(NamedTuple):
+    """A text for users, and where it stands."""
+
+    place: str
+    text: str
+    is_message: bool
+
+
+def phrases_of(text: str) -> list[str]:
+    return [match.group(0) for match in PATTERN.finditer(text)]
+
+
+def advise(phrase: str) -> str:
+    return next(words for banned, words in BANNED.items() if re.fullmatch(banned, phrase, re.IGNORECASE))
+
+
+def long_sentences_of(text: str) -> list[str]:
+    """Return the sentences of a text that are too long. Colons, semicolons and separate lines end one, too."""
+    sentences = re.split(r"[.;:!?·](?:\s|$)|\n\s*\n|\n(?=\S)", text)
+    return [sentence for sentence in sentences if len(sentence.split()) > MAX_SENTENCE_WORDS]
+
+
+def violations_of(one: Text) -> list[str]:
+    found = [f"{one.place}: '{phrase}': write {advise(phrase)}" for phrase in phrases_of(one.text)]
+    if one.is_message:
+        found += [f"{one.place}: more than {MAX_SENTENCE_WORDS} words: {text}" for text in long_sentences_of(one.text)]
+    return found
+
+
+def list_texts() -> Iterator[Text]:
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for line, text in string_constants(path.read_text()):
+                yield Text(f"{path.relative_to(ROOT)}:{line}", text, is_message=True)
+    for pattern in PAGES:
+        for path in sorted(ROOT.glob(pattern)):
+            for number, line in enumerate(path.read_text().splitlines(), start=1):
+                yield Text(f"{path.relative_to(ROOT)}:{number}", re.sub(r"`[^`]*`", "X", line), is_message=False)
+    for path, text in descriptions(yaml.load((ROOT / CRD).read_text(), Loader=yaml.CSafeLoader), ""):
+        yield Text(f"{CRD}{path}", text, is_message=True)
+
+
+def string_constants(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of string constants, without docstrings, but with the help texts of commands."""
+    tree = ast.parse(source)
+    skipped = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            skipped |= {id(part) for inner in node.values for part in ast.walk(inner)}
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):  # docstrings
+            skipped.add(id(node.value))
+        if isinstance(node, ast.FunctionDef) and any("command" in ast.unparse(one) for one in node.decorator_list):
+            yield node.lineno, ast.get_docstring(node) or ""
+    for node in ast.walk(tree):
+        text = None if id(node) in skipped else text_of(node)
+        if text is not None and len(re.findall(r"[A-Za-z]+", text)) >= MIN_WORDS:
+            yield getattr(node, "lineno", 0), text
+
+
+def text_of(node: ast.AST) -> str | None:
+    """Return the text of a string, with `X` for each placeholder. None: it is no string."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def descriptions(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        if isinstance(value.get("description"), str):
+            yield path, value["description"]
+        for key, inner in value.items():
+            yield from descriptions(inner, f"{path}/{key}")
+    elif isinstance(value, list):
+        for inner in value:
+            yield from descriptions(inner, path)
+
+
+@cache
+def all_texts() -> tuple[Text, ...]:
+    return tuple(list_texts())
+
+
+def test_texts_use_the_terms_of_the_field() -> None:
+    assert len(all_texts()) > 2000
+    assert [line for one in all_texts() if not one.place.startswith(EXEMPT) for line in violations_of(one)] == []
+
+
+@pytest.mark.parametrize("place", EXEMPT)
+def test_an_exempt_place_still_has_a_violation(place: str) -> None:
+    texts = [one for one in all_texts() if one.place.startswith(place)]
+
+    assert any(violations_of(one) for one in texts), f"remove {place} from EXEMPT: its texts are rewritten"
+
+
+SOURCE = '''
+"""Nobody reads a docstring of a module here."""
+PLAIN = "the world goes on"
+SHORT = "goes on"
+def work(name):
+    """Nobody reads a docstring of a function here."""
+    raise ValueError(f"{name} is made anew", f"the host {name!r} has {1:>{2}} steps")
+@app.command()
+def cli():
+    """Tell what happened in the job."""
+'''
+
+
+def test_string_constants() -> None:
+    assert [text for _, text in string_constants(SOURCE)] == [
+        "Tell what happened in the job.",
+        "the world goes on",
+        "X is made anew",
+        "the host X has X steps",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    {
+        "a phrase": ("the world goes on", ["p: 'goes on': write continue, or resume"]),
+        "two": ("Nobody told it", ["p: 'Nobody': write name the subject", "p: 'told': write report, or show"]),
+        "part of a word": ("a foretold bearskin", []),
+        "a long sentence": (" ".join(["word"] * 31), [f"p: more than 30 words: {' '.join(['word'] * 31)}"]),
+        "two sentences": (" ".join(["word"] * 30) + ". " + " ".join(["word"] * 30), []),
+    }.values(),
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_violations(text: str, want: list[str]) -> None:
+    assert violations_of(Text("p", text, is_message=True)) == want
