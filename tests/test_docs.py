@@ -8,8 +8,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/troubleshooting.md"
 FAULTS = ROOT / "docs/faults.md"
+GUIDES = tuple(sorted((ROOT / "docs").glob("adding-*.md")))
 TEST = re.compile(r"`((?:tests|e2e)/[\w/]+\.py)(?:::(\w+))?`")
-PRODUCERS = sorted({found for page in (PAGE, FAULTS) for found in TEST.findall(page.read_text())})
+PRODUCERS = sorted({found for page in (PAGE, FAULTS, *GUIDES) for found in TEST.findall(page.read_text())})
 
 
 @pytest.mark.parametrize(("path", "name"), PRODUCERS, ids=[name or path for path, name in PRODUCERS])
@@ -28,3 +29,12 @@ def test_each_situation_names_what_produces_it() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
+def test_guides_name_files_that_there_are_and_the_index_links_them(page: Path) -> None:
+    files = re.findall(r"`((?:crds|operator|trainer|tests)/[\w./-]*)`", page.read_text())
+
+    assert files
+    assert [name for name in files if not (ROOT / name).exists()] == []
+    assert f"({page.name})" in (ROOT / "docs/index.md").read_text()
