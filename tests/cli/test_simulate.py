@@ -96,7 +96,7 @@ def test_the_job_may_have_other_slices_than_the_file_says() -> None:
     code, text = call(TPU, *SHORT, "--slices", "8")
 
     assert code == 0
-    assert "· 8 slices," in text
+    assert "· 8 slices ·" in text
 
 
 def test_a_number_of_slices_that_the_job_cannot_have_is_refused_as_in_a_file() -> None:
