@@ -9,7 +9,7 @@ import pytest
 
 from trainingjob_api.protocol import Phase
 from trainingjob_trainer.checkpoint.checkpoint_inventory import CheckpointInventory
-from trainingjob_trainer.context import CompiledSteps
+from trainingjob_trainer.context import CompiledSteps, Context
 from trainingjob_trainer.loop import train
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.state import Signal
@@ -46,7 +46,6 @@ class Notes:
         self.failing = failing
         self.compares = compare > 0
         self.measured = 0
-        self.steps: Any = SimpleNamespace(num_steps=last, seed=0, controls=lambda asked: asked)
         self.checkpoints = self._part("save", save)
         self.checkpoints.save = self._save
         self.checkpoints.save_signal = lambda: Signal.NONE
@@ -56,7 +55,7 @@ class Notes:
         self.snapshots.has_step = lambda step: held[0]
         self.snapshots.stretch_signal = lambda: Signal.NONE
         self.snapshots.apply_stretch = self._heed
-        self.peers: Any = SimpleNamespace(exchange=lambda name, text, seconds: (text, "held" if held[1] else ""))
+        peers = SimpleNamespace(exchange=lambda name, text, seconds: (text, "held" if held[1] else ""))
         self.evaluator = self._part("evaluate", evaluate)
         self.replicas = self._part("compare", compare)
         self.replicas.check = self._compare
@@ -67,23 +66,17 @@ class Notes:
             report=self._report,
             report_evaluations=lambda step, losses: self.said.append(f"evaluate {step}"),
         )
+        steps = SimpleNamespace(num_steps=last, seed=0, controls=lambda asked: asked)
+        world: Any = SimpleNamespace(peers=peers, steps=steps, datasets=SimpleNamespace(train=None))
+        batches: Any = SimpleNamespace(train_batch=self._read)
+        self.context = Context(world, batches, self.checkpoints, self.snapshots, self.reporter, self.asks)
 
     def train(self) -> list[str]:
         """Train to the end and return what happened; `step 3` is its dispatch."""
         self._meet("compile")
-        batches: Any = SimpleNamespace(train_batch=self._read)
+        compiled = CompiledSteps(self._step, self.evaluator, self.replicas)
         state: Any = SimpleNamespace(params=None)
-        party: Any = SimpleNamespace(peers=self.peers, steps=self.steps, datasets=SimpleNamespace(train=None))
-        phase = train(
-            state,
-            CompiledSteps(self._step, self.evaluator, self.replicas),
-            party,
-            batches,
-            self.checkpoints,
-            self.snapshots,
-            self.reporter,
-            self.asks,
-        )
+        phase = train(state, compiled, self.context)
         return [*self.said, phase]
 
     def _part(self, name: str, every: int) -> Any:

@@ -1,4 +1,4 @@
-"""World setup: join a world and get what its steps need, without the state or anything from which it is restored."""
+"""What a training program receives, in the order in which it comes to be: join a world, restore, compile, context."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,22 +9,29 @@ import jax
 from trainingjob_agent.trainer_protocol import StartWorld
 from trainingjob_api.protocol import Phase
 from trainingjob_api.world import Layout
+from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
+from trainingjob_trainer.checkpoint.single_replica import SingleReplicaRestore
 from trainingjob_trainer.data.loader import BatchLoader, batch_shape
 from trainingjob_trainer.data.token_cache import JobDatasets, prepare_datasets
+from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.monitoring.evaluation import Evaluator
 from trainingjob_trainer.monitoring.replica_check import ReplicaCheck
+from trainingjob_trainer.monitoring.step_reporter import StepReporter
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.preflight import check_world
 from trainingjob_trainer.runtime.process_group import ProcessGroup, configure, connect
+from trainingjob_trainer.snapshots.restore import SnapshotRestore
+from trainingjob_trainer.snapshots.snapshotter import Snapshots
 from trainingjob_trainer.snapshots.state_shards import Shards
-from trainingjob_trainer.state import TrainStep
+from trainingjob_trainer.state import Batch, Signal, State, TrainStep
 from trainingjob_trainer.step import StepPrograms
+from trainingjob_trainer.trackers.metrics_file import Line
 
 
 @dataclass(frozen=True)
-class WorldContext:
+class JoinedWorld:
     """A world that this process has joined, with the token datasets of the job."""
 
     layout: Layout
@@ -35,6 +42,16 @@ class WorldContext:
     datasets: JobDatasets
 
 
+class Restored(NamedTuple):
+    """The newest state of the job's history, and where this world keeps its own."""
+
+    state: State | None  # None: start from scratch
+    checkpoints: Checkpoints
+    snapshots: Snapshots
+    recent_metrics: tuple[Line, ...]
+    """The newest metrics lines before the restored snapshot."""
+
+
 class CompiledSteps(NamedTuple):
     """The compiled programs of a world."""
 
@@ -43,7 +60,35 @@ class CompiledSteps(NamedTuple):
     replicas: ReplicaCheck
 
 
-def join_world(start: StartWorld, events: AgentEvents) -> WorldContext:
+@dataclass(frozen=True)
+class Context:
+    """What a training program receives: its world and data, and how to report, save and leave.
+
+    The data position is the newest step of `checkpoints`, with the excluded samples and batch sizes of `batches`.
+    """
+
+    world: JoinedWorld
+    batches: BatchLoader
+    checkpoints: Checkpoints
+    snapshots: Snapshots
+    reporter: StepReporter
+    signals: ControlSignals
+
+    @property
+    def last_step(self) -> int:
+        """Return the step after which training is done."""
+        return self.world.steps.num_steps
+
+    def train_batch(self, step: int) -> Batch:
+        """Return the batch of a step, counted from 1."""
+        return self.batches.train_batch(self.world.datasets.train, step, self.world.steps.seed)
+
+    def take_signals(self) -> Signal:
+        """Return the signals that this process sends with the next step: from its agent, and from its measurements."""
+        return self.signals.take_signals() | self.checkpoints.save_signal() | self.snapshots.stretch_signal()
+
+
+def join_world(start: StartWorld, events: AgentEvents) -> JoinedWorld:
     """Join a world as the process that `start` names, together with all others.
 
     Raises:
@@ -69,23 +114,43 @@ def join_world(start: StartWorld, events: AgentEvents) -> WorldContext:
     )
     steps = StepPrograms(config.spec, mesh)
     steps.begin_loading_train(programs, batch_shape(layout))  # runs while the state is restored
-    return WorldContext(layout, peers, programs, steps, Shards(steps.state_shapes), indexes)
+    return JoinedWorld(layout, peers, programs, steps, Shards(steps.state_shapes), indexes)
 
 
-def compile_steps(start: StartWorld, context: WorldContext) -> CompiledSteps:
+def restore_state(start: StartWorld, joined: JoinedWorld, events: AgentEvents) -> Restored:
+    """Restore the newest state of the job's history, from host memory or storage, together with all processes.
+
+    Raises:
+        TrainingError: checkpoints exist, and none can be used.
+    """
+    checkpoint, world, shapes = start.config.spec.checkpoint, start.world, joined.steps.state_shapes
+    peers, programs, dataset_hash = joined.peers, joined.programs, joined.datasets.train.dataset_hash
+    checkpoints = Checkpoints(Path(checkpoint.uri), start.config, world, peers, dataset_hash, events)
+    every = (checkpoint.snapshots.every_steps if checkpoint.snapshots else None) or 0
+    max_every = checkpoint.save.every_steps // 2 if world.snapshots_may_stretch else 0
+    snapshots = Snapshots(start.snapshots, every, world, dataset_hash, shapes, joined.shards, max_every=max_every)
+    memory = SnapshotRestore(snapshots, shapes, programs, peers) if every else None
+    has_one_reader = checkpoint.readers == "oneReplica"
+    replica = SingleReplicaRestore(shapes, joined.shards, programs, peers) if has_one_reader else None
+    state = checkpoints.restore(shapes, memory, replica)
+    key = checkpoints.restored_snapshot
+    return Restored(state, checkpoints, snapshots, memory.metrics(key) if memory and key else ())
+
+
+def compile_steps(start: StartWorld, joined: JoinedWorld) -> CompiledSteps:
     """Compile or load the programs of a world, together with all its processes."""
-    spec, steps, programs = start.config.spec, context.steps, context.programs
-    batches = BatchLoader(context.layout, steps.batch_sharding, spec.training.global_batch_size)
+    spec, steps, programs = start.config.spec, joined.steps, joined.programs
+    batches = BatchLoader(joined.layout, steps.batch_sharding, spec.training.global_batch_size)
     compare = spec.protection.compare_replicas
     return CompiledSteps(
         train_step=steps.compile_train(programs, batches.shape),
-        evaluator=Evaluator(spec, context.datasets.evaluations, steps, programs, batches),
+        evaluator=Evaluator(spec, joined.datasets.evaluations, steps, programs, batches),
         replicas=ReplicaCheck(
             compare.every_steps if compare else None,
             start.world,
-            context.peers,
+            joined.peers,
             steps.state_shapes,
-            context.shards.all,
+            joined.shards.all,
             programs,
         ),
     )

@@ -19,7 +19,7 @@ import numpy as np
 from trainingjob_agent.trainer_protocol import AgentEvent, StartWorld
 from trainingjob_trainer.aot.compile_request import program_names
 from trainingjob_trainer.aot.neighbor_compiler import MAX_OOM_SCORE, RESERVED_BYTES
-from trainingjob_trainer.context import CompiledSteps, WorldContext, compile_steps, join_world
+from trainingjob_trainer.context import CompiledSteps, JoinedWorld, compile_steps, join_world
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.available_memory import available_memory
@@ -39,17 +39,17 @@ OOM_SCORE_FILE = Path("/proc/self/oom_score_adj")
 
 
 def wait_in_hot_standby(
-    start: StartWorld, events: AgentEvents, hear_world: Callable[[], StartWorld]
-) -> tuple[WorldContext, CompiledSteps, StartWorld]:
+    start: StartWorld, events: AgentEvents, receive_start: Callable[[], StartWorld]
+) -> tuple[JoinedWorld, CompiledSteps, StartWorld]:
     """Join a hot standby world, prepare to train, and return when it takes over, with the world to train in."""
     with _first_oom_victim():
         _wait_for_programs_and_memory(start)
-        party = join_world(start, events)
-        tools = compile_steps(start, party)
-        _run_dry_step(start, party, tools)
+        joined = join_world(start, events)
+        compiled = compile_steps(start, joined)
+        _run_dry_step(start, joined, compiled)
         LOG.info("waiting in a shadow world process=%d of=%d", start.process, len(start.world.members))
         events.send(AgentEvent(waiting=True))
-        return party, tools, hear_world()
+        return joined, compiled, receive_start()
 
 
 def _wait_for_programs_and_memory(start: StartWorld) -> None:
@@ -71,14 +71,14 @@ def _wait_for_programs_and_memory(start: StartWorld) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _run_dry_step(start: StartWorld, party: WorldContext, compiled: CompiledSteps) -> None:
+def _run_dry_step(start: StartWorld, joined: JoinedWorld, compiled: CompiledSteps) -> None:
     """Run one step on a state of zeros, if all hosts have memory for it."""
-    steps, size = party.steps, start.config.spec.training.global_batch_size
-    needed = RESERVED_BYTES + STATES_PER_STEP * sum(shard.num_bytes for shard in party.shards.local_shards.values())
+    steps, size = joined.steps, start.config.spec.training.global_batch_size
+    needed = RESERVED_BYTES + STATES_PER_STEP * sum(shard.num_bytes for shard in joined.shards.local_shards.values())
     is_free = available_memory() >= needed
-    if not all(party.peers.exchange("rehearsal", "yes" if is_free else "", EXCHANGE_SECONDS)):
+    if not all(joined.peers.exchange("rehearsal", "yes" if is_free else "", EXCHANGE_SECONDS)):
         return
-    batch = BatchLoader(party.layout, steps.batch_sharding, size).train_batch(party.datasets.train, 1, steps.seed)
+    batch = BatchLoader(joined.layout, steps.batch_sharding, size).train_batch(joined.datasets.train, 1, steps.seed)
     _, measures = compiled.train_step(_make_zeros(steps.state_shapes), batch, steps.controls(Signal.NONE))
     jax.block_until_ready(measures)
 
