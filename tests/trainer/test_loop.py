@@ -170,6 +170,14 @@ ORDERS: dict[str, tuple[Notes, str]] = {
         Notes(3, evaluate=2, best=(2,)),
         "step 1, step 2, report 1, report 2, evaluate 2, save 2, step 3, report 3, save 3, done",
     ),
+    "replicas are compared before a step is saved as one of the best": (
+        Notes(3, evaluate=2, best=(2,), compare=9),
+        "step 1, step 2, report 1, report 2, evaluate 2, compare 2, save 2, step 3, report 3, compare 3, save 3, done",
+    ),
+    "replicas that were compared are not compared again for one of the best": (
+        Notes(3, evaluate=2, best=(2,), compare=2),
+        "step 1, step 2, report 1, report 2, compare 2, evaluate 2, save 2, step 3, report 3, compare 3, save 3, done",
+    ),
     "a step is told before it is kept in memory": (
         Notes(3, snapshot=2),
         "step 1, step 2, report 1, report 2, snapshot 2, step 3, report 3, save 3, done",

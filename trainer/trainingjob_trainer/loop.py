@@ -213,7 +213,11 @@ def _finish_step(
         if losses is None:
             actions = actions.interrupt_evaluation()
             _compare_and_snapshot(step, state, actions, compiled, context)
-    save = actions.save or context.checkpoints.is_best(losses or {})
+    save = actions.save
+    if not save and context.checkpoints.is_best(losses or {}):
+        save = True
+        if not actions.compare:
+            compiled.replicas.check(step, state)
     if actions.leave is Leave.WITH_SNAPSHOT and not save:
         save = not _is_in_memory_everywhere(step, context)
     if save:
