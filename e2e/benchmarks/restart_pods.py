@@ -46,7 +46,7 @@ STEADY_STEPS = 30
 """Steps that a full world trains before a loss. By then the standbys are ready, and a step is saved."""
 HOT_STANDBY_CHANGES: Mapping[str, Any] = {"elastic__shadowWorld": True, "runtime__resources__memory": "2Gi"}
 """Spec changes that run hot standby processes of the smaller world, which are compiled ahead of time too."""
-HOT_STANDBY_LOG_LINE = "waiting in a shadow world"
+HOT_STANDBY_LOG_LINE = "waiting in a hot standby world"
 """Log line of a trainer that is ready to take over as part of the smaller world."""
 
 type LossInjection = Callable[[Job], object]

@@ -117,7 +117,7 @@ class Reporter:
             answer = post.result()
         except RendezvousError as error:
             if not self._failures:
-                LOG.warning("the operator cannot be reached, training goes on error=%r", str(error))
+                LOG.warning("operator unreachable error=%r", str(error))
             longest = min(MAX_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(self._failures, 10))
             self._failures += 1
             return random.uniform(longest / 2, longest)  # noqa: S311  # jitter, not cryptography

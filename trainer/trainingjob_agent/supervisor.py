@@ -230,7 +230,7 @@ class Supervisor:
             self._hot_standby_port = ReservedPort(self._environment.address)
             return
         world, number = action.world, action.child
-        LOG.info("joining a shadow world process=%d of=%d child=%d", action.process, len(world.members), number)
+        LOG.info("joining a hot standby world process=%d of=%d child=%d", action.process, len(world.members), number)
         self._children[number].start(self._make_start(world, action.process, waits=True))
 
     async def _collect_diagnostics(self, number: int, child: Child) -> None:

@@ -174,7 +174,7 @@ async def test_an_operator_that_is_away_is_tried_ever_more_rarely(caplog) -> Non
     assert all(limit / 2 - 0.01 <= gap <= limit + 0.01 for gap, limit in zip(gaps, longest, strict=True))
     assert len(set(gaps)) > 4, "hosts must not come back in step"
     assert len(line.heard) == 1
-    assert caplog.text.count("cannot be reached") == 1
+    assert caplog.text.count("operator unreachable") == 1
     assert caplog.text.count("answers again failures=8") == 1
 
 

@@ -208,7 +208,7 @@ def test_what_follows_bad_steps(
 def test_too_many_of_the_newest_are_told_with_their_number() -> None:
     measures: Any = StepMetrics(9.0, 3.0, 0.1, 1, 30, 0)  # type: ignore[arg-type]
 
-    with pytest.raises(TrainingError, match="at step 41, and of the newest 100 updates 26 were not made: at most 25"):
+    with pytest.raises(TrainingError, match=r"at step 41. 26 of the newest 100 updates were skipped \(limit: 25\)"):
         check_step(41, measures, Protection(), 26)
 
 
@@ -220,6 +220,6 @@ def test_the_words_name_the_step_and_what_was_measured() -> None:
 
     assert str(caught.value) == (
         "the loss (9.123) or the norm of the gradients (33.4) was more than 4 standard deviations above those of the "
-        "steps before at step 41, whose update was not made. Look at the data there, lower "
+        "steps before at step 41, whose update was skipped. Look at the data there, lower "
         "spec.optimizer.learningRate, or raise spec.protection.spikes.sigma."
     )

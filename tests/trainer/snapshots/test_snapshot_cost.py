@@ -80,9 +80,9 @@ def test_snapshots_that_cost_more_than_their_share_are_told_of_once(
 
     trained.train(26 * EVERY, seconds)
 
-    told = [line for line in caplog.messages if "more than 1 %" in line]
+    told = [line for line in caplog.messages if "snapshots block training" in line]
     assert len(told) == int(is_told)
-    assert not told or "wait for 4.5 % of the time" in told[0]
+    assert not told or "blocked_share=0.0455 limit=0.0100" in told[0]
     assert trained.snapshots.stretch_signal() is Signal.NONE, "the job itself says how many steps lie between them"
 
 
@@ -117,7 +117,7 @@ def test_they_lie_no_further_apart_than_they_may(begin: Begin, caplog: pytest.Lo
     trained.train(40 * EVERY, SHORT)
 
     assert trained.snapshots.stretch_signal() is Signal.NONE
-    assert sum("more than 1 %" in line for line in caplog.messages) == 1, "what cannot be helped is told"
+    assert sum("snapshots block training" in line for line in caplog.messages) == 1, "what cannot be helped is told"
 
 
 def test_hosts_that_ask_one_after_the_other_mean_one_change(begin: Begin) -> None:

@@ -330,7 +330,7 @@ def test_a_full_volume_does_not_stop_training(
     with monkeypatch.context() as patched:
         patched.setattr(os, "posix_fallocate", full)
         take(snapshots, 5, 10)
-    assert [record.levelname for record in caplog.records if "no room" in record.message] == ["WARNING"]
+    assert [record.levelname for record in caplog.records if "no memory" in record.message] == ["WARNING"]
     assert not opened(NEXT).find()
 
     for step in (15, 20):  # the first of them only makes the room that there is now

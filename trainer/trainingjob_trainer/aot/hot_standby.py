@@ -47,7 +47,7 @@ def wait_in_hot_standby(
         joined = join_world(start, events)
         compiled = compile_steps(start, joined)
         _run_dry_step(start, joined, compiled)
-        LOG.info("waiting in a shadow world process=%d of=%d", start.process, len(start.world.members))
+        LOG.info("waiting in a hot standby world process=%d of=%d", start.process, len(start.world.members))
         events.send(AgentEvent(waiting=True))
         return joined, compiled, receive_start()
 
@@ -65,7 +65,7 @@ def _wait_for_programs_and_memory(start: StartWorld) -> None:
     is_logged = False
     while (free := available_memory()) < MIN_FREE_BYTES:
         if not is_logged:
-            message = "no memory for a shadow world free=%d needed=%d; spec.runtime.resources.memory bounds it"
+            message = "no memory for a hot standby world free=%d needed=%d; raise spec.runtime.resources.memory"
             LOG.warning(message, free, MIN_FREE_BYTES)
         is_logged = True
         time.sleep(POLL_SECONDS)

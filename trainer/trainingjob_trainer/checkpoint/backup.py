@@ -67,7 +67,7 @@ def claim(config: RunConfig) -> None:
     except TrainingError as error:
         if error.reason is not FailureReason.STORAGE:
             raise
-        LOG.warning("the backup folder cannot be used, training goes on without it error=%s", error)
+        LOG.warning("backup folder unusable error=%s", error)
 
 
 class Backup:
@@ -225,7 +225,7 @@ class Backup:
         publish_step(fresh, goal, record)
 
     def _report_failure(self, step: int, message: str) -> None:
-        LOG.warning("a step could not be copied, training goes on step=%d error=%s", step, message)
+        LOG.warning("backup failed step=%d error=%s", step, message)
         self._events.send(AgentEvent(failed_copy=FailedSave(step=step, message=message[:MAX_MESSAGE])))
 
 

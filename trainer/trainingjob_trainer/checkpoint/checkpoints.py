@@ -290,7 +290,7 @@ class Checkpoints:
                 self._error = error
 
     def _tell_failure(self, step: int, message: str) -> None:
-        LOG.warning("a step could not be saved, training goes on step=%d error=%s", step, message)
+        LOG.warning("save failed step=%d error=%s", step, message)
         self._outcome = FailedSave(step=step, message=message[:MAX_MESSAGE])
         self._events.send(AgentEvent(failed_save=self._outcome))
 

@@ -29,7 +29,7 @@ def is_skipped(measures: StepMetrics) -> bool:
 def check_step(step: int, measures: StepMetrics, protection: Protection, recent_skips: int) -> None:
     """Check that training may continue after a step.
 
-    `lately` is the number of skipped updates among the newest `RECENT_STEPS`, this step included.
+    `recent_skips` is the number of skipped updates among the newest `RECENT_STEPS`, this step included.
 
     Raises:
         BadStepError: the spec forbids it, or training would not recover.
@@ -40,7 +40,7 @@ def check_step(step: int, measures: StepMetrics, protection: Protection, recent_
         raise BadStepError(
             FailureReason.NON_FINITE,
             f"loss or gradients were not finite {_describe_steps(in_a_row, step, recent_skips)} Lower "
-            "spec.optimizer.learningRate, lengthen spec.schedule.warmupSteps, or set spec.precision.compute to "
+            "spec.optimizer.learningRate, raise spec.schedule.warmupSteps, or set spec.precision.compute to "
             "`float32`.",
             path="spec.optimizer.learningRate",
             fatal=protection.non_finite == "stop",
@@ -68,9 +68,8 @@ def _max_consecutive(action: BadStep, limit: int) -> int:
 def _describe_steps(in_a_row: int, step: int, lately: int) -> str:
     if lately > MAX_RECENT_SKIPS:
         return (
-            f"at step {step}, and of the newest {RECENT_STEPS} updates {lately} were not made: at most "
-            f"{MAX_RECENT_SKIPS}."
+            f"at step {step}. {lately} of the newest {RECENT_STEPS} updates were skipped (limit: {MAX_RECENT_SKIPS})."
         )
     if in_a_row == 1:
-        return f"at step {step}, whose update was not made."
-    return f"for {in_a_row} steps in a row, up to step {step}; none of them changed the parameters."
+        return f"at step {step}, whose update was skipped."
+    return f"for {in_a_row} consecutive steps up to step {step}, whose updates were skipped."

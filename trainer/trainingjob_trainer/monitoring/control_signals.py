@@ -28,11 +28,11 @@ class ControlSignals:
 
     @property
     def exit_signal(self) -> Signal:
-        """Return LEAVE if an exit with a save was requested, without clearing the request."""
+        """Return EXIT if an exit with a save was requested, without clearing the request."""
         return Signal.EXIT if self._exit.is_set() else Signal.NONE
 
     def take_signals(self) -> Signal:
-        """Return the signals for the next step, and clear POISON."""
+        """Return the signals for the next step, and clear INJECT_NAN."""
         asked = self.exit_signal
         asked |= Signal.RESCALE if self._rescale.is_set() else Signal.NONE
         if self._inject_nan.is_set():

@@ -1,6 +1,6 @@
 """Loss on held-out text, with the arithmetic of training.
 
-The batches are the same at every evaluation and on every mesh. A process that receives LEAVE may be killed before an
+The batches are the same at every evaluation and on every mesh. A process that receives EXIT may be killed before an
 evaluation ends. A world that leaves therefore starts no evaluation and interrupts a running one. The next world runs
 that evaluation before its first step.
 """

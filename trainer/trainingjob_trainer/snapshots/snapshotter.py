@@ -116,7 +116,7 @@ class Snapshots:
         self._interval_fixed_until = step + 2 * self._every
         self._cost.reset()
         LOG.warning(
-            "snapshots cost too much on some host, and lie further apart from now on step=%d every=%d share_here=%.4f",
+            "doubled the snapshot interval step=%d every=%d blocked_share=%.4f",
             step,
             self._every,
             share,
@@ -187,7 +187,7 @@ class Snapshots:
             slot.write_header(header)
             self.newest = step
         except OSError as error:
-            LOG.warning("a snapshot cannot be kept, training goes on without it step=%d error=%s", step, error)
+            LOG.warning("snapshot failed step=%d error=%s", step, error)
         return self._allocate_buffer()
 
     def _allocate_buffer(self) -> SnapshotBuffer | None:  # None: the volume is full
@@ -199,7 +199,7 @@ class Snapshots:
             room = slot, slot.open(self._size)
         except OSError as error:
             if not self._is_volume_full:
-                LOG.warning("no room for a snapshot, training goes on without bytes=%d error=%s", self._size, error)
+                LOG.warning("no memory for a snapshot bytes=%d error=%s", self._size, error)
             self._is_volume_full = True
             return None
         self._is_volume_full = False
@@ -219,10 +219,10 @@ class Snapshots:
         if self._cost.is_too_high and not (self.stretch_signal() or self._has_warned):
             self._has_warned = True
             LOG.warning(
-                "snapshots let training wait for %.1f %% of the time, more than %.0f %%: a larger "
-                "spec.checkpoint.snapshots.everySteps costs less every=%d",
-                (self._cost.share or 0.0) * 100,
-                MAX_SHARE * 100,
+                "snapshots block training blocked_share=%.4f limit=%.4f every=%d; "
+                "raise spec.checkpoint.snapshots.everySteps",
+                self._cost.share or 0.0,
+                MAX_SHARE,
                 self._every,
             )
 

@@ -107,7 +107,7 @@ class MetricsWriter:
             append_record(self._lines, line)
         except OSError as error:
             if not self._is_failing:
-                LOG.warning("metrics cannot be written, training goes on without error=%s", error)
+                LOG.warning("metrics write failed error=%s", error)
             self._is_failing = True
         else:
             self._is_failing = False

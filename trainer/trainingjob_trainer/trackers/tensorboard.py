@@ -51,7 +51,7 @@ class TensorBoardWriter:
         self._events.put(None)
         self._thread.join(CLOSE_SECONDS)
         if self._thread.is_alive():  # it may still write: a closed number may soon be that of another file
-            LOG.warning("the last plots are not written, and the trainer goes on without waited=%.0f", CLOSE_SECONDS)
+            LOG.warning("last TensorBoard points not written waited=%.0f", CLOSE_SECONDS)
         else:
             self._file.close()
 
@@ -62,7 +62,7 @@ class TensorBoardWriter:
                 self._is_failing = False
             except OSError as error:
                 if not self._is_failing:
-                    LOG.warning("plots cannot be written, training goes on without error=%s", error)
+                    LOG.warning("TensorBoard write failed error=%s", error)
                 self._is_failing = True
 
 
