@@ -135,6 +135,7 @@ SPEC_RULES: Rules = {
     ("memory",): (_WORLD,),
     ("checkpoint",): (
         _field_rule(".snapshots", "has(self.snapshots) == has(oldSelf.snapshots)", _PODS["message"]),
+        _field_rule(".restore", "has(self.restore) == has(oldSelf.restore)", _PODS["message"]),
         _field_rule(".backup", "has(self.backup) == has(oldSelf.backup)", _PODS["message"]),
         _field_rule(
             ".initializeFrom", "has(self.initializeFrom) == has(oldSelf.initializeFrom)", _INITIALIZATION["message"]
@@ -142,13 +143,13 @@ SPEC_RULES: Rules = {
     ),
     ("checkpoint", "uri"): (_STORAGE,),
     ("checkpoint", "snapshots"): (_PODS,),
-    ("checkpoint", "readers"): (_PODS,),
+    ("checkpoint", "restore"): (_PODS,),
     ("checkpoint", "backup"): (_PODS,),
     ("checkpoint", "initializeFrom"): (_INITIALIZATION,),
     ("checkpoint", "takeover"): (_STORAGE,),
-    ("elastic", "silenceAfter"): (_PODS,),
-    ("elastic", "shadowWorld"): (_PODS,),
-    ("elastic", "drills"): (_PODS,),
+    ("elastic", "heartbeatTimeout"): (_PODS,),
+    ("elastic", "hotStandby"): (_PODS,),
+    ("elastic", "faultInjection"): (_PODS,),
     **_immutable_except(("maxRollbacks",), ("protection",), Protection, _LOSS_CURVE),
     ("evaluation",): (_SAME_EVALUATIONS,),
     **_immutable_except(("name", "everySteps"), ("evaluation", "[]"), Evaluation, _LOSS_CURVE),

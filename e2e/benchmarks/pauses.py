@@ -31,8 +31,8 @@ BACK_GOAL = 2.0
 ELASTIC: Mapping[str, Any] = {
     "growCooldown": "1s",
     "maxRestarts": 10_000,
-    "hangAfter": f"{HANG_SECONDS:.0f}s",
-    "badNodes": "report",
+    "progressTimeout": f"{HANG_SECONDS:.0f}s",
+    "nodeExclusion": "report",
 }
 """Settings that let a job survive repeated losses."""
 FLOORS = {"detecting": 0.13, "restoring": 0.05, "compiling": 0.08}

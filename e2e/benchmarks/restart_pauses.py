@@ -193,7 +193,7 @@ async def measure_losses_of_job(
     losses: dict[str, Loss], console: Console, *, has_shadow: bool
 ) -> AsyncIterator[dict[str, list[Pause]]]:
     """Yield the pauses of the losses of one job, one after another, and those of the recoveries."""
-    async with running_job(AWAY_SECONDS, elastic__shadowWorld=has_shadow) as stage:
+    async with running_job(AWAY_SECONDS, elastic__hotStandby=has_shadow) as stage:
         hosts = HostReadiness(stage)
         for name, loss in losses.items():
             pauses: dict[str, list[Pause]] = {}

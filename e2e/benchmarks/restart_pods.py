@@ -44,7 +44,7 @@ from trainingjob_api.status import TrainingJobStatus
 NAMESPACE = "bench-restart"
 STEADY_STEPS = 30
 """Steps that a full world trains before a loss. By then the standbys are ready, and a step is saved."""
-HOT_STANDBY_CHANGES: Mapping[str, Any] = {"elastic__shadowWorld": True, "runtime__resources__memory": "2Gi"}
+HOT_STANDBY_CHANGES: Mapping[str, Any] = {"elastic__hotStandby": True, "runtime__resources__memory": "2Gi"}
 """Spec changes that run hot standby processes of the smaller world, which are compiled ahead of time too."""
 HOT_STANDBY_LOG_LINE = "waiting in a hot standby world"
 """Log line of a trainer that is ready to take over as part of the smaller world."""
@@ -133,7 +133,7 @@ def running(product: Product, namespace: str, **changes: Any) -> Iterator[Job]:
         training__steps=1_000_000,
         checkpoint__snapshots={"everySteps": 5},
         evaluation=[],
-        elastic={**ELASTIC, "drills": "allowed"},
+        elastic={**ELASTIC, "faultInjection": "allowed"},
         **changes,
     )
     with product.namespace(namespace):

@@ -30,8 +30,8 @@ def job(product: Product):
             checkpoint__save__everySteps=200,
             checkpoint__snapshots={"everySteps": SNAPSHOTS_EVERY},
             elastic__growCooldown="1s",
-            elastic__hangAfter=f"{HANG_SECONDS}s",
-            elastic__drills="allowed",
+            elastic__progressTimeout=f"{HANG_SECONDS}s",
+            elastic__faultInjection="allowed",
         )
         job = product.submit(namespace, manifest, name="drilled")
         yield job

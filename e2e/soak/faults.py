@@ -64,7 +64,7 @@ async def kill_all(stage: JobHarness) -> bool:
 async def cut_power(stage: JobHarness) -> bool:
     """Stop a slice's processes so that it falls silent, then kill them, as in a power failure.
 
-    The silence is shorter or longer than `silenceAfter`.
+    The silence is shorter or longer than `heartbeatTimeout`.
     """
     found = stage.containers()
     if not found:
@@ -77,12 +77,12 @@ async def cut_power(stage: JobHarness) -> bool:
 
 
 async def pause_trainer(stage: JobHarness) -> bool:
-    """Stop a trainer for less than `hangAfter`, then continue it."""
+    """Stop a trainer for less than `progressTimeout`, then continue it."""
     return await _pause(stage, list_trainers, HANG_SECONDS / 2)
 
 
 async def pause_agent(stage: JobHarness) -> bool:
-    """Stop an agent for less or more than `silenceAfter`, then continue it; its trainer runs on."""
+    """Stop an agent for less or more than `heartbeatTimeout`, then continue it; its trainer runs on."""
     return await _pause(stage, lambda container: [container.pid], 5)
 
 

@@ -21,8 +21,8 @@ def make_spec(random: Random | None = None) -> Manifest:
         "keep": {"last": 4},
     }
     elastic: dict[str, Any] = {
-        "silenceAfter": "2s",
-        "hangAfter": f"{HANG_SECONDS}s",
+        "heartbeatTimeout": "2s",
+        "progressTimeout": f"{HANG_SECONDS}s",
         "growCooldown": "1s",
         "maxRestarts": 10_000,
         "maxRestartsWithoutCommit": 10_000,
@@ -32,7 +32,7 @@ def make_spec(random: Random | None = None) -> Manifest:
     if random and random.random() < 0.25:
         elastic |= {"policy": "wait", "shrinkAfter": "2s"}
     if random and random.random() < 0.5:
-        elastic["shadowWorld"] = True
+        elastic["hotStandby"] = True
     return {
         "slices": {"accelerator": "cpu", "topology": "1x1", "min": 1, "max": 2},
         "model": {

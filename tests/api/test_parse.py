@@ -9,9 +9,11 @@ import pytest
 import yaml
 
 from tests.support.patience import at_once
-from trainingjob_api.parse.parse_messages import format_value, to_problem
+from trainingjob_api.fields import format_path
+from trainingjob_api.parse.parse_messages import format_value, guess_field, to_problem
 from trainingjob_api.parse.parser import MAX_BYTES, MAX_ERRORS, parse_spec
-from trainingjob_api.sample import SAMPLE
+from trainingjob_api.parse.renamed_fields import RENAMED_FIELDS
+from trainingjob_api.sample import SAMPLE, sample_at
 
 
 def set_at(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
@@ -34,6 +36,7 @@ def told(change: Callable[[dict[str, Any]], None]) -> list[str]:
 
 
 HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
 HABITS: dict[str, dict[str, Any]] = yaml.safe_load((HERE / "habits.yaml").read_text())
 MISTAKES: dict[str, dict[str, Any]] = yaml.safe_load((HERE / "mistakes.yaml").read_text())
 
@@ -58,6 +61,30 @@ def test_a_mistake_is_mended_so_that_the_rest_can_be_judged(case: dict[str, Any]
     section, *_ = case["path"].split(".")
     assert not parsed.is_as_written([section])
     assert parsed.is_as_written(["precision.params"])
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED_FIELDS.items(), ids=str)
+def test_an_old_name_is_answered_with_the_new_one(old: tuple[str | int, ...], new: str) -> None:
+    *parents, last = old
+    (problem,) = parse_spec(_with_old_name(old, new)).problems
+
+    assert problem.path == format_path(old)
+    assert problem.nearest == (new,)
+    assert problem.message.endswith(f"{last} is not a field of {format_path(tuple(parents))}. It was renamed to {new}.")
+    assert guess_field(old) == (*parents, new)
+    assert sample_at((*parents, new)) is not None
+    page = (ROOT / "docs/api-versions.md").read_text()
+    assert f"| `{format_path(old)}` | `{format_path((*parents, new))}` |" in page
+
+
+def _with_old_name(old: tuple[str | int, ...], new: str) -> dict[str, Any]:
+    spec = copy.deepcopy(SAMPLE)
+    *parents, last = old
+    place: Any = spec
+    for part in parents:
+        place = place[part]
+    place[last] = place.pop(new)
+    return spec
 
 
 GOOD: dict[str, tuple[str, Any]] = {

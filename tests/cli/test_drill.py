@@ -12,7 +12,7 @@ from trainingjob_operator.cli.drill import DrillOptions, list_operations, make_r
 from trainingjob_operator.cli.errors import CommandError
 from trainingjob_operator.cli.report import describe_drills, describe_job
 
-ALLOWED = make_plan(elastic={"drills": "allowed"})
+ALLOWED = make_plan(elastic={"faultInjection": "allowed"})
 RUNNING = TrainingJobStatus(phase="Running")
 
 
@@ -27,7 +27,11 @@ def test_a_request_names_the_job_and_whom_it_strikes() -> None:
 
 
 REFUSED = {
-    "not allowed": (make_plan(), RUNNING, f"{NAME} does not allow drills: `spec.elastic.drills` must be `allowed`."),
+    "not allowed": (
+        make_plan(),
+        RUNNING,
+        f"{NAME} does not allow drills: `spec.elastic.faultInjection` must be `allowed`.",
+    ),
     "not begun": (ALLOWED, TrainingJobStatus(), f"{NAME} is new: a drill needs a job that trains."),
     "over": (ALLOWED, TrainingJobStatus(phase="Succeeded"), f"{NAME} is Succeeded: a drill needs"),
 }

@@ -222,7 +222,7 @@ async def test_a_drill_is_followed_to_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(drill.secrets, "token_hex", lambda _: "abc")
-    api.spec = {"elastic": {"drills": "allowed"}}
+    api.spec = {"elastic": {"faultInjection": "allowed"}}
     api.states = [RUNNING, RUNNING, RUNNING, *map(drilled, states)]
 
     result = await call("drill", NAME, "hang")
@@ -233,7 +233,7 @@ async def test_a_drill_is_followed_to_its_end(
 
 async def test_a_drill_is_asked_for_at_the_time_of_the_cluster(api: FakeApi) -> None:
     """The operator does not make a drill that was asked for long ago, and this machine's clock may be wrong."""
-    api.spec = {"elastic": {"drills": "allowed"}}
+    api.spec = {"elastic": {"faultInjection": "allowed"}}
     api.states = [RUNNING, ENDED]
     api.date = "Sat, 21 Nov 2026 12:00:00 GMT"
 
@@ -246,7 +246,7 @@ async def test_a_drill_is_asked_for_at_the_time_of_the_cluster(api: FakeApi) -> 
 
 
 async def test_a_drill_of_a_job_that_ends_meanwhile_says_so(api: FakeApi) -> None:
-    api.spec = {"elastic": {"drills": "allowed"}}
+    api.spec = {"elastic": {"faultInjection": "allowed"}}
     api.states = [RUNNING, RUNNING, RUNNING, ENDED]
 
     result = await call("drill", NAME, "hang")

@@ -30,7 +30,7 @@ def make_job() -> dict[str, Any]:
     return spec | {
         "training": {**spec["training"], "steps": 10_000_000},
         "checkpoint": {**spec["checkpoint"], "save": {"everySteps": SAVE_EVERY}},
-        "elastic": {**spec["elastic"], "drills": "allowed"},
+        "elastic": {**spec["elastic"], "faultInjection": "allowed"},
     }
 
 

@@ -134,10 +134,10 @@ STORIES: dict[str, tuple[Story, dict[str, object]]] = {
     "form, shrink, grow": (form_shrink_and_grow, {}),
     "crash": (crash, {}),
     "roll back": (roll_back, {"protection": {"nonFinite": "rollback"}}),
-    "drill": (drill, {"elastic": {**ELASTIC, "drills": "allowed"}}),
+    "drill": (drill, {"elastic": {**ELASTIC, "faultInjection": "allowed"}}),
     "suspend": (suspend, {}),
     "edit": (edit, {}),
-    "shadow": (shadow, {"elastic": {**ELASTIC, "shadowWorld": True}}),
+    "shadow": (shadow, {"elastic": {**ELASTIC, "hotStandby": True}}),
 }
 FAULTS: dict[str, tuple[str, type[BaseException]]] = {
     "fails": ("before", ClusterUnavailableError),

@@ -52,7 +52,9 @@ LOSSES: dict[str, tuple[Callable[[Simulation, str], Awaitable[None]], str, int]]
 async def test_one_loss_is_one_restart_of_all(
     lose: Callable[[Simulation, str], Awaitable[None]], node: str, counted: int
 ) -> None:
-    sim = Simulation(total=400, spec={"elastic": {"growCooldown": "5m", "badNodes": "report", "hangAfter": "10s"}})
+    sim = Simulation(
+        total=400, spec={"elastic": {"growCooldown": "5m", "nodeExclusion": "report", "progressTimeout": "10s"}}
+    )
     await sim.run_until_step(10)
     assert sim.status.world
     before = sim.status.world.generation

@@ -9,7 +9,7 @@ from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.status import DrillStatus
 from trainingjob_operator.shell.interfaces import ClusterUnavailableError, ForbiddenError
 
-ALLOWED = {"elastic": {"drills": "allowed", "growCooldown": "5s"}}
+ALLOWED = {"elastic": {"faultInjection": "allowed", "growCooldown": "5s"}}
 
 
 async def drilled(kind: DrillKind, **more: int) -> Simulation:
@@ -54,7 +54,7 @@ async def test_a_drill_that_ends_the_world_is_measured(kind: DrillKind, cause: s
 
 async def test_all_seconds_of_a_recovery_are_told_by_where_they_went() -> None:
     """No world can be formed until the pod is back, and that time belongs to no world."""
-    fixed = {"slices": {"accelerator": "cpu", "topology": "2x2", "count": 2}, "elastic": {"drills": "allowed"}}
+    fixed = {"slices": {"accelerator": "cpu", "topology": "2x2", "count": 2}, "elastic": {"faultInjection": "allowed"}}
     sim = Simulation(spec=fixed, total=400)
     await sim.run_until_step(10)
     sim.drill(DrillKind.KILL_HOST)

@@ -4,7 +4,7 @@ from tests.support.fake_cluster import OperatorKilledError
 from tests.support.simulation import Simulation
 
 NODES = [f"node-{number}-{host}" for number in (0, 1) for host in (0, 1)]
-ELASTIC = {"growCooldown": "5s", "maxRestarts": 100, "maxRestartsWithoutCommit": 100, "shadowWorld": True}
+ELASTIC = {"growCooldown": "5s", "maxRestarts": 100, "maxRestartsWithoutCommit": 100, "hotStandby": True}
 
 
 def shadowed() -> Simulation:

@@ -120,7 +120,7 @@ async def test_memory_that_runs_out_names_the_field_to_raise() -> None:
 
 
 async def test_failures_in_a_row_pause_the_job_and_then_end_it() -> None:
-    sim = Simulation(spec={"elastic": {"maxRestartsWithoutCommit": 2, "badNodes": "report"}})
+    sim = Simulation(spec={"elastic": {"maxRestartsWithoutCommit": 2, "nodeExclusion": "report"}})
     for number in range(3):
         await run_until_in_world(sim, number + 1)
         sim.crash_child("node-1-0", f"ValueError: number {number}")
@@ -152,7 +152,7 @@ async def test_training_that_goes_back_too_often_ends() -> None:
 
 
 async def test_a_slow_host_is_named_while_it_is_slow_and_the_world_goes_on() -> None:
-    sim = Simulation(total=200, spec={"elastic": {"drills": "allowed"}})
+    sim = Simulation(total=200, spec={"elastic": {"faultInjection": "allowed"}})
     await sim.run_until_step(10)
 
     sim.drill(DrillKind.SLOW, seconds=20)
@@ -179,7 +179,7 @@ async def test_a_drill_that_the_job_does_not_allow_is_refused_by_the_name_of_its
     await sim.run(10)
 
     (drill,) = sim.status.drills
-    assert (drill.state, drill.message) == ("refused", "`spec.elastic.drills` is not `allowed`")
+    assert (drill.state, drill.message) == ("refused", "`spec.elastic.faultInjection` is not `allowed`")
     assert len(sim.status.attempts) == 1
     assert not [write for write in sim.cluster.writes if write.startswith("delete")]
 

@@ -116,7 +116,7 @@ async def live(
                 "growCooldown": "5s",
                 "maxRestarts": 100,
                 "maxRestartsWithoutCommit": 100,
-                "shadowWorld": shadow_world,
+                "hotStandby": shadow_world,
             }
         },
         total=30,

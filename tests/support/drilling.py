@@ -10,7 +10,7 @@ from trainingjob_operator.core.times import format_time
 
 
 def drillable(**elastic: Any) -> Scene:
-    return trained(plan=make_plan(elastic={"drills": "allowed", **elastic}))
+    return trained(plan=make_plan(elastic={"faultInjection": "allowed", **elastic}))
 
 
 def ask(scene: Scene, kind: str, number: str = "one", **more: Any) -> Scene:

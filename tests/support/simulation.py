@@ -291,7 +291,7 @@ class Simulation:
             pod["metadata"]["name"], number, int(labels[HOST_LABEL]), pod["status"]["podIP"], str(self.time.seconds)
         )
         remembered = pod.get("ledger", 0)
-        shadows = bool(self.job["spec"].get("elastic", {}).get("shadowWorld"))
+        shadows = bool(self.job["spec"].get("elastic", {}).get("hotStandby"))
         host = Host(UID, uid, "1Gi", drills_allowed=True, hot_standbys_allowed=shadows)
         self.agents[uid] = Agent(uid, node.name, place, host, initial_state(remembered, self.time.seconds))
 

@@ -295,7 +295,7 @@ def test_a_step_is_poisoned_by_any_process() -> None:
 
 @pytest.mark.parametrize(("drills", "want"), [("allowed", Signal.INJECT_NAN | Signal.SAVE), ("refused", Signal.SAVE)])
 def test_a_process_asks_for_poison_only_where_drills_are_allowed(drills: str, want: Signal) -> None:
-    steps = Run(spec_with(elastic={"drills": drills}), ONE).steps
+    steps = Run(spec_with(elastic={"faultInjection": drills}), ONE).steps
 
     assert int(steps.controls(Signal.INJECT_NAN | Signal.SAVE).signals[0]) == want
 

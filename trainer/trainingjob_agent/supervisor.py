@@ -74,8 +74,8 @@ class Supervisor:
             memory=config.spec.runtime.resources.memory,
             finish_after=environment.finish_after_seconds,
             grace=environment.grace_seconds,
-            drills_allowed=config.spec.elastic.drills == "allowed",
-            hot_standbys_allowed=config.spec.elastic.shadow_world,
+            drills_allowed=config.spec.elastic.fault_injection == "allowed",
+            hot_standbys_allowed=config.spec.elastic.hot_standby,
             env=config.spec.runtime.env,
         )
         self._identity = HostIdentity(

@@ -130,8 +130,7 @@ def restore_state(start: StartWorld, joined: JoinedWorld, events: AgentEvents) -
     max_every = checkpoint.save.every_steps // 2 if world.snapshots_may_stretch else 0
     snapshots = Snapshots(start.snapshots, every, world, dataset_hash, shapes, joined.shards, max_every=max_every)
     memory = SnapshotRestore(snapshots, shapes, programs, peers) if every else None
-    has_one_reader = checkpoint.readers == "oneReplica"
-    replica = SingleReplicaRestore(shapes, joined.shards, programs, peers) if has_one_reader else None
+    replica = SingleReplicaRestore(shapes, joined.shards, programs, peers) if checkpoint.restore else None
     state = checkpoints.restore(shapes, memory, replica)
     key = checkpoints.restored_snapshot
     return Restored(state, checkpoints, snapshots, memory.metrics(key) if memory and key else ())

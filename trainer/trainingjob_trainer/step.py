@@ -101,7 +101,7 @@ class StepPrograms:
 
     def controls(self, asked: Signal) -> Controls:
         """Return the controls of a step; `asked` are the control signals of this process."""
-        permitted = asked if self._spec.elastic.drills == "allowed" else asked & ~Signal.INJECT_NAN
+        permitted = asked if self._spec.elastic.fault_injection == "allowed" else asked & ~Signal.INJECT_NAN
         here = np.full(1, int(permitted), np.int32)
         return Controls(
             signals=jax.make_array_from_callback((self._mesh.size,), self._one_per_device, lambda _: here),

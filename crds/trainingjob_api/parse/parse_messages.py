@@ -21,6 +21,7 @@ from trainingjob_api.parse.common_mistakes import (
     reshape,
     schema_at,
 )
+from trainingjob_api.parse.renamed_fields import find_new_name, hint_restructured
 from trainingjob_api.problem import Problem, as_text
 from trainingjob_api.sample import sample_at
 
@@ -105,6 +106,8 @@ def _is_of_key(error: _Error) -> bool:
 def guess_field(location: Location) -> Location | None:  # None: no field of that object has a similar name
     """Return the path of the field that an unknown field was probably meant to be."""
     model = find_model(location[:-1])
+    if new := find_new_name(location):
+        return (*location[:-1], new)
     name = str(location[-1])[:MAX_MATCHED]
     close = _closest(name, field_names(model) if model else ())
     return (*location[:-1], close[0]) if close else None
@@ -136,7 +139,9 @@ def _unknown(location: Location, value: Any) -> Problem:
     if holds_axes(location) and (axis := find_axis(name)):
         close = (axis,)
     message = f"{format_value(name)} is not a field of {format_path(parent)}."
-    if hint := hint_unknown(location, value):
+    if new := find_new_name(location):
+        return Problem(format_path(location), value, f"{message} It was renamed to {new}.", (new,))
+    if hint := hint_restructured(location, value) or hint_unknown(location, value):
         return Problem(format_path(location), value, f"{message} {hint}")
     elsewhere = [format_path(place) for place in all_fields() if _normalize_name(place[-1]) == _normalize_name(name)]
     if not close and elsewhere:

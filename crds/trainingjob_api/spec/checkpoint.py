@@ -92,6 +92,15 @@ class InitializeFrom(Strict):
     )
 
 
+class Restore(Strict):
+    """How a world reads a saved step from storage."""
+
+    broadcast_from: Literal["oneReplica"] = Field(
+        description="Hosts that read for all: `oneReplica` reads once along the `data` axis and broadcasts over the "
+        "network. This relieves the storage when many hosts start at once."
+    )
+
+
 class Checkpoint(Strict):
     """Checkpoint storage. All hosts must see the same files there."""
 
@@ -109,11 +118,9 @@ class Checkpoint(Strict):
         default=None,
         description="Snapshots in the memory of the hosts, which a smaller world goes on from. Unset: none are taken.",
     )
-    readers: Literal["allHosts", "oneReplica"] = Field(
-        default="allHosts",
-        description="Which hosts read a saved step when a world begins. `allHosts`: each its own part. `oneReplica`: "
-        "of hosts with the same part, as the `data` axis makes them, only the first. They give it to the others over "
-        "the network, which spares the storage where many hosts begin at once.",
+    restore: Restore | None = Field(
+        default=None,
+        description="How a world reads a saved step from storage. Unset: each host reads its own part.",
     )
     backup: Backup | None = Field(
         default=None,

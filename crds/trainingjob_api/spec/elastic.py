@@ -36,7 +36,7 @@ class Elastic(Strict):
         "hosts that hang), without a newly saved step in between, before the job fails. From the second of them on, "
         "each restart waits longer than the one before. Lost nodes, planned changes and suspensions never count.",
     )
-    bad_nodes: Literal["avoid", "report"] = Field(
+    node_exclusion: Literal["avoid", "report"] = Field(
         default="avoid",
         description="What follows when worlds end twice within a day for the same one node, while the others are well. "
         "`avoid`: a slice above the minimum is made anew without that node, as long as there is another. `report`: an "
@@ -45,24 +45,24 @@ class Elastic(Strict):
     grow_cooldown: Duration = Field(
         default="1m", description="Shortest time between a change of size and the next growth."
     )
-    silence_after: Duration = Field(
+    heartbeat_timeout: Duration = Field(
         default="4s",
         description="A host that sends no heartbeat for this long is silent. Silence shrinks the job only "
         "when its peers stop progressing too, or its node is not ready.",
     )
-    hang_after: Duration | None = Field(
+    progress_timeout: Duration | None = Field(
         default=None,
         description="A world whose hosts all report and that makes no step for this long hangs, or for ten times its "
         "median step where that is longer. The host that the others wait for is named, and all start again from the "
-        "newest checkpoint. Unset: 30s, or twice `silenceAfter` where that is longer.",
+        "newest checkpoint. Unset: 30s, or twice `heartbeatTimeout` where that is longer.",
     )
-    shadow_world: bool = Field(
+    hot_standby: bool = Field(
         default=False,
         description="Let the processes of the next smaller world wait beside the training ones, connected and with "
         "their programs loaded, so that they go on within a step when a slice is lost. Only on `cpu`: elsewhere one "
         "process owns the devices. They take memory of `runtime.resources.memory`: about 220 MB for a small model.",
     )
-    drills: Literal["refused", "allowed"] = Field(
+    fault_injection: Literal["refused", "allowed"] = Field(
         default="refused",
         description="Whether `kubectl trainingjob drill` may make this job suffer faults, to measure how it recovers.",
     )

@@ -51,9 +51,9 @@ def make_request(job: Manifest, wanted: DrillOptions, number: str, now: datetime
         CommandError: the job does not allow drills, or is not training.
     """
     name = get_text(job, "metadata", "name")
-    if get_value(job, "spec", "elastic", "drills") != "allowed":
+    if get_value(job, "spec", "elastic", "faultInjection") != "allowed":
         raise CommandError(
-            f"{name} does not allow drills: `spec.elastic.drills` must be `allowed`. The field cannot "
+            f"{name} does not allow drills: `spec.elastic.faultInjection` must be `allowed`. The field cannot "
             "be changed after the job was created."
         )
     status = read_status(job)

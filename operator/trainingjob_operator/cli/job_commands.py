@@ -143,8 +143,8 @@ def drill(
 ) -> None:
     """Inject a fault into a job, and measure the recovery.
 
-    The job must allow drills with `elastic: {drills: allowed}`. The fault is real and injected once. It counts neither
-    as a failure of the program nor as a fault of a node. The command prints its cost beside earlier drills.
+    The job must allow drills with `elastic: {faultInjection: allowed}`. The fault is real and injected once. It counts
+    neither as a failure of the program nor as a fault of a node. The command prints its cost beside earlier drills.
 
     Exit codes: 0 the job recovered, 1 the drill was refused or had no result, 2 no result within --timeout.
     """

@@ -36,7 +36,7 @@ BEGINNINGS: dict[str, tuple[Callable[[], Scene], tuple[str, int | None, int | No
     "the operator itself is nowhere": (lambda: ask(drillable(), "operator-down"), ("injected", None, None, "")),
     "it is not allowed": (
         lambda: ask(trained(), "hang"),
-        ("refused", None, None, "`spec.elastic.drills` is not `allowed`"),
+        ("refused", None, None, "`spec.elastic.faultInjection` is not `allowed`"),
     ),
     "no such slice": (
         lambda: ask(drillable(), "hang", slice=7),
@@ -69,7 +69,7 @@ HARMS: dict[str, tuple[dict[str, Any], int, str, str]] = {
 
 @pytest.mark.parametrize(("protection", "rollbacks", "state", "words"), HARMS.values(), ids=HARMS.keys())
 def test_a_drill_never_fails_the_job(protection: dict[str, Any], rollbacks: int, state: str, words: str) -> None:
-    scene = trained(plan=make_plan(elastic={"drills": "allowed"}, protection=protection))
+    scene = trained(plan=make_plan(elastic={"faultInjection": "allowed"}, protection=protection))
     known = [
         RollbackStatus(lineage=number, generation=number, step=9, parent=8, time="x", reason="NonFinite")
         for number in range(1, rollbacks + 1)

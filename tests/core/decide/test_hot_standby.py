@@ -12,12 +12,12 @@ from trainingjob_operator.core.decide.decisions import Claim
 from trainingjob_operator.core.decide.hot_standby import find_ready_standby_worlds, plan_hot_standby_worlds
 from trainingjob_operator.core.report.job_events import make_directive
 
-ELASTIC = {"shadowWorld": True, "growCooldown": "1h"}
+ELASTIC = {"hotStandby": True, "growCooldown": "1h"}
 
 
 def with_ports(*sizes: int, allowed: tuple[int, ...] = (), wanted: bool = True) -> Scene:
     """Return a job whose largest world trains; each host has a port for a shadow world."""
-    plan = make_plan(*sizes, allowed=allowed, elastic={**ELASTIC, "shadowWorld": wanted})
+    plan = make_plan(*sizes, allowed=allowed, elastic={**ELASTIC, "hotStandby": wanted})
     scene = Scene(plan=plan).form(*range(plan.allowed_sizes[-1]))
     for number in range(plan.allowed_sizes[-1]):
         for host in range(2):

@@ -21,7 +21,7 @@ def crash(scene: Scene, **more: object) -> Decision:
 
 
 def test_too_many_failures_are_the_end() -> None:
-    scene = Scene(plan=make_plan(elastic={"maxRestarts": 2, "badNodes": "report"})).form(0, 1)
+    scene = Scene(plan=make_plan(elastic={"maxRestarts": 2, "nodeExclusion": "report"})).form(0, 1)
     assert isinstance(crash(scene, step=11), Claim)
     assert isinstance(crash(scene, step=12), Claim)
 

@@ -137,7 +137,7 @@ def test_whatever_happens(
     first: int,
 ) -> None:
     """In the end as many slices are well for good as some size needs, and no others."""
-    elastic = {"policy": policy, "shrinkAfter": f"{SHRINK_AFTER:.0f}s", "badNodes": nodes, "maxRestarts": 1000}
+    elastic = {"policy": policy, "shrinkAfter": f"{SHRINK_AFTER:.0f}s", "nodeExclusion": nodes, "maxRestarts": 1000}
     plan = make_plan(fewest, most, allowed=allowed, elastic={**elastic, "maxRestartsWithoutCommit": 1000})
     job = Story(plan)
     for event in story:

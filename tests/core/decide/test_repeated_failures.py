@@ -15,7 +15,7 @@ HERE, THERE = (1, 1), (0, 1)
 
 def job() -> Scene:
     """Return a job that trains on all its nodes, whichever of them fails."""
-    return trained(plan=make_plan(elastic={"badNodes": "report"}))
+    return trained(plan=make_plan(elastic={"nodeExclusion": "report"}))
 
 
 def alike(scene: Scene) -> Scene:

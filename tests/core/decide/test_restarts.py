@@ -25,7 +25,7 @@ from trainingjob_operator.core.times import format_time
 
 def elastic(**fields: object) -> Plan:
     """Return a plan of a job that trains on, on all its nodes, whichever of them fails."""
-    return make_plan(elastic={"badNodes": "report", **fields})
+    return make_plan(elastic={"nodeExclusion": "report", **fields})
 
 
 def crash(scene: Scene) -> Decision:

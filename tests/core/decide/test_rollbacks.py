@@ -187,7 +187,7 @@ class Story:
     """A job that trains, saves, and whose worlds end, for bad steps and otherwise."""
 
     def __init__(self) -> None:
-        elastic = {"badNodes": "report", "maxRestarts": 1000, "maxRestartsWithoutCommit": 1000}
+        elastic = {"nodeExclusion": "report", "maxRestarts": 1000, "maxRestartsWithoutCommit": 1000}
         self.scene = Scene(plan=make_plan(protection=GO_BACK, elastic=elastic)).form(0, 1, step=1)
         self.step, self.saved, self.restored, self.crashes = 1, 0, 0, 0
 

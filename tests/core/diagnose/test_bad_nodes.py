@@ -159,7 +159,7 @@ def test_on_another_node_it_is_well_and_the_job_grows_again() -> None:
     ("scene", "slice_number"),
     [
         pytest.param(lambda: bad(slice_number=0), 0, id="a slice of the minimum"),
-        pytest.param(lambda: bad(make_plan(elastic={"badNodes": "report"})), 1, id="only reported"),
+        pytest.param(lambda: bad(make_plan(elastic={"nodeExclusion": "report"})), 1, id="only reported"),
         pytest.param(lambda: bad(make_plan(2, 2)), 1, id="all slices are of the minimum"),
     ],
 )

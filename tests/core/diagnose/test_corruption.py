@@ -38,7 +38,7 @@ def test_a_host_whose_device_is_broken_is_held_against_its_node() -> None:
 
 
 def test_a_broken_device_found_twice_at_the_same_step_is_no_proof_against_the_program() -> None:
-    scene = trained(plan=make_plan(elastic={"badNodes": "report"}))
+    scene = trained(plan=make_plan(elastic={"nodeExclusion": "report"}))
     for _ in range(3):
         assert isinstance(fail(scene, 1, 1, reason=FailureReason.CORRUPTION, step=12).step(), Claim)
         scene.train(step=11, restored=10, committed=11, failure=None)

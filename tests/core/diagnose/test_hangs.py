@@ -67,15 +67,15 @@ BUDGETS: dict[str, tuple[Callable[[], Scene], float]] = {
     "the first steps, after a world whose steps were short": (lambda: standing(0.0), 30.0),
     "the first steps of the job": (lambda: standing(0.0, scene=never_stepped(), progress=None), 1800.0),
     "as the spec says": (
-        lambda: standing(0.0, trained(plan=make_plan(elastic={"hangAfter": "8s"})), progress=stepping(0.1)),
+        lambda: standing(0.0, trained(plan=make_plan(elastic={"progressTimeout": "8s"})), progress=stepping(0.1)),
         8.0,
     ),
     "as the spec says, and longer steps": (
-        lambda: standing(0.0, trained(plan=make_plan(elastic={"hangAfter": "8s"})), progress=stepping(1.0)),
+        lambda: standing(0.0, trained(plan=make_plan(elastic={"progressTimeout": "8s"})), progress=stepping(1.0)),
         10.0,
     ),
     "after a long silence": (
-        lambda: standing(0.0, trained(plan=make_plan(elastic={"silenceAfter": "40s"})), progress=stepping(0.1)),
+        lambda: standing(0.0, trained(plan=make_plan(elastic={"heartbeatTimeout": "40s"})), progress=stepping(0.1)),
         80.0,
     ),
     "one host saves: it may take longer than a step": (

@@ -91,7 +91,7 @@ PAIRS = list(combinations_with_replacement(STATES, 2))
 def wait_in(seconds: float, *states: State, listening: float = inf) -> Decision:
     """Return what is decided of a second world whose members have been in these states for a while, in turn."""
     scene = Scene(
-        plan=make_plan(2, 2, elastic={"silenceAfter": f"{WINDOW:.0f}s"}), listening=listening, announced=seconds
+        plan=make_plan(2, 2, elastic={"heartbeatTimeout": f"{WINDOW:.0f}s"}), listening=listening, announced=seconds
     )
     scene.place(0, 1).hear_slice(0, 1, phase=Phase.IDLE, still=1000.0)
     scene.step()
@@ -169,7 +169,7 @@ BUDGETS: dict[str, tuple[Callable[[], Scene], float]] = {
     ),
     "one is stopped before it has joined": (lambda: stopping(Phase.IDLE, generation=0), 30.0),
     "one is stopped, as the spec says": (
-        lambda: stopping(Phase.COMPILING, scene=trained(plan=make_plan(elastic={"hangAfter": "8s"}))),
+        lambda: stopping(Phase.COMPILING, scene=trained(plan=make_plan(elastic={"progressTimeout": "8s"}))),
         8.0,
     ),
     "one is stopped, and the others come further": (

@@ -42,7 +42,7 @@ def test_time_alone_is_never_worth_a_write() -> None:
 
 
 def test_a_status_never_outgrows_the_object() -> None:
-    scene = trained(plan=make_plan(elastic={"maxRestarts": 1000, "badNodes": "report"}))
+    scene = trained(plan=make_plan(elastic={"maxRestarts": 1000, "nodeExclusion": "report"}))
     for number in range(25):
         fail(scene, 1, 1, message=f"{number} " + "x" * 1000, log="y" * 2048).step(10.0)
         scene.train(step=11, restored=10, committed=11, failure=None)

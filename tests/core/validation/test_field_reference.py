@@ -145,7 +145,7 @@ def test_what_the_api_server_checks_itself_is_told_where_it_stands() -> None:
 
 def test_what_may_change_while_a_job_lives() -> None:
     assert field("model.embedDim").frozen.startswith("the checkpoints hold the state of this model.")
-    assert field("elastic.silenceAfter").frozen
+    assert field("elastic.heartbeatTimeout").frozen
     assert (field("elastic.maxRestarts").frozen, field("suspend").frozen, field("elastic").frozen) == ("", "", "")
 
 
@@ -164,7 +164,8 @@ def test_fields_below_are_all_of_them() -> None:
         "spec.checkpoint.failAfter",
         "spec.checkpoint.snapshots",
         "spec.checkpoint.snapshots.everySteps",
-        "spec.checkpoint.readers",
+        "spec.checkpoint.restore",
+        "spec.checkpoint.restore.broadcastFrom",
         "spec.checkpoint.backup",
         "spec.checkpoint.backup.uri",
         "spec.checkpoint.backup.every",

@@ -23,12 +23,12 @@ def test_one_replica_that_reads_is_warned_of_where_no_other_host_waits_for_it(
     base: str, patch: dict[str, Any], serves: bool
 ) -> None:
     job = load_example(base)
-    for path, value in {**patch, "spec.checkpoint.readers": "oneReplica"}.items():
+    for path, value in {**patch, "spec.checkpoint.restore": {"broadcastFrom": "oneReplica"}}.items():
         set_at(job, path, value)
 
     checked = judge(job)
 
     assert checked.problems == ()
-    assert [one.path for one in checked.warnings if one.path == "spec.checkpoint.readers"] == (
-        [] if serves else ["spec.checkpoint.readers"]
+    assert [one.path for one in checked.warnings if one.path == "spec.checkpoint.restore.broadcastFrom"] == (
+        [] if serves else ["spec.checkpoint.restore.broadcastFrom"]
     )

@@ -24,7 +24,7 @@ def trains_beside_standby(report: HostReport) -> bool:
 @pytest.fixture
 def shadowed(variables, run_config) -> None:
     """Make the job one with shadow worlds."""
-    elastic = run_config.spec.elastic.model_copy(update={"shadow_world": True})
+    elastic = run_config.spec.elastic.model_copy(update={"hot_standby": True})
     spec = run_config.spec.model_copy(update={"elastic": elastic})
     config = run_config.model_copy(update={"spec": spec})
     Path(variables["TRAININGJOB_CONFIG"]).write_text(config.model_dump_json(by_alias=True))

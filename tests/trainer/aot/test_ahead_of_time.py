@@ -146,7 +146,11 @@ PROGRAMS: dict[str, tuple[dict[str, Any], Layout, tuple[str, ...]]] = {
         ("train", "replicas"),
     ),
     "with snapshots": ({"checkpoint__snapshots": {}}, SIZES[1], ("train", "spread")),
-    "with one replica that reads": ({"checkpoint__readers": "oneReplica"}, SIZES[1], ("train", "spread")),
+    "with one replica that reads": (
+        {"checkpoint__restore": {"broadcastFrom": "oneReplica"}},
+        SIZES[1],
+        ("train", "spread"),
+    ),
     "with snapshots, on one host": ({"checkpoint__snapshots": {}}, SIZES[0], ("train",)),
 }
 

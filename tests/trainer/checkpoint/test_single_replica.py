@@ -169,7 +169,7 @@ def test_a_world_goes_on_from_what_one_of_its_replicas_read(
         assert trainer.wait_for_end() == 0, trainer.tell_logs()
     shutil.rmtree(root / "lineage-0/4")
 
-    config = make_config(make_spec(root, text, **large, checkpoint__readers="oneReplica"), (layout,))
+    config = make_config(make_spec(root, text, **large, checkpoint__restore={"broadcastFrom": "oneReplica"}), (layout,))
     second = crew.start(config, make_world(2, layout.num_hosts, (Span(generation=1, first=1),)), programs)
     for trainer in second:
         trainer.wait(lambda event: event.restored is not None)

@@ -23,7 +23,7 @@ class CompileRequest(Strict):
 
 def program_names(spec: TrainingJobSpec, layout: Layout) -> tuple[str, ...]:
     """Return the programs of a world that resumes from a saved step; only the first world also needs `init`."""
-    is_given = spec.checkpoint.snapshots is not None or spec.checkpoint.readers == "oneReplica"
+    is_given = spec.checkpoint.snapshots is not None or spec.checkpoint.restore is not None
     names = {
         "train": True,
         "evaluate": bool(spec.evaluation),

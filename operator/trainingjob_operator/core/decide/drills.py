@@ -91,8 +91,8 @@ def _start_drill(
     # The annotation may hold any time; the status must pass the API server's validation.
     written = format_time(time if time and is_recent else now)
     new = DrillStatus(id=asked.id, kind=asked.kind, state="refused", asked=written, seconds=asked.seconds)
-    if plan.spec.elastic.drills != "allowed":
-        return new.model_copy(update={"message": "`spec.elastic.drills` is not `allowed`"})
+    if plan.spec.elastic.fault_injection != "allowed":
+        return new.model_copy(update={"message": "`spec.elastic.faultInjection` is not `allowed`"})
     if any(one.state in OPEN_STATES for one in known):
         return new.model_copy(update={"message": "another drill is in progress"})
     if not is_recent:

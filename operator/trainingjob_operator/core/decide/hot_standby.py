@@ -1,4 +1,4 @@
-"""Hot standby worlds (`elastic.shadowWorld`): connected processes that wait to take over as the next smaller world.
+"""Hot standby worlds (`elastic.hotStandby`): connected processes that wait to take over as the next smaller world.
 
 They run beside the training world on the same hosts. The slices of a world are divided in order into groups of the next
 smaller size. Remaining slices have no standby world. After a slice is lost, a complete and ready group becomes the next
@@ -20,7 +20,7 @@ from trainingjob_operator.core.planner.run_config import attach_program_config
 
 def plan_hot_standby_worlds(plan: Plan, seen: Observed) -> tuple[World, ...]:
     """Return the standby worlds for the hosts of the committed world; none before its first step."""
-    if seen.world is None or not plan.spec.elastic.shadow_world or not seen.has_stepped:
+    if seen.world is None or not plan.spec.elastic.hot_standby or not seen.has_stepped:
         return ()
     slices = seen.world.slices
     size = plan.find_largest_size(len(slices) - 1)

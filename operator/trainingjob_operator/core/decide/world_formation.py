@@ -1,7 +1,7 @@
 """World formation: which slices, in which order of processes, under which generation.
 
 Slices of the previous world are preferred, because their snapshots and caches stay useful. Slices whose hosts already
-wait in a hot standby world (`elastic.shadowWorld`) of that size come first.
+wait in a hot standby world (`elastic.hotStandby`) of that size come first.
 """
 
 from collections.abc import Sequence

@@ -74,7 +74,7 @@ def count_faults(seen: Observed, end: WorldEnd | None, now: datetime) -> Faults:
 def find_avoided_nodes(plan: Plan, seen: Observed, faults: Faults) -> frozenset[str]:
     """Return the nodes that new slices must avoid; empty if the job could not reach its minimum without them."""
     bad = frozenset(one.node for one in faults if one.faults >= MIN_FAULTS)
-    if plan.spec.elastic.bad_nodes == "report" or not bad:
+    if plan.spec.elastic.node_exclusion == "report" or not bad:
         return frozenset()
     sound = sum(one.is_starting and not one.nodes & bad for one in seen.slices)
     return bad if plan.find_largest_size(sound) else frozenset()
@@ -98,7 +98,7 @@ def describe_bad_node(plan: Plan, seen: Observed, fault: NodeFaults) -> str:
     """Return the message about a bad node, with the action to take."""
     slices_on_node = [one for one in seen.slices if fault.node in one.nodes]
     is_recreated = (
-        plan.spec.elastic.bad_nodes == "avoid"
+        plan.spec.elastic.node_exclusion == "avoid"
         and slices_on_node
         and all(is_movable(seen, one) for one in slices_on_node)
     )

@@ -287,7 +287,7 @@ def _training_timeout(plan: Plan, seen: Observed, placed: Sequence[MemberStatus]
 
 
 def _min_timeout(plan: Plan) -> float:
-    allowed = plan.spec.elastic.hang_after
+    allowed = plan.spec.elastic.progress_timeout
     return seconds(allowed) if allowed else max(MIN_TRAINING_TIMEOUT_SECONDS, 2 * plan.heartbeat_timeout_seconds)
 
 

@@ -192,7 +192,7 @@ class Plan:
     @property
     def heartbeat_timeout_seconds(self) -> float:
         """Return the seconds without a heartbeat after which a host counts as lost."""
-        return float(seconds(self.spec.elastic.silence_after))
+        return float(seconds(self.spec.elastic.heartbeat_timeout))
 
     def find_largest_size(self, healthy: int) -> int | None:  # None: too few slices for any size
         """Return the largest allowed number of slices that is at most `healthy`."""

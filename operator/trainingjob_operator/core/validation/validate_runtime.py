@@ -95,44 +95,45 @@ def check_node_selector(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[P
 
 def check_heartbeat_timeout(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A host cannot be silent sooner than it would have spoken."""
-    heartbeat_timeout = spec.elastic.silence_after
+    heartbeat_timeout = spec.elastic.heartbeat_timeout
     if seconds(heartbeat_timeout) < MIN_HEARTBEAT_TIMEOUT:
         message = f"{heartbeat_timeout} is too short: a healthy host reports about once a second."
-        yield Problem("spec.elastic.silenceAfter", heartbeat_timeout, message, (f"{MIN_HEARTBEAT_TIMEOUT}s",))
+        yield Problem("spec.elastic.heartbeatTimeout", heartbeat_timeout, message, (f"{MIN_HEARTBEAT_TIMEOUT}s",))
 
 
 def check_progress_timeout(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A host that falls silent must be known as silent before its world counts as hanging."""
-    progress_timeout, silence = spec.elastic.hang_after, spec.elastic.silence_after
+    progress_timeout, silence = spec.elastic.progress_timeout, spec.elastic.heartbeat_timeout
     if progress_timeout is not None and seconds(progress_timeout) <= seconds(silence):
         message = (
-            f"{progress_timeout} must be longer than spec.elastic.silenceAfter, {silence}: a silent host is no hang."
+            f"{progress_timeout} must be longer than spec.elastic.heartbeatTimeout, {silence}: "
+            "a silent host is no hang."
         )
-        yield Problem("spec.elastic.hangAfter", progress_timeout, message, (f"{seconds(silence) + 1}s",))
+        yield Problem("spec.elastic.progressTimeout", progress_timeout, message, (f"{seconds(silence) + 1}s",))
 
 
 def check_hot_standby_platform(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
     """A shadow world shares processors with the world that trains; other devices have one owner."""
     shape = hardware.find_shape(spec.slices.accelerator, spec.slices.topology)
-    if spec.elastic.shadow_world and shape and shape.platform != "cpu":
+    if spec.elastic.hot_standby and shape and shape.platform != "cpu":
         message = (
             f"needs spec.slices.accelerator: cpu. On {spec.slices.accelerator} one process owns the devices, and that "
             "one trains; a standby is there in any case."
         )
-        yield Problem("spec.elastic.shadowWorld", True, message, ("false",))  # noqa: FBT003  # the value of the field
+        yield Problem("spec.elastic.hotStandby", True, message, ("false",))  # noqa: FBT003  # the value of the field
 
 
 def check_hot_standby_requirements(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A shadow world waits at a smaller size, with the programs that were compiled ahead for it."""
-    if not spec.elastic.shadow_world:
+    if not spec.elastic.hot_standby:
         return
     if spec.slices.count is not None:
         message = "needs a smaller size to shrink to: a job with `count` has none; `min` and `max` make it elastic."
-        yield Problem("spec.elastic.shadowWorld", True, message, ("false",))  # noqa: FBT003
+        yield Problem("spec.elastic.hotStandby", True, message, ("false",))  # noqa: FBT003
     if not spec.runtime.compile_cache.enabled:
         message = "needs spec.runtime.compileCache.enabled: it waits with the programs that are compiled ahead."
         nearest = ("false", "spec.runtime.compileCache.enabled: true")
-        yield Problem("spec.elastic.shadowWorld", True, message, nearest)  # noqa: FBT003
+        yield Problem("spec.elastic.hotStandby", True, message, nearest)  # noqa: FBT003
 
 
 def warn_of_unused_cooldown(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -153,17 +154,17 @@ def warn_of_unused_shrink_after(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def warn_of_unused_hot_standby(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A shadow world takes over where a world shrinks, and at once."""
-    if not spec.elastic.shadow_world or spec.slices.count is not None:
+    if not spec.elastic.hot_standby or spec.slices.count is not None:
         return
     if (
         len(spec.slices.slice_counts) < 2
     ):  # no problem: an edit of the bounds may be undone, and this field is immutable
         message = "has no effect while spec.slices allows only one number of slices."
-        yield Problem("spec.elastic.shadowWorld", True, message)  # noqa: FBT003
+        yield Problem("spec.elastic.hotStandby", True, message)  # noqa: FBT003
     elif spec.elastic.policy != "shrink":
         policy = f"`policy: {spec.elastic.policy}`"
         message = f"serves planned changes alone: with {policy} the slice that was lost is waited for first."
-        yield Problem("spec.elastic.shadowWorld", True, message)  # noqa: FBT003
+        yield Problem("spec.elastic.hotStandby", True, message)  # noqa: FBT003
 
 
 def warn_of_mutable_tag(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -213,15 +214,15 @@ RULES: tuple[Rule | HardwareRule, ...] = (
     Rule(("runtime.imagePullSecrets",), check_pull_secrets),
     Rule(("scheduling.tolerations",), check_tolerations),
     HardwareRule(("slices.accelerator", "slices.topology", "scheduling.nodeSelector"), check_node_selector),
-    Rule(("elastic.silenceAfter",), check_heartbeat_timeout),
-    Rule(("elastic.hangAfter", "elastic.silenceAfter"), check_progress_timeout),
-    HardwareRule(("slices.accelerator", "slices.topology", "elastic.shadowWorld"), check_hot_standby_platform),
-    Rule(("slices.count", "elastic.shadowWorld", "runtime.compileCache"), check_hot_standby_requirements),
+    Rule(("elastic.heartbeatTimeout",), check_heartbeat_timeout),
+    Rule(("elastic.progressTimeout", "elastic.heartbeatTimeout"), check_progress_timeout),
+    HardwareRule(("slices.accelerator", "slices.topology", "elastic.hotStandby"), check_hot_standby_platform),
+    Rule(("slices.count", "elastic.hotStandby", "runtime.compileCache"), check_hot_standby_requirements),
 )
 WARNINGS = (
     Rule(("slices.count", "elastic.growCooldown"), warn_of_unused_cooldown),
     Rule(("elastic.policy", "elastic.shrinkAfter"), warn_of_unused_shrink_after),
-    Rule(("slices", "elastic.policy", "elastic.shadowWorld"), warn_of_unused_hot_standby),
+    Rule(("slices", "elastic.policy", "elastic.hotStandby"), warn_of_unused_hot_standby),
     Rule(("runtime.image",), warn_of_mutable_tag),
     Rule(("runtime.env",), warn_of_plain_secrets),
     Rule(("runtime.env",), warn_of_unused_flags),

@@ -131,12 +131,12 @@ def warn_of_single_replicas(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Proble
 def warn_of_unused_readers(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
     """One replica can read for the others only where others are on hosts of their own."""
     layouts = [size.layout for size in plan.sizes if size.layout]
-    if plan.spec.checkpoint.readers == "oneReplica" and not any(map(_has_more_replicas, layouts)):
+    if plan.spec.checkpoint.restore and not any(map(_has_more_replicas, layouts)):
         message = (
             "oneReplica has no effect: at no size does the axis data have replicas on different hosts, so each host "
             "reads its own part."
         )
-        yield Problem("spec.checkpoint.readers", "oneReplica", message, ("allHosts",))
+        yield Problem("spec.checkpoint.restore.broadcastFrom", "oneReplica", message)
 
 
 def _has_more_replicas(layout: Layout) -> bool:
@@ -159,13 +159,13 @@ def warn_of_host_memory(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
 
 def warn_of_hot_standby_memory(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
     """A shadow world waits with programs that are compiled ahead, beside all other processes of a host."""
-    if plan.shape.platform != "cpu" or not plan.spec.elastic.shadow_world or len(plan.spec.slices.slice_counts) < 2:
+    if plan.shape.platform != "cpu" or not plan.spec.elastic.hot_standby or len(plan.spec.slices.slice_counts) < 2:
         return
     need = _host_device_memory(plan) + PROCESSES_BYTES + AOT_MEMORY_BYTES
     memory = plan.spec.runtime.resources.memory
     if need > parse_bytes(memory):
         message = (
-            f"{memory} is too little for spec.elastic.shadowWorld: its programs are compiled ahead where "
+            f"{memory} is too little for spec.elastic.hotStandby: its programs are compiled ahead where "
             f"{format_size(AOT_MEMORY_BYTES)} is free beside the processes of a host, which takes "
             f"{format_size(need)} by the estimate. Without them standbys take over."
         )
@@ -188,9 +188,9 @@ WARNINGS = (
     PlanWarning(SIZE_FIELDS, warn_of_pipeline_bubble),
     PlanWarning(SIZE_FIELDS, warn_of_unsharded_optimizer),
     PlanWarning((*SIZE_FIELDS, "protection.compareReplicas"), warn_of_single_replicas),
-    PlanWarning((*SIZE_FIELDS, "checkpoint.readers"), warn_of_unused_readers),
+    PlanWarning((*SIZE_FIELDS, "checkpoint.restore"), warn_of_unused_readers),
     PlanWarning((*SIZE_FIELDS, "runtime.resources.memory"), warn_of_host_memory),
-    PlanWarning((*SIZE_FIELDS, "runtime.resources.memory", "elastic.shadowWorld"), warn_of_hot_standby_memory),
+    PlanWarning((*SIZE_FIELDS, "runtime.resources.memory", "elastic.hotStandby"), warn_of_hot_standby_memory),
 )
 
 
