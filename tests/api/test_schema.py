@@ -61,6 +61,19 @@ def test_descriptions_are_sentences() -> None:
     assert paths_where(ALL, lambda node: not node.get("description", "x.").endswith((".", ":"))) == []
 
 
+def find_sentences(description: str) -> list[str]:
+    return re.split(r"(?<=\.) (?=[A-Z0-9`])", description)
+
+
+def test_descriptions_of_the_spec_are_two_short_sentences_at_most() -> None:
+    sentences = {path: find_sentences(node.get("description", "")) for path, node in SPEC.items()}
+
+    assert {path for path, found in sentences.items() if len(found) > 2} == set()
+    assert {path for path, found in sentences.items() if any(len(one.split()) > 25 for one in found)} == set()
+    opening = ("A ", "An ", "By ", "How ", "Of ", "The ", "What ", "When ", "Where ", "Whether ", "Which ", "Who ")
+    assert {path for path, found in sentences.items() if found[0].startswith(opening)} == set()
+
+
 def test_the_schema_is_structural() -> None:
     text = json.dumps(make_crd())
 

@@ -15,27 +15,26 @@ DEFAULT_COLUMN = "text"
 class TextSource(Strict):
     """UTF-8 files under one path: text, or JSON Lines."""
 
-    name: ShortName = Field(description="Names the source in messages and metrics.")
+    name: ShortName = Field(description="Name of the source in messages and metrics.")
     type: Literal["text", "jsonl"] = Field(
         default="text",
-        description="Format of the files. `text`: each file is one document. `jsonl`: each line is a JSON object, and "
-        "one of its fields is a document.",
+        description="File format: `text` is UTF-8, with one document in each file. `jsonl` is JSON Lines, with one "
+        "document in a field of each line.",
     )
     path: Annotated[str, Field(pattern=r"^(/|python:).*$", max_length=1024)] = Field(
-        description="An absolute path in the pod: a file, or a folder that is searched, symbolic links included. "
-        "`python:SUB` is the folder SUB of the image's Python standard library, which every image has; "
-        "`python:` is all of it."
+        description="Absolute path in the pod of a file or a folder, symbolic links included. `python:SUB` is folder "
+        "SUB of the image's Python standard library, `python:` all of it."
     )
     pattern: Glob | None = Field(
         default=None,
-        description="Which files of a folder to read, as a glob; default `**/*.txt`, and `**/*.jsonl` for `jsonl`. "
-        "`**` stands for any number of folders. Hidden names match only where the pattern names them.",
+        description="Glob of the files to read in a folder, default `**/*.txt`, or `**/*.jsonl` for `jsonl`. `**` "
+        "matches any number of folders, and hidden names match only if the pattern names them.",
     )
     exclude: tuple[Glob, ...] = Field(
-        default=(), max_length=16, description="Globs of files to leave out, relative to `path`."
+        default=(), max_length=16, description="Globs of files to exclude, relative to `path`."
     )
     column: Annotated[str, Field(min_length=1, max_length=128)] | None = Field(
-        default=None, description="Field of a record that holds the document; default `text`. Only for `jsonl`."
+        default=None, description="Field of a record that holds the document, for `jsonl` only. Unset: `text`."
     )
 
     @property
@@ -50,6 +49,5 @@ class Data(Strict):
     train: tuple[TextSource, ...] = Field(  # no list-map: the order of the list determines the order of the data
         min_length=1,
         max_length=16,
-        description="Sources of training text. Each is read in proportion to its size, in an order that only `seed` "
-        "decides.",
+        description="Sources of training text, each read in proportion to its size. Only `seed` determines the order.",
     )

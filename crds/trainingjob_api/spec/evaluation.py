@@ -12,5 +12,5 @@ class Evaluation(TextSource):
 
     every_steps: Annotated[int, Field(ge=1, le=100_000_000)] = Field(description="Steps between two evaluations.")
     num_batches: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        default=8, description="Global batches to average over; fewer where the text is shorter."
+        default=8, description="Number of global batches to average over; fewer if the text is shorter."
     )

@@ -31,40 +31,45 @@ API_VERSION = f"{GROUP}/{VERSION}"
 
 
 class TrainingJobSpec(Strict):
-    """A whole training config. Nothing derived is stored here: see the plan."""
+    """Training config of a job. Derived values are in the plan."""
 
-    slices: Slices = Field(description="The slices to train on, and how many.")
-    parallelism: Parallelism = Field(default=Parallelism(), description="How the mesh lies over devices and slices.")
-    model: Model = Field(description="The shape of the model: its dimensions, layers and heads.")
-    data: Data = Field(description="What to train on: the sources of text.")
-    tokenizer: Tokenizer = Field(default=Tokenizer(), description="How text becomes token ids.")
-    training: Training = Field(description="How long, on how much at once.")
-    optimizer: Optimizer = Field(description="How gradients become updates: AdamW and its constants.")
-    schedule: Schedule = Field(default=Schedule(), description="The learning rate over the steps.")
-    precision: Precision = Field(default=Precision(), description="Number formats of parameters and of computation.")
-    memory: Memory = Field(default=Memory(), description="What to keep and what to compute again.")
-    checkpoint: Checkpoint = Field(description="Where and when to save, and what to keep.")
-    elastic: Elastic = Field(default=Elastic(), description="What happens when slices go and come.")
-    protection: Protection = Field(
-        default=Protection(), description="What follows when a step would spoil the parameters."
+    slices: Slices = Field(description="Slices to train on: accelerator, topology and number.")
+    parallelism: Parallelism = Field(
+        default=Parallelism(), description="Mesh of devices: sizes of its axes inside a slice and across slices."
     )
+    model: Model = Field(description="Dimensions of the model: vocabulary, width, layers and heads.")
+    data: Data = Field(description="Training data: the sources of text.")
+    tokenizer: Tokenizer = Field(default=Tokenizer(), description="Tokenizer that turns text into token ids.")
+    training: Training = Field(description="Training length, batch size and sequence length.")
+    optimizer: Optimizer = Field(description="Optimizer and its hyperparameters.")
+    schedule: Schedule = Field(default=Schedule(), description="Learning-rate schedule.")
+    precision: Precision = Field(default=Precision(), description="Number formats of parameters and of computation.")
+    memory: Memory = Field(default=Memory(), description="Activation memory: rematerialization and layer scanning.")
+    checkpoint: Checkpoint = Field(description="Checkpoints: storage, save interval and retention.")
+    elastic: Elastic = Field(
+        default=Elastic(), description="Elasticity: how the job reacts to lost and recovered slices."
+    )
+    protection: Protection = Field(default=Protection(), description="Protection of the parameters from bad steps.")
     evaluation: tuple[Evaluation, ...] = Field(
         default=(),
         max_length=8,
-        description="Held-out texts to measure the loss on.",
+        description="Evaluations: held-out texts on which the job measures the loss.",
         json_schema_extra=LIST_TYPE_MAP_BY_NAME,
     )
-    metrics: Metrics = Field(default=Metrics(), description="What the trainer writes down.")
+    metrics: Metrics = Field(default=Metrics(), description="Metrics that the trainer writes.")
     runtime: Runtime = Field(
-        default=Runtime(), description="What the pods run and get: image, variables, resources and volumes."
+        default=Runtime(), description="Pods: image, environment variables, resources and volumes."
     )
-    scheduling: Scheduling = Field(default=Scheduling(), description="Where and when the pods run.")
+    scheduling: Scheduling = Field(default=Scheduling(), description="Queue, priority and nodes of the pods.")
     suspend: bool = Field(
-        default=False, description="Save, then give all pods back. Training goes on from there when it is false again."
+        default=False,
+        description="Saves a checkpoint, then deletes all pods. Training resumes from it when the field is `false` "
+        "again.",
     )
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31_536_000)] | None = Field(
-        default=None, description="Delete the job this long after it ended. Unset: keep it."
+        default=None, description="Seconds after which a finished job is deleted. Unset: the job is kept."
     )
     active_deadline_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = Field(
-        default=None, description="Fail the job when it ran this long; time suspended does not count. Unset: never."
+        default=None,
+        description="Seconds of run time after which the job fails; suspended time does not count. Unset: no limit.",
     )

@@ -13,8 +13,10 @@ class Memory(Strict):
     """Activation memory: rematerialization and layer scanning."""
 
     remat: Remat = Field(
-        default="none", description="`full` keeps only each layer's input and computes the rest again going backward."
+        default="none",
+        description="Rematerialization policy: `full` keeps only the input of each layer and recomputes the rest in "
+        "the backward pass.",
     )
     scan: bool = Field(
-        default=True, description="Run the layers as one compiled loop: compile time does not grow with depth."
+        default=True, description="Compiles the layers as one loop, so that compile time does not grow with depth."
     )

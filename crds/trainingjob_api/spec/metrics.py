@@ -14,7 +14,6 @@ class Metrics(Strict):
 
     every_steps: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=10,
-        description="Steps between two lines of `metrics.jsonl`. Process 0 writes them: where it dies right after a "
-        "step that other hosts keep in memory, the line of that step is missing.",
+        description="Steps between two lines of `metrics.jsonl`, which process 0 writes.",
     )
-    tensorboard: bool = Field(default=True, description="Write TensorBoard event files too.")
+    tensorboard: bool = Field(default=True, description="Writes TensorBoard event files too.")

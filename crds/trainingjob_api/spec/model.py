@@ -16,39 +16,38 @@ class Experts(Strict):
     """MLPs of which a router picks a few for each token (Shazeer et al., arXiv 1701.06538)."""
 
     count: Annotated[int, Field(ge=2, le=1024)] = Field(
-        description="MLPs of a layer, each as wide as `model.mlpDim`. A router picks some of them for each token."
+        description="Number of expert MLPs in a layer, each of width `model.mlpDim`."
     )
     per_token: Annotated[int, Field(ge=1, le=64)] = Field(
-        description="How many experts work on a token: those that the router scores highest."
+        description="Number of experts that process each token, those with the highest router scores."
     )
     scoring: Literal["softmax", "sigmoid"] = Field(
         default="softmax",
-        description="What the router makes of its logits: a `softmax` over all experts, or for each expert a `sigmoid` "
-        "of its own (DeepSeek-V3; arXiv 2412.19437). An expert's score is its weight.",
+        description="Scores from router logits: `softmax` over all experts, or an independent `sigmoid` for each "
+        "expert (DeepSeek-V3; arXiv 2412.19437). The score is the expert's weight.",
     )
     normalize_weights: bool = Field(
-        default=False, description="Scale the weights of a token's experts so that they add up to 1."
+        default=False, description="Scales the weights of a token's experts so that their sum is 1."
     )
     weight_scale: Annotated[float, Field(gt=0, le=1000)] = Field(
-        default=1.0, description="Multiplies the weights of a token's experts, after they were made to add up to 1."
+        default=1.0, description="Factor on the weights of a token's experts, applied after normalization."
     )
     capacity_factor: Annotated[float, Field(gt=0, le=1024)] = Field(
         default=1.25,
-        description="Places of an expert, as a multiple of its even share of a group's tokens. Tokens that find no "
-        "place skip the expert; `count` / `perToken` is room for all.",
+        description="Expert capacity, as a multiple of the even share of a routing group's tokens. Tokens beyond it "
+        "skip the expert; `count` / `perToken` drops none.",
     )
     group_length: Annotated[int, Field(ge=1, le=1048576)] | None = Field(
         default=None,
-        description="Tokens of a sequence that compete for the same places; must divide `training.sequenceLength`. "
-        "Sending tokens to experts costs in proportion to it. Unset: the whole sequence.",
+        description="Number of tokens in a routing group, a divisor of `training.sequenceLength`; the cost of "
+        "dispatch grows with it. Unset: the whole sequence.",
     )
     shared: Annotated[int, Field(ge=0, le=64)] = Field(
-        default=0, description="Experts that work on every token, beside those that the router picks."
+        default=0, description="Number of shared experts, which process every token beside the routed ones."
     )
     load_balance_weight: Annotated[float, Field(ge=0, le=100)] = Field(
         default=0.01,
-        description="Weight of the loss that spreads tokens evenly over experts (Fedus et al., arXiv 2101.03961), "
-        "which each layer adds to the trained loss. 0 turns it off.",
+        description="Weight of the load-balancing loss of each layer (Fedus et al., arXiv 2101.03961). 0 disables it.",
     )
 
     def group_size(self, sequence_length: int) -> int:
@@ -67,27 +66,33 @@ Dim = Annotated[int, Field(ge=1, le=1048576)]
 class Model(Strict):
     """A Llama-style decoder: RMS norm, rotary positions, grouped-query attention, and a gated SiLU MLP or experts."""
 
-    vocab_size: Dim = Field(description="Rows of the embedding table. Must cover every id of the tokenizer.")
+    vocab_size: Dim = Field(
+        description="Number of rows of the embedding table. It must cover every id of the tokenizer."
+    )
     embed_dim: Dim = Field(description="Width of the residual stream.")
     mlp_dim: Dim = Field(description="Hidden width of each layer's gated MLP.")
-    num_layers: Annotated[int, Field(ge=1, le=1024)] = Field(description="How many decoder layers are stacked.")
-    num_heads: Annotated[int, Field(ge=1, le=1024)] = Field(description="Query heads of each layer's attention.")
-    num_kv_heads: Annotated[int, Field(ge=1, le=1024)] = Field(
-        description="Number of key and value heads. Must divide `numHeads`; equal to it is multi-head attention."
+    num_layers: Annotated[int, Field(ge=1, le=1024)] = Field(description="Number of decoder layers in the stack.")
+    num_heads: Annotated[int, Field(ge=1, le=1024)] = Field(
+        description="Number of query heads in each attention layer."
     )
-    head_dim: Annotated[int, Field(ge=2, le=1024)] = Field(description="Width of a head. Must be even (rotary pairs).")
+    num_kv_heads: Annotated[int, Field(ge=1, le=1024)] = Field(
+        description="Number of key and value heads, a divisor of `numHeads`. Equality is multi-head attention."
+    )
+    head_dim: Annotated[int, Field(ge=2, le=1024)] = Field(
+        description="Width of a head. It must be even, for rotary pairs."
+    )
     rope_theta: Annotated[float, Field(ge=1, le=1e9)] = Field(
         default=10000.0, description="Base of the rotary position frequencies."
     )
     norm_epsilon: Annotated[float, Field(gt=0, le=0.1)] = Field(
-        default=1e-5, description="Added to the mean square before the root in every RMS norm."
+        default=1e-5, description="Constant added to the mean square in every RMS norm."
     )
-    tie_embeddings: bool = Field(default=False, description="Use the embedding table as the output projection too.")
+    tie_embeddings: bool = Field(default=False, description="Uses the embedding table as the output projection too.")
     init_scale: Annotated[float, Field(gt=0, le=10)] = Field(
         default=0.02, description="Standard deviation of the embedding table's initial values."
     )
     experts: Experts | None = Field(
         default=None,
-        description="Make every layer a mixture of experts: several MLPs, of which each token uses a few. Unset: one "
-        "MLP a layer, for all tokens.",
+        description="Mixture of experts in every layer: each token uses a few of several MLPs. Unset: one MLP in "
+        "each layer.",
     )

@@ -11,7 +11,7 @@ class Optimizer(Strict):
     """AdamW (Loshchilov and Hutter, arXiv 1711.05101) with clipping by the global norm."""
 
     type: Literal["adamw"] = Field(
-        default="adamw", description="Which rule makes updates: `adamw`, Adam with decoupled weight decay."
+        default="adamw", description="Kind of optimizer: `adamw` is Adam with decoupled weight decay."
     )
     learning_rate: Annotated[float, Field(gt=0, le=10)] = Field(
         description="Peak learning rate, reached when the warm-up ends."
@@ -19,11 +19,11 @@ class Optimizer(Strict):
     beta1: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.9, description="Decay of the first moment.")
     beta2: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.95, description="Decay of the second moment.")
     epsilon: Annotated[float, Field(gt=0, le=0.1)] = Field(
-        default=1e-8, description="Added to the root of the second moment, against division by zero."
+        default=1e-8, description="Constant added to the root of the second moment, against division by zero."
     )
     weight_decay: Annotated[float, Field(ge=0, le=10)] = Field(
         default=0.1, description="Decoupled weight decay of all matrices; norms are not decayed."
     )
     clip_norm: Annotated[float, Field(ge=0, le=1e6)] = Field(
-        default=1.0, description="Gradients are scaled down to this global norm. 0 turns clipping off."
+        default=1.0, description="Global norm to which larger gradients are scaled down. 0 disables clipping."
     )

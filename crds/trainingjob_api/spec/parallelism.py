@@ -18,19 +18,21 @@ class AxisDegrees(Strict):
     """Size of each mesh axis. At most one axis is -1 and takes the remaining devices."""
 
     data: Degree = Field(default=1, description="Data parallelism: replicas of the parameters.")
-    stage: Degree = Field(default=1, description="Pipeline parallelism: each stage has its share of the layers.")
-    fsdp: Degree = Field(default=1, description="Fully sharded data parallelism: data and parameters are split alike.")
+    stage: Degree = Field(default=1, description="Pipeline parallelism: each stage holds its share of the layers.")
+    fsdp: Degree = Field(
+        default=1, description="Fully sharded data parallelism: shards both the batch and the parameters."
+    )
     expert: Degree = Field(
         default=1,
-        description="Expert parallelism: the experts of each layer are spread, and tokens travel to theirs. The batch "
-        "and all other parameters are split as by `fsdp`.",
+        description="Expert parallelism: shards the experts of each layer, and routes tokens to them. It shards the "
+        "batch and all other parameters like `fsdp`.",
     )
     context: Degree = Field(
         default=1,
-        description="Context parallelism: sequences are split, and parameters as by `fsdp`. Attention gathers the keys "
+        description="Context parallelism: shards sequences, and parameters like `fsdp`. Attention gathers the keys "
         "and values of the whole sequence.",
     )
-    tensor: Degree = Field(default=1, description="Tensor parallelism: heads and MLP columns are split.")
+    tensor: Degree = Field(default=1, description="Tensor parallelism: shards attention heads and MLP columns.")
 
     def items(self) -> tuple[tuple[Axis, int], ...]:
         """Return (axis, size) in mesh order."""
@@ -46,8 +48,8 @@ class Pipeline(Strict):
 
     microbatches: Annotated[int, Field(ge=1, le=65536)] | None = Field(
         default=None,
-        description="Microbatches that are in the pipeline together; a multiple of the stages. More of them leave the "
-        "stages less idle and take more memory. Unset: at least four times the stages, where the batch allows it.",
+        description="Number of microbatches, a multiple of the stages; more reduce the bubble and take more memory. "
+        "Unset: at least four times the stages if the batch allows it.",
     )
 
 
@@ -90,25 +92,26 @@ class Parallelism(Strict):
 
     strategy: Literal["explicit", "auto"] = Field(
         default="explicit",
-        description="`explicit`: the degrees are those written here. `auto`: the planner takes the mesh and, unless "
-        "`memory.remat` is `full`, the remat that a roofline likes best of all that fit at every size; "
-        "`trainingjob plan` tells why, and the same as explicit degrees.",
+        description="Source of the degrees: `explicit` uses the given ones. `auto` lets the planner choose the mesh "
+        "and `memory.remat` that are fastest by its roofline.",
     )
     ici: AxisDegrees = Field(
         default=AxisDegrees(fsdp=-1),
-        description="Degrees inside a slice; their product is the number of devices of a slice.",
+        description="Degrees inside a slice. Their product is the number of devices of a slice.",
     )
     dcn: AxisDegrees = Field(
         default=AxisDegrees(data=-1),
-        description="Degrees across slices; their product is the number of slices.",
+        description="Degrees across slices. Their product is the number of slices.",
     )
-    pipeline: Pipeline = Field(default=Pipeline(), description="What matters where the axis `stage` is split.")
+    pipeline: Pipeline = Field(
+        default=Pipeline(), description="Pipeline schedule, used if the axis `stage` is sharded."
+    )
     rules: Rules = Field(
         default=Rules(),
-        description="Which mesh axes split which dims of parameters, where the built-in rules do not fit.",
+        description="Overrides of the built-in sharding rules for parameters.",
     )
     shard_optimizer_over_data: bool = Field(
         default=False,
-        description="Split what the optimizer keeps over `data` too (ZeRO-1; Rajbhandari et al., arXiv 1910.02054). It "
-        "saves memory; new parameters are gathered over `data` once a step.",
+        description="Shards the optimizer state over `data` too (ZeRO-1; Rajbhandari et al., arXiv 1910.02054). It "
+        "saves memory and adds one gather of the parameters in each step.",
     )

@@ -15,19 +15,18 @@ class Spikes(Strict):
 
     action: BadStep = Field(
         default="skip",
-        description="What follows a spike. `skip`: its update is not made and training goes on; where ten steps in a "
-        "row are spikes, or more than 25 of the newest 100, the world fails. `rollback`: training goes back to the "
-        "newest checkpoint, and on from there without the samples since. `stop`: the job fails.",
+        description="Reaction to a spike: `skip` drops the update, `rollback` returns to the newest checkpoint, "
+        "`stop` fails the job. With `skip`, frequent spikes end the world.",
     )
     sigma: Annotated[float, Field(gt=0, le=1000)] = Field(
         default=6.0,
-        description="A step is a spike when its loss, or the norm of its gradients before clipping, is this many "
-        "standard deviations above the mean of the steps before it.",
+        description="Standard deviations above the mean of the window at which a loss or gradient norm counts as a "
+        "spike.",
     )
     window: Annotated[int, Field(ge=2, le=100_000)] = Field(
         default=128,
-        description="How many steps that are compared with: the newest whose update was made. Nothing is a spike "
-        "before there are half as many.",
+        description="Number of newest applied steps to compare with. No step counts as a spike before half of them "
+        "exist.",
     )
 
 
@@ -35,7 +34,7 @@ class Compare(Strict):
     """When the replicas of the state are compared."""
 
     every_steps: Annotated[int, Field(ge=1, le=100_000_000)] = Field(
-        description="Steps between two comparisons. What is saved, and each snapshot, is compared before in any case."
+        description="Steps between two comparisons. Each checkpoint and snapshot is preceded by one too."
     )
 
 
@@ -44,19 +43,17 @@ class Protection(Strict):
 
     non_finite: BadStep = Field(
         default="skip",
-        description="What follows when the loss or the gradients of a step are not finite. `skip`: its update is not "
-        "made and training goes on; after three such steps in a row, or more than 25 of the newest 100, the world "
-        "fails. `rollback`: training goes back to the newest checkpoint, and on from there without the samples since. "
-        "`stop`: the job fails.",
+        description="Reaction to a loss or gradient that is not finite: `skip` drops the update, `rollback` returns "
+        "to the newest checkpoint, `stop` fails the job. With `skip`, repeated ones end the world.",
     )
     spikes: Spikes | None = Field(
-        default=None, description="Look for spikes of the loss and of the gradients. Unset: nothing is a spike."
+        default=None, description="Detection of loss and gradient spikes. Unset: no detection."
     )
     compare_replicas: Compare | None = Field(
         default=None,
-        description="Compare the bits of the state over all devices that hold the same part of it. A host whose "
-        "devices differ from most is named, and training goes on from what was kept before. Unset: never.",
+        description="Bitwise comparison of the state across replicas; a host that differs from the majority is "
+        "named. Unset: no comparison.",
     )
     max_rollbacks: Annotated[int, Field(ge=1, le=50)] = Field(
-        default=3, description="How often training goes back before the job fails instead."
+        default=3, description="Number of rollbacks after which the job fails instead."
     )

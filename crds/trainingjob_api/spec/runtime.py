@@ -28,39 +28,41 @@ class KeyRef(Strict):
 
     name: ObjectName = Field(description="Name of the Secret or ConfigMap, in the namespace of the job.")
     key: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=253)] = Field(
-        description="Which entry of its data holds the value."
+        description="Key of the entry that holds the value."
     )
 
 
 class EnvVar(Strict):
     """One environment variable: exactly one of `value`, `secretKeyRef` and `configMapKeyRef`."""
 
-    name: EnvName = Field(description="What the variable is called in the trainer's environment.")
+    name: EnvName = Field(description="Name of the environment variable.")
     value: Annotated[str, Field(max_length=4096)] | None = Field(
-        default=None, description="The value as plain text, which everybody who reads the job sees."
+        default=None, description="Value as plain text, visible to everybody who can read the job."
     )
-    secret_key_ref: KeyRef | None = Field(default=None, description="Take the value from a Secret.")
-    config_map_key_ref: KeyRef | None = Field(default=None, description="Take the value from a ConfigMap.")
+    secret_key_ref: KeyRef | None = Field(
+        default=None, description="Reference to a key of a Secret that holds the value."
+    )
+    config_map_key_ref: KeyRef | None = Field(
+        default=None, description="Reference to a key of a ConfigMap that holds the value."
+    )
 
 
 class Resources(Strict):
     """Resources of one host's container. The plan adds the accelerators."""
 
-    cpu: Quantity = Field(
-        default="1", description="CPU cores that it is promised. It may use more where they lie idle."
-    )
+    cpu: Quantity = Field(default="1", description="CPU request in cores. The container may use more if they are idle.")
     memory: Quantity = Field(
-        default="2Gi", description="Memory that it is promised and held to; memory volumes are added to it."
+        default="2Gi", description="Memory request and limit; memory-backed volumes are added on top."
     )
 
 
 class Volume(Strict):
-    """A PersistentVolumeClaim of the job's namespace, mounted in every host's pod."""
+    """PersistentVolumeClaim of the job's namespace, mounted in every host's pod."""
 
-    name: ShortName = Field(description="Names the volume in the pod.")
-    claim_name: ObjectName = Field(description="The PersistentVolumeClaim.")
-    mount_path: AbsolutePath = Field(description="The folder at which the pods see the volume.")
-    read_only: bool = Field(default=False, description="Let the pods read the volume, and never write to it.")
+    name: ShortName = Field(description="Name of the volume in the pod.")
+    claim_name: ObjectName = Field(description="Name of the PersistentVolumeClaim.")
+    mount_path: AbsolutePath = Field(description="Folder in the pod at which the volume is mounted.")
+    read_only: bool = Field(default=False, description="Mounts the volume read-only.")
 
 
 class CompileCache(Strict):
@@ -68,11 +70,11 @@ class CompileCache(Strict):
 
     enabled: bool = Field(
         default=True,
-        description="Keep compiled programs between restarts. Without it each new world compiles. On `cpu` those of "
-        "the next smaller and larger size are compiled too while the job trains, in CPU time that is left over.",
+        description="Keeps compiled programs between restarts; without it each new world compiles. On `cpu` the next "
+        "smaller and larger sizes are compiled ahead of time.",
     )
     path: AbsolutePath | None = Field(
-        default=None, description="A folder to keep them in. Unset: a volume that lives as long as the pod."
+        default=None, description="Folder of the compiled programs. Unset: a volume that is deleted with the pod."
     )
 
 
@@ -80,41 +82,41 @@ class Runtime(Strict):
     """The pods: an allow-list of options. All other fields of the pod are fixed and hardened."""
 
     image: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\s]+$")] | None = Field(
-        default=None, description="The trainer image. Unset: the one that the operator was installed with."
+        default=None, description="Trainer image. Unset: the image that the operator was installed with."
     )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
-        default=None, description="When to pull the image. Unset: as the operator was installed to."
+        default=None, description="Pull policy of the image. Unset: the policy that the operator was installed with."
     )
     image_pull_secrets: tuple[ObjectName, ...] = Field(
         default=(),
         max_length=8,
-        description="Secrets of the namespace that the image is pulled with.",
+        description="Secrets of the namespace to pull the image with.",
         json_schema_extra=LIST_TYPE_SET,
     )
     service_account_name: ObjectName | None = Field(
-        default=None, description="The pods' ServiceAccount. Naming one needs the right to `use` it. Unset: `default`."
+        default=None,
+        description="ServiceAccount of the pods; setting it requires the right to `use` it. Unset: `default`.",
     )
     env: tuple[EnvVar, ...] = Field(
         default=(),
         max_length=64,
-        description="Environment variables of the trainer, but none that say what a world or a slice is.",
+        description="Environment variables of the trainer. Variables that describe a world or a slice are rejected.",
         json_schema_extra=LIST_TYPE_MAP_BY_NAME,
     )
     resources: Resources = Field(default=Resources(), description="Resources of one host's container.")
     volumes: tuple[Volume, ...] = Field(
         default=(),
         max_length=16,
-        description="Claims to mount in every pod, for data and checkpoints.",
+        description="PersistentVolumeClaims to mount in every pod, for data and checkpoints.",
         json_schema_extra=LIST_TYPE_MAP_BY_NAME,
     )
     compile_cache: CompileCache = Field(
-        default=CompileCache(), description="Where compiled programs are kept, so that a restart does not compile."
+        default=CompileCache(), description="Cache of compiled programs, so that a restart does not compile."
     )
     termination_grace_period: Duration = Field(
         default="30s",
-        description="How long a pod that is deleted may take to save and leave, from 10s to 1h. The trainer has all "
-        "of it but 5 s, and what it has not saved by then is lost. GKE gives pods on spot machines 15 s at most, "
-        "where the node pool does not extend it.",
+        description="Grace period of a deleted pod, from 10s to 1h; the trainer gets all but 5 s to save and exit. "
+        "GKE limits it to 15 s on spot nodes by default.",
     )
 
     @property

@@ -16,8 +16,8 @@ class Schedule(Strict):
         default="cosine", description="Shape of the decay after the warm-up."
     )
     warmup_steps: Annotated[int, Field(ge=0, le=100_000_000)] = Field(
-        default=0, description="Steps of linear warm-up. Must be fewer than `training.steps`."
+        default=0, description="Number of steps of linear warm-up. It must be less than `training.steps`."
     )
     final_fraction: Fraction = Field(
-        default=0.1, description="The last step's share of the peak learning rate. `constant` ignores it."
+        default=0.1, description="Learning rate of the last step, as a share of the peak. `constant` ignores it."
     )

@@ -13,31 +13,31 @@ class Slices(Strict):
     accelerator: str = Field(
         max_length=63,
         pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
-        description="A row of the hardware table: `cpu`, a TPU such as `tpu-v5p`, an NVIDIA GPU such as `nvidia-h100`, "
-        "or one that administrators added.",
+        description="Name in the hardware table: `cpu`, a TPU such as `tpu-v5p`, a GPU such as `nvidia-h100`, or an "
+        "entry that administrators added.",
     )
     topology: str = Field(
         max_length=32,
         pattern=r"^[0-9]{1,5}(x[0-9]{1,5}){0,2}$",
-        description="The chips of one slice, such as `4x4x4`. On NVIDIA the GPUs of a node, or of a rack of GB200, "
-        'such as `"8"`. On `cpu`: hosts x devices a host, such as `2x2`.',
+        description='Chips of one slice, such as `4x4x4`; on NVIDIA the number of GPUs, such as `"8"`. On `cpu`: '
+        "hosts x devices of a host, such as `2x2`.",
     )
     count: Annotated[int, Field(ge=1, le=256)] | None = Field(
-        default=None, description="The number of slices of a job of a fixed size. Excludes `min` and `max`."
+        default=None, description="Number of slices of a job with a fixed size. It excludes `min` and `max`."
     )
     min: Annotated[int, Field(ge=1, le=256)] | None = Field(
-        default=None, description="The fewest slices an elastic job trains on. It waits when fewer are healthy."
+        default=None, description="Minimum number of slices of an elastic job. The job waits if fewer are healthy."
     )
     max: Annotated[int, Field(ge=1, le=256)] | None = Field(
-        default=None, description="The most slices an elastic job grows to."
+        default=None, description="Maximum number of slices of an elastic job."
     )
 
     allowed: tuple[Annotated[int, Field(ge=1, le=256)], ...] | None = Field(
         default=None,
         min_length=1,
         max_length=64,
-        description="The numbers of slices an elastic job may train on, with `min` and `max` among them; each must be "
-        "able to train. Unset: every number from `min` to `max` that can.",
+        description="Numbers of slices on which an elastic job may train, including `min` and `max`. Unset: every "
+        "number from `min` to `max` that can train.",
     )
 
     @property

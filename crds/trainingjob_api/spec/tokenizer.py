@@ -12,12 +12,12 @@ class Tokenizer(Strict):
 
     type: Literal["byte", "tokenizers"] = Field(
         default="byte",
-        description="`byte`: ids 0 to 255 are bytes, 256 ends a document. `tokenizers`: a tokenizer.json file of the "
-        "tokenizers library.",
+        description="Kind of tokenizer: `byte` maps bytes to ids 0 to 255 and ends documents with 256. `tokenizers` "
+        "reads a tokenizer.json file.",
     )
     path: Annotated[str, Field(pattern=r"^/.*$", max_length=1024)] | None = Field(
-        default=None, description="The tokenizer.json file, an absolute path in the pod. Only for `tokenizers`."
+        default=None, description="Absolute path in the pod of a tokenizer.json file, for `tokenizers`."
     )
     end_of_document: Annotated[str, Field(min_length=1, max_length=64)] | None = Field(
-        default=None, description="The token that ends each document, as the vocabulary spells it. For `tokenizers`."
+        default=None, description="Token that ends each document, as the vocabulary spells it, for `tokenizers`."
     )
