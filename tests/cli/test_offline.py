@@ -58,7 +58,9 @@ def test_warnings_stand_apart_from_problems() -> None:
 
     assert result.code == 0
     (warning,) = result.out.splitlines()[1:]
-    assert warning.startswith("Warning  spec.precision.compute: bfloat16 is slower than float32 on cpu")
+    assert warning.startswith(
+        "Warning  spec.precision.compute: bfloat16 is slower and less precise than float32 on cpu"
+    )
 
 
 def test_every_file_gets_its_verdict() -> None:
@@ -153,7 +155,7 @@ def test_a_size_that_cannot_be_is_explained() -> None:
     lines = result.out.splitlines()
     assert "     3       12  not possible" in lines
     (why,) = [line for line in lines if line.startswith("3 slices: ")]
-    assert why.startswith("3 slices: spec.parallelism.dcn.fsdp: 3 does not divide spec.model.embedDim, 200.")
+    assert why.startswith("3 slices: spec.parallelism.dcn.fsdp: 3 must divide `spec.model.embedDim` (200).")
 
 
 def test_a_job_that_waits_for_repairs_says_so() -> None:
@@ -189,7 +191,7 @@ def test_a_plan_as_json_tells_sizes_that_cannot_be_and_warnings() -> None:
     assert [size["valid"] for size in plan["sizes"]] == [True, True, False]
     assert (plan["sizes"][2]["layout"], plan["sizes"][2]["memory"], plan["sizes"][2]["mesh"]) == (None, None, "")
     assert plan["sizes"][2]["invalidReason"].startswith(
-        "spec.parallelism.ici.fsdp: ici fsdp=4 x dcn fsdp=3 = 12 does not divide"
+        "spec.parallelism.ici.fsdp: 12 (ici fsdp=4 x dcn fsdp=3) must divide"
     )
     assert plan["warnings"][0].keys() == {"path", "value", "message", "nearest"}
 
@@ -299,7 +301,7 @@ def test_rows_of_an_administrator_hold_offline_too(rows: str, lab_job: str) -> N
     compared = call("plan", lab_job, "--diff", lab_job, "--accelerators", rows)
 
     assert without.code == 1
-    assert "lab-gpu is not an accelerator that this operator knows" in without.out
+    assert "lab-gpu must be an accelerator of the operator's hardware table" in without.out
     assert (validated.code, planned.code, rendered.code, compared.code) == (0, 0, 0, 0)
     assert "lab-gpu 4 · 1 to 2 slices" in planned.out
     assert "of 85.9 GB" in planned.out

@@ -174,7 +174,7 @@ def test_a_number_of_slices_that_cannot_be_planned(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["run", str(path), "--dir", str(tmp_path / "run"), "--slices", "1"])
 
     assert result.exit_code == 1
-    assert "spec.parallelism.dcn: data=2 makes 2, but must fill 1 slice" in result.stderr
+    assert "spec.parallelism.dcn: the degrees multiply to 2 (data=2), but must fill 1 slice" in result.stderr
 
 
 def test_it_says_that_it_needs_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,8 +220,8 @@ async def test_an_edit_is_judged_by_the_state_of_the_job_too() -> None:
     answer = await ask(Rules(), body)
 
     assert answer["allowed"] is False
-    assert "spec.training.steps: 5 is behind the job, which is at step 30." in answer["status"]["message"]
-    assert any("the learning rate decays to the last step" in warning for warning in answer["warnings"])
+    assert "spec.training.steps: 5 must be at least 30, the current step of the job." in answer["status"]["message"]
+    assert any("changes the learning rate from the next step on" in warning for warning in answer["warnings"])
 
 
 NAMES = {

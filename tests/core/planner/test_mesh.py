@@ -42,20 +42,34 @@ PRODUCTS: dict[str, tuple[dict[str, int], int, list[str]]] = {
     "a product that is too small": (
         {"data": 2, "tensor": 2},
         8,
-        ["p: data=2 x tensor=2 makes 4, but must fill 8. Nearest legal values: data: 4, fsdp: 2, tensor: 4."],
+        [
+            (
+                "p: the degrees multiply to 4 (data=2 x tensor=2), but must fill 8. "
+                "Nearest legal values: data: 4, fsdp: 2, tensor: 4."
+            )
+        ],
     ),
     "nothing is split": (
         {},
         8,
-        ["p: no axis split makes 1, but must fill 8. Nearest legal values: data: 8, fsdp: 8, tensor: 8."],
+        [
+            (
+                "p: the degrees multiply to 1 (no axis is sharded), but must fill 8. "
+                "Nearest legal values: data: 8, fsdp: 8, tensor: 8."
+            )
+        ],
     ),
-    "no single change helps": ({"data": 3, "tensor": 5}, 8, ["p: data=3 x tensor=5 makes 15, but must fill 8."]),
+    "no single change helps": (
+        {"data": 3, "tensor": 5},
+        8,
+        ["p: the degrees multiply to 15 (data=3 x tensor=5), but must fill 8."],
+    ),
     "-1 beside what does not divide": (
         {"fsdp": -1, "tensor": 6},
         64,
         [
             (
-                "p: fsdp=-1 x tensor=6 cannot fill 64: 64 is not a multiple of 6. "
+                "p: the degrees other than fsdp=-1 multiply to 6 (tensor=6), which must divide 64. "
                 "Nearest legal values: tensor: 4, tensor: 8."
             )
         ],
@@ -63,7 +77,12 @@ PRODUCTS: dict[str, tuple[dict[str, int], int, list[str]]] = {
     "-1 beside more than there is": (
         {"fsdp": -1, "tensor": 128},
         64,
-        [("p: fsdp=-1 x tensor=128 cannot fill 64: 64 is not a multiple of 128. Nearest legal value: tensor: 64.")],
+        [
+            (
+                "p: the degrees other than fsdp=-1 multiply to 128 (tensor=128), which must divide 64. "
+                "Nearest legal value: tensor: 64."
+            )
+        ],
     ),
 }
 
@@ -79,7 +98,7 @@ def test_check_form_names_each_zero_and_all_of_several_rests() -> None:
     problems = check_degree_form("p", AxisDegrees(data=0, fsdp=-1, tensor=-1))
 
     assert [problem.path for problem in problems] == ["p.data", "p"]
-    assert "fsdp and tensor are both -1" in problems[1].message
+    assert "but `fsdp` and `tensor` are" in problems[1].message
 
 
 def test_combine_multiplies_both_networks() -> None:

@@ -74,7 +74,7 @@ def test_a_size_that_cannot_train_says_why_and_is_never_formed(make_spec: MakeSp
     assert planned.allowed_sizes == (1, 2, 4)
     assert planned.sizes[2].layout is None
     assert planned.sizes[2].invalid_reason == (
-        "spec.parallelism.ici.fsdp: ici fsdp=4 x dcn fsdp=3 = 12 does not divide spec.model.embedDim, 64. "
+        "spec.parallelism.ici.fsdp: 12 (ici fsdp=4 x dcn fsdp=3) must divide `spec.model.embedDim` (64). "
         "Nearest legal values: spec.model.embedDim: 60, spec.model.embedDim: 72."
     )
     assert [planned.find_largest_size(healthy) for healthy in range(6)] == [None, 1, 2, 2, 4, 4]

@@ -90,11 +90,11 @@ def test_the_words_of_flags_are_split_as_xla_does() -> None:
 
 
 UNKNOWN: dict[str, tuple[str, str, str]] = {
-    "a misspelt flag": ("XLA_FLAGS", "--xla_dump_too=/x", "must be a flag of XLA"),
-    "a flag of libtpu": ("XLA_FLAGS", "--xla_tpu_enable_x=true", "Flags of libtpu belong into LIBTPU_INIT_ARGS"),
-    "a flag given twice": ("XLA_FLAGS", "--xla_dump_to=/x --xla_dump_to=/y", "must be given once"),
-    "a misspelt variable": ("JAX_ENABLE_X46", "1", "must be a variable of JAX"),
-    "a variable in small letters": ("jax_enable_x64", "1", "must be a variable of JAX"),
+    "a misspelt flag": ("XLA_FLAGS", "--xla_dump_too=/x", "should be an XLA flag"),
+    "a flag of libtpu": ("XLA_FLAGS", "--xla_tpu_enable_x=true", "Write libtpu flags to LIBTPU_INIT_ARGS"),
+    "a flag given twice": ("XLA_FLAGS", "--xla_dump_to=/x --xla_dump_to=/y", "should be set only once"),
+    "a misspelt variable": ("JAX_ENABLE_X46", "1", "should be a JAX variable"),
+    "a variable in small letters": ("jax_enable_x64", "1", "should be a JAX variable"),
 }
 
 

@@ -128,13 +128,13 @@ def test_types_and_bounds_are_words(path: str) -> None:
 def test_the_rules_that_look_at_a_field_are_told() -> None:
     heads = field("model.numKvHeads")
 
-    assert "Query heads share key and value heads evenly." in heads.rules
-    assert "Rotary positions turn pairs of features." not in heads.rules
-    assert "Rotary positions turn pairs of features." in field("model").rules
-    assert "A vocabulary that the tensor axis does not divide is not split." not in heads.warnings
-    assert (
-        "A job that never saves on its way loses everything with its first failure." in field("training.steps").warnings
-    )
+    assert "`model.numKvHeads` must divide `model.numHeads`." in heads.rules
+    even = "`model.headDim` must be even, because rotary position embeddings rotate pairs of features."
+    assert even not in heads.rules
+    assert even in field("model").rules
+    assert "A vocabulary that the `tensor` degree does not divide is not sharded." not in heads.warnings
+    rare = "With `save.everySteps` above `training.steps`, no checkpoint is saved before the last step."
+    assert rare in field("training.steps").warnings
 
 
 def test_what_the_api_server_checks_itself_is_told_where_it_stands() -> None:

@@ -53,18 +53,18 @@ def test_the_api_server_takes_this(metadata: dict[str, Any]) -> None:
 
 
 BAD: dict[str, tuple[Any, str, str]] = {
-    "no name": ({}, "metadata.name: is missing: a TrainingJob needs a name.", ""),
+    "no name": ({}, "metadata.name: is missing. A TrainingJob must have a name.", ""),
     "a generated name": (
         {"generateName": "demo-"},
-        "metadata.name: is missing: `kubectl apply` takes no generateName. Write a name, or use `kubectl create`.",
+        "metadata.name: is missing. `kubectl apply` does not support `generateName`. Write a name, or use",
         "",
     ),
-    "a number for a name": ({"name": 1234}, "metadata.name: 1234 is a number, and must be text", "job-1234"),
-    "a commit for a name": ({"name": 12e5}, "metadata.name: 1200000 is a number, and must be text", "job-1200000"),
+    "a number for a name": ({"name": 1234}, "metadata.name: 1234 must be text, not a number", "job-1234"),
+    "a commit for a name": ({"name": 12e5}, "metadata.name: 1200000 must be text, not a number", "job-1200000"),
     "no for a name": ({"name": False}, "metadata.name: false must be text. YAML reads `no`", '"no", "off", "false"'),
     "a list for a name": ({"name": ["a"]}, 'metadata.name: ["a"] must be text.', ""),
-    "a digit first": ({"name": "7b-run"}, "metadata.name: 7b-run must be", "job-7b-run"),
-    "digits alone": ({"name": "553640"}, "metadata.name: 553640 must be", "job-553640"),
+    "a digit first": ({"name": "7b-run"}, "metadata.name: 7b-run must have", "job-7b-run"),
+    "digits alone": ({"name": "553640"}, "metadata.name: 553640 must have", "job-553640"),
     "other letters": ({"name": "llama-\N{LLAMA}"}, 'metadata.name: "llama-', "llama"),
     "misspelt labels": (
         {"name": "demo", "lables": {}},
@@ -77,37 +77,45 @@ BAD: dict[str, tuple[Any, str, str]] = {
         "annotations",
     ),
     "another field": ({"name": "demo", "clusterName": "a"}, "metadata.clusterName: clusterName is not a field", ""),
-    "labels as a list": ({"name": "demo", "labels": ["a"]}, 'metadata.labels: ["a"] must be an object', ""),
-    "a number for a label": ({"name": "demo", "labels": {"v": 1}}, "metadata.labels.v: 1 is a number", '"1"'),
+    "labels as a list": ({"name": "demo", "labels": ["a"]}, 'metadata.labels: ["a"] must be a map', ""),
+    "a number for a label": (
+        {"name": "demo", "labels": {"v": 1}},
+        "metadata.labels.v: 1 must be text, not a number",
+        '"1"',
+    ),
     "truth for a label": (
         {"name": "demo", "labels": {"v": True}},
         "metadata.labels.v: true must be text",
         '"yes", "on", "true"',
     ),
     "null for a label": ({"name": "demo", "labels": {"v": None}}, "metadata.labels.v: null must be text.", ""),
-    "a label with a space": ({"name": "demo", "labels": {"v": "a b"}}, 'metadata.labels.v: "a b" must be', "a-b"),
+    "a label with a space": ({"name": "demo", "labels": {"v": "a b"}}, 'metadata.labels.v: "a b" must have', "a-b"),
     "a long label": ({"name": "demo", "labels": {"v": "x" * 64}}, 'metadata.labels.v: "xxx', "x" * 63),
-    "a label of signs": ({"name": "demo", "labels": {"v": "--"}}, "metadata.labels.v: -- must be", ""),
+    "a label of signs": ({"name": "demo", "labels": {"v": "--"}}, "metadata.labels.v: -- must have", ""),
     "a label's key": ({"name": "demo", "labels": {"a b": "c"}}, 'metadata.labels.a b: "a b" must be letters', ""),
     "a label's domain": ({"name": "demo", "labels": {"Example.com/b": "c"}}, "metadata.labels.Example.com/b: ", ""),
     "an annotation's key": ({"name": "demo", "annotations": {"/b": "c"}}, "metadata.annotations./b: ", ""),
     "a number for an annotation": (
         {"name": "demo", "annotations": {"n": 3}},
-        "metadata.annotations.n: 3 is a number",
+        "metadata.annotations.n: 3 must be text, not a number",
         '"3"',
     ),
     "large annotations": (
         {"name": "demo", "annotations": {"n": "x" * 262_144}},
-        "metadata.annotations: have 262,145 bytes, but must have at most 262,144 together.",
+        "metadata.annotations: must have at most 262,144 bytes in total, but have 262,145.",
         "",
     ),
     "a namespace with capitals": (
         {"name": "demo", "namespace": "My_Team"},
-        "metadata.namespace: My_Team must be",
+        "metadata.namespace: My_Team must have",
         "my-team",
     ),
-    "a namespace of signs": ({"name": "demo", "namespace": "__"}, "metadata.namespace: __ must be", ""),
-    "a number for a namespace": ({"name": "demo", "namespace": 7}, "metadata.namespace: 7 is a number", '"7"'),
+    "a namespace of signs": ({"name": "demo", "namespace": "__"}, "metadata.namespace: __ must have", ""),
+    "a number for a namespace": (
+        {"name": "demo", "namespace": 7},
+        "metadata.namespace: 7 must be text, not a number",
+        '"7"',
+    ),
 }
 
 
@@ -123,7 +131,7 @@ def test_the_api_server_refuses_this(metadata: Any, words: str, nearest: str) ->
 def test_metadata_is_an_object() -> None:
     assert told(job("demo")) == [
         "metadata: demo must be an object of fields.",
-        "metadata.name: is missing: a TrainingJob needs a name.",
+        "metadata.name: is missing. A TrainingJob must have a name.",
     ]
 
 
@@ -152,7 +160,7 @@ def test_a_misspelt_spec_is_named() -> None:
 
 def test_what_is_no_object_has_no_spec() -> None:
     assert told({}) == [
-        "metadata.name: is missing: a TrainingJob needs a name.",
+        "metadata.name: is missing. A TrainingJob must have a name.",
         "spec: null is not an object of fields.",
     ]
 
@@ -172,7 +180,7 @@ def test_a_mark_without_effect_is_warned_of(field: str, key: str) -> None:
 def test_the_most_exact_mark_counts() -> None:
     checked = validate_manifest(job({"name": "demo", "labels": {"kueue.x-k8s.io/queue-name": "research"}}))
 
-    assert "Set spec.scheduling.queueName." in checked.warnings[0].message
+    assert "Set `spec.scheduling.queueName`." in checked.warnings[0].message
 
 
 @pytest.mark.parametrize("labels", [{"app.kubernetes.io/name": "demo"}, {"team": "a"}, {"my.karpenter.sh/x": "a"}])

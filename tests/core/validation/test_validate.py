@@ -17,18 +17,15 @@ from trainingjob_operator.core.validation.validate import RULES, WARNINGS, Valid
 
 type Check = Callable[..., ValidationResult]
 
-NO_NAME = "must be lower-case letters, digits and `-`, with a letter first and no `-` last."
+NO_NAME = "must have only lower-case letters, digits and `-`, begin with a letter, and not end with `-`."
 
 NAMES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
-    "none": ("", {}, ["metadata.name: is missing: a TrainingJob needs a name."]),
+    "none": ("", {}, ["metadata.name: is missing. A TrainingJob must have a name."]),
     "not a label": (
         "My.Job",
         {},
         [
-            (
-                "metadata.name: My.Job must be lower-case letters, digits and `-`, with a letter first and no `-` "
-                "last. Nearest legal value: my-job."
-            )
+            f"metadata.name: My.Job {NO_NAME} Nearest legal value: my-job.",
         ],
     ),
     "nothing to save": (
@@ -47,8 +44,8 @@ NAMES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         {},
         [
             (
-                f"metadata.name: {'n' * 39} has 39 characters: its longest pod name would have 64, but 63 are allowed. "
-                f"Drop 1 character. Nearest legal value: {'n' * 38}."
+                f"metadata.name: {'n' * 39} must have at most 38 characters, but has 39. Its longest pod name would "
+                f"have 64 characters, but must have at most 63. Nearest legal value: {'n' * 38}."
             )
         ],
     ),
@@ -57,8 +54,8 @@ NAMES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         {"slices.count": 100, "slices.topology": "16x2", "training.globalBatchSize": 3200},
         [
             (
-                f"metadata.name: {'n' * 37} has 37 characters: its longest pod name would have 64, but 63 are allowed. "
-                f"Drop 1 character. Nearest legal value: {'n' * 36}."
+                f"metadata.name: {'n' * 37} must have at most 36 characters, but has 37. Its longest pod name would "
+                f"have 64 characters, but must have at most 63. Nearest legal value: {'n' * 36}."
             )
         ],
     ),
@@ -67,8 +64,8 @@ NAMES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         {"slices.count": 0},
         [
             (
-                f"metadata.name: {'n' * 39} has 39 characters: its longest pod name would have 64, but 63 are allowed. "
-                f"Drop 1 character. Nearest legal value: {'n' * 38}."
+                f"metadata.name: {'n' * 39} must have at most 38 characters, but has 39. Its longest pod name would "
+                f"have 64 characters, but must have at most 63. Nearest legal value: {'n' * 38}."
             ),
             "spec.slices.count: 0 must be at least 1. Nearest legal value: 1.",
         ],

@@ -16,8 +16,8 @@ def job(steps: int = 5000, status: Any = STATUS, **spec: Any) -> dict[str, Any]:
 
 
 BEHIND = (
-    "spec.training.steps: 1199 is behind the job, which is at step 1,200. At the step that it is at, it saves and "
-    "succeeds. Nearest legal value: 1200."
+    "spec.training.steps: 1199 must be at least 1,200, the current step of the job. At the current step, the job saves "
+    "and succeeds. Nearest legal value: 1200."
 )
 STEPS = {
     "more": (8000, STATUS, []),
@@ -63,8 +63,8 @@ def test_a_decay_to_the_last_step_changes_with_it() -> None:
     (warning,) = warn_of_update(job(), job(8000))
     assert warning.path == "spec.training.steps"
     assert warning.message == (
-        "the learning rate decays to the last step (spec.schedule.type is `cosine`): from the next step on it is that "
-        "of a job of 8,000 steps, not of 5,000."
+        "changes the learning rate from the next step on. The schedule `cosine` then decays over 8,000 steps instead "
+        "of 5,000."
     )
     assert list(warn_of_update(job(), job(8000, schedule={"type": "constant"}))) == []
     assert list(warn_of_update(job(), job())) == []

@@ -24,7 +24,7 @@ MAX_MICROBATCHES_PER_STAGE = 16
 class BatchSplit:
     """The split of a batch as one device sees it.
 
-    `rows` are sequences per microbatch, `turns` the pipeline ticks of one accumulation step.
+    `sequences` are those of a microbatch, `ticks` the pipeline ticks of one accumulation step.
     """
 
     sequences: int

@@ -14,6 +14,7 @@ from trainingjob_api.sharding import RULES
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees, Rules
 from trainingjob_operator.core.planner.mesh import INFERRED, combine_degrees, nearest_divisors, nearest_multiples
+from trainingjob_operator.core.planner.problem_messages import must_divide, quote_field
 
 ICI = "spec.parallelism.ici"
 DCN = "spec.parallelism.dcn"
@@ -75,13 +76,12 @@ def check_divisible(spec: TrainingJobSpec, split: ShardedDims, mesh: Mesh, *, is
         return
     degree = math.prod([value for *_, value in factors])
     dims = {f"spec.{path}": read(spec) for path, read in split.dims.items()}
-    undivided = [f"{name}, {dim}" for name, dim in dims.items() if dim % degree]
+    undivided = [quote_field(name, dim) for name, dim in dims.items() if dim % degree]
     if not undivided:
         return
     (path, axis, value), *others = factors
     product = " x ".join(f"{'ici' if network == ICI else 'dcn'} {name}={of}" for network, name, of in factors)
-    shown_degree = f"{product} = {degree}" if others else str(value)
-    message = f"{shown_degree} does not divide {' and '.join(undivided)}."
+    message = must_divide(f"{degree} ({product})" if others else value, undivided)
     fixed = degree // value
     common = math.gcd(*dims.values())
     if len(dims) == 1:  # a dim is easier to change than a mesh
@@ -113,7 +113,8 @@ def check_sharding_rules(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]
         dim, split = read(spec), {axis: degrees[axis] for axis in axes if degrees[axis] > 1}
         if dim % math.prod(split.values()):
             product = " x ".join(f"{axis}={degree}" for axis, degree in split.items())
-            message = f"{product} does not divide spec.{field}, {dim}."
+            divisor = f"{math.prod(split.values())} ({product})" if len(split) > 1 else product
+            message = must_divide(divisor, [quote_field(f"spec.{field}", dim)])
             kept = next(
                 axes[:count]
                 for count in range(len(axes), -1, -1)
@@ -139,7 +140,7 @@ def check_experts(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> Iter
         return
     for path, degree in ((ICI, mesh.ici.expert), (DCN, mesh.dcn.expert)):
         if degree > 1:
-            message = f"{degree} has nothing to spread: spec.model.experts is not set."
+            message = f"{degree} must be 1, because `spec.model.experts` is not set."
             nearest = _nearest_degrees(spec, mesh, path, "expert", 1, is_filled=is_filled)
             yield Problem(f"{path}.expert", degree, message, nearest)
 
@@ -152,7 +153,10 @@ def check_routing_groups(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]
         return
     part, tokens = length // context, experts.group_size(length)
     if part % tokens and length % tokens == 0:
-        message = f"{tokens} tokens do not fit evenly into {part}, the part of a sequence that the axis context leaves."
+        message = (
+            f"a routing group of {tokens} tokens must divide the {part} tokens of a sequence on each shard of the "
+            "axis `context`."
+        )
         nearest = tuple(str(near) for near in nearest_divisors(part, tokens))
         yield Problem("spec.model.experts.groupLength", experts.group_length, message, nearest)
 

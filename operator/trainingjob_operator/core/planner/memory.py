@@ -62,7 +62,7 @@ class DeviceMemory:
     peak_points: tuple[PeakPoint, ...]
 
     def estimate(self, sequences: int, ticks: int, *, keeps_embedding: bool = True) -> MemoryEstimate:
-        """Return the bytes for `rows` sequences. A pipeline keeps the residuals of all its ticks."""
+        """Return the bytes for some sequences per microbatch. A pipeline saves the residuals of all its ticks."""
         return MemoryEstimate(
             params=self.params,
             gradients=self.gradients,

@@ -12,6 +12,7 @@ from trainingjob_api.base import Axis
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
+from trainingjob_operator.core.planner.problem_messages import join_words
 
 INFERRED = -1
 """Degree of an axis that takes all remaining devices."""
@@ -56,14 +57,11 @@ def resolve_degrees(
 def check_degree_form(path: str, degrees: AxisDegrees) -> tuple[Problem, ...]:
     """Check the rules that hold for any total: no 0, at most one -1."""
     rest = summarize_degrees(degrees).inferred_axes
-    problems = [
-        Problem(f"{path}.{axis}", 0, "0 is no degree: an axis that is not split has degree 1.", ("1", "-1"))
-        for axis, degree in degrees.items()
-        if degree == 0
-    ]
+    message = "0 must be at least 1, or -1 to infer the degree. An axis that is not sharded has degree 1."
+    problems = [Problem(f"{path}.{axis}", 0, message, ("1", "-1")) for axis, degree in degrees.items() if degree == 0]
     if len(rest) > 1:
-        names = f"{', '.join(rest[:-1])} and {rest[-1]}"
-        message = f"{names} are {'both' if len(rest) == 2 else 'all'} -1, but only one axis can take what is left."
+        names = join_words(f"`{axis}`" for axis in rest)
+        message = f"at most one degree may be -1, but {names} are. Only one degree can be inferred."
         # One of the axes keeps -1; the others get degree 1.
         nearest = tuple(" and ".join(f"{axis}: 1" for axis in rest if axis != kept) for kept in rest)
         problems.append(Problem(path, dict.fromkeys(rest, INFERRED), message, nearest))
@@ -75,12 +73,12 @@ def check_degree_product(path: str, degrees: AxisDegrees, total: int, what: str)
     """Check that well-formed degrees multiply to a total. `what` names the total: `the 4 devices of a slice`."""
     if check_degree_form(path, degrees) or resolve_degrees(degrees, total):
         return ()
-    factors = " x ".join([f"{axis}={degree}" for axis, degree in degrees.sharded()])
+    factors = " x ".join([f"{axis}={degree}" for axis, degree in degrees.sharded() if degree != INFERRED])
     known, rest = summarize_degrees(degrees)
     if rest:
-        message = f"{factors} cannot fill {what}: {total} is not a multiple of {known}."
+        message = f"the degrees other than {rest[0]}=-1 multiply to {known} ({factors}), which must divide {what}."
     else:
-        message = f"{factors or 'no axis split'} makes {known}, but must fill {what}."
+        message = f"the degrees multiply to {known} ({factors or 'no axis is sharded'}), but must fill {what}."
     return (Problem(path, dict(degrees.items()), message, _nearest_changes(degrees, total)),)
 
 

@@ -1,6 +1,6 @@
 """The plan: all numbers derived from a spec, for every allowed number of slices.
 
-`planning.assemble` builds it. The webhook, the reconciler and the command line get it from
+`planning.assemble_plan` builds it. The webhook, the reconciler and the command line get it from
 `validate.validate_manifest`. The manifests and the trainer's RunConfig are built from the plan.
 """
 
@@ -147,7 +147,7 @@ class SnapshotPlan:
 
 @dataclass(frozen=True)
 class SizePlan:
-    """The plan for one number of slices. A valid size has a layout; `why` explains an invalid one."""
+    """The plan for one number of slices. A valid size has a layout; `invalid_reason` explains an invalid one."""
 
     num_slices: int
     layout: Layout | None

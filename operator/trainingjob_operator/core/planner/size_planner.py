@@ -95,9 +95,9 @@ class SizePlanner:
         return Problem(
             OUT_OF_MEMORY_PATH,
             self._model,
-            f"needs about {format_size(memory.total)} a device to train one sequence on "
-            f"{pluralize(num_slices, 'slice')} ({_describe_memory(memory)}); "
-            f"{self._shape.accelerator} has {format_size(int(self._shape.memory_bytes * USABLE_MEMORY_SHARE))} to use.",
+            f"must fit in the {format_size(int(self._shape.memory_bytes * USABLE_MEMORY_SHARE))} of usable memory of a "
+            f"{self._shape.accelerator} device. One sequence on {pluralize(num_slices, 'slice')} needs about "
+            f"{format_size(memory.total)} per device ({_describe_memory(memory)}).",
         )
 
     @cached_property
@@ -122,7 +122,7 @@ def check_microbatches(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
     """Check that the stages of a pipeline divide its microbatches."""
     microbatches, stages = spec.parallelism.pipeline.microbatches, mesh.ici.stage * mesh.dcn.stage
     if microbatches is not None and microbatches % stages:
-        message = f"{microbatches} is not a multiple of {stages}, the stages of the pipeline."
+        message = f"{microbatches} must be a multiple of the number of pipeline stages ({stages})."
         nearest = tuple(str(multiple) for multiple in nearest_multiples(stages, microbatches))
         yield Problem("spec.parallelism.pipeline.microbatches", microbatches, message, nearest)
 

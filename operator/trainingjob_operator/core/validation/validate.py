@@ -179,7 +179,8 @@ def check_name(name: str, parsed: Parsed, hardware: Hardware) -> Iterator[Proble
     path = "metadata.name"
     if not _NAME.fullmatch(name):
         message = (
-            f"{format_value(name)} must be lower-case letters, digits and `-`, with a letter first and no `-` last."
+            f"{format_value(name)} must have only lower-case letters, digits and `-`, begin with a letter, and not end "
+            "with `-`."
         )
         plain = slug(name[:MAX_LABEL_LENGTH])
         plain = f"job-{plain}" if plain[:1].isdigit() else plain
@@ -190,8 +191,9 @@ def check_name(name: str, parsed: Parsed, hardware: Hardware) -> Iterator[Proble
     excess = len(pod) - MAX_LABEL_LENGTH
     if excess > 0:
         message = (
-            f"{format_value(name)} has {pluralize(len(name), 'character')}: its longest pod name would have "
-            f"{len(pod)}, but {MAX_LABEL_LENGTH} are allowed. Drop {pluralize(excess, 'character')}."
+            f"{format_value(name)} must have at most {pluralize(len(name) - excess, 'character')}, but has "
+            f"{len(name)}. Its longest pod name would have {len(pod)} characters, but must have at "
+            f"most {MAX_LABEL_LENGTH}."
         )
         yield Problem(path, name, message, (name[:-excess].rstrip("-"),) if _NAME.fullmatch(name) else ())
 

@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 from trainingjob_api.base import seconds
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_operator.core.planner.problem_messages import quote_field
 from trainingjob_operator.core.validation.rule import Rule
 from trainingjob_operator.core.validation.validate_storage import (
     MOUNTS,
@@ -19,29 +20,31 @@ PATH = "spec.checkpoint.backup.uri"
 
 
 def check_backup_uri(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Copies lie in a folder of their own: in that of the checkpoints they would be taken for what they copy."""
+    """`checkpoint.backup.uri` must be a folder on a writable volume, outside `checkpoint.uri`."""
     backup = spec.checkpoint.backup
     if backup is None:
         return
     uri, own = PurePosixPath(backup.uri), PurePosixPath(spec.checkpoint.uri)
     nearest = _list_folders(spec, uri.name or "run")
     if ".." not in uri.parts and folders_overlap(uri, own):
-        message = f"{uri} and spec.checkpoint.uri, {own}, are not two folders. Copies go to another volume."
+        message = f"{uri} must not overlap {quote_field('spec.checkpoint.uri', own)}. Write a folder on another volume."
         yield Problem(PATH, str(uri), message, nearest)
     else:
-        yield from check_own_folder(spec, PATH, uri, "copies", nearest)
+        yield from check_own_folder(spec, PATH, uri, "backups", nearest)
 
 
 def check_backup_interval(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Between two copies passes some time."""
+    """`checkpoint.backup.every` must be greater than 0s."""
     backup = spec.checkpoint.backup
     if backup is not None and seconds(backup.every) == 0:
-        message = f"{backup.every} is no time. To copy every step that is saved, as fast as the store takes it, say 1s."
+        message = (
+            f"{backup.every} must be greater than 0s. Write 1s to copy each saved step as fast as the store allows."
+        )
         yield Problem("spec.checkpoint.backup.every", backup.every, message, ("1s",))
 
 
 def warn_of_shared_volume(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """A copy beside the original is lost with it."""
+    """A backup on the claim of the checkpoints is lost together with them."""
     backup = spec.checkpoint.backup
     if backup is None:
         return
@@ -50,8 +53,8 @@ def warn_of_shared_volume(spec: TrainingJobSpec) -> Iterator[Problem]:
     is_wrong = ".." in uri.parts or folders_overlap(uri, own)  # another rule reports these
     if first and second and first.claim_name == second.claim_name and not is_wrong:
         message = (
-            f"{uri} is on the claim {second.claim_name}, as spec.checkpoint.uri is: what loses one of them loses both. "
-            "Mount a second claim, on other storage."
+            f"{uri} should not be on the claim `{second.claim_name}` of `spec.checkpoint.uri`. Both would be lost "
+            "together. Mount a second claim, on other storage."
         )
         yield Problem(PATH, str(uri), message, _list_folders(spec, uri.name))
 

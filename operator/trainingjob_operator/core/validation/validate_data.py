@@ -12,6 +12,7 @@ from trainingjob_api.problem import Problem
 from trainingjob_api.spec.data import TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.names import unused_name
+from trainingjob_operator.core.planner.problem_messages import must_be_direct, must_be_unique, quote_field
 from trainingjob_operator.core.validation.reserved_folders import is_below
 from trainingjob_operator.core.validation.rule import Rule
 
@@ -19,54 +20,58 @@ SECTIONS = ("data.train", "evaluation")
 
 
 def check_tokenizer(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """A tokenizer file goes with the type that reads it."""
+    """`type: tokenizers` requires `tokenizer.path`. `type: byte` allows neither `path` nor `endOfDocument`."""
     tokenizer = spec.tokenizer
     if tokenizer.type == "tokenizers":
         if tokenizer.path is None:
-            message = "is missing: write the absolute path of a tokenizer.json file in the pod."
+            message = (
+                "must be set with `type: tokenizers`. Write the absolute path of a tokenizer.json file in the pod."
+            )
             yield Problem("spec.tokenizer.path", None, message)
         return
     for field, value in (("path", tokenizer.path), ("endOfDocument", tokenizer.end_of_document)):
         if value is not None:
-            message = "only goes with type: tokenizers; the byte tokenizer has no file and ends documents itself."
+            message = (
+                "must not be set with `type: byte`. The byte tokenizer has no file, and its own end-of-document token."
+            )
             nearest = ("spec.tokenizer.type: tokenizers",) if tokenizer.path else ()
             yield Problem(f"spec.tokenizer.{field}", value, message, nearest)
 
 
 def check_tokenizer_path(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """The tokenizer is named by where it is."""
+    """`tokenizer.path` must not contain `..`."""
     path = spec.tokenizer.path
     if path is not None and ".." in PurePosixPath(path).parts:
-        yield Problem("spec.tokenizer.path", path, f"{path} steps upwards: name the file itself.")
+        yield Problem("spec.tokenizer.path", path, must_be_direct(path, "file"))
 
 
 def check_source_names(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Names tell sources apart in messages and metrics."""
+    """The names of the sources of a list must be unique, because messages and metrics use them."""
     for section, sources in _sources(spec):
         names = [source.name for source in sources]
         taken = set(names)
         for number, name in enumerate(names):
             if name in names[:number]:
-                message = f"{name} is the name of another item of the list."
+                message = must_be_unique(name, "an earlier item of the list")
                 free = unused_name(name, taken, MAX_SHORT_NAME)
                 taken.add(free)
                 yield Problem(f"spec.{section}[{number}].name", name, message, (free,))
 
 
 def check_data_paths(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Sources stay below the folders that they name."""
+    """Paths of sources must not contain `..`, and a path after `python:` must be relative."""
     for section, sources in _sources(spec):
         for number, source in enumerate(sources):
             at = f"spec.{section}[{number}]"
             if ".." in PurePosixPath(source.path.removeprefix("python:")).parts:
-                yield Problem(f"{at}.path", source.path, f"{source.path} steps upwards: name the folder itself.")
+                yield Problem(f"{at}.path", source.path, must_be_direct(source.path))
             elif source.path.startswith("python:/"):
-                message = f"{source.path} is not a folder of the standard library: write it without the first slash."
+                message = f"{source.path} must be relative to the standard library. Remove the slash after `python:`."
                 yield Problem(f"{at}.path", source.path, message, (f'"python:{source.path[7:].strip("/")}"',))
 
 
 def check_patterns(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Patterns are globs that the hosts can search with, and match files that they can read."""
+    """Patterns must be supported globs inside the source's folder, and match files of supported formats."""
     for section, sources in _sources(spec):
         for number, source in enumerate(sources):
             at = f"spec.{section}[{number}]"
@@ -86,7 +91,7 @@ def _check_pattern(at: str, pattern: str) -> Iterator[Problem]:
     elif kind := find_unsupported(pattern):
         plain = without_compression(pattern)
         fix = "Decompress the files" if plain else "Convert the files to UTF-8 text"
-        message = f"{format_value(pattern)} matches {kind} files, which are not supported. {fix}, one document a file."
+        message = f"{format_value(pattern)} must not match {kind} files. {fix}, with one document per file."
         yield Problem(at, pattern, message, (_quote(plain),) if plain else ())
 
 
@@ -98,7 +103,7 @@ def _check_exclude(at: str, exclude: str, pattern: str) -> Iterator[Problem]:
         yield Problem(at, exclude, f"{format_value(exclude)} {fault.message}", tuple(nearest))
     elif excludes_everything(pattern, exclude):
         yield Problem(
-            at, exclude, f"{format_value(exclude)} leaves out every file that the pattern matches: remove it."
+            at, exclude, f"{format_value(exclude)} must not exclude every file that `pattern` matches. Remove it."
         )
 
 
@@ -109,27 +114,27 @@ def _quote(glob: str) -> str:
 
 def _describe_outside_pattern(glob: str) -> str:
     if glob.startswith("/") or ".." in PurePosixPath(glob).parts:
-        return f"{glob} leaves the folder of the source: patterns are relative to `path`."
+        return f"{glob} must stay inside the source's folder. Patterns are relative to `path`."
     return ""
 
 
 def check_formats(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """A path that names a file names one that the hosts can read."""
+    """A path must not name a file of an unsupported format."""
     for section, sources in _sources(spec):
         for number, source in enumerate(sources):
             if kind := find_unsupported(source.path):
                 plain = without_compression(source.path)
-                way_out = "Decompress it" if plain else "Convert it to UTF-8 text"
+                fix = "Decompress it" if plain else "Convert it to UTF-8 text"
                 message = (
-                    f"{source.path} is {kind} by its name, which is not supported. {way_out}. A folder of this name "
-                    "must be written with `/` at its end."
+                    f"{source.path} must not have the extension of {kind} files, which are not supported. {fix}. If it "
+                    "is a folder, append `/`."
                 )
                 nearest = (_quote(plain),) if plain else ()
                 yield Problem(f"spec.{section}[{number}].path", source.path, message, nearest)
 
 
 def warn_of_record_files(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Files of records are trained on as they are written."""
+    """Files of records, such as JSON Lines or CSV, are read verbatim as text."""
     for section, sources in _sources(spec):
         for number, source in enumerate(sources):
             at = f"spec.{section}[{number}]"
@@ -141,14 +146,14 @@ def warn_of_record_files(spec: TrainingJobSpec) -> Iterator[Problem]:
                         "set `type: jsonl`" if is_json else "convert the records to JSON Lines and set `type: jsonl`"
                     )
                     message = (
-                        f"{format_value(value)} names {kind} files: each file is one document and is read as it is, "
+                        f"{format_value(value)} selects {kind} files. Each file is read verbatim as one document, "
                         f"with keys, quotes and separators. To train on one field of each record, {remedy}."
                     )
                     yield Problem(f"{at}.{field}", value, message)
 
 
 def check_columns(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Only a record has fields to choose from."""
+    """`column` must not be set with `type: text`."""
     for section, sources in _sources(spec):
         for number, source in enumerate(sources):
             if source.type == "text" and source.column is not None:
@@ -159,45 +164,48 @@ def check_columns(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def warn_of_missing_separator(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Without a separator the end of one document runs into the next."""
+    """Without `tokenizer.endOfDocument`, no token separates two documents."""
     if spec.tokenizer.type == "tokenizers" and spec.tokenizer.end_of_document is None:
         message = (
-            "is not set: documents follow each other without a separator, and the model is trained across their "
-            "borders. Name the token of the tokenizer that ends a document, often `</s>` or `<|endoftext|>`."
+            "should be set. Without it, no token separates two documents, and the model trains across their boundary. "
+            "Write the tokenizer's end-of-document token, often `</s>` or `<|endoftext|>`."
         )
         yield Problem("spec.tokenizer.endOfDocument", None, message)
 
 
 def warn_of_unreached_evaluation(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """An evaluation that comes after the last step never runs."""
+    """With `everySteps` above `training.steps`, an evaluation runs only after the last step."""
     for number, evaluation in enumerate(spec.evaluation):
         if evaluation.every_steps > spec.training.steps:
-            message = f"{evaluation.every_steps} is above spec.training.steps, {spec.training.steps}: it never runs."
+            limit = quote_field("spec.training.steps", spec.training.steps)
+            message = f"{evaluation.every_steps} exceeds {limit}. The evaluation runs only after the last step."
             path = f"spec.evaluation[{number}].everySteps"
             yield Problem(path, evaluation.every_steps, message, (str(spec.training.steps),))
 
 
 def warn_of_evaluation_on_training_data(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Text that is trained on is not held out."""
+    """Evaluation text should not be training text."""
     for number, held_out in enumerate(spec.evaluation):
         for source in spec.data.train:
             if (held_out.path, held_out.glob) == (source.path, source.glob):
-                message = f"{held_out.path} is trained on as {source.name}: the loss on it says little."
+                message = (
+                    f"{held_out.path} is also the training source `{source.name}`. Its loss is not a held-out loss."
+                )
                 yield Problem(f"spec.evaluation[{number}].path", held_out.path, message)
 
 
 def warn_of_repeated_sources(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """A source that stands twice is trained on twice as often as the others."""
+    """The job trains twice as often on a source that is listed twice."""
     seen: dict[tuple[PurePosixPath, str], str] = {}
     for number, source in enumerate(spec.data.train):
         first = seen.setdefault((PurePosixPath(source.path), source.glob), source.name)
         if first != source.name:
-            message = f"{source.path} is read as {first} already: its text is trained on twice as often."
+            message = f"{source.path} is already the source `{first}`. The job trains twice as often on its text."
             yield Problem(f"spec.data.train[{number}].path", source.path, message)
 
 
 def warn_of_unmounted_files(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """What no volume holds must be in the image."""
+    """The image must contain files that are on no volume."""
     paths = {
         f"spec.{section}[{number}].path": source.path
         for section, sources in _sources(spec)
@@ -206,7 +214,7 @@ def warn_of_unmounted_files(spec: TrainingJobSpec) -> Iterator[Problem]:
     mounts = [volume.mount_path for volume in spec.runtime.volumes]
     for at, path in (*paths.items(), ("spec.tokenizer.path", spec.tokenizer.path)):
         if path and path.startswith("/") and not any(is_below(path, mount) for mount in mounts):
-            yield Problem(at, path, f"{path} is on none of spec.runtime.volumes: the image itself must hold it.")
+            yield Problem(at, path, f"{path} is on no volume of `spec.runtime.volumes`. The image must contain it.")
 
 
 def _sources(spec: TrainingJobSpec) -> tuple[tuple[str, tuple[TextSource, ...]], ...]:

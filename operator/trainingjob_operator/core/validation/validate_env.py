@@ -46,7 +46,7 @@ _TPU_ONLY = ("xla_tpu_", "xla_jf_", "xla_sc_", "megascale_", "tpu_")
 
 
 def check_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Each word of a variable of flags must be a flag."""
+    """Each word of `XLA_FLAGS` and `LIBTPU_INIT_ARGS` must be a flag with a value of its type."""
     for at, variable in _plain_variables(spec):
         if variable.name not in (XLA_FLAGS, LIBTPU_FLAGS) or _is_flag_file(variable):
             continue
@@ -70,15 +70,15 @@ def describe_flag_error(variable: str, word: str) -> str:
     if special := sorted(
         {character for character in word if character in DASHES or ord(character) in QUOTE_REPLACEMENTS}
     ):
-        return f"must be written with `-` and straight quotes: it holds {' and '.join(special)} of a text processor"
+        return f"must use `-` and straight quotes, but contains {' and '.join(special)}"
     match = _FLAG.fullmatch(word)
     if match is None:
-        return "must begin with two dashes and a name, such as `--xla_dump_to=/shared/dump`"
+        return "must begin with `--` and a flag name, such as `--xla_dump_to=/shared/dump`"
     name, value = match.groups()
     if variable != XLA_FLAGS or name not in FLAGS:
         return ""
     if value is None:
-        return "" if name in BOOL_FLAGS else "must have a value: write `=` and the value right behind the name"
+        return "" if name in BOOL_FLAGS else "must have a value. Write `=` and the value directly after the name"
     if name in BOOL_FLAGS and value.lower() not in ("true", "false", "1", "0"):
         return "must be `true` or `false`"
     if name in INT_FLAGS and not _INT.fullmatch(value):
@@ -102,21 +102,22 @@ def correct_flag(word: str) -> str:
 
 
 def check_jax_variables(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """JAX's own variables must hold what JAX can read: it reads them when it is imported."""
+    """JAX's variables must have values that JAX can parse when it is imported."""
     for at, variable in _plain_variables(spec):
         value, name = variable.value or "", variable.name
         if "$(" in value:
             continue
-        shown = format_value(value) if value else "an empty text"
+        shown = format_value(value) if value else "the empty value"
         if name in BOOL_VARIABLES and value.lower() not in (*BOOL_SPELLINGS["true"], *BOOL_SPELLINGS["false"]):
-            message = f"{shown} must be `true` or `false`: {name} turns something in JAX on or off."
+            message = f"{shown} must be `true` or `false`, because {name} is a boolean setting of JAX."
             yield Problem(f"{at}.value", value, message, ('"true"', '"false"'))
         elif name in INT_VARIABLES and not _INT.fullmatch(value):
             nearest = (f'"{int(float(value))}"',) if _FLOAT.fullmatch(value) and float(value).is_integer() else ()
-            message = f"{shown} must be a whole number, as {name} of JAX is."
+            message = f"{shown} must be a whole number, because {name} is an integer setting of JAX."
             yield Problem(f"{at}.value", value, message, nearest)
         elif name in FLOAT_VARIABLES and not _FLOAT.fullmatch(value):
-            yield Problem(f"{at}.value", value, f"{shown} must be a number, as {name} of JAX is.")
+            message = f"{shown} must be a number, because {name} is a numeric setting of JAX."
+            yield Problem(f"{at}.value", value, message)
         elif name in CHOICE_VARIABLES and value not in CHOICE_VARIABLES[name]:
             choices = CHOICE_VARIABLES[name]
             by_plain = {choice.lower(): choice for choice in choices}
@@ -126,7 +127,7 @@ def check_jax_variables(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def warn_of_unknown_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """XLA ends a process that is given a flag which it does not know; another image may know others."""
+    """XLA aborts a process with an unknown flag. The XLA of another image may have other flags."""
     for at, variable in _plain_variables(spec):
         if variable.name != XLA_FLAGS or _is_flag_file(variable):
             continue
@@ -136,32 +137,32 @@ def warn_of_unknown_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
             name = match[1] if match else ""
             if not name or name in FLAGS:
                 continue
-            message = f"--{name} must be a flag of XLA: the jaxlib of this release does not know it and would end."
+            message = f"--{name} should be an XLA flag. The jaxlib of this release does not know it and would abort."
             near = get_close_matches(name, FLAGS, n=1, cutoff=0.8)
             if name.startswith(_TPU_ONLY):
-                message += f" Flags of libtpu belong into {LIBTPU_FLAGS}."
+                message += f" Write libtpu flags to {LIBTPU_FLAGS}."
                 near = []
             mended = (" ".join(other.replace(f"--{name}", f"--{one}") for other in words) for one in near)
             yield Problem(f"{at}.value", variable.value, message, tuple(map(as_text, mended)))
 
 
 def warn_of_unknown_variables(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """A misspelt variable of JAX has no effect."""
+    """JAX ignores an unknown variable."""
     for number, variable in enumerate(spec.runtime.env):
         name = variable.name
         if name.upper().startswith("JAX_") and name not in VARIABLES and not name.startswith(WORLD_VARIABLES):
-            message = f"{name} must be a variable of JAX: the JAX of this release reads none of this name."
+            message = f"{name} should be a JAX variable. The JAX of this release does not read it."
             near = get_close_matches(name.upper(), VARIABLES, n=1, cutoff=0.8)
             yield Problem(f"spec.runtime.env[{number}].name", name, message, tuple(near))
 
 
 def warn_of_repeated_flags(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Of a flag that is given twice the last one counts."""
+    """If a flag is set twice, its last value takes effect."""
     for at, variable in _plain_variables(spec):
         if variable.name in (XLA_FLAGS, LIBTPU_FLAGS):
             names = [match[1] for word in split_flags(variable.value or "") if (match := _FLAG.fullmatch(word))]
             for name in dict.fromkeys(one for number, one in enumerate(names) if one in names[:number]):
-                message = f"--{name} must be given once: of several values the last one counts."
+                message = f"--{name} should be set only once. Its last value takes effect."
                 yield Problem(f"{at}.value", variable.value, message)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.mesh import divisors, nearest_divisors
+from trainingjob_operator.core.planner.problem_messages import must_divide, quote_field
 from trainingjob_operator.core.units import format_percent
 from trainingjob_operator.core.validation.rule import Rule
 
@@ -14,59 +15,66 @@ MAX_ROUTING_COST = 0.5
 
 
 def check_per_token(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """A token cannot go to more experts than there are."""
+    """`experts.perToken` must be at most `experts.count`."""
     experts = spec.model.experts
     if experts and experts.per_token > experts.count:
-        message = f"{experts.per_token} is above spec.model.experts.count, {experts.count}."
+        message = f"{experts.per_token} must be at most {quote_field(f'{PATH}.count', experts.count)}."
         yield Problem(f"{PATH}.perToken", experts.per_token, message, (str(experts.count),))
 
 
 def check_router_weights(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """The weight of a token's only expert must not be scaled to 1: the router would learn nothing from the loss."""
+    """`experts.normalizeWeights` must be false with one expert per token: the router would not learn from the loss."""
     experts = spec.model.experts
     if experts and experts.normalize_weights and experts.per_token == 1:
-        message = "with one expert a token its weight is always 1, and the router learns nothing from the loss."
+        message = (
+            f"must be false with {quote_field(f'{PATH}.perToken', 1)}. The weight of a token's only expert would be 1, "
+            "and the router would learn nothing from the loss."
+        )
         yield Problem(f"{PATH}.normalizeWeights", experts.normalize_weights, message, ("false",))
 
 
 def check_group_length(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Groups must divide a sequence evenly."""
+    """`experts.groupLength` must divide `training.sequenceLength`."""
     experts, length = spec.model.experts, spec.training.sequence_length
     if experts and experts.group_length and length % experts.group_length:
-        message = f"{experts.group_length} does not divide spec.training.sequenceLength, {length}."
+        message = must_divide(experts.group_length, [quote_field("spec.training.sequenceLength", length)])
         nearest = tuple(str(near) for near in nearest_divisors(length, experts.group_length))
         yield Problem(f"{PATH}.groupLength", experts.group_length, message, nearest)
 
 
 def warn_of_excess_capacity(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Places beyond room for all tokens are never used."""
+    """Expert capacity beyond all tokens of a routing group is never used."""
     experts = spec.model.experts
     if experts and experts.per_token <= experts.count < experts.capacity_factor * experts.per_token:
         useful_capacity = experts.count / experts.per_token
         message = (
-            f"{experts.capacity_factor:g} is no better than {useful_capacity:g}, which is room for all tokens in "
-            "each expert."
+            f"{experts.capacity_factor:g} should be at most {useful_capacity:g}. At that factor, each expert has "
+            "capacity for all tokens of a routing group."
         )
         yield Problem(f"{PATH}.capacityFactor", experts.capacity_factor, message, (f"{useful_capacity:g}",))
 
 
 def warn_of_low_capacity(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Fewer places than tokens are dropped even where experts get equally many."""
+    """A capacity factor below 1 drops tokens even if all experts get equally many."""
     experts = spec.model.experts
     if experts and experts.capacity_factor < 1:
-        message = f"at least {format_percent(1 - experts.capacity_factor)} of what the router picks finds no place."
+        message = (
+            f"{experts.capacity_factor:g} should be at least 1. Otherwise at least "
+            f"{format_percent(1 - experts.capacity_factor)} of the router's token assignments exceed the expert "
+            "capacity and are dropped."
+        )
         yield Problem(f"{PATH}.capacityFactor", experts.capacity_factor, message, ("1",))
 
 
 def warn_of_long_routing_groups(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Sending tokens to their experts costs more in long groups, up to more than the experts themselves."""
+    """Routing tokens costs more in long routing groups, and can cost more than the experts themselves."""
     experts, length, width = spec.model.experts, spec.training.sequence_length, spec.model.mlp_dim
     if experts is None or length % (tokens := experts.group_size(length)):
         return
     if _routing_cost(tokens, width) > MAX_ROUTING_COST:
         message = (
-            f"in groups of {tokens} tokens, sending them to experts of width {width} and back is "
-            f"{format_percent(_routing_cost(tokens, width))} of the work of the experts."
+            f"routing groups of {tokens} tokens should be shorter. Routing to experts of width {width} and back costs "
+            f"{format_percent(_routing_cost(tokens, width))} of the experts' FLOPs."
         )
         cheap = [divisor for divisor in divisors(length) if _routing_cost(divisor, width) <= MAX_ROUTING_COST / 2]
         yield Problem(f"{PATH}.groupLength", experts.group_length, message, tuple(str(one) for one in cheap[-1:]))

@@ -25,37 +25,40 @@ SPOT_LABELS = ("cloud.google.com/gke-spot", "cloud.google.com/gke-preemptible")
 
 
 def check_grace(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """A pod that is deleted needs some time to leave, and nobody waits for it for ever."""
+    """`runtime.terminationGracePeriod` must cover agent and trainer, and be at most 1h, the limit of a node drain."""
     grace = spec.runtime.termination_grace_period
     if seconds(grace) < MIN_GRACE_SECONDS:
-        message = f"{grace} is too short: {AGENT_GRACE_SECONDS} s are the agent's, and the trainer needs as many."
+        message = (
+            f"{grace} must be at least {MIN_GRACE_SECONDS}s. The agent reserves {AGENT_GRACE_SECONDS} s of it, and the "
+            "trainer needs at least as much."
+        )
         yield Problem(PATH, grace, message, (f"{MIN_GRACE_SECONDS}s",))
     elif seconds(grace) > MAX_GRACE_SECONDS:
-        message = f"{grace} is too long: a node that is drained is not held for more than 1h."
+        message = f"{grace} must be at most 1h. A node drain does not wait longer for a pod."
         yield Problem(PATH, grace, message, ("1h",))
 
 
 def warn_of_spot_grace(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """A machine that is taken back does not wait for its pods."""
+    """A preempted machine does not wait for the full grace period of its pods."""
     grace, wanted = spec.runtime.termination_grace_period, spec.scheduling
     keys = {*wanted.node_selector, *(toleration.key for toleration in wanted.tolerations)}
     if seconds(grace) > SPOT_GRACE_SECONDS and (label := next((one for one in SPOT_LABELS if one in keys), None)):
         message = (
-            f"{grace} is more than nodes with {label} give a pod when their machine is taken back: "
-            f"{SPOT_GRACE_SECONDS} s, where their node pool does not extend it. It holds for all other deletions."
+            f"{grace} exceeds the {SPOT_GRACE_SECONDS} s that nodes with {label} grant a pod at preemption, unless the "
+            "node pool extends them. The full period applies to all other deletions."
         )
         yield Problem(PATH, grace, message, (f"{SPOT_GRACE_SECONDS}s",))
 
 
 def warn_of_short_grace(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
-    """What a host saves when it leaves must go through its network in time, however fast the storage is."""
+    """The network of a host must be able to transfer a save within the grace period."""
     grace, left = plan.spec.runtime.termination_grace_period, plan.spec.runtime.trainer_grace_seconds
     save, rate = max_save_bytes(plan), plan.shape.network_per_host
     if rate and save / rate > left:
         message = (
-            f"{grace} leaves {format_duration(left)} for a save of {format_size(save)} from each host, which takes "
-            f"{format_duration(save / rate)} at all that its network sends: a pod that is deleted loses the steps "
-            "since the newest checkpoint."
+            f"{grace} leaves {format_duration(left)} for a save. Each host saves {format_size(save)}, which takes "
+            f"{format_duration(save / rate)} at full network bandwidth. A deleted pod loses the steps since the newest "
+            "checkpoint."
         )
         yield Problem(PATH, grace, message, (f"{math.ceil(save / rate) + AGENT_GRACE_SECONDS}s",))
 

@@ -18,8 +18,9 @@ from trainingjob_operator.core.planner.divisibility import (
     Mesh,
     check_divisible,
 )
-from trainingjob_operator.core.planner.hardware import CPU, Hardware
+from trainingjob_operator.core.planner.hardware import CPU, CPU_MAX, Hardware, format_dims
 from trainingjob_operator.core.planner.mesh import INFERRED, check_degree_form, check_degree_product
+from trainingjob_operator.core.planner.problem_messages import has_no_effect, join_words, quote_field
 from trainingjob_operator.core.planner.size_planner import check_microbatches, describe_slice
 from trainingjob_operator.core.planner.strategy import AUTO, list_explicit_fields
 from trainingjob_operator.core.units import pluralize
@@ -27,67 +28,72 @@ from trainingjob_operator.core.validation.rule import HardwareRule, Rule
 
 MAX_HOSTS = 4096
 """Hosts of a job at its largest size. The status lists each of them."""
+_COUNT_OR_RANGE = "Set `count` for a fixed size, or both `min` and `max` for an elastic size."
 
 
 def check_accelerator(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
-    """The accelerator must be a row of the hardware table."""
+    """The accelerator must be in the operator's hardware table."""
     accelerator = spec.slices.accelerator
     if accelerator not in hardware.accelerators:
-        message = f"{accelerator} is not an accelerator that this operator knows."
+        message = f"{accelerator} must be an accelerator of the operator's hardware table."
         yield Problem(
             "spec.slices.accelerator", accelerator, message, nearest_names(accelerator, hardware.accelerators)
         )
 
 
 def check_topology(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
-    """The accelerator must have slices of that topology."""
+    """The accelerator must have slices of the topology."""
     accelerator, topology = spec.slices.accelerator, spec.slices.topology
     if accelerator not in hardware.accelerators or hardware.find_shape(accelerator, topology):
         return
-    reason = "hosts x devices a host, at most 256 x 64" if accelerator == CPU else f"a topology of {accelerator}"
+    allowed = (
+        f"HOSTSxDEVICES_PER_HOST, from 1x1 to {format_dims(CPU_MAX)}"
+        if accelerator == CPU
+        else f"a topology of {accelerator}"
+    )
     nearest = tuple(hardware.nearest_topologies(accelerator, topology))
-    yield Problem("spec.slices.topology", topology, f"{topology} is not {reason}.", nearest)
+    yield Problem("spec.slices.topology", topology, f"{topology} must be {allowed}.", nearest)
 
 
 def check_slice_counts(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """A job has either `count`, or `min` and `max` in this order."""
+    """A job must set either `count`, or both `min` and `max`, and `min` must be at most `max`."""
     slices = spec.slices
     written = {name: getattr(slices, name) for name in ("min", "max") if getattr(slices, name) is not None}
     if slices.count is not None and written:
-        names = " and ".join(written)
-        message = f"excludes {names}: a fixed size is `count` alone, an elastic one `min` and `max`."
+        message = f"must not be set together with {join_words(f'`{name}`' for name in written)}. {_COUNT_OR_RANGE}"
         yield Problem("spec.slices.count", slices.count, message)
     elif slices.count is None and not written:
-        message = "says not how many: write `count` for a fixed size, or `min` and `max` for an elastic one."
+        message = f"must have a number of slices. {_COUNT_OR_RANGE}"
         yield Problem("spec.slices", None, message, ("count: 1", "min: 1 and max: 2"))
     elif slices.count is None and len(written) == 1:
         (name, value), missing = *written.items(), {"min": "max", "max": "min"}[next(iter(written))]
-        message = f"is missing beside {name}, {value}: an elastic size has both."
+        message = f"must be set together with {quote_field(f'spec.slices.{name}', value)}. {_COUNT_OR_RANGE}"
         yield Problem(f"spec.slices.{missing}", None, message, (str(value),))
     elif slices.min is not None and slices.max is not None and slices.min > slices.max:
-        message = f"{slices.min} is above spec.slices.max, {slices.max}."
+        message = f"{slices.min} must be at most {quote_field('spec.slices.max', slices.max)}."
         yield Problem("spec.slices.min", slices.min, message, (str(slices.max),))
 
 
 def check_allowed_range(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """The sizes that are written out lie from `min` to `max`, and both are among them."""
+    """`allowed` must contain `min`, `max` and only sizes between them."""
     slices, path = spec.slices, "spec.slices.allowed"
     if slices.allowed is None:
         return
     if slices.count is not None:
-        yield Problem(path, list(slices.allowed), "only goes with `min` and `max`: a fixed size is `count` alone.")
+        message = "must not be set together with `count`. Set `min` and `max` for an elastic size."
+        yield Problem(path, list(slices.allowed), message)
         return
     if slices.min is None or slices.max is None or slices.min > slices.max:
         return  # another rule reports this
     legal = sorted({slices.min, slices.max, *(n for n in slices.allowed if slices.min <= n <= slices.max)})
     if sorted(set(slices.allowed)) != legal:
-        bounds = f"from spec.slices.min, {slices.min}, to spec.slices.max, {slices.max}"
-        message = f"{list(slices.allowed)} must be {bounds}, with both among them."
+        low, high = quote_field("spec.slices.min", slices.min), quote_field("spec.slices.max", slices.max)
+        message = f"{list(slices.allowed)} must contain {low}, {high} and otherwise only numbers between them."
         yield Problem(path, list(slices.allowed), message, (str(legal),))
 
 
 def check_host_limit(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
-    """The largest size must not have more hosts than a status can name."""
+    """The largest size must not have more hosts than the status can list."""
     shape = hardware.find_shape(spec.slices.accelerator, spec.slices.topology)
     if shape is None or spec.slices.max_slices * shape.num_hosts <= MAX_HOSTS:
         return
@@ -95,13 +101,13 @@ def check_host_limit(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Prob
     most = MAX_HOSTS // shape.num_hosts
     message = (
         f"{pluralize(spec.slices.max_slices, 'slice')} of {pluralize(shape.num_hosts, 'host')} are "
-        f"{pluralize(spec.slices.max_slices * shape.num_hosts, 'host')}, but a job has at most {MAX_HOSTS:,}."
+        f"{pluralize(spec.slices.max_slices * shape.num_hosts, 'host')}. A job must have at most {MAX_HOSTS:,} hosts."
     )
     yield Problem(f"spec.slices.{field}", spec.slices.max_slices, message, (str(most),))
 
 
 def check_ici(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
-    """The ICI degrees must fill one slice."""
+    """The ICI degrees must multiply to the devices of one slice."""
     yield from check_degree_form(ICI, spec.parallelism.ici)
     shape = hardware.find_shape(spec.slices.accelerator, spec.slices.topology)
     if shape:
@@ -109,98 +115,105 @@ def check_ici(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
 
 
 def check_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """The DCN degrees must be well-formed; whether they fill the slices is asked of each size."""
+    """The DCN degrees must be at least 1, or -1 for at most one axis. They must multiply to the number of slices."""
     yield from check_degree_form(DCN, spec.parallelism.dcn)
 
 
 def check_layers(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """The stages of a pipeline must divide the layers."""
+    """The number of pipeline stages must divide `model.numLayers`."""
     yield from check_divisible(spec, LAYERS, _written_mesh(spec), is_filled=False)
 
 
 def check_width(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """What fsdp and context split together must divide the model's width, also where other degrees are wrong."""
+    """The product of the `fsdp`, `expert` and `context` degrees must divide `model.embedDim`."""
     yield from divisibility.check_model_width(spec, _written_mesh(spec), is_filled=False)
 
 
 def check_rules(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """What the rules for parameters split must be divided by the mesh."""
+    """The mesh must divide each dimension that `parallelism.rules` shards."""
     yield from divisibility.check_sharding_rules(spec, _written_mesh(spec))
 
 
 def check_sequence(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Context parallelism must divide the sequence."""
+    """The `context` degree must divide `training.sequenceLength`."""
     yield from check_divisible(spec, SEQUENCE, _written_mesh(spec), is_filled=False)
 
 
 def check_heads(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Tensor parallelism must divide heads and MLP, also where other degrees are wrong."""
+    """The `tensor` degree must divide `model.numHeads`, `model.numKvHeads` and `model.mlpDim`."""
     yield from check_divisible(spec, HEADS, _written_mesh(spec), is_filled=False)
 
 
 def check_experts(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Expert parallelism needs experts, and must divide their number."""
+    """The `expert` degree must divide `model.experts.count`, and be 1 without experts."""
     yield from divisibility.check_experts(spec, _written_mesh(spec), is_filled=False)
 
 
 def check_groups(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Tokens that compete for an expert must lie together where context parallelism splits a sequence."""
+    """The `context` degree must not split a routing group."""
     yield from divisibility.check_routing_groups(spec, _written_mesh(spec))
 
 
 def check_pipeline(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """The stages of a pipeline must divide its microbatches."""
+    """`pipeline.microbatches` must be a multiple of the number of pipeline stages."""
     yield from check_microbatches(spec, _written_mesh(spec))
 
 
 def check_strategy(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Degrees and rules are written, or the planner chooses them."""
+    """Degrees and rules must not be set with `strategy: auto`, which chooses them."""
     if spec.parallelism.strategy == AUTO:
         for name in list_explicit_fields(spec):
             value = getattr(spec.parallelism, name).model_dump(exclude_defaults=True)
-            message = "`strategy: auto` chooses it: leave it away, or choose all of it."
+            message = "must not be set together with `strategy: auto`, which chooses it. Remove one of the two."
             yield Problem(f"spec.parallelism.{name}", value, message, (f"spec.parallelism.strategy: {EXPLICIT}",))
 
 
 def warn_of_tensor_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Tensor parallelism across slices waits for the slow network in each layer."""
+    """Tensor parallelism over DCN makes each layer wait for the network between slices."""
     degree = spec.parallelism.dcn.tensor
     if degree not in (0, 1):
-        message = "each layer waits for the network between slices, several times a microstep."
+        message = _costs_over_dcn("waits for the network between slices several times per gradient-accumulation step")
         yield Problem(f"{DCN}.tensor", degree, message, ("1",))
 
 
 def warn_of_context_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Context parallelism across slices waits for the slow network in each layer."""
+    """Context parallelism over DCN all-gathers keys and values between slices in each layer."""
     degree = spec.parallelism.dcn.context
     if degree not in (0, 1):
-        message = "each layer gathers keys and values over the network between slices."
+        message = _costs_over_dcn("all-gathers keys and values over the network between slices")
         yield Problem(f"{DCN}.context", degree, message, ("1",))
 
 
 def warn_of_experts_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Expert parallelism across slices sends tokens over the slow network in each layer."""
+    """Expert parallelism over DCN sends tokens between slices in each layer."""
     degree = spec.parallelism.dcn.expert
     if degree not in (0, 1):
-        message = "each layer sends tokens to their experts and back over the network between slices."
+        message = _costs_over_dcn("sends tokens to their experts and back over the network between slices")
         yield Problem(f"{DCN}.expert", degree, message, ("1",))
 
 
 def warn_of_unused_pipeline_settings(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Settings of the pipeline mean nothing without stages."""
+    """`pipeline.microbatches` has no effect without pipeline stages."""
     microbatches = spec.parallelism.pipeline.microbatches
     if microbatches is not None and spec.parallelism.ici.stage == spec.parallelism.dcn.stage == 1:
-        message = "has no effect: the axis stage has degree 1 inside and across slices."
+        message = has_no_effect("the axis `stage` has degree 1 in `ici` and `dcn`")
         yield Problem("spec.parallelism.pipeline.microbatches", microbatches, message)
 
 
 def warn_of_unsharded_vocabulary(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """A vocabulary that the tensor axis does not divide is not split."""
+    """A vocabulary that the `tensor` degree does not divide is not sharded."""
     degree = max(spec.parallelism.ici.tensor, 1) * max(spec.parallelism.dcn.tensor, 1)
     vocab = spec.model.vocab_size
     if vocab % degree:
-        message = f"{vocab} is not a multiple of {degree}, the tensor degree: every device holds the whole embedding."
+        message = (
+            f"{vocab} should be a multiple of the tensor degree ({degree}). Otherwise the axis `tensor` shards neither "
+            "the embedding nor the logits."
+        )
         yield Problem("spec.model.vocabSize", vocab, message, (str(-(-vocab // degree) * degree),))
+
+
+def _costs_over_dcn(cost: str) -> str:
+    return f"should be 1, because each layer {cost}."
 
 
 def _written_mesh(spec: TrainingJobSpec) -> Mesh:

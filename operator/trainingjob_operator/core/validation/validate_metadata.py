@@ -28,38 +28,39 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _LABEL = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
-_NODES = "Write it into spec.scheduling.nodeSelector."
-_PODS = "Pods of a job get no annotations from it."
-_TOPOLOGY = "Set spec.scheduling.exclusiveTopology."
-_ACCOUNT = "It belongs to the ServiceAccount that spec.runtime.serviceAccountName names."
-_QUEUE = "Set spec.scheduling.queueName, which names a LocalQueue of Kueue."
+_NODES = "Set `spec.scheduling.nodeSelector`."
+_PODS = "The operator does not copy it to the pods."
+_TOPOLOGY = "Set `spec.scheduling.exclusiveTopology`."
+_ACCOUNT = "Set it on the ServiceAccount of `spec.runtime.serviceAccountName`."
+_QUEUE = "Set `spec.scheduling.queueName` to a LocalQueue of Kueue."
+_GANG = "A JobSet already places all pods of a slice together."
 FOREIGN_LABELS: dict[str, str] = {
-    QUEUE_LABEL: "Set spec.scheduling.queueName.",
-    "kueue.x-k8s.io/priority-class": "Set spec.scheduling.priorityClassName, by which Kueue orders workloads too.",
-    "kueue.x-k8s.io/max-exec-time-seconds": "Set spec.activeDeadlineSeconds.",
+    QUEUE_LABEL: "Set `spec.scheduling.queueName`.",
+    "kueue.x-k8s.io/priority-class": "Set `spec.scheduling.priorityClassName`, which Kueue uses, too.",
+    "kueue.x-k8s.io/max-exec-time-seconds": "Set `spec.activeDeadlineSeconds`.",
     "kueue.x-k8s.io/podset-required-topology": _TOPOLOGY,
     "kueue.x-k8s.io/podset-preferred-topology": _TOPOLOGY,
     "kueue.x-k8s.io/podset-slice-required-topology": _TOPOLOGY,
-    "kueue.x-k8s.io/elastic-job": "Set spec.slices.min and spec.slices.max.",
-    "kueue.x-k8s.io/": "Kueue sees the JobSets of a job. Their queue is spec.scheduling.queueName.",
+    "kueue.x-k8s.io/elastic-job": "Set `spec.slices.min` and `spec.slices.max`.",
+    "kueue.x-k8s.io/": "Kueue manages the JobSets of a job. Set their queue in `spec.scheduling.queueName`.",
     "alpha.jobset.sigs.k8s.io/exclusive-topology": _TOPOLOGY,
     "alpha.jobset.sigs.k8s.io/node-selector": _NODES,
-    "alpha.jobset.sigs.k8s.io/": "JobSets of a job get no annotations from it.",
-    "jobset.sigs.k8s.io/": "JobSets of a job get no labels from it.",
-    "batch.kubernetes.io/": "Jobs of a JobSet get no marks from it.",
+    "alpha.jobset.sigs.k8s.io/": "The operator does not copy it to the JobSets.",
+    "jobset.sigs.k8s.io/": "The operator does not copy it to the JobSets.",
+    "batch.kubernetes.io/": "The operator does not copy it to the Jobs.",
     "scheduling.volcano.sh/": _QUEUE,
     "volcano.sh/": _QUEUE,
     "yunikorn.apache.org/": _QUEUE,
     "runai/": _QUEUE,
     "kai.scheduler/": _QUEUE,
-    "scheduling.k8s.io/group-name": "All pods of a slice are placed together by its JobSet.",
-    "scheduling.x-k8s.io/pod-group": "All pods of a slice are placed together by its JobSet.",
-    "cloud.google.com/gke-tpu-topology": "Set spec.slices.topology.",
-    "cloud.google.com/gke-tpu-accelerator": "Set spec.slices.accelerator.",
-    "cloud.google.com/gke-accelerator": "Set spec.slices.accelerator.",
+    "scheduling.k8s.io/group-name": _GANG,
+    "scheduling.x-k8s.io/pod-group": _GANG,
+    "cloud.google.com/gke-tpu-topology": "Set `spec.slices.topology`.",
+    "cloud.google.com/gke-tpu-accelerator": "Set `spec.slices.accelerator`.",
+    "cloud.google.com/gke-accelerator": "Set `spec.slices.accelerator`.",
     "cloud.google.com/": _NODES,
-    "gke-gcsfuse/": f"{_PODS} Mount the bucket by a claim in spec.runtime.volumes.",
-    "gke-parallelstore/": f"{_PODS} Mount the store by a claim in spec.runtime.volumes.",
+    "gke-gcsfuse/": f"{_PODS} Mount a claim of the bucket in `spec.runtime.volumes`.",
+    "gke-parallelstore/": f"{_PODS} Mount a claim of the store in `spec.runtime.volumes`.",
     "networking.gke.io/": _PODS,
     "devices.gke.io/": _PODS,
     "autopilot.gke.io/": _PODS,
@@ -115,7 +116,7 @@ def check_metadata(job: Any) -> Iterator[Problem]:
     for field in ("labels", "annotations"):
         entries = get_value(metadata, field)
         if entries is not None and not isinstance(entries, dict):
-            yield Problem(f"metadata.{field}", entries, f"{format_value(entries)} must be an object of keys and texts.")
+            yield Problem(f"metadata.{field}", entries, f"{format_value(entries)} must be a map of text.")
         elif entries:
             yield from _check_labels_or_annotations(field, entries)
     namespace = get_value(metadata, "namespace")
@@ -123,8 +124,8 @@ def check_metadata(job: Any) -> Iterator[Problem]:
         yield Problem("metadata.namespace", namespace, *_must_be_text(namespace))
     elif namespace and not _NAMESPACE.fullmatch(namespace):
         message = (
-            f"{format_value(namespace)} must be lower-case letters, digits and `-`, at most {MAX_LABEL_LENGTH} "
-            "characters."
+            f"{format_value(namespace)} must have at most {MAX_LABEL_LENGTH} lower-case letters, digits and `-`, and "
+            "begin and end with a letter or a digit."
         )
         plain = slug(namespace)[:MAX_LABEL_LENGTH].strip("-")
         yield Problem("metadata.namespace", namespace, message, (as_text(plain),) if plain else ())
@@ -141,14 +142,14 @@ def _check_labels_or_annotations(field: str, marks: dict[str, Any]) -> Iterator[
             yield Problem(path, value, *_must_be_text(value))
         elif is_label and (not _LABEL.fullmatch(value) or len(value) > MAX_LABEL_LENGTH):
             message = (
-                f"{format_value(value)} must be at most {MAX_LABEL_LENGTH} letters, digits, `-`, `_` and `.`, with "
-                "no sign at an end."
+                f"{format_value(value)} must have at most {MAX_LABEL_LENGTH} letters, digits, `-`, `_` and `.`, and "
+                "begin and end with a letter or a digit."
             )
             plain = re.sub(r"[^\w.-]+", "-", value, flags=re.ASCII)[:MAX_LABEL_LENGTH].strip("-_.")
             yield Problem(path, value, message, (as_text(plain),) if plain else ())
     size = sum(len(str(key).encode()) + len(str(value).encode()) for key, value in marks.items())
     if field == "annotations" and size > MAX_ANNOTATIONS:
-        message = f"have {size:,} bytes, but must have at most {MAX_ANNOTATIONS:,} together."
+        message = f"must have at most {MAX_ANNOTATIONS:,} bytes in total, but have {size:,}."
         yield Problem("metadata.annotations", None, message)
 
 
@@ -156,10 +157,10 @@ def check_missing_name(job: Any) -> Iterator[Problem]:
     """Yield the problem of a missing name, or of a name that is not a string."""
     name = get_value(job, "metadata", "name")
     if name is None or name == "":
-        hint = "a TrainingJob needs a name."
+        hint = "A TrainingJob must have a name."
         if get_text(job, "metadata", "generateName"):
-            hint = "`kubectl apply` takes no generateName. Write a name, or use `kubectl create`."
-        yield Problem("metadata.name", name, f"is missing: {hint}")
+            hint = "`kubectl apply` does not support `generateName`. Write a name, or use `kubectl create`."
+        yield Problem("metadata.name", name, f"is missing. {hint}")
     else:
         message, nearest = _must_be_text(name)
         is_number = isinstance(name, int | float) and not isinstance(name, bool)
@@ -171,7 +172,7 @@ def _must_be_text(value: Any) -> tuple[str, tuple[str, ...]]:
         message, nearest = correct_boolean(value, "string", ())
         return f"{format_value(value)} {message}", nearest
     if isinstance(value, int | float):
-        return f"{format_value(value)} is a number, and must be text: write quotes.", (as_text(format_value(value)),)
+        return f"{format_value(value)} must be text, not a number. Write quotes.", (as_text(format_value(value)),)
     return f"{format_value(value)} must be text.", ()
 
 

@@ -31,7 +31,7 @@ _DIGEST_LENGTHS = {"sha256": 64, "sha384": 96, "sha512": 128}
 
 
 def check_image(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """An image must be a reference that a kubelet can read."""
+    """An image must be a valid image reference."""
     image = spec.runtime.image
     if image and (error := describe_image_error(image)):
         corrected = _correct_image(image)
@@ -42,32 +42,32 @@ def check_image(spec: TrainingJobSpec) -> Iterator[Problem]:
 def describe_image_error(image: str) -> str:
     """Return the correction that an image reference needs; empty if a kubelet can parse it."""
     if "://" in image:
-        return "must not have a scheme: a registry is written without `https://`."
+        return "must not have a scheme. Write the registry without `https://`."
     name, at, digest = image.partition("@")
     if at and not _DIGEST.fullmatch(digest):
-        return "must have a digest such as `sha256:` and 64 hexadecimal digits behind `@`."
+        return "must have a digest after `@`, such as `sha256:` and 64 hexadecimal digits."
     algorithm, _, digits = digest.partition(":")
     if at and len(digits) != _DIGEST_LENGTHS.get(algorithm, len(digits)):
-        return f"must have {_DIGEST_LENGTHS[algorithm]} hexadecimal digits behind `{algorithm}:`, not {len(digits)}."
+        return f"must have {_DIGEST_LENGTHS[algorithm]} hexadecimal digits after `{algorithm}:`, not {len(digits)}."
     repository, tag = _split_tag(name)
     if tag is not None and not _TAG.fullmatch(tag):
-        return "must have a tag of letters, digits, `_`, `.` and `-` behind `:`, at most 128, with no `.` or `-` first."
+        return "must have a tag of at most 128 letters, digits, `_`, `.` and `-`, which does not begin with `.` or `-`."
     domain, path = _split_domain(repository)
     if domain and not _DOMAIN.fullmatch(domain):
-        return f"must begin with the name of a registry, perhaps with a port, but {format_value(domain)} is none."
+        return f"must begin with a valid registry host and optional port, not with {format_value(domain)}."
     for part in path.split("/"):
         if _COMPONENT.fullmatch(part):
             continue
         if _COMPONENT.fullmatch(part.lower()):
-            return f"must have a repository in lower-case letters, but has {format_value(part)}."
+            return f"must have a lower-case repository, but has {format_value(part)}."
         return (
-            "must have parts of lower-case letters and digits, with `.`, `_` or `-` between, but has "
+            "must have repository parts of lower-case letters and digits, separated by `.`, `_` or `-`, but has "
             f"{format_value(part)}."
         )
     if len(path) > MAX_REPOSITORY:
         return f"must have a repository of at most {MAX_REPOSITORY} characters, but has {len(path)}."
     is_id = re.fullmatch(r"[a-f0-9]{64}", repository)
-    return "must not be the id of an image: write its repository and `@sha256:` before it." if is_id else ""
+    return "must not be only the id of an image. Write the repository and `@sha256:` before it." if is_id else ""
 
 
 def _split_tag(name: str) -> tuple[str, str | None]:
@@ -95,7 +95,7 @@ def _correct_image(image: str) -> str:
 
 
 def check_object_names(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Names of other objects must be ones that such an object can have."""
+    """Names of other objects must be valid object names (DNS-1123 subdomains)."""
     runtime, scheduling = spec.runtime, spec.scheduling
     names = {
         "runtime.serviceAccountName": runtime.service_account_name,
@@ -114,25 +114,25 @@ def check_object_names(spec: TrainingJobSpec) -> Iterator[Problem]:
     for path, name in names.items():
         if name is not None and not _SUBDOMAIN.fullmatch(name):
             message = (
-                f"{format_value(name)} must have a letter or a digit on both sides of each dot, as names of objects do."
+                f"{format_value(name)} must have a letter or a digit on both sides of each dot, like every object name."
             )
             mended = ".".join(part for label_part in name.split(".") if (part := label_part.strip("-")))
             yield Problem(f"spec.{path}", name, message, (as_text(mended),))
 
 
 def check_queue_name(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Kueue finds the queue of a workload by a label, which is shorter than names may be."""
+    """A queue name must have at most 63 characters, because it becomes a label value."""
     queue = spec.scheduling.queue_name
     if queue is not None and len(queue) > MAX_LABEL_LENGTH:
         message = (
-            f"{format_value(queue)} must have at most {MAX_LABEL_LENGTH} characters, as labels have, but has "
-            f"{len(queue)}."
+            f"{format_value(queue)} must have at most {MAX_LABEL_LENGTH} characters, but has {len(queue)}. It becomes "
+            "a label value."
         )
         yield Problem("spec.scheduling.queueName", queue, message)
 
 
 def check_label_keys(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """What stands before the slash of a label's key is the name of a domain."""
+    """Label keys must be valid: a name, with an optional domain and `/` before it."""
     scheduling = spec.scheduling
     keys = {
         **{f"nodeSelector.{key}": key for key in scheduling.node_selector},
@@ -148,16 +148,18 @@ def describe_label_key_error(key: str) -> str:
     """Return the correction that the key of a label or an annotation needs (`IsQualifiedName`)."""
     prefix, slash, name = key.rpartition("/")
     if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?", name):
-        return "must be letters, digits, `-`, `_` and `.`, perhaps behind a domain and `/`, such as `example.com/disk`."
+        return (
+            "must be letters, digits, `-`, `_` and `.`, with an optional domain before it, such as `example.com/disk`."
+        )
     if len(name) > MAX_LABEL_LENGTH:
-        return f"must have at most {MAX_LABEL_LENGTH} characters behind `/`, but has {len(name)}."
+        return f"must have at most {MAX_LABEL_LENGTH} characters after `/`, but has {len(name)}."
     if slash and (not _SUBDOMAIN.fullmatch(prefix) or len(prefix) > MAX_SUBDOMAIN):
-        return "must have a domain in lower-case letters before `/`, such as `example.com`."
+        return "must have a valid lower-case domain before `/`, such as `example.com`."
     return ""
 
 
 def check_reference_keys(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Keys of Secrets and ConfigMaps must be ones that these can have."""
+    """Keys must be valid keys of a Secret or ConfigMap."""
     for number, variable in enumerate(spec.runtime.env):
         for field, reference in (
             ("secretKeyRef", variable.secret_key_ref),
@@ -165,26 +167,26 @@ def check_reference_keys(spec: TrainingJobSpec) -> Iterator[Problem]:
         ):
             if reference is not None and (reference.key == "." or reference.key.startswith("..")):
                 message = (
-                    f"{format_value(reference.key)} must not be `.` or begin with `..`: no Secret or ConfigMap has "
-                    "such a key."
+                    f"{format_value(reference.key)} must not be `.` or begin with `..`. Secrets and ConfigMaps cannot "
+                    "have such a key."
                 )
                 yield Problem(f"spec.runtime.env[{number}].{field}.key", reference.key, message)
 
 
 def check_mount_paths(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """A container runtime splits the paths of mounts at colons."""
+    """Mount paths must not contain `:`."""
     for number, volume in enumerate(spec.runtime.volumes):
         if ":" in volume.mount_path:
-            message = f"{volume.mount_path} must not have a `:`."
+            message = f"{volume.mount_path} must not contain `:`."
             nearest = (volume.mount_path.replace(":", "-"),)
             yield Problem(f"spec.runtime.volumes[{number}].mountPath", volume.mount_path, message, nearest)
 
 
 def check_memory(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """No machine has endless memory."""
+    """`resources.memory` must be at most 64Ti."""
     memory = spec.runtime.resources.memory
     if parse_bytes(memory) > parse_bytes(MAX_MEMORY):
-        message = f"{memory} must be at most {MAX_MEMORY}: no machine has more. `Gi` is 1024 `Mi`."
+        message = f"{memory} must be at most {MAX_MEMORY}, because no machine has more. 1 `Gi` is 1024 `Mi`."
         yield Problem("spec.runtime.resources.memory", memory, message, (MAX_MEMORY,))
 
 

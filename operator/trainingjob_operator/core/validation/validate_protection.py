@@ -5,34 +5,36 @@ from collections.abc import Iterator
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.protection import Protection
+from trainingjob_operator.core.planner.problem_messages import has_no_effect, quote_field
 from trainingjob_operator.core.validation.rule import Rule
 
 
 def check_comparison(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Replicas are compared only where each makes its own update."""
+    """`protection.compareReplicas` must not be set with `parallelism.shardOptimizerOverData`."""
     if spec.protection.compare_replicas and spec.parallelism.shard_optimizer_over_data:
         message = (
-            "finds nothing with spec.parallelism.shardOptimizerOverData: there each device makes a part of the update, "
-            "and all others copy it."
+            "must not be set with `spec.parallelism.shardOptimizerOverData`. Each device then computes a part of the "
+            "update, and all others copy that part. A comparison would find nothing."
         )
         nearest = ("spec.parallelism.shardOptimizerOverData: false",)
         yield Problem("spec.protection.compareReplicas", None, message, nearest)
 
 
 def warn_of_long_window(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """A step is compared with others once there are half as many as the window has."""
+    """Spike detection begins after half a window of steps."""
     spikes, steps = spec.protection.spikes, spec.training.steps
     if spikes and spikes.window >= 2 * steps:
-        message = f"{spikes.window} is too long for spec.training.steps, {steps}: no step is ever found to be a spike."
+        limit = quote_field("spec.training.steps", steps)
+        message = f"{spikes.window} should be less than twice {limit}. Otherwise no step counts as a spike."
         yield Problem("spec.protection.spikes.window", spikes.window, message, (str(max(steps // 2, 2)),))
 
 
 def warn_of_unused_rollbacks(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Only a job that goes back for bad steps can do so too often."""
+    """`protection.maxRollbacks` has no effect without the action `rollback`."""
     protection, default = spec.protection, Protection().max_rollbacks
     actions = (protection.non_finite, protection.spikes and protection.spikes.action)
     if "rollback" not in actions and protection.max_rollbacks != default:
-        message = f"{protection.max_rollbacks} has no effect: nothing in spec.protection is to `rollback`."
+        message = has_no_effect("no action of `spec.protection` is `rollback`", str(protection.max_rollbacks))
         yield Problem("spec.protection.maxRollbacks", protection.max_rollbacks, message, (str(default),))
 
 

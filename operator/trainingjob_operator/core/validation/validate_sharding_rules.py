@@ -8,29 +8,30 @@ from trainingjob_api.sharding import merge_rules
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import Rules
 from trainingjob_operator.core.planner.divisibility import format_axes, rule_path
+from trainingjob_operator.core.planner.problem_messages import has_no_effect, join_words
 from trainingjob_operator.core.validation.rule import Rule
 
 EXPERT_AXES = ("experts", "expert_embed")
 
 
 def check_repeated_axes(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """A rule names an axis once."""
+    """A rule must list an axis only once."""
     for name, axes in spec.parallelism.rules.overrides().items():
         once = tuple(dict.fromkeys(axes))
         if once != axes:
             twice = next(axis for axis in once if axes.count(axis) > 1)
-            yield Problem(rule_path(name), list(axes), f"{twice} is there twice.", (format_axes(once),))
+            yield Problem(rule_path(name), list(axes), f"{twice} must be listed only once.", (format_axes(once),))
 
 
 def check_shared_axes(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """A mesh axis splits one dim of a tensor at most."""
+    """A mesh axis must shard at most one dimension of a tensor."""
     written, leaves = spec.parallelism.rules.overrides(), resolve(spec.model).tensors
     rules = merge_rules(written)
     checked: list[str] = []
     for name, axes in written.items():
         checked.append(name)
         taken = {
-            axis: f"{axis} splits {_field_name(other)} of {leaf.name}"
+            axis: f"{axis} already shards `{_field_name(other)}` of the parameter `{leaf.name}`"
             for leaf in leaves
             for other in leaf.axes
             if name in leaf.axes and (other not in written or other in checked[:-1])
@@ -38,16 +39,16 @@ def check_shared_axes(spec: TrainingJobSpec) -> Iterator[Problem]:
             if axis in axes
         }
         if taken:
-            message = f"{' and '.join(taken.values())} already; an axis splits one dim of a tensor."
+            message = f"{join_words(taken.values())}. An axis must shard at most one dimension of a tensor."
             rest = tuple(axis for axis in axes if axis not in taken)
             yield Problem(rule_path(name), list(axes), message, (format_axes(rest),))
 
 
 def warn_of_unused_expert_rules(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Rules for experts mean nothing where there are none."""
+    """Rules for experts have no effect on a model without experts."""
     for name, axes in spec.parallelism.rules.overrides().items():
         if name in EXPERT_AXES and spec.model.experts is None:
-            yield Problem(rule_path(name), list(axes), "has no effect: spec.model.experts is not set.")
+            yield Problem(rule_path(name), list(axes), has_no_effect("`spec.model.experts` is not set"))
 
 
 def _field_name(name: str) -> str:

@@ -14,6 +14,7 @@ from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.planning import SizeOutcomes
+from trainingjob_operator.core.planner.problem_messages import has_no_effect
 from trainingjob_operator.core.planner.size_planner import OUT_OF_MEMORY_PATH
 from trainingjob_operator.core.units import format_percent, format_ranges, format_size, pluralize
 from trainingjob_operator.core.validation.quantity import format_bytes, parse_bytes
@@ -42,24 +43,24 @@ PROCESSES_BYTES = 448 * MIB
 
 
 def check_smallest_size(_spec: TrainingJobSpec, sizes: SizeOutcomes, _hardware: Hardware) -> list[Problem]:
-    """The job must be able to train at its smallest size: the mesh fills it, divides the model, and leaves memory."""
+    """The mesh must fill the smallest size, divide the model dimensions, and fit in device memory."""
     smallest = next(iter(sizes.values()), None)
     return smallest if isinstance(smallest, list) else []
 
 
 def check_allowed_sizes(spec: TrainingJobSpec, sizes: SizeOutcomes, _hardware: Hardware) -> Iterator[Problem]:
-    """Each size that is written out in `slices.allowed` must be able to train."""
+    """The job must be able to train on each number of slices in `slices.allowed`."""
     for place, num_slices in enumerate(spec.slices.allowed or ()):
         outcome = sizes.get(num_slices)
         if isinstance(outcome, list) and num_slices != spec.slices.min_slices:
             message = (
-                f"the job cannot train on {pluralize(num_slices, 'slice')}: {outcome[0].path}: {outcome[0].message}"
+                f"the job cannot train on {pluralize(num_slices, 'slice')}. `{outcome[0].path}`: {outcome[0].message}"
             )
             yield Problem(f"spec.slices.allowed[{place}]", num_slices, message)
 
 
 def warn_of_excluded_sizes(_plan: Plan, sizes: SizeOutcomes) -> Iterator[Problem]:
-    """A larger size that cannot train is left out."""
+    """The job skips larger sizes at which it cannot train."""
     reasons: dict[str, list[tuple[int, Problem]]] = defaultdict(list)
     for num_slices, outcome in sizes.items():
         for problem in outcome if isinstance(outcome, list) else ():
@@ -68,15 +69,15 @@ def warn_of_excluded_sizes(_plan: Plan, sizes: SizeOutcomes) -> Iterator[Problem
         numbers = [num_slices for num_slices, _ in found]
         _, first = found[0]
         message = (
-            f"the job never trains on {format_ranges(numbers)} slices. On {pluralize(numbers[0], 'slice')}: "
-            f"{first.message}"
+            f"the job cannot train on {format_ranges(numbers)} slices and skips them. On "
+            f"{pluralize(numbers[0], 'slice')}: {first.message}"
         )
         # A fix that saves memory works at every size. A degree or a dim that fits one size may not fit others.
         yield Problem(path, first.value, message, first.nearest if path == OUT_OF_MEMORY_PATH else ())
 
 
 def warn_of_padding(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
-    """A batch that does not fill the batch shards of a size is padded there; the worst size speaks for all."""
+    """A batch is padded at sizes whose batch shards do not divide it. The warning describes the worst size."""
     batch = plan.spec.training.global_batch_size
     layouts = [size.layout for size in plan.sizes if size.layout]
     worst = max(layouts, key=lambda layout: layout.padding_rows)
@@ -85,56 +86,56 @@ def warn_of_padding(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
         shards = f"{worst.batch_shards} batch shards"
         parts = f"{worst.microbatches} microbatches on the {shards}" if worst.microbatches > 1 else shards
         message = (
-            f"{batch} does not fill the {parts} of {pluralize(worst.num_slices, 'slice')}: "
-            f"{format_percent(waste)} of the work is padding there."
+            f"{batch} should fill the {parts} of {pluralize(worst.num_slices, 'slice')} evenly. At that size, "
+            f"{format_percent(waste)} of the computed sequences are padding."
         )
         nearest = _nearest_batches(batch, {_batch_parts(layout) for layout in layouts})
         yield Problem("spec.training.globalBatchSize", batch, message, nearest)
 
 
 def warn_of_pipeline_bubble(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
-    """A pipeline with few microbatches leaves its stages waiting; the worst size speaks for all."""
+    """A pipeline with few microbatches has a large bubble. The warning describes the worst size."""
     layouts = [size.layout for size in plan.sizes if size.layout]
     worst = max(layouts, key=_bubble_share)
     if _bubble_share(worst) > MAX_BUBBLE_SHARE:
         stages = worst.num_stages
         message = (
             f"{worst.microbatches} microbatches in {stages} stages leave each stage idle for "
-            f"{format_percent(_bubble_share(worst))} of the time on {pluralize(worst.num_slices, 'slice')}: a larger "
-            "spec.training.globalBatchSize or fewer stages make more of them."
+            f"{format_percent(_bubble_share(worst))} of the time on {pluralize(worst.num_slices, 'slice')}. Increase "
+            "`spec.training.globalBatchSize`, or use fewer stages."
         )
         yield Problem("spec.parallelism.pipeline.microbatches", plan.spec.parallelism.pipeline.microbatches, message)
 
 
 def warn_of_unsharded_optimizer(plan: Plan, sizes: SizeOutcomes) -> Iterator[Problem]:
-    """What the optimizer keeps cannot be split over `data` where that axis has degree 1 at every size."""
+    """`shardOptimizerOverData` has no effect if the axis `data` has degree 1 at every size."""
     del sizes
     layouts = [size.layout for size in plan.sizes if size.layout]
     is_requested = plan.spec.parallelism.shard_optimizer_over_data
     if is_requested and all(layout.ici.data * layout.dcn.data == 1 for layout in layouts):
-        message = "has no effect: the axis data has degree 1 inside and across slices."
+        message = has_no_effect("the axis `data` has degree 1 in `ici` and `dcn`")
         yield Problem("spec.parallelism.shardOptimizerOverData", is_requested, message, ("false",))
 
 
 def warn_of_single_replicas(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
-    """Replicas are compared only where there are some, and one is named only where there are three."""
+    """A comparison needs two replicas to find an error, and three to identify the wrong one."""
     degrees = [size.layout.ici.data * size.layout.dcn.data for size in plan.sizes if size.layout]
     if plan.spec.protection.compare_replicas and max(degrees) < MIN_REPLICAS_FOR_MAJORITY:
         found = (
-            "the axis data has degree 1: nothing but norms is there twice."
+            "the axis `data` has degree 1. Only norms have replicas to compare."
             if max(degrees) == 1
-            else ("the axis data has degree 2 at most: where two replicas differ, nothing tells which is right.")
+            else "the axis `data` has at most degree 2. Two replicas have no majority that identifies the wrong one."
         )
         yield Problem("spec.protection.compareReplicas", None, found)
 
 
 def warn_of_unused_readers(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
-    """One replica can read for the others only where others are on hosts of their own."""
+    """`readers: oneReplica` has no effect if no two replicas are on different hosts."""
     layouts = [size.layout for size in plan.sizes if size.layout]
     if plan.spec.checkpoint.restore and not any(map(_has_more_replicas, layouts)):
         message = (
-            "oneReplica has no effect: at no size does the axis data have replicas on different hosts, so each host "
-            "reads its own part."
+            "oneReplica has no effect, because the axis `data` has no replicas on different hosts at any size. Each "
+            "host reads its own shards."
         )
         yield Problem("spec.checkpoint.restore.broadcastFrom", "oneReplica", message)
 
@@ -144,30 +145,30 @@ def _has_more_replicas(layout: Layout) -> bool:
 
 
 def warn_of_host_memory(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
-    """The devices of a `cpu` host live in its own memory, which must hold what they need."""
+    """On `cpu`, the memory of a host should cover the estimated memory of its devices."""
     if plan.shape.platform != "cpu":
         return
     need = _host_device_memory(plan)
     memory = plan.spec.runtime.resources.memory
     if need > parse_bytes(memory):
         message = (
-            f"{memory} is less than what the {pluralize(plan.shape.devices_per_host, 'device')} of a host need by the "
-            f"estimate, {format_size(need)}: the trainer may be killed for memory."
+            f"{memory} should be at least {format_size(need)}, the estimated memory of the "
+            f"{pluralize(plan.shape.devices_per_host, 'device')} of a host. Otherwise the trainer may be OOM-killed."
         )
         yield Problem("spec.runtime.resources.memory", memory, message, _round_up(need))
 
 
 def warn_of_hot_standby_memory(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
-    """A shadow world waits with programs that are compiled ahead, beside all other processes of a host."""
+    """On `cpu`, compilation for a hot standby world needs memory beside the processes of a host."""
     if plan.shape.platform != "cpu" or not plan.spec.elastic.hot_standby or len(plan.spec.slices.slice_counts) < 2:
         return
     need = _host_device_memory(plan) + PROCESSES_BYTES + AOT_MEMORY_BYTES
     memory = plan.spec.runtime.resources.memory
     if need > parse_bytes(memory):
         message = (
-            f"{memory} is too little for spec.elastic.hotStandby: its programs are compiled ahead where "
-            f"{format_size(AOT_MEMORY_BYTES)} is free beside the processes of a host, which takes "
-            f"{format_size(need)} by the estimate. Without them standbys take over."
+            f"{memory} should be at least {format_size(need)} with `spec.elastic.hotStandby`, by the estimate. "
+            f"Compilation ahead of time needs {format_size(AOT_MEMORY_BYTES)} of free memory beside the processes of a "
+            "host. Without it, standby processes take over instead."
         )
         yield Problem("spec.runtime.resources.memory", memory, message, _round_up(need))
 

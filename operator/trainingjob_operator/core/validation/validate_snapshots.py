@@ -9,6 +9,7 @@ from trainingjob_api.spec.runtime import Resources
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import SNAPSHOT_COPIES, Plan, SizePlan, SliceShape
 from trainingjob_operator.core.planner.planning import SizeOutcomes, find_slice_shape
+from trainingjob_operator.core.planner.problem_messages import quote_field
 from trainingjob_operator.core.planner.roofline import predict_sizes
 from trainingjob_operator.core.planner.size_planner import SizePlanner
 from trainingjob_operator.core.planner.snapshots import (
@@ -29,7 +30,7 @@ _GIB = 2**30
 
 
 def check_host_memory(spec: TrainingJobSpec, sizes: SizeOutcomes, hardware: Hardware) -> Iterator[Problem]:
-    """Snapshots must fit the memory of a host beside what its container and /dev/shm get."""
+    """Snapshots must fit in the memory of a host beside `resources.memory` and /dev/shm."""
     shape = find_slice_shape(spec, hardware)
     if shape is None or not shape.host_memory_bytes or spec.checkpoint.snapshots is None:
         return
@@ -41,9 +42,9 @@ def check_host_memory(spec: TrainingJobSpec, sizes: SizeOutcomes, hardware: Hard
     if not snapshot or SNAPSHOT_COPIES * snapshot + parse_bytes(memory) + shape.shm_bytes <= usable:
         return
     message = (
-        f"three snapshots of {format_size(snapshot)} each, spec.runtime.resources.memory, {memory}, and "
-        f"{format_size(shape.shm_bytes)} of /dev/shm are more than the {format_size(usable)} that a host of "
-        f"{shape.accelerator} {shape.topology} has to use."
+        f"must fit in the {format_size(usable)} of usable memory of a host of {shape.accelerator} {shape.topology}. "
+        f"Each host holds {SNAPSHOT_COPIES} snapshots of {format_size(snapshot)}, {format_size(shape.shm_bytes)} of "
+        f"shared memory, and {quote_field('spec.runtime.resources.memory', memory)}."
     )
     yield Problem("spec.checkpoint.snapshots", None, message, tuple(_find_fixes(spec, shape, hardware, snapshot)))
 
@@ -80,17 +81,18 @@ def _fits(spec: TrainingJobSpec, shape: SliceShape) -> bool:
 
 
 def warn_of_rare_snapshots(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
-    """A snapshot saves steps only where it is taken more often than a checkpoint."""
+    """Snapshots save steps only if they are more frequent than checkpoints."""
     if plan.snapshots is None:
         return
     every, save, cost = plan.snapshots.every_steps, plan.spec.checkpoint.save.every_steps, _snapshot_cost(plan)
     if every >= save:
-        message = f"{every} is not below spec.checkpoint.save.everySteps, {save}: snapshots save no steps."
+        limit = quote_field("spec.checkpoint.save.everySteps", save)
+        message = f"{every} should be less than {limit}. Otherwise snapshots save no steps."
         yield _interval_warning(plan, message, save // 2 if save // 2 >= (cost.min_interval if cost else 1) else save)
 
 
 def warn_of_costly_snapshots(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
-    """Training waits while a snapshot is copied; the size at which a step is shortest speaks for all."""
+    """Training waits while a snapshot is copied. The warning describes the size with the shortest step."""
     cost = _snapshot_cost(plan)
     if plan.snapshots is None or cost is None or cost.share <= MAX_COPY_SHARE:
         return
@@ -98,8 +100,8 @@ def warn_of_costly_snapshots(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Probl
     if every >= plan.spec.checkpoint.save.every_steps:
         return  # they are useless anyway
     message = (
-        f"{every} lets training wait for copies for up to {format_percent(cost.share)} of the time that its steps "
-        f"take on {pluralize(cost.num_slices, 'slice')}: they are not worth more than {format_percent(MAX_COPY_SHARE)}."
+        f"{every} makes training wait for copies for up to {format_percent(cost.share)} of the step time on "
+        f"{pluralize(cost.num_slices, 'slice')}. Snapshots should cost at most {format_percent(MAX_COPY_SHARE)}."
     )
     yield _interval_warning(plan, message, cost.min_interval)
 
@@ -128,8 +130,8 @@ def _interval_warning(plan: Plan, message: str, nearest: int) -> Problem:
     save = plan.spec.checkpoint.save.every_steps
     if 0 < nearest < save:
         return Problem(PATH, plan.snapshots.every_steps, message, (str(nearest),))
-    often = "each step is" if save == 1 else f"every {save} steps one is"
-    message += f" Where {often} saved, leave `snapshots` out."
+    interval = "after each step" if save == 1 else f"every {save} steps"
+    message += f" Remove `snapshots`, because a checkpoint is saved {interval}."
     return Problem(PATH, plan.snapshots.every_steps, message)
 
 

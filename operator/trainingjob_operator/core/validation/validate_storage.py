@@ -9,6 +9,13 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.runtime import Volume
 from trainingjob_operator.core.names import nearest_names, unused_name
 from trainingjob_operator.core.planner.mesh import nearest_multiples
+from trainingjob_operator.core.planner.problem_messages import (
+    has_no_effect,
+    join_words,
+    must_be_direct,
+    must_be_unique,
+    quote_field,
+)
 from trainingjob_operator.core.validation.reserved_folders import is_below, is_reserved
 from trainingjob_operator.core.validation.rule import Rule
 
@@ -16,7 +23,7 @@ MOUNTS = "runtime.volumes"
 
 
 def check_checkpoint_uri(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Checkpoints must outlive the pod: they lie in a folder of a writable volume."""
+    """`checkpoint.uri` must be a folder below the mount path of a writable volume."""
     uri = PurePosixPath(spec.checkpoint.uri)
     nearest = tuple(f"{mount.rstrip('/')}/{uri.name or 'run'}" for mount in writable_mounts(spec))
     yield from check_own_folder(spec, "spec.checkpoint.uri", uri, "checkpoints", nearest)
@@ -27,125 +34,137 @@ def check_own_folder(
 ) -> Iterator[Problem]:
     """Check that a folder of the job lies on a writable volume below the mount.
 
-    `what` names its contents in messages.
+    `contents` is its noun in messages.
     """
     volume = find_volume(spec, uri)
     if ".." in uri.parts:
-        yield Problem(path, str(uri), f"{uri} steps upwards: name the folder itself.")
+        yield Problem(path, str(uri), must_be_direct(uri))
     elif volume is None:
-        message = f"{uri} is on none of spec.runtime.volumes: {contents} there would end with the pod."
+        message = f"{uri} must be on a volume of `spec.runtime.volumes`. Otherwise {contents} are lost with the pod."
         if not nearest:
-            message += " Mount a PersistentVolumeClaim that all hosts share, and name a folder below it."
+            message += " Mount a PersistentVolumeClaim that all hosts share, and write a folder below its mount path."
         yield Problem(path, str(uri), message, nearest)
     elif volume.read_only:
-        yield Problem(path, str(uri), f"{uri} is on the volume {volume.name}, which is mounted read-only.", nearest)
+        yield Problem(
+            path, str(uri), f"{uri} must be writable, but the volume `{volume.name}` is mounted read-only.", nearest
+        )
     elif len(uri.parts) < 3 or uri == PurePosixPath(volume.mount_path):
-        message = f"{uri} is the top of a volume: a job owns its folder alone, so give it one below."
+        message = f"{uri} must be a folder below the mount path. The job must not share its folder."
         yield Problem(path, str(uri), message, (f"{volume.mount_path.rstrip('/')}/run",))
 
 
 def check_volumes(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Volumes have names and mount paths of their own, away from the pod's."""
+    """Names and mount paths of volumes must be unique, and mount paths must not overlap folders of the pod."""
     taken = {volume.name for volume in spec.runtime.volumes}
     for number, volume in enumerate(spec.runtime.volumes):
         at, earlier = f"spec.runtime.volumes[{number}]", spec.runtime.volumes[:number]
         nearest = (_free_mount(spec, volume.name),)
         mount = PurePosixPath(volume.mount_path)
         if volume.name in {one.name for one in earlier}:
-            message = f"{volume.name} is the name of another volume."
+            message = must_be_unique(volume.name, "an earlier volume")
             free = unused_name(volume.name, taken, MAX_SHORT_NAME)
             taken.add(free)
             yield Problem(f"{at}.name", volume.name, message, (free,))
         if ".." in mount.parts:
-            yield Problem(f"{at}.mountPath", volume.mount_path, f"{mount} steps upwards: name the folder itself.")
+            yield Problem(f"{at}.mountPath", volume.mount_path, must_be_direct(mount))
         elif is_reserved(volume.mount_path):
-            message = f"{mount} belongs to the pod itself."
+            message = f"{mount} must not be, contain or lie in a folder that the pod itself needs."
             yield Problem(f"{at}.mountPath", volume.mount_path, message, nearest)
         elif mount in {PurePosixPath(one.mount_path) for one in earlier}:
-            message = f"{mount} is the mount path of another volume."
+            message = must_be_unique(str(mount), "an earlier volume", "mount path")
             yield Problem(f"{at}.mountPath", volume.mount_path, message, nearest)
 
 
 def check_compile_cache(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Compiled programs need a folder that can be written."""
+    """`runtime.compileCache.path` must be on a writable volume."""
     path, writable = spec.runtime.compile_cache.path, writable_mounts(spec)
     if path is None:
         return
     if ".." in PurePosixPath(path).parts or not any(is_below(path, mount) for mount in writable):
-        message = f"{path} is on no writable volume of spec.runtime.volumes; leave it out to use one of the pod's own."
+        message = (
+            f"{path} must be on a writable volume of `spec.runtime.volumes`. Without a path, the pod uses a folder of "
+            "its own."
+        )
         nearest = tuple(f"{mount.rstrip('/')}/compile-cache" for mount in writable)
         yield Problem("spec.runtime.compileCache.path", path, message, nearest)
 
 
 def check_initialize_from(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """The first parameters come from a folder that the pods can read, and that is another job's."""
+    """`checkpoint.initializeFrom.uri` must be on a volume, outside the job's own checkpoint folder."""
     source = spec.checkpoint.initialize_from
     if source is None:
         return
     uri, own, path = PurePosixPath(source.uri), PurePosixPath(spec.checkpoint.uri), "spec.checkpoint.initializeFrom.uri"
     if ".." in uri.parts:
-        yield Problem(path, source.uri, f"{uri} steps upwards: name the folder itself.")
+        yield Problem(path, source.uri, must_be_direct(uri))
     elif not any(is_below(source.uri, volume.mount_path) for volume in spec.runtime.volumes):
-        message = f"{uri} is on none of spec.runtime.volumes: no pod can read it. Mount the volume that holds it."
+        message = f"{uri} must be on a volume of `spec.runtime.volumes`. Mount the volume that contains it."
         yield Problem(path, source.uri, message)
     elif folders_overlap(uri, own):
-        message = f"{uri} and spec.checkpoint.uri, {own}, are not two folders. A job goes on from its own by itself."
+        message = (
+            f"{uri} must not overlap {quote_field('spec.checkpoint.uri', own)}. A job resumes from its own checkpoints "
+            "without this field."
+        )
         yield Problem(path, source.uri, message)
 
 
 def check_save_interval(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Between two saves passes some time."""
+    """`checkpoint.save.every` must be greater than 0s."""
     every = spec.checkpoint.save.every
     if every is not None and seconds(every) == 0:
-        message = f"{every} is no time: every step would wait for the save before it."
+        message = f"{every} must be greater than 0s. Otherwise each step would wait for the previous save."
         yield Problem("spec.checkpoint.save.every", every, message, ("10m",))
 
 
 def check_best_evaluation(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """What decides which steps are the best must be measured."""
+    """`checkpoint.keep.best.evaluation` must be the name of an evaluation."""
     best, names = spec.checkpoint.keep.best, tuple(one.name for one in spec.evaluation)
     if best and best.evaluation not in names:
-        has = f"it has {', '.join(names)}" if names else "it is empty"
-        message = f"{best.evaluation} is the name of no text in spec.evaluation: {has}."
+        allowed = f"which has {join_words(names)}" if names else "which is empty"
+        message = f"{best.evaluation} must be the name of an item of `spec.evaluation`, {allowed}."
         yield Problem(
             "spec.checkpoint.keep.best.evaluation", best.evaluation, message, nearest_names(best.evaluation, names)
         )
 
 
 def warn_of_unused_cache_path(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Programs that are not kept need no folder."""
+    """`runtime.compileCache.path` has no effect while the cache is off."""
     cache = spec.runtime.compile_cache
     if cache.path is not None and not cache.enabled:
-        message = f"{cache.path} has no effect while the cache is off."
+        message = has_no_effect("the compile cache is off", cache.path)
         yield Problem(
             "spec.runtime.compileCache.path", cache.path, message, ("spec.runtime.compileCache.enabled: true",)
         )
 
 
 def warn_of_rare_saves(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """A job that never saves on its way loses everything with its first failure."""
+    """With `save.everySteps` above `training.steps`, no checkpoint is saved before the last step."""
     every, steps = spec.checkpoint.save.every_steps, spec.training.steps
     if every > steps and spec.checkpoint.save.every is None:
-        message = f"{every} is above spec.training.steps, {steps}: a failure before the end starts from scratch."
+        message = (
+            f"{every} should be at most {quote_field('spec.training.steps', steps)}. Otherwise a failure may restart "
+            "the job at step 0."
+        )
         yield Problem("spec.checkpoint.save.everySteps", every, message, (str(max(steps // 10, 1)),))
 
 
 def warn_of_unaligned_retention(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Only saved steps can be kept."""
+    """Retention keeps only steps that are saved."""
     keep, save = spec.checkpoint.keep.every_steps, spec.checkpoint.save.every_steps
     if keep is not None and keep % save and keep <= spec.training.steps:
         message = (
-            f"{keep} is not a multiple of spec.checkpoint.save.everySteps, {save}: some steps are not there to keep."
+            f"{keep} should be a multiple of {quote_field('spec.checkpoint.save.everySteps', save)}. Only saved "
+            "steps can be kept."
         )
         nearest = tuple(str(multiple) for multiple in nearest_multiples(save, keep))
         yield Problem("spec.checkpoint.keep.everySteps", keep, message, nearest)
 
 
 def warn_of_unreached_retention(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """A step above the last one is never there to keep."""
+    """With `keep.everySteps` above `training.steps`, it keeps no step."""
     keep, steps = spec.checkpoint.keep.every_steps, spec.training.steps
     if keep is not None and keep > steps:
-        message = f"{keep} is above spec.training.steps, {steps}: no step is kept for good."
+        message = f"{keep} should be at most {quote_field('spec.training.steps', steps)}. Otherwise it keeps no step."
         yield Problem(
             "spec.checkpoint.keep.everySteps", keep, message, (str(min(spec.checkpoint.save.every_steps, steps)),)
         )

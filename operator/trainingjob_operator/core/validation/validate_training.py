@@ -6,6 +6,7 @@ from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.schedule import Schedule
 from trainingjob_operator.core.planner.mesh import nearest_divisors
+from trainingjob_operator.core.planner.problem_messages import has_no_effect, must_divide, quote_field
 from trainingjob_operator.core.validation.rule import Rule
 
 BYTE_VOCABULARY = 257
@@ -13,67 +14,71 @@ BYTE_VOCABULARY = 257
 
 
 def check_heads(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Query heads share key and value heads evenly."""
+    """`model.numKvHeads` must divide `model.numHeads`."""
     heads, kv_heads = spec.model.num_heads, spec.model.num_kv_heads
     if heads % kv_heads:
-        message = f"{kv_heads} does not divide spec.model.numHeads, {heads}."
+        message = must_divide(kv_heads, [quote_field("spec.model.numHeads", heads)])
         nearest = tuple(str(divisor) for divisor in nearest_divisors(heads, kv_heads))
         yield Problem("spec.model.numKvHeads", kv_heads, message, nearest)
 
 
 def check_head_dim(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Rotary positions turn pairs of features."""
+    """`model.headDim` must be even, because rotary position embeddings rotate pairs of features."""
     head_dim = spec.model.head_dim
     if head_dim % 2:
-        message = f"{head_dim} is odd, but rotary positions turn pairs of features."
+        message = f"{head_dim} must be even. Rotary position embeddings rotate pairs of features."
         nearest = (str(head_dim - 1), str(head_dim + 1))
         yield Problem("spec.model.headDim", head_dim, message, nearest)
 
 
 def check_vocabulary(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """The vocabulary must hold every id of the byte tokenizer; other tokenizers are files that only hosts can read."""
+    """`model.vocabSize` must cover all token ids of the byte tokenizer. Only hosts can check tokenizer files."""
     vocab = spec.model.vocab_size
     if spec.tokenizer.type == "byte" and vocab < BYTE_VOCABULARY:
-        message = f"{vocab} is too small: the byte tokenizer has {BYTE_VOCABULARY} ids."
+        message = f"{vocab} must be at least {BYTE_VOCABULARY}, the number of token ids of the byte tokenizer."
         yield Problem("spec.model.vocabSize", vocab, message, (str(BYTE_VOCABULARY),))
 
 
 def check_warmup(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """The warm-up must end before training does."""
+    """`schedule.warmupSteps` must be less than `training.steps`."""
     warmup, steps = spec.schedule.warmup_steps, spec.training.steps
     if warmup >= steps:
-        message = f"{warmup} must be fewer than spec.training.steps, {steps}."
+        message = f"{warmup} must be less than {quote_field('spec.training.steps', steps)}."
         yield Problem("spec.schedule.warmupSteps", warmup, message, (str(steps - 1),))
 
 
 def warn_of_unwritten_metrics(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Metrics that are written less often than the job has steps are never written."""
+    """With `metrics.everySteps` above `training.steps`, the job writes metrics only for its last step."""
     every, steps = spec.metrics.every_steps, spec.training.steps
     if every > steps:
-        message = f"{every} is above spec.training.steps, {steps}: no line of metrics is ever written."
+        limit = quote_field("spec.training.steps", steps)
+        message = f"{every} exceeds {limit}. The job writes metrics only for its last step."
         yield Problem("spec.metrics.everySteps", every, message, (str(max(steps // 10, 1)),))
 
 
 def warn_of_unused_final_fraction(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """A constant learning rate has no end to decay to."""
+    """`schedule.finalFraction` has no effect on a constant learning rate."""
     schedule = spec.schedule
     if schedule.type == "constant" and schedule.final_fraction != Schedule().final_fraction:
-        message = "has no effect: the schedule `constant` keeps the peak learning rate to the end."
+        message = has_no_effect("the schedule `constant` keeps the peak learning rate to the end")
         nearest = ("spec.schedule.type: linear", "spec.schedule.type: cosine")
         yield Problem("spec.schedule.finalFraction", schedule.final_fraction, message, nearest)
 
 
 def warn_of_bfloat16_parameters(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Parameters in bfloat16 lose every update below one part in 256."""
+    """bfloat16 parameters lose updates below one part in 256."""
     if spec.precision.params == "bfloat16":
-        message = "parameters in bfloat16 keep no update smaller than 0.4 % of their value: late training stands still."
+        message = (
+            "bfloat16 parameters lose updates smaller than 0.4 % of their value. Training stalls once updates are that "
+            "small."
+        )
         yield Problem("spec.precision.params", "bfloat16", message, ("float32",))
 
 
 def warn_of_emulated_bfloat16(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """CPUs compute bfloat16 in float32 and round after each operation."""
+    """CPUs compute bfloat16 in float32 and round after each operation, which is slower than float32."""
     if spec.slices.accelerator == "cpu" and spec.precision.compute == "bfloat16":
-        message = "bfloat16 is slower than float32 on cpu and less precise."
+        message = "bfloat16 is slower and less precise than float32 on cpu."
         yield Problem("spec.precision.compute", "bfloat16", message, ("float32",))
 
 

@@ -24,7 +24,8 @@ def check_update(old: Manifest, new: Manifest) -> Iterator[Problem]:
     done = status.progress.step if status.progress else 0
     if steps is not None and before is not None and steps < min(done, before):
         message = (
-            f"{steps} is behind the job, which is at step {done:,}. At the step that it is at, it saves and succeeds."
+            f"{steps} must be at least {done:,}, the current step of the job. At the current step, the job saves and "
+            "succeeds."
         )
         yield Problem(STEPS, steps, message, (str(done),))
 
@@ -36,8 +37,8 @@ def warn_of_update(old: Manifest, new: Manifest) -> Iterator[Problem]:
     has_run = read_status(old).world is not None
     if has_run and steps != before and shape != "constant":
         message = (
-            f"the learning rate decays to the last step (spec.schedule.type is `{shape}`): from the next step on it is "
-            f"that of a job of {steps:,} steps, not of {before:,}."
+            f"changes the learning rate from the next step on. The schedule `{shape}` then decays over {steps:,} steps "
+            f"instead of {before:,}."
         )
         yield Problem(STEPS, steps, message)
 
@@ -47,7 +48,7 @@ def _check_finished(old: Manifest, new: Manifest) -> Iterator[Problem]:
     for name in sorted({*before, *after}):
         if name not in EDITABLE_AFTER_END and before.get(name) != after.get(name):
             message = (
-                "the job is over, and an edit changes nothing any more. Create another job with the same "
-                "checkpoint.uri and `checkpoint.takeover: true`: it goes on from the newest checkpoint."
+                "must not change, because the job has finished. Create another job with the same `spec.checkpoint.uri` "
+                "and `spec.checkpoint.takeover: true`. It resumes from the newest checkpoint."
             )
             yield Problem(f"spec.{name}", after.get(name), message)
