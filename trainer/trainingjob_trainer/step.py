@@ -36,7 +36,7 @@ class StepPrograms:
         self._spec = spec
         self._mesh = mesh
         self._model = split_model(spec.model, spec.precision, spec.memory)
-        self._optimizer = make_optimizer(spec.optimizer)
+        self._optimizer = make_optimizer(spec.optimizer, self._model.network)
         self._rules = merge_rules(spec.parallelism.rules.overrides())
         self._losses = LossProgram(self._model, spec.model.experts, self._rules, mesh)
         self._moment_shardings = self._shard_moments()
@@ -149,7 +149,7 @@ class StepPrograms:
         )
         non_finite = jnp.where(finite, 0, state.non_finite + 1)
         skipped = state.skipped + jnp.where(is_applied, 0, 1)
-        routing = jax.tree.map(lambda total: total / sums.weight / spec.model.num_layers, sums.routing)
+        routing = jax.tree.map(lambda total: total / sums.weight / self._model.network.num_routed_layers, sums.routing)
         measures = StepMetrics(loss, grad_norm, rate, non_finite, skipped, jnp.sum(asked_B), *(routing or ()))
         if window:
             measures = measures._replace(spikes=window.in_a_row)

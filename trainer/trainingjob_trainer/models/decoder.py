@@ -1,4 +1,4 @@
-"""The model: a Llama-style decoder in NNX, written with explicit shapes and logical axes.
+"""The model: a decoder in NNX, with the parameters that `trainingjob_api.network` declares.
 
 NNX holds parameters and their axes. The model is split once into a function and a tree of arrays, and everything after
 that is plain JAX. Layers are stored stacked, whether they run as a loop or unrolled, so that a checkpoint fits both.
@@ -7,7 +7,7 @@ Shapes: M microbatches, S pipeline stages, B batch, L length, D model width, H q
 query heads per key head, K head width, F MLP width, V vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,11 +15,16 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from trainingjob_api.network.attention import Attention as AttentionPart
+from trainingjob_api.network.network import Block, Group, Network
+from trainingjob_api.network.norm import RmsNorm
+from trainingjob_api.network.resolve import resolve
+from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.model import Model
 from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.models.mlp import MLP, RoutedMLP, RoutingStats, zero_routing_stats
-from trainingjob_trainer.models.params import DTYPES, make_param
+from trainingjob_trainer.models.params import DTYPES, add_params, make_param
 from trainingjob_trainer.parallel.sharding import constrain
 
 type Params = dict[str, Any]
@@ -42,16 +47,16 @@ def split_model(model: Model, precision: Precision, memory: Memory) -> "SplitMod
     Tracing its shapes needs no device, and is the slowest part of a restart that loads its programs. A standby does it
     in advance, and the world reuses the result.
     """
-    return SplitModel(model, precision, memory)
+    return SplitModel(resolve(model), precision, memory)
 
 
 class SplitModel:
     """The decoder, split into structure and parameters. The rest of the trainer calls its three parts."""
 
-    def __init__(self, model: Model, precision: Precision, memory: Memory) -> None:
-        self._model = model
+    def __init__(self, network: Network, precision: Precision, memory: Memory) -> None:
+        self.network = network
         self._memory = memory
-        self._build = lambda seed: Decoder(model, precision, nnx.Rngs(seed))
+        self._build = lambda seed: Decoder(network, precision, nnx.Rngs(seed))
         self._structure, variables = nnx.split(nnx.eval_shape(lambda: self._build(0)))  # type: ignore[no-untyped-call]
         self.shapes: Params = _to_dict(variables)
         self.axes: Params = _to_dict(
@@ -73,15 +78,23 @@ class SplitModel:
     def embed(self, params: Params, tokens_BL: jax.Array) -> HiddenStates:
         """Return the hidden states before the first layer."""
         x_BLD = self._merge(params).embed(tokens_BL)
-        return HiddenStates(x_BLD, zero_routing_stats(x_BLD) if self._model.experts else None)
+        return HiddenStates(x_BLD, zero_routing_stats(x_BLD) if self.network.num_routed_layers else None)
 
     def run_layers(self, params: Params, hidden: HiddenStates) -> HiddenStates:
         """Return the hidden states after all layers."""
-        return run_layers(self._merge(params).layers, hidden, self._memory)
+        decoder = self._merge(params)
+        for group in self.network.groups:
+            hidden = run_layers(getattr(decoder, group.name), hidden, self._memory)
+        return hidden
 
     def run_stages(self, params: Params, streams: HiddenStates, num_stages: int) -> HiddenStates:
-        """Return the hidden states of M microbatches after all layers, which lie on the stages of a pipeline."""
-        structure, stacked = nnx.split(self._merge(params).layers)
+        """Return the hidden states of M microbatches after all layers, which lie on the stages of a pipeline.
+
+        Raises:
+            ValueError: the layers are of several groups.
+        """
+        (group,) = self.network.groups  # a stage holds a part of each group, which are in sequence
+        structure, stacked = nnx.split(getattr(self._merge(params), group.name))
         stages = jax.tree.map(lambda leaf: leaf.reshape(num_stages, -1, *leaf.shape[1:]), stacked)
 
         def run_stage(stream: HiddenStates, layers: Any) -> HiddenStates:
@@ -101,10 +114,11 @@ class SplitModel:
 class RMSNorm(nnx.Module):
     """Root-mean-square norm with a learned scale, computed in float32."""
 
-    def __init__(self, model: Model, precision: Precision) -> None:
-        scale = jnp.ones(model.embed_dim, DTYPES[precision.params])
-        self.scale = nnx.Param(scale, out_sharding=("norm",), eager_sharding=False)
-        self.epsilon = model.norm_epsilon
+    scale: nnx.Param[Any]
+
+    def __init__(self, part: RmsNorm, precision: Precision, rngs: nnx.Rngs) -> None:
+        add_params(self, part.tensors, precision, rngs)
+        self.epsilon = part.epsilon
         self.dtype = DTYPES[precision.compute]
 
     def __call__(self, x_BLD: jax.Array) -> jax.Array:
@@ -118,14 +132,14 @@ class RMSNorm(nnx.Module):
 class Attention(nnx.Module):
     """Causal grouped-query attention with rotary positions; scores and softmax in float32."""
 
-    def __init__(self, model: Model, precision: Precision, rngs: nnx.Rngs) -> None:
-        D, H, G, K = model.embed_dim, model.num_heads, model.num_kv_heads, model.head_dim
-        params = DTYPES[precision.params]
-        self.query = make_param(rngs, (D, H, K), ("embed", "heads", "head"), D**-0.5, params)
-        self.key = make_param(rngs, (D, G, K), ("embed", "kv_heads", "head"), D**-0.5, params)
-        self.value = make_param(rngs, (D, G, K), ("embed", "kv_heads", "head"), D**-0.5, params)
-        self.out = make_param(rngs, (H, K, D), ("heads", "head", "embed"), (H * K) ** -0.5, params)
-        self.rope_theta = model.rope_theta
+    query: nnx.Param[Any]
+    key: nnx.Param[Any]
+    value: nnx.Param[Any]
+    out: nnx.Param[Any]
+
+    def __init__(self, part: AttentionPart, precision: Precision, rngs: nnx.Rngs) -> None:
+        add_params(self, part.tensors, precision, rngs)
+        self.rope_theta = part.rope_theta
         self.dtype = DTYPES[precision.compute]
 
     def __call__(self, x_BLD: jax.Array) -> jax.Array:
@@ -151,12 +165,12 @@ class Attention(nnx.Module):
 class Layer(nnx.Module):
     """Attention, then an MLP or experts, each with a norm before it and a residual around it."""
 
-    def __init__(self, model: Model, precision: Precision, rngs: nnx.Rngs) -> None:
-        self.attention_norm = RMSNorm(model, precision)
-        self.attention = Attention(model, precision, rngs)
-        self.mlp_norm = RMSNorm(model, precision)
-        experts = model.experts
-        self.mlp = RoutedMLP(model, precision, experts, rngs) if experts else MLP(model, precision, rngs)
+    def __init__(self, block: Block, precision: Precision, rngs: nnx.Rngs) -> None:
+        self.attention_norm = RMSNorm(block.attention_norm, precision, rngs)
+        self.attention = Attention(block.attention, precision, rngs)
+        self.mlp_norm = RMSNorm(block.mlp_norm, precision, rngs)
+        mlp = block.mlp
+        self.mlp = RoutedMLP(mlp, precision, rngs) if isinstance(mlp, RoutedMlp) else MLP(mlp, precision, rngs)
 
     def __call__(self, stream: HiddenStates) -> HiddenStates:
         """Return the hidden states after this layer."""
@@ -172,17 +186,14 @@ class Layer(nnx.Module):
 class Decoder(nnx.Module):
     """Embedding, layers, norm, LM head."""
 
-    def __init__(self, model: Model, precision: Precision, rngs: nnx.Rngs) -> None:
-        V, D, params = model.vocab_size, model.embed_dim, DTYPES[precision.params]
-        self.embedding = make_param(rngs, (V, D), ("vocab", "embed"), model.init_scale, params)
-        stacked = nnx.vmap(
-            lambda rngs: Layer(model, precision, rngs), in_axes=0, transform_metadata={nnx.PARTITION_NAME: "layers"}
-        )
-        self.layers = stacked(rngs.split(model.num_layers))  # type: ignore[no-untyped-call]
-        self.norm = RMSNorm(model, precision)
-        if not model.tie_embeddings:
-            self.head = make_param(rngs, (D, V), ("embed", "vocab"), D**-0.5, params)
-        self.tied = model.tie_embeddings
+    def __init__(self, network: Network, precision: Precision, rngs: nnx.Rngs) -> None:
+        self.embedding = make_param(network.embedding.tensor, precision, rngs)
+        for group in network.groups:
+            setattr(self, group.name, stack_layers(group, precision, rngs))
+        self.norm = RMSNorm(network.norm, precision, rngs)
+        if network.head:
+            self.head = make_param(network.head.tensor, precision, rngs)
+        self.is_tied = network.head is None
         self.dtype = DTYPES[precision.compute]
 
     def embed(self, tokens_BL: jax.Array) -> jax.Array:
@@ -192,11 +203,38 @@ class Decoder(nnx.Module):
     def logits(self, x_BLD: jax.Array) -> jax.Array:
         """Return the logits [B, L, V] in float32 of the hidden states after the last layer."""
         x_BLD = self.norm(x_BLD)
-        if self.tied:
+        if self.is_tied:
             return jnp.einsum(
                 "BLD,VD->BLV", x_BLD, self.embedding[...].astype(self.dtype), preferred_element_type=jnp.float32
             )
         return jnp.einsum("BLD,DV->BLV", x_BLD, self.head[...].astype(self.dtype), preferred_element_type=jnp.float32)
+
+
+class Pattern(nnx.Module):
+    """The layers of a pattern of several blocks. A layer's name is its position."""
+
+    def __init__(self, blocks: Sequence[Block], precision: Precision, rngs: nnx.Rngs) -> None:
+        self.names = tuple(map(str, range(len(blocks))))
+        for name, block in zip(self.names, blocks, strict=True):
+            setattr(self, name, Layer(block, precision, rngs))
+
+    def __call__(self, stream: HiddenStates) -> HiddenStates:
+        """Return the hidden states after all layers."""
+        for name in self.names:
+            stream = getattr(self, name)(stream)
+        return stream
+
+
+def stack_layers(group: Group, precision: Precision, rngs: nnx.Rngs) -> nnx.Module:
+    """Return the layers of a group, whose parameters are stacked along a first dimension."""
+
+    def make(rngs: nnx.Rngs) -> nnx.Module:
+        blocks = group.pattern
+        return Layer(blocks[0], precision, rngs) if len(blocks) == 1 else Pattern(blocks, precision, rngs)
+
+    stacked = nnx.vmap(make, in_axes=0, transform_metadata={nnx.PARTITION_NAME: "layers"})
+    layers: nnx.Module = stacked(rngs.split(group.repeats))
+    return layers
 
 
 def embed_tokens(table_VD: jax.Array, tokens_BL: jax.Array, dtype: Any) -> jax.Array:

@@ -10,15 +10,16 @@ Shapes: B batch, L length, D model width, F MLP width, E experts, N routing grou
 capacity slots of an expert for a group.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from trainingjob_api.spec.model import Experts, Model
+from trainingjob_api.network.mlp import GatedMlp
+from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.spec.precision import Precision
-from trainingjob_trainer.models.params import DTYPES, make_param
+from trainingjob_trainer.models.params import DTYPES, add_params
 from trainingjob_trainer.parallel.sharding import constrain
 
 
@@ -38,13 +39,14 @@ def zero_routing_stats(x_BLD: jax.Array) -> RoutingStats:
 
 
 class MLP(nnx.Module):
-    """Gated SiLU MLP, `num_times` as wide as the model's MLP."""
+    """Gated SiLU MLP."""
 
-    def __init__(self, model: Model, precision: Precision, rngs: nnx.Rngs, num_times: int = 1) -> None:
-        D, F, params = model.embed_dim, num_times * model.mlp_dim, DTYPES[precision.params]
-        self.gate = make_param(rngs, (D, F), ("embed", "mlp"), D**-0.5, params)
-        self.up = make_param(rngs, (D, F), ("embed", "mlp"), D**-0.5, params)
-        self.down = make_param(rngs, (F, D), ("mlp", "embed"), F**-0.5, params)
+    gate: nnx.Param[Any]
+    up: nnx.Param[Any]
+    down: nnx.Param[Any]
+
+    def __init__(self, part: GatedMlp, precision: Precision, rngs: nnx.Rngs) -> None:
+        add_params(self, part.tensors, precision, rngs)
         self.dtype = DTYPES[precision.compute]
 
     def __call__(self, x_BLD: jax.Array) -> jax.Array:
@@ -57,15 +59,16 @@ class MLP(nnx.Module):
 class RoutedMLP(nnx.Module):
     """Mixture of experts: the weighted MLPs that the router chooses for each token, and MLPs shared by all tokens."""
 
-    def __init__(self, model: Model, precision: Precision, experts: Experts, rngs: nnx.Rngs) -> None:
-        D, F, E, params = model.embed_dim, model.mlp_dim, experts.count, DTYPES[precision.params]
-        self.router = make_param(rngs, (D, E), ("embed", "router"), D**-0.5, params)
-        self.gate = make_param(rngs, (E, D, F), ("experts", "expert_embed", "mlp"), D**-0.5, params)
-        self.up = make_param(rngs, (E, D, F), ("experts", "expert_embed", "mlp"), D**-0.5, params)
-        self.down = make_param(rngs, (E, F, D), ("experts", "mlp", "expert_embed"), F**-0.5, params)
-        if experts.shared:
-            self.shared = MLP(model, precision, rngs, experts.shared)
-        self.experts = experts
+    router: nnx.Param[Any]
+    gate: nnx.Param[Any]
+    up: nnx.Param[Any]
+    down: nnx.Param[Any]
+
+    def __init__(self, part: RoutedMlp, precision: Precision, rngs: nnx.Rngs) -> None:
+        add_params(self, part.own_tensors, precision, rngs)
+        if part.shared:
+            self.shared = MLP(part.shared, precision, rngs)
+        self.experts = part.experts
         self.dtype = DTYPES[precision.compute]
 
     def __call__(self, x_BLD: jax.Array) -> tuple[jax.Array, RoutingStats]:

@@ -1,18 +1,32 @@
-"""Creation of parameters, with logical axes and in the format of the spec."""
+"""Creation of the parameters that the network declares, in the format of the spec."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from trainingjob_api.network.tensor import Init, Ones, Tensor
+from trainingjob_api.spec.precision import Precision
+
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
 
-def make_param(
-    rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...], stddev: float, dtype: Any
-) -> nnx.Param[Any]:
-    """Return a parameter with normal initial values."""
-    value = stddev * jax.random.normal(rngs.params(), shape, jnp.float32)
+def add_params(module: nnx.Module, tensors: Iterable[Tensor], precision: Precision, rngs: nnx.Rngs) -> None:
+    """Create tensors as attributes of a module, in their order, because each takes the next random key."""
+    for tensor in tensors:
+        setattr(module, tensor.name, make_param(tensor, precision, rngs))
+
+
+def make_param(tensor: Tensor, precision: Precision, rngs: nnx.Rngs) -> nnx.Param[Any]:
+    """Return a parameter with its initial values."""
+    value = _init_values(tensor.init, tensor.shape, rngs).astype(DTYPES[precision.params])
     # Eager sharding would treat the logical axes as mesh axes.
-    return nnx.Param(value.astype(dtype), out_sharding=axes, eager_sharding=False)
+    return nnx.Param(value, out_sharding=tensor.axes, eager_sharding=False)
+
+
+def _init_values(init: Init, shape: tuple[int, ...], rngs: nnx.Rngs) -> jax.Array:
+    if isinstance(init, Ones):
+        return jnp.ones(shape, jnp.float32)
+    return init.stddev * jax.random.normal(rngs.params(), shape, jnp.float32)

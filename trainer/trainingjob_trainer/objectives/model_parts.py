@@ -37,9 +37,11 @@ class PipelineParts:
 
     def split_params(self, params: Params) -> tuple[Params, Params, Params]:
         """Return the parameters of each part. A tied embedding is in the first and in the last."""
-        last = {name: param for name, param in params.items() if name not in ("embedding", "layers")}
+        network = self._model.network
         embedding = {"embedding": params["embedding"]}
-        return embedding, {"layers": params["layers"]}, last if "head" in last else embedding | last
+        layers = {group.name: params[group.name] for group in network.groups}
+        last = {name: param for name, param in params.items() if name not in embedding | layers}
+        return embedding, layers, last if network.head else embedding | last
 
     def embed(self, params: Params, rows: Batch) -> HiddenStates:
         """Return the hidden states before the first layer for microbatches [M, R, L + 1]."""

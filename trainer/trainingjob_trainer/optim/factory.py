@@ -4,15 +4,21 @@ The learning rate is a function of the step in the state and of the number of st
 program, so that a change of them recompiles nothing, and a skipped update does not shift the schedule.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from trainingjob_api.network.network import Network
+from trainingjob_api.network.tensor import DecayClass
 from trainingjob_api.spec.optimizer import Optimizer
 from trainingjob_api.spec.schedule import Schedule
 from trainingjob_trainer.models.decoder import Params
+
+DECAYED = (DecayClass.EMBEDDING, DecayClass.MATRIX, DecayClass.ROUTER, DecayClass.EXPERT)
+"""Classes of parameters with weight decay. Norms and biases have none."""
 
 
 def learning_rate(step: jax.Array, optimizer: Optimizer, schedule: Schedule, num_steps: jax.Array) -> jax.Array:
@@ -31,16 +37,19 @@ def learning_rate(step: jax.Array, optimizer: Optimizer, schedule: Schedule, num
     return optimizer.learning_rate * jnp.where(step < warmup, rise, decay)
 
 
-def make_optimizer(optimizer: Optimizer) -> optax.GradientTransformation:
+def make_optimizer(optimizer: Optimizer, network: Network) -> optax.GradientTransformation:
     """Return clipping, Adam's direction and weight decay; the caller multiplies the result by the learning rate."""
     clip = optax.clip_by_global_norm(optimizer.clip_norm) if optimizer.clip_norm else optax.identity()
     return optax.chain(
         clip,
         optax.scale_by_adam(b1=optimizer.beta1, b2=optimizer.beta2, eps=optimizer.epsilon),
-        optax.add_decayed_weights(optimizer.weight_decay, mask=decay_mask),
+        optax.add_decayed_weights(optimizer.weight_decay, mask=partial(decay_mask, network)),
     )
 
 
-def decay_mask(params: Params) -> Any:
-    """Return which parameters decay: all except the scales of norms, stacked or not."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: getattr(path[-1], "key", None) != "scale", params)
+def decay_mask(network: Network, params: Params) -> Any:
+    """Return which parameters have weight decay, by the class of each tensor."""
+    decayed = {tensor.name: tensor.decay in DECAYED for tensor in network.tensors}
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: decayed[jax.tree_util.keystr(path, simple=True, separator=".")], params
+    )

@@ -1,0 +1,41 @@
+"""Weight decay goes by the class of a tensor, whatever its name."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+
+from trainingjob_api.network.network import Network
+from trainingjob_api.network.resolve import resolve
+from trainingjob_api.spec.memory import Memory
+from trainingjob_api.spec.model import Experts, Model
+from trainingjob_api.spec.precision import Precision
+from trainingjob_trainer.models.decoder import SplitModel
+from trainingjob_trainer.optim.factory import decay_mask
+
+SHAPE = {"vocab_size": 64, "embed_dim": 16, "mlp_dim": 24, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2}
+NETWORK = resolve(Model(**SHAPE, head_dim=4, experts=Experts(count=4, per_token=2, shared=1)))
+
+
+def undecayed(network: Network) -> set[str]:
+    params = SplitModel(network, Precision(), Memory()).shapes
+    mask = decay_mask(network, jax.tree.map(lambda shape: jnp.zeros(shape.shape), params))
+    return {
+        jax.tree_util.keystr(path, simple=True, separator=".")
+        for path, decays in jax.tree_util.tree_leaves_with_path(mask)
+        if not decays
+    }
+
+
+def test_only_norms_have_no_weight_decay() -> None:
+    assert undecayed(NETWORK) == {"layers.attention_norm.scale", "layers.mlp_norm.scale", "norm.scale"}
+
+
+def test_the_name_of_a_group_decides_nothing() -> None:
+    (group,) = NETWORK.groups
+
+    assert undecayed(replace(NETWORK, groups=(replace(group, name="scale"),))) == {
+        "scale.attention_norm.scale",
+        "scale.mlp_norm.scale",
+        "norm.scale",
+    }
