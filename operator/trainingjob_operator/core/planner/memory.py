@@ -1,8 +1,8 @@
 """Memory of a device, from the spec alone.
 
-Assumptions about this project's trainer: gradients are accumulated in float32, the two Adam moments are float32, and
-attention saves its scores. The parameters of one layer are gathered at a time. The output projection is gathered for
-the logits. The embedding table stays gathered while more accumulation steps follow.
+Assumptions about this project's trainer: gradients are accumulated in float32, and attention saves its scores. The
+optimizer's state slots come from `trainingjob_api.optim`. The parameters of one layer are gathered at a time. The
+output projection is gathered for the logits. The embedding table stays gathered while more accumulation steps follow.
 
 Memory peaks at one of two points: at the logits, or in the first layer of the backward pass. Both come on top of the
 residuals of all layers. A test compares these numbers with XLA's memory analysis of compiled steps, see
@@ -132,7 +132,7 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
     return DeviceMemory(
         params=sharded_params * program.param_bytes,
         gradients=sharded_params * FLOAT32,
-        optimizer=2 * sum([leaf.data_sharded_size(storage_ways, degrees["data"]) for leaf in leaves]) * FLOAT32,
+        optimizer=sum([leaf.data_sharded_size(storage_ways, degrees["data"]) for leaf in leaves]) * program.slot_bytes,
         residuals_per_sequence=residuals * pipelined // 10,
         gathered_embedding=table,
         gathered_layers=layers * program.compute_bytes // degrees["stage"],

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 
-from trainingjob_api.network.resolve import resolve
 from trainingjob_api.problem import as_text
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees
@@ -122,7 +121,9 @@ def _auto_mesh_variants(
 
 def _may_fit(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> bool:
     """Return whether the state alone, sharded over all devices, leaves free memory."""
-    num_bytes = resolve(spec.model).num_parameters * (describe_workload(spec).param_bytes + 3 * FLOAT32)
+    workload = describe_workload(spec)
+    per_parameter = workload.param_bytes + FLOAT32 + workload.slot_bytes  # FLOAT32: the gradient
+    num_bytes = workload.network.num_parameters * per_parameter
     return num_bytes < num_slices * shape.num_devices * shape.memory_bytes * USABLE_MEMORY_SHARE
 
 

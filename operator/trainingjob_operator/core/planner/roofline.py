@@ -29,10 +29,6 @@ from trainingjob_operator.core.planner.plan import Plan, SliceShape
 from trainingjob_operator.core.planner.traffic import Traffic, predict_traffic
 from trainingjob_operator.core.planner.workload import FLOAT32, describe_workload
 
-OPTIMIZER_VALUES_PER_PARAMETER = 7
-"""Values that the optimizer moves per parameter: it reads the parameter, its gradient and two moments, and writes
-three."""
-
 
 @dataclass(frozen=True)
 class Roofline:
@@ -131,4 +127,6 @@ def _memory_traffic_bytes(spec: TrainingJobSpec, layout: Layout) -> float:
     kept = passes * device.residuals_per_sequence * layout.rows_per_shard * turns
     logits = 2 * device.logits_per_sequence * layout.rows_per_shard * reads
     sums = 2 * FLOAT32 * numbers * layout.accumulation
-    return matrices + kept + logits + sums + OPTIMIZER_VALUES_PER_PARAMETER * FLOAT32 * numbers
+    # The optimizer reads the parameter, its gradient and its slots, and writes all of them but the gradient.
+    update = 3 * FLOAT32 + 2 * workload.slot_bytes
+    return matrices + kept + logits + sums + update * numbers

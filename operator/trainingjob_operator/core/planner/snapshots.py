@@ -1,7 +1,7 @@
 """Snapshots in host memory: their size, and the interval in steps.
 
-A host copies each shard of its devices once, without replicas: parameters, and two float32 moments. Training stops
-during the copy, so
+A host copies each shard of its devices once, without replicas: parameters and the optimizer's state slots. Training
+stops during the copy, so
 
     interval = the fewest steps with  bytes per host / rate <= share x interval x seconds per step
 
@@ -22,7 +22,7 @@ from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.plan import SliceShape, SnapshotPlan
 from trainingjob_operator.core.planner.roofline import predict_step
-from trainingjob_operator.core.planner.workload import FLOAT32, describe_workload
+from trainingjob_operator.core.planner.workload import describe_workload
 
 MAX_COPY_SHARE = 0.01
 """Maximum share of the time that training may wait for copies."""
@@ -68,12 +68,13 @@ def snapshot_bytes(spec: TrainingJobSpec, layout: Layout) -> int:
     """
     degrees = _state_degrees(spec, layout)
     ways, devices = count_shards(degrees, merge_rules(spec.parallelism.rules.overrides())), layout.devices_per_host
-    param_bytes = describe_workload(spec).param_bytes
+    workload = describe_workload(spec)
     total = 0
     for leaf in resolve(spec.model).tensors:
-        param, moment = leaf.shard_size(ways), leaf.data_sharded_size(ways, degrees["data"])
-        total += min(devices, leaf.size // param) * (param * param_bytes + SHARD_PADDING_BYTES)
-        total += min(devices, leaf.size // moment) * 2 * (moment * FLOAT32 + SHARD_PADDING_BYTES)
+        param, values = leaf.shard_size(ways), leaf.data_sharded_size(ways, degrees["data"])
+        total += min(devices, leaf.size // param) * (param * workload.param_bytes + SHARD_PADDING_BYTES)
+        for slot in workload.slots:
+            total += min(devices, leaf.size // values) * (values * slot.num_bytes + SHARD_PADDING_BYTES)
     return -(-total // _MIB) * _MIB
 
 

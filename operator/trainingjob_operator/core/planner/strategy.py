@@ -19,6 +19,7 @@ from itertools import islice
 from trainingjob_api.base import AXES, Axis
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.optimizer import Optimizer
 from trainingjob_api.spec.parallelism import AxisDegrees, Parallelism
 from trainingjob_operator.core.planner.choice import EXPLICIT, Candidate, Choice
 from trainingjob_operator.core.planner.mesh import INFERRED, divisors
@@ -91,6 +92,7 @@ def describe_search(spec: TrainingJobSpec, shape: SliceShape) -> "MeshSearch | N
         parallelism=spec.parallelism,
         model=spec.model,
         training=spec.training.model_copy(update={"seed": 0, "steps": 1}),
+        optimizer=Optimizer(type=spec.optimizer.type, learning_rate=1.0),
         precision=spec.precision,
         memory=spec.memory,
     )
@@ -104,7 +106,8 @@ class _SearchKey:
     spec: TrainingJobSpec
 
     def __hash__(self) -> int:
-        return hash((self.spec.model, self.spec.training, self.spec.parallelism, self.spec.precision, self.spec.memory))
+        spec = self.spec
+        return hash((spec.model, spec.training, spec.parallelism, spec.optimizer.type, spec.precision, spec.memory))
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.resolve import resolve
+from trainingjob_api.optim import FLOAT_BYTES, SLOTS, Slot
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import Rules
 from trainingjob_api.spec.precision import Precision
 
 CPU = "cpu"
 FLOAT32 = 4
-_BYTES = {"float32": FLOAT32, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class Workload:
     length: int
     """Tokens per sequence."""
     precision: Precision
+    slots: tuple[Slot, ...]
+    """State slots of the optimizer."""
     remat: str
     rules: Rules
     """Sharding rules that override the built-in ones."""
@@ -30,16 +32,23 @@ class Workload:
     @property
     def compute_bytes(self) -> int:
         """Return the bytes of a value in the compute format."""
-        return _BYTES[self.precision.compute]
+        return FLOAT_BYTES[self.precision.compute]
+
+    @property
+    def slot_bytes(self) -> int:
+        """Return the bytes of the optimizer's state for one parameter."""
+        return sum([slot.num_bytes for slot in self.slots])
 
     @property
     def param_bytes(self) -> int:
         """Return the bytes of a stored parameter."""
-        return _BYTES[self.precision.params]
+        return FLOAT_BYTES[self.precision.params]
 
 
 def describe_workload(spec: TrainingJobSpec) -> Workload:
     """Return the workload of a spec."""
     is_cpu = spec.slices.accelerator == CPU
     length, rules = spec.training.sequence_length, spec.parallelism.rules
-    return Workload(resolve(spec.model), length, spec.precision, spec.memory.remat, rules, is_cpu)
+    return Workload(
+        resolve(spec.model), length, spec.precision, SLOTS[spec.optimizer.type], spec.memory.remat, rules, is_cpu
+    )

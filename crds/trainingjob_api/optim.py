@@ -1,0 +1,29 @@
+"""Optimizers as data: the state slots of each type.
+
+The planner's memory, snapshot and roofline numbers and the trainer's sharding follow from these slots.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from trainingjob_api.spec.precision import FloatType
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Values that an optimizer keeps for every parameter: as many, and sharded like it."""
+
+    name: str
+    dtype: FloatType
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the bytes of one value."""
+        return FLOAT_BYTES[self.dtype]
+
+
+FLOAT_BYTES: dict[FloatType, int] = {"float32": 4, "bfloat16": 2}
+SLOTS: dict[Literal["adamw"], tuple[Slot, ...]] = {
+    "adamw": (Slot("mu", "float32"), Slot("nu", "float32")),
+}
+"""The slots of each optimizer. Counters, which are not kept for every parameter, take no memory to speak of."""

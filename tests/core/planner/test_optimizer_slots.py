@@ -1,0 +1,83 @@
+"""The state slots of an optimizer decide its memory, the size of snapshots, and the estimate of a step."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from trainingjob_api.base import AXES
+from trainingjob_api.network.resolve import resolve
+from trainingjob_api.optim import SLOTS, Slot
+from trainingjob_api.sharding import count_shards
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.parallelism import AxisDegrees
+from trainingjob_api.world import Layout
+from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
+from trainingjob_operator.core.planner.memory import estimate_device_memory
+from trainingjob_operator.core.planner.roofline import predict_step
+from trainingjob_operator.core.planner.snapshots import snapshot_bytes
+
+type MakeSpec = Callable[[dict[str, Any]], TrainingJobSpec]
+
+ONE = dict.fromkeys(AXES, 1)
+LAYOUT = Layout(
+    num_slices=1,
+    hosts_per_slice=1,
+    devices_per_host=8,
+    ici=AxisDegrees(fsdp=8),
+    dcn=AxisDegrees(),
+    rows_per_shard=1,
+    accumulation=1,
+    padding_rows=0,
+)
+SLOT_SETS: dict[str, tuple[tuple[Slot, ...], int]] = {
+    "two moments": (SLOTS["adamw"], 8),
+    "one": ((Slot("mu", "float32"),), 4),
+    "one in bfloat16": ((Slot("mu", "bfloat16"),), 2),
+    "none": ((), 0),
+}
+"""Slots, and their bytes for a parameter."""
+
+
+@pytest.fixture(params=SLOT_SETS)
+def bytes_per_parameter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    slots, num_bytes = SLOT_SETS[request.param]
+    monkeypatch.setitem(SLOTS, "adamw", slots)
+    return num_bytes
+
+
+def test_memory_of_the_state(make_spec: MakeSpec, bytes_per_parameter: int) -> None:
+    spec = make_spec({})
+
+    memory = estimate_device_memory(spec, ONE)
+
+    assert memory.optimizer == bytes_per_parameter * resolve(spec.model).num_parameters
+
+
+def test_bytes_of_a_snapshot(make_spec: MakeSpec, bytes_per_parameter: int) -> None:
+    spec = make_spec({"model.numLayers": 8, "model.vocabSize": 262144})
+
+    parameters = resolve(spec.model).num_parameters
+
+    assert snapshot_bytes(spec, LAYOUT) == pytest.approx((4 + bytes_per_parameter) * parameters, rel=0.05)
+
+
+def test_bytes_that_an_update_moves(make_spec: MakeSpec, bytes_per_parameter: int) -> None:
+    """It reads each slot and writes it."""
+    spec = make_spec({"slices.accelerator": "nvidia-h100", "slices.topology": "8"})
+    held = sum(tensor.shard_size(count_shards({"fsdp": 8})) for tensor in resolve(spec.model).tensors)
+
+    moved = memory_bytes(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SLOTS, "adamw", ())
+        without_slots = memory_bytes(spec)
+
+    assert moved - without_slots == pytest.approx(2 * bytes_per_parameter * held)
+
+
+def memory_bytes(spec: TrainingJobSpec) -> float:
+    shape = BUILTIN.find_shape("nvidia-h100", "8")
+    assert shape
+    step = predict_step(spec, shape, LAYOUT)
+    assert step
+    return step.memory_seconds * shape.rates.memory

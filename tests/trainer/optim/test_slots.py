@@ -1,0 +1,30 @@
+"""The optimizers of the trainer keep exactly the slots that the API declares."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+from trainingjob_api.network.resolve import resolve
+from trainingjob_api.optim import SLOTS
+from trainingjob_api.spec.model import Model
+from trainingjob_api.spec.optimizer import Optimizer
+from trainingjob_trainer.optim.factory import make_optimizer
+
+NETWORK = resolve(Model(vocab_size=8, embed_dim=4, mlp_dim=4, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=2))
+PARAMS: Any = {"embedding": jnp.ones((3, 5)), "norm": {"scale": jnp.ones(7)}}
+
+
+@pytest.mark.parametrize("name", SLOTS)
+def test_an_optimizer_keeps_its_declared_slots_and_nothing_else_of_their_size(name: Any) -> None:
+    state = make_optimizer(Optimizer(type=name, learning_rate=0.1), NETWORK).init(PARAMS)
+
+    for slot in SLOTS[name]:
+        kept = optax.tree_utils.tree_get(state, slot.name)
+        assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), kept) == jax.tree.map(
+            lambda leaf, dtype=slot.dtype: (leaf.shape, jnp.dtype(dtype)), PARAMS
+        )
+    values = sum(leaf.size for leaf in jax.tree.leaves(state) if leaf.ndim)
+    assert values == len(SLOTS[name]) * (3 * 5 + 7)
