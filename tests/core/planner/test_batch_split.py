@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trainingjob_api.base import AXES
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_operator.core.planner.batch_split import min_pipeline_ticks, split_batch
+from trainingjob_operator.core.planner.batch_split import min_saved_microbatches, split_batch
 from trainingjob_operator.core.planner.memory import USABLE_MEMORY_SHARE, estimate_device_memory
 from trainingjob_operator.core.planner.mesh import divisors
 
@@ -53,7 +53,7 @@ def test_every_row_is_in_one_place(make_spec: MakeSpec, batch: int, data: int, s
     assert cut
     assert cut.sequences <= limit
     assert cut.microbatches % stage == 0
-    assert cut.ticks >= min_pipeline_ticks(spec, degrees)
+    assert cut.saved_microbatches >= min_saved_microbatches(spec, degrees)
     assert cut.sequences * cut.accumulation * cut.microbatches * data == batch + cut.padding
     assert cut.padding < data * cut.microbatches
 
@@ -65,8 +65,8 @@ def test_a_pipeline_keeps_the_rows_of_all_its_turns(make_spec: MakeSpec) -> None
     cut = split_batch(spec, degrees, device, device.estimate(8, 19).total * 2)
 
     assert cut
-    assert cut.ticks == 19
-    assert device.estimate(2 * cut.sequences, cut.ticks).total > device.estimate(8, 19).total
+    assert cut.saved_microbatches == 19
+    assert device.estimate(2 * cut.sequences, cut.saved_microbatches).total > device.estimate(8, 19).total
     assert split_batch(spec, degrees, device, 1000) is None
 
 
@@ -86,7 +86,7 @@ def test_a_cut_takes_the_fewest_steps_that_its_own_estimate_allows(
     device = estimate_device_memory(spec, degrees)
     free = split_batch(spec, degrees, device, 0)
     assert free
-    rows_a_step, turns = free.sequences * free.accumulation, free.ticks
+    rows_a_step, turns = free.sequences * free.accumulation, free.saved_microbatches
     memory_bytes = int(share * device.estimate(1, turns).total)
 
     def fits(rows: int) -> bool:

@@ -12,10 +12,11 @@ from trainingjob_api.network.mlp import GatedMlp
 from trainingjob_api.network.network import Group, Network
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.routed_mlp import RoutedMlp
+from trainingjob_api.pipeline import PipelineSchedule
 from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.model import Experts, Model
 from trainingjob_api.spec.precision import Precision
-from trainingjob_trainer.models.decoder import Params, SplitModel
+from trainingjob_trainer.models.decoder import HiddenStates, Params, SplitModel
 
 FLOAT32 = Precision(compute="float32")
 NETWORK = resolve(Model(vocab_size=64, embed_dim=16, mlp_dim=24, num_layers=4, num_heads=4, num_kv_heads=2, head_dim=4))
@@ -80,3 +81,14 @@ def test_a_pipeline_takes_one_group() -> None:
 
     with pytest.raises(ValueError, match="too many values"):
         model.run_stages(params, model.embed(params, jnp.asarray(TOKENS)), 2)
+
+
+@pytest.mark.parametrize(("microbatches", "stages"), [(2, 2), (3, 4)])
+def test_a_pipeline_runs_the_ticks_of_its_schedule(microbatches: int, stages: int) -> None:
+    model = split(NETWORK)
+    x = jax.ShapeDtypeStruct((microbatches, 2, 8, 16), jnp.float32)
+
+    program = jax.make_jaxpr(lambda params, x: model.run_stages(params, HiddenStates(x, None), stages))(model.shapes, x)
+
+    lengths = [line.params["length"] for line in program.jaxpr.eqns if line.primitive.name == "scan"]
+    assert lengths == [PipelineSchedule(microbatches, stages).ticks]

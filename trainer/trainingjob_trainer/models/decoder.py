@@ -20,6 +20,7 @@ from trainingjob_api.network.network import Block, Group, Network
 from trainingjob_api.network.norm import RmsNorm
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.routed_mlp import RoutedMlp
+from trainingjob_api.pipeline import PipelineSchedule
 from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.model import Model
 from trainingjob_api.spec.precision import Precision
@@ -286,9 +287,10 @@ def run_pipeline(
 ) -> HiddenStates:
     """Return the hidden states of microbatches after all stages (GPipe; Huang et al., arXiv 1811.06965).
 
-    All stages work at once, each on another microbatch, which then moves to the next stage: M microbatches take M + S -
-    1 ticks. In the first and the last S - 1 ticks some stages work on zeros, and the results of these are not used.
+    All stages work at once, each on another microbatch, which then moves to the next stage. In idle ticks a stage works
+    on zeros, and the results of these are not used.
     """
+    idle_ticks = PipelineSchedule(streams.x.shape[0], num_stages).idle_ticks
     # The name gives each stage its own kernels. Without it `map_shards` would run all stages on every device.
     run_all = jax.vmap(run_stage, spmd_axis_name="stage")
 
@@ -304,10 +306,10 @@ def run_pipeline(
         tick_outputs = jax.tree.map(lambda leaf: jax.lax.index_in_dim(leaf, num_stages - 1, keepdims=False), at_stages)
         return at_stages, tick_outputs
 
-    tick_inputs = jax.tree.map(lambda leaf: jnp.pad(leaf, [(0, num_stages - 1), *[(0, 0)] * (leaf.ndim - 1)]), streams)
+    tick_inputs = jax.tree.map(lambda leaf: jnp.pad(leaf, [(0, idle_ticks), *[(0, 0)] * (leaf.ndim - 1)]), streams)
     idle = jax.tree.map(lambda leaf: jnp.zeros_like(leaf, shape=(num_stages, *leaf.shape[1:])), streams)
     _, leaving = jax.lax.scan(tick, idle, tick_inputs)
-    done: HiddenStates = jax.tree.map(lambda leaf: leaf[num_stages - 1 :], leaving)
+    done: HiddenStates = jax.tree.map(lambda leaf: leaf[idle_ticks:], leaving)
     return done
 
 

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainingjob_api.base import Axis
+from trainingjob_api.pipeline import PipelineSchedule
 from trainingjob_api.sharding import RULES
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.memory import DeviceMemory
-from trainingjob_operator.core.planner.mesh import divisors, pipeline_ticks
+from trainingjob_operator.core.planner.mesh import divisors
 
 TARGET_MICROBATCHES_PER_STAGE = 4
 """Microbatches per stage at which the pipeline bubble takes less than a fifth of the time, for any number of stages."""
@@ -24,7 +25,7 @@ MAX_MICROBATCHES_PER_STAGE = 16
 class BatchSplit:
     """The split of a batch as one device sees it.
 
-    `sequences` are those of a microbatch, `ticks` the pipeline ticks of one accumulation step.
+    `saved_microbatches` counts the microbatches whose activations a device holds at once.
     """
 
     sequences: int
@@ -32,7 +33,7 @@ class BatchSplit:
     accumulation: int
     padding: int
     """Padding sequences of the global batch, with weight zero."""
-    ticks: int
+    saved_microbatches: int
 
 
 def split_batch(
@@ -51,14 +52,14 @@ def split_batch(
     batch = spec.training.global_batch_size
     max_sequences_per_device = spec.training.max_per_device_batch or batch
     microbatches = _requested_microbatches(spec, stages) or _choose_microbatches(-(-batch // shards), stages)
-    turns = pipeline_ticks(microbatches, stages)
+    saved = PipelineSchedule(microbatches, stages).saved_microbatches
     # Any multiple at or above the batch would do. The smallest pads least, and one sequence always divides it.
     sequences_per_step = -(-batch // (shards * microbatches))
     max_sequences = max_sequences_per_device
     if memory_bytes:
-        max_sequences = min(max_sequences_per_device, device.max_sequences(memory_bytes, turns, keeps_table=False))
+        max_sequences = min(max_sequences_per_device, device.max_sequences(memory_bytes, saved, keeps_table=False))
         if max_sequences < sequences_per_step and keeps_table:  # several accumulation steps
-            max_sequences = min(max_sequences_per_device, device.max_sequences(memory_bytes, turns))
+            max_sequences = min(max_sequences_per_device, device.max_sequences(memory_bytes, saved))
     if max_sequences < 1:
         return None
     fitting = divisors(sequences_per_step)
@@ -68,20 +69,20 @@ def split_batch(
         microbatches=microbatches,
         accumulation=sequences_per_step // rows,
         padding=sequences_per_step * microbatches * shards - batch,
-        ticks=turns,
+        saved_microbatches=saved,
     )
 
 
 def accumulates(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> bool:
-    """Return whether microbatches of one sequence take several accumulation steps, with the fewest pipeline ticks."""
+    """Return whether microbatches of one sequence take several accumulation steps, with the fewest microbatches."""
     shards, stages = math.prod([degrees[axis] for axis in RULES["batch"]]), degrees["stage"]
     return spec.training.global_batch_size > shards * (_requested_microbatches(spec, stages) or stages)
 
 
-def min_pipeline_ticks(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> int:
-    """Return the fewest pipeline ticks of a mesh; 1 without a pipeline."""
+def min_saved_microbatches(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> int:
+    """Return the fewest microbatches whose activations a device of a mesh holds; 1 without a pipeline."""
     stages = degrees["stage"]
-    return pipeline_ticks(_requested_microbatches(spec, stages) or stages, stages)
+    return PipelineSchedule(_requested_microbatches(spec, stages) or stages, stages).saved_microbatches
 
 
 def _requested_microbatches(spec: TrainingJobSpec, stages: int) -> int | None:  # None: the planner chooses

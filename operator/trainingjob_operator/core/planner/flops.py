@@ -12,7 +12,7 @@ from functools import lru_cache
 from trainingjob_api.base import Axis
 from trainingjob_api.network.part import BACKWARD_FLOPS, FORWARD_FLOPS, Shard
 from trainingjob_api.world import Layout
-from trainingjob_operator.core.planner.mesh import combine_degrees, pipeline_ticks
+from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.workload import Workload
 
 
@@ -22,7 +22,7 @@ def count_step_flops(workload: Workload, layout: Layout) -> int:
     others = tuple((axis, degree) for axis, degree in degrees.items() if axis != "data")  # `data` splits only the batch
     layers, head = _count_token_flops(workload, others)
     tokens = layout.rows_per_shard * (workload.length // degrees["context"]) * layout.accumulation
-    ticks = pipeline_ticks(layout.microbatches, degrees["stage"])
+    ticks = layout.pipeline.ticks
     return tokens * (ticks * layers + layout.microbatches * head // degrees["stage"])
 
 

@@ -61,25 +61,25 @@ class DeviceMemory:
     logits_per_sequence: int
     peak_points: tuple[PeakPoint, ...]
 
-    def estimate(self, sequences: int, ticks: int, *, keeps_embedding: bool = True) -> MemoryEstimate:
-        """Return the bytes for some sequences per microbatch. A pipeline saves the residuals of all its ticks."""
+    def estimate(self, sequences: int, saved_microbatches: int, *, keeps_embedding: bool = True) -> MemoryEstimate:
+        """Return the bytes for microbatches of `sequences`, of which `saved_microbatches` are held at once."""
         return MemoryEstimate(
             params=self.params,
             gradients=self.gradients,
             optimizer=self.optimizer,
-            activations=ticks * sequences * self.residuals_per_sequence,
+            activations=saved_microbatches * sequences * self.residuals_per_sequence,
             temporaries=self.gathered_embedding * keeps_embedding
             + max([mlp_bytes.fixed_bytes + sequences * mlp_bytes.per_sequence for mlp_bytes in self.peak_points]),
         )
 
-    def max_sequences(self, memory_bytes: int, turns: int, *, keeps_table: bool = True) -> int:
+    def max_sequences(self, memory_bytes: int, saved_microbatches: int, *, keeps_table: bool = True) -> int:
         """Return the most sequences per microbatch that fit a device with this memory. 0: not even one fits."""
         state = self.params + self.gradients + self.optimizer + self.gathered_embedding * keeps_table
         free = int(memory_bytes * USABLE_MEMORY_SHARE) - state
         return max(
             min(
                 [
-                    (free - one.fixed_bytes) // (turns * self.residuals_per_sequence + one.per_sequence)
+                    (free - one.fixed_bytes) // (saved_microbatches * self.residuals_per_sequence + one.per_sequence)
                     for one in self.peak_points
                 ]
             ),

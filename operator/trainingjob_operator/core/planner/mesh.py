@@ -37,11 +37,6 @@ def summarize_degrees(degrees: AxisDegrees) -> WrittenDegrees:
     return WrittenDegrees(known, tuple(axis for axis, degree in items if degree == INFERRED))
 
 
-def pipeline_ticks(microbatches: int, stages: int) -> int:
-    """Return the ticks of one accumulation step, including those in which a stage is idle."""
-    return microbatches + stages - 1
-
-
 @lru_cache(maxsize=1024)  # the sizes of a job share their ICI degrees
 def resolve_degrees(
     degrees: AxisDegrees, total: int

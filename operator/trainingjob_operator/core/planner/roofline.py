@@ -24,7 +24,7 @@ from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.flops import count_step_flops, count_useful_flops
 from trainingjob_operator.core.planner.interconnect import axis_bandwidths
 from trainingjob_operator.core.planner.memory import estimate_workload_memory
-from trainingjob_operator.core.planner.mesh import combine_degrees, pipeline_ticks
+from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.plan import Plan, SliceShape
 from trainingjob_operator.core.planner.traffic import Traffic, predict_traffic
 from trainingjob_operator.core.planner.workload import FLOAT32, describe_workload
@@ -120,7 +120,7 @@ def _memory_traffic_bytes(spec: TrainingJobSpec, layout: Layout) -> float:
     workload = describe_workload(spec)
     device = estimate_workload_memory(replace(workload, remat="none"), {**degrees, "data": 1})
     passes = 3 if workload.remat == "full" else 2
-    turns = layout.accumulation * pipeline_ticks(layout.microbatches, degrees["stage"])
+    turns = layout.accumulation * layout.pipeline.ticks
     reads = layout.accumulation * layout.microbatches / degrees["stage"]
     numbers = device.params / workload.param_bytes
     matrices = (passes + 1) * device.gathered_layers * turns + 3 * device.gathered_lm_head * reads

@@ -7,7 +7,7 @@ from typing import Any
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout
-from trainingjob_operator.core.planner.batch_split import accumulates, min_pipeline_ticks, split_batch
+from trainingjob_operator.core.planner.batch_split import accumulates, min_saved_microbatches, split_batch
 from trainingjob_operator.core.planner.divisibility import (
     DCN,
     HEADS,
@@ -74,7 +74,7 @@ class SizePlanner:
             keeps = keeps_embedding and accumulates(spec, degrees)
             return [
                 self._out_of_memory_problem(
-                    num_slices, device.estimate(1, min_pipeline_ticks(spec, degrees), keeps_embedding=keeps)
+                    num_slices, device.estimate(1, min_saved_microbatches(spec, degrees), keeps_embedding=keeps)
                 )
             ]
         layout = Layout(
@@ -89,7 +89,9 @@ class SizePlanner:
             padding_rows=batch.padding,
         )
         keeps = keeps_embedding and batch.accumulation > 1
-        return SizePlan(num_slices, layout, device.estimate(batch.sequences, batch.ticks, keeps_embedding=keeps))
+        return SizePlan(
+            num_slices, layout, device.estimate(batch.sequences, batch.saved_microbatches, keeps_embedding=keeps)
+        )
 
     def _out_of_memory_problem(self, num_slices: int, memory: MemoryEstimate) -> Problem:
         return Problem(

@@ -27,7 +27,7 @@ from trainingjob_api.network.part import PartTraffic
 from trainingjob_api.network.tensor import Role, Tensor
 from trainingjob_api.sharding import RULES, count_shards
 from trainingjob_api.world import Layout
-from trainingjob_operator.core.planner.mesh import combine_degrees, pipeline_ticks
+from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.workload import FLOAT32, Workload
 
 MIN_DECOMPOSED_RING = 4
@@ -113,7 +113,7 @@ class _StepTraffic:
         self._has_full_remat = workload.remat == "full"
         self._is_replicated = self._degrees["data"] > 1
         self._is_pipelined = self._degrees["stage"] > 1
-        self._ticks = layout.accumulation * pipeline_ticks(layout.microbatches, self._degrees["stage"])
+        self._ticks = layout.accumulation * layout.pipeline.ticks
         """How often a stage runs in a step, with microbatches or idle."""
         self._lm_head_runs = layout.accumulation * layout.microbatches // self._degrees["stage"]
         """How often a device runs the head in a step."""

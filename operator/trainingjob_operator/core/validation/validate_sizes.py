@@ -96,12 +96,13 @@ def warn_of_padding(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
 def warn_of_pipeline_bubble(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
     """A pipeline with few microbatches has a large bubble. The warning describes the worst size."""
     layouts = [size.layout for size in plan.sizes if size.layout]
-    worst = max(layouts, key=_bubble_share)
-    if _bubble_share(worst) > MAX_BUBBLE_SHARE:
+    worst = max(layouts, key=lambda layout: layout.pipeline.bubble_share)
+    idle = worst.pipeline.bubble_share
+    if idle > MAX_BUBBLE_SHARE:
         stages = worst.num_stages
         message = (
             f"{worst.microbatches} microbatches in {stages} stages leave each stage idle for "
-            f"{format_percent(_bubble_share(worst))} of the time on {pluralize(worst.num_slices, 'slice')}. Increase "
+            f"{format_percent(idle)} of the time on {pluralize(worst.num_slices, 'slice')}. Increase "
             "`spec.training.globalBatchSize`, or use fewer stages."
         )
         yield Problem("spec.parallelism.pipeline.microbatches", plan.spec.parallelism.pipeline.microbatches, message)
@@ -193,12 +194,6 @@ WARNINGS = (
     PlanWarning((*SIZE_FIELDS, "runtime.resources.memory"), warn_of_host_memory),
     PlanWarning((*SIZE_FIELDS, "runtime.resources.memory", "elastic.hotStandby"), warn_of_hot_standby_memory),
 )
-
-
-def _bubble_share(layout: Layout) -> float:
-    """Return the pipeline bubble as a share of a stage's time."""
-    waiting = layout.num_stages - 1
-    return waiting / (layout.microbatches + waiting)
 
 
 def _batch_parts(layout: Layout) -> int:
