@@ -23,7 +23,8 @@ class Slot:
 
 
 FLOAT_BYTES: dict[FloatType, int] = {"float32": 4, "bfloat16": 2}
-SLOTS: dict[Literal["adamw"], tuple[Slot, ...]] = {
+SLOTS: dict[Literal["adamw", "lion"], tuple[Slot, ...]] = {
     "adamw": (Slot("mu", "float32"), Slot("nu", "float32")),
+    "lion": (Slot("mu", "float32"),),
 }
 """The slots of each optimizer. Counters, which are not kept for every parameter, take no memory to speak of."""

@@ -131,7 +131,7 @@ def test_limits_that_are_not_allowed_themselves_are_marked() -> None:
 
 
 def test_single_choices_are_choices() -> None:
-    assert SPEC["spec.optimizer.type"]["enum"] == ["adamw"]
+    assert SPEC["spec.checkpoint.restore.broadcastFrom"]["enum"] == ["oneReplica"]
 
 
 def test_lists_say_how_they_merge() -> None:

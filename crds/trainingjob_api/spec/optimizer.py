@@ -8,18 +8,25 @@ from trainingjob_api.base import Strict
 
 
 class Optimizer(Strict):
-    """AdamW (Loshchilov and Hutter, arXiv 1711.05101) with clipping by the global norm."""
+    """AdamW (Loshchilov and Hutter, arXiv 1711.05101) or Lion, with clipping by the global norm."""
 
-    type: Literal["adamw"] = Field(
-        default="adamw", description="Kind of optimizer: `adamw` is Adam with decoupled weight decay."
+    type: Literal["adamw", "lion"] = Field(
+        default="adamw",
+        description="Kind of optimizer: `adamw` is Adam with decoupled weight decay. `lion` (arXiv 2302.06675) "
+        "keeps half of its state and needs a lower learning rate.",
     )
     learning_rate: Annotated[float, Field(gt=0, le=10)] = Field(
         description="Peak learning rate, reached when the warm-up ends."
     )
-    beta1: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.9, description="Decay of the first moment.")
-    beta2: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.95, description="Decay of the second moment.")
+    beta1: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.9, description="Decay of the first moment. For `lion`, the share of the moment in an update."
+    )
+    beta2: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.95, description="Decay of the second moment. For `lion`, of its only moment."
+    )
     epsilon: Annotated[float, Field(gt=0, le=0.1)] = Field(
-        default=1e-8, description="Constant added to the root of the second moment, against division by zero."
+        default=1e-8,
+        description="Constant added to the root of the second moment, against division by zero. No effect with `lion`.",
     )
     weight_decay: Annotated[float, Field(ge=0, le=10)] = Field(
         default=0.1, description="Decoupled weight decay of all matrices; norms are not decayed."

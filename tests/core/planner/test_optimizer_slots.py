@@ -16,6 +16,7 @@ from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.memory import estimate_device_memory
 from trainingjob_operator.core.planner.roofline import predict_step
 from trainingjob_operator.core.planner.snapshots import snapshot_bytes
+from trainingjob_operator.core.planner.strategy import describe_search
 
 type MakeSpec = Callable[[dict[str, Any]], TrainingJobSpec]
 
@@ -81,3 +82,23 @@ def memory_bytes(spec: TrainingJobSpec) -> float:
     step = predict_step(spec, shape, LAYOUT)
     assert step
     return step.memory_seconds * shape.rates.memory
+
+
+def test_lion_keeps_half_of_the_state_of_adamw(make_spec: MakeSpec) -> None:
+    adamw, lion = (
+        estimate_device_memory(make_spec({"optimizer.type": name}), ONE).optimizer for name in ("adamw", "lion")
+    )
+
+    assert adamw == 2 * lion > 0
+
+
+def test_a_mesh_search_is_not_shared_by_optimizers_of_other_slots(make_spec: MakeSpec) -> None:
+    shape = BUILTIN.find_shape("nvidia-h100", "8")
+    assert shape
+    changes = {"slices.accelerator": "nvidia-h100", "slices.topology": "8", "slices.count": 1}
+    adamw, again, lion = (
+        describe_search(make_spec(changes | {"optimizer": {"learningRate": rate, "type": name}}), shape)
+        for name, rate in (("adamw", 0.1), ("adamw", 0.2), ("lion", 0.1))
+    )
+
+    assert adamw == again != lion

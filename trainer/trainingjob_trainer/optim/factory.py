@@ -1,4 +1,4 @@
-"""The optimizer: AdamW in float32, whatever the format of the parameters, and the learning-rate schedule.
+"""The optimizers, in float32, whatever the format of the parameters, and the learning-rate schedule.
 
 The learning rate is a function of the step in the state and of the number of steps. Both are arguments of the compiled
 program, so that a change of them recompiles nothing, and a skipped update does not shift the schedule.
@@ -38,13 +38,21 @@ def learning_rate(step: jax.Array, optimizer: Optimizer, schedule: Schedule, num
 
 
 def make_optimizer(optimizer: Optimizer, network: Network) -> optax.GradientTransformation:
-    """Return clipping, Adam's direction and weight decay; the caller multiplies the result by the learning rate."""
+    """Return clipping, the direction of an update and weight decay; the caller multiplies it by the learning rate."""
     clip = optax.clip_by_global_norm(optimizer.clip_norm) if optimizer.clip_norm else optax.identity()
     return optax.chain(
         clip,
-        optax.scale_by_adam(b1=optimizer.beta1, b2=optimizer.beta2, eps=optimizer.epsilon),
+        _make_direction(optimizer),
         optax.add_decayed_weights(optimizer.weight_decay, mask=partial(decay_mask, network)),
     )
+
+
+def _make_direction(optimizer: Optimizer) -> optax.GradientTransformation:
+    match optimizer.type:
+        case "adamw":
+            return optax.scale_by_adam(b1=optimizer.beta1, b2=optimizer.beta2, eps=optimizer.epsilon)
+        case "lion":
+            return optax.scale_by_lion(b1=optimizer.beta1, b2=optimizer.beta2)
 
 
 def decay_mask(network: Network, params: Params) -> Any:
