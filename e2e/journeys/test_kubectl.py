@@ -47,5 +47,5 @@ def test_explain_describes_every_field(product: Product) -> None:
     text = product.cluster.kubectl("explain", "trainingjob.spec.training.globalBatchSize")
     tree = product.cluster.kubectl("explain", "trainingjob.spec", "--recursive")
 
-    assert "Sequences an optimizer step" in text
+    assert "Number of sequences in an optimizer step" in text
     assert all(section in tree for section in ("slices", "parallelism", "globalBatchSize", "growCooldown"))

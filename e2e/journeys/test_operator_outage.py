@@ -199,7 +199,10 @@ def test_without_the_webhook_a_bad_job_is_told_by_its_condition(product: Product
         job = apply_suspended(product, namespace, "let-in", **INVALID_SPEC)
         status = job.wait("the verdict", lambda status: condition(status, "Valid").get("status") == "False", 60)
         assert condition(status, "Valid")["reason"] == "InvalidSpec"
-        assert any(problem.startswith("spec.parallelism.ici: fsdp=3 makes 3") for problem in status["problems"])
+        assert any(
+            problem.startswith("spec.parallelism.ici: the degrees multiply to 3 (fsdp=3)")
+            for problem in status["problems"]
+        )
         assert not job.pods()
         job.delete()
         with pytest.raises(ClusterError, match=r"spec\.optimizer\.beta1"):

@@ -274,7 +274,7 @@ async def test_accelerators_of_an_administrator_hold_and_bad_ones_are_told_by_na
     _, answer = await running.post("webhook", "/validate", review(spec_on("plain")))
     assert answer["response"]["allowed"] is True
     _, answer = await running.post("webhook", "/validate", review(spec_on("broken")))
-    assert "broken is not an accelerator that this operator knows" in answer["response"]["status"]["message"]
+    assert "broken must be an accelerator of the operator's hardware" in answer["response"]["status"]["message"]
     _, text = await running.get("/metrics")
     assert 'trainingjob_refused_accelerators{name="broken"} 1.0' in text
     (told,) = [record.fields for record in caplog.records if record.getMessage() == "ignoring an invalid accelerator"]

@@ -72,7 +72,7 @@ def test_a_module_that_comes_goes_or_moves_changes_the_key(packages: tuple[Path,
     hashes.append(hash_anew(packages))
     (packages[-1] / "kernel.py").rename(packages[0] / "kernel.py")
     hashes.append(hash_anew(packages))
-    (packages[1] / "kernel.py").rename(packages[1] / "table.json")
+    (packages[0] / "kernel.py").rename(packages[0] / "table.json")
     hashes.append(hash_anew(packages))
 
     assert len(set(hashes)) == len(hashes)
