@@ -13,12 +13,11 @@ from pydantic import Field, TypeAdapter
 from trainingjob_api.base import Open
 from trainingjob_api.data_report import MAX_WARNING, DataReport, Skipped, SkipReason, SourceReport
 from trainingjob_api.formats import find_records
-from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.data import TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.sources.readers import read_documents
 from trainingjob_trainer.data.sources.source_files import SourceFile, SourceFiles, count_skipped, plural, printable
-from trainingjob_trainer.runtime.errors import TrainingError, shorten
+from trainingjob_trainer.runtime.errors import shorten
 
 LOG = logging.getLogger(__name__)
 MAX_EPOCHS_WITHOUT_WARNING = 4
@@ -47,38 +46,30 @@ class FileHash:
     empty: int
     """Documents without text."""
 
-    def check(self, file: SourceFile, again: "FileHash") -> None:
-        """Raise `TrainingError` if the file has changed since it was hashed."""
-        if again == self:
-            return
-        path = printable(str(file.path))
-        raise TrainingError(
-            FailureReason.DATA,
-            f"{path} changed while it was read. Let nothing write to the text of a job that starts.",
-            path=f"{file.field}.path",
-            value=path,
-            fatal=False,
-        )
+    def check(self, file: SourceFile, sha256: str) -> None:
+        """Raise `TrainingError` if the file has changed since it was hashed. `sha256` is its hash now."""
+        if sha256 != self.sha256:
+            words = "changed while it was read. Let nothing write to the text of a job that starts."
+            raise file.error(words, fatal=False)
 
 
-class FileHasher:
+class DocumentHasher:
     """Hashes the documents of a file one by one."""
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
-        self._size = self._characters = self._documents = self._empty = 0
+        self._is_first = True
 
     def add(self, document: bytes) -> None:
-        """Add the next document."""
-        self._digest.update(b"\0" * bool(self._documents + self._empty) + document)  # no document contains NUL
-        self._size += len(document)
-        self._characters += int(np.count_nonzero((np.frombuffer(document, np.uint8) & 0xC0) != UTF8_CONTINUATION))
-        self._documents += bool(document)
-        self._empty += not document
+        """Add the next document. No document contains NUL, which separates them."""
+        if not self._is_first:
+            self._digest.update(b"\0")
+        self._digest.update(document)
+        self._is_first = False
 
-    def result(self) -> FileHash:
+    def hexdigest(self) -> str:
         """Return the hash of all documents so far."""
-        return FileHash(self._digest.hexdigest(), self._size, self._characters, self._documents, self._empty)
+        return self._digest.hexdigest()
 
 
 class DatasetReport(Open):
@@ -92,10 +83,15 @@ class DatasetReport(Open):
 
 def hash_file(file: SourceFile) -> FileHash:
     """Read the documents of a file and return their hash, number and length."""
-    hasher = FileHasher()
+    hasher = DocumentHasher()
+    size = characters = num_documents = num_empty = 0
     for document in read_documents(file):
         hasher.add(document)
-    return hasher.result()
+        size += len(document)
+        characters += int(np.count_nonzero((np.frombuffer(document, np.uint8) & 0xC0) != UTF8_CONTINUATION))
+        num_documents += bool(document)
+        num_empty += not document
+    return FileHash(hasher.hexdigest(), size, characters, num_documents, num_empty)
 
 
 def describe_dataset(

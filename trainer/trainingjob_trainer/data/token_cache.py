@@ -36,8 +36,8 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import RunConfig
 from trainingjob_trainer.data.data_report import (
     DatasetReport,
+    DocumentHasher,
     FileHash,
-    FileHasher,
     build_data_report,
     describe_dataset,
     dump_reports,
@@ -219,14 +219,14 @@ def _write(
     try:
         with fresh.open("xb") as file:
             for source_file, hashed in files:
-                hasher = FileHasher()
+                hasher = DocumentHasher()
                 for document in read_documents(source_file):
                     hasher.add(document)
                     if document:
                         ids = encoder.encode(document, printable(source_file.name))
                         file.write(ids.tobytes())
                         tokens[source_file.source.name] += len(ids)
-                hashed.check(source_file, hasher.result())
+                hashed.check(source_file, hasher.hexdigest())
             file.flush()
             os.fsync(file.fileno())
         num_tokens = sum(tokens.values())

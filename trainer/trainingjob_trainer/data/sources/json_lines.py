@@ -53,12 +53,11 @@ def _missing_column_error(file: SourceFile, number: int, column: str, names: lis
     near = get_close_matches(column, names, 1)
     some = ", ".join(f"`{name}`" for name in names[:MAX_NAMED_FIELDS])
     more = ", ..." if len(names) > MAX_NAMED_FIELDS else ""
-    error = file.error(
+    return file.error(
         f"line {number} has no field `{column}`. It has {some or 'no fields'}{more}. Set `column` to the field that "
-        "holds the text." + (f" Nearest legal value: {json.dumps(near[0])}." if near else "")
+        "holds the text." + (f" Nearest legal value: {json.dumps(near[0])}." if near else ""),
+        field="column",
     )
-    error.path = f"{file.field}.column"
-    return error
 
 
 def _kind(value: Any) -> str:

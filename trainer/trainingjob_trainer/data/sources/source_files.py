@@ -51,10 +51,12 @@ class SourceFile:
             raise self.error(f"is {what}.")
         return content
 
-    def error(self, words: str) -> TrainingError:
-        """Return an error about the file; `words` follow its path."""
+    def error(self, words: str, *, field: str = "path", fatal: bool = True) -> TrainingError:
+        """Return an error about the file; `words` follow its path. `field` is the field of the source to change."""
         path = printable(str(self.path))
-        return TrainingError(FailureReason.DATA, f"{path} {words}", path=f"{self.field}.path", value=path)
+        return TrainingError(
+            FailureReason.DATA, f"{path} {words}", path=f"{self.field}.{field}", value=path, fatal=fatal
+        )
 
 
 @dataclass(frozen=True)
