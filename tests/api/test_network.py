@@ -126,6 +126,8 @@ def test_only_the_routed_experts_of_routed_layers_are_inactive() -> None:
 
     assert network.num_parameters - network.num_active_parameters == 2 * 3 * 3 * 32 * 48  # layers, experts, matrices
     assert network.num_routed_layers == 2
+    assert network.load_balance_weight == 0.01
+    assert make_network(Group("layers", (make_block(),), 2)).load_balance_weight == 0
 
 
 def test_equal_networks_are_one_cache_entry() -> None:

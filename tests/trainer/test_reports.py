@@ -82,7 +82,7 @@ def test_a_long_message_is_cut() -> None:
 def make_measures(loss: object = 2.5) -> StepMetrics:
     values = {"grad_norm": 1.0, "learning_rate": 0.1, "non_finite": 0, "skipped": 0, "signals": 0}
     held: Any = loss if isinstance(loss, Clock) else jnp.asarray(loss)
-    return StepMetrics(held, **{name: jnp.asarray(value) for name, value in values.items()})
+    return StepMetrics(held, **{name: jnp.asarray(value) for name, value in values.items()}, objective={})
 
 
 def read_sent(root: Path) -> list[AgentEvent]:
@@ -253,7 +253,7 @@ def test_what_routers_say_is_told_and_written(tmp_path: Path) -> None:
     dense = make_measures()
     with reporting(tmp_path, process=0) as (reporter, events):
         reporter.report(1, dense)
-        reporter.report(2, dense._replace(load_balance=jnp.asarray(1.5), dropped=jnp.asarray(0.25)))
+        reporter.report(2, dense._replace(objective={"load_balance": jnp.asarray(1.5), "dropped": jnp.asarray(0.25)}))
 
     told = [event.progress for event in events if event.progress]
     assert [(one.load_balance, one.dropped) for one in told] == [(None, None), (1.5, 0.25)]

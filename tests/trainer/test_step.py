@@ -12,11 +12,11 @@ import pytest
 from tests.support.trainer.cases import each
 from tests.support.trainer.reference import AdamW, row_losses
 from tests.support.trainer.tiny import make_layout
-from tests.support.trainer.training import BATCH, NUM_STEPS, ONE, Run, flat, losses, numpy_tree, spec_with
+from tests.support.trainer.training import BATCH, NUM_STEPS, ONE, Run, flat, losses, numpy_tree, sequences_of, spec_with
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.models.decoder import split_model
-from trainingjob_trainer.state import Batch, Controls, Signal
+from trainingjob_trainer.state import Controls, Signal
 
 
 @cache
@@ -39,7 +39,7 @@ def reference_losses() -> list[float]:
 
     for number in range(1, NUM_STEPS + 1):
         tree = jax.tree.unflatten(structure, [jnp.asarray(leaf, jnp.float32) for leaf in params.values()])
-        loss, grads = gradients(tree, run.batch(number).tokens[0, 0])
+        loss, grads = gradients(tree, jnp.asarray(sequences_of(run.batch(number))[0, 0]))
         seen.append(float(loss))
         fraction = spec.schedule.final_fraction
         progress = number / NUM_STEPS
@@ -55,7 +55,7 @@ def test_the_forward_pass_is_that_of_the_reference() -> None:
 
     total, weight = run.evaluate(run.state.params, batch)
 
-    want = [row_losses(spec, numpy_tree(run.state.params), row) for row in np.asarray(batch.tokens[0, 0])]
+    want = [row_losses(spec, numpy_tree(run.state.params), row) for row in sequences_of(batch)[0, 0]]
     assert float(weight) == np.size(want)
     assert float(total) == pytest.approx(np.sum(want), rel=1e-5)
 
@@ -107,6 +107,22 @@ def test_the_loss_curve_does_not_depend_on_the_layout(layout: Layout) -> None:
     assert losses(spec_with(), layout) == pytest.approx(reference_losses(), abs=1e-4)
 
 
+DECLARED: dict[str, dict[str, Any]] = {
+    "dense": {},
+    "experts": {"model__experts": {"count": 4, "perToken": 2}},
+    "spike detection": {"protection__spikes": {"sigma": 6, "window": 8}},
+}
+
+
+@pytest.mark.parametrize("changes", DECLARED.values(), ids=DECLARED)
+def test_the_step_returns_what_its_signature_declares(changes: dict[str, Any]) -> None:
+    """A program that is loaded is not traced: its results are put into the declared structure."""
+    steps = Run(spec_with(**changes), ONE).steps
+    arguments, declared = steps._train_signature((1, 1, BATCH))
+
+    assert jax.tree.structure(jax.eval_shape(steps.train, *arguments)) == jax.tree.structure(declared)
+
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "layers computed again": {"memory__remat": "full"},
     "layers unrolled and computed again": {"memory__scan": False, "memory__remat": "full"},
@@ -137,7 +153,7 @@ def test_tied_embeddings_are_the_head() -> None:
 
     total, _ = run.evaluate(run.state.params, batch)
 
-    rows = np.asarray(batch.tokens).reshape(BATCH, -1)
+    rows = sequences_of(batch).reshape(BATCH, -1)
     want = [row_losses(spec, numpy_tree(run.state.params), row) for row in rows]
     assert "head" not in run.state.params
     assert float(total) == pytest.approx(np.sum(want), rel=1e-5)
@@ -305,7 +321,7 @@ def test_padding_may_hold_anything() -> None:
     batch = run.batch(1)
     tokens = np.array(batch.tokens)
     tokens[-1, -1, -1] = 3
-    changed = Batch(jax.device_put(tokens, batch.tokens.sharding), batch.weights)
+    changed = batch._replace(tokens=jax.device_put(tokens, batch.tokens.sharding))
 
     sums = [jax.tree.map(float, run.evaluate(run.state.params, one)) for one in (batch, changed)]
 

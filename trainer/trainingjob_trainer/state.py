@@ -29,10 +29,18 @@ class State(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Sequences of one step. A sequence has one more token than predictions; padding sequences have weight 0."""
+    """Sequences of one step, or of one of its gradient-accumulation steps, then without the dim A."""
 
-    tokens: jax.Array  # int32 [A, M, R, L + 1]
-    weights: jax.Array  # float32 [A, M, R]
+    tokens: jax.Array
+    """Input tokens, int32 [A, M, R, L]."""
+    targets: jax.Array
+    """The token to predict at each position, int32 [A, M, R, L]."""
+    loss_weights: jax.Array
+    """Weight of each prediction in the loss, float32 [A, M, R, L]; 0 for padding."""
+    segment_ids: jax.Array | None = None
+    """Document of each token, int32 [A, M, R, L]: a token attends to its own document. None: one in each sequence."""
+    positions: jax.Array | None = None
+    """Position of each token in its document, int32 [A, M, R, L]. None: its position in the sequence."""
 
 
 class Signal(IntFlag):
@@ -70,10 +78,8 @@ class StepMetrics(NamedTuple):
     skipped: jax.Array
     signals: jax.Array
     """Control signals that any process sent with this step, as `Signal`."""
-    load_balance: jax.Array | None = None
-    """Load-balancing loss per layer: 1 if all experts get equally many tokens. None: there are no experts."""
-    dropped: jax.Array | None = None
-    """Share of the routers' choices that were dropped for lack of capacity. None: there are no experts."""
+    objective: dict[str, jax.Array]
+    """The objective's own metrics, by name."""
     spikes: jax.Array | None = None
     """Consecutive spikes up to this step; 0: this step is none. None: the spec configures no spike detection."""
 

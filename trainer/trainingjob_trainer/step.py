@@ -20,8 +20,10 @@ from trainingjob_api.base import AXES
 from trainingjob_api.sharding import RULES, merge_rules
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.models.decoder import Params, split_model
-from trainingjob_trainer.objectives.next_token import LossProgram, as_float32
-from trainingjob_trainer.optim.factory import learning_rate, make_optimizer
+from trainingjob_trainer.objectives.batch_sums import BatchSums, as_float32
+from trainingjob_trainer.objectives.next_token import next_token
+from trainingjob_trainer.objectives.objective import metric_names
+from trainingjob_trainer.optim.factory import clip_factor, learning_rate, make_optimizer
 from trainingjob_trainer.optim.spike_detection import SpikeWindow, empty_window, is_spike, update_window
 from trainingjob_trainer.parallel.collective_order import order_collectives
 from trainingjob_trainer.parallel.sharding import param_shardings, zero1_shardings
@@ -38,7 +40,7 @@ class StepPrograms:
         self._model = split_model(spec.model, spec.precision, spec.memory)
         self._optimizer = make_optimizer(spec.optimizer, self._model.network)
         self._rules = merge_rules(spec.parallelism.rules.overrides())
-        self._losses = LossProgram(self._model, spec.model.experts, self._rules, mesh)
+        self._sums = BatchSums(next_token, self._model, self._rules, mesh)
         self._moment_shardings = self._shard_moments()
         self.state_shapes = self._shard_state()
         """Shapes and shardings of the state."""
@@ -76,14 +78,19 @@ class StepPrograms:
     def _train_signature(self, shape: BatchShape) -> tuple[tuple[Any, ...], tuple[State, StepMetrics]]:
         """Return the abstract arguments of `train`, and a tree of the structure that it returns."""
         everywhere: Any = self._replicated
-        absent = {"load_balance", "dropped"} if not self._spec.model.experts else set()
-        absent |= {"spikes"} if not self._spec.protection.spikes else set()
-        measures = StepMetrics(**{name: everywhere for name in StepMetrics._fields if name not in absent})
         last: Any = jax.ShapeDtypeStruct((), jnp.int32, sharding=everywhere)
-        return (self.state_shapes, self._batch_shape(shape), Controls(self._signals_shape(), last)), (
-            self.state_shapes,
-            measures,
+        arguments = (self.state_shapes, self._batch_shape(shape), Controls(self._signals_shape(), last))
+        metrics = StepMetrics(
+            loss=everywhere,
+            grad_norm=everywhere,
+            learning_rate=everywhere,
+            non_finite=everywhere,
+            skipped=everywhere,
+            signals=everywhere,
+            objective=dict.fromkeys(metric_names(self._model.network), everywhere),
+            spikes=everywhere if self._spec.protection.spikes else None,
         )
+        return arguments, (self.state_shapes, metrics)
 
     def _signals_shape(self) -> Any:
         return jax.ShapeDtypeStruct((self._mesh.size,), jnp.int32, sharding=self._one_per_device)
@@ -126,15 +133,16 @@ class StepPrograms:
     def train(self, state: State, batch: Batch, controls: Controls) -> tuple[State, StepMetrics]:
         """Train one step."""
         spec = self._spec
-        sums, grads = self._losses.compute_gradients(state.params, batch)
-        loss = sums.loss / sums.weight
-        asked_B = _combine_signals(order_collectives(controls.signals, sums.weight, mesh=self._mesh))
-        weight = jnp.where(jnp.any(asked_B & int(Signal.INJECT_NAN)), jnp.nan, sums.weight)
+        terms, grads = self._sums.compute_gradients(state.params, batch)
         # Sharded like the optimizer's state, so that each device computes its own part of the update.
-        grads = jax.lax.with_sharding_constraint(
-            jax.tree.map(lambda grad: grad / weight, grads), self._moment_shardings
-        )
-        grad_norm = optax.tree.norm(grads)
+        grads = jax.lax.with_sharding_constraint(grads, self._moment_shardings)
+        norm_of_sums = optax.tree.norm(grads)
+        asked_B = _combine_signals(order_collectives(controls.signals, norm_of_sums, mesh=self._mesh))
+        weight = jnp.where(jnp.any(asked_B & int(Signal.INJECT_NAN)), jnp.nan, terms.weight)
+        loss, grad_norm = terms.loss / terms.weight, norm_of_sums / weight
+        # One factor for the mean and for clipping, so that the update reads each gradient once.
+        factor = clip_factor(spec.optimizer, grad_norm) / weight
+        grads = jax.tree.map(lambda grad: grad * factor, grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         is_applied, window = self._accept_update(state.window, jnp.stack([loss, grad_norm]), finite)
         step = state.step + 1
@@ -149,17 +157,17 @@ class StepPrograms:
         )
         non_finite = jnp.where(finite, 0, state.non_finite + 1)
         skipped = state.skipped + jnp.where(is_applied, 0, 1)
-        routing = jax.tree.map(lambda total: total / sums.weight / self._model.network.num_routed_layers, sums.routing)
-        measures = StepMetrics(loss, grad_norm, rate, non_finite, skipped, jnp.sum(asked_B), *(routing or ()))
+        metrics = {name: total / terms.weight for name, total in terms.metrics.items()}
+        measures = StepMetrics(loss, grad_norm, rate, non_finite, skipped, jnp.sum(asked_B), metrics)
         if window:
             measures = measures._replace(spikes=window.in_a_row)
         return State(step, params, opt, non_finite, skipped, window), measures
 
     def evaluate(self, params: Params, batch: Batch, asked: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return the loss sum of a batch, its weight in predicted tokens, and the control signals of all processes."""
-        loss, weight = self._losses.compute_loss(params, batch)
-        asked_B = _combine_signals(order_collectives(asked, weight, mesh=self._mesh))
-        return loss, weight, jnp.sum(asked_B)
+        """Return the loss sum of a batch, the sum of its loss weights, and the control signals of all processes."""
+        terms = self._sums.compute(params, batch)
+        asked_B = _combine_signals(order_collectives(asked, terms.weight, mesh=self._mesh))
+        return terms.loss, terms.weight, jnp.sum(asked_B)
 
     def _accept_update(
         self, window: SpikeWindow | None, measured_M: jax.Array, finite: jax.Array
@@ -173,10 +181,9 @@ class StepPrograms:
         return taken, update_window(window, measured_M, spike, taken)
 
     def _batch_shape(self, shape: BatchShape) -> Batch:
-        length = self._spec.training.sequence_length + 1
-        tokens: Any = jax.ShapeDtypeStruct((*shape, length), jnp.int32, sharding=self.batch_sharding)
-        weights: Any = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=self.batch_sharding)
-        return Batch(tokens, weights)
+        whole = (*shape, self._spec.training.sequence_length)
+        tokens: Any = jax.ShapeDtypeStruct(whole, jnp.int32, sharding=self.batch_sharding)
+        return Batch(tokens, tokens, tokens.update(dtype=jnp.float32))
 
     def _shard_moments(self) -> Any:
         """Return the shardings of the optimizer's moments."""

@@ -177,6 +177,13 @@ class Network:
         """Return the number of layers with experts."""
         return sum(count for block, count in self.blocks.items() if isinstance(block.mlp, RoutedMlp))
 
+    @property
+    def load_balance_weight(self) -> float:
+        """Return the weight of the load-balancing loss of all layers with experts."""
+        return next(
+            (block.mlp.experts.load_balance_weight for block in self.blocks if isinstance(block.mlp, RoutedMlp)), 0.0
+        )
+
     @cached_property
     def common_dims(self) -> Mapping[str, int]:
         """Return the greatest common divisor of all dims of each logical axis. A mesh degree must divide it."""

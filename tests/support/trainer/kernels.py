@@ -23,9 +23,10 @@ TOKENS: Axes = ("batch", "length", None)
 
 
 def run_attention(
-    self: Attention, x_BLD: jax.Array, *, keys: Axes = KEYS, interpret: bool = True, mapper: Any = map_shards
+    self: Attention, x_BLD: jax.Array, *batch: None, keys: Axes = KEYS, interpret: bool = True, mapper: Any = map_shards
 ) -> jax.Array:
-    """Compute `Attention.__call__` with the kernels below."""
+    """Compute `Attention.__call__` with the kernels below, for sequences without positions and segments."""
+    assert set(batch) == {None}
     q_BLHK = apply_rope(jnp.einsum("BLD,DHK->BLHK", x_BLD, self.query[...].astype(self.dtype)), self.rope_theta)
     k_BMGK = apply_rope(jnp.einsum("BLD,DGK->BLGK", x_BLD, self.key[...].astype(self.dtype)), self.rope_theta)
     v_BMGK = jnp.einsum("BLD,DGK->BLGK", x_BLD, self.value[...].astype(self.dtype))

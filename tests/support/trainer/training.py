@@ -80,6 +80,11 @@ def initial_state(spec: str) -> State:
     return jax.device_get(jax.jit(steps.init)())
 
 
+def sequences_of(batch: Batch) -> np.ndarray:
+    """Return the sequences of a batch [A, M, R, L + 1], with one token more than they predict."""
+    return np.concatenate([np.asarray(batch.tokens), np.asarray(batch.targets)[..., -1:]], axis=-1)
+
+
 def losses(spec: TrainingJobSpec, layout: Layout) -> list[float]:
     return [float(measures.loss) for measures in Run(spec, layout).train()]
 

@@ -12,12 +12,12 @@ import pytest
 from tests.support.trainer.cases import each
 from tests.support.trainer.reference import run_row
 from tests.support.trainer.tiny import make_layout
-from tests.support.trainer.training import ONE, Run, numpy_tree, save_and_restore, spec_with
+from tests.support.trainer.training import ONE, Run, numpy_tree, save_and_restore, sequences_of, spec_with
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.models.decoder import split_model
-from trainingjob_trainer.state import Signal
+from trainingjob_trainer.state import Signal, StepMetrics
 
 WEIGHT = 0.1
 TIGHT = {"count": 4, "perToken": 2, "capacityFactor": 0.75, "loadBalanceWeight": WEIGHT}
@@ -44,6 +44,11 @@ def sharpen(run: Run) -> None:
     mlp["router"] = mlp["router"] * 8
 
 
+def routing_of(metrics: StepMetrics) -> tuple[jax.Array, jax.Array]:
+    """Return load-balancing loss and share dropped."""
+    return metrics.objective["load_balance"], metrics.objective["dropped"]
+
+
 @each("experts", KINDS, "two of four, some dropped")
 def test_each_token_goes_its_way_as_in_the_reference(experts: dict[str, Any]) -> None:
     spec = spec_of(experts)
@@ -55,11 +60,11 @@ def test_each_token_goes_its_way_as_in_the_reference(experts: dict[str, Any]) ->
     total, weight = run.evaluate(run.state.params, batch)
     _, measures = run.step(run.state, batch, run.steps.controls(Signal.NONE))
 
-    rows = [run_row(spec, params, row) for row in np.asarray(batch.tokens[0, 0])]
+    rows = [run_row(spec, params, row) for row in sequences_of(batch)[0, 0]]
     said = np.mean([routing for _, routing in rows], axis=(0, 1))
     assert float(total) == pytest.approx(np.sum([losses for losses, _ in rows]), rel=1e-5)
     assert float(measures.loss) == pytest.approx(float(total / weight), rel=1e-5)
-    assert [float(measures.load_balance), float(measures.dropped)] == pytest.approx(said.tolist(), rel=1e-4)
+    assert [float(value) for value in routing_of(measures)] == pytest.approx(said.tolist(), rel=1e-4)
 
 
 @pytest.mark.slow
@@ -68,7 +73,7 @@ def test_where_room_is_short_tokens_are_dropped_and_else_none() -> None:
     for name in ("two of four, some dropped", "room for all"):
         run = Run(spec_of(KINDS[name]), ONE)
         sharpen(run)
-        dropped[name] = float(next(run.train(1)).dropped)
+        dropped[name] = float(next(run.train(1)).objective["dropped"])
 
     assert dropped["room for all"] == 0
     assert dropped["two of four, some dropped"] > 0.2
@@ -102,10 +107,7 @@ SPEC = spec_of(TIGHT | {"groupLength": 4, "shared": 1})
 
 def curve(spec: TrainingJobSpec, layout: Layout) -> list[list[float]]:
     """Return loss, load-balancing loss and share dropped of each step."""
-    return [
-        [float(one.loss), float(one.load_balance), float(one.dropped), float(one.grad_norm)]
-        for one in Run(spec, layout).train()
-    ]
+    return [[float(one.loss), *map(float, routing_of(one)), float(one.grad_norm)] for one in Run(spec, layout).train()]
 
 
 @cache
@@ -125,7 +127,7 @@ def test_a_state_goes_on_over_another_mesh(tmp_path: Path) -> None:
 
     going_on.state = save_and_restore(tmp_path, saving.state, going_on.steps.state_shapes)
 
-    seen = [[float(one.loss), float(one.load_balance), float(one.dropped)] for one in going_on.train(3)]
+    seen = [[float(one.loss), *map(float, routing_of(one))] for one in going_on.train(3)]
     np.testing.assert_allclose(seen, np.array(plain_curve())[3:, :3], atol=2e-4)
 
 
@@ -143,7 +145,7 @@ def test_no_token_depends_on_later_ones() -> None:
     run = Run(spec_of(TIGHT), ONE)
     sharpen(run)
     model = split_model(run.spec.model, run.spec.precision, run.spec.memory)
-    tokens = np.array(run.batch(1).tokens[0, 0][:, :-1])
+    tokens = np.array(run.batch(1).tokens[0, 0])
     changed = tokens.copy()
     changed[:, 8:] = np.random.default_rng(1).integers(0, 257, changed[:, 8:].shape)
 
@@ -178,7 +180,7 @@ def test_routers_learn_from_the_loss_and_to_balance() -> None:
     def trained_loss(length: float) -> float:
         params = numpy_tree(run.state.params)
         params["layers"]["mlp"]["router"] = params["layers"]["mlp"]["router"] + length * direction
-        rows = [run_row(run.spec, params, row) for row in np.asarray(batch.tokens[0, 0])]
+        rows = [run_row(run.spec, params, row) for row in sequences_of(batch)[0, 0]]
         losses, routing = (np.array(one) for one in zip(*rows, strict=True))
         return float(losses.mean() + WEIGHT * routing[:, :, 0].sum(axis=1).mean())
 

@@ -13,7 +13,7 @@ from tests.support.trainer.numeric_fields import NOT_OF_A_STEP, list_numeric_fie
 from tests.support.trainer.reference import AdamW, Spikes, learning_rate, row_losses
 from tests.support.trainer.reference_gradients import find_gradients
 from tests.support.trainer.tiny import make_layout
-from tests.support.trainer.training import flat, make_index, numpy_tree, spec_with
+from tests.support.trainer.training import flat, make_index, numpy_tree, sequences_of, spec_with
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_trainer.data.loader import BatchLoader
@@ -145,7 +145,7 @@ class Training:
         measured = []
         for number, batch in enumerate(self.batches, start=1):
             tree = jax.tree.unflatten(structure, [np.asarray(leaf, np.float32) for leaf in params.values()])
-            loss, gradients = find_gradients(self.spec, tree, np.asarray(batch.tokens[0, 0]))
+            loss, gradients = find_gradients(self.spec, tree, sequences_of(batch)[0, 0])
             grads = flat(gradients)
             norm = float(np.sqrt(sum((grad**2).sum() for grad in grads.values())))
             rate = learning_rate(self.spec, number)
@@ -158,7 +158,7 @@ class Training:
 
     def forward_loss(self) -> float:
         """Return the loss of the first batch by the NumPy reference."""
-        rows = np.asarray(self.batches[0].tokens[0, 0])
+        rows = sequences_of(self.batches[0])[0, 0]
         return float(np.mean([row_losses(self.spec, numpy_tree(self.params), row) for row in rows]))
 
 

@@ -193,7 +193,7 @@ ENDS: dict[str, Row] = {
 def test_what_follows_bad_steps(
     protection: dict[str, Any], non_finite: int, spikes: int, lately: int, want: tuple[FailureReason, bool] | None
 ) -> None:
-    measures: Any = StepMetrics(9.0, 3.0, 0.1, non_finite, 0, 0, spikes=spikes)  # type: ignore[arg-type]
+    measures: Any = StepMetrics(9.0, 3.0, 0.1, non_finite, 0, 0, {}, spikes)  # type: ignore[arg-type]
     spec = Protection.model_validate(protection)
     if want is None:
         check_step(41, measures, spec, lately)
@@ -206,14 +206,14 @@ def test_what_follows_bad_steps(
 
 
 def test_too_many_of_the_newest_are_told_with_their_number() -> None:
-    measures: Any = StepMetrics(9.0, 3.0, 0.1, 1, 30, 0)  # type: ignore[arg-type]
+    measures: Any = StepMetrics(9.0, 3.0, 0.1, 1, 30, 0, {})  # type: ignore[arg-type]
 
     with pytest.raises(TrainingError, match=r"at step 41. 26 of the newest 100 updates were skipped \(limit: 25\)"):
         check_step(41, measures, Protection(), 26)
 
 
 def test_the_words_name_the_step_and_what_was_measured() -> None:
-    measures: Any = StepMetrics(9.123, 33.4, 0.1, 0, 1, 0, spikes=1)  # type: ignore[arg-type]
+    measures: Any = StepMetrics(9.123, 33.4, 0.1, 0, 1, 0, {}, 1)  # type: ignore[arg-type]
 
     with pytest.raises(TrainingError) as caught:
         check_step(41, measures, Protection.model_validate(STOP), 1)

@@ -1,7 +1,8 @@
 """Batches: the sequences of a step, sharded over the mesh. Each process loads those of its local devices."""
 
 import math
-from typing import Any
+from collections.abc import Callable
+from functools import cache
 
 import jax
 import numpy as np
@@ -57,13 +58,19 @@ class BatchLoader:
         padding = math.prod(self.shape) - len(rows)
         numbers = np.pad(rows, (0, padding)).reshape(self.shape)
         weights = np.pad(np.ones(len(rows), np.float32), (0, padding)).reshape(self.shape)
-        length = index.sequence_length + 1
 
-        def load(place: Any) -> np.ndarray:
-            wanted = numbers[place[:3]]
-            return index.sequences(wanted.reshape(-1)).reshape(*wanted.shape, length)
+        @cache
+        def load(place: tuple[slice, ...]) -> np.ndarray:
+            """Return sequences with one token more than they predict."""
+            wanted = numbers[place]
+            return index.sequences(wanted.reshape(-1)).reshape(*wanted.shape, -1)
+
+        def make(part: Callable[[tuple[slice, ...]], np.ndarray]) -> jax.Array:
+            shape = (*self.shape, index.sequence_length)
+            return jax.make_array_from_callback(shape, self._sharding, lambda place: part((place or ())[:3]))
 
         return Batch(
-            jax.make_array_from_callback((*self.shape, length), self._sharding, load),
-            jax.make_array_from_callback(self.shape, self._sharding, lambda place: weights[place]),
+            tokens=make(lambda place: load(place)[..., :-1]),
+            targets=make(lambda place: load(place)[..., 1:]),
+            loss_weights=make(lambda place: np.repeat(weights[place][..., None], index.sequence_length, axis=-1)),
         )

@@ -39,6 +39,10 @@ class HiddenStates(NamedTuple):
     """The residual stream [B, L, D]."""
     routing: RoutingStats | None
     """Routing statistics of each sequence so far. None: no layer has experts."""
+    positions: jax.Array | None = None
+    """Position of each token in its document [B, L]. None: its position in the sequence."""
+    segments: jax.Array | None = None
+    """Document of each token [B, L]. None: one in each sequence."""
 
 
 @lru_cache(maxsize=1)
@@ -57,8 +61,13 @@ class SplitModel:
     def __init__(self, network: Network, precision: Precision, memory: Memory) -> None:
         self.network = network
         self._memory = memory
+        self._dtype = DTYPES[precision.compute]
         self._build = lambda seed: Decoder(network, precision, nnx.Rngs(seed))
-        self._structure, variables = nnx.split(nnx.eval_shape(lambda: self._build(0)))  # type: ignore[no-untyped-call]
+        decoder = nnx.eval_shape(lambda: self._build(0))  # type: ignore[no-untyped-call]
+        variables = nnx.split(decoder)[1]
+        self._structures = {
+            name: nnx.split(getattr(decoder, name))[0] for name in ("norm", *(group.name for group in network.groups))
+        }
         self.shapes: Params = _to_dict(variables)
         self.axes: Params = _to_dict(
             jax.tree.map(
@@ -76,16 +85,22 @@ class SplitModel:
         """Return the logits [B, L, V] in float32 that predict the next token of each position."""
         return self.logits(params, self.run_layers(params, self.embed(params, tokens_BL)).x)
 
-    def embed(self, params: Params, tokens_BL: jax.Array) -> HiddenStates:
-        """Return the hidden states before the first layer."""
-        x_BLD = self._merge(params).embed(tokens_BL)
-        return HiddenStates(x_BLD, zero_routing_stats(x_BLD) if self.network.num_routed_layers else None)
+    def embed(
+        self,
+        params: Params,
+        tokens_BL: jax.Array,
+        positions_BL: jax.Array | None = None,
+        segments_BL: jax.Array | None = None,
+    ) -> HiddenStates:
+        """Return the hidden states before the first layer. It reads `embedding` of the parameters alone."""
+        x_BLD = constrain(embed_tokens(params["embedding"], tokens_BL, self._dtype), "batch", "length", None)
+        routing = zero_routing_stats(x_BLD) if self.network.num_routed_layers else None
+        return HiddenStates(x_BLD, routing, positions_BL, segments_BL)
 
     def run_layers(self, params: Params, hidden: HiddenStates) -> HiddenStates:
         """Return the hidden states after all layers."""
-        decoder = self._merge(params)
         for group in self.network.groups:
-            hidden = run_layers(getattr(decoder, group.name), hidden, self._memory)
+            hidden = run_layers(self._structures[group.name], params[group.name], hidden, self._memory)
         return hidden
 
     def run_stages(self, params: Params, streams: HiddenStates, num_stages: int) -> HiddenStates:
@@ -95,21 +110,24 @@ class SplitModel:
             ValueError: the layers are of several groups.
         """
         (group,) = self.network.groups  # a stage holds a part of each group, which are in sequence
-        structure, stacked = nnx.split(getattr(self._merge(params), group.name))
-        stages = jax.tree.map(lambda leaf: leaf.reshape(num_stages, -1, *leaf.shape[1:]), stacked)
+        stages = jax.tree.map(lambda leaf: leaf.reshape(num_stages, -1, *leaf.shape[1:]), params[group.name])
 
         def run_stage(stream: HiddenStates, layers: Any) -> HiddenStates:
-            return run_layers(nnx.merge(structure, layers), stream, self._memory)
+            return run_layers(self._structures[group.name], layers, stream, self._memory)
 
         return run_pipeline(run_stage, stages, streams, num_stages)
 
     def logits(self, params: Params, x_BLD: jax.Array) -> jax.Array:
-        """Return the logits [B, L, V] in float32 of the last layer's hidden states."""
-        return self._merge(params).logits(x_BLD)
+        """Return the logits [B, L, V] in float32 of the last layer's hidden states.
 
-    def _merge(self, params: Params) -> "Decoder":
-        decoder: Decoder = nnx.merge(self._structure, params)
-        return decoder
+        It reads `norm` and `head` of the parameters, or `embedding` if that is the head too.
+        """
+        x_BLD = nnx.merge(self._structures["norm"], params["norm"])(x_BLD)
+        if self.network.head:
+            matrix, equation = params["head"], "BLD,DV->BLV"
+        else:
+            matrix, equation = params["embedding"], "BLD,VD->BLV"
+        return jnp.einsum(equation, x_BLD, matrix.astype(self._dtype), preferred_element_type=jnp.float32)
 
 
 class RMSNorm(nnx.Module):
@@ -143,11 +161,14 @@ class Attention(nnx.Module):
         self.rope_theta = part.rope_theta
         self.dtype = DTYPES[precision.compute]
 
-    def __call__(self, x_BLD: jax.Array) -> jax.Array:
+    def __call__(
+        self, x_BLD: jax.Array, positions_BL: jax.Array | None = None, segments_BL: jax.Array | None = None
+    ) -> jax.Array:
         """Return the attention's output, which is added to the residual."""
         B, L, _ = x_BLD.shape
-        q_BLHK = apply_rope(jnp.einsum("BLD,DHK->BLHK", x_BLD, self.query[...].astype(self.dtype)), self.rope_theta)
-        k_BLGK = apply_rope(jnp.einsum("BLD,DGK->BLGK", x_BLD, self.key[...].astype(self.dtype)), self.rope_theta)
+        q_BLHK = jnp.einsum("BLD,DHK->BLHK", x_BLD, self.query[...].astype(self.dtype))
+        k_BLGK = jnp.einsum("BLD,DGK->BLGK", x_BLD, self.key[...].astype(self.dtype))
+        q_BLHK, k_BLGK = (apply_rope(x_BLHK, self.rope_theta, positions_BL) for x_BLHK in (q_BLHK, k_BLGK))
         v_BLGK = jnp.einsum("BLD,DGK->BLGK", x_BLD, self.value[...].astype(self.dtype))
         # A query attends to the keys of the whole sequence: keys and values of sharded sequences are all-gathered.
         q_BLHK = constrain(q_BLHK, "batch", "length", "heads", "head")
@@ -155,8 +176,10 @@ class Attention(nnx.Module):
         H, (G, K) = q_BLHK.shape[2], k_BLGK.shape[2:]
         q_BLGQK = (q_BLHK * K**-0.5).reshape(B, L, G, H // G, K)
         scores_BGQLM = jnp.einsum("BLGQK,BMGK->BGQLM", q_BLGQK, k_BLGK, preferred_element_type=jnp.float32)
-        causal_LM = jnp.tril(jnp.ones((L, L), bool))
-        scores_BGQLM = jnp.where(causal_LM[None, None, None], scores_BGQLM, -jnp.inf)
+        is_visible_BLM = jnp.tril(jnp.ones((L, L), bool))[None]
+        if segments_BL is not None:
+            is_visible_BLM &= segments_BL[:, :, None] == constrain(segments_BL, "batch", None)[:, None, :]
+        scores_BGQLM = jnp.where(is_visible_BLM[:, None, None], scores_BGQLM, -jnp.inf)
         weights_BGQLM = jax.nn.softmax(scores_BGQLM, axis=-1).astype(self.dtype)
         x_BLGQK = jnp.einsum("BGQLM,BMGK->BLGQK", weights_BGQLM, v_BLGK)
         x_BLHK = x_BLGQK.reshape(B, L, H, K)
@@ -175,17 +198,17 @@ class Layer(nnx.Module):
 
     def __call__(self, stream: HiddenStates) -> HiddenStates:
         """Return the hidden states after this layer."""
-        x_BLD, routing = stream
-        x_BLD = x_BLD + self.attention(self.attention_norm(x_BLD))
+        x_BLD, routing, positions_BL, segments_BL = stream
+        x_BLD = x_BLD + self.attention(self.attention_norm(x_BLD), positions_BL, segments_BL)
         mlp_output = self.mlp(self.mlp_norm(x_BLD))
         if isinstance(mlp_output, tuple):
             mlp_output, layer_routing = mlp_output
             routing = jax.tree.map(jnp.add, routing, layer_routing)
-        return HiddenStates(constrain(x_BLD + mlp_output, "batch", "length", None), routing)
+        return stream._replace(x=constrain(x_BLD + mlp_output, "batch", "length", None), routing=routing)
 
 
 class Decoder(nnx.Module):
-    """Embedding, layers, norm, LM head."""
+    """The parameters of embedding, layers, norm and LM head."""
 
     def __init__(self, network: Network, precision: Precision, rngs: nnx.Rngs) -> None:
         self.embedding = make_param(network.embedding.tensor, precision, rngs)
@@ -194,21 +217,6 @@ class Decoder(nnx.Module):
         self.norm = RMSNorm(network.norm, precision, rngs)
         if network.head:
             self.head = make_param(network.head.tensor, precision, rngs)
-        self.is_tied = network.head is None
-        self.dtype = DTYPES[precision.compute]
-
-    def embed(self, tokens_BL: jax.Array) -> jax.Array:
-        """Return the hidden states before the first layer."""
-        return constrain(embed_tokens(self.embedding[...], tokens_BL, self.dtype), "batch", "length", None)
-
-    def logits(self, x_BLD: jax.Array) -> jax.Array:
-        """Return the logits [B, L, V] in float32 of the hidden states after the last layer."""
-        x_BLD = self.norm(x_BLD)
-        if self.is_tied:
-            return jnp.einsum(
-                "BLD,VD->BLV", x_BLD, self.embedding[...].astype(self.dtype), preferred_element_type=jnp.float32
-            )
-        return jnp.einsum("BLD,DV->BLV", x_BLD, self.head[...].astype(self.dtype), preferred_element_type=jnp.float32)
 
 
 class Pattern(nnx.Module):
@@ -255,7 +263,8 @@ def embed_tokens(table_VD: jax.Array, tokens_BL: jax.Array, dtype: Any) -> jax.A
         # Each device sums a part of the width over all tokens, so that no all-reduce of the whole table is needed.
         # The constraints move one axis after the other: XLA cannot exchange both at once.
         grads_BLD = constrain(constrain(grads_BLD, None, "length", "batch"), None, None, "embed")
-        tokens_BL = constrain(tokens_BL, None, None)
+        # The first constraint keeps the all-gather here: the partitioner would move it before `order_first_part`.
+        tokens_BL = constrain(constrain(tokens_BL, "batch", "length"), None, None)
         nothing_VD = jnp.zeros_like(grads_BLD, shape=table_VD.shape, dtype=jnp.float32)
         sums_VD = constrain(nothing_VD, None, "embed").at[tokens_BL].add(grads_BLD.astype(jnp.float32))
         return constrain(sums_VD, None, "embed").astype(table_VD.dtype), None
@@ -266,9 +275,8 @@ def embed_tokens(table_VD: jax.Array, tokens_BL: jax.Array, dtype: Any) -> jax.A
     return rows_BLD
 
 
-def run_layers(layers: nnx.Module, stream: HiddenStates, memory: Memory) -> HiddenStates:
-    """Return the hidden states after all layers, whose parameters are stacked along a first dimension."""
-    structure, stacked = nnx.split(layers)
+def run_layers(structure: Any, stacked: Any, stream: HiddenStates, memory: Memory) -> HiddenStates:
+    """Return the hidden states after all layers of a structure, whose parameters are stacked along a first dim."""
 
     def run_layer(stream: HiddenStates, params: Any) -> tuple[HiddenStates, None]:
         return nnx.merge(structure, params)(stream), None
@@ -300,8 +308,8 @@ def run_pipeline(
         return jnp.where(is_first, entering[None], jnp.roll(at_stages, 1, axis=0))
 
     def tick(at_stages: HiddenStates, entering: HiddenStates) -> tuple[HiddenStates, HiddenStates]:
-        x_SBLD, routing = jax.tree.map(move, at_stages, entering)
-        moved = HiddenStates(constrain(x_SBLD, "stages", "batch", "length", None), routing)
+        moved: HiddenStates = jax.tree.map(move, at_stages, entering)
+        moved = moved._replace(x=constrain(moved.x, "stages", "batch", "length", None))
         at_stages = run_all(moved, stages)
         tick_outputs = jax.tree.map(lambda leaf: jax.lax.index_in_dim(leaf, num_stages - 1, keepdims=False), at_stages)
         return at_stages, tick_outputs
@@ -313,15 +321,17 @@ def run_pipeline(
     return done
 
 
-def apply_rope(x_BLHK: jax.Array, theta: float) -> jax.Array:
+def apply_rope(x_BLHK: jax.Array, theta: float, positions_BL: jax.Array | None = None) -> jax.Array:
     """Rotate pairs of features by an angle that grows with the position (Su et al., arXiv 2104.09864).
 
-    A pair is one feature of each half of a head, as in Llama's published weights for transformers.
+    A pair is one feature of each half of a head, as in Llama's published weights for transformers. Without positions,
+    those of the sequence count.
     """
     L, half = x_BLHK.shape[1], x_BLHK.shape[-1] // 2
     frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
-    angles = jnp.arange(L, dtype=jnp.float32)[:, None] * frequencies[None, :]
-    sin, cos = jnp.sin(angles)[None, :, None, :], jnp.cos(angles)[None, :, None, :]
+    positions_BL = jnp.arange(L)[None] if positions_BL is None else positions_BL
+    angles_BLK = positions_BL.astype(jnp.float32)[:, :, None] * frequencies[None, None, :]
+    sin, cos = jnp.sin(angles_BLK)[:, :, None, :], jnp.cos(angles_BLK)[:, :, None, :]
     first, second = jnp.split(x_BLHK.astype(jnp.float32), 2, axis=-1)
     rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
     return rotated.astype(x_BLHK.dtype)

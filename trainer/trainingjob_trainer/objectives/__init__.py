@@ -1,1 +1,1 @@
-"""Objectives: sums of losses and gradients over the sequences of a batch."""
+"""Objectives: what training minimizes, as sums over the predictions of a batch."""

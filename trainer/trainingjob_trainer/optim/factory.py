@@ -37,11 +37,17 @@ def learning_rate(step: jax.Array, optimizer: Optimizer, schedule: Schedule, num
     return optimizer.learning_rate * jnp.where(step < warmup, rise, decay)
 
 
+def clip_factor(optimizer: Optimizer, grad_norm: jax.Array) -> jax.Array:
+    """Return the factor that limits gradients of a global norm to the norm that the spec allows."""
+    if not optimizer.clip_norm:
+        return jnp.ones_like(grad_norm)
+    return jnp.where(grad_norm < optimizer.clip_norm, 1.0, optimizer.clip_norm / grad_norm)
+
+
 def make_optimizer(optimizer: Optimizer, network: Network) -> optax.GradientTransformation:
-    """Return clipping, the direction of an update and weight decay; the caller multiplies it by the learning rate."""
-    clip = optax.clip_by_global_norm(optimizer.clip_norm) if optimizer.clip_norm else optax.identity()
+    """Return the direction of an update and weight decay; the caller clips, and multiplies by the learning rate."""
     return optax.chain(
-        clip,
+        optax.identity(),  # the states of checkpoints are numbered: clipping once had number 0
         _make_direction(optimizer),
         optax.add_decayed_weights(optimizer.weight_decay, mask=partial(decay_mask, network)),
     )

@@ -1,0 +1,108 @@
+"""The model on one mesh, which objectives call: hidden states, and the cross-entropies of tokens.
+
+Layers lie on the pipeline stages of the mesh, if it has any. The first dim of a batch's arrays is that of the
+microbatches; its size is 1 on a mesh without stages.
+
+Shapes: M microbatches, R sequences, L length, S stages, V vocabulary, D model width.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from trainingjob_trainer.models.decoder import HiddenStates, Params, SplitModel
+from trainingjob_trainer.models.mlp import RoutingStats
+from trainingjob_trainer.parallel.collective_order import order_first_part, order_last_part
+from trainingjob_trainer.parallel.sharding import constrain
+
+
+class Hidden(NamedTuple):
+    """Hidden states after the last layer."""
+
+    x: jax.Array
+    """[M, R, L, D] in the compute format."""
+    routing: RoutingStats | None
+    """Routing statistics of each sequence [M, R], summed over layers. None: no layer has experts."""
+
+
+class ShardedModel:
+    """A model on the devices and pipeline stages of a mesh."""
+
+    def __init__(self, model: SplitModel, mesh: Mesh) -> None:
+        self.network = model.network
+        self._model = model
+        self._mesh = mesh
+        self._num_stages = mesh.shape["stage"]
+
+    def run(
+        self,
+        params: Params,
+        tokens_MRL: jax.Array,
+        positions_MRL: jax.Array | None = None,
+        segments_MRL: jax.Array | None = None,
+    ) -> Hidden:
+        """Return the hidden states after the last layer."""
+        embed = order_first_part(self._embed, self._mesh)
+        stream = embed({"embedding": params["embedding"]}, tokens_MRL, positions_MRL, segments_MRL)
+        if self._num_stages > 1:
+            stream = self._model.run_stages(params, stream, self._num_stages)
+            return Hidden(stream.x, stream.routing)
+        stream = self._model.run_layers(params, jax.tree.map(lambda leaf: leaf[0], stream))
+        return Hidden(*jax.tree.map(lambda leaf: leaf[None], (stream.x, stream.routing)))
+
+    def read_out[T](
+        self, function: Callable[[Params, Hidden, Any], T], params: Params, hidden: Hidden, batch: Any
+    ) -> T:
+        """Return what a function computes from the parameters of the LM head, the hidden states and a batch.
+
+        All that an objective computes from hidden states belongs into one such function.
+        """
+        run: Callable[[Params, Hidden, Any], T] = order_last_part(function, self._mesh)
+        return run(self._head_params(params), hidden, batch)
+
+    def cross_entropies(self, params: Params, hidden: Hidden, targets_MRL: jax.Array) -> jax.Array:
+        """Return the cross-entropy of each target [M, R, L] in float32."""
+
+        def run(x_RLD: jax.Array, targets_RL: jax.Array) -> jax.Array:
+            return cross_entropies(self._model.logits(params, x_RLD), targets_RL)
+
+        if self._num_stages == 1:
+            return run(hidden.x[0], targets_MRL[0])[None]
+        # The stages share the LM head: each computes every S-th microbatch.
+        x_TSRLD, targets_TSRL = (
+            array.reshape(-1, self._num_stages, *array.shape[1:]) for array in (hidden.x, targets_MRL)
+        )
+        x_TSRLD = constrain(x_TSRLD, None, "stages", "batch", "length", None)
+        targets_TSRL = constrain(targets_TSRL, None, "stages", "batch", None)
+        losses_TSRL: jax.Array = jax.lax.map(lambda tick: jax.vmap(run)(*tick), (x_TSRLD, targets_TSRL))
+        return losses_TSRL.reshape(targets_MRL.shape)
+
+    def _embed(
+        self, params: Params, tokens_MRL: jax.Array, positions_MRL: jax.Array | None, segments_MRL: jax.Array | None
+    ) -> HiddenStates:
+        """Return the hidden states before the first layer."""
+        batch = (tokens_MRL, positions_MRL, segments_MRL)
+        if self._num_stages == 1:
+            (rows,) = zip(*(array if array is not None else [None] for array in batch), strict=True)
+            one: HiddenStates = jax.tree.map(lambda leaf: leaf[None], self._model.embed(params, *rows))
+            return one
+        streams: HiddenStates = jax.lax.map(lambda rows: self._model.embed(params, *rows), batch)
+        return streams
+
+    def _head_params(self, params: Params) -> Params:
+        """Return the parameters after the last layer, with a tied embedding."""
+        network = self.network
+        layers = {group.name for group in network.groups}
+        unused = layers | ({"embedding"} if network.head else set())
+        return {name: param for name, param in params.items() if name not in unused}
+
+
+def cross_entropies(logits_RLV: jax.Array, targets_RL: jax.Array) -> jax.Array:
+    """Return the cross-entropy of each target [R, L] in float32."""
+    # Comparison instead of a gather, which XLA cannot partition over the vocabulary in a partly manual shard_map.
+    is_target_RLV = targets_RL[..., None] == jnp.arange(logits_RLV.shape[-1])[None, None, :]
+    target_logits_RL = jnp.sum(jnp.where(is_target_RLV, logits_RLV, 0.0), axis=-1)
+    return jax.nn.logsumexp(logits_RLV, axis=-1) - target_logits_RL

@@ -1,0 +1,104 @@
+"""The sums of an objective over a whole batch, and their gradients.
+
+Sums and gradients are accumulated in float32 over the gradient-accumulation steps. The axis `data` is manual, so that
+the reduction over it, which crosses DCN, happens once a batch and not once a step. The partitioner handles the axes
+inside a data shard.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+from trainingjob_api.sharding import Table
+from trainingjob_trainer.models.decoder import Params, SplitModel
+from trainingjob_trainer.models.sharded_model import ShardedModel
+from trainingjob_trainer.objectives.objective import Objective, Terms, metric_names
+from trainingjob_trainer.parallel.collective_order import order_collectives
+from trainingjob_trainer.parallel.sharding import constrain
+from trainingjob_trainer.state import Batch
+
+
+class BatchSums:
+    """Sums of an objective over the batches of one mesh. `rules` shard the gradients."""
+
+    def __init__(self, objective: Objective, model: SplitModel, rules: Table, mesh: Mesh) -> None:
+        self._objective = objective
+        self._model = ShardedModel(model, mesh)
+        self._axes = model.axes
+        self._mesh = mesh
+        self._rules = rules
+
+    def compute(self, params: Params, batch: Batch) -> Terms:
+        """Return the sums of a batch."""
+
+        def add(params: Params, batch: Batch) -> Terms:
+            return self._objective(self._model, params, batch)
+
+        terms: Terms = self._accumulate(add, self._no_terms(), params, batch)
+        return terms
+
+    def compute_gradients(self, params: Params, batch: Batch) -> tuple[Terms, Params]:
+        """Return the sums of a batch, and the gradient of their total in float32."""
+
+        def differentiate(params: Params, batch: Batch) -> tuple[Terms, Params]:
+            if self._mesh.shape["stage"] > 1:
+                params = as_float32(params)  # pipeline ticks sum gradients in the format of the parameter
+
+            def total(params: Params) -> tuple[jax.Array, Terms]:
+                terms = self._objective(self._model, params, batch)
+                return terms.total, terms
+
+            grads, terms = jax.grad(total, has_aux=True)(params)
+            grads = self._shard_gradients(grads)
+            # The gradient of the embedding comes last: no reduction over `data` may start before it exists.
+            last = grads.pop("embedding")
+            terms, grads = order_collectives((terms, grads), last, mesh=self._mesh)
+            return terms, grads | {"embedding": last}
+
+        zeros = jax.tree.map(lambda param: jnp.zeros(param.shape, jnp.float32), params)
+        result: tuple[Terms, Params] = self._accumulate(differentiate, (self._no_terms(), zeros), params, batch)
+        return result
+
+    def _no_terms(self) -> Terms:
+        zero = jnp.zeros(())
+        return Terms(zero, zero, zero, dict.fromkeys(metric_names(self._model.network), zero))
+
+    def _accumulate(self, function: Any, zeros: Any, params: Params, batch: Batch) -> Any:
+        """Return the sums of what a function of (params, batch) returns, over all devices and accumulation steps."""
+        is_one_shard = self._mesh.shape["data"] == 1
+
+        def run(params: Params, batch: Batch) -> Any:
+            def step(sums: Any, batch: Batch) -> tuple[Any, None]:
+                return jax.tree.map(jnp.add, sums, function(params, batch)), None
+
+            sums, _ = jax.lax.scan(step, zeros, batch)
+            return sums if is_one_shard else jax.lax.psum(sums, "data")
+
+        if is_one_shard:  # XLA cannot reduce over a manual axis of one
+            with jax.sharding.use_abstract_mesh(self._mesh.abstract_mesh):  # as `shard_map` does
+                return run(params, batch)
+        rows = PartitionSpec(None, None, "data")
+        return jax.shard_map(
+            run,
+            mesh=self._mesh,
+            in_specs=(PartitionSpec(), rows),
+            out_specs=PartitionSpec(),
+            axis_names={"data"},
+            # JAX cannot differentiate a nested `shard_map` while it checks which values differ along `data`. Without
+            # the check, the transpose also leaves the gradients of a shard alone: `psum` adds them once.
+            check_vma=False,
+        )(params, batch)
+
+    def _shard_gradients(self, grads: Params) -> Params:
+        """Return gradients in float32, sharded like their parameters."""
+        split: Params = jax.tree.map(
+            lambda grad, names: constrain(grad, *names, rules=self._rules), as_float32(grads), self._axes
+        )
+        return split
+
+
+def as_float32(tree: Any) -> Any:
+    """Return a tree of arrays in float32."""
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)

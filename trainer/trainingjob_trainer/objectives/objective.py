@@ -1,0 +1,56 @@
+"""What an objective is: a function from the model and a batch to unnormalized sums.
+
+The caller adds the sums over microbatches, gradient-accumulation steps and devices, and divides them once by the global
+weight. The result then depends on none of these splits.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from trainingjob_api.network.network import Network
+from trainingjob_trainer.models.decoder import Params
+from trainingjob_trainer.models.sharded_model import Hidden, ShardedModel
+from trainingjob_trainer.state import Batch
+
+
+class Terms(NamedTuple):
+    """Unnormalized sums over the predictions of a batch, float32 scalars; divide by `weight` for means."""
+
+    total: jax.Array
+    """The sum to minimize: the loss, with auxiliary losses."""
+    loss: jax.Array
+    """The sum that is reported as the loss."""
+    weight: jax.Array
+    """The sum of the loss weights."""
+    metrics: dict[str, jax.Array]
+    """Sums of further metrics, by name."""
+
+
+type Objective = Callable[[ShardedModel, Params, Batch], Terms]
+"""Returns the sums of microbatches [M, R, L]. It may call the model several times."""
+
+
+def metric_names(network: Network) -> tuple[str, ...]:
+    """Return the names of the metrics of an objective, which are known without tracing it."""
+    return ("load_balance", "dropped") if network.num_routed_layers else ()
+
+
+def add_load_balance(model: ShardedModel, hidden: Hidden, batch: Batch, terms: Terms) -> Terms:
+    """Return the terms with the routing statistics, and with the weighted load-balancing loss. No experts: unchanged.
+
+    A sequence's statistics count with the sum of its loss weights.
+    """
+    if hidden.routing is None:
+        return terms
+    weights_MR = jnp.sum(batch.loss_weights, axis=-1)
+    load_balance, dropped = (
+        jnp.sum(jnp.where(weights_MR > 0, stats_MR * weights_MR, 0.0)) for stats_MR in hidden.routing
+    )
+    num_layers = model.network.num_routed_layers
+    return terms._replace(
+        total=terms.total + model.network.load_balance_weight * load_balance,
+        metrics=terms.metrics | {"load_balance": load_balance / num_layers, "dropped": dropped / num_layers},
+    )
