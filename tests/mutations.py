@@ -151,6 +151,20 @@ SHELL_MUTATIONS = (
         ("tests/core/decide/test_decision_rules.py", "tests/shell/test_hostile_reports.py"),
     ),
     Mutation(
+        "an immutable field that may be removed",
+        f"{API}/cel.py",
+        "                if field.may_be_absent:  # a transition rule needs a value before and after\n",
+        "                if False:\n",
+        ("tests/api/test_schema.py",),
+    ),
+    Mutation(
+        "a live field in an immutable section that may not change",
+        f"{API}/cel.py",
+        "            if not field.has_live_parts:\n",
+        "            if True:\n",
+        ("tests/api/test_meta.py", "tests/api/test_schema.py"),
+    ),
+    Mutation(
         "measures that are not finite",
         f"{API}/protocol.py",
         "Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]\n",

@@ -4,10 +4,13 @@ This module also holds the string types that several sections share, each with t
 """
 
 import re
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 from pydantic.alias_generators import to_camel
+
+from trainingjob_api.meta import CelRule, Pattern
+from trainingjob_api.notation import add_slash, normalize_duration, normalize_quantity, slug
 
 
 class Strict(BaseModel):
@@ -20,6 +23,8 @@ class Strict(BaseModel):
         populate_by_name=True,
         strict=False,
     )
+    cel_rules: ClassVar[tuple[CelRule, ...]] = ()
+    """Rules of the API server about which fields of this object may be set together."""
 
 
 class Open(Strict):
@@ -43,39 +48,65 @@ AXES: tuple[Axis, ...] = ("data", "stage", "fsdp", "expert", "context", "tensor"
 MAX_PATH = 1024
 AbsolutePath = Annotated[
     str,
-    Field(
-        pattern=r"^/([A-Za-z0-9_@%+=:,.-]+/?)*$", max_length=MAX_PATH, description="An absolute path inside the pod."
-    ),
+    Pattern(r"^/([A-Za-z0-9_@%+=:,.-]+/?)*$", "an absolute path such as /shared/run", add_slash, is_path=True),
+    Field(max_length=MAX_PATH, description="An absolute path inside the pod."),
 ]
 Duration = Annotated[
     str,
-    Field(pattern=r"^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$", min_length=2, max_length=24),
+    Pattern(
+        r"^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$", "a span of time such as 90s, 5m or 1h30m", normalize_duration
+    ),
+    Field(min_length=2, max_length=24),
 ]
 """A duration in Kubernetes notation: `90s`, `5m`, `1h30m`."""
 Quantity = Annotated[
     str,
-    Field(
-        pattern=r"^[0-9]{1,15}(\.[0-9]{1,3})?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$",
-        max_length=24,
-        json_schema_extra={"x-kubernetes-int-or-string": True},
+    Pattern(
+        r"^[0-9]{1,15}(\.[0-9]{1,3})?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$",
+        "an amount such as 500m, 4 or 16Gi",
+        normalize_quantity,
     ),
+    Field(max_length=24, json_schema_extra={"x-kubernetes-int-or-string": True}),
     BeforeValidator(lambda value: str(int(value)) if _is_whole(value) else value),
 ]
 """A Kubernetes resource quantity: `500m`, `4`, `16Gi`. A whole number needs no quotes, as in Kubernetes."""
-Label = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$", max_length=63)]
+Label = Annotated[
+    str,
+    Pattern(
+        r"^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$",
+        "a label's value: letters, digits, `-`, `_` and `.`",
+        lambda text: re.sub(r"[^\w.-]+", "-", text, flags=re.ASCII),
+    ),
+    Field(max_length=63),
+]
 """The value of a Kubernetes label."""
 LabelKey = Annotated[
     str,
-    Field(
-        pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$",
-        max_length=317,
+    Pattern(
+        r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$",
+        "a label's key such as disk or example.com/disk",
     ),
+    Field(max_length=317),
 ]
 """The key of a Kubernetes label, with an optional DNS prefix."""
-ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$", max_length=253)]
+ObjectName = Annotated[
+    str,
+    Pattern(
+        r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$", "an object's name: lower-case letters, digits, `-` and `.`", slug
+    ),
+    Field(max_length=253),
+]
 """The name of a Kubernetes object: lower-case letters, digits, `-` and `.`."""
 MAX_SHORT_NAME = 32
-ShortName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", max_length=MAX_SHORT_NAME)]
+ShortName = Annotated[
+    str,
+    Pattern(
+        r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$",
+        "a short name: at most 32 lower-case letters, digits and `-`",
+        slug,
+    ),
+    Field(max_length=MAX_SHORT_NAME),
+]
 """A name inside the spec: at most 32 lower-case letters, digits and `-`."""
 
 LIST_TYPE_MAP_BY_NAME: dict[str, JsonValue] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}

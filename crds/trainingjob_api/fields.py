@@ -1,11 +1,15 @@
-"""The fields of the spec as a tree: lookup by path, names and enumeration."""
+"""The fields of the spec as a tree: lookup by path, enumeration, and what each field declares about itself."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import Any, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
+from trainingjob_api.base import Strict
+from trainingjob_api.meta import Example, Immutable, Live, Pattern, Unit
 from trainingjob_api.spec.job import TrainingJobSpec
 
 type Location = tuple[str | int, ...]
@@ -13,6 +17,62 @@ type Location = tuple[str | int, ...]
 
 MAX_KEY = 64
 """Maximum characters of a key in a displayed path: keys may come from a user."""
+ITEM = "[]"
+"""The step to the items of a list in the path of a field."""
+
+
+@dataclass(frozen=True)
+class SpecField:
+    """A field of the spec, with the annotations of `trainingjob_api.meta` that it declares."""
+
+    name: str
+    """The name as users write it."""
+    info: FieldInfo
+
+    @property
+    def model(self) -> type[Strict] | None:
+        """Return the model of the object, or of the items of the list. None: the field holds neither."""
+        return _model_in(self.info.annotation)
+
+    @property
+    def is_list(self) -> bool:
+        """Return whether the field is a list of objects."""
+        return self.model is not None and _is_list(self.info.annotation)
+
+    @property
+    def may_be_absent(self) -> bool:
+        """Return whether the API server stores objects without this field."""
+        return not self.info.is_required() and self.info.default is None
+
+    @property
+    def unit(self) -> Unit | None:
+        """Return the declared unit."""
+        return self._find(Unit)
+
+    @property
+    def example(self) -> Example | None:
+        """Return the declared example."""
+        return self._find(Example)
+
+    @property
+    def mutability(self) -> Live | Immutable | None:
+        """Return whether the field may change, as it declares itself. None: as the enclosing object declares."""
+        return self._find(Live) or self._find(Immutable)
+
+    @property
+    def has_live_parts(self) -> bool:
+        """Return whether a field below this one declares that it may change."""
+        below = fields_of(self.model) if self.model else ()
+        return any(isinstance(one.mutability, Live) or one.has_live_parts for one in below)
+
+    def _find[T](self, kind: type[T]) -> T | None:
+        return next((one for one in self.info.metadata if isinstance(one, kind)), None)
+
+
+@cache
+def fields_of(model: type[Strict]) -> tuple[SpecField, ...]:
+    """Return the fields of an object, in order."""
+    return tuple(SpecField(info.alias or name, info) for name, info in model.model_fields.items())
 
 
 def format_path(location: Location) -> str:
@@ -23,25 +83,27 @@ def format_path(location: Location) -> str:
     return path
 
 
-def find_model(location: Location) -> type[BaseModel] | None:  # None: no object of the spec is there
-    """Return the model of the object at a path."""
-    annotation: Any = TrainingJobSpec
+def find_spec_field(location: Location) -> SpecField | None:  # None: no field of the spec is there
+    """Return the field at a path. The index of a list item adds nothing to the path of its list."""
+    model: type[Strict] | None = TrainingJobSpec
+    found = None
     for part in location:
-        model = _model_in(annotation)
-        if model is None:
-            return None
         if isinstance(part, int):
-            continue  # an item: `_model_in` unwraps lists
-        field = next((info for info in model.model_fields.values() if info.alias == part), None)
-        if field is None:
-            return None
-        annotation = field.annotation
-    return _model_in(annotation)
+            continue
+        found = next((one for one in fields_of(model) if one.name == part), None) if model else None
+        model = found.model if found else None
+    return found
 
 
-def field_names(model: type[BaseModel]) -> tuple[str, ...]:
+def find_model(location: Location) -> type[Strict] | None:  # None: no object of the spec is there
+    """Return the model of the object at a path."""
+    found = find_spec_field(location)
+    return TrainingJobSpec if not location else found.model if found else None
+
+
+def field_names(model: type[Strict]) -> tuple[str, ...]:
     """Return the names of a model's fields as users write them, in order."""
-    return tuple(info.alias or name for name, info in model.model_fields.items())
+    return tuple(one.name for one in fields_of(model))
 
 
 @cache
@@ -50,19 +112,39 @@ def all_fields() -> tuple[Location, ...]:
     return tuple(_walk((), TrainingJobSpec))
 
 
-def _walk(location: Location, model: type[BaseModel]) -> Iterator[Location]:
-    for name, info in model.model_fields.items():
-        here = (*location, info.alias or name)
+def _walk(location: Location, model: type[Strict]) -> Iterator[Location]:
+    for one in fields_of(model):
+        here = (*location, one.name)
         yield here
-        inner = _model_in(info.annotation)
-        if inner:
-            yield from _walk(here, inner)
+        if one.model:
+            yield from _walk(here, one.model)
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
+@cache
+def list_patterns() -> Mapping[str, Pattern]:
+    """Return the patterns of all texts of the spec, by regular expression."""
+    return MappingProxyType({one.regex: one for one in _patterns_in(TrainingJobSpec)})
+
+
+def _patterns_in(annotation: Any) -> Iterator[Pattern]:
+    if isinstance(annotation, Pattern):
+        yield annotation
+    if isinstance(annotation, type) and issubclass(annotation, Strict):
+        for one in fields_of(annotation):
+            yield from (inner for part in one.info.metadata for inner in _patterns_in(part))
+            yield from _patterns_in(one.info.annotation)
+    for part in get_args(annotation):
+        yield from _patterns_in(part)
+
+
+def _model_in(annotation: Any) -> type[Strict] | None:
     """Return the model in an annotation: the annotation itself, optional, or in a list."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if isinstance(annotation, type) and issubclass(annotation, Strict):
         return annotation
     if get_origin(annotation) is dict:
         return None
     return next((model for argument in get_args(annotation) if (model := _model_in(argument))), None)
+
+
+def _is_list(annotation: Any) -> bool:
+    return get_origin(annotation) is tuple

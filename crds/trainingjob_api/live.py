@@ -1,22 +1,24 @@
-"""Live fields of the spec: those that may change while the job trains, except for those that only the operator reads.
+"""Live fields of the spec that trainers read: those declared as `Live(in_world=True)`.
 
 A trainer holds these values constant, too. They change from one world to the next, which all hosts enter together. So a
 world contains the values that it was formed with, and the status stores them.
 """
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 from pydantic import Field
+from pydantic.alias_generators import to_camel
 
 from trainingjob_api.base import ShortName, Strict
-from trainingjob_api.spec.checkpoint import Keep, KeepBest, Save
+from trainingjob_api.spec.checkpoint import Keep, Save
 from trainingjob_api.spec.job import TrainingJobSpec
 
 Every = Annotated[int, Field(ge=1, le=100_000_000)]
 
 
 class LiveFields(Strict):
-    """The live values of a spec."""
+    """The live values of a spec, as worlds and the status contain them."""
 
     steps: Every = Field(description="The optimizer step at which the job succeeds.")
     save: Save = Field(description="When a checkpoint is written.")
@@ -26,50 +28,64 @@ class LiveFields(Strict):
     )
 
 
+LIVE_PATHS: dict[str, tuple[str, ...]] = {
+    "steps": ("training", "steps"),
+    "save": ("checkpoint", "save"),
+    "keep": ("checkpoint", "keep"),
+    "evaluate": ("evaluation", "every_steps"),
+}
+"""Attributes of the spec by the field of `LiveFields`. Values in a list are stored by the names of its items."""
+
+
 def live_fields(spec: TrainingJobSpec) -> LiveFields:
     """Return the live values of a spec."""
-    return LiveFields(
-        steps=spec.training.steps,
-        save=spec.checkpoint.save,
-        keep=spec.checkpoint.keep,
-        evaluate={one.name: one.every_steps for one in spec.evaluation},
-    )
+    return LiveFields(**{name: _read(spec, path) for name, path in LIVE_PATHS.items()})
 
 
 def with_live_fields(spec: TrainingJobSpec, live: LiveFields) -> TrainingJobSpec:
     """Return a spec with the live values replaced."""
-    evaluation = tuple(
-        one.model_copy(update={"every_steps": live.evaluate.get(one.name, one.every_steps)}) for one in spec.evaluation
-    )
-    return spec.model_copy(
-        update={
-            "training": spec.training.model_copy(update={"steps": live.steps}),
-            "checkpoint": spec.checkpoint.model_copy(update={"save": live.save, "keep": live.keep}),
-            "evaluation": evaluation,
-        }
-    )
+    for name, path in LIVE_PATHS.items():
+        spec = _replace(spec, path, getattr(live, name))
+    return spec
 
 
 def describe_changes(before: LiveFields, after: LiveFields) -> list[str]:
     """Return the differences as text: `training.steps is 500, was 300`."""
-    values: list[tuple[str, int | str | None, int | str | None]] = [
-        ("training.steps", before.steps, after.steps),
-        ("checkpoint.save.everySteps", before.save.every_steps, after.save.every_steps),
-        ("checkpoint.save.every", before.save.every, after.save.every),
-        ("checkpoint.keep.last", before.keep.last, after.keep.last),
-        ("checkpoint.keep.everySteps", before.keep.every_steps, after.keep.every_steps),
-        ("checkpoint.keep.best", _describe(before.keep.best), _describe(after.keep.best)),
-        *(
-            (f"evaluation[{name}].everySteps", before.evaluate.get(name), steps)
-            for name, steps in after.evaluate.items()
-        ),
-    ]
-    return [f"spec.{path} is {_show(new)}, was {_show(old)}" for path, old, new in values if old != new]
+    old, new = dict(_list_values(before)), dict(_list_values(after))
+    changed = [path for path, value in new.items() if old.get(path) != value]
+    return [f"spec.{path} is {_show(new[path])}, was {_show(old.get(path))}" for path in changed]
 
 
-def _describe(best: KeepBest | None) -> str | None:
-    return f"{{evaluation: {best.evaluation}, count: {best.count}}}" if best else None
+def _read(value: Any, path: tuple[str, ...]) -> Any:
+    if isinstance(value, tuple):
+        return {item.name: _read(item, path) for item in value}
+    return _read(getattr(value, path[0]), path[1:]) if path else value
 
 
-def _show(value: int | str | None) -> str:
-    return "unset" if value is None else f"{value:,}" if isinstance(value, int) else value
+def _replace(value: Any, path: tuple[str, ...], new: Any) -> Any:
+    """Return a copy with another value at a path. Items of a list that `new` does not name are unchanged."""
+    if isinstance(value, tuple):
+        return tuple(_replace(item, path, new[item.name]) if item.name in new else item for item in value)
+    if not path:
+        return new
+    return value.model_copy(update={path[0]: _replace(getattr(value, path[0]), path[1:], new)})
+
+
+def _list_values(live: LiveFields) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of each live field, as users write the path."""
+    for name, path in LIVE_PATHS.items():
+        value = getattr(live, name)
+        *parents, last = map(to_camel, path)
+        place = ".".join((*parents, last))
+        if isinstance(value, dict):
+            yield from ((f"{'.'.join(parents)}[{item}].{last}", one) for item, one in value.items())
+        elif isinstance(value, Strict):
+            yield from ((f"{place}.{to_camel(field)}", one) for field, one in value)
+        else:
+            yield place, value
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, Strict):
+        return f"{{{', '.join(f'{to_camel(name)}: {_show(one)}' for name, one in value)}}}"
+    return "unset" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

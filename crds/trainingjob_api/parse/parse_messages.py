@@ -8,16 +8,13 @@ from difflib import get_close_matches
 from typing import Any
 
 from trainingjob_api.base import MAX_PATH
-from trainingjob_api.fields import Location, all_fields, field_names, find_model, format_path
+from trainingjob_api.fields import Location, all_fields, field_names, find_model, format_path, list_patterns
 from trainingjob_api.parse.common_mistakes import (
     correct_boolean,
     correct_path,
     find_axis,
     hint_unknown,
     holds_axes,
-    normalize_duration,
-    normalize_quantity,
-    normalize_topology,
     reshape,
     schema_at,
 )
@@ -30,26 +27,6 @@ MAX_SHOWN = 60
 _LARGE, _FIRST_WITH_EXPONENT = 1e5, 1e21
 MAX_MATCHED = 64
 """Longer names are compared by their first characters."""
-
-PATTERNS: dict[str, str] = {
-    r"^/([A-Za-z0-9_@%+=:,.-]+/?)*$": "an absolute path such as /shared/run",
-    r"^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$": "a span of time such as 90s, 5m or 1h30m",
-    r"^[0-9]{1,15}(\.[0-9]{1,3})?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$": "an amount such as 500m, 4 or 16Gi",
-    r"^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$": "a label's value: letters, digits, `-`, `_` and `.`",
-    r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$": (
-        "a label's key such as disk or example.com/disk"
-    ),
-    r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$": "an object's name: lower-case letters, digits, `-` and `.`",
-    r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$": "a short name: at most 32 lower-case letters, digits and `-`",
-    r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$": "an accelerator such as cpu or tpu-v5p",
-    r"^[0-9]{1,5}(x[0-9]{1,5}){0,2}$": "a topology such as 2x2 or 4x4x4",
-    r"^(/|python:).*$": "an absolute path such as /data/text, or python:SUB",
-    r"^/.*$": "an absolute path such as /data/tokenizer.json",
-    r"^[A-Za-z_][A-Za-z0-9_]{0,127}$": "a variable's name: letters, digits and `_`, no digit first",
-    r"^[A-Za-z0-9._-]+$": "a key: letters, digits, `-`, `_` and `.`",
-    r"^[^\s]+$": "an image such as registry.example/trainer:1.0, without spaces",
-}
-"""Description of what each pattern of the models accepts."""
 
 _NOUNS = {
     "int": "a whole number",
@@ -222,8 +199,8 @@ def _is_legal(location: Location, text: str) -> bool:
 
 def _normalize(pattern: str, text: str) -> str:
     """Return what a text was probably meant to be, by the pattern of its field."""
-    phrase = PATTERNS.get(pattern, "")
-    return next((mend for kind, mend in _NORMALIZERS.items() if phrase.startswith(kind)), str)(text[:MAX_SHOWN])
+    known = list_patterns().get(pattern)
+    return known.normalize(text[:MAX_SHOWN]) if known else text
 
 
 def _choice_message(error: _Error) -> tuple[str, tuple[str, ...]]:
@@ -270,36 +247,17 @@ def _length_message(error: _Error) -> tuple[str, tuple[str, ...]]:
 
 def _pattern_message(error: _Error) -> tuple[str, tuple[str, ...]]:
     pattern, value = error["ctx"]["pattern"], error["input"]
-    message = f"{format_value(value)} is not {PATTERNS[pattern]}."
+    known = list_patterns()[pattern]
+    message = f"{format_value(value)} is not {known.accepts}."
     if _is_of_key(error):  # the pattern applies to the key, not to its value
         return message, ()
-    if PATTERNS[pattern].startswith("an absolute path"):
+    if known.is_path:
         answer = correct_path(error_location(error), value[:MAX_PATH], pattern)
         if answer:
             words, nearest = answer
             return f"{format_value(value)} {words}", nearest
     mended = _normalize(pattern, value)
     return message, (as_text(mended),) if mended != value and re.fullmatch(pattern, mended) else ()
-
-
-def slug(text: str) -> str:
-    """Return a text as lower-case letters and digits separated by `-`, as in object names."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-
-
-_NORMALIZERS: dict[str, Callable[[str], str]] = {
-    "a short name": slug,
-    "an object's name": slug,
-    "an accelerator": str.lower,
-    "a topology": normalize_topology,
-    "a span of time": normalize_duration,
-    "an amount": normalize_quantity,
-    "an absolute path": lambda text: f"/{text}",
-    "a variable's name": lambda text: re.sub(r"\W", "_", text, flags=re.ASCII),
-    "an image": lambda text: "".join(text.split()),
-    "a label's value": lambda text: re.sub(r"[^\w.-]+", "-", text, flags=re.ASCII),
-}
-"""Functions that turn a text into one that its pattern accepts, by the start of the pattern's description."""
 
 
 _MESSAGE_FUNCTIONS: tuple[

@@ -10,15 +10,17 @@ from trainingjob_api.base import (
     ShortName,
     Strict,
 )
+from trainingjob_api.immutability import INITIALIZATION, PODS, STORAGE
+from trainingjob_api.meta import Example, Live, Unit
 
 
 class Save(Strict):
     """When to save."""
 
-    every_steps: Annotated[int, Field(ge=1, le=100_000_000)] = Field(
+    every_steps: Annotated[int, Field(ge=1, le=100_000_000), Unit("optimizer steps"), Example(100)] = Field(
         default=500, description="Steps between two saves. The last step and every planned change are saved too."
     )
-    every: Duration | None = Field(
+    every: Annotated[Duration | None, Example("15m")] = Field(
         default=None,
         description="Longest time between two saves, in addition to `everySteps`. Unset: only the number of steps "
         "decides.",
@@ -28,8 +30,10 @@ class Save(Strict):
 class KeepBest(Strict):
     """The steps with the lowest loss on a held-out text."""
 
-    evaluation: ShortName = Field(description="Name of the evaluation whose loss ranks the steps.")
-    count: Annotated[int, Field(ge=1, le=100)] = Field(
+    evaluation: Annotated[ShortName, Example("held-out")] = Field(
+        description="Name of the evaluation whose loss ranks the steps."
+    )
+    count: Annotated[int, Field(ge=1, le=100), Unit("checkpoints"), Example(1)] = Field(
         default=1, description="Number of steps to keep, those with the lowest loss."
     )
 
@@ -37,8 +41,12 @@ class KeepBest(Strict):
 class Keep(Strict):
     """Checkpoint retention."""
 
-    last: Annotated[int, Field(ge=1, le=1000)] = Field(default=3, description="Number of newest checkpoints to keep.")
-    every_steps: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
+    last: Annotated[int, Field(ge=1, le=1000), Unit("checkpoints"), Example(3)] = Field(
+        default=3, description="Number of newest checkpoints to keep."
+    )
+    every_steps: Annotated[
+        Annotated[int, Field(ge=1, le=100_000_000)] | None, Unit("optimizer steps"), Example(1000)
+    ] = Field(
         default=None,
         description="Keeps every checkpoint whose step is a multiple of this number. Unset: no such checkpoints are "
         "kept.",
@@ -53,36 +61,42 @@ class Keep(Strict):
 class Snapshots(Strict):
     """Snapshots of the state in host memory. They survive the program, but not its pod."""
 
-    every_steps: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
-        default=None,
-        description="Steps between two snapshots. Unset: chosen by the plan to cost 0.1 % to 1 % of the time, and "
-        "raised if hosts measure more.",
+    every_steps: Annotated[Annotated[int, Field(ge=1, le=100_000_000)] | None, Unit("optimizer steps"), Example(10)] = (
+        Field(
+            default=None,
+            description="Steps between two snapshots. Unset: chosen by the plan to cost 0.1 % to 1 % of the time, and "
+            "raised if hosts measure more.",
+        )
     )
 
 
 class Backup(Strict):
     """Copies of checkpoints on a second store, which is slower and survives a loss of the first."""
 
-    uri: AbsolutePath = Field(
+    uri: Annotated[AbsolutePath, Example("/archive/run")] = Field(
         description="Folder of this job on another volume of `runtime.volumes`, at least two levels deep. All hosts "
         "must see the same files there."
     )
-    every: Duration = Field(
+    every: Annotated[Duration, Example("1h")] = Field(
         default="1h",
         description="Time between the starts of two copies. The first step of each world and the last step of the "
         "job are copied too.",
     )
-    keep: Annotated[int, Field(ge=1, le=1000)] = Field(default=3, description="Number of newest copies to keep.")
+    keep: Annotated[int, Field(ge=1, le=1000), Unit("copies"), Example(3)] = Field(
+        default=3, description="Number of newest copies to keep."
+    )
 
 
 class InitializeFrom(Strict):
     """Initial parameters from another job's checkpoint, for a job without own checkpoints."""
 
-    uri: AbsolutePath = Field(description="Folder that was `checkpoint.uri` of the source job. It is only read.")
-    step: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
+    uri: Annotated[AbsolutePath, Example("/shared/base")] = Field(
+        description="Folder that was `checkpoint.uri` of the source job. It is only read."
+    )
+    step: Annotated[Annotated[int, Field(ge=1, le=100_000_000)] | None, Unit("optimizer steps"), Example(5000)] = Field(
         default=None, description="Checkpoint step to load. Unset: the newest one that passes verification."
     )
-    allow_partial: bool = Field(
+    allow_partial: Annotated[bool, Example(False)] = Field(
         default=False,
         description="Initializes parameters randomly if the checkpoint lacks them. By default both models must have "
         "the same parameters; another shape is always rejected.",
@@ -92,7 +106,7 @@ class InitializeFrom(Strict):
 class Restore(Strict):
     """How a world reads a saved step from storage."""
 
-    broadcast_from: Literal["oneReplica"] = Field(
+    broadcast_from: Annotated[Literal["oneReplica"], Example("oneReplica")] = Field(
         description="Hosts that read for all: `oneReplica` reads once along the `data` axis and broadcasts over the "
         "network. This relieves the storage."
     )
@@ -101,35 +115,35 @@ class Restore(Strict):
 class Checkpoint(Strict):
     """Checkpoint storage. All hosts must see the same files there."""
 
-    uri: AbsolutePath = Field(
+    uri: Annotated[AbsolutePath, Example("/shared/run"), STORAGE] = Field(
         description="Folder on shared storage that `runtime.volumes` mounts, at least two levels deep."
     )
-    save: Save = Field(default=Save(), description="Save interval of checkpoints.")
-    keep: Keep = Field(default=Keep(), description="Checkpoint retention.")
-    fail_after: Duration = Field(
+    save: Annotated[Save, Live(in_world=True)] = Field(default=Save(), description="Save interval of checkpoints.")
+    keep: Annotated[Keep, Live(in_world=True)] = Field(default=Keep(), description="Checkpoint retention.")
+    fail_after: Annotated[Duration, Example("1h"), Live()] = Field(
         default="1h",
         description="Time for which saves may fail in a row before the job fails. Until then training continues, "
         "saves are retried, and the condition Degraded is true.",
     )
-    snapshots: Snapshots | None = Field(
+    snapshots: Annotated[Snapshots | None, PODS] = Field(
         default=None,
         description="Snapshots in host memory, from which a smaller world resumes. Unset: no snapshots.",
     )
-    restore: Restore | None = Field(
+    restore: Annotated[Restore | None, PODS] = Field(
         default=None,
         description="Restore mode of a world that starts. Unset: each host reads its own part.",
     )
-    backup: Backup | None = Field(
+    backup: Annotated[Backup | None, PODS] = Field(
         default=None,
         description="Copies of checkpoints on a second store, from which training resumes if `uri` lost them. Unset: "
         "no copies.",
     )
-    initialize_from: InitializeFrom | None = Field(
+    initialize_from: Annotated[InitializeFrom | None, INITIALIZATION] = Field(
         default=None,
         description="Checkpoint of another job that provides the initial parameters, until this job has its own "
         "checkpoint. Unset: random initial parameters.",
     )
-    takeover: bool = Field(
+    takeover: Annotated[bool, Example(False), STORAGE] = Field(
         default=False,
         description="Takes ownership of the folder and resumes from the checkpoints of another job in it. By default "
         "a folder of another job is rejected.",

@@ -6,6 +6,8 @@ from pydantic import Field
 
 from trainingjob_api.base import ShortName, Strict
 from trainingjob_api.globs import MAX_GLOB
+from trainingjob_api.meta import Example, Pattern
+from trainingjob_api.notation import add_slash
 
 Glob = Annotated[str, Field(min_length=1, max_length=MAX_GLOB)]
 DEFAULT_PATTERNS = {"text": "**/*.txt", "jsonl": "**/*.jsonl"}
@@ -15,25 +17,30 @@ DEFAULT_COLUMN = "text"
 class TextSource(Strict):
     """UTF-8 files under one path: text, or JSON Lines."""
 
-    name: ShortName = Field(description="Name of the source in messages and metrics.")
-    type: Literal["text", "jsonl"] = Field(
+    name: Annotated[ShortName, Example("text")] = Field(description="Name of the source in messages and metrics.")
+    type: Annotated[Literal["text", "jsonl"], Example("jsonl")] = Field(
         default="text",
         description="File format: `text` is UTF-8, with one document in each file. `jsonl` is JSON Lines, with one "
         "document in a field of each line.",
     )
-    path: Annotated[str, Field(pattern=r"^(/|python:).*$", max_length=1024)] = Field(
+    path: Annotated[
+        str,
+        Pattern(r"^(/|python:).*$", "an absolute path such as /data/text, or python:SUB", add_slash, is_path=True),
+        Field(max_length=1024),
+        Example("/data/train"),
+    ] = Field(
         description="Absolute path in the pod of a file or a folder, symbolic links included. `python:SUB` is folder "
         "SUB of the image's Python standard library, `python:` all of it."
     )
-    pattern: Glob | None = Field(
+    pattern: Annotated[Glob | None, Example("**/*.jsonl")] = Field(
         default=None,
         description="Glob of the files to read in a folder, default `**/*.txt`, or `**/*.jsonl` for `jsonl`. `**` "
         "matches any number of folders, and hidden names match only if the pattern names them.",
     )
-    exclude: tuple[Glob, ...] = Field(
+    exclude: Annotated[tuple[Glob, ...], Example(["*.bak"])] = Field(
         default=(), max_length=16, description="Globs of files to exclude, relative to `path`."
     )
-    column: Annotated[str, Field(min_length=1, max_length=128)] | None = Field(
+    column: Annotated[Annotated[str, Field(min_length=1, max_length=128)] | None, Example("text")] = Field(
         default=None, description="Field of a record that holds the document, for `jsonl` only. Unset: `text`."
     )
 

@@ -5,6 +5,8 @@ from typing import Annotated
 from pydantic import Field
 
 from trainingjob_api.base import LIST_TYPE_MAP_BY_NAME, Strict
+from trainingjob_api.immutability import DATA_ORDER, LOSS_CURVE, MODEL_STATE, PODS, SEQUENCES, WORLDS
+from trainingjob_api.meta import Example, Live, Unit
 from trainingjob_api.spec.checkpoint import Checkpoint
 from trainingjob_api.spec.data import Data
 from trainingjob_api.spec.elastic import Elastic
@@ -33,43 +35,57 @@ API_VERSION = f"{GROUP}/{VERSION}"
 class TrainingJobSpec(Strict):
     """Training config of a job. Derived values are in the plan."""
 
-    slices: Slices = Field(description="Slices to train on: accelerator, topology and number.")
-    parallelism: Parallelism = Field(
+    slices: Annotated[Slices, Live()] = Field(description="Slices to train on: accelerator, topology and number.")
+    parallelism: Annotated[Parallelism, WORLDS] = Field(
         default=Parallelism(), description="Mesh of devices: sizes of its axes inside a slice and across slices."
     )
-    model: Model = Field(description="Dimensions of the model: vocabulary, width, layers and heads.")
-    data: Data = Field(description="Training data: the sources of text.")
-    tokenizer: Tokenizer = Field(default=Tokenizer(), description="Tokenizer that turns text into token ids.")
-    training: Training = Field(description="Training length, batch size and sequence length.")
-    optimizer: Optimizer = Field(description="Optimizer and its hyperparameters.")
-    schedule: Schedule = Field(default=Schedule(), description="Learning-rate schedule.")
-    precision: Precision = Field(default=Precision(), description="Number formats of parameters and of computation.")
-    memory: Memory = Field(default=Memory(), description="Activation memory: rematerialization and layer scanning.")
+    model: Annotated[Model, MODEL_STATE] = Field(
+        description="Dimensions of the model: vocabulary, width, layers and heads."
+    )
+    data: Annotated[Data, DATA_ORDER] = Field(description="Training data: the sources of text.")
+    tokenizer: Annotated[Tokenizer, DATA_ORDER] = Field(
+        default=Tokenizer(), description="Tokenizer that turns text into token ids."
+    )
+    training: Annotated[Training, SEQUENCES] = Field(description="Training length, batch size and sequence length.")
+    optimizer: Annotated[Optimizer, LOSS_CURVE] = Field(description="Optimizer and its hyperparameters.")
+    schedule: Annotated[Schedule, LOSS_CURVE] = Field(default=Schedule(), description="Learning-rate schedule.")
+    precision: Annotated[Precision, MODEL_STATE] = Field(
+        default=Precision(), description="Number formats of parameters and of computation."
+    )
+    memory: Annotated[Memory, WORLDS] = Field(
+        default=Memory(), description="Activation memory: rematerialization and layer scanning."
+    )
     checkpoint: Checkpoint = Field(description="Checkpoints: storage, save interval and retention.")
-    elastic: Elastic = Field(
+    elastic: Annotated[Elastic, Live()] = Field(
         default=Elastic(), description="Elasticity: how the job reacts to lost and recovered slices."
     )
-    protection: Protection = Field(default=Protection(), description="Protection of the parameters from bad steps.")
-    evaluation: tuple[Evaluation, ...] = Field(
+    protection: Annotated[Protection, LOSS_CURVE] = Field(
+        default=Protection(), description="Protection of the parameters from bad steps."
+    )
+    evaluation: Annotated[tuple[Evaluation, ...], Example({"path": "/data/held-out"}), LOSS_CURVE] = Field(
         default=(),
         max_length=8,
         description="Evaluations: held-out texts on which the job measures the loss.",
         json_schema_extra=LIST_TYPE_MAP_BY_NAME,
     )
-    metrics: Metrics = Field(default=Metrics(), description="Metrics that the trainer writes.")
-    runtime: Runtime = Field(
+    metrics: Annotated[Metrics, PODS] = Field(default=Metrics(), description="Metrics that the trainer writes.")
+    runtime: Annotated[Runtime, PODS] = Field(
         default=Runtime(), description="Pods: image, environment variables, resources and volumes."
     )
-    scheduling: Scheduling = Field(default=Scheduling(), description="Queue, priority and nodes of the pods.")
-    suspend: bool = Field(
+    scheduling: Annotated[Scheduling, PODS] = Field(
+        default=Scheduling(), description="Queue, priority and nodes of the pods."
+    )
+    suspend: Annotated[bool, Example(False), Live()] = Field(
         default=False,
         description="Saves a checkpoint, then deletes all pods. Training resumes from it when the field is `false` "
         "again.",
     )
-    ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31_536_000)] | None = Field(
-        default=None, description="Seconds after which a finished job is deleted. Unset: the job is kept."
-    )
-    active_deadline_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = Field(
+    ttl_seconds_after_finished: Annotated[
+        Annotated[int, Field(ge=0, le=31_536_000)] | None, Unit("seconds"), Example(86400), Live()
+    ] = Field(default=None, description="Seconds after which a finished job is deleted. Unset: the job is kept.")
+    active_deadline_seconds: Annotated[
+        Annotated[int, Field(ge=1, le=31_536_000)] | None, Unit("seconds"), Example(604800), Live()
+    ] = Field(
         default=None,
         description="Seconds of run time after which the job fails; suspended time does not count. Unset: no limit.",
     )

@@ -1,10 +1,11 @@
 """The memory section: rematerialization and layer scanning."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from trainingjob_api.base import Strict
+from trainingjob_api.meta import Example
 
 Remat = Literal["none", "full"]
 
@@ -12,11 +13,11 @@ Remat = Literal["none", "full"]
 class Memory(Strict):
     """Activation memory: rematerialization and layer scanning."""
 
-    remat: Remat = Field(
+    remat: Annotated[Remat, Example("none")] = Field(
         default="none",
         description="Rematerialization policy: `full` keeps only the input of each layer and recomputes the rest in "
         "the backward pass.",
     )
-    scan: bool = Field(
+    scan: Annotated[bool, Example(True)] = Field(
         default=True, description="Compiles the layers as one loop, so that compile time does not grow with depth."
     )

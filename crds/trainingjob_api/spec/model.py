@@ -10,42 +10,43 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainingjob_api.base import Strict
+from trainingjob_api.meta import NO_UNIT, Example, Unit
 
 
 class Experts(Strict):
     """MLPs of which a router picks a few for each token (Shazeer et al., arXiv 1701.06538)."""
 
-    count: Annotated[int, Field(ge=2, le=1024)] = Field(
+    count: Annotated[int, Field(ge=2, le=1024), Unit("experts"), Example(8)] = Field(
         description="Number of expert MLPs in a layer, each of width `model.mlpDim`."
     )
-    per_token: Annotated[int, Field(ge=1, le=64)] = Field(
+    per_token: Annotated[int, Field(ge=1, le=64), Unit("experts"), Example(2)] = Field(
         description="Number of experts that process each token, those with the highest router scores."
     )
-    scoring: Literal["softmax", "sigmoid"] = Field(
+    scoring: Annotated[Literal["softmax", "sigmoid"], Example("softmax")] = Field(
         default="softmax",
         description="Scores from router logits: `softmax` over all experts, or an independent `sigmoid` for each "
         "expert (DeepSeek-V3; arXiv 2412.19437). The score is the expert's weight.",
     )
-    normalize_weights: bool = Field(
+    normalize_weights: Annotated[bool, Example(True)] = Field(
         default=False, description="Scales the weights of a token's experts so that their sum is 1."
     )
-    weight_scale: Annotated[float, Field(gt=0, le=1000)] = Field(
+    weight_scale: Annotated[float, Field(gt=0, le=1000), NO_UNIT, Example(1.0)] = Field(
         default=1.0, description="Factor on the weights of a token's experts, applied after normalization."
     )
-    capacity_factor: Annotated[float, Field(gt=0, le=1024)] = Field(
+    capacity_factor: Annotated[float, Field(gt=0, le=1024), Unit("times an even share"), Example(1.25)] = Field(
         default=1.25,
         description="Expert capacity, as a multiple of the even share of a routing group's tokens. Tokens beyond it "
         "skip the expert; `count` / `perToken` drops none.",
     )
-    group_length: Annotated[int, Field(ge=1, le=1048576)] | None = Field(
+    group_length: Annotated[Annotated[int, Field(ge=1, le=1048576)] | None, Unit("tokens"), Example(64)] = Field(
         default=None,
         description="Number of tokens in a routing group, a divisor of `training.sequenceLength`; the cost of "
         "dispatch grows with it. Unset: the whole sequence.",
     )
-    shared: Annotated[int, Field(ge=0, le=64)] = Field(
+    shared: Annotated[int, Field(ge=0, le=64), Unit("experts"), Example(1)] = Field(
         default=0, description="Number of shared experts, which process every token beside the routed ones."
     )
-    load_balance_weight: Annotated[float, Field(ge=0, le=100)] = Field(
+    load_balance_weight: Annotated[float, Field(ge=0, le=100), NO_UNIT, Example(0.01)] = Field(
         default=0.01,
         description="Weight of the load-balancing loss of each layer (Fedus et al., arXiv 2101.03961). 0 disables it.",
     )
@@ -66,29 +67,35 @@ Dim = Annotated[int, Field(ge=1, le=1048576)]
 class Model(Strict):
     """A Llama-style decoder: RMS norm, rotary positions, grouped-query attention, and a gated SiLU MLP or experts."""
 
-    vocab_size: Dim = Field(
+    vocab_size: Annotated[Dim, Unit("token ids"), Example(257)] = Field(
         description="Number of rows of the embedding table. It must cover every id of the tokenizer."
     )
-    embed_dim: Dim = Field(description="Width of the residual stream.")
-    mlp_dim: Dim = Field(description="Hidden width of each layer's gated MLP.")
-    num_layers: Annotated[int, Field(ge=1, le=1024)] = Field(description="Number of decoder layers in the stack.")
-    num_heads: Annotated[int, Field(ge=1, le=1024)] = Field(
+    embed_dim: Annotated[Dim, Unit("features"), Example(128)] = Field(description="Width of the residual stream.")
+    mlp_dim: Annotated[Dim, Unit("features"), Example(384)] = Field(
+        description="Hidden width of each layer's gated MLP."
+    )
+    num_layers: Annotated[int, Field(ge=1, le=1024), Unit("layers"), Example(4)] = Field(
+        description="Number of decoder layers in the stack."
+    )
+    num_heads: Annotated[int, Field(ge=1, le=1024), Unit("heads"), Example(4)] = Field(
         description="Number of query heads in each attention layer."
     )
-    num_kv_heads: Annotated[int, Field(ge=1, le=1024)] = Field(
+    num_kv_heads: Annotated[int, Field(ge=1, le=1024), Unit("heads"), Example(4)] = Field(
         description="Number of key and value heads, a divisor of `numHeads`. Equality is multi-head attention."
     )
-    head_dim: Annotated[int, Field(ge=2, le=1024)] = Field(
+    head_dim: Annotated[int, Field(ge=2, le=1024), Unit("features"), Example(32)] = Field(
         description="Width of a head. It must be even, for rotary pairs."
     )
-    rope_theta: Annotated[float, Field(ge=1, le=1e9)] = Field(
+    rope_theta: Annotated[float, Field(ge=1, le=1e9), NO_UNIT, Example(10000.0)] = Field(
         default=10000.0, description="Base of the rotary position frequencies."
     )
-    norm_epsilon: Annotated[float, Field(gt=0, le=0.1)] = Field(
+    norm_epsilon: Annotated[float, Field(gt=0, le=0.1), NO_UNIT, Example(1e-05)] = Field(
         default=1e-5, description="Constant added to the mean square in every RMS norm."
     )
-    tie_embeddings: bool = Field(default=False, description="Uses the embedding table as the output projection too.")
-    init_scale: Annotated[float, Field(gt=0, le=10)] = Field(
+    tie_embeddings: Annotated[bool, Example(False)] = Field(
+        default=False, description="Uses the embedding table as the output projection too."
+    )
+    init_scale: Annotated[float, Field(gt=0, le=10), NO_UNIT, Example(0.02)] = Field(
         default=0.02, description="Standard deviation of the embedding table's initial values."
     )
     experts: Experts | None = Field(

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from trainingjob_api.base import AXES, Axis, Strict
+from trainingjob_api.meta import Example, Unit
 
 Degree = Annotated[int, Field(ge=-1, le=65536)]
 """The size of a mesh axis; -1 takes the remaining devices. A rule that names the field rejects 0."""
@@ -17,22 +18,28 @@ _read_degrees = attrgetter(*AXES)
 class AxisDegrees(Strict):
     """Size of each mesh axis. At most one axis is -1 and takes the remaining devices."""
 
-    data: Degree = Field(default=1, description="Data parallelism: replicas of the parameters.")
-    stage: Degree = Field(default=1, description="Pipeline parallelism: each stage holds its share of the layers.")
-    fsdp: Degree = Field(
+    data: Annotated[Degree, Unit("ways"), Example(1)] = Field(
+        default=1, description="Data parallelism: replicas of the parameters."
+    )
+    stage: Annotated[Degree, Unit("ways"), Example(1)] = Field(
+        default=1, description="Pipeline parallelism: each stage holds its share of the layers."
+    )
+    fsdp: Annotated[Degree, Unit("ways"), Example(1)] = Field(
         default=1, description="Fully sharded data parallelism: shards both the batch and the parameters."
     )
-    expert: Degree = Field(
+    expert: Annotated[Degree, Unit("ways"), Example(1)] = Field(
         default=1,
         description="Expert parallelism: shards the experts of each layer, and routes tokens to them. It shards the "
         "batch and all other parameters like `fsdp`.",
     )
-    context: Degree = Field(
+    context: Annotated[Degree, Unit("ways"), Example(1)] = Field(
         default=1,
         description="Context parallelism: shards sequences, and parameters like `fsdp`. Attention gathers the keys "
         "and values of the whole sequence.",
     )
-    tensor: Degree = Field(default=1, description="Tensor parallelism: shards attention heads and MLP columns.")
+    tensor: Annotated[Degree, Unit("ways"), Example(1)] = Field(
+        default=1, description="Tensor parallelism: shards attention heads and MLP columns."
+    )
 
     def items(self) -> tuple[tuple[Axis, int], ...]:
         """Return (axis, size) in mesh order."""
@@ -46,7 +53,7 @@ class AxisDegrees(Strict):
 class Pipeline(Strict):
     """Schedule of a pipeline (GPipe; Huang et al., arXiv 1811.06965)."""
 
-    microbatches: Annotated[int, Field(ge=1, le=65536)] | None = Field(
+    microbatches: Annotated[Annotated[int, Field(ge=1, le=65536)] | None, Unit("microbatches"), Example(8)] = Field(
         default=None,
         description="Number of microbatches, a multiple of the stages; more reduce the bubble and take more memory. "
         "Unset: at least four times the stages if the batch allows it.",
@@ -68,17 +75,21 @@ class Rules(Strict):
     shards at most one dim of a tensor. An empty list shards nothing.
     """
 
-    embed: tuple[RuleAxis, ...] | None = _rule(
+    embed: Annotated[tuple[RuleAxis, ...] | None, Example(["fsdp", "context"])] = _rule(
         "the residual stream's dim of all parameters but those of experts", "[fsdp, expert, context]"
     )
-    vocab: tuple[RuleAxis, ...] | None = _rule(
+    vocab: Annotated[tuple[RuleAxis, ...] | None, Example(["tensor", "expert"])] = _rule(
         "the vocabulary's dim of the embedding table and the output projection", "[tensor]"
     )
-    heads: tuple[RuleAxis, ...] | None = _rule("the query heads", "[tensor]")
-    kv_heads: tuple[RuleAxis, ...] | None = _rule("the key and value heads", "[tensor]")
-    mlp: tuple[RuleAxis, ...] | None = _rule("the columns of MLPs and experts", "[tensor]")
-    experts: tuple[RuleAxis, ...] | None = _rule("the experts of a layer among devices", "[expert]")
-    expert_embed: tuple[RuleAxis, ...] | None = _rule(
+    heads: Annotated[tuple[RuleAxis, ...] | None, Example(["tensor"])] = _rule("the query heads", "[tensor]")
+    kv_heads: Annotated[tuple[RuleAxis, ...] | None, Example(["tensor"])] = _rule("the key and value heads", "[tensor]")
+    mlp: Annotated[tuple[RuleAxis, ...] | None, Example(["tensor"])] = _rule(
+        "the columns of MLPs and experts", "[tensor]"
+    )
+    experts: Annotated[tuple[RuleAxis, ...] | None, Example(["expert"])] = _rule(
+        "the experts of a layer among devices", "[expert]"
+    )
+    expert_embed: Annotated[tuple[RuleAxis, ...] | None, Example(["fsdp", "context"])] = _rule(
         "the residual stream's dim of the experts' parameters", "[fsdp, context]"
     )
 
@@ -90,16 +101,16 @@ class Rules(Strict):
 class Parallelism(Strict):
     """The mesh: ICI axis sizes inside a slice, DCN axis sizes across slices. Their product is the mesh shape."""
 
-    strategy: Literal["explicit", "auto"] = Field(
+    strategy: Annotated[Literal["explicit", "auto"], Example("explicit")] = Field(
         default="explicit",
         description="Source of the degrees: `explicit` uses the given ones. `auto` lets the planner choose the mesh "
         "and `memory.remat` that are fastest by its roofline.",
     )
-    ici: AxisDegrees = Field(
+    ici: Annotated[AxisDegrees, Example({"fsdp": -1})] = Field(
         default=AxisDegrees(fsdp=-1),
         description="Degrees inside a slice. Their product is the number of devices of a slice.",
     )
-    dcn: AxisDegrees = Field(
+    dcn: Annotated[AxisDegrees, Example({"data": -1})] = Field(
         default=AxisDegrees(data=-1),
         description="Degrees across slices. Their product is the number of slices.",
     )
@@ -110,7 +121,7 @@ class Parallelism(Strict):
         default=Rules(),
         description="Overrides of the built-in sharding rules for parameters.",
     )
-    shard_optimizer_over_data: bool = Field(
+    shard_optimizer_over_data: Annotated[bool, Example(True)] = Field(
         default=False,
         description="Shards the optimizer state over `data` too (ZeRO-1; Rajbhandari et al., arXiv 1910.02054). It "
         "saves memory and adds one gather of the parameters in each step.",

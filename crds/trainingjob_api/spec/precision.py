@@ -1,10 +1,11 @@
 """The precision section: number formats."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from trainingjob_api.base import Strict
+from trainingjob_api.meta import Example
 
 FloatType = Literal["float32", "bfloat16"]
 
@@ -12,5 +13,9 @@ FloatType = Literal["float32", "bfloat16"]
 class Precision(Strict):
     """Number formats. Losses, gradients' accumulation and optimizer moments are always float32."""
 
-    compute: FloatType = Field(default="bfloat16", description="Format of matrix products and activations.")
-    params: FloatType = Field(default="float32", description="Format in which parameters are stored.")
+    compute: Annotated[FloatType, Example("float32")] = Field(
+        default="bfloat16", description="Format of matrix products and activations."
+    )
+    params: Annotated[FloatType, Example("float32")] = Field(
+        default="float32", description="Format in which parameters are stored."
+    )

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainingjob_api.base import Strict
+from trainingjob_api.meta import Example, Unit
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
@@ -12,12 +13,12 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 class Schedule(Strict):
     """The learning rate over the steps: a linear warm-up from 0, then the decay to `finalFraction` of the peak."""
 
-    type: Literal["constant", "linear", "cosine"] = Field(
+    type: Annotated[Literal["constant", "linear", "cosine"], Example("cosine")] = Field(
         default="cosine", description="Shape of the decay after the warm-up."
     )
-    warmup_steps: Annotated[int, Field(ge=0, le=100_000_000)] = Field(
+    warmup_steps: Annotated[int, Field(ge=0, le=100_000_000), Unit("optimizer steps"), Example(100)] = Field(
         default=0, description="Number of steps of linear warm-up. It must be less than `training.steps`."
     )
-    final_fraction: Fraction = Field(
+    final_fraction: Annotated[Fraction, Unit("share of the peak learning rate"), Example(0.1)] = Field(
         default=0.1, description="Learning rate of the last step, as a share of the peak. `constant` ignores it."
     )

@@ -5,39 +5,71 @@ from typing import Annotated
 from pydantic import Field
 
 from trainingjob_api.base import Strict
+from trainingjob_api.immutability import WORLDS
+from trainingjob_api.meta import Example, Pattern, Unit, cel_rule
+from trainingjob_api.notation import normalize_topology
 
 
 class Slices(Strict):
     """The slices to train on. A slice is a set of hosts whose devices share one fast interconnect."""
 
-    accelerator: str = Field(
+    accelerator: Annotated[
+        str,
+        Pattern(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", "an accelerator such as cpu or tpu-v5p", str.lower),
+        Example("cpu"),
+        WORLDS,
+    ] = Field(
         max_length=63,
-        pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
         description="Name in the hardware table: `cpu`, a TPU such as `tpu-v5p`, a GPU such as `nvidia-h100`, or an "
         "entry that administrators added.",
     )
-    topology: str = Field(
+    topology: Annotated[
+        str,
+        Pattern(r"^[0-9]{1,5}(x[0-9]{1,5}){0,2}$", "a topology such as 2x2 or 4x4x4", normalize_topology),
+        Example("2x2"),
+        WORLDS,
+    ] = Field(
         max_length=32,
-        pattern=r"^[0-9]{1,5}(x[0-9]{1,5}){0,2}$",
         description='Chips of one slice, such as `4x4x4`; on NVIDIA the number of GPUs, such as `"8"`. On `cpu`: '
         "hosts x devices of a host, such as `2x2`.",
     )
-    count: Annotated[int, Field(ge=1, le=256)] | None = Field(
+    count: Annotated[Annotated[int, Field(ge=1, le=256)] | None, Unit("slices"), Example(1)] = Field(
         default=None, description="Number of slices of a job with a fixed size. It excludes `min` and `max`."
     )
-    min: Annotated[int, Field(ge=1, le=256)] | None = Field(
+    min: Annotated[Annotated[int, Field(ge=1, le=256)] | None, Unit("slices"), Example(1)] = Field(
         default=None, description="Minimum number of slices of an elastic job. The job waits if fewer are healthy."
     )
-    max: Annotated[int, Field(ge=1, le=256)] | None = Field(
+    max: Annotated[Annotated[int, Field(ge=1, le=256)] | None, Unit("slices"), Example(2)] = Field(
         default=None, description="Maximum number of slices of an elastic job."
     )
-
-    allowed: tuple[Annotated[int, Field(ge=1, le=256)], ...] | None = Field(
+    allowed: Annotated[tuple[Annotated[int, Field(ge=1, le=256)], ...] | None, Example([1, 2])] = Field(
         default=None,
         min_length=1,
         max_length=64,
         description="Numbers of slices on which an elastic job may train, including `min` and `max`. Unset: every "
         "number from `min` to `max` that can train.",
+    )
+
+    cel_rules = (
+        cel_rule(
+            "!has(self.count) || !(has(self.min) || has(self.max))",
+            "excludes min and max: a fixed size is `count` alone, an elastic one `min` and `max`.",
+            "count",
+        ),
+        cel_rule(
+            "has(self.count) || has(self.min) || has(self.max)",
+            "says not how many: write `count` for a fixed size, or `min` and `max` for an elastic one.",
+        ),
+        cel_rule(
+            "has(self.count) || !has(self.max) || has(self.min)",
+            "is missing beside spec.slices.max: an elastic size has both.",
+            "min",
+        ),
+        cel_rule(
+            "has(self.count) || !has(self.min) || has(self.max)",
+            "is missing beside spec.slices.min: an elastic size has both.",
+            "max",
+        ),
     )
 
     @property

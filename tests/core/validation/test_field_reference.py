@@ -10,9 +10,6 @@ from trainingjob_operator.core.validation.field_reference import (
     list_fields,
     nearest_fields,
 )
-from trainingjob_operator.core.validation.field_units import UNITS, find_unit
-
-NUMBERS = ("whole number", "number", "amount")
 
 
 def field(path: str) -> FieldReference:
@@ -31,22 +28,6 @@ def test_every_field_says_what_it_means_and_holds() -> None:
     dumb = [one.path for one in list_fields() if not (one.meaning and one.type)]
 
     assert dumb == []
-
-
-def test_every_number_has_a_unit_or_is_said_to_have_none() -> None:
-    silent = [one.path for one in list_fields() if one.type in NUMBERS and find_unit(one.names) is None]
-
-    assert silent == []
-
-
-def test_of_an_unknown_number_nobody_said_the_unit() -> None:
-    assert find_unit(("model", "numExperts")) is None
-
-
-def test_every_unit_is_that_of_a_field() -> None:
-    places = {".".join(one.names) for one in list_fields()}
-
-    assert UNITS.keys() - places == set()
 
 
 FOUND: dict[str, tuple[str, str]] = {

@@ -1,7 +1,8 @@
 """Reference of the spec's fields: description, allowed values, rules, and whether the field can change.
 
-All of it comes from the code that enforces it: the schema, the first lines of the rules' docstrings, the API server's
-CEL rules. `trainingjob explain` and docs/fields.md therefore cannot contradict the behaviour.
+All of it comes from the code that enforces it: the schema, what the fields declare, the first lines of the rules'
+docstrings, the API server's CEL rules. `trainingjob explain` and docs/fields.md therefore cannot contradict the
+behaviour.
 """
 
 import re
@@ -11,16 +12,13 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
-from trainingjob_api.cel import SPEC_RULES
-from trainingjob_api.parse.parse_messages import PATTERNS
+from trainingjob_api.cel import IMMUTABLE, SPEC_RULES
+from trainingjob_api.fields import find_spec_field, list_patterns
 from trainingjob_api.schema import spec_schema
 from trainingjob_operator.core.units import pluralize
-from trainingjob_operator.core.validation.field_units import find_unit
 from trainingjob_operator.core.validation.rule import ValidationRule
 from trainingjob_operator.core.validation.validate import PLAN_WARNINGS, RULES, SIZES_RULES, WARNINGS
 
-IMMUTABLE_RULE = "self == oldSelf"
-"""The CEL rule of an immutable field."""
 IMMUTABLE_PREFIX = "cannot change: "
 """Prefix of the message of each immutability rule."""
 _TYPES = {"integer": "whole number", "number": "number", "boolean": "true or false", "string": "text"}
@@ -115,12 +113,12 @@ def _walk(path: str, node: dict[str, Any], *, required: bool) -> Iterator[FieldR
 
 def _describe(path: str, node: dict[str, Any], fields: tuple[str, ...], *, required: bool) -> FieldReference:
     names = _split_path(path)
-    has_unit = node.get("type") in _NUMBERS or "x-kubernetes-int-or-string" in node
+    field = find_spec_field(names)
     return FieldReference(
         path=path,
         type=_type(node),
         meaning=node.get("description", ""),
-        unit=(find_unit(names) or "") if has_unit else "",
+        unit=field.unit.name if field and field.unit else "",
         allowed=_allowed(node),
         required=required,
         default=node.get("default"),
@@ -150,7 +148,7 @@ def _allowed(node: dict[str, Any]) -> str:
         least = f"{'above' if node.get('exclusiveMinimum') else 'at least'} {_format_bound(node['minimum'])}"
         return f"{least}, {'below' if node.get('exclusiveMaximum') else 'at most'} {_format_bound(node['maximum'])}"
     if "pattern" in node:
-        return PATTERNS[node["pattern"]]
+        return list_patterns()[node["pattern"]].accepts
     choices = [f"of {', '.join(item['enum'])}"] if "enum" in (item := node.get("items", {})) else []
     lengths = [
         f"{bound} {pluralize(node[key], unit)}"
@@ -178,7 +176,7 @@ def _immutable_reason(names: Names) -> str:
         for path, rules in SPEC_RULES.items()
         if names[: len(place := _without_lists(path))] == place
         for rule in rules
-        if rule["rule"] == IMMUTABLE_RULE
+        if rule["rule"] == IMMUTABLE
     ]
     return next(iter(messages), "")
 

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from trainingjob_api.parse.parse_messages import format_value, slug
+from trainingjob_api.notation import slug
+from trainingjob_api.parse.parse_messages import format_value
 from trainingjob_api.parse.parser import MAX_PROBLEMS, Parsed, parse_spec
 from trainingjob_api.problem import Problem, in_order
 from trainingjob_api.spec.job import TrainingJobSpec

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
 
+from trainingjob_api.notation import slug
 from trainingjob_api.parse.common_mistakes import correct_boolean
-from trainingjob_api.parse.parse_messages import format_value, slug
+from trainingjob_api.parse.parse_messages import format_value
 from trainingjob_api.problem import Problem, as_text
 from trainingjob_operator.core.manifests import get_text, get_value
 from trainingjob_operator.core.names import MAX_LABEL_LENGTH

@@ -1,0 +1,78 @@
+"""Annotations of the spec's fields: unit, example, mutability and text pattern.
+
+A field declares them beside its bounds: `Annotated[int, Field(ge=1), Unit("heads"), Example(4)]`. The sample job, the
+CEL rules, the field reference and the parse messages are derived from them, so no other module lists fields.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from annotated_types import GroupedMetadata
+from pydantic import StringConstraints
+
+type CelRule = dict[str, Any]
+"""A rule of `x-kubernetes-validations`: `rule`, `message` and, for a field below the object, `fieldPath`."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Unit of a number, as `trainingjob explain` shows it."""
+
+    name: str
+    """Empty: a number without unit."""
+
+
+NO_UNIT = Unit("")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A value that is valid by itself. That of an object replaces examples of its fields, by their names."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Pattern(GroupedMetadata):
+    """A regular expression that a text must match. The API server checks it too."""
+
+    regex: str
+    accepts: str
+    """What matches, as a noun with an article and an example."""
+    normalize: Callable[[str], str] = str
+    """Returns the text that a user probably meant, which may not match either."""
+    is_path: bool = False
+    """Whether the text is a path in the pod, for which other mistakes are usual."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the constraint that pydantic checks."""
+        yield from StringConstraints(pattern=self.regex)
+
+
+@dataclass(frozen=True)
+class Live:
+    """A field that may change while the job lives. For an object: all of its fields that declare nothing else."""
+
+    in_world: bool = False
+    """Whether trainers read the field. Each world then contains the value that it was formed with."""
+
+
+@dataclass(frozen=True)
+class Immutable:
+    """A field that never changes. For an object: all of its fields that declare nothing else."""
+
+    reason: str
+    """A sentence that states what depends on the field."""
+    advice: str
+    """A sentence that states what to do instead."""
+
+    @property
+    def message(self) -> str:
+        """Return the message of a violation."""
+        return f"cannot change: {self.reason} {self.advice}"
+
+
+def cel_rule(rule: str, message: str, field: str = "") -> CelRule:
+    """Return a CEL rule of an object. With `field`, the API server reports its violation at that field."""
+    return {"rule": rule, "message": message} | ({"fieldPath": f".{field}"} if field else {})
