@@ -79,19 +79,19 @@ def test_apply_refuses_a_name_that_no_pod_can_carry(product: Product, namespace:
 
 
 def test_apply_tells_all_problems_at_once(product: Product, namespace: str) -> None:
-    changes = {"model__numHeads": 5, "slices__min": 3, "schedule": {"warmupSteps": 10_000}}
+    changes = {"model__numHeads": 5, "slices__min": 3, "schedule": {"warmup": 10_000}}
     with pytest.raises(ClusterError) as refusal:
         product.submit(namespace, load_example("demo", **changes), name="refused")
 
     answer = str(refusal.value)
-    assert all(path in answer for path in ("spec.model.num", "spec.slices.min", "spec.schedule.warmupSteps")), answer
+    assert all(path in answer for path in ("spec.model.num", "spec.slices.min", "spec.schedule.warmup")), answer
 
 
 DRY: dict[str, dict[str, Any]] = {
     "an unknown field": {"optimizer__learningrate": 1},
     "a mesh that does not multiply": {"parallelism": {"ici": {"fsdp": 3}}},
     "min above max": {"slices__min": 3, "slices__max": 2},
-    "many at once": {"model__numHeads": 5, "model__vocabSize": 100, "schedule": {"warmupSteps": 10_000}},
+    "many at once": {"model__numHeads": 5, "model__vocabSize": 100, "schedule": {"warmup": 10_000}},
     "a folder on no volume, and a warning": {"checkpoint__uri": "/elsewhere/run", "precision__compute": "bfloat16"},
 }
 """Changes that pass the schema and CEL, so that the answer comes from the webhook."""

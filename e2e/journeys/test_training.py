@@ -21,7 +21,7 @@ MANY_STEPS = 100_000
 STEPS_AFTER = 50
 """Steps trained after all slices are back, in which damage from a loss would show."""
 # The learning rate must not depend on the number of steps, which is set only after the losses.
-JOB = {"metrics__everySteps": 1, "schedule": {"type": "constant", "warmupSteps": 15}}
+JOB = {"metrics__everySteps": 1, "schedule": {"type": "constant", "warmup": 15}}
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,7 @@ def test_the_same_job_under_another_name_has_no_differences(diff: Callable[..., 
 
 
 def test_a_default_that_is_written_out_is_no_difference(diff: Callable[..., SimpleNamespace]) -> None:
-    assert diff({"warmupSteps: 15": "warmupSteps: 15\n    finalFraction: 0.1"}).code == 0
+    assert diff({"warmup: 15": "warmup: 15\n    finalFraction: 0.1"}).code == 0
 
 
 def test_what_follows_nothing_is_told_alone(diff: Callable[..., SimpleNamespace]) -> None:

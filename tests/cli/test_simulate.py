@@ -128,7 +128,7 @@ def resize(folder: Path, steps: int = 2000, **elastic: Any) -> str:
     """Return a file with a job of two slices and some steps."""
     job = yaml.safe_load(Path(TPU).read_text())
     job["spec"]["training"]["steps"] = steps
-    job["spec"]["schedule"] = {"warmupSteps": 0}
+    job["spec"]["schedule"] = {"warmup": 0}
     job["spec"]["slices"] = {**job["spec"]["slices"], "min": 1, "max": 2}
     job["spec"]["elastic"] = {**job["spec"].get("elastic", {}), **elastic}
     path = folder / "job.yaml"

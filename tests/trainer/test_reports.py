@@ -273,10 +273,11 @@ def read_lines(root: Path) -> list[dict[str, object]]:
 
 RATES: dict[str, tuple[Schedule, dict[int, float]]] = {
     "constant": (Schedule(type="constant"), {1: 1.0, 100: 1.0}),
-    "warm-up from zero": (Schedule(type="constant", warmup_steps=10), {1: 0.1, 5: 0.5, 10: 1.0, 11: 1.0}),
+    "warm-up from zero": (Schedule(type="constant", warmup=10), {1: 0.1, 5: 0.5, 10: 1.0, 11: 1.0}),
+    "a share of warm-up": (Schedule(type="constant", warmup="10%"), {1: 0.1, 5: 0.5, 10: 1.0, 11: 1.0}),
     "linear to the final fraction": (Schedule(type="linear", final_fraction=0.2), {50: 0.6, 100: 0.2}),
     "cosine to the final fraction": (
-        Schedule(type="cosine", warmup_steps=20, final_fraction=0.0),
+        Schedule(type="cosine", warmup=20, final_fraction=0.0),
         {20: 1.0, 60: 0.5, 100: 0.0},
     ),
 }
@@ -289,3 +290,18 @@ def test_learning_rate(schedule: Schedule, want: dict[int, float]) -> None:
     seen = {step: float(learning_rate(jnp.int32(step), optimizer, schedule, jnp.int32(100))) for step in want}
 
     assert seen == pytest.approx({step: 2.0 * rate for step, rate in want.items()}, abs=1e-6)
+
+
+def test_a_share_of_warmup_follows_the_number_of_steps_in_one_program() -> None:
+    traces = []
+
+    @jax.jit
+    def rate(step: jax.Array, num_steps: jax.Array) -> jax.Array:
+        traces.append(step)
+        schedule = Schedule(type="constant", warmup="10%")
+        return learning_rate(step, Optimizer(learning_rate=1.0), schedule, num_steps)
+
+    seen = [float(rate(jnp.int32(5), jnp.int32(num_steps))) for num_steps in (100, 1000, 40, 100_000_000)]
+
+    assert seen == pytest.approx([0.5, 0.05, 1.0, 5e-7])
+    assert len(traces) == 1

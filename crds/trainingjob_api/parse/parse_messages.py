@@ -18,9 +18,10 @@ from trainingjob_api.parse.common_mistakes import (
     reshape,
     schema_at,
 )
-from trainingjob_api.parse.renamed_fields import find_new_name, hint_restructured
+from trainingjob_api.parse.renamed_fields import RENAMED_FIELDS, find_new_name, hint_restructured
 from trainingjob_api.problem import Problem, as_text
 from trainingjob_api.sample import sample_at
+from trainingjob_api.shares import MAX_STEPS, StepsOrShare, format_share
 
 MAX_SHOWN = 60
 """Maximum characters of a value in a message."""
@@ -120,7 +121,11 @@ def _unknown(location: Location, value: Any) -> Problem:
         return Problem(format_path(location), value, f"{message} It was renamed to {new}.", (new,))
     if hint := hint_restructured(location, value) or hint_unknown(location, value):
         return Problem(format_path(location), value, f"{message} {hint}")
-    elsewhere = [format_path(place) for place in all_fields() if _normalize_name(place[-1]) == _normalize_name(name)]
+    named = [place for place in all_fields() if _normalize_name(place[-1]) == _normalize_name(name)]
+    renamed = [
+        (*old[:-1], new) for old, new in RENAMED_FIELDS.items() if _normalize_name(old[-1]) == _normalize_name(name)
+    ]
+    elsewhere = [format_path(place) for place in (*named, *renamed)]
     if not close and elsewhere:
         message += f" Was {' or '.join(elsewhere[:2])} meant?"
     elif not close:
@@ -160,6 +165,9 @@ def _type_message(error: _Error) -> tuple[str, tuple[str, ...]]:
         message, nearest = correct_boolean(value, kind, ())
         return f"{format_value(value)} {message}", tuple(one for one in nearest if _is_legal(location, json.loads(one)))
     nearest = _nearest_values(kind, value) or reshape(location, kind, value)
+    if kind == "int" and (share := list_patterns().get(schema_at(location).get("pattern", ""))):
+        noun = share.accepts
+        nearest = (format_share(value),) if isinstance(value, float) and 0 < value < 1 else nearest
     if kind == "string" and isinstance(value, int | float):
         nearest = _as_text(location, value)
     if isinstance(value, str) and noun in _PLAIN_NOUNS:  # unquoted, "100" would look like the number
@@ -256,6 +264,8 @@ def _pattern_message(error: _Error) -> tuple[str, tuple[str, ...]]:
         if answer:
             words, nearest = answer
             return f"{format_value(value)} {words}", nearest
+    if isinstance(known, StepsOrShare) and (number := value.strip()).isdecimal():
+        return f"{json.dumps(number)} is text, not {known.accepts}.", (str(min(int(number), MAX_STEPS)),)
     mended = _normalize(pattern, value)
     return message, (as_text(mended),) if mended != value and re.fullmatch(pattern, mended) else ()
 

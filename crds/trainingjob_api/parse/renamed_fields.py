@@ -10,6 +10,7 @@ RENAMED_FIELDS: dict[Location, str] = {
     ("elastic", "hangAfter"): "progressTimeout",
     ("elastic", "shadowWorld"): "hotStandby",
     ("elastic", "silenceAfter"): "heartbeatTimeout",
+    ("schedule", "warmupSteps"): "warmup",
 }
 """New name by the path of a field that kept its place and its values. `docs/api-versions.md` lists all renames."""
 

@@ -2,6 +2,8 @@
 
 import json
 
+from trainingjob_api.shares import resolve_steps
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_operator.cli.charts import draw_memory_bars, draw_mesh
 from trainingjob_operator.cli.documents import read_one_job
@@ -88,6 +90,7 @@ def plan_table(plan: Plan) -> list[str]:
     spare = [REDUNDANCY_LEGEND, *_describe_shrink_delay(plan)] if len(plan.allowed_sizes) > 1 else []
     snapshots = [_snapshot_line(plan.shape, plan.snapshots)] if plan.snapshots else []
     saves = [_save_line(plan)] if plan.allowed_sizes else []
+    shares = [_warmup_line(plan.spec)] if isinstance(plan.spec.schedule.warmup, str) else []
     return [
         *align([headings, *rows], right=(0, 1, *range(len(headings) - len(fast), len(headings)))),
         *impossible,
@@ -95,6 +98,7 @@ def plan_table(plan: Plan) -> list[str]:
         *spare,
         *snapshots,
         *saves,
+        *shares,
     ]
 
 
@@ -127,6 +131,12 @@ def _save_line(plan: Plan) -> str:
         f"{format_duration(plan.spec.runtime.trainer_grace_seconds)} grace period of a deleted pod, storage must "
         f"accept {format_size(required_storage_rate(plan))}/s per host"
     )
+
+
+def _warmup_line(spec: TrainingJobSpec) -> str:
+    """Return the number of steps that a share of warm-up is."""
+    warmup = pluralize(resolve_steps(spec.schedule.warmup, spec.training.steps), "step")
+    return f"warm-up: {warmup}, {spec.schedule.warmup} of {spec.training.steps:,}"
 
 
 def choice_lines(choice: Choice) -> list[str]:

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
 from trainingjob_api.problem import Problem
+from trainingjob_api.shares import resolve_steps
 from trainingjob_operator.core.planner.flops import count_useful_flops
 from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan
@@ -30,6 +31,7 @@ def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object
         "parameters": plan.num_parameters,
         "activeParameters": plan.num_active_parameters,
         "tokensPerStep": plan.tokens_per_step,
+        "warmupSteps": resolve_steps(plan.spec.schedule.warmup, plan.spec.training.steps),
         "flopsPerToken": count_useful_flops(describe_workload(plan.spec)),
         "slice": {**_to_json(plan.shape), "numDevices": plan.shape.num_devices},
         "allowed": list(plan.allowed_sizes),

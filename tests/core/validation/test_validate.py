@@ -99,7 +99,7 @@ def test_nothing_can_be_said_about_the_rest_of_what_is_no_spec() -> None:
 
 ONE_MISTAKE: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a rule that reads a broken field is silent, the others speak": (
-        {"training.steps": "many", "schedule.warmupSteps": 10**6, "model.numKvHeads": 3, "slices.topology": "2x2x2"},
+        {"training.steps": "many", "schedule.warmup": 10**6, "model.numKvHeads": 3, "slices.topology": "2x2x2"},
         ["spec.model.numKvHeads", "spec.slices.topology", "spec.training.steps"],
     ),
     "a field that a misspelt one was meant to be counts as broken": (

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from trainingjob_api.shares import resolve_steps
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.model import Experts
 
@@ -132,7 +133,8 @@ class AdamW:
 
 def learning_rate(spec: TrainingJobSpec, step: int) -> float:
     """Return the learning rate of a step, counted from 1: up a line to the peak, then down to its final fraction."""
-    warmup, last = spec.schedule.warmup_steps, spec.training.steps
+    last = spec.training.steps
+    warmup = resolve_steps(spec.schedule.warmup, last)
     if step < warmup:
         return spec.optimizer.learning_rate * step / warmup
     done = (step - warmup) / (last - warmup)

@@ -54,7 +54,7 @@ VARIED: dict[str, tuple[Any, dict[str, Any]]] = {
     "optimizer.epsilon": (0.05, {}),
     "optimizer.weightDecay": (2.0, {}),
     "optimizer.clipNorm": (0.2, {}),
-    "schedule.warmupSteps": (3, {}),
+    "schedule.warmup": (3, {}),
     "schedule.finalFraction": (0.7, {}),
     "protection.spikes.sigma": (0.1, WATCHED),
     "protection.spikes.window": (2, OFTEN),

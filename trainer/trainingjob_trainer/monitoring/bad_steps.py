@@ -40,7 +40,7 @@ def check_step(step: int, measures: StepMetrics, protection: Protection, recent_
         raise BadStepError(
             FailureReason.NON_FINITE,
             f"loss or gradients were not finite {_describe_steps(in_a_row, step, recent_skips)} Lower "
-            "spec.optimizer.learningRate, raise spec.schedule.warmupSteps, or set spec.precision.compute to "
+            "spec.optimizer.learningRate, raise spec.schedule.warmup, or set spec.precision.compute to "
             "`float32`.",
             path="spec.optimizer.learningRate",
             fatal=protection.non_finite == "stop",

@@ -13,6 +13,7 @@ import optax
 
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.tensor import DecayClass
+from trainingjob_api.shares import resolve_steps
 from trainingjob_api.spec.optimizer import Optimizer
 from trainingjob_api.spec.schedule import Schedule
 from trainingjob_trainer.models.decoder import Params
@@ -24,7 +25,7 @@ DECAYED = (DecayClass.EMBEDDING, DecayClass.MATRIX, DecayClass.ROUTER, DecayClas
 def learning_rate(step: jax.Array, optimizer: Optimizer, schedule: Schedule, num_steps: jax.Array) -> jax.Array:
     """Return the learning rate of a step, counted from 1; step `num_steps` has the final fraction of the peak."""
     step = step.astype(jnp.float32)
-    warmup, fraction = schedule.warmup_steps, schedule.final_fraction
+    warmup, fraction = resolve_steps(schedule.warmup, num_steps), schedule.final_fraction
     progress = jnp.clip((step - warmup) / jnp.maximum(num_steps - warmup, 1), 0.0, 1.0)
     match schedule.type:
         case "constant":
@@ -33,7 +34,7 @@ def learning_rate(step: jax.Array, optimizer: Optimizer, schedule: Schedule, num
             decay = 1.0 - (1.0 - fraction) * progress
         case "cosine":
             decay = fraction + (1.0 - fraction) * 0.5 * (1.0 + jnp.cos(jnp.pi * progress))
-    rise = jnp.minimum(step / max(warmup, 1), 1.0)
+    rise = jnp.minimum(step / jnp.maximum(warmup, 1), 1.0)
     return optimizer.learning_rate * jnp.where(step < warmup, rise, decay)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from trainingjob_api.problem import Problem
+from trainingjob_api.shares import format_share, resolve_steps
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.schedule import Schedule
 from trainingjob_operator.core.planner.mesh import nearest_divisors
@@ -40,11 +41,22 @@ def check_vocabulary(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def check_warmup(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """`schedule.warmupSteps` must be less than `training.steps`."""
-    warmup, steps = spec.schedule.warmup_steps, spec.training.steps
-    if warmup >= steps:
+    """`schedule.warmup` must be less than `training.steps`."""
+    steps = spec.training.steps
+    warmup = resolve_steps(spec.schedule.warmup, steps)
+    if warmup >= steps:  # a share never is
         message = f"{warmup} must be less than {quote_field('spec.training.steps', steps)}."
-        yield Problem("spec.schedule.warmupSteps", warmup, message, (str(steps - 1),))
+        yield Problem("spec.schedule.warmup", warmup, message, (str(steps - 1),))
+
+
+def warn_of_empty_warmup(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A share in `schedule.warmup` that is less than one step has no effect."""
+    share, steps = spec.schedule.warmup, spec.training.steps
+    if isinstance(share, str) and share != "0%" and resolve_steps(spec.schedule.warmup, steps) == 0:
+        smallest = format_share(1 / steps)
+        nearest = ("0", *((smallest,) if resolve_steps(smallest, steps) else ()))
+        message = f"{share} of {quote_field('spec.training.steps', steps)} is less than 1 step. There is no warm-up."
+        yield Problem("spec.schedule.warmup", share, message, nearest)
 
 
 def warn_of_unwritten_metrics(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -86,9 +98,10 @@ RULES = (
     Rule(("model.numHeads", "model.numKvHeads"), check_heads),
     Rule(("model.headDim",), check_head_dim),
     Rule(("model.vocabSize", "tokenizer.type"), check_vocabulary),
-    Rule(("schedule.warmupSteps", "training.steps"), check_warmup),
+    Rule(("schedule.warmup", "training.steps"), check_warmup),
 )
 WARNINGS = (
+    Rule(("schedule.warmup", "training.steps"), warn_of_empty_warmup),
     Rule(("metrics.everySteps", "training.steps"), warn_of_unwritten_metrics),
     Rule(("schedule.type", "schedule.finalFraction"), warn_of_unused_final_fraction),
     Rule(("precision.params",), warn_of_bfloat16_parameters),

@@ -1,0 +1,85 @@
+"""Numbers of steps that are whole numbers or shares of `training.steps`, as Kubernetes writes an IntOrString.
+
+A share survives an edit of `training.steps`. `resolve_steps` is the only place that turns it into a number: planner,
+validation and the compiled program all call it.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, PydanticKnownError, core_schema
+
+from trainingjob_api.meta import Pattern
+
+MAX_STEPS = 100_000_000
+MAX_PERCENT = 99
+"""The largest share, so that the resolved number is less than `training.steps` whatever that is."""
+_PERCENT = re.compile(r"\s*([0-9]{1,6})(\.[0-9]{1,6})?\s*(%|percent)\s*")
+
+
+def normalize_share(text: str) -> str:
+    """Return a share as a whole number of percent: `0.5 %` and `150%` become `1%` and `99%`."""
+    match = _PERCENT.fullmatch(text)
+    return format_share(float(match[1] + (match[2] or "")) / 100) if match else text
+
+
+def format_share(ratio: float) -> str:
+    """Return the nearest legal share of a ratio, rounded up to whole percent: `0.05` becomes `5%`."""
+    return f"{min(math.ceil(round(ratio * 100, 6)), MAX_PERCENT)}%"
+
+
+@dataclass(frozen=True)
+class StepsOrShare(Pattern):
+    """The form of a `StepCount`: a whole number in bounds, or a text that matches the pattern."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the schema that pydantic checks."""
+        yield _Schema(self.regex)
+
+
+@dataclass(frozen=True)
+class _Schema:
+    regex: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        number = core_schema.int_schema(ge=0, le=MAX_STEPS)
+        unchanged = core_schema.plain_serializer_function_ser_schema(lambda value: value)
+        return core_schema.no_info_wrap_validator_function(self._check, number, serialization=unchanged)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        bounds = {"minimum": 0, "maximum": MAX_STEPS, "pattern": self.regex}
+        return {"type": "integer", **bounds, "x-kubernetes-int-or-string": True}
+
+    def _check(self, value: Any, check_number: core_schema.ValidatorFunctionWrapHandler) -> Any:
+        if not isinstance(value, str):
+            return check_number(value)
+        if not re.fullmatch(self.regex, value):
+            raise PydanticKnownError("string_pattern_mismatch", {"pattern": self.regex})
+        return value
+
+
+StepCount = Annotated[
+    int | str,
+    StepsOrShare(
+        r"^[1-9]?[0-9]%$",
+        f"a whole number of steps, or a share of `training.steps` from 0% to {MAX_PERCENT}%",
+        normalize_share,
+    ),
+]
+"""A number of steps, or a share of `training.steps` such as `1%`."""
+
+
+def resolve_steps(count: int | str, num_steps: Any) -> Any:
+    """Return a number of steps. A share is rounded down, so that it is less than `num_steps`.
+
+    `num_steps` is an int, or a traced int32 of a compiled program; the result has its type.
+    """
+    if isinstance(count, int):
+        return count
+    percent = int(count.removesuffix("%"))
+    # The remainder by itself, because `num_steps * percent` may exceed an int32.
+    return num_steps // 100 * percent + num_steps % 100 * percent // 100
