@@ -76,3 +76,15 @@ class Immutable:
 def cel_rule(rule: str, message: str, field: str = "") -> CelRule:
     """Return a CEL rule of an object. With `field`, the API server reports its violation at that field."""
     return {"rule": rule, "message": message} | ({"fieldPath": f".{field}"} if field else {})
+
+
+def alternatives(*kinds: str) -> tuple[CelRule, ...]:
+    """Return the rules of an object whose field `type` names the only one of these fields that may be set."""
+    return tuple(
+        cel_rule(
+            f"!has(self.{kind}) || self.type == '{kind}'",
+            f"must not be set with another type. Remove it, or set `type: {kind}`.",
+            kind,
+        )
+        for kind in kinds
+    )

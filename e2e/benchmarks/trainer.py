@@ -29,6 +29,7 @@ from rich.progress import track
 from e2e.benchmarks import handwritten
 from e2e.benchmarks.figures import Figure, publish
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.optimizer import AdamW
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.data.loader import BatchLoader
@@ -92,14 +93,16 @@ def make_dataset() -> TokenDataset:
 def shape_of(spec: TrainingJobSpec) -> handwritten.Shape:
     """Return the hyperparameters of a spec for the hand-written loop."""
     model, optimizer = spec.model, spec.optimizer
+    adam = optimizer.resolved()
+    assert isinstance(adam, AdamW), "the hand-written loop has AdamW"
     return handwritten.Shape(
         num_layers=model.num_layers,
         rope_theta=model.rope_theta,
         norm_epsilon=model.norm_epsilon,
         learning_rate=optimizer.learning_rate,
-        beta1=optimizer.beta1,
-        beta2=optimizer.beta2,
-        epsilon=optimizer.epsilon,
+        beta1=adam.beta1,
+        beta2=adam.beta2,
+        epsilon=adam.epsilon,
         weight_decay=optimizer.weight_decay,
         clip_norm=optimizer.clip_norm,
     )

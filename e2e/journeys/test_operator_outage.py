@@ -205,8 +205,8 @@ def test_without_the_webhook_a_bad_job_is_told_by_its_condition(product: Product
         )
         assert not job.pods()
         job.delete()
-        with pytest.raises(ClusterError, match=r"spec\.optimizer\.beta1"):
-            apply_suspended(product, namespace, "beyond", optimizer__beta1=2.0)
+        with pytest.raises(ClusterError, match=r"spec\.optimizer\.adamw\.beta1"):
+            apply_suspended(product, namespace, "beyond", optimizer__adamw={"beta1": 2.0})
     finally:
         product.install()
 

@@ -45,7 +45,7 @@ def submit(product: Product, namespace: str) -> Iterator[Submit]:
 REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "an unknown field": ({"optimizer__learningrate": 1}, ["spec.optimizer.learningrate", "learningRate"]),
     "a wrong type": ({"training__steps": "many"}, ["spec.training.steps"]),
-    "out of range": ({"optimizer__beta1": 2.0}, ["spec.optimizer.beta1"]),
+    "out of range": ({"optimizer__adamw": {"beta1": 2.0}}, ["spec.optimizer.adamw.beta1"]),
     "a mesh that does not multiply": ({"parallelism": {"ici": {"fsdp": 3}}}, ["spec.parallelism.ici", "4"]),
     "heads that tensor does not divide": (
         {"parallelism": {"ici": {"tensor": 4}}, "model__numKvHeads": 2},

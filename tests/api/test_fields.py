@@ -39,7 +39,7 @@ def test_facts_are_those_of_the_schema() -> None:
         "required": True,
     }
     assert facts["spec.training.seed"]["fixed"] is True
-    assert facts["spec.optimizer.beta1"]["exclusiveMaximum"] is True
+    assert facts["spec.optimizer.adamw.beta1"]["exclusiveMaximum"] is True
     assert facts["spec.data.train[].name"]["fixed"] is True
     assert facts["spec.elastic.maxRestarts"] == {"type": "integer", "default": 10, "minimum": 0, "maximum": 10_000}
     assert facts["spec.suspend"] == {"type": "boolean", "default": False}
@@ -73,7 +73,7 @@ COMPATIBLE = {
     "a smaller minimum": with_facts("spec.training.steps", minimum=0),
     "one more choice": with_facts("spec.optimizer.type", enum=["adamw", "lion", "muon"]),
     "any choice": with_facts("spec.optimizer.type", enum=None),
-    "a bound that is itself allowed now": with_facts("spec.optimizer.beta1", exclusiveMaximum=None),
+    "a bound that is itself allowed now": with_facts("spec.optimizer.adamw.beta1", exclusiveMaximum=None),
     "a new field of the status": with_facts("status.progress.new", type="number"),
     "a new field in the default of a section": with_facts("spec.checkpoint.keep", default={"last": 3, "everyHours": 6}),
     "a shorter text of the status": with_facts("status.phase", maxLength=16),
@@ -103,7 +103,9 @@ BREAKING = {
     "spec.slices.max: narrower: maximum 128, was 256": with_facts("spec.slices.max", maximum=128),
     "spec.training.steps: narrower: minimum 2, was 1": with_facts("spec.training.steps", minimum=2),
     "spec.suspend: narrower: maxLength 3, was unbounded": with_facts("spec.suspend", maxLength=3),
-    "spec.optimizer.beta1: narrower: exclusiveMinimum": with_facts("spec.optimizer.beta1", exclusiveMinimum=True),
+    "spec.optimizer.adamw.beta1: narrower: exclusiveMinimum": with_facts(
+        "spec.optimizer.adamw.beta1", exclusiveMinimum=True
+    ),
     "spec.memory.remat: fewer choices: none": with_facts("spec.memory.remat", enum=["full"]),
     "spec.data.train[].name: fewer choices: they were free": with_facts("spec.data.train[].name", enum=["web"]),
     "spec.data.train[].path: another pattern: what matched may no longer": with_facts(

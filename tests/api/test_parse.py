@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from tests.support.patience import at_once
-from trainingjob_api.fields import format_path
+from trainingjob_api.fields import find_spec_field, format_path
 from trainingjob_api.parse.parse_messages import format_value, guess_field, to_problem
 from trainingjob_api.parse.parser import MAX_BYTES, MAX_ERRORS, parse_spec
 from trainingjob_api.parse.renamed_fields import RENAMED_FIELDS
-from trainingjob_api.sample import SAMPLE, sample_at
+from trainingjob_api.sample import SAMPLE
 
 
 def set_at(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
@@ -64,27 +64,38 @@ def test_a_mistake_is_mended_so_that_the_rest_can_be_judged(case: dict[str, Any]
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED_FIELDS.items(), ids=str)
-def test_an_old_name_is_answered_with_the_new_one(old: tuple[str | int, ...], new: str) -> None:
+def test_an_old_name_is_answered_with_the_new_one(old: tuple[str, ...], new: tuple[str, ...]) -> None:
     *parents, last = old
-    (problem,) = parse_spec(_with_old_name(old, new)).problems
+    (problem,) = parse_spec(_with_old_name(old, new[0])).problems
+    place = problem.path.rpartition(".")[0]
 
-    assert problem.path == format_path(old)
-    assert problem.nearest == (new,)
-    assert problem.message.endswith(f"{last} is not a field of {format_path(tuple(parents))}. It was renamed to {new}.")
-    assert guess_field(old) == (*parents, new)
-    assert sample_at((*parents, new)) is not None
+    assert problem.path.replace("[0]", "") == format_path(old)
+    assert problem.nearest == new
+    verb = "moved" if "." in new[0] else "was renamed"
+    assert problem.message.endswith(f"{last} is not a field of {place}. It {verb} to {' or '.join(new)}.")
+    targets = [(*parents, *one.split(".")) for one in new]
+    assert guess_field(old) == targets[0]
+    assert [one for one in targets if find_spec_field(one) is None] == []
     page = (ROOT / "docs/api-versions.md").read_text()
-    assert f"| `{format_path(old)}` | `{format_path((*parents, new))}` |" in page
+    assert f"| `{format_path(old)}` | `{format_path(targets[0])}` |" in page
 
 
-def _with_old_name(old: tuple[str | int, ...], new: str) -> dict[str, Any]:
+def _with_old_name(old: tuple[str, ...], new: str) -> dict[str, Any]:
     spec = copy.deepcopy(SAMPLE)
     *parents, last = old
-    place: Any = spec
-    for part in parents:
-        place = place[part]
-    place[last] = place.pop(new)
+    parent = _step_into(spec, parents)
+    *objects, name = new.split(".")
+    place = _step_into(parent, objects)
+    parent[last] = place.pop(name)
     return spec
+
+
+def _step_into(value: Any, path: list[str]) -> Any:
+    """Return what is at a path, in the first item of each list."""
+    for part in path:
+        value = value[part]
+        value = value[0] if isinstance(value, list) else value
+    return value
 
 
 GOOD: dict[str, tuple[str, Any]] = {

@@ -125,7 +125,7 @@ def test_defaults_are_written_into_the_spec_alone() -> None:
 
 
 def test_limits_that_are_not_allowed_themselves_are_marked() -> None:
-    beta = SPEC["spec.optimizer.beta1"]
+    beta = SPEC["spec.optimizer.adamw.beta1"]
 
     assert (beta["minimum"], beta["maximum"], beta["exclusiveMaximum"]) == (0, 1, True)
 

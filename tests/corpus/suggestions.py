@@ -4,7 +4,8 @@
     change     = [field ": "] value
 
 Without a field the value belongs at the problem's own path. A field that begins with `spec.` is a path, any other one
-stands below the problem's path. Where the problem is that a field is not known, the suggestion is its right name.
+stands below the problem's path. Where the problem is that a field is not known, the suggestion is its right name, or
+its right path below the same object.
 """
 
 import copy
@@ -38,12 +39,16 @@ def read_suggestion(path: str, text: str) -> list[tuple[str, Any]]:
 
 
 def rename(job: Job, path: str, name: str) -> None:
-    """Give the field at a path another name."""
+    """Give the field at a path another name, or move it to a path below its object."""
     *parents, last = find_place(job, path)
     place: Any = job
     for part in parents:
         place = place[part]
-    place[name] = place.pop(last)
+    *objects, new = name.split(".")
+    target = place
+    for part in objects:
+        target = target.setdefault(part, {})
+    target[new] = place.pop(last)
 
 
 def _read_change(path: str, change: str) -> tuple[str, Any]:

@@ -18,7 +18,7 @@ from trainingjob_api.parse.common_mistakes import (
     reshape,
     schema_at,
 )
-from trainingjob_api.parse.renamed_fields import RENAMED_FIELDS, find_new_name, hint_restructured
+from trainingjob_api.parse.renamed_fields import find_new_names, find_new_places, hint_restructured
 from trainingjob_api.problem import Problem, as_text
 from trainingjob_api.sample import sample_at
 from trainingjob_api.shares import MAX_STEPS, StepsOrShare, format_share
@@ -84,8 +84,8 @@ def _is_of_key(error: _Error) -> bool:
 def guess_field(location: Location) -> Location | None:  # None: no field of that object has a similar name
     """Return the path of the field that an unknown field was probably meant to be."""
     model = find_model(location[:-1])
-    if new := find_new_name(location):
-        return (*location[:-1], new)
+    if renamed := find_new_names(location):
+        return (*location[:-1], *renamed[0].split("."))
     name = str(location[-1])[:MAX_MATCHED]
     close = _closest(name, field_names(model) if model else ())
     return (*location[:-1], close[0]) if close else None
@@ -117,15 +117,13 @@ def _unknown(location: Location, value: Any) -> Problem:
     if holds_axes(location) and (axis := find_axis(name)):
         close = (axis,)
     message = f"{format_value(name)} is not a field of {format_path(parent)}."
-    if new := find_new_name(location):
-        return Problem(format_path(location), value, f"{message} It was renamed to {new}.", (new,))
+    if renamed := find_new_names(location):
+        verb = "moved" if "." in renamed[0] else "was renamed"
+        return Problem(format_path(location), value, f"{message} It {verb} to {' or '.join(renamed)}.", renamed)
     if hint := hint_restructured(location, value) or hint_unknown(location, value):
         return Problem(format_path(location), value, f"{message} {hint}")
     named = [place for place in all_fields() if _normalize_name(place[-1]) == _normalize_name(name)]
-    renamed = [
-        (*old[:-1], new) for old, new in RENAMED_FIELDS.items() if _normalize_name(old[-1]) == _normalize_name(name)
-    ]
-    elsewhere = [format_path(place) for place in (*named, *renamed)]
+    elsewhere = [format_path(place) for place in (*named, *find_new_places(name))]
     if not close and elsewhere:
         message += f" Was {' or '.join(elsewhere[:2])} meant?"
     elif not close:

@@ -69,7 +69,7 @@ def test_a_name_like_no_other_has_none_near_it() -> None:
 
 
 def test_a_number_has_bounds_unit_and_default() -> None:
-    beta, steps = field("optimizer.beta1"), field("training.steps")
+    beta, steps = field("optimizer.adamw.beta1"), field("training.steps")
 
     assert (beta.type, beta.unit, beta.allowed, beta.required, beta.default) == (
         "number",

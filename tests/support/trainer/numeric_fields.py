@@ -26,6 +26,7 @@ NOT_OF_A_STEP = {
     },
     "parallelism.pipeline.microbatches": LAYOUT,
     "training.maxPerDeviceBatch": PLANNED,
+    **{f"optimizer.lion.{beta}": "Lion has a test: tests/trainer/optim/test_lion.py" for beta in ("beta1", "beta2")},
     "checkpoint.save.everySteps": OUTSIDE,
     "checkpoint.keep.last": KEPT,
     "checkpoint.keep.everySteps": KEPT,

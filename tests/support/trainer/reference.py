@@ -12,6 +12,7 @@ import numpy as np
 from trainingjob_api.shares import resolve_steps
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.model import Experts
+from trainingjob_api.spec.optimizer import AdamW as AdamWSpec
 
 type Tree = dict[str, Any]
 
@@ -116,18 +117,20 @@ class AdamW:
 
     def update(self, params: dict[str, np.ndarray], grads: dict[str, np.ndarray], rate: float) -> dict[str, np.ndarray]:
         o = self.spec.optimizer
+        adam = o.resolved()
+        assert isinstance(adam, AdamWSpec)
         self.step += 1
         total = np.sqrt(sum((grad**2).sum() for grad in grads.values()))
         clip = min(1.0, o.clip_norm / total) if o.clip_norm else 1.0
         updated = {}
         for name, param in params.items():
             grad = grads[name] * clip
-            self.m[name] = o.beta1 * self.m.get(name, 0.0) + (1 - o.beta1) * grad
-            self.v[name] = o.beta2 * self.v.get(name, 0.0) + (1 - o.beta2) * grad**2
-            m_hat = self.m[name] / (1 - o.beta1**self.step)
-            v_hat = self.v[name] / (1 - o.beta2**self.step)
+            self.m[name] = adam.beta1 * self.m.get(name, 0.0) + (1 - adam.beta1) * grad
+            self.v[name] = adam.beta2 * self.v.get(name, 0.0) + (1 - adam.beta2) * grad**2
+            m_hat = self.m[name] / (1 - adam.beta1**self.step)
+            v_hat = self.v[name] / (1 - adam.beta2**self.step)
             decay = 0.0 if name.endswith("scale']") else o.weight_decay
-            updated[name] = param - rate * (m_hat / (np.sqrt(v_hat) + o.epsilon) + decay * param)
+            updated[name] = param - rate * (m_hat / (np.sqrt(v_hat) + adam.epsilon) + decay * param)
         return updated
 
 

@@ -49,9 +49,9 @@ VARIED: dict[str, tuple[Any, dict[str, Any]]] = {
     "training.globalBatchSize": (3, {}),
     "training.sequenceLength": (12, {}),
     "optimizer.learningRate": (0.03, {}),
-    "optimizer.beta1": (0.5, {}),
-    "optimizer.beta2": (0.6, {}),
-    "optimizer.epsilon": (0.05, {}),
+    "optimizer.adamw.beta1": (0.5, {}),
+    "optimizer.adamw.beta2": (0.6, {}),
+    "optimizer.adamw.epsilon": (0.05, {}),
     "optimizer.weightDecay": (2.0, {}),
     "optimizer.clipNorm": (0.2, {}),
     "schedule.warmup": (3, {}),
@@ -102,6 +102,7 @@ def describe(changes: dict[str, Any], path: str = "", value: Any = None) -> Trai
     *parents, last = path.split(".")
     place = spec
     for parent in parents:
+        place[parent] = place[parent] or {}
         place = place[parent]
     if path:
         place[last] = value

@@ -14,7 +14,7 @@ import optax
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.tensor import DecayClass
 from trainingjob_api.shares import resolve_steps
-from trainingjob_api.spec.optimizer import Optimizer
+from trainingjob_api.spec.optimizer import AdamW, Lion, Optimizer
 from trainingjob_api.spec.schedule import Schedule
 from trainingjob_trainer.models.decoder import Params
 
@@ -55,11 +55,11 @@ def make_optimizer(optimizer: Optimizer, network: Network) -> optax.GradientTran
 
 
 def _make_direction(optimizer: Optimizer) -> optax.GradientTransformation:
-    match optimizer.type:
-        case "adamw":
-            return optax.scale_by_adam(b1=optimizer.beta1, b2=optimizer.beta2, eps=optimizer.epsilon)
-        case "lion":
-            return optax.scale_by_lion(b1=optimizer.beta1, b2=optimizer.beta2)
+    match optimizer.resolved():
+        case AdamW() as adamw:
+            return optax.scale_by_adam(b1=adamw.beta1, b2=adamw.beta2, eps=adamw.epsilon)
+        case Lion() as lion:
+            return optax.scale_by_lion(b1=lion.beta1, b2=lion.beta2)
 
 
 def decay_mask(network: Network, params: Params) -> Any:

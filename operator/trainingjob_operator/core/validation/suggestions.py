@@ -272,10 +272,14 @@ def _set(document: Any, place: _Path, value: Any) -> None:
 
 
 def _rename(document: Any, place: _Path, name: str) -> None:
-    """Rename a field. Raises `LookupError` if a field of the new name exists."""
+    """Rename a field, or move it below its object: `adamw.beta1`. Raises `LookupError` if the new field exists."""
     *parents, last = place
+    *objects, new = name.split(".")
     for part in parents:
         document = document[part]
-    if document.get(name) is not None:
+    target = document
+    for part in objects:
+        target = target.setdefault(part, {})
+    if target.get(new) is not None:
         raise LookupError(name)
-    document[name] = document.pop(last)
+    target[new] = document.pop(last)

@@ -49,6 +49,17 @@ def check_warmup(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.schedule.warmup", warmup, message, (str(steps - 1),))
 
 
+def check_optimizer(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Of `optimizer.adamw` and `optimizer.lion`, only the one that `optimizer.type` names may be set."""
+    optimizer = spec.optimizer
+    given = {"adamw": optimizer.adamw, "lion": optimizer.lion}
+    for kind, values in given.items():
+        if values is not None and kind != optimizer.type:
+            message = f"must not be set with `spec.optimizer.type: {optimizer.type}`. Remove it, or change the type."
+            shown = values.model_dump(by_alias=True)
+            yield Problem(f"spec.optimizer.{kind}", shown, message, (f"spec.optimizer.type: {kind}",))
+
+
 def warn_of_empty_warmup(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A share in `schedule.warmup` that is less than one step has no effect."""
     share, steps = spec.schedule.warmup, spec.training.steps
@@ -99,6 +110,7 @@ RULES = (
     Rule(("model.headDim",), check_head_dim),
     Rule(("model.vocabSize", "tokenizer.type"), check_vocabulary),
     Rule(("schedule.warmup", "training.steps"), check_warmup),
+    Rule(("optimizer.type", "optimizer.adamw", "optimizer.lion"), check_optimizer),
 )
 WARNINGS = (
     Rule(("schedule.warmup", "training.steps"), warn_of_empty_warmup),

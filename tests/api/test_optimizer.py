@@ -1,0 +1,27 @@
+"""Hyperparameters of the optimizer's type: which defaults apply, and which object may be set."""
+
+import pytest
+
+from trainingjob_api.cel import SPEC_RULES
+from trainingjob_api.spec.optimizer import AdamW, Lion, Optimizer
+
+RESOLVED: dict[str, tuple[Optimizer, AdamW | Lion]] = {
+    "adamw": (Optimizer(learning_rate=1), AdamW(beta1=0.9, beta2=0.95, epsilon=1e-8)),
+    "adamw with values": (Optimizer(learning_rate=1, adamw=AdamW(beta1=0.5)), AdamW(beta1=0.5)),
+    "lion": (Optimizer(learning_rate=1, type="lion"), Lion(beta1=0.9, beta2=0.99)),
+    "lion with values": (Optimizer(learning_rate=1, type="lion", lion=Lion(beta2=0.9)), Lion(beta2=0.9)),
+}
+
+
+@pytest.mark.parametrize(("optimizer", "want"), RESOLVED.values(), ids=RESOLVED.keys())
+def test_the_defaults_are_those_of_the_type(optimizer: Optimizer, want: AdamW | Lion) -> None:
+    assert optimizer.resolved() == want
+
+
+def test_the_api_server_refuses_the_object_of_another_type() -> None:
+    rules = {rule["fieldPath"]: rule["rule"] for rule in SPEC_RULES["optimizer",] if "fieldPath" in rule}
+
+    assert rules == {
+        ".adamw": "!has(self.adamw) || self.type == 'adamw'",
+        ".lion": "!has(self.lion) || self.type == 'lion'",
+    }
