@@ -60,3 +60,8 @@ def slug(text: str) -> str:
 def add_slash(path: str) -> str:
     """Return a path with the `/` that it must start with."""
     return f"/{path}"
+
+
+def normalize_name(name: str | int) -> str:
+    """Return the name of a field for comparison: lower case, without underscores."""
+    return str(name).lower().replace("_", "")

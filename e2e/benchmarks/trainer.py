@@ -97,8 +97,8 @@ def shape_of(spec: TrainingJobSpec) -> handwritten.Shape:
     assert isinstance(adam, AdamW), "the hand-written loop has AdamW"
     return handwritten.Shape(
         num_layers=model.num_layers,
-        rope_theta=model.rope_theta,
-        norm_epsilon=model.norm_epsilon,
+        rope_theta=model.rope.theta,
+        norm_epsilon=model.norm.epsilon,
         learning_rate=optimizer.learning_rate,
         beta1=adam.beta1,
         beta2=adam.beta2,

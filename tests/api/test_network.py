@@ -12,7 +12,7 @@ from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.network.tensor import DecayClass, Normal, Ones, Role
 from trainingjob_api.sharding import count_shards
-from trainingjob_api.spec.model import Experts, Model
+from trainingjob_api.spec.model import Experts, Init, Model
 
 SMALL: dict[str, Any] = {
     "vocab_size": 96,
@@ -82,7 +82,7 @@ ROUTED = {
     ids=["dense", "tied", "experts"],
 )
 def test_each_tensor_states_its_class_role_and_initial_values(changes: dict[str, Any], want: dict[str, Any]) -> None:
-    tensors = resolve(Model(**SMALL | {"init_scale": 0.5} | changes)).tensors
+    tensors = resolve(Model(**SMALL | {"init": Init(std=0.5)} | changes)).tensors
 
     assert {tensor.name: (tensor.decay, tensor.role, tensor.init) for tensor in tensors} == want
 

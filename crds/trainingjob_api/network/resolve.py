@@ -14,15 +14,15 @@ from trainingjob_api.spec.model import Model
 def resolve(model: Model) -> Network:
     """Return the network of a model: one group of equal layers."""
     width, hidden, experts = model.embed_dim, model.mlp_dim, model.experts
-    norm = RmsNorm(width, model.norm_epsilon)
+    norm = RmsNorm(width, model.norm.epsilon)
     block = Block(
         attention_norm=norm,
-        attention=Attention(width, model.num_heads, model.num_kv_heads, model.head_dim, model.rope_theta),
+        attention=Attention(width, model.num_heads, model.num_kv_heads, model.head_dim, model.rope.theta),
         mlp_norm=norm,
         mlp=RoutedMlp(width, hidden, experts) if experts else GatedMlp(width, hidden),
     )
     return Network(
-        embedding=Embedding(model.vocab_size, width, model.init_scale),
+        embedding=Embedding(model.vocab_size, width, model.init.std),
         groups=(Group("layers", (block,), model.num_layers),),
         norm=norm,
         head=None if model.tie_embeddings else Head(width, model.vocab_size),

@@ -9,6 +9,7 @@ from typing import Any
 
 from trainingjob_api.base import MAX_PATH
 from trainingjob_api.fields import Location, all_fields, field_names, find_model, format_path, list_patterns
+from trainingjob_api.notation import normalize_name
 from trainingjob_api.parse.common_mistakes import (
     correct_boolean,
     correct_path,
@@ -122,7 +123,7 @@ def _unknown(location: Location, value: Any) -> Problem:
         return Problem(format_path(location), value, f"{message} It {verb} to {' or '.join(renamed)}.", renamed)
     if hint := hint_restructured(location, value) or hint_unknown(location, value):
         return Problem(format_path(location), value, f"{message} {hint}")
-    named = [place for place in all_fields() if _normalize_name(place[-1]) == _normalize_name(name)]
+    named = [place for place in all_fields() if normalize_name(place[-1]) == normalize_name(name)]
     elsewhere = [format_path(place) for place in (*named, *find_new_places(name))]
     if not close and elsewhere:
         message += f" Was {' or '.join(elsewhere[:2])} meant?"
@@ -140,18 +141,13 @@ def describe_fields(path: str) -> str:
 
 def _closest(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names most similar to a name, best first, ignoring case."""
-    by_plain = {_normalize_name(known): known for known in names}
-    return tuple(by_plain[found] for found in get_close_matches(_normalize_name(name), by_plain, n=2, cutoff=0.7))
+    by_plain = {normalize_name(known): known for known in names}
+    return tuple(by_plain[found] for found in get_close_matches(normalize_name(name), by_plain, n=2, cutoff=0.7))
 
 
 def _has_same_shape(value: Any, sample: Any) -> bool:
     """Return whether a value has the shape of a field's value: an object, a list, or neither."""
     return all(isinstance(value, shape) == isinstance(sample, shape) for shape in (dict, list))
-
-
-def _normalize_name(name: str | int) -> str:
-    """Return a name normalized for comparison: lower case, without underscores."""
-    return str(name).lower().replace("_", "")
 
 
 def _type_message(error: _Error) -> tuple[str, tuple[str, ...]]:
@@ -216,17 +212,17 @@ def _choice_message(error: _Error) -> tuple[str, tuple[str, ...]]:
         message, nearest = correct_boolean(value, "choice", choices)
         return f"{format_value(value)} {message}", nearest
     if len(choices) == 1 and isinstance(value, str):
-        only = tuple(get_close_matches(_normalize_name(value)[:MAX_MATCHED], choices, n=1, cutoff=0.7))
+        only = tuple(get_close_matches(normalize_name(value)[:MAX_MATCHED], choices, n=1, cutoff=0.7))
         return f"{format_value(value)} must be {choices[0]}: there is no other choice.", only
-    by_plain = {_normalize_name(choice): choice for choice in choices}
-    close = get_close_matches(_normalize_name(str(value)[:MAX_MATCHED]), by_plain, n=1, cutoff=0.5)
+    by_plain = {normalize_name(choice): choice for choice in choices}
+    close = get_close_matches(normalize_name(str(value)[:MAX_MATCHED]), by_plain, n=1, cutoff=0.5)
     nearest = tuple(by_plain[name] for name in close)
     if holds_axes(location) and isinstance(value, str) and (axis := find_axis(value)):
         nearest = (axis,) if axis in choices else ()
     hint = " Convert its model to a tokenizer.json file." if value in _OTHER_TOKENIZERS else ""
     if location == ("tokenizer", "type") and value in ("hf", "huggingface", "auto", "fast"):
         nearest = ("tokenizers",)
-    if location[0] in ("data", "evaluation") and location[-1] == "type" and not nearest:
+    if location[0] in ("data", "evaluation") and location[-1] == "format" and not nearest:
         hint = " Data of another kind must be converted to JSON Lines or to text files first."
     return f"{format_value(value)} is not one of {', '.join(choices)}.{hint}", nearest
 

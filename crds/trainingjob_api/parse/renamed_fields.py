@@ -3,13 +3,20 @@
 from typing import Any
 
 from trainingjob_api.fields import Location
+from trainingjob_api.notation import normalize_name
 
 RENAMED_FIELDS: dict[Location, tuple[str, ...]] = {
+    ("data", "train", "type"): ("format",),
     ("elastic", "badNodes"): ("nodeExclusion",),
     ("elastic", "drills"): ("faultInjection",),
     ("elastic", "hangAfter"): ("progressTimeout",),
     ("elastic", "shadowWorld"): ("hotStandby",),
     ("elastic", "silenceAfter"): ("heartbeatTimeout",),
+    ("evaluation", "type"): ("format",),
+    ("model", "experts", "loadBalanceWeight"): ("balance.lossWeight",),
+    ("model", "initScale"): ("init.std",),
+    ("model", "normEpsilon"): ("norm.epsilon",),
+    ("model", "ropeTheta"): ("rope.theta",),
     ("optimizer", "beta1"): ("adamw.beta1", "lion.beta1"),
     ("optimizer", "beta2"): ("adamw.beta2", "lion.beta2"),
     ("optimizer", "epsilon"): ("adamw.epsilon",),
@@ -22,15 +29,20 @@ The values are unchanged. `docs/api-versions.md` lists all renames.
 
 
 def find_new_names(location: Location) -> tuple[str, ...]:
-    """Return the new names of a renamed field; empty: the field was not renamed."""
-    return RENAMED_FIELDS.get(tuple(part for part in location if isinstance(part, str)), ())
+    """Return the new names of a renamed field, ignoring case; empty: the field was not renamed."""
+    *parents, last = (str(part) for part in location if not isinstance(part, int))
+    return next((new for above, new in _find_renamed(last) if above == tuple(parents)), ())
 
 
 def find_new_places(name: str) -> tuple[Location, ...]:
     """Return the paths of the fields that once had a name, in any section."""
-    return tuple(
-        (*old[:-1], *new.split(".")) for old, news in RENAMED_FIELDS.items() if old[-1] == name for new in news
-    )
+    return tuple((*above, *new.split(".")) for above, news in _find_renamed(name) for new in news)
+
+
+def _find_renamed(name: str) -> list[tuple[Location, tuple[str, ...]]]:
+    """Return path of the object and new names of each field that once had a name."""
+    plain = normalize_name(name)
+    return [(old[:-1], new) for old, new in RENAMED_FIELDS.items() if normalize_name(old[-1]) == plain]
 
 
 def hint_restructured(location: Location, value: Any) -> str:

@@ -18,7 +18,7 @@ class TextSource(Strict):
     """UTF-8 files under one path: text, or JSON Lines."""
 
     name: Annotated[ShortName, Example("text")] = Field(description="Name of the source in messages and metrics.")
-    type: Annotated[Literal["text", "jsonl"], Example("jsonl")] = Field(
+    format: Annotated[Literal["text", "jsonl"], Example("jsonl")] = Field(
         default="text",
         description="File format: `text` is UTF-8, with one document in each file. `jsonl` is JSON Lines, with one "
         "document in a field of each line.",
@@ -45,9 +45,14 @@ class TextSource(Strict):
     )
 
     @property
+    def type(self) -> Literal["text", "jsonl"]:
+        """Return the format, by the name that readers look it up with."""
+        return self.format
+
+    @property
     def glob(self) -> str:
         """Return the pattern of the files to read."""
-        return self.pattern or DEFAULT_PATTERNS[self.type]
+        return self.pattern or DEFAULT_PATTERNS[self.format]
 
 
 class Data(Strict):

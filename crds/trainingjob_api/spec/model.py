@@ -13,6 +13,15 @@ from trainingjob_api.base import Strict
 from trainingjob_api.meta import NO_UNIT, Example, Unit
 
 
+class Balance(Strict):
+    """How the router learns to give all experts as many tokens."""
+
+    loss_weight: Annotated[float, Field(ge=0, le=100), NO_UNIT, Example(0.01)] = Field(
+        default=0.01,
+        description="Weight of the load-balancing loss of each layer (Fedus et al., arXiv 2101.03961). 0 disables it.",
+    )
+
+
 class Experts(Strict):
     """MLPs of which a router picks a few for each token (Shazeer et al., arXiv 1701.06538)."""
 
@@ -46,10 +55,12 @@ class Experts(Strict):
     shared: Annotated[int, Field(ge=0, le=64), Unit("experts"), Example(1)] = Field(
         default=0, description="Number of shared experts, which process every token beside the routed ones."
     )
-    load_balance_weight: Annotated[float, Field(ge=0, le=100), NO_UNIT, Example(0.01)] = Field(
-        default=0.01,
-        description="Weight of the load-balancing loss of each layer (Fedus et al., arXiv 2101.03961). 0 disables it.",
-    )
+    balance: Balance = Field(default=Balance(), description="Balance of the load among the experts.")
+
+    @property
+    def load_balance_weight(self) -> float:
+        """Return the weight of the load-balancing loss in the loss of a step."""
+        return self.balance.loss_weight
 
     def group_size(self, sequence_length: int) -> int:
         """Return the size of a routing group in tokens."""
@@ -62,6 +73,30 @@ class Experts(Strict):
 
 
 Dim = Annotated[int, Field(ge=1, le=1048576)]
+
+
+class Norm(Strict):
+    """RMS norm (Zhang and Sennrich, arXiv 1910.07467)."""
+
+    epsilon: Annotated[float, Field(gt=0, le=0.1), NO_UNIT, Example(1e-5)] = Field(
+        default=1e-5, description="Constant added to the mean square in every RMS norm."
+    )
+
+
+class Rope(Strict):
+    """Rotary position embeddings (Su et al., arXiv 2104.09864)."""
+
+    theta: Annotated[float, Field(ge=1, le=1e9), NO_UNIT, Example(10000.0)] = Field(
+        default=10000.0, description="Base of the rotary position frequencies."
+    )
+
+
+class Init(Strict):
+    """Distribution of the initial parameters."""
+
+    std: Annotated[float, Field(gt=0, le=10), NO_UNIT, Example(0.02)] = Field(
+        default=0.02, description="Standard deviation of the embedding table's initial values."
+    )
 
 
 class Model(Strict):
@@ -86,18 +121,12 @@ class Model(Strict):
     head_dim: Annotated[int, Field(ge=2, le=1024), Unit("features"), Example(32)] = Field(
         description="Width of a head. It must be even, for rotary pairs."
     )
-    rope_theta: Annotated[float, Field(ge=1, le=1e9), NO_UNIT, Example(10000.0)] = Field(
-        default=10000.0, description="Base of the rotary position frequencies."
-    )
-    norm_epsilon: Annotated[float, Field(gt=0, le=0.1), NO_UNIT, Example(1e-05)] = Field(
-        default=1e-5, description="Constant added to the mean square in every RMS norm."
-    )
+    norm: Norm = Field(default=Norm(), description="RMS norms before attention, before the MLP and at the end.")
+    rope: Rope = Field(default=Rope(), description="Rotary position embeddings of queries and keys.")
     tie_embeddings: Annotated[bool, Example(False)] = Field(
         default=False, description="Uses the embedding table as the output projection too."
     )
-    init_scale: Annotated[float, Field(gt=0, le=10), NO_UNIT, Example(0.02)] = Field(
-        default=0.02, description="Standard deviation of the embedding table's initial values."
-    )
+    init: Init = Field(default=Init(), description="Initial values of the parameters.")
     experts: Experts | None = Field(
         default=None,
         description="Mixture of experts in every layer: each token uses a few of several MLPs. Unset: one MLP in "

@@ -29,21 +29,21 @@ def run_row(spec: TrainingJobSpec, params: Tree, tokens: np.ndarray) -> tuple[np
     x = params["embedding"][tokens[:-1]]
     for number in range(model.num_layers):
         layer = pick(params["layers"], number)
-        h = norm(x, layer["attention_norm"]["scale"], model.norm_epsilon)
+        h = norm(x, layer["attention_norm"]["scale"], model.norm.epsilon)
         for head in range(model.num_heads):
             shared = head // (model.num_heads // model.num_kv_heads)
-            q = rotate(h @ layer["attention"]["query"][:, head], model.rope_theta)
-            k = rotate(h @ layer["attention"]["key"][:, shared], model.rope_theta)
+            q = rotate(h @ layer["attention"]["query"][:, head], model.rope.theta)
+            k = rotate(h @ layer["attention"]["key"][:, shared], model.rope.theta)
             v = h @ layer["attention"]["value"][:, shared]
             x = x + attend(q, k, v) @ layer["attention"]["out"][head]
-        h = norm(x, layer["mlp_norm"]["scale"], model.norm_epsilon)
+        h = norm(x, layer["mlp_norm"]["scale"], model.norm.epsilon)
         if model.experts:
             added, *routing = run_experts(model.experts, layer["mlp"], h)
             said.append(routing)
         else:
             added = run_mlp(layer["mlp"], h)
         x = x + added
-    x = norm(x, params["norm"]["scale"], model.norm_epsilon)
+    x = norm(x, params["norm"]["scale"], model.norm.epsilon)
     logits = x @ (params["embedding"].T if model.tie_embeddings else params["head"])
     return np.log(np.exp(logits).sum(axis=-1)) - logits[np.arange(len(x)), tokens[1:]], np.array(said)
 

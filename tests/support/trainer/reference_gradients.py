@@ -16,20 +16,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.model import Experts, Model
+from trainingjob_api.spec.model import Balance, Experts, Init, Model, Norm, Rope
 
 type Tree = dict[str, Any]
 type Numbers = dict[str, float]
-NEUTRAL = {"rope_theta": 1.0, "norm_epsilon": 0.1, "init_scale": 1.0}
-NEUTRAL_OF_EXPERTS = {"weight_scale": 1.0, "load_balance_weight": 0.0}
+NEUTRAL = {"rope": Rope(theta=1.0), "norm": Norm(epsilon=0.1), "init": Init(std=1.0)}
+NEUTRAL_OF_EXPERTS = {"weight_scale": 1.0, "balance": Balance(loss_weight=0.0)}
 
 
 def find_gradients(spec: TrainingJobSpec, params: Tree, tokens: np.ndarray) -> tuple[float, Tree]:
     """Return the mean cross-entropy of rows of tokens, and the gradient of the trained loss' mean."""
     model, experts = spec.model, spec.model.experts
-    numbers = {name: getattr(model, name) for name in NEUTRAL}
+    numbers = {"rope_theta": model.rope.theta, "norm_epsilon": model.norm.epsilon}
     if experts:
-        numbers |= {name: getattr(experts, name) for name in NEUTRAL_OF_EXPERTS}
+        numbers |= {"weight_scale": experts.weight_scale, "load_balance_weight": experts.load_balance_weight}
         experts = experts.model_copy(update=NEUTRAL_OF_EXPERTS)
     shape = model.model_copy(update={**NEUTRAL, "experts": experts})
     (_, entropy), grads = _compile(shape)(params, tokens, numbers)

@@ -91,7 +91,7 @@ def test_the_names_of_indexes_stay_what_they_were(tmp_path: Path) -> None:
     assert made.train.dataset_hash == "8d54c235571af911204f5add6b5ed2ff165affad3095f293e4ee93d261bb6705"
     pointers = sorted(path.name for path in (tmp_path / "checkpoints/data").glob("*-*.json"))
     spec = make_config(make_spec(Path("/run"), Path("/text"))).spec
-    assert indexes._hash_sections(spec) == "7284e287f14897f7"
+    assert indexes._hash_sections(spec) == "d6880c86614ee432"
     assert [name.count(".account") for name in pointers] == [1, 0]
 
 

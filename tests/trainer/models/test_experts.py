@@ -20,7 +20,7 @@ from trainingjob_trainer.models.decoder import split_model
 from trainingjob_trainer.state import Signal, StepMetrics
 
 WEIGHT = 0.1
-TIGHT = {"count": 4, "perToken": 2, "capacityFactor": 0.75, "loadBalanceWeight": WEIGHT}
+TIGHT = {"count": 4, "perToken": 2, "capacityFactor": 0.75, "balance": {"lossWeight": WEIGHT}}
 KINDS: dict[str, dict[str, Any]] = {
     "one of four, as in Switch": {"count": 4, "perToken": 1},
     "two of four, some dropped": TIGHT,

@@ -36,15 +36,15 @@ VARIED: dict[str, tuple[Any, dict[str, Any]]] = {
     "model.numHeads": (4, {}),
     "model.numKvHeads": (2, {}),
     "model.headDim": (6, {}),
-    "model.ropeTheta": (30.0, {}),
-    "model.normEpsilon": (0.05, {}),
+    "model.rope.theta": (30.0, {}),
+    "model.norm.epsilon": (0.05, {}),
     "model.experts.count": (3, ROUTED),
     "model.experts.perToken": (1, ROUTED),
     "model.experts.weightScale": (2.5, ROUTED),
     "model.experts.capacityFactor": (0.5, ROUTED),
     "model.experts.groupLength": (4, ROUTED),
     "model.experts.shared": (1, ROUTED),
-    "model.experts.loadBalanceWeight": (0.8, ROUTED),
+    "model.experts.balance.lossWeight": (0.8, ROUTED),
     "training.steps": (9, {}),
     "training.globalBatchSize": (3, {}),
     "training.sequenceLength": (12, {}),
@@ -60,7 +60,7 @@ VARIED: dict[str, tuple[Any, dict[str, Any]]] = {
     "protection.spikes.window": (2, OFTEN),
 }
 """By field a value that is neither its default nor that of the other cases, and what else the spec has."""
-AT_THE_START = {"model.initScale", "training.seed"}
+AT_THE_START = {"model.init.std", "training.seed"}
 """Numeric fields that shape the first state alone, each with a test below."""
 
 
@@ -192,7 +192,7 @@ def test_a_number_shapes_training_as_in_the_reference(field: str) -> None:
 
 @pytest.mark.parametrize("scale", [0.02, 0.3])
 def test_a_table_begins_with_the_scale_of_the_spec_and_matrices_with_that_of_their_inputs(scale: float) -> None:
-    model = {"model__embedDim": 32, "model__mlpDim": 64, "model__initScale": scale}
+    model = {"model__embedDim": 32, "model__mlpDim": 64, "model__init": {"std": scale}}
     params = Training(spec_with(**model)).steps.init().params
 
     mlp = params["layers"]["mlp"]

@@ -25,7 +25,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "experts": ({"model__experts": EXPERTS}, "ff114531fc8d976ee66e280c071b72ae", "9000d60b27c0a077462d4426ef228f14"),
     "experts beside shared ones": (
-        {"model__experts": EXPERTS | {"shared": 2}, "training__seed": 7, "model__initScale": 0.5},
+        {"model__experts": EXPERTS | {"shared": 2}, "training__seed": 7, "model__init": {"std": 0.5}},
         "56bff578a254c90a78e358e68c8290c7",
         "a5ae695ccccd4ecc8f425acccba8224c",
     ),

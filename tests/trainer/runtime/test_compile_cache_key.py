@@ -118,7 +118,7 @@ def test_each_field_of_the_spec_changes_the_key_unless_it_is_listed() -> None:
 
     assert changing == {path for path in FIELDS if not is_listed(path)}
     assert len(changing) > 60
-    assert {"model.ropeTheta", "optimizer.learningRate", "training.seed", "protection.spikes.sigma"} <= changing
+    assert {"model.rope.theta", "optimizer.learningRate", "training.seed", "protection.spikes.sigma"} <= changing
 
 
 def test_a_field_that_may_change_while_the_job_trains_does_not_change_the_key() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from trainingjob_api.cel import IMMUTABLE, SPEC_RULES
 from trainingjob_api.fields import find_spec_field, list_patterns
+from trainingjob_api.notation import normalize_name
 from trainingjob_api.schema import spec_schema
 from trainingjob_operator.core.units import pluralize
 from trainingjob_operator.core.validation.rule import ValidationRule
@@ -79,16 +80,16 @@ def find_field(text: str) -> FieldReference | None:  # None: no field or several
 def nearest_fields(text: str, count: int = 4) -> tuple[str, ...]:
     """Return the paths of the fields closest to a text: by name first, then by the whole path."""
     names = _split_path(text)
-    last = _normalize_name(names[-1]) if names else ""
-    by_name = [field.path for field in list_fields() if field.names and _normalize_name(field.names[-1]) == last]
+    last = normalize_name(names[-1]) if names else ""
+    by_name = [field.path for field in list_fields() if field.names and normalize_name(field.names[-1]) == last]
     close_names = get_close_matches(
-        last, {_normalize_name(field.names[-1]) for field in list_fields() if field.names}, n=count
+        last, {normalize_name(field.names[-1]) for field in list_fields() if field.names}, n=count
     )
     by_close_name = [
         field.path
         for name in close_names
         for field in list_fields()
-        if field.names and _normalize_name(field.names[-1]) == name
+        if field.names and normalize_name(field.names[-1]) == name
     ]
     by_path = get_close_matches(
         ".".join(("spec", *names)), [field.path for field in list_fields()], n=count, cutoff=0.7
@@ -223,7 +224,3 @@ def _split_path(path: str) -> Names:
     names = tuple(re.sub(r"\[[^\]]*\]", "", path).strip(".").split("."))
     names = names[1:] if names[0] == "spec" else names
     return tuple(name for name in names if name)
-
-
-def _normalize_name(name: str) -> str:
-    return name.lower().replace("_", "")

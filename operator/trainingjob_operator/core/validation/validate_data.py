@@ -139,11 +139,13 @@ def warn_of_record_files(spec: TrainingJobSpec) -> Iterator[Problem]:
         for number, source in enumerate(sources):
             at = f"spec.{section}[{number}]"
             for field, value in (("path", source.path), ("pattern", source.glob)):
-                kind = find_records(value) if source.type == "text" else ""
+                kind = find_records(value) if source.format == "text" else ""
                 if kind:
                     is_json = kind.startswith("JSON")
                     remedy = (
-                        "set `type: jsonl`" if is_json else "convert the records to JSON Lines and set `type: jsonl`"
+                        "set `format: jsonl`"
+                        if is_json
+                        else "convert the records to JSON Lines and set `format: jsonl`"
                     )
                     message = (
                         f"{format_value(value)} selects {kind} files. Each file is read verbatim as one document, "
@@ -153,12 +155,12 @@ def warn_of_record_files(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def check_columns(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """`column` must not be set with `type: text`."""
+    """`column` must not be set with `format: text`."""
     for section, sources in _sources(spec):
         for number, source in enumerate(sources):
-            if source.type == "text" and source.column is not None:
+            if source.format == "text" and source.column is not None:
                 message = (
-                    "must not be set with `type: text`: a text file has no fields. Remove it, or set `type: jsonl`."
+                    "must not be set with `format: text`: a text file has no fields. Remove it, or set `format: jsonl`."
                 )
                 yield Problem(f"spec.{section}[{number}].column", source.column, message)
 

@@ -15,11 +15,11 @@ RECORDS = b'{"text": "one", "id": 1}\n\n{"id": 2, "text": ""}\r\n{"text": "th\\u
 
 def read(tmp_path: Path, content: bytes, **options: Any) -> list[bytes]:
     grow(tmp_path, **{"a.jsonl": content})
-    return list(read_documents(find(tmp_path, type="jsonl", **options).files[0]))
+    return list(read_documents(find(tmp_path, format="jsonl", **options).files[0]))
 
 
 def test_every_type_has_a_reader() -> None:
-    kinds = TextSource.model_json_schema()["properties"]["type"]["enum"]
+    kinds = TextSource.model_json_schema()["properties"]["format"]["enum"]
 
     assert sorted(READERS) == sorted(kinds)
 
@@ -38,7 +38,7 @@ def test_documents_are_counted_apart_from_files_and_tokenized_one_by_one(tmp_pat
     made = index_of(
         tmp_path,
         training__sequenceLength=2,
-        data__train=[{"name": "text", "type": "jsonl", "path": str(tmp_path / "text")}],
+        data__train=[{"name": "text", "format": "jsonl", "path": str(tmp_path / "text")}],
     )
 
     report = made.report.sources[0]
@@ -86,7 +86,7 @@ def test_records_that_join_to_the_same_text_are_another_dataset(tmp_path: Path) 
         folder = tmp_path / str(number)
         lines = "\n".join(json.dumps({"text": text}) for text in texts)
         grow(folder / "text", **{"a.jsonl": lines.encode()})
-        source = {"name": "text", "type": "jsonl", "path": str(folder / "text")}
+        source = {"name": "text", "format": "jsonl", "path": str(folder / "text")}
         hashes.add(index_of(folder, training__sequenceLength=2, data__train=[source]).train.dataset_hash)
 
     assert len(hashes) == 4
