@@ -4,9 +4,18 @@ This module also holds the string types that several sections share, each with t
 """
 
 import re
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 from pydantic.alias_generators import to_camel
 
 from trainingjob_api.meta import CelRule, Pattern
@@ -34,6 +43,29 @@ class Open(Strict):
     """
 
     model_config = ConfigDict(extra="ignore")
+
+
+def renamed(name: str, former: str) -> AliasChoices:
+    """Return the names that are read for a renamed field, as `validation_alias`: its JSON name, and the former one."""
+    return AliasChoices(name, former)
+
+
+class Message(Open):
+    """A message between operator and agents, which may be of adjacent versions.
+
+    A renamed field is read and written under both names, so that each version finds the one that it knows.
+    """
+
+    @classmethod
+    def former_names(cls) -> dict[str, str]:
+        """Return the former JSON name of each renamed field, by its JSON name."""
+        aliases = (field.validation_alias for field in cls.model_fields.values())
+        return {str(one.choices[0]): str(one.choices[1]) for one in aliases if isinstance(one, AliasChoices)}
+
+    @model_serializer(mode="wrap")
+    def _write_former_names(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = handler(self)
+        return written | {old: written[new] for new, old in self.former_names().items() if new in written}
 
 
 def _is_whole(value: object) -> bool:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
-from trainingjob_api.base import Open
+from trainingjob_api.base import Message, Open, renamed
 from trainingjob_api.data_report import DataReport
 from trainingjob_api.drill import Drill
 from trainingjob_api.world import MAX_MEMBERS, Count, Name, Span, Tier, Uid, World
@@ -201,7 +201,7 @@ class FailedSave(Open):
     message: ShortText
 
 
-class HostReport(Open):
+class HostReport(Message):
     """The complete state of one host, so that a lost report loses nothing.
 
     `restored` and `committed` refer to the child's own generation. `restored` is the step that it resumed from (0: from
@@ -236,14 +236,17 @@ class HostReport(Open):
     progress: Progress | None = None
     restored: Reported | None = None
     tier: Tier = "durable"
-    unheard: tuple[Annotated[Span, AfterValidator(_check_span)], ...] = Field(
+    missing_lineage: tuple[Annotated[Span, AfterValidator(_check_span)], ...] = Field(
         default=(),
+        validation_alias=renamed("missingLineage", "unheard"),
         max_length=MAX_MISSING_LINEAGE,
         description="Worlds that led to `restored` and are missing in the lineage that its world was given: the "
         "operator was lost with their hosts before it heard of what they went on from. Oldest first.",
     )
-    inherited: ShortText = Field(
-        default="", description="Whose parameters it began with, in words, where it began from scratch with another's."
+    initialized_from: ShortText = Field(
+        default="",
+        validation_alias=renamed("initializedFrom", "inherited"),
+        description="Whose parameters it began with, in words, where it began from scratch with another's.",
     )
     committed: Reported | None = None
     failed_save: FailedSave | None = Field(
@@ -286,10 +289,16 @@ class HostReport(Open):
         description="How many steps, batches of an evaluation and meetings the child has entered in its world.",
     )
     evidence: Diagnostics | None = Field(default=None, description="What was found out about the child, as asked.")
-    drilled: Annotated[str, Field(max_length=64)] = Field(
-        default="", description="The newest drill that this host was asked for and obeyed."
+    drill_id: Annotated[str, Field(max_length=64)] = Field(
+        default="",
+        validation_alias=renamed("drillId", "drilled"),
+        description="The newest drill that this host was asked for and obeyed.",
     )
-    unmade: ShortText = Field(default="", description="Why it could not make that drill. Empty: it has made it.")
+    drill_error: ShortText = Field(
+        default="",
+        validation_alias=renamed("drillError", "unmade"),
+        description="Why it could not make that drill. Empty: it has made it.",
+    )
 
     @property
     def has_stepped(self) -> bool:
@@ -306,7 +315,7 @@ class Directive(StrEnum):
     FINISH = "finish"  # the job is over: write `outcome` as the termination message and exit with 0
 
 
-class Answer(Open):
+class Answer(Message):
     """The operator's answer: the committed world, and a directive for it."""
 
     model_config = ConfigDict(hide_input_in_errors=True)  # it contains a secret
@@ -316,8 +325,10 @@ class Answer(Open):
     outcome: Annotated[str, Field(max_length=MAX_OUTCOME)] = Field(
         default="", description="How the job ended, for `finish`."
     )
-    examine: bool = Field(
-        default=False, description="The world makes no progress: find out where this host's child stands, and report."
+    collect_diagnostics: bool = Field(
+        default=False,
+        validation_alias=renamed("collectDiagnostics", "examine"),
+        description="The world makes no progress: find out where this host's child stands, and report.",
     )
     drill: Drill | None = Field(default=None, description="A fault that this host is to make, once.")
     moves: bool = Field(

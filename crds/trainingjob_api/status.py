@@ -7,7 +7,7 @@ conditions Succeeded and Failed. All other fields are for users; no decision dep
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from trainingjob_api.base import LIST_TYPE_MAP_BY_NAME, Open
 from trainingjob_api.data_report import DataReport
@@ -244,16 +244,24 @@ class Attempt(Open):
     )
 
 
+_FORMER_STRAGGLER_REASONS = {"ComesLate": "SlowStep", "StandsStill": "CpuStarved"}
+"""Reasons as an operator before 0.2 wrote them."""
+
+
+def _read_straggler_reason(value: object) -> object:
+    return _FORMER_STRAGGLER_REASONS.get(value, value) if isinstance(value, str) else value
+
+
 class Straggler(Open):
     """A straggler: the host that the rest of the world waits for."""
 
     slice: int = Field(description="Index of the slice that it is in.")
     host: int = Field(description="Its index in that slice.")
     node: Annotated[str, Field(max_length=253)] = Field(default="", description="The Kubernetes node that it runs on.")
-    reason: Literal["ComesLate", "StandsStill"] = Field(
-        default="ComesLate",
-        description="`ComesLate`: all others wait for it in every step. `StandsStill`: its trainer does not get to run "
-        "for much of the time, and the others' do.",
+    reason: Annotated[Literal["SlowStep", "CpuStarved"], BeforeValidator(_read_straggler_reason)] = Field(
+        default="SlowStep",
+        description="`SlowStep`: all other hosts wait for it in every step. `CpuStarved`: its trainer is not scheduled "
+        "for much of the time, unlike the others.",
     )
     ratio: float = Field(description="By which share of the time the others wait longer, or stand still shorter.")
     since: Time = Field(description="When it was first found slow.")

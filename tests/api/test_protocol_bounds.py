@@ -88,9 +88,9 @@ def test_words_that_are_too_long_are_cut_and_not_refused() -> None:
 @pytest.mark.parametrize("field", ["generation", "first", "last"])
 def test_a_span_that_a_host_reports_is_bounded_as_its_other_counts_are(field: str) -> None:
     schema = Schema(HostReport)
-    report = {**schema.sample(), "unheard": [{"generation": 1, "first": 1, "last": 1, field: MAX_REPORTED}]}
+    report = {**schema.sample(), "missingLineage": [{"generation": 1, "first": 1, "last": 1, field: MAX_REPORTED}]}
     HostReport.model_validate(report)
 
-    report["unheard"][0][field] += 1
+    report["missingLineage"][0][field] += 1
     with pytest.raises(ValidationError, match="at most"):
         HostReport.model_validate(report)

@@ -1,5 +1,6 @@
 """Neighbouring versions understand each other: what one added, the other passes over, except where that is unsafe."""
 
+import json
 from typing import Any
 
 import pytest
@@ -65,3 +66,56 @@ def test_an_operator_of_the_version_before_keeps_its_memory() -> None:
 
     assert status == TrainingJobStatus(lineage=(Span(generation=1, first=1),), restarts=status.restarts)
     assert status.restarts.total == 2
+
+
+FORMER_REPORT = {
+    "unheard": [{"generation": 1, "first": 1, "last": 9}],
+    "inherited": "step 5 of /shared/base",
+    "drilled": "one",
+    "unmade": "nothing is saved",
+}
+REPORT: dict[str, Any] = {
+    "missing_lineage": (Span(generation=1, first=1, last=9),),
+    "initialized_from": "step 5 of /shared/base",
+    "drill_id": "one",
+    "drill_error": "nothing is saved",
+}
+
+
+def test_a_report_of_an_older_agent_is_understood() -> None:
+    names = HostReport.former_names()
+    plain = make_report().model_dump(mode="json", by_alias=True)
+    former = {key: value for key, value in plain.items() if key not in {*names, *names.values()}} | FORMER_REPORT
+
+    assert HostReport.model_validate(former) == make_report(**REPORT)
+    assert HostReport.model_validate_json(json.dumps(former)) == make_report(**REPORT)
+
+
+def test_an_older_operator_understands_a_report() -> None:
+    written = json.loads(make_report(**REPORT).model_dump_json(by_alias=True, exclude_none=True))
+
+    assert {name: written[name] for name in ("inherited", "drilled", "unmade")} == {
+        name: FORMER_REPORT[name] for name in ("inherited", "drilled", "unmade")
+    }
+    assert written["unheard"] == written["missingLineage"]
+    assert HostReport.model_validate(written) == make_report(**REPORT)
+
+
+def test_an_answer_is_understood_by_older_and_newer_agents() -> None:
+    answer = Answer(directive=Directive.WAIT, collect_diagnostics=True)
+    written = json.loads(answer.model_dump_json(by_alias=True))
+
+    assert (written["collectDiagnostics"], written["examine"]) == (True, True)
+    assert Answer.model_validate(written) == answer
+    assert Answer.model_validate({"directive": "wait", "examine": True}) == answer
+
+
+@pytest.mark.parametrize(("former", "want"), [("ComesLate", "SlowStep"), ("StandsStill", "CpuStarved")])
+def test_a_straggler_in_the_status_of_an_older_operator_keeps_its_reason(former: str, want: str) -> None:
+    stored = {"slice": 0, "host": 1, "ratio": 0.3, "since": "2026-11-21T12:00:00Z", "reason": former}
+
+    status = read_status({"status": {"straggler": stored}})
+
+    assert status.straggler
+    assert status.straggler.reason == want
+    assert status.straggler.model_dump()["reason"] == want

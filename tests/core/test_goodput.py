@@ -94,8 +94,8 @@ def test_steps_are_lost_also_where_a_world_died_before_the_one_that_repeats_them
 def test_steps_that_a_world_lost_of_which_nobody_heard_are_no_training_either() -> None:
     scene = fail_twice()
     unheard = (Span(generation=2, first=7),)
-    scene.train(step=9, restored=9, unheard=unheard, failure=None).step(1.0)
-    scene.train(step=10, restored=9, unheard=unheard).step(1.0)
+    scene.train(step=9, restored=9, missing_lineage=unheard, failure=None).step(1.0)
+    scene.train(step=10, restored=9, missing_lineage=unheard).step(1.0)
 
     assert [attempt.lost_steps for attempt in scene.status.attempts] == [None, 4, 0]
     assert scene.status.goodput.seconds["lostSteps"] == 2.0

@@ -99,8 +99,10 @@ BODIES = {
     "-1e999": json.dumps(SAMPLE).replace('"loss": 1', '"loss": -1e999').encode(),
     "NaN": json.dumps(SAMPLE).replace('"loss": 1', '"loss": NaN').encode(),
     "Infinity": json.dumps(SAMPLE).replace('"stepSeconds": 1', '"stepSeconds": Infinity').encode(),
-    "half of a surrogate pair": json.dumps(SAMPLE).replace('"inherited": "x"', r'"inherited": "\ud800"').encode(),
-    "broken UTF-8": json.dumps(SAMPLE).encode().replace(b'"inherited": "x"', b'"inherited": "\xc3\x28"'),
+    "half of a surrogate pair": json.dumps(SAMPLE)
+    .replace('"initializedFrom": "x"', r'"initializedFrom": "\ud800"')
+    .encode(),
+    "broken UTF-8": json.dumps(SAMPLE).encode().replace(b'"initializedFrom": "x"', b'"initializedFrom": "\xc3\x28"'),
     "too much": b" " * 70_000,
 }
 
@@ -198,7 +200,13 @@ async def test_a_job_ends_well_when_a_host_that_reported_nonsense_comes_to_its_s
     for _ in range(12):
         report = truthful(honest) | {"phase": chance.choice(["idle", "training", "saving", "evaluating"])}
         for path, node in chance.sample(leaves, 12):
-            if report[path[0]] is not None and path[0] not in ("phase", "committed", "restored", "copied", "unheard"):
+            if report[path[0]] is not None and path[0] not in (
+                "phase",
+                "committed",
+                "restored",
+                "copied",
+                "missing_lineage",
+            ):
                 report = put(report, path, chance.choice(within(node)))
         await hear(sim, caller, report)
 

@@ -234,9 +234,9 @@ async def test_members_are_asked_at_once_where_they_stand(desk: Desk) -> None:
     stranger = await desk.hub.answer(caller("pod-9-9"), "a", 0)
 
     assert member
-    assert (member.directive, member.examine) == (Directive.TRAIN, True)
+    assert (member.directive, member.collect_diagnostics) == (Directive.TRAIN, True)
     assert stranger
-    assert (stranger.directive, stranger.examine) == (Directive.WAIT, False)
+    assert (stranger.directive, stranger.collect_diagnostics) == (Directive.WAIT, False)
 
 
 async def test_an_agent_that_was_restarted_is_told_again_at_once(desk: Desk) -> None:

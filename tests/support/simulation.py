@@ -321,7 +321,7 @@ class Simulation:
         if generation not in self.steps:
             restored, unheard = self.storage.restore(world)
             self.steps[generation] = float(restored)
-            self._say(joined, AgentEvent(phase=Phase.TRAINING, restored=restored, unheard=unheard))
+            self._say(joined, AgentEvent(phase=Phase.TRAINING, restored=restored, missing_lineage=unheard))
             return
         if any(child.leave for _, child in joined):
             if now - self.saving.setdefault(generation, now) >= self.save_seconds:

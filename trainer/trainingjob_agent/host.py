@@ -147,9 +147,9 @@ def _apply_answer(host: Host, state: State, answer: Answer, now: float) -> State
                 target=world,
                 leaving=answer.directive is Directive.LEAVE,
                 may_skip_save=answer.moves,
-                diagnose=answer.examine,
+                diagnose=answer.collect_diagnostics,
                 hot_standby_world=answer.shadow if is_beside else state.hot_standby_world,
-                active=state.active if answer.examine else _clear_diagnostics(state.active),
+                active=state.active if answer.collect_diagnostics else _clear_diagnostics(state.active),
             )
         case _:
             assert_never(answer.directive)
@@ -188,8 +188,8 @@ def _apply_event(state: State, child: int, event: AgentEvent, now: float) -> Sta
         progress=event.progress or active.progress,
         restored=active.restored if event.restored is None else event.restored,
         tier=active.tier if event.restored is None else event.tier,
-        unheard=active.unheard if event.restored is None else event.unheard,
-        inherited=event.inherited or active.inherited,
+        missing_lineage=active.missing_lineage if event.restored is None else event.missing_lineage,
+        initialized_from=event.initialized_from or active.initialized_from,
         data=event.data or active.data,
         committed=active.committed if event.committed is None else event.committed,
         failed_save=event.failed_save or (active.failed_save if event.committed is None else None),

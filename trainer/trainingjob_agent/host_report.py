@@ -55,8 +55,8 @@ def make_report(
         progress=active.progress if active else None,
         restored=active.restored if active else None,
         tier=active.tier if active else "durable",
-        unheard=active.unheard if active else (),
-        inherited=active.inherited if active else "",
+        missing_lineage=active.missing_lineage if active else (),
+        initialized_from=active.initialized_from if active else "",
         committed=active.committed if active else None,
         failed_save=active.failed_save if active else None,
         copied=active.copied if active else None,
@@ -70,8 +70,8 @@ def make_report(
         cpu_seconds=vitals.cpu_seconds if vitals else None,
         entered=active.entered if active else 0,
         evidence=active.evidence if active else None,
-        drilled=state.reported_drill,
-        unmade=state.drill_error,
+        drill_id=state.reported_drill,
+        drill_error=state.drill_error,
     )
 
 

@@ -88,14 +88,14 @@ class ActiveChild:
     progress: Progress | None = None
     restored: int | None = None
     tier: Tier = "durable"
-    unheard: tuple[Span, ...] = ()
+    missing_lineage: tuple[Span, ...] = ()
     committed: int | None = None
     failed_save: FailedSave | None = None
     """The newest save, if it failed."""
     copied: int | None = None
     failed_copy: FailedSave | None = None
     """The newest copy to the backup store, if it failed."""
-    inherited: str = ""
+    initialized_from: str = ""
     damaged: tuple[Damage, ...] = ()
     data: DataReport | None = None
     failure: Failure | None = None
@@ -113,8 +113,8 @@ class State:
     `standby_failures` counts consecutive exits of standbys; `broken` is the failure once there are too many. `outcome`
     is set when the job is over, `stop_deadline` when the pod is being deleted.
 
-    `drill` is the requested fault. `begun` is the newest drill that was begun: none begins twice. `drilled` is the
-    newest drill that was injected or refused, and `unmade` the reason of a refusal.
+    `drill` is the requested fault. `started_drill` is the newest drill that was started: none starts twice.
+    `reported_drill` is the newest drill that was injected or refused, and `drill_error` the reason of a refusal.
 
     `phase_seconds` is the longest time that a child took for each phase that it completed. `proven`: a child of this
     host has reached training, and no child has reported a broken device since.

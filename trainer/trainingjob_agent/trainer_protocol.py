@@ -69,11 +69,11 @@ class AgentEvent(Strict):
     evaluation, a barrier.
 
     `restored` is the step from which training resumes (0: from scratch), and `tier` is the storage that held it.
-    `unheard` are the generations that led to it and that the world's lineage lacks. `inherited` describes the source of
-    the parameters of a start from scratch. `committed` is a step whose files are saved and hashed, and `failed_save` a
-    step that could not be saved. `copied` and `failed_copy` are the same for copies on the backup store. `damaged` is a
-    saved step that was found damaged and skipped. `data` describes the text that was read. After `phase` LEFT or DONE,
-    or after `failure`, the child exits by itself.
+    `missing_lineage` are the generations that led to it and that the world's lineage lacks. `initialized_from`
+    describes the source of the parameters of a start from scratch. `committed` is a step whose files are saved and
+    hashed, and `failed_save` a step that could not be saved. `copied` and `failed_copy` are the same for copies on the
+    backup store. `damaged` is a saved step that was found damaged and skipped. `data` describes the text that was read.
+    After `phase` LEFT or DONE, or after `failure`, the child exits by itself.
     """
 
     ready: bool = False
@@ -83,8 +83,8 @@ class AgentEvent(Strict):
     progress: Progress | None = None
     restored: int | None = None
     tier: Tier = "durable"
-    unheard: tuple[Span, ...] = ()
-    inherited: str = ""
+    missing_lineage: tuple[Span, ...] = ()
+    initialized_from: str = ""
     committed: int | None = None
     failed_save: FailedSave | None = None
     copied: int | None = None

@@ -96,9 +96,9 @@ def _initial_state(
     state = steps.compile_init(programs)()
     if source is None:
         return state
-    inherited = load_initial_params(source, steps.state_shapes.params, peers, state.params)
-    events.send(AgentEvent(inherited=inherited.source))
-    return state._replace(params=inherited.params)
+    initial = load_initial_params(source, steps.state_shapes.params, peers, state.params)
+    events.send(AgentEvent(initialized_from=initial.source))
+    return state._replace(params=initial.params)
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def _open_context(
     """Report the restored step, and provide the context of the world while it trains."""
     spec, checkpoints, snapshots = start.config.spec, restored.checkpoints, restored.snapshots
     newest, past = checkpoints.newest, checkpoints.past
-    events.send(AgentEvent(restored=newest, tier=checkpoints.tier, unheard=past.spans[:-1]))
+    events.send(AgentEvent(restored=newest, tier=checkpoints.tier, missing_lineage=past.spans[:-1]))
     snapshots.begin(checkpoints.restored_snapshot, past)
     batches = BatchLoader(
         joined.layout, joined.steps.batch_sharding, spec.training.global_batch_size, past.skipped, past.batch_sizes

@@ -219,7 +219,7 @@ def _build_answer(bulletin: JobDirective, pod_uid: str) -> Answer:
     return Answer(
         directive=bulletin.directive,
         world=bulletin.world,
-        examine=bulletin.collects_diagnostics,
+        collect_diagnostics=bulletin.collects_diagnostics,
         drill=bulletin.injection_order.drill
         if bulletin.injection_order and pod_uid in bulletin.injection_order.pods
         else None,
@@ -277,4 +277,11 @@ def _activity_key(report: HostReport) -> int:
 
 def _answer_key(instance: str, answer: Answer) -> AnswerKey:
     generation, drill = answer.world.generation if answer.world else 0, answer.drill.id if answer.drill else ""
-    return instance, answer.directive, generation, answer.examine, drill, answer.shadow.shadow if answer.shadow else ""
+    return (
+        instance,
+        answer.directive,
+        generation,
+        answer.collect_diagnostics,
+        drill,
+        answer.shadow.shadow if answer.shadow else "",
+    )

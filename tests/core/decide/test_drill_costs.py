@@ -10,7 +10,7 @@ from trainingjob_operator.core.decide.decisions import Claim
 def test_what_a_drill_cost_is_measured_when_the_next_world_trains() -> None:
     scene = ask(drillable(), "hang")
     scene.step()
-    scene.hear(1, 1, drilled="one")
+    scene.hear(1, 1, drill_id="one")
     scene.step(2)
     fail(scene.hear_slice(0, 1, still=3.0), 1, 1, still=3.0)
     decision = scene.step(4)
@@ -31,7 +31,7 @@ def test_what_a_drill_cost_is_measured_when_the_next_world_trains() -> None:
 def test_worlds_that_die_on_the_way_back_are_part_of_the_cost() -> None:
     scene = ask(drillable(), "hang")
     scene.step()
-    scene.hear(1, 1, drilled="one")
+    scene.hear(1, 1, drill_id="one")
     scene.step(2)
     fail(scene, 1, 1)
     scene.step(4)
@@ -49,7 +49,7 @@ def test_worlds_that_die_on_the_way_back_are_part_of_the_cost() -> None:
 def test_a_job_that_is_suspended_on_the_way_back_is_not_measured() -> None:
     scene = ask(drillable(), "hang")
     scene.step()
-    scene.hear(1, 1, drilled="one")
+    scene.hear(1, 1, drill_id="one")
     scene.step()
     fail(scene, 1, 1)
     scene.step()
@@ -66,7 +66,7 @@ def test_a_job_that_is_suspended_on_the_way_back_is_not_measured() -> None:
 def test_an_end_that_was_asked_for_never_fails_the_job() -> None:
     scene = ask(drillable(maxRestarts=0), "hang")
     scene.step()
-    scene.hear(1, 1, drilled="one")
+    scene.hear(1, 1, drill_id="one")
     scene.step()
 
     fail(scene, 1, 1, fatal=True)
@@ -79,7 +79,7 @@ def test_an_end_that_was_asked_for_never_fails_the_job() -> None:
 def test_an_end_after_the_drill_counts_as_ever() -> None:
     scene = ask(drillable(), "partition")
     scene.step()
-    scene.hear(1, 1, drilled="one")
+    scene.hear(1, 1, drill_id="one")
     scene.step()
     assert look(scene, 40).state == "withstood"
 
@@ -93,7 +93,7 @@ def test_an_end_after_the_drill_counts_as_ever() -> None:
 def test_a_host_that_was_slowed_down_is_named_or_not() -> None:
     scene = ask(drillable(), "slow")
     scene.step()
-    scene.hear(1, 1, drilled="one")
+    scene.hear(1, 1, drill_id="one")
     scene.step()
     for number, host in ((0, 0), (0, 1), (1, 0), (1, 1)):
         waits = 0.01 if (number, host) == (1, 1) else 0.4
@@ -109,11 +109,11 @@ def test_a_host_that_was_slowed_down_is_named_or_not() -> None:
 def test_a_poisoned_step_is_past_when_its_measures_are_told() -> None:
     scene = ask(drillable(), "nan")
     scene.step()
-    scene.hear(1, 1, drilled="one")
+    scene.hear(1, 1, drill_id="one")
     scene.step()
     for number, host in ((0, 0), (0, 1), (1, 0), (1, 1)):
         told = Progress(step=60, step_seconds=0.5, typical_seconds=0.5, skipped=1)
-        scene.hear(number, host, progress=told, drilled="one")
+        scene.hear(number, host, progress=told, drill_id="one")
     assert look(scene, 4.9).state == "injected"
 
     one = look(scene, 0.1)
@@ -127,7 +127,7 @@ def test_a_poisoned_step_is_past_when_its_measures_are_told() -> None:
 def test_a_drill_of_which_nothing_comes_is_over() -> None:
     scene = ask(drillable(), "hang")
     scene.step()
-    scene.hear(1, 1, drilled="one")
+    scene.hear(1, 1, drill_id="one")
     scene.step()
 
     assert look(scene, 1801).state == "over"
@@ -136,7 +136,7 @@ def test_a_drill_of_which_nothing_comes_is_over() -> None:
 def test_a_drill_is_over_where_its_world_was_forgotten() -> None:
     scene = ask(drillable(), "hang")
     scene.step()
-    scene.hear(1, 1, drilled="one")
+    scene.hear(1, 1, drill_id="one")
     scene.step()
     scene.status = scene.status.model_copy(update={"world": None, "attempts": ()})
 

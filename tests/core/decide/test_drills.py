@@ -148,7 +148,7 @@ def test_a_host_is_told_until_it_has_obeyed_and_never_in_another_world() -> None
     assert (order.drill.id, order.drill.kind, order.pods) == ("one", DrillKind.HANG, {"pod-1-1"})
     assert make_directive(scene.plan, seen, scene.decide(), scene.status).injection_order == order
 
-    scene.hear(1, 1, drilled="one")
+    scene.hear(1, 1, drill_id="one")
     assert look(scene).state == "injected"
     assert find_injection_order(scene.status, seen.world) is None
 
@@ -167,7 +167,7 @@ def test_an_order_ends_with_its_world() -> None:
 def test_a_host_that_cannot_make_it_says_why() -> None:
     scene = ask(drillable(), "corrupt-checkpoint")
     scene.step()
-    scene.hear(1, 1, drilled="one", unmade="nothing is saved")
+    scene.hear(1, 1, drill_id="one", drill_error="nothing is saved")
 
     one = look(scene)
 
@@ -250,7 +250,7 @@ def test_people_hear_of_each_turn_of_a_drill() -> None:
     ]
     scene.step()
     assert scene.happenings() == ()
-    scene.hear(1, 1, drilled="one")
+    scene.hear(1, 1, drill_id="one")
     assert [one.is_warning for one in scene.happenings()] == [True]
 
 
@@ -281,7 +281,7 @@ def happen(scene: Scene, event: str, kind: DrillKind, number: str, turn: int) ->
     """Let something happen to a job that is drilled."""
     match event:
         case "obey" if (1, 1) in scene.pods:
-            scene.hear(1, 1, drilled=number)
+            scene.hear(1, 1, drill_id=number)
         case "crash":
             scene.hear(0, 0, phase=Phase.FAILED, failure=failure(message=f"error {turn}"), still=1.0)
         case "train" if (1, 1) in scene.pods and scene.see().world:

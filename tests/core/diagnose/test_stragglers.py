@@ -83,8 +83,8 @@ STALLED: dict[str, Case] = {
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
-        *(pytest.param(case, "ComesLate", id=name) for name, case in LATE.items()),
-        *(pytest.param(case, "StandsStill", id=f"still: {name}") for name, case in STALLED.items()),
+        *(pytest.param(case, "SlowStep", id=name) for name, case in LATE.items()),
+        *(pytest.param(case, "CpuStarved", id=f"still: {name}") for name, case in STALLED.items()),
     ],
 )
 def test_find_slow(case: Case, reason: str) -> None:
@@ -106,7 +106,7 @@ def test_who_stands_still_also_comes_late_and_is_named_for_the_first() -> None:
     slow = detect_straggler(seats, None)
 
     assert slow
-    assert (slow.member_view.member.process, slow.reason, slow.ratio) == (0, "StandsStill", 0.58)
+    assert (slow.member_view.member.process, slow.reason, slow.ratio) == (0, "CpuStarved", 0.58)
     straggler = update_straggler(seats, None, NOW)
     assert straggler
     words = (

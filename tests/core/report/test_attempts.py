@@ -62,7 +62,7 @@ CASES: dict[str, tuple[tuple[Attempt, ...], tuple[Span, ...], list[Row]]] = {
 def test_where_each_world_began_and_how_far_it_came(
     before: tuple[Attempt, ...], unheard: tuple[Span, ...], want: list[Row]
 ) -> None:
-    report = make_report(generation=4, restored=30, tier="ram", unheard=unheard)
+    report = make_report(generation=4, restored=30, tier="ram", missing_lineage=unheard)
     seat = MemberView(MEMBER, None, LatestReport(report, 0.1, 0.1), 4)
 
     attempts = update_attempts((*before, silent(4)), WORLD, [seat], NOW)

@@ -128,7 +128,7 @@ def test_a_job_is_suspended_when_all_its_pods_are_gone() -> None:
 def test_whose_parameters_a_job_began_with_is_told_once() -> None:
     scene = Scene().place(0, 1).hear_slice(0, 1)
     scene.step()
-    scene.train(step=1, restored=0, inherited="step 5,000 of /shared/base")
+    scene.train(step=1, restored=0, initialized_from="step 5,000 of /shared/base")
     first = scene.happenings()
     scene.step()
 

@@ -51,7 +51,7 @@ def move(about: World) -> AnswerReceived:
 
 
 def examine(about: World) -> AnswerReceived:
-    return AnswerReceived(Answer(directive=Directive.TRAIN, world=about, examine=True))
+    return AnswerReceived(Answer(directive=Directive.TRAIN, world=about, collect_diagnostics=True))
 
 
 WAIT = told(Directive.WAIT)

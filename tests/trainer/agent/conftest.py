@@ -199,7 +199,7 @@ class FakeOperator:
                 directive=directive,
                 world=world,
                 outcome=outcome,
-                examine=examine,
+                collect_diagnostics=examine,
                 shadow=shadow,
                 program_secret=SECRET if world or shadow else "",
             )

@@ -84,7 +84,7 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
         [
             *TRAINING,
             (9, EventReceived(1, AgentEvent(restored=4, tier="ram")), []),
-            (9, EventReceived(1, AgentEvent(inherited="step 5 of /shared/base")), []),
+            (9, EventReceived(1, AgentEvent(initialized_from="step 5 of /shared/base")), []),
             (9, EventReceived(1, AgentEvent(data=DATA)), []),
             (9, EventReceived(1, AgentEvent(damaged=Damage(step=5, message="bad hash"))), []),
             (9, EventReceived(1, AgentEvent(damaged=Damage(step=5, message="bad hash"))), []),
@@ -97,7 +97,7 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
             "tier": "ram",
             "progress": PROGRESS,
             "committed": 6,
-            "inherited": "step 5 of /shared/base",
+            "initialized_from": "step 5 of /shared/base",
             "data": DATA,
             "damaged": (Damage(step=5, message="bad hash"),),
         },

@@ -119,8 +119,8 @@ def test_every_text_of_a_report_is_without_secrets() -> None:
         failed_save=FailedSave(step=1, message=VALUE),
         failed_copy=FailedSave(step=1, message=VALUE),
         damaged=(Damage(step=1, message=VALUE),),
-        inherited=VALUE,
-        unmade=VALUE,
+        initialized_from=VALUE,
+        drill_error=VALUE,
     )
 
     told = Redactor([VALUE]).redact_report(report)

@@ -279,7 +279,9 @@ def test_a_job_begins_with_the_parameters_of_another_and_all_else_anew(
     )
 
     for heir in heirs:
-        assert [event.inherited for event in heir.events if event.inherited] == [f"step 6 of {tmp_path / 'base/run'}"]
+        assert [event.initialized_from for event in heir.events if event.initialized_from] == [
+            f"step 6 of {tmp_path / 'base/run'}"
+        ]
         assert (heir.restored, list(heir.losses)) == (0, [1])
         assert evaluated(heir) == pytest.approx(evaluated(base), abs=1e-5)
         assert heir.losses[1] != base.losses[1]
@@ -320,9 +322,9 @@ def test_what_is_taken_is_the_sources_and_all_else_that_of_a_fresh_job_of_the_sa
     rest = begun._replace(params=()), fresh._replace(params=())
     assert jax.tree.all(jax.tree.map(np.array_equal, *rest))
     (told,) = [
-        event.inherited
+        event.initialized_from
         for event in map(AgentEvent.model_validate_json, log.read_text().splitlines())
-        if event.inherited
+        if event.initialized_from
     ]
     assert lacks
     assert told == f"step 2 of {tmp_path / 'base'}, but for random ones that it lacks: {', '.join(lacks)}"

@@ -108,7 +108,7 @@ def find_hang(
 def is_stalled(plan: Plan, seen: Observed, silence_timeout: float) -> bool:
     """Return whether every reporting host that is at work has exceeded its progress timeout.
 
-    Hosts without heartbeats are ignored. If no host reports, `unheard` is the timeout in seconds.
+    Hosts without heartbeats are ignored. If no host reports, `silence_timeout` applies, in seconds.
     """
     placed = classify_members(seen.member_views, seen.heartbeats, plan.heartbeat_timeout_seconds)
     reporting = [item for item in placed if item.state in WORKING_STATES]

@@ -19,7 +19,7 @@ from trainingjob_operator.core.observe.members import MemberView
 from trainingjob_operator.core.times import format_time
 from trainingjob_operator.core.units import format_percent
 
-type Reason = Literal["ComesLate", "StandsStill"]
+type Reason = Literal["SlowStep", "CpuStarved"]
 
 MIN_DIFFERENCE, MIN_KEPT_DIFFERENCE = 0.25, 0.15
 """Difference to the next host, as a share of time, from which a straggler is named and stays named. Noise is lower."""
@@ -72,8 +72,8 @@ def describe_straggler(straggler: Straggler) -> str:
     node = f" (node {straggler.node})" if straggler.node else ""
     share = format_percent(straggler.ratio)
     why = {
-        "ComesLate": f"all other hosts wait for it during {share} of each step",
-        "StandsStill": f"its trainer is not scheduled for {share} more of the time than any other trainer",
+        "SlowStep": f"all other hosts wait for it during {share} of each step",
+        "CpuStarved": f"its trainer is not scheduled for {share} more of the time than any other trainer",
     }[straggler.reason]
     return f"host {straggler.host} of slice {straggler.slice}{node} is a straggler: {why}"
 
@@ -112,7 +112,7 @@ def _wait_share(progress: Progress) -> float | None:  # None: too few measuremen
 
 
 METRICS: Mapping[Reason, HostMetric] = {
-    "StandsStill": HostMetric(_unscheduled_share, is_largest=True),
-    "ComesLate": HostMetric(_wait_share, is_largest=False),
+    "CpuStarved": HostMetric(_unscheduled_share, is_largest=True),
+    "SlowStep": HostMetric(_wait_share, is_largest=False),
 }
 """Metrics by reason, in order of priority. The first one that singles out a host wins."""

@@ -22,7 +22,7 @@ def extend_lineage(
 ) -> Lineage:
     """Return the lineage after a generation resumed from a step in a tier; unchanged if that is already recorded.
 
-    `unheard` are earlier generations that led to that step and are missing in the lineage.
+    `missing_lineage` are earlier generations that led to that step and are missing in the lineage.
     """
     if any(span.generation >= generation for span in lineage):
         return tuple(lineage)

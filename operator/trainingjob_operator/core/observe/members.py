@@ -115,7 +115,7 @@ def find_restored_tier(
 def find_missing_lineage(seats: Iterable[MemberView]) -> tuple[Span, ...]:
     """Return the generations that led to the step that the world resumed from and are missing in its lineage."""
     report = _find_restoring_report(seats)
-    return report.unheard if report else ()
+    return report.missing_lineage if report else ()
 
 
 def find_newest_step(seats: Sequence[MemberView]) -> int | None:  # None: no member has restored yet

@@ -218,7 +218,7 @@ def _initialization_events(seen: Observed) -> list[JobEvent]:
     if not _is_restoring(seen):
         return []
     sources = {
-        member_view.report.inherited
+        member_view.report.initialized_from
         for member_view in seen.member_views
         if member_view.report and member_view.report.restored is not None
     }
