@@ -12,6 +12,7 @@ import json
 import os
 import re
 import stat
+from collections.abc import Iterable
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,18 @@ def open_appending(path: Path) -> FileIO:
     return FileIO(_open_regular(path.name, str(path), None, APPENDED), "ab+")
 
 
+def split_name(name: str) -> list[str]:
+    """Return the parts of a file's name below a folder.
+
+    Raises:
+        UntrustedFileError: the name leads out of the folder, or is not printable.
+    """
+    parts = name.split("/")
+    if any(part in ("", ".", "..") or "\0" in part or not part.isprintable() for part in parts):
+        raise UntrustedFileError(f"{name[:200]!r} is not the name of a file below the folder")
+    return parts
+
+
 def open_untrusted_below(folder: Path, name: str) -> FileIO:
     """Open a foreign file by its name below a folder, without following links.
 
@@ -64,9 +77,7 @@ def open_untrusted_below(folder: Path, name: str) -> FileIO:
         UntrustedFileError: the name leads out of the folder, through a link, or to something other than a regular file.
         OSError: the file cannot be opened.
     """
-    parts = name.split("/")
-    if any(part in ("", ".", "..") or "\0" in part or not part.isprintable() for part in parts):
-        raise UntrustedFileError(f"{name[:200]!r} is not the name of a file below the folder")
+    parts = split_name(name)
     at = os.open(folder, DIRECTORY_FLAGS)
     try:
         for part in parts[:-1]:
@@ -133,30 +144,49 @@ def read_untrusted_json(path: Path, largest: int = MAX_JSON_BYTES) -> Any:
         UntrustedFileError: the path is not a regular file, or the file is too large or not valid JSON.
         OSError: the file cannot be read.
     """
-    content = read_untrusted(path, largest)
+    return parse_untrusted_json(path.name, read_untrusted(path, largest))
+
+
+def parse_untrusted_json(name: str, content: bytes) -> Any:
+    """Return the parsed content of a foreign JSON file; `name` is the file in messages.
+
+    Raises:
+        UntrustedFileError: the content is not valid JSON, or nested too deeply.
+    """
     try:
         return json.loads(content)
     except RecursionError as error:
-        raise UntrustedFileError(f"{path.name} is nested too deeply") from error
+        raise UntrustedFileError(f"{name} is nested too deeply") from error
     except ValueError as error:
-        raise UntrustedFileError(f"{path.name} is no JSON: {error}") from error
+        raise UntrustedFileError(f"{name} is no JSON: {error}") from error
 
 
 def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file atomically and durably, as `write_chunks_atomically` does.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    write_chunks_atomically(path, (content,))
+
+
+def write_chunks_atomically(path: Path, chunks: Iterable[bytes]) -> None:
     """Write a file atomically and durably: a reader sees all of it or nothing, and it survives a crash.
 
     Raises:
         OSError: the file cannot be written.
+        Exception: any error of `chunks`. The file then keeps its old content.
     """
     fresh = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
     fresh.unlink(missing_ok=True)  # it may be a link to a file that must not be overwritten
     try:
         with fresh.open("xb") as file:
-            file.write(content)
+            for chunk in chunks:
+                file.write(chunk)
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(path)
-    except OSError:
+    except BaseException:
         fresh.unlink(missing_ok=True)
         raise
 

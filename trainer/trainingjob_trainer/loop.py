@@ -16,6 +16,7 @@ from trainingjob_trainer.aot.hot_standby import wait_in_hot_standby
 from trainingjob_trainer.aot.neighbor_compiler import NeighborCompiler
 from trainingjob_trainer.checkpoint import backup, owner
 from trainingjob_trainer.checkpoint.initialize import load_initial_params
+from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.context import (
     CompiledSteps,
     Context,
@@ -82,10 +83,10 @@ def run(
 
 def _claim_storage(start: StartWorld) -> None:
     """Check that this process may write to the checkpoint folder; process 0 claims it for the job."""
-    root = Path(start.config.spec.checkpoint.uri)
-    owner.check_writable(root)
+    store = open_store(start.config.spec.checkpoint.uri)
+    owner.check_writable(store)
     if start.process == 0:
-        owner.claim(root, start.config)
+        owner.claim(store, start.config)
         backup.claim(start.config)
 
 

@@ -14,6 +14,7 @@ from trainingjob_trainer.checkpoint.commit import COMMIT_SECONDS, Committer
 from trainingjob_trainer.checkpoint.error_exchange import MAX_PROBLEM, ErrorExchange, SaveFailedError, describe_error
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.manifest import Integrity, find_damage, read_integrity
+from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 
 STATE: Any = None
@@ -70,7 +71,7 @@ def save(committer: Committer, folder: Path) -> str:
 
 
 def start(peers: ProcessGroup, failing: dict[str, Exception], root: Path) -> Committer:
-    committer = Committer(ProcessGroup(0, 1), f"host {peers.process}", Fence(root, make_world(1, 3)))
+    committer = Committer(ProcessGroup(0, 1), f"host {peers.process}", Fence(open_store(root), make_world(1, 3)))
     committer._peers = peers
     committer._votes = ErrorExchange(peers, f"host {peers.process}", "save", COMMIT_SECONDS)
     orbax: Any = Orbax(peers.process, failing)

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from trainingjob_api.world import Span
 from trainingjob_trainer.checkpoint import commit, owner
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.manifest import read_integrity
+from trainingjob_trainer.checkpoint.store.opening import open_store
+from trainingjob_trainer.checkpoint.store.posix import PosixStore
 from trainingjob_trainer.runtime.errors import TrainingError
 
 UNTIL_20 = Span(generation=1, first=1, last=20)
@@ -159,7 +161,7 @@ def test_a_world_that_begins_late_learns_that_another_is_there(second: World, st
 
 
 def test_where_another_job_took_the_folder_over_the_first_ends(first: World, stores: Stores) -> None:
-    owner.claim(stores.fast, stores.config(uid="other", takeover=True))
+    owner.claim(open_store(stores.fast), stores.config(uid="other", takeover=True))
 
     with pytest.raises(TrainingError, match="another job has taken it over"):
         first.save(30)
@@ -179,7 +181,7 @@ OWNERS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("prepare", OWNERS.values(), ids=OWNERS.keys())
 def test_who_has_the_folder_goes_on(prepare: Callable[[Path], object], tmp_path: Path) -> None:
     prepare(tmp_path)
-    fence = Fence(tmp_path, make_world(2, 1))
+    fence = Fence(open_store(tmp_path), make_world(2, 1))
 
     fence.claim()
     fence.claim()
@@ -189,14 +191,14 @@ def test_who_has_the_folder_goes_on(prepare: Callable[[Path], object], tmp_path:
 
 
 def test_of_two_worlds_that_come_at_once_the_later_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Path.touch
+    real = PosixStore.write
 
-    def touch(path: Path) -> None:
-        real(path)
-        if path.name == f"WORLD-2-{UID}":
-            real(tmp_path / f"WORLD-3-{UID}")
+    def write(store: PosixStore, name: str, chunks: Iterable[bytes]) -> None:
+        real(store, name, chunks)
+        if name == f"WORLD-2-{UID}":
+            (tmp_path / f"WORLD-3-{UID}").touch()
 
-    monkeypatch.setattr(Path, "touch", touch)
+    monkeypatch.setattr(PosixStore, "write", write)
 
     with pytest.raises(TrainingError, match="generation 3 of the job is there"):
-        Fence(tmp_path, make_world(2, 1)).claim()
+        Fence(open_store(tmp_path), make_world(2, 1)).claim()

@@ -28,6 +28,7 @@ from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.initialize import _list_candidates
 from trainingjob_trainer.checkpoint.manifest import add_hash, find_damage, hash_files, read_integrity, write_integrity
 from trainingjob_trainer.checkpoint.saved_steps import LEFTOVER_NAME, list_lineages, list_saved
+from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.runtime.errors import TrainingError
 
 NAMES = [
@@ -61,7 +62,7 @@ def test_a_name_that_is_no_number_as_this_project_writes_them_is_no_step(tmp_pat
     assert list_saved(tmp_path) == []
     assert [path.name for path in list_lineages(tmp_path)] == ["lineage-0"]
     (tmp_path / f"WORLD-{name}-{UID}".replace("\n", "")).touch()
-    Fence(tmp_path, make_world(5, 1)).check()
+    Fence(open_store(tmp_path), make_world(5, 1)).check()
 
 
 @pytest.mark.parametrize("number", [0, 1, 9, 10, 123456789012345678])
@@ -218,8 +219,8 @@ def test_a_hostile_owner_is_told_and_nothing_is_claimed(tmp_path: Path, make: Ca
     for takeover in (False, True):
         config = make_config(make_spec(tmp_path, tmp_path, checkpoint__takeover=takeover))
         with pytest.raises(TrainingError, match=r"is not what a TrainingJob writes\. If no job uses the folder"):
-            owner.claim(tmp_path, config)
-    assert not owner.is_owned_by_other(tmp_path, UID)
+            owner.claim(open_store(tmp_path), config)
+    assert not owner.is_owned_by_other(open_store(tmp_path), UID)
 
 
 def test_a_link_in_the_place_of_a_probe_is_not_written_through(tmp_path: Path) -> None:
@@ -227,7 +228,7 @@ def test_a_link_in_the_place_of_a_probe_is_not_written_through(tmp_path: Path) -
     precious.write_text("stays")
     (tmp_path / f".probe.{os.uname().nodename}.{os.getpid()}").symlink_to(precious)
 
-    owner.check_writable(tmp_path)
+    owner.check_writable(open_store(tmp_path))
 
     assert precious.read_text() == "stays"
 

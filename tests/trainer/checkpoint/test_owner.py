@@ -9,11 +9,12 @@ import pytest
 from tests.support.trainer.tiny import UID, make_config, make_spec
 from trainingjob_api.protocol import FailureReason
 from trainingjob_trainer.checkpoint.owner import check_writable, claim
+from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.runtime.errors import TrainingError
 
 
 def claim_as(root: Path, uid: str, **changes: Any) -> None:
-    claim(root, make_config(make_spec(root, root, **changes), uid=uid))
+    claim(open_store(root), make_config(make_spec(root, root, **changes), uid=uid))
 
 
 def owner(root: Path) -> str:
@@ -68,7 +69,7 @@ def test_a_file_of_somebody_else_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_writable_folder_is_made_and_left_clean(tmp_path: Path) -> None:
-    check_writable(tmp_path / "new/folder")
+    check_writable(open_store(tmp_path / "new/folder"))
 
     assert list((tmp_path / "new/folder").iterdir()) == []
 
@@ -77,7 +78,7 @@ def test_a_folder_that_cannot_be_made_is_a_fatal_storage_failure(tmp_path: Path)
     (tmp_path / "file").touch()
 
     with pytest.raises(TrainingError, match="Not a directory") as caught:
-        check_writable(tmp_path / "file/checkpoints")
+        check_writable(open_store(tmp_path / "file/checkpoints"))
 
     assert (caught.value.reason, caught.value.path, caught.value.fatal) == (
         FailureReason.STORAGE,

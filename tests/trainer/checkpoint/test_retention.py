@@ -9,6 +9,7 @@ from tests.support.trainer.tiny import make_world
 from trainingjob_api.spec.checkpoint import Keep, KeepBest
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.retention import choose_deletions, delete_expired
+from trainingjob_trainer.checkpoint.store.opening import open_store
 
 
 def keep_best(count: int) -> Keep:
@@ -39,7 +40,7 @@ def test_a_rolled_back_step_is_deleted_once_its_successor_in_a_later_lineage_exi
     for step, lineage in ((4, 0), (6, 0), (10, 0), (6, 1), (8, 1)):
         shelf.save(step, 1 + lineage, lineage=lineage)
 
-    delete_expired(shelf.root, Fence(shelf.root, make_world(2, 1)), Keep(last=1, every_steps=2), 8, {4})
+    delete_expired(shelf.root, Fence(open_store(shelf.root), make_world(2, 1)), Keep(last=1, every_steps=2), 8, {4})
 
     saved = sorted(str(path.parent.relative_to(shelf.root)) for path in shelf.root.rglob("integrity.json"))
     assert saved == ["lineage-0/10", "lineage-0/4", "lineage-1/6", "lineage-1/8"]

@@ -38,6 +38,8 @@ from trainingjob_trainer.checkpoint.manifest import (
 )
 from trainingjob_trainer.checkpoint.retention import delete_expired
 from trainingjob_trainer.checkpoint.saved_steps import COPYING_SUFFIX, LEFTOVER_NAME, lineage_folder
+from trainingjob_trainer.checkpoint.store.opening import open_store
+from trainingjob_trainer.checkpoint.store.port import Store
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.runtime.process_group import ProcessGroup
@@ -63,7 +65,7 @@ def claim(config: RunConfig) -> None:
     if backup is None:
         return
     try:
-        _claim(Path(backup.uri), config)
+        _claim(open_store(backup.uri), config)
     except TrainingError as error:
         if error.reason is not FailureReason.STORAGE:
             raise
@@ -86,7 +88,7 @@ class Backup:
         self._keep = Keep(last=backup.keep)
         self._config = config
         self._generation = world.generation
-        self._fence = Fence(Path(config.spec.checkpoint.uri), world)
+        self._fence = Fence(open_store(config.spec.checkpoint.uri), world)
         self._peers = peers.without_reports()
         self._events = events
         self._error_exchange = ErrorExchange(self._peers, name, "copy", COPY_SECONDS)
@@ -211,7 +213,7 @@ class Backup:
         self._error_exchange.exchange_results(problem)
 
     def _prepare(self, fresh: Path) -> None:
-        _claim(self.root, self._config)
+        _claim(open_store(self.root), self._config)
         self._fence.check()
         fresh.parent.mkdir(parents=True, exist_ok=True)
         for left in fresh.parent.glob(f"*{COPYING_SUFFIX}*"):  # of a killed world: it may fill the disk
@@ -257,6 +259,6 @@ def _write(file: IO[bytes], parts: Iterable[bytes]) -> Iterator[bytes]:
         yield part
 
 
-def _claim(root: Path, config: RunConfig) -> None:
-    owner.check_writable(root, FIELD)
-    owner.claim(root, config, FIELD)
+def _claim(store: Store, config: RunConfig) -> None:
+    owner.check_writable(store, FIELD)
+    owner.claim(store, config, FIELD)

@@ -32,6 +32,7 @@ from trainingjob_trainer.checkpoint.restore_point import RestoredSnapshot, Resto
 from trainingjob_trainer.checkpoint.retention import BestSteps, delete_expired
 from trainingjob_trainer.checkpoint.saved_steps import lineage_folder
 from trainingjob_trainer.checkpoint.single_replica import SingleReplicaRestore
+from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.optim.spike_detection import empty_window_like
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.errors import TrainingError, storage_error
@@ -82,7 +83,7 @@ class Checkpoints:
         self._error: Exception | None = None
         self._tried: tuple[int, Mapping[str, float]] = 0, {}
         name = _host_name(world, peers.process)
-        self._fence = Fence(root, world)
+        self._fence = Fence(open_store(root), world)
         self._committer = Committer(peers, name, self._fence)
         self._backup = Backup(config, world, peers, events, name) if self._checkpoint.backup else None
         self._restored_from_backup = False

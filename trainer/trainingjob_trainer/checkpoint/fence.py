@@ -8,16 +8,14 @@ A world may be suspended between that check and the write. So temporary names ar
 complete, with its manifest, by one rename. A step that the rename would replace is moved away before it is checked.
 """
 
-import os
 import re
-import threading
 from contextlib import suppress
-from pathlib import Path
 
 from trainingjob_agent.shared_files import parse_number
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import World
 from trainingjob_trainer.checkpoint import owner
+from trainingjob_trainer.checkpoint.store.port import Store
 from trainingjob_trainer.runtime.errors import TrainingError
 
 MARKER_PREFIX = "WORLD-"
@@ -25,10 +23,10 @@ NAME = re.compile(rf"{MARKER_PREFIX}(?P<generation>[0-9]+)-(?P<uid>.+)")
 
 
 class Fence:
-    """The right of a world to write below a folder."""
+    """The right of a world to write to a store."""
 
-    def __init__(self, root: Path, world: World) -> None:
-        self._root = root
+    def __init__(self, store: Store, world: World) -> None:
+        self._store = store
         self.job_uid = world.job_uid
         self.generation = world.generation
 
@@ -37,55 +35,46 @@ class Fence:
 
         Raises:
             TrainingError: a later world of the job has a marker.
-            OSError: storage does not answer.
+            OSError: the store does not respond.
         """
         self.check()
-        (self._root / f"{MARKER_PREFIX}{self.generation}-{self.job_uid}").touch()
+        self._store.write(f"{MARKER_PREFIX}{self.generation}-{self.job_uid}", ())
         self.check()
-        for generation, path in self._list_markers():
+        for generation, marker in self._list_markers():
             if generation < self.generation:
                 with suppress(OSError):  # an old marker does no harm
-                    path.unlink()
+                    self._store.delete(marker)
 
     def check(self) -> None:
         """Check that no later world exists, and that this job still owns the folder.
 
         Raises:
             TrainingError: this world is fenced off.
-            OSError: storage does not answer.
+            OSError: the store does not respond.
         """
-        self._refresh_listing()
         newest = max((generation for generation, _ in self._list_markers()), default=0)
         if newest > self.generation:
             raise self._fenced_off_error(
                 f"generation {newest} of the job is there, and this is generation {self.generation}. If no other pod "
                 "of the job runs, its status was lost: give the folder to a new job with `checkpoint.takeover: true`."
             )
-        if owner.is_owned_by_other(self._root, self.job_uid):
+        if owner.is_owned_by_other(self._store, self.job_uid):
             raise self._fenced_off_error("another job has taken it over.")
 
-    def _refresh_listing(self) -> None:
-        """Invalidate the cached folder listing by creating a file: on NFS the listing may be a minute old."""
-        self._root.mkdir(parents=True, exist_ok=True)
-        probe = self._root / f".look.{os.uname().nodename}.{os.getpid()}.{threading.get_native_id()}"
-        probe.unlink(missing_ok=True)  # it may be a link
-        probe.touch()
-        probe.unlink()
-
-    def _list_markers(self) -> list[tuple[int, Path]]:
-        """Return the generations of this job that have a marker."""
-        found = ((NAME.fullmatch(path.name), path) for path in self._root.glob(f"{MARKER_PREFIX}*"))
+    def _list_markers(self) -> list[tuple[int, str]]:
+        """Return the generations of this job that have a marker, with the markers."""
+        found = ((NAME.fullmatch(entry.name), entry.name) for entry in self._store.list_folder(is_current=True))
         return [
-            (generation, path)
-            for match, path in found
+            (generation, name)
+            for match, name in found
             if match and match["uid"] == self.job_uid and (generation := parse_number(match["generation"])) is not None
         ]
 
     def _fenced_off_error(self, why: str) -> TrainingError:
         return TrainingError(
             FailureReason.STORAGE,
-            f"this world may not write to {self._root} any more: {why}",
+            f"this world may not write to {self._store.root} any more: {why}",
             path="spec.checkpoint.uri",
-            value=self._root,
+            value=self._store.root,
             fatal=False,
         )

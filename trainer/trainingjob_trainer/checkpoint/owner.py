@@ -7,12 +7,12 @@ Two jobs that share one folder would mix their steps. The second job is refused,
 import json
 import os
 import time
-from pathlib import Path
 from typing import Any
 
-from trainingjob_agent.shared_files import read_untrusted, read_untrusted_json, write_atomically
+from trainingjob_agent.shared_files import parse_untrusted_json
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import RunConfig
+from trainingjob_trainer.checkpoint.store.port import Store
 from trainingjob_trainer.runtime.errors import TrainingError, storage_error
 
 OWNER_FILE = "OWNER"
@@ -22,23 +22,21 @@ UNFINISHED_SECONDS = 2.0
 """Seconds for which an empty OWNER file counts as being written by a job."""
 
 
-def check_writable(root: Path, field: str = "spec.checkpoint.uri") -> None:
-    """Check that this host can write below the folder that a field names, and create the folder if it is missing.
+def check_writable(store: Store, field: str = "spec.checkpoint.uri") -> None:
+    """Check that this host can write to the store that a field names.
 
     Raises:
         TrainingError: the host cannot write there.
     """
-    probe = root / f".probe.{os.uname().nodename}.{os.getpid()}"
+    probe = f".probe.{os.uname().nodename}.{os.getpid()}"
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        probe.unlink(missing_ok=True)  # it may be a link to a file that must not be written
-        probe.touch(exist_ok=False)
-        probe.unlink()
+        store.write(probe, ())
+        store.delete(probe)
     except OSError as error:
-        raise storage_error(error, f"writing to {root}", str(root), field) from error
+        raise storage_error(error, f"writing to {store.root}", store.root, field) from error
 
 
-def claim(root: Path, config: RunConfig, field: str = "spec.checkpoint.uri") -> None:
+def claim(store: Store, config: RunConfig, field: str = "spec.checkpoint.uri") -> None:
     """Claim the folder that a field names for this job, or confirm that the job owns it.
 
     Raises:
@@ -46,67 +44,67 @@ def claim(root: Path, config: RunConfig, field: str = "spec.checkpoint.uri") -> 
     """
     job = config.job
     own_entry = {"uid": job.uid, "job": f"{job.namespace}/{job.name}"}
-    path = root / OWNER_FILE
     content = json.dumps(own_entry).encode() + b"\n"
     try:
         try:
-            with path.open("xb") as file:
-                file.write(content)
+            store.create_exclusive(OWNER_FILE, content)
         except FileExistsError:
-            owner = _read(path, field)
+            owner = _read(store, field)
         else:
             return
         if owner is None or (owner["uid"] != job.uid and config.spec.checkpoint.takeover):
-            write_atomically(path, content)
+            store.write(OWNER_FILE, (content,))
         elif owner["uid"] != job.uid:
             raise TrainingError(
                 FailureReason.CONFIG,
                 f"the folder holds the checkpoints of {owner['job']} (UID {owner['uid']}). Choose another folder, or "
                 "set spec.checkpoint.takeover to true to go on from them; that job can then no longer use them.",
                 path=field,
-                value=root,
+                value=store.root,
             )
     except OSError as error:
-        raise storage_error(error, f"claiming {path}", str(root), field) from error
+        raise storage_error(error, f"claiming {store.locate(OWNER_FILE)}", store.root, field) from error
 
 
-def is_owned_by_other(root: Path, uid: str) -> bool:
+def is_owned_by_other(store: Store, uid: str) -> bool:
     """Return whether another job owns a folder.
 
     Raises:
         OSError: storage does not answer.
     """
     try:
-        return bool(_parse(read_untrusted_json(root / OWNER_FILE, MAX_BYTES))["uid"] != uid)
+        return bool(_parse(store.read(OWNER_FILE, MAX_BYTES))["uid"] != uid)
     except (FileNotFoundError, ValueError):  # no job owns it, or the file is being written
         return False
 
 
-def _parse(entry: Any) -> dict[str, str]:
+def _parse(content: bytes) -> dict[str, str]:
     """Return the validated content of OWNER.
 
     Raises:
         ValueError: the content is not what a job writes.
     """
+    entry: Any = parse_untrusted_json(OWNER_FILE, content)
     match entry:
         case {"uid": str(uid), "job": str(job)} if uid.isprintable() and job.isprintable():
             return {"uid": uid, "job": job}
     raise ValueError("it names no job")
 
 
-def _read(path: Path, field: str) -> dict[str, str] | None:  # None: its writer died before it wrote any content
+def _read(store: Store, field: str) -> dict[str, str] | None:  # None: its writer died before it wrote any content
     """Return the content of OWNER; wait for `UNFINISHED_SECONDS` while it is incomplete."""
     deadline = time.monotonic() + UNFINISHED_SECONDS
     while True:
         try:
-            if read_untrusted(path, MAX_BYTES).endswith(b"\n"):
-                return _parse(read_untrusted_json(path, MAX_BYTES))
+            if (content := store.read(OWNER_FILE, MAX_BYTES)).endswith(b"\n"):
+                return _parse(content)
         except ValueError as error:
             raise TrainingError(
                 FailureReason.STORAGE,
-                f"{path} is not what a TrainingJob writes. If no job uses the folder, delete the file.",
+                f"{store.locate(OWNER_FILE)} is not what a TrainingJob writes. If no job uses the folder, delete the "
+                "file.",
                 path=field,
-                value=path.parent,
+                value=store.root,
             ) from error
         if time.monotonic() > deadline:
             return None

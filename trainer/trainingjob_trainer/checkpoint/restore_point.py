@@ -32,6 +32,7 @@ from trainingjob_trainer.checkpoint.manifest import (
     select_share,
 )
 from trainingjob_trainer.checkpoint.saved_steps import SavedStep, delete_later_steps, list_saved, rank_restorable
+from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.errors import TrainingError, storage_error
 from trainingjob_trainer.runtime.process_group import ProcessGroup
@@ -97,7 +98,7 @@ class RestoreSearch:
         self._peers = peers
         self._events = events
         self._takeover = takeover
-        self._fence = Fence(root, world)
+        self._fence = Fence(open_store(root), world)
         self._patience = ReadRetry()
         self._seed: int | None = None
         self._damaged: list[Damage] = []

@@ -1,0 +1,1 @@
+"""Stores: where checkpoints and their backups are kept. `port.py` says what every store guarantees."""
