@@ -290,6 +290,36 @@ TRAINER_MUTATIONS = (
         ("tests/trainer/data/test_sampler.py",),
     ),
 )
+CHECKPOINT_MUTATIONS = (
+    Mutation(
+        "keep what a fenced-off world has committed",
+        f"{TRAINER}/checkpoint/commit.py",
+        "            folder.store.delete(folder.file(MANIFEST_FILE))\n",
+        "            pass\n",
+        ("tests/trainer/checkpoint/test_fence.py",),
+    ),
+    Mutation(
+        "delete a manifest after its files",
+        f"{TRAINER}/checkpoint/step_folders.py",
+        "    folder.store.delete(folder.file(MANIFEST_FILE))\n",
+        "",
+        ("tests/trainer/checkpoint/test_retention.py",),
+    ),
+    Mutation(
+        "delete what a later world writes",
+        f"{TRAINER}/checkpoint/saved_steps.py",
+        " or writer.generation < fence.generation + own\n",
+        " or True\n",
+        ("tests/trainer/checkpoint/test_restore_point.py",),
+    ),
+    Mutation(
+        "write every attempt into one folder",
+        f"{TRAINER}/checkpoint/commit.py",
+        "        self._attempts += 1  # the same on all processes: they save together\n",
+        "        self._attempts = 1\n",
+        ("tests/trainer/checkpoint/test_commit.py",),
+    ),
+)
 START_MUTATIONS = (
     Mutation(
         "wait for a stopped process without end",
@@ -318,6 +348,7 @@ MUTATIONS = (
     *SERVICE_ACCOUNT_MUTATIONS,
     *AGENT_MUTATIONS,
     *TRAINER_MUTATIONS,
+    *CHECKPOINT_MUTATIONS,
     *START_MUTATIONS,
 )
 

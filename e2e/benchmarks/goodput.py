@@ -24,6 +24,7 @@ from e2e.history import Line
 from e2e.product import Manifest
 from e2e.soak.harness import NUM_SLICES, JobHarness, StateTimeoutError, list_trainers, send_signal
 from e2e.soak.job import make_spec
+from trainingjob_agent.checkpoint_layout import parse_step_name
 from trainingjob_api.protocol import HostReport
 from trainingjob_api.status import Attempt, TrainingJobStatus
 from trainingjob_operator.cli.fault_model import LOSSES_ONLY, FaultModel, draw_faults
@@ -133,9 +134,9 @@ class StartupTimes:
 def find_commits(stage: JobHarness) -> dict[int, float]:
     """Return the commit time of each step that still exists."""
     return {
-        int(path.parent.name): path.stat().st_mtime
+        name.step: path.stat().st_mtime
         for path in stage.checkpoints.glob("lineage-*/*/integrity.json")
-        if path.parent.name.isdigit()
+        if (name := parse_step_name(path.parent.name))
     }
 
 

@@ -28,6 +28,7 @@ from e2e.benchmarks.restart_pauses import (
 )
 from e2e.history import Line
 from e2e.soak.harness import JobHarness
+from trainingjob_agent.checkpoint_layout import parse_step_name
 
 SAVES = 3
 """Saves per world, including the first."""
@@ -87,7 +88,8 @@ def time_copy(num_bytes: int) -> float:
 
 def measure_state(stage: JobHarness) -> int:
     """Return the size of the newest saved step in bytes, which is that of one whole state."""
-    saved = max((int(path.name), path) for path in stage.checkpoints.glob("lineage-*/*") if path.name.isdigit())[1]
+    found = (path.parent for path in stage.checkpoints.glob("lineage-*/*/integrity.json"))
+    saved = max((name.step, path) for path in found if (name := parse_step_name(path.name)))[1]
     return sum(path.stat().st_size for path in saved.rglob("*") if path.is_file())
 
 

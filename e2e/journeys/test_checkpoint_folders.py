@@ -14,7 +14,7 @@ FOLDER = "/shared/fixed"
 DAMAGE = f"""
 import pathlib, sys
 proofs = pathlib.Path("{FOLDER}").glob("lineage-*/*/integrity.json")
-newest = sorted(proofs, key=lambda proof: int(proof.parent.name), reverse=True)
+newest = sorted(proofs, key=lambda proof: int(proof.parent.name.partition(".")[0]), reverse=True)
 for proof in newest[:int(sys.argv[1])]:
     files = (path for path in proof.parent.rglob("*") if path.is_file() and path != proof)
     with max(files, key=lambda path: path.stat().st_size).open("rb+") as file:

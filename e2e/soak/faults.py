@@ -12,6 +12,7 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from e2e.soak.harness import JobHarness, list_trainers, send_signal
 from e2e.soak.job import HANG_SECONDS
+from trainingjob_agent.checkpoint_layout import parse_step_name
 from trainingjob_api.protocol import Phase
 from trainingjob_operator.cli.local.container import Container
 
@@ -272,7 +273,8 @@ def _limit_files(pids: list[int], size: int) -> None:
 
 
 def _step_of(folder: Path) -> int:
-    return int(folder.name) if folder.name.isdigit() else -1
+    name = parse_step_name(folder.name)
+    return name.step if name else -1
 
 
 def _damage(path: Path, stage: JobHarness) -> None:

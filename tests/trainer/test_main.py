@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from tests.support.trainer.crew import PATIENCE, Crew, Trainer
+from tests.support.trainer.shelf import list_steps, read_record, step_path
 from tests.support.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_agent.stacks import find_stacks
 from trainingjob_agent.trainer_protocol import Command
 from trainingjob_api.protocol import FailureReason, Phase
 from trainingjob_api.world import RunConfig, Span
-from trainingjob_trainer.checkpoint.manifest import read_integrity
 from trainingjob_trainer.runtime.agent_events import EXIT_ORPHANED
 
 WHOLE_LIFE = [Phase.PREPARING, Phase.CONNECTING, Phase.RESTORING, Phase.COMPILING, Phase.TRAINING]
@@ -69,7 +69,7 @@ def test_two_processes_train_to_the_end(crew: Crew, root: Path, text: Path, prog
     assert read_curve(root) == {(1, step): loss for step, loss in trainers[0].losses.items()}
     last = [event.progress for event in trainers[1].events if event.progress][-1]
     assert last.evaluations["held"] == pytest.approx(trainers[1].losses[6], abs=1.0)
-    assert sorted(path.name for path in (root / "lineage-0").iterdir()) == ["2", "4", "6"]
+    assert list_steps(root / "lineage-0") == ["2", "4", "6"]
     assert list((root / "programs").iterdir()) == []
 
 
@@ -217,7 +217,7 @@ def test_a_store_that_one_host_cannot_write_stops_nothing_and_is_used_again_when
         trainer.wait(lambda event: event.committed is not None)
 
     assert trainers[0].committed[-1] in trainers[1].committed
-    assert read_integrity(root / "lineage-0" / str(trainers[0].committed[-1]))
+    assert read_record(step_path(root, trainers[0].committed[-1]))
 
 
 @pytest.mark.slow
@@ -228,9 +228,7 @@ def test_a_damaged_step_is_reported_and_the_one_before_it_restored(
     (first,) = crew.start(config, make_world(1, 1), programs)
     crew.prepare(2)
     assert first.wait_for_end() == 0, first.tell_logs()
-    largest = max(
-        (path for path in (root / "lineage-0/6").rglob("*") if path.is_file()), key=lambda p: p.stat().st_size
-    )
+    largest = max((path for path in step_path(root, 6).rglob("*") if path.is_file()), key=lambda p: p.stat().st_size)
     content = bytearray(largest.read_bytes())
     content[len(content) // 2] ^= 4
     largest.write_bytes(content)

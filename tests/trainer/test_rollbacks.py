@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.trainer.crew import Crew
+from tests.support.trainer.shelf import list_steps, read_record, step_path
 from tests.support.trainer.tiny import make_config, make_spec, make_world
 from tests.support.trainer.training import BATCH, NUM_STEPS, ONE, Run, flat, spec_with
 from tests.trainer.checkpoint.test_checkpoints import describe, make_state
@@ -15,7 +16,6 @@ from tests.trainer.test_main import FIRST, MANY, make
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Rollback, Span
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
-from trainingjob_trainer.checkpoint.manifest import read_integrity
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.sampler import ExcludedSamples
 from trainingjob_trainer.runtime.agent_events import AgentEvents
@@ -65,8 +65,8 @@ def test_training_after_a_rollback_is_that_of_a_run_without_the_samples_from_the
     want = leave_out(Run(spec_with(), ONE), ((PARENT * BATCH, BAD * BATCH),))
     assert losses == [float(measures.loss) for measures in want.train()][PARENT:]
     assert all((flat(run.state)[path] == leaf).all() for path, leaf in flat(want.state).items())
-    assert sorted(path.name for path in (tmp_path / "lineage-0").iterdir()) == [str(PARENT)]
-    saved = read_integrity(tmp_path / f"lineage-1/{NUM_STEPS}")
+    assert list_steps(tmp_path / "lineage-0") == [str(PARENT)]
+    saved = read_record(step_path(tmp_path, NUM_STEPS, lineage=1))
     assert saved is not None
     assert (saved.lineage, saved.skipped) == (1, ((PARENT * BATCH, BAD * BATCH),))
 
@@ -154,7 +154,7 @@ def test_another_job_goes_on_without_the_samples_that_the_first_one_left_out(tmp
 
     assert [one.past.skipped for one in (second, third)] == [OWN, OWN]
     assert third.newest == 9
-    assert sorted(path.name for path in (tmp_path / "lineage-0").iterdir()) == ["9"]
+    assert list_steps(tmp_path / "lineage-0") == ["9"]
 
 
 @contextmanager
@@ -179,8 +179,8 @@ def test_old_steps_of_all_lineages_are_deleted_and_the_parent_stays(tmp_path: Pa
             second.save(step, state)
             second.wait()
 
-    folders = {path.parent.name: path.name for path in tmp_path.glob("lineage-*/*")}
-    assert folders == {"lineage-0": str(PARENT), "lineage-1": "6"}
+    folders = {path.name: list_steps(path) for path in tmp_path.glob("lineage-*")}
+    assert folders == {"lineage-0": [str(PARENT)], "lineage-1": ["6"]}
 
 
 def test_a_world_that_is_cut_off_from_a_rollback_saves_and_deletes_nothing(tmp_path: Path) -> None:
@@ -190,8 +190,7 @@ def test_a_world_that_is_cut_off_from_a_rollback_saves_and_deletes_nothing(tmp_p
         with pytest.raises(TrainingError, match="generation 2 of the job is"):
             first.wait()
 
-    kept = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("lineage-*/*"))
-    assert kept == [f"lineage-0/{PARENT}"]
+    assert [list_steps(path) for path in tmp_path.glob("lineage-*")] == [[str(PARENT)]]
 
 
 @pytest.mark.slow
@@ -208,9 +207,8 @@ def test_a_world_goes_back_and_on_in_a_lineage_of_its_own(crew: Crew, root: Path
     second.kill()
 
     assert second.restored == 4
-    assert (root / "lineage-0/4").exists()
-    assert not (root / "lineage-0/6").exists()
-    assert (root / "lineage-1/8/integrity.json").exists()
+    assert list_steps(root / "lineage-0") == ["4"]
+    assert step_path(root, 8, lineage=1)
     before, after = read_slots(root, 1), read_slots(root, 2)
     assert before[7] == range(24, 28)
     assert [after[step] for step in (5, 6)] == [range(28, 32), range(32, 36)]

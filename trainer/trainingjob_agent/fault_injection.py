@@ -10,8 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import assert_never
 
+from trainingjob_agent.checkpoint_layout import (
+    LINEAGE_PREFIX,
+    MANIFEST_FILE,
+    QUARANTINE_SUFFIX,
+    StepName,
+    parse_lineage,
+    parse_step_name,
+)
 from trainingjob_agent.operator_session import Reporter
-from trainingjob_agent.shared_files import MANIFEST_FILE, parse_number
 from trainingjob_agent.state import DrillReported
 from trainingjob_agent.trainer_process import Child
 from trainingjob_api.drill import Drill
@@ -75,7 +82,7 @@ def corrupt_newest_checkpoint(checkpoints: Path) -> str:
         saved = _list_saved(checkpoints)
         if len(saved) < MIN_CHECKPOINTS:
             return f"of {len(saved)} saved steps none would be left to go on from"
-        *_, newest = max(saved)
+        *_, newest = max(saved, key=lambda one: (one[0], one[1].step, one[1].generation))
         files = [
             path for path in newest.rglob("*") if path.is_file() and path.name != MANIFEST_FILE and path.stat().st_size
         ]
@@ -93,12 +100,13 @@ def corrupt_newest_checkpoint(checkpoints: Path) -> str:
     return ""
 
 
-def _list_saved(checkpoints: Path) -> list[tuple[int, int, Path]]:
+def _list_saved(checkpoints: Path) -> list[tuple[int, StepName, Path]]:
     """Return lineage, step and folder of each checkpoint; other names are ignored."""
     found = []
-    for path in checkpoints.glob(f"lineage-*/*/{MANIFEST_FILE}"):
-        lineage = parse_number(path.parent.parent.name.removeprefix("lineage-"))
-        step = parse_number(path.parent.name)
-        if lineage is not None and step is not None:
-            found.append((lineage, step, path.parent))
+    for path in checkpoints.glob(f"{LINEAGE_PREFIX}*/*/{MANIFEST_FILE}"):
+        folder = path.parent
+        lineage, step = parse_lineage(folder.parent.name), parse_step_name(folder.name)
+        is_quarantined = folder.with_name(folder.name + QUARANTINE_SUFFIX).exists()
+        if lineage is not None and step is not None and not is_quarantined:
+            found.append((lineage, step, folder))
     return found

@@ -21,8 +21,6 @@ DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 APPENDED = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 NUMBER_PATTERN = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
-MANIFEST_FILE = "integrity.json"
-"""File whose presence marks a checkpoint folder as committed."""
 MAX_JSON_BYTES = 64 << 20
 """Maximum bytes of a JSON record: enough for the names and hashes of half a million files."""
 

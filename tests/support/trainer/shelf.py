@@ -6,9 +6,13 @@ from pathlib import Path
 import numpy as np
 
 from tests.support.trainer.tiny import UID, make_world
+from trainingjob_agent.checkpoint_layout import MANIFEST_FILE, StepName, Writer, hash_job, parse_step_name
 from trainingjob_api.world import Rollback, Span
-from trainingjob_trainer.checkpoint.manifest import Integrity, hash_files, list_files, write_integrity
-from trainingjob_trainer.checkpoint.restore_point import RestoredSnapshot, RestoreSearch, SnapshotSource
+from trainingjob_trainer.checkpoint.candidates import Expected, Stores
+from trainingjob_trainer.checkpoint.manifest import Integrity, hash_files, list_files, read_integrity, write_integrity
+from trainingjob_trainer.checkpoint.restore import RestoredSnapshot, RestoreSearch, SnapshotSource
+from trainingjob_trainer.checkpoint.step_folders import StepFolder
+from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.snapshots.lineage import Provenance
@@ -23,6 +27,48 @@ OPEN = (Span(generation=1, first=1),)
 
 def record(generation: int, step: int, uid: str = UID) -> Integrity:
     return Integrity(job_uid=uid, generation=generation, step=step, data=DATA, state=STATE, files={})
+
+
+def at(path: Path) -> StepFolder:
+    """Return the step folder at a path."""
+    return StepFolder(open_store(path.parents[1]), f"{path.parent.name}/{path.name}")
+
+
+def read_record(path: Path) -> Integrity:
+    """Return the manifest of the step folder at a path."""
+    record = read_integrity(at(path))
+    assert record
+    return record
+
+
+def step_path(root: Path, step: int, lineage: int = 0) -> Path:
+    """Return the folder of the step that is committed below a root."""
+    (path,) = (
+        path.parent
+        for path in root.glob(f"lineage-{lineage}/*/{MANIFEST_FILE}")
+        if (name := parse_step_name(path.parent.name)) and name.step == step
+    )
+    return path
+
+
+def list_steps(folder: Path) -> list[str]:
+    """Return what is in the folder of a lineage: steps by their number, quarantined ones marked, other names whole.
+
+    A folder without a manifest is marked too.
+    """
+    names = {path.name for path in folder.iterdir()}
+    listed = []
+    for name in names:
+        parsed = parse_step_name(name)
+        if parsed and f"{name}.quarantined" in names:
+            listed.append(f"{parsed.step} quarantined")
+        elif parsed:
+            listed.append(
+                f"{parsed.step}" if (folder / name / MANIFEST_FILE).exists() else f"{parsed.step} interrupted"
+            )
+        elif not (name.endswith(".quarantined") and name.removesuffix(".quarantined") in names):
+            listed.append(name)
+    return sorted(listed)
 
 
 class Shelf:
@@ -45,13 +91,16 @@ class Shelf:
         data: str = DATA,
         commit: bool = True,
         lineage: int = 0,
+        attempt: int = 1,
+        is_older: bool = False,
     ) -> Path:
-        folder = self.root / f"lineage-{lineage}" / str(step)
+        name = StepName(step, None if is_older else Writer(hash_job(uid), generation, attempt))
+        folder = self.root / f"lineage-{lineage}" / str(name)
         (folder / "array").mkdir(parents=True)
         (folder / "array/0").write_bytes(bytes([step]) * 100)
         (folder / "metadata").write_text("{}")
         if commit:
-            files = hash_files(folder, list_files(folder))
+            files = hash_files(at(folder), list_files(at(folder)))
             integrity = Integrity(
                 job_uid=uid,
                 generation=generation,
@@ -61,7 +110,7 @@ class Shelf:
                 lineage=lineage,
                 files=files,
             )
-            write_integrity(folder, integrity)
+            write_integrity(at(folder), integrity)
         return folder
 
     def find(
@@ -75,18 +124,19 @@ class Shelf:
         rollbacks: tuple[Rollback, ...] = (),
     ) -> int | Key | None:
         world = make_world(5, 1, lineage, rollbacks=rollbacks).model_copy(update={"committed": committed})
-        search = RestoreSearch(self.root, world, peers or ProcessGroup(0, 1), self.events, memory, takeover=takeover)
-        found = search.find(DATA, (STATE,))
+        stores = Stores(open_store(self.root))
+        search = RestoreSearch(stores, world, peers or ProcessGroup(0, 1), self.events, memory, takeover=takeover)
+        found = search.find(Expected(DATA, (STATE,)))
         if isinstance(found, RestoredSnapshot):
             return found.key
-        return int(found.name) if found else None
+        return found.step if found else None
 
     def damaged(self) -> dict[int, str]:
         said = [json.loads(line)["damaged"] for line in self.log.read_text().splitlines()]
         return {one["step"]: one["message"] for one in said}
 
     def names(self) -> list[str]:
-        return sorted(path.name for path in self.folder.iterdir())
+        return list_steps(self.folder)
 
     def close(self) -> None:
         self._events.close()

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.patience import ENDLESS_SECONDS
+from tests.support.trainer.shelf import list_steps
 from tests.support.trainer.tiny import UID, make_config, make_spec, make_world
 from tests.trainer.checkpoint.test_checkpoints import describe, make_state
 from trainingjob_agent.trainer_protocol import AgentEvent
@@ -61,7 +62,7 @@ class Stores:
         return [event.damaged for event in self.told() if event.damaged]
 
     def names(self) -> list[str]:
-        return sorted(path.name for path in (self.slow / "lineage-0").iterdir())
+        return list_steps(self.slow / "lineage-0")
 
     def close(self) -> None:
         self._file.close()

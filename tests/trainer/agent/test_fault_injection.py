@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.trainer.scripts import HOST, ONE, TRAINING, TWO, leave, phase, play, ready, train
+from tests.support.trainer.shelf import at
+from trainingjob_agent.checkpoint_layout import MANIFEST_FILE, QUARANTINE_SUFFIX
 from trainingjob_agent.fault_injection import corrupt_newest_checkpoint, inject_fault, slow_down
 from trainingjob_agent.host import handle_message
-from trainingjob_agent.shared_files import MANIFEST_FILE
 from trainingjob_agent.state import Action, AnswerReceived, DrillReported, InjectFault, KillChild, State
 from trainingjob_api.drill import Drill
 from trainingjob_api.drill_kinds import DrillKind
@@ -171,23 +172,30 @@ async def test_a_slow_trainer_that_ends_is_left_alone() -> None:
     assert child.done.count("pause") == 3
 
 
+OLDER = ("lineage-0/30.g1.a1.01234567", "lineage-1/9", "lineage-1/20.g2.a1.01234567")
+"""Steps, one of them from an older trainer, and one of an earlier generation than the newest."""
+NEWEST = "lineage-1/20.g10.a1.01234567"
+QUARANTINED = "lineage-1/40.g2.a1.01234567"
+
+
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    """Return a folder of saved steps; the newest is step 20 of lineage 1. Digits of other alphabets name none."""
-    others = ("lineage-1/20.damaged-3", "lineage-1/\u00b2", "lineage-\u0663/7")
-    for name in ("lineage-0/30", "lineage-1/9", "lineage-1/20", *others):
+    """Return a folder of saved steps; the newest is `NEWEST`. Digits of other alphabets name none."""
+    others = (QUARANTINED, "lineage-1/20.damaged-3", "lineage-1/\u00b2", "lineage-\u0663/7")
+    for name in (*OLDER, NEWEST, *others):
         folder = tmp_path / name / "state"
         folder.mkdir(parents=True)
         (folder / "large").write_bytes(bytes(1000))
         (folder / "small").write_bytes(b"abc")
         (folder.parent / MANIFEST_FILE).write_text("{}")
-    (tmp_path / "lineage-1/25").mkdir()  # was never finished
+    (tmp_path / "lineage-1/25.g2.a1.01234567").mkdir()  # was never finished
+    (tmp_path / (QUARANTINED + QUARANTINE_SUFFIX)).touch()
     return tmp_path
 
 
 def prints(saved: Path) -> dict[str, dict[str, FileHash]]:
     folders = [path.parent for path in saved.glob(f"lineage-*/*/{MANIFEST_FILE}")]
-    return {str(folder.relative_to(saved)): hash_files(folder, list_files(folder)) for folder in folders}
+    return {str(folder.relative_to(saved)): hash_files(at(folder), list_files(at(folder))) for folder in folders}
 
 
 def test_the_newest_saved_step_is_damaged_and_no_other(saved: Path) -> None:
@@ -195,14 +203,14 @@ def test_the_newest_saved_step_is_damaged_and_no_other(saved: Path) -> None:
 
     assert corrupt_newest_checkpoint(saved) == ""
 
-    damages = {name: find_damage(saved / name, wanted) for name, wanted in before.items()}
+    damages = {name: find_damage(at(saved / name), wanted) for name, wanted in before.items()}
     assert {name: damage for name, damage in damages.items() if damage} == {
-        "lineage-1/20": "state/large has changed since it was saved"
+        NEWEST: "state/large has changed since it was saved"
     }
 
 
 def test_the_only_saved_step_is_not_damaged(saved: Path) -> None:
-    for name in ("lineage-0/30", "lineage-1/9"):
+    for name in OLDER:
         shutil.rmtree(saved / name)
     before = prints(saved)
 
@@ -211,9 +219,9 @@ def test_the_only_saved_step_is_not_damaged(saved: Path) -> None:
 
 
 def test_a_saved_step_that_goes_meanwhile_is_not_damaged(saved: Path) -> None:
-    shutil.rmtree(saved / "lineage-1/20/state")
+    shutil.rmtree(saved / NEWEST / "state")
 
-    assert corrupt_newest_checkpoint(saved) == f"nothing of the saved step is left in {saved}/lineage-1/20"
+    assert corrupt_newest_checkpoint(saved) == f"nothing of the saved step is left in {saved}/{NEWEST}"
 
 
 def test_a_store_that_cannot_be_written_is_told(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,11 @@ from jax.errors import JaxRuntimeError
 
 from tests.support.patience import ENDLESS_SECONDS
 from tests.support.trainer.meeting import together
-from tests.support.trainer.shelf import flip
+from tests.support.trainer.shelf import at, flip, list_steps, step_path
 from tests.support.trainer.stores import FIRST, Stores, largest
 from tests.support.trainer.tiny import UID, make_config, make_spec, make_world
 from tests.trainer.checkpoint.test_checkpoints import Clock, make_state
+from trainingjob_agent.checkpoint_layout import hash_job
 from trainingjob_api.protocol import FailureReason
 from trainingjob_trainer.checkpoint import backup
 from trainingjob_trainer.checkpoint.backup import LAST_COPY_SECONDS, RETRY_SECONDS, Backup, claim
@@ -29,6 +30,7 @@ from trainingjob_trainer.checkpoint.manifest import (
     list_files,
     read_integrity,
 )
+from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.runtime.process_group import ProcessGroup
@@ -51,10 +53,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_a_copy_is_the_step_itself_with_its_proof(stores: Stores) -> None:
     stores.open().save(2)
 
-    saved, copy = stores.fast / "lineage-0/2", stores.slow / "lineage-0/2"
+    saved, copy = at(step_path(stores.fast, 2)), at(step_path(stores.slow, 2))
     record = read_integrity(copy)
     assert record == read_integrity(saved)
     assert record
+    assert copy.name == saved.name
     assert list_files(copy) == list_files(saved)
     assert find_damage(copy, record.files) == ""
     assert (stores.copied, stores.failed) == ([2], [])
@@ -66,8 +69,8 @@ def test_a_full_backup_stops_nothing_is_told_and_used_again(
     world = stores.open(every="1h")
     with monkeypatch.context() as full:
 
-        def write_some(source: Path, goal: Path, name: str, pace: RateLimit) -> None:
-            (goal / name).write_bytes(b"some")
+        def write_some(source: StepFolder, copy: StepFolder, name: str, pace: RateLimit) -> None:
+            copy.store.write(copy.file(name), (b"some",))
             raise OSError(errno.ENOSPC, "")
 
         full.setattr(backup, "_copy_file", write_some)
@@ -87,8 +90,8 @@ def test_a_full_backup_stops_nothing_is_told_and_used_again(
 def test_a_file_that_changed_before_it_was_copied_is_found(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Backup.copy_if_due
 
-    def flip_first(self: Backup, folder: Path, record: Integrity, restored: int) -> None:
-        flip(largest(folder))
+    def flip_first(self: Backup, folder: StepFolder, record: Integrity, restored: int) -> None:
+        flip(largest(Path(folder.location)))
         real(self, folder, record, restored)
 
     monkeypatch.setattr(Backup, "copy_if_due", flip_first)
@@ -147,7 +150,7 @@ def test_a_step_that_is_being_copied_is_not_deleted_and_no_other_is_begun(
 ) -> None:
     goes_on, real = threading.Event(), backup._copy_file
 
-    def copy_late(source: Path, goal: Path, name: str, pace: RateLimit) -> Any:
+    def copy_late(source: StepFolder, goal: StepFolder, name: str, pace: RateLimit) -> Any:
         assert goes_on.wait(ENDLESS_SECONDS)
         return real(source, goal, name, pace)
 
@@ -156,14 +159,14 @@ def test_a_step_that_is_being_copied_is_not_deleted_and_no_other_is_begun(
     for step in (2, 4, 6):
         world.checkpoints.save(step, make_state((1, 1), step))
         world.checkpoints.wait()
-    assert sorted(path.name for path in (stores.fast / "lineage-0").iterdir()) == ["2", "6"]
+    assert list_steps(stores.fast / "lineage-0") == ["2", "6"]
 
     goes_on.set()
     world.join()
 
     assert stores.copied == [2]
     world.save(8)
-    assert [path.name for path in (stores.fast / "lineage-0").iterdir()] == ["8"]
+    assert list_steps(stores.fast / "lineage-0") == ["8"]
 
 
 def test_the_end_of_a_job_does_not_wait_for_ever(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +191,7 @@ def test_a_copy_that_ends_just_after_the_deadline_fails_nothing_else(
     seen = iter((2, 2))
     monkeypatch.setattr(Backup, "_step_in_copy", property(lambda self: next(seen, None)), raising=False)
 
-    copies.wait_for_last(stores.fast, fill(stores.fast), 0)
+    copies.wait_for_last(source_of(stores), fill(stores), 0)
 
     assert stores.failed == [(2, f"it took longer than {LAST_COPY_SECONDS} s, and the job is at its end")]
 
@@ -207,13 +210,13 @@ def test_a_copy_ends_where_a_later_world_deletes_the_old_ones(stores: Stores, mo
 def test_no_process_begins_the_last_copy_while_another_is_busy_with_an_earlier_one(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record, begun = fill(stores.fast), []
+    record, begun = fill(stores), []
     monkeypatch.setattr(Backup, "_start_copy", lambda self, *_: begun.append(self._peers.process))
 
     def act(peers: ProcessGroup, busy: int) -> None:
         copies = Backup(stores.config(), make_world(1, 3), peers, stores.events, "host")
         copies._step_in_copy = 1 if peers.process == busy else None
-        copies.wait_for_last(stores.fast, record, 0)
+        copies.wait_for_last(source_of(stores), record, 0)
 
     together(3, lambda peers: act(peers, 1))
     assert (begun, [step for step, _ in stores.failed]) == ([], [1])
@@ -230,7 +233,7 @@ def test_the_end_of_a_job_does_not_fail_because_another_process_is_gone(
     monkeypatch.setattr(ProcessGroup, "exchange", miss)
     copies = Backup(stores.config(), make_world(1, 2), ProcessGroup(0, 2), stores.events, "host")
 
-    copies.wait_for_last(stores.fast, fill(stores.fast), 0)
+    copies.wait_for_last(source_of(stores), fill(stores), 0)
 
     assert stores.failed == [(2, "another process is gone: DEADLINE_EXCEEDED")]
 
@@ -253,16 +256,20 @@ def test_where_nothing_is_copied_nothing_is_claimed(stores: Stores) -> None:
     assert not stores.slow.exists()
 
 
-def fill(folder: Path) -> Integrity:
-    folder.mkdir(parents=True)
+def source_of(stores: Stores) -> StepFolder:
+    return at(stores.fast / f"lineage-0/2.g1.a1.{hash_job(UID)}")
+
+
+def fill(stores: Stores) -> Integrity:
+    source = source_of(stores)
     for number in range(4):
-        (folder / f"array-{number}").write_bytes(bytes([number]) * 10)
-    files = hash_files(folder, list_files(folder))
+        source.store.write(source.file(f"array-{number}"), (bytes([number]) * 10,))
+    files = hash_files(source, list_files(source))
     return Integrity(job_uid=UID, generation=1, step=2, data="d", state="s", files=files)
 
 
 FAILING: dict[str, Callable[[Path, Path], None]] = {
-    "a share that cannot be read": lambda fast, slow: (fast / "array-1").unlink(),
+    "a share that cannot be read": lambda fast, slow: next(fast.rglob("array-1")).unlink(),
     "a folder that cannot be made": lambda fast, slow: slow.parent.write_text("a file"),
 }
 
@@ -271,23 +278,23 @@ FAILING: dict[str, Callable[[Path, Path], None]] = {
 def test_hosts_share_out_the_files_and_what_fails_on_one_all_know(
     spoil: Callable[[Path, Path], None], stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record, real = fill(stores.fast), backup.copy_files
+    record, real = fill(stores), backup.copy_files
     shares: list[list[str]] = []
 
-    def copy_files(source: Path, goal: Path, wanted: Mapping[str, FileHash], pace: RateLimit) -> None:
+    def copy_files(source: StepFolder, copy: StepFolder, wanted: Mapping[str, FileHash], pace: RateLimit) -> None:
         shares.append(sorted(wanted))
-        real(source, goal, wanted, pace)
+        real(source, copy, wanted, pace)
 
     monkeypatch.setattr(backup, "copy_files", copy_files)
 
     def act(peers: ProcessGroup) -> Backup:
         copies = Backup(stores.config(), make_world(1, 3), peers, AgentEvents(os.open(os.devnull, os.O_WRONLY)), "host")
-        copies.wait_for_last(stores.fast, record, 0)
+        copies.wait_for_last(source_of(stores), record, 0)
         return copies
 
     assert [copies._newest for copies in together(3, act)] == [2, 2, 2]
     assert sorted(shares) == [["array-0", "array-3"], ["array-1"], ["array-2"]]
-    assert find_damage(stores.slow / "lineage-0/2", record.files) == ""
+    assert find_damage(at(step_path(stores.slow, 2)), record.files) == ""
 
     shutil.rmtree(stores.slow.parent)
     spoil(stores.fast, stores.slow)

@@ -10,7 +10,7 @@ import pytest
 from jax.errors import JaxRuntimeError
 
 from tests.support.trainer.crew import Crew
-from tests.support.trainer.shelf import flip
+from tests.support.trainer.shelf import flip, step_path
 from tests.support.trainer.stores import FIRST, Stores, largest
 from tests.support.trainer.tiny import make_config, make_spec, make_world
 from tests.trainer.checkpoint.test_checkpoints import make_state, refuse
@@ -18,6 +18,7 @@ from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Rollback
 from trainingjob_trainer.checkpoint import backup
 from trainingjob_trainer.checkpoint.manifest import RateLimit
+from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.runtime.errors import TrainingError
 
 
@@ -43,7 +44,7 @@ def test_a_world_goes_on_from_the_backup_where_the_store_came_back_empty(stores:
         2,
         False,
     )
-    assert [path.name for path in (stores.slow / "lineage-0").iterdir()] == ["2"], "it goes on from there, untouched"
+    assert stores.names() == ["2"], "it goes on from there, untouched"
 
 
 def test_the_newest_step_counts_wherever_it_is(stores: Stores) -> None:
@@ -67,7 +68,7 @@ def test_of_a_step_that_is_in_both_places_the_saved_one_is_read(stores: Stores) 
 
 def test_a_damaged_step_is_taken_from_its_copy(stores: Stores) -> None:
     stores.open().save(2)
-    flip(largest(stores.fast / "lineage-0/2"))
+    flip(largest(step_path(stores.fast, 2)))
 
     second = stores.open(2, FIRST)
 
@@ -79,7 +80,7 @@ def test_a_damaged_step_is_taken_from_its_copy(stores: Stores) -> None:
 def test_a_damaged_copy_is_told_set_aside_and_passed_over(stores: Stores) -> None:
     stores.open().save(2, 4)
     shutil.rmtree(stores.fast)
-    flip(largest(stores.slow / "lineage-0/4"))
+    flip(largest(step_path(stores.slow, 4)))
 
     second = stores.open(2, FIRST)
 
@@ -89,7 +90,7 @@ def test_a_damaged_copy_is_told_set_aside_and_passed_over(stores: Stores) -> Non
     assert damage.step == 4
     assert damage.message.startswith(f"its copy in {stores.slow}: ")
     assert damage.message.endswith("has changed since it was saved")
-    assert stores.names() == ["2", "4.damaged-2"]
+    assert stores.names() == ["2", "4 quarantined"]
 
 
 def test_a_damaged_copy_on_a_store_that_is_only_read_is_passed_over(
@@ -97,8 +98,8 @@ def test_a_damaged_copy_on_a_store_that_is_only_read_is_passed_over(
 ) -> None:
     stores.open().save(2, 4)
     shutil.rmtree(stores.fast)
-    flip(largest(stores.slow / "lineage-0/4"))
-    monkeypatch.setattr("trainingjob_trainer.checkpoint.restore_point.quarantine_step", refuse)
+    flip(largest(step_path(stores.slow, 4)))
+    monkeypatch.setattr("trainingjob_trainer.checkpoint.candidates.quarantine_step", refuse)
 
     second = stores.open(2, FIRST)
 
@@ -110,7 +111,7 @@ def test_a_damaged_copy_on_a_store_that_is_only_read_is_passed_over(
 def test_where_neither_store_has_a_whole_step_nothing_begins_from_scratch(stores: Stores) -> None:
     stores.open().save(2)
     shutil.rmtree(stores.fast)
-    flip(largest(stores.slow / "lineage-0/2"))
+    flip(largest(step_path(stores.slow, 2)))
 
     with pytest.raises(TrainingError, match=rf"no saved step in {stores.fast} or {stores.slow} is whole") as caught:
         stores.open(2, FIRST).restore()
@@ -122,13 +123,13 @@ def test_a_copy_that_was_killed_is_no_step_and_makes_way(stores: Stores, monkeyp
     first = stores.open().save(2)
     with monkeypatch.context() as killed:
 
-        def die(source: Path, goal: Path, pace: RateLimit) -> None:
-            goal.write_bytes(b"half")
+        def die(source: StepFolder, copy: StepFolder, name: str, pace: RateLimit) -> None:
+            copy.store.write(copy.file(name), (b"half",))
             raise JaxRuntimeError("UNAVAILABLE")
 
         killed.setattr(backup, "_copy_file", die)
         first.save(4)
-    assert stores.names() == ["2", "4.copying-1"]
+    assert stores.names() == ["2", "4 interrupted"]
     shutil.rmtree(stores.fast)
 
     second = stores.open(2, FIRST)
@@ -149,7 +150,7 @@ def test_what_was_copied_after_a_rollbacks_parent_is_void(stores: Stores) -> Non
     assert (second.checkpoints.tier, second.checkpoints.newest) == ("backup", 2)
     assert stores.names() == ["2"]
     second.save(4)
-    assert (stores.slow / "lineage-1/4/integrity.json").exists()
+    assert step_path(stores.slow, 4, lineage=1)
 
 
 @pytest.mark.slow
@@ -162,7 +163,7 @@ def test_a_job_whose_store_is_lost_goes_on_from_its_backup(
         assert trainer.wait_for_end() == 0, trainer.tell_logs()
         assert [event.copied for event in trainer.events if event.copied] == [2, 6]
     shutil.rmtree(fast)
-    shutil.rmtree(slow / "lineage-0/6")
+    shutil.rmtree(step_path(slow, 6))
 
     for trainer in crew.start(config, make_world(2, 2, (FIRST,)), programs):
         assert trainer.wait_for_end() == 0, trainer.tell_logs()

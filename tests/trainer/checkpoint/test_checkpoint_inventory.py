@@ -73,6 +73,6 @@ def test_the_storage_is_looked_through_once(memory: Snapshots | None, shelf: She
     with patch.object(saved_steps, "read_integrity", wraps=saved_steps.read_integrity) as look:
         second.restore(describe(make_state((1, 1))), memory)
 
-    assert [call.args[0].name for call in look.call_args_list] == ["2", "4"]
+    assert [call.args[0].step for call in look.call_args_list] == [2, 4]
     evaluated = None if memory else frozenset({"news"})
     assert second.inventory == CheckpointInventory(newest=4, evaluated=evaluated, losses={2: 2.0, 4: 2.0})

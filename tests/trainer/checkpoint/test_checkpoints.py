@@ -12,13 +12,14 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tests.support.patience import ENDLESS_SECONDS
-from tests.support.trainer.shelf import record
+from tests.support.trainer.shelf import at, list_steps, read_record, record, step_path
 from tests.support.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_agent.trainer_protocol import AgentEvent
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Span
 from trainingjob_trainer.checkpoint.checkpoints import FINAL_RETRY_SECONDS, RETRY_SECONDS, Checkpoints
-from trainingjob_trainer.checkpoint.manifest import Integrity, read_integrity, write_integrity
+from trainingjob_trainer.checkpoint.manifest import Integrity, write_integrity
+from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.runtime.process_group import ProcessGroup
@@ -139,7 +140,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, *codes: int) -> None:
     """Let records meet these errors, one after the other, before they can be written."""
     left = list(codes)
 
-    def write(folder: Path, record: Integrity) -> None:
+    def write(folder: StepFolder, record: Integrity) -> None:
         if left:
             raise OSError(left.pop(0), "")
         write_integrity(folder, record)
@@ -179,7 +180,7 @@ def test_a_folder_that_takes_nothing_stops_nothing(opened: Opened, tmp_path: Pat
     checkpoints.wait()
 
     assert checkpoints.is_failing
-    assert failed(tmp_path) == [(2, "host 0 of slice 0: File exists")]
+    assert failed(tmp_path) == [(2, "host 0 of slice 0: Not a directory")]
 
 
 def test_the_last_step_is_tried_until_it_is_saved(
@@ -193,7 +194,7 @@ def test_the_last_step_is_tried_until_it_is_saved(
     checkpoints.save_until_success(6, state)
 
     assert (checkpoints.newest, committed(tmp_path)) == (6, [6])
-    assert read_integrity(tmp_path / "lineage-0/6").evaluations == {"news": 2.5}
+    assert read_record(step_path(tmp_path, 6)).evaluations == {"news": 2.5}
     assert [message.partition(": ")[2] for _, message in failed(tmp_path)] == [
         "No space left on device",
         "Input/output error",
@@ -224,7 +225,7 @@ def test_a_save_that_failed_is_soon_asked_for_again(
 def test_an_old_step_that_cannot_be_deleted_stops_nothing(
     opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(folder: Path) -> None:
+    def refuse(*_: object) -> None:
         raise OSError(errno.EIO, "")
 
     monkeypatch.setattr("trainingjob_trainer.checkpoint.retention.delete_step", refuse)
@@ -241,16 +242,16 @@ def test_a_step_that_was_set_aside_is_deleted_once_all_that_are_kept_are_newer(o
     checkpoints = opened(checkpoint__keep__last=2)
     for step in (3, 5):
         (folder / f"{step}.damaged-1").mkdir(parents=True)
-        write_integrity(folder / f"{step}.damaged-1", record(1, step))
+        write_integrity(at(folder / f"{step}.damaged-1"), record(1, step))
     for step in (2, 4):
         checkpoints.save(step, make_state((1, 1), step))
         checkpoints.wait()
-    assert sorted(path.name for path in folder.iterdir()) == ["2", "3.damaged-1", "4", "5.damaged-1"]
+    assert list_steps(folder) == ["2", "3.damaged-1", "4", "5.damaged-1"]
 
     checkpoints.save(6, make_state((1, 1), 6))
     checkpoints.wait()
 
-    assert sorted(path.name for path in folder.iterdir()) == ["4", "5.damaged-1", "6"]
+    assert list_steps(folder) == ["4", "5.damaged-1", "6"]
 
 
 def test_a_step_that_is_there_already_is_not_passed_over(opened: Opened, tmp_path: Path) -> None:
@@ -305,7 +306,7 @@ def test_no_save_is_asked_for_while_one_is_being_written(
 ) -> None:
     written = threading.Event()
 
-    def write_late(folder: Path, record: Integrity) -> None:
+    def write_late(folder: StepFolder, record: Integrity) -> None:
         assert written.wait(ENDLESS_SECONDS)
         write_integrity(folder, record)
 
@@ -366,8 +367,8 @@ def test_a_step_that_is_one_of_the_best_is_saved_and_stays_in_the_next_world_too
     second.wait()
 
     # 4 was what the second world went on from
-    assert sorted(int(path.name) for path in (tmp_path / "lineage-0").iterdir()) == [2, 4, 7, 8]
-    assert read_integrity(tmp_path / "lineage-0/7").evaluations == {"news": 2.4}
+    assert list_steps(tmp_path / "lineage-0") == ["2", "4", "7", "8"]
+    assert read_record(step_path(tmp_path, 7)).evaluations == {"news": 2.4}
 
 
 def test_a_step_that_could_not_be_saved_is_none_of_the_best(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,5 +389,5 @@ def test_old_steps_are_deleted_only_after_the_new_one_is_proven(opened: Opened, 
         checkpoints.save(step, make_state((1, 1), step))
         checkpoints.wait()
 
-    assert [path.name for path in (tmp_path / "lineage-0").iterdir()] == ["3"]
+    assert list_steps(tmp_path / "lineage-0") == ["3"]
     assert committed(tmp_path) == [1, 2, 3]

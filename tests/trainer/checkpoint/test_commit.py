@@ -8,12 +8,14 @@ import pytest
 from jax.errors import JaxRuntimeError
 
 from tests.support.trainer.meeting import together
+from tests.support.trainer.shelf import at, list_steps, read_record, step_path
 from tests.support.trainer.tiny import UID, make_world
+from trainingjob_agent.checkpoint_layout import StepName, Writer, hash_job, parse_step_name
 from trainingjob_trainer.checkpoint import commit
 from trainingjob_trainer.checkpoint.commit import COMMIT_SECONDS, Committer
 from trainingjob_trainer.checkpoint.error_exchange import MAX_PROBLEM, ErrorExchange, SaveFailedError, describe_error
 from trainingjob_trainer.checkpoint.fence import Fence
-from trainingjob_trainer.checkpoint.manifest import Integrity, find_damage, read_integrity
+from trainingjob_trainer.checkpoint.manifest import Integrity, find_damage
 from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 
@@ -52,8 +54,8 @@ class Orbax:
         self.failing = failing
         self.copies: list[Parts] = []
 
-    def copy(self, folder: Path, state: object) -> Parts:
-        self.copies.append(Parts(self.process, self.failing, folder))
+    def copy(self, folder: str, state: object) -> Parts:
+        self.copies.append(Parts(self.process, self.failing, Path(folder)))
         return self.copies[-1]
 
 
@@ -61,17 +63,17 @@ def record(step: int) -> Integrity:
     return Integrity(job_uid=UID, generation=1, step=step, data="d", state="s", files={})
 
 
-def save(committer: Committer, folder: Path) -> str:
+def save(committer: Committer, number: int) -> str:
     try:
-        writing = committer.begin(folder, STATE)
-        committer.finish(folder, writing, record(int(folder.name)))
+        committer.finish(committer.begin(0, number, STATE), record(number))
     except SaveFailedError as error:
         return str(error)
     return "saved"
 
 
-def start(peers: ProcessGroup, failing: dict[str, Exception], root: Path) -> Committer:
-    committer = Committer(ProcessGroup(0, 1), f"host {peers.process}", Fence(open_store(root), make_world(1, 3)))
+def start(peers: ProcessGroup, failing: dict[str, Exception], root: Path, generation: int = 1) -> Committer:
+    store = open_store(root)
+    committer = Committer(store, ProcessGroup(0, 1), f"host {peers.process}", Fence(store, make_world(generation, 3)))
     committer._peers = peers
     committer._votes = ErrorExchange(peers, f"host {peers.process}", "save", COMMIT_SECONDS)
     orbax: Any = Orbax(peers.process, failing)
@@ -94,10 +96,10 @@ def test_what_fails_on_one_host_fails_the_save_on_all(
 ) -> None:
     def act(peers: ProcessGroup) -> tuple[str, str]:
         committer = start(peers, {stage: error} if peers.process == process else {}, tmp_path)
-        return save(committer, tmp_path / "lineage-0/2"), save(committer, tmp_path / "lineage-0/4")
+        return save(committer, 2), save(committer, 4)
 
     assert together(3, act) == [(want, "saved")] * 3
-    assert [path.name for path in (tmp_path / "lineage-0").iterdir()] == ["4"]
+    assert list_steps(tmp_path / "lineage-0") == ["4"]
 
 
 @pytest.mark.parametrize(("name", "process"), [("list_files", 0), ("hash_files", 2), ("write_integrity", 0)])
@@ -117,26 +119,27 @@ def test_what_fails_in_the_proof_fails_the_save_on_all(
 
     def act(peers: ProcessGroup) -> tuple[str, str]:
         committer = start(peers, {}, tmp_path)
-        return save(committer, tmp_path / "2"), save(committer, tmp_path / "2")
+        return save(committer, 2), save(committer, 2)
 
     assert together(3, act) == [(f"host {process}: No space left on device", "saved")] * 3
-    saved = read_integrity(tmp_path / "2")
-    assert saved
-    assert sorted(saved.files) == ["array-0", "array-1", "array-2"]
-    assert find_damage(tmp_path / "2", saved.files) == ""
+    folder = step_path(tmp_path, 2)
+    saved = read_record(folder)
+    assert sorted(saved.files) == ["array-0", "array-1", "array-2", "writer.json"]
+    assert find_damage(at(folder), saved.files) == ""
+    assert parse_step_name(folder.name) == StepName(2, Writer(hash_job(UID), generation=1, attempt=2))
 
 
 def test_a_folder_that_takes_nothing_is_found_before_anything_is_written_and_the_copy_is_given_up(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "file").touch()
+    (tmp_path / "lineage-0").touch()
 
     def act(peers: ProcessGroup) -> tuple[str, bool]:
         committer = start(peers, {"write": AssertionError()}, tmp_path)
         orbax: Any = committer.orbax
-        return save(committer, tmp_path / "file/2"), orbax.copies[0].is_given_up
+        return save(committer, 2), orbax.copies[0].is_given_up
 
-    assert together(2, act) == [("host 0: File exists", True)] * 2
+    assert together(2, act) == [("host 0: Not a directory", True)] * 2
 
 
 def test_nobody_meets_another_while_training_waits(tmp_path: Path) -> None:
@@ -146,25 +149,35 @@ def test_nobody_meets_another_while_training_waits(tmp_path: Path) -> None:
 
         wait = exchange  # type: ignore[assignment]
 
-    assert start(Lonely(1, 3), {}, tmp_path).begin(tmp_path / "2", STATE).problem == ""
+    assert start(Lonely(1, 3), {}, tmp_path).begin(0, 2, STATE).write.problem == ""
 
 
-def test_what_an_earlier_save_left_makes_way(tmp_path: Path) -> None:
-    for name in ("2", "2.saving-1"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "half").touch()
+def test_no_attempt_writes_where_another_has_written(tmp_path: Path) -> None:
+    """Another writer of the same name would need two worlds of one generation. Even then no file is mixed."""
+    name = StepName(2, Writer(hash_job(UID), generation=1, attempt=1))
+    (tmp_path / "lineage-0" / str(name)).mkdir(parents=True)
+    for path in ("writer.json", "half"):
+        (tmp_path / "lineage-0" / str(name) / path).touch()
 
-    assert together(2, lambda peers: save(start(peers, {}, tmp_path), tmp_path / "2")) == ["saved"] * 2
-    assert sorted(path.name for path in (tmp_path / "2").iterdir()) == ["array-0", "array-1", "integrity.json"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "2.damaged-1"], "nothing shows who has saved it"
+    def act(peers: ProcessGroup) -> tuple[str, str]:
+        committer = start(peers, {}, tmp_path)
+        return save(committer, 2), save(committer, 2)
+
+    assert together(2, act) == [("host 0: File exists", "saved")] * 2
+    assert sorted(read_record(step_path(tmp_path, 2)).files) == ["array-0", "array-1", "writer.json"]
+
+
+def test_worlds_that_save_the_same_step_share_no_file(tmp_path: Path) -> None:
+    for generation in (1, 2):
+        assert together(1, lambda peers: save(start(peers, {}, tmp_path, generation), 2)) == ["saved"]  # noqa: B023
+
+    assert list_steps(tmp_path / "lineage-0") == ["2", "2"]
 
 
 def test_a_step_that_is_saved_is_not_saved_again_and_stays(tmp_path: Path) -> None:
-    assert together(1, lambda peers: save(start(peers, {}, tmp_path), tmp_path / "2")) == ["saved"]
-    assert together(1, lambda peers: save(start(peers, {}, tmp_path), tmp_path / "2")) == [
-        "host 0: step 2 is there already"
-    ]
-    assert read_integrity(tmp_path / "2")
+    assert together(1, lambda peers: save(start(peers, {}, tmp_path), 2)) == ["saved"]
+    assert together(1, lambda peers: save(start(peers, {}, tmp_path), 2)) == ["host 0: step 2 is there already"]
+    assert list_steps(tmp_path / "lineage-0") == ["2"]
 
 
 def test_a_host_that_is_gone_is_no_failure_of_the_store(tmp_path: Path) -> None:
@@ -175,7 +188,7 @@ def test_a_host_that_is_gone_is_no_failure_of_the_store(tmp_path: Path) -> None:
             raise JaxRuntimeError("UNAVAILABLE: connection refused")
 
     with pytest.raises(JaxRuntimeError, match="UNAVAILABLE"):
-        save(start(Gone(0, 1), {}, tmp_path), tmp_path / "2")
+        save(start(Gone(0, 1), {}, tmp_path), 2)
 
 
 def test_words_are_the_operating_systems_own_and_not_endless() -> None:

@@ -7,16 +7,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.trainer.meeting import together
-from tests.support.trainer.shelf import HISTORY, OPEN, Shelf, Snapshots, flip, rewrite
+from tests.support.trainer.shelf import HISTORY, OPEN, Shelf, Snapshots, at, flip, rewrite, step_path
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Span
-from trainingjob_trainer.checkpoint import manifest
 from trainingjob_trainer.checkpoint.manifest import ReadRetry, read_integrity
+from trainingjob_trainer.checkpoint.store import posix
 from trainingjob_trainer.runtime.errors import TrainingError
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -28,7 +27,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         "integrity.json has changed since it was saved",
     ),
     "a step under another's number": (
-        lambda folder: shutil.copytree(folder.with_name("10"), folder, dirs_exist_ok=True),
+        lambda folder: shutil.copytree(step_path(folder.parents[1], 10), folder, dirs_exist_ok=True),
         "integrity.json is that of step 10 of lineage 0",
     ),
     "a broken record": (lambda folder: (folder / "integrity.json").write_text("{"), "integrity.json cannot be read"),
@@ -44,27 +43,27 @@ def test_a_damaged_step_is_reported_set_aside_and_passed_over(
 
     assert shelf.find() == 10
     assert words in shelf.damaged()[20]
-    assert shelf.names() == ["10", "20.damaged-5"]
+    assert shelf.names() == ["10", "20 quarantined"]
 
 
 def test_no_flipped_bit_of_a_record_changes_what_is_read_from_it(shelf: Shelf) -> None:
     folder = shelf.save(20)
     path = folder / "integrity.json"
-    whole, said = path.read_bytes(), read_integrity(folder)
+    whole, said = path.read_bytes(), read_integrity(at(folder))
 
     for place in range(len(whole) * 8):
         flipped = bytearray(whole)
         flipped[place // 8] ^= 1 << place % 8
         path.write_bytes(flipped)
         with suppress(ValueError):
-            assert read_integrity(folder) == said
+            assert read_integrity(at(folder)) == said
 
 
 LOSSES: dict[str, tuple[Callable[[Path], object], str, list[str]]] = {
     "its record is gone": (
         lambda folder: (folder / "integrity.json").unlink(),
         "integrity.json is missing",
-        ["10", "20.damaged-5"],
+        ["10", "20 quarantined"],
     ),
     "its folder is gone": (shutil.rmtree, "it is not there any more", ["10"]),
 }
@@ -87,7 +86,7 @@ def test_a_step_that_was_announced_and_is_gone_is_reported_too(
 
 def test_what_is_saved_where_it_was_announced_is_not_reported(shelf: Shelf) -> None:
     shelf.save(10)
-    (shelf.folder / "20.saving-1").mkdir()
+    shelf.save(20, commit=False)
 
     assert shelf.find(OPEN, committed=10) == 10
     assert shelf.damaged() == {}
@@ -135,21 +134,16 @@ class Refusing:
         self.left: dict[Path, int] = {}
         self.slept = 0
         self._number = number
-        below, record = manifest.open_untrusted_below, manifest.read_untrusted_json
+        below = posix.open_untrusted_below
 
         def open_below(folder: Path, name: str) -> FileIO:
             self._refuse(folder / name)
             return below(folder, name)
 
-        def read_json(path: Path) -> Any:
-            self._refuse(path)
-            return record(path)
-
         def sleep(seconds: float) -> None:
             self.slept += 1
 
-        monkeypatch.setattr(manifest, "open_untrusted_below", open_below)
-        monkeypatch.setattr(manifest, "read_untrusted_json", read_json)
+        monkeypatch.setattr(posix, "open_untrusted_below", open_below)
         monkeypatch.setattr("trainingjob_trainer.checkpoint.manifest.time.sleep", sleep)
 
     def _refuse(self, path: Path) -> None:
@@ -187,7 +181,7 @@ def test_a_step_that_storage_does_not_give_is_passed_over_where_an_older_one_is_
     assert together(2, lambda peers: shelf.find(OPEN, peers=peers, committed=20)) == [10, 10]
     assert shelf.damaged() == {20: "it cannot be read: Input/output error"}
     assert len(shelf.log.read_text().splitlines()) == 2
-    assert shelf.names() == ["10", "20.damaged-5"]
+    assert shelf.names() == ["10", "20 quarantined"]
 
 
 @NAMES
@@ -227,7 +221,7 @@ def test_a_snapshot_is_gone_on_from_where_storage_does_not_give_a_later_step(
 
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainingjob_trainer.checkpoint.restore_point.ReadRetry", lambda: ReadRetry(0))
+    monkeypatch.setattr("trainingjob_trainer.checkpoint.restore.ReadRetry", lambda: ReadRetry(0))
 
 
 def test_a_snapshot_saves_a_job_whose_checkpoints_are_damaged(shelf: Shelf) -> None:

@@ -1,6 +1,7 @@
 """A world that was given up and goes on where nobody hears it, on the storage of its successor."""
 
 import json
+import shutil
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -9,14 +10,16 @@ from typing import Any
 import pytest
 
 from tests.support.patience import ENDLESS_SECONDS
+from tests.support.trainer.shelf import at, read_record, step_path
 from tests.support.trainer.stores import Stores, World
 from tests.support.trainer.tiny import UID, make_world
 from tests.trainer.checkpoint.test_checkpoints import make_state
+from trainingjob_agent.checkpoint_layout import hash_job
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Span
 from trainingjob_trainer.checkpoint import commit, owner
 from trainingjob_trainer.checkpoint.fence import Fence
-from trainingjob_trainer.checkpoint.manifest import read_integrity
+from trainingjob_trainer.checkpoint.manifest import write_integrity
 from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.checkpoint.store.posix import PosixStore
 from trainingjob_trainer.runtime.errors import TrainingError
@@ -49,9 +52,9 @@ def second(first: World, stores: Stores) -> World:
 
 def saved(stores: Stores) -> dict[int, int]:
     """Return the generation of each step that is saved."""
-    folders = (path for path in (stores.fast / "lineage-0").iterdir() if path.name.isdigit())
-    records = {int(folder.name): read_integrity(folder) for folder in folders}
-    return {step: record.generation for step, record in records.items() if record}
+    records = [read_record(path.parent) for path in stores.fast.glob("lineage-0/*/integrity.json")]
+    assert len({record.step for record in records}) == len(records)
+    return {record.step: record.generation for record in records}
 
 
 def test_it_saves_nothing_and_deletes_nothing_before_its_successor_has_saved(
@@ -85,7 +88,7 @@ class Halt:
         monkeypatch.setattr(commit, stage, stop)
 
 
-@pytest.mark.parametrize("stage", ["list_files", "hash_files", "write_integrity", "publish_step"])
+@pytest.mark.parametrize("stage", ["list_files", "hash_files", "write_integrity", "commit_step"])
 def test_a_save_under_way_never_mixes_with_its_successors(
     stage: str, first: World, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,26 +98,26 @@ def test_a_save_under_way_never_mixes_with_its_successors(
     second = stores.open(2, UNTIL_20)
     second.restore()
     second.save(30)
-    content = {path: path.read_bytes() for path in (stores.fast / "lineage-0/30").rglob("*") if path.is_file()}
+    folder = step_path(stores.fast, 30)
+    content = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
     halt.go_on.set()
     with pytest.raises(TrainingError, match="generation 2"):
         first.save(40)
 
     assert saved(stores) == {20: 1, 30: 2}
-    assert {path: path.read_bytes() for path in (stores.fast / "lineage-0/30").rglob("*") if path.is_file()} == content
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == content
     third = stores.open(3, UNTIL_20, Span(generation=2, first=21))
     restored = third.restore()
     assert restored is not None
     assert int(restored.step) == 30
 
 
-def test_what_it_put_into_place_at_the_last_moment_makes_way(first: World, second: World, stores: Stores) -> None:
-    """It looked, was stopped, and moved its step into place after its successor had cleared the folder."""
-    late = _copy(stores, 20, "30.saving-1")
-    record = read_integrity(late)
-    assert record
-    commit.publish_step(late, stores.fast / "lineage-0/30", record.model_copy(update={"step": 30}))
+def test_what_it_committed_at_the_last_moment_makes_way(first: World, second: World, stores: Stores) -> None:
+    """It checked its fence, was stopped, and wrote its manifest after its successor had cleaned up."""
+    late = step_path(stores.fast, 20).with_name(f"30.g1.a2.{hash_job(UID)}")
+    shutil.copytree(step_path(stores.fast, 20), late)
+    write_integrity(at(late), read_record(late).model_copy(update={"step": 30}))
 
     second.save(30)
 
@@ -127,30 +130,14 @@ def test_no_copy_of_it_takes_the_place_of_its_successors(first: World, stores: S
     second.restore()
     second.save(30)
     copies = first.checkpoints._backup
-    record = read_integrity(stores.fast / "lineage-0/20")
+    source = at(step_path(stores.fast, 20))
+    record = read_record(step_path(stores.fast, 20))
     assert copies
-    assert record
 
-    copies.wait_for_last(stores.fast / "lineage-0/20", record.model_copy(update={"step": 30}), 0)
+    copies.wait_for_last(source, record.model_copy(update={"step": 30}), 0)
 
     assert "generation 2 of the job is there" in stores.failed[-1][1]
-    copy = read_integrity(stores.slow / "lineage-0/30")
-    assert copy
-    assert copy.generation == 2
-
-
-def _copy(stores: Stores, step: int, name: str) -> Path:
-    """Return a copy of a saved step under another name, with the step of that name in its record."""
-    source = stores.fast / f"lineage-0/{step}"
-    target = source.with_name(name)
-    for path in sorted(source.rglob("*")):
-        place = target / path.relative_to(source)
-        if path.is_dir():
-            place.mkdir(parents=True)
-        else:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(path.read_bytes())
-    return target
+    assert read_record(step_path(stores.slow, 30)).generation == 2
 
 
 def test_a_world_that_begins_late_learns_that_another_is_there(second: World, stores: Stores) -> None:

@@ -7,12 +7,12 @@ import socket
 from collections.abc import Callable
 from contextlib import chdir
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.trainer.shelf import OPEN, Shelf, record
+from tests.support.trainer.shelf import OPEN, Shelf, at, step_path
 from tests.support.trainer.tiny import UID, make_config, make_spec, make_world
+from trainingjob_agent.checkpoint_layout import hash_job
 from trainingjob_agent.shared_files import (
     MAX_JSON_BYTES,
     UntrustedFileError,
@@ -23,11 +23,12 @@ from trainingjob_agent.shared_files import (
 )
 from trainingjob_api.spec.checkpoint import InitializeFrom
 from trainingjob_trainer.checkpoint import owner
-from trainingjob_trainer.checkpoint.commit import publish_step, quarantine_step
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.initialize import _list_candidates
-from trainingjob_trainer.checkpoint.manifest import add_hash, find_damage, hash_files, read_integrity, write_integrity
-from trainingjob_trainer.checkpoint.saved_steps import LEFTOVER_NAME, list_lineages, list_saved
+from trainingjob_trainer.checkpoint.manifest import add_hash, find_damage, hash_files, read_integrity
+from trainingjob_trainer.checkpoint.older_layout import LEFTOVER_NAME
+from trainingjob_trainer.checkpoint.saved_steps import list_lineages, list_saved
+from trainingjob_trainer.checkpoint.step_folders import quarantine_step
 from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.runtime.errors import TrainingError
 
@@ -59,8 +60,8 @@ def test_a_name_that_is_no_number_as_this_project_writes_them_is_no_step(tmp_pat
     (tmp_path / f"lineage-{name}" / "5").mkdir(parents=True)
 
     assert parse_number(name) is None
-    assert list_saved(tmp_path) == []
-    assert [path.name for path in list_lineages(tmp_path)] == ["lineage-0"]
+    assert list_saved(open_store(tmp_path)) == []
+    assert list_lineages(open_store(tmp_path)) == ["lineage-0"]
     (tmp_path / f"WORLD-{name}-{UID}".replace("\n", "")).touch()
     Fence(open_store(tmp_path), make_world(5, 1)).check()
 
@@ -121,7 +122,7 @@ def test_a_step_with_a_hostile_record_is_told_set_aside_and_passed_over(
 
     assert shelf.find(OPEN) == 10
     assert shelf.damaged()[20].startswith("integrity.json")
-    assert shelf.names() == ["10", "20.damaged-5"]
+    assert shelf.names() == ["10", "20 quarantined"]
 
 
 @pytest.mark.parametrize("make", NOT_FILES.values(), ids=NOT_FILES)
@@ -140,7 +141,7 @@ def test_a_step_with_a_hostile_file_is_told_set_aside_and_passed_over(
 
     assert shelf.find(OPEN) == 10
     assert name.split("/", maxsplit=1)[0] in shelf.damaged()[20]
-    assert shelf.names() == ["10", "20.damaged-5"]
+    assert shelf.names() == ["10", "20 quarantined"]
 
 
 OUTSIDE = [
@@ -163,7 +164,7 @@ def test_a_name_that_leads_out_of_a_step_is_damage(shelf: Shelf, name: str) -> N
     (shelf.root / "secret").write_text("secret")
     shelf.save(10)
     folder = shelf.save(20)
-    found = read_integrity(folder)
+    found = read_integrity(at(folder))
     assert found is not None
     said = found.model_dump(mode="json")
     said["files"][name] = said["files"]["metadata"]
@@ -175,10 +176,10 @@ def test_a_name_that_leads_out_of_a_step_is_damage(shelf: Shelf, name: str) -> N
 
 def test_a_file_is_read_no_further_than_its_record_says(tmp_path: Path) -> None:
     (tmp_path / "array").write_bytes(b"x" * 10)
-    wanted = hash_files(tmp_path, ["array"])
+    wanted = hash_files(at(tmp_path), ["array"])
     stretch(tmp_path / "array", 1 << 40)  # to read it would take an hour
 
-    assert find_damage(tmp_path, wanted) == f"array has {1 << 40} bytes instead of 10"
+    assert find_damage(at(tmp_path), wanted) == f"array has {1 << 40} bytes instead of 10"
 
 
 def test_a_foreign_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
@@ -245,8 +246,9 @@ def test_a_step_that_is_a_link_is_set_aside_and_what_it_leads_to_stays(shelf: Sh
 
     assert shelf.find(OPEN) == 10
     assert shelf.damaged() == {20: "it is not a folder"}
-    assert (shelf.folder / "20.damaged-5").is_symlink()
-    assert read_integrity(shelf.root / "elsewhere") is not None
+    assert (other.is_symlink(), shelf.names()) == (True, ["10", "20 quarantined"])
+    assert shelf.find(OPEN) == 10
+    assert (shelf.root / "elsewhere/metadata").exists()
 
 
 def test_a_file_in_the_place_of_a_step_is_set_aside(shelf: Shelf) -> None:
@@ -254,7 +256,8 @@ def test_a_file_in_the_place_of_a_step_is_set_aside(shelf: Shelf) -> None:
     (shelf.folder / "20").write_text("notes")
 
     assert shelf.find(OPEN) == 10
-    assert (shelf.folder / "20.damaged-5").read_text() == "notes"
+    assert (shelf.folder / "20").read_text() == "notes"
+    assert shelf.names() == ["10", "20 quarantined"]
 
 
 def test_a_lineage_that_is_a_link_is_told_and_nothing_is_deleted_there(shelf: Shelf) -> None:
@@ -264,12 +267,12 @@ def test_a_lineage_that_is_a_link_is_told_and_nothing_is_deleted_there(shelf: Sh
 
     with pytest.raises(NotADirectoryError, match="lineage-0 must be a folder itself, not a link"):
         shelf.find(OPEN)
-    assert (shelf.root / "elsewhere" / "10" / "integrity.json").exists()
+    assert list((shelf.root / "elsewhere").glob("10.*/integrity.json"))
 
 
 def copy_without(shelf: Shelf, step: int, names: tuple[str, ...] = ("integrity.json",)) -> Path:
     folder = shelf.folder / str(step)
-    shutil.copytree(shelf.folder / "10", folder)
+    shutil.copytree(step_path(shelf.root, 10), folder)
     for name in names:
         (folder / name).unlink()
     return folder
@@ -300,12 +303,21 @@ def test_a_step_that_was_copied_by_hand_is_told_and_set_aside(
 
     assert shelf.find(OPEN) == 10
     assert words in shelf.damaged()[20]
-    aside = shelf.folder / "20.damaged-5"
-    assert sorted(path.relative_to(aside) for path in aside.rglob("*")) == before
+    assert sorted(path.relative_to(folder) for path in folder.rglob("*")) == before
+    assert shelf.names() == ["10", "20 quarantined"]
+
+
+@pytest.mark.parametrize("name", [f"10.g2.a1.{hash_job(UID)}", f"10.g1.a1.{hash_job('other')}", "11"])
+def test_a_step_under_the_name_of_another_writer_is_damaged(shelf: Shelf, name: str) -> None:
+    shelf.save(10).rename(shelf.folder / name)
+    shelf.save(8)
+
+    assert shelf.find(OPEN) == 8
+    assert list(shelf.damaged().values()) == ["integrity.json is that of step 10 of lineage 0 and generation 1"]
 
 
 def test_a_copy_without_its_record_is_no_start_from_scratch(shelf: Shelf) -> None:
-    shelf.save(20, commit=False)
+    shelf.save(20, commit=False, is_older=True)
 
     with pytest.raises(TrainingError, match=r"is whole.*\(step 20: integrity.json is missing\)"):
         shelf.find()
@@ -344,39 +356,16 @@ def test_only_what_a_killed_save_copy_or_deletion_leaves_is_deleted(shelf: Shelf
     assert (LEFTOVER_NAME.fullmatch(name) is None) == (name in OTHERS)
 
 
-def test_what_is_set_aside_replaces_nothing_that_was_set_aside_before(tmp_path: Path) -> None:
-    for content in ("a", "b", "c"):
-        (tmp_path / "4").mkdir()
-        (tmp_path / "4" / content).touch()
-        quarantine_step(tmp_path / "4", 2)
+def test_a_step_that_is_quarantined_again_keeps_the_first_reason(shelf: Shelf) -> None:
+    folder = at(shelf.save(20))
+    for reason in ("a flipped bit", "another"):
+        quarantine_step(folder, 2, reason)
 
-    assert {path.name: [one.name for one in path.iterdir()] for path in tmp_path.iterdir()} == {
-        "4.damaged-2": ["a"],
-        "4.damaged-2-2": ["b"],
-        "4.damaged-2-3": ["c"],
+    assert json.loads(folder.store.read(f"{folder.name}.quarantined", 1000)) == {
+        "generation": 2,
+        "reason": "a flipped bit",
+        "job_uid": "",
     }
-
-
-IN_THE_WAY: dict[str, tuple[Any, bool]] = {
-    "an earlier world's": (record(1, 20), False),
-    "another job's": (record(1, 20, "other"), True),
-    "without a record": (None, True),
-}
-
-
-@pytest.mark.parametrize(("there", "stays"), IN_THE_WAY.values(), ids=IN_THE_WAY)
-def test_a_step_takes_the_place_of_its_own_job_s_only(tmp_path: Path, there: Any, stays: bool) -> None:
-    for name in ("20", "20.saving-3"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / f"of-{name}").touch()
-    if there:
-        write_integrity(tmp_path / "20", there)
-
-    publish_step(tmp_path / "20.saving-3", tmp_path / "20", record(3, 20))
-
-    assert (tmp_path / "20" / "of-20.saving-3").exists()
-    assert (tmp_path / "20.damaged-3" / "of-20").exists() == stays
-    assert len(list(tmp_path.iterdir())) == 1 + stays
 
 
 def test_a_folder_to_begin_from_is_read_with_the_same_care(shelf: Shelf) -> None:
@@ -389,7 +378,9 @@ def test_a_folder_to_begin_from_is_read_with_the_same_care(shelf: Shelf) -> None
         (shelf.folder / name).mkdir()
     before = shelf.names()
 
-    assert _list_candidates(InitializeFrom(uri=str(shelf.root))) == [shelf.folder / "10"]
+    assert [one.name for one in _list_candidates(InitializeFrom(uri=str(shelf.root)))] == [
+        at(step_path(shelf.root, 10)).name
+    ]
     assert shelf.names() == before
 
 

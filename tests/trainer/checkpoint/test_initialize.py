@@ -11,15 +11,16 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tests.support.trainer.crew import Crew, Trainer
+from tests.support.trainer.shelf import at, read_record, step_path
 from tests.support.trainer.tiny import make_config, make_layout, make_spec, make_world
-from trainingjob_agent.shared_files import MANIFEST_FILE
+from trainingjob_agent.checkpoint_layout import MANIFEST_FILE
 from trainingjob_agent.trainer_protocol import AgentEvent
 from trainingjob_api.protocol import MAX_MESSAGE, FailureReason
 from trainingjob_api.spec.checkpoint import InitializeFrom
 from trainingjob_api.world import RunConfig
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
 from trainingjob_trainer.checkpoint.initialize import InitialParams, load_initial_params
-from trainingjob_trainer.checkpoint.manifest import read_integrity, write_integrity
+from trainingjob_trainer.checkpoint.manifest import write_integrity
 from trainingjob_trainer.loop import _initial_state
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.runtime.agent_events import AgentEvents
@@ -85,7 +86,7 @@ def leaf(*shape: int) -> jax.ShapeDtypeStruct:
 
 
 def break_step(root: Path, step: int) -> None:
-    saved = (one for one in (root / f"lineage-0/{step}").rglob("*") if one.is_file() and one.name != MANIFEST_FILE)
+    saved = (one for one in step_path(root, step).rglob("*") if one.is_file() and one.name != MANIFEST_FILE)
     file = max(saved, key=lambda one: one.stat().st_size)
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
@@ -99,17 +100,16 @@ def files(root: Path) -> dict[str, bytes]:
 def go_back(root: Path) -> None:
     """Let step 2 be the newest of the lineage that a rollback has opened."""
     (root / "lineage-1").mkdir()
-    folder = (root / "lineage-0/2").rename(root / "lineage-1/2")
-    saved = read_integrity(folder)
-    assert saved
-    write_integrity(folder, saved.model_copy(update={"lineage": 1}))
+    source = step_path(root, 2)
+    folder = source.rename(root / "lineage-1" / source.name)
+    write_integrity(at(folder), read_record(folder).model_copy(update={"lineage": 1}))
 
 
 CHOICES: dict[str, tuple[Callable[[Path], None], int | None, int]] = {
     "the newest one": (lambda root: None, None, 6),
     "the one that is named": (lambda root: None, 4, 4),
     "the newest one that is whole": (lambda root: break_step(root, 6), None, 4),
-    "not one that was never finished": (lambda root: (root / "lineage-0/6/integrity.json").unlink(), None, 4),
+    "not one that was never finished": (lambda root: (step_path(root, 6) / MANIFEST_FILE).unlink(), None, 4),
     "the newest one after a rollback": (go_back, None, 2),
 }
 

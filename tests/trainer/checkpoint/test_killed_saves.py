@@ -14,11 +14,15 @@ from typing import Any
 
 import pytest
 
+from tests.support.trainer.shelf import list_steps, read_record
 from tests.support.trainer.tiny import make_config, make_spec, make_world
 from tests.trainer.checkpoint.test_checkpoints import describe, make_state
 from trainingjob_api.world import Span
+from trainingjob_trainer.checkpoint.candidates import Expected, Stores
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
-from trainingjob_trainer.checkpoint.restore_point import RestoreSearch
+from trainingjob_trainer.checkpoint.restore import RestoreSearch
+from trainingjob_trainer.checkpoint.step_folders import StepFolder
+from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.snapshots.state_shards import hash_shapes
@@ -115,16 +119,17 @@ def find(image: Path, events: AgentEvents) -> int:
     """Return the step that a world goes on from that finds storage as it is in an image, also with a file cut short."""
     world = make_world(2, 1, (Span(generation=1, first=1),)).model_copy(update={"committed": 2})
     state = hash_shapes(describe(make_state((1, 1))))
-    steps = [folder for folder in (image / "lineage-0").iterdir() if folder.name.isdigit()]
-    proven = [folder for folder in steps if (folder / "integrity.json").exists()]
-    want = max(int(folder.name) for folder in proven)
+    proven = [path.parent for path in image.glob("lineage-0/*/integrity.json")]
+    want = max(read_record(folder).step for folder in proven)
     files = [path for path in image.rglob("*") if path.is_file() and not any(one in path.parents for one in proven)]
     if files:
         newest = max(files, key=lambda path: path.stat().st_mtime_ns)
         newest.write_bytes(newest.read_bytes()[: newest.stat().st_size // 2])
 
-    folder = RestoreSearch(image, world, ProcessGroup(0, 1), events, takeover=False).find("index", (state,))
+    stores = Stores(open_store(image))
+    folder = RestoreSearch(stores, world, ProcessGroup(0, 1), events, takeover=False).find(Expected("index", (state,)))
 
-    assert isinstance(folder, Path)
-    assert int(folder.name) == want
+    assert isinstance(folder, StepFolder)
+    assert folder.step == want
+    assert list_steps(image / "lineage-0") == [str(want)] if want == 2 else ["2", "4"]
     return want

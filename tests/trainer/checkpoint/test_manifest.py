@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from trainingjob_trainer.checkpoint import manifest
-from trainingjob_trainer.checkpoint.manifest import CHUNK_BYTES, FileHash, RateLimit, hash_files
+from tests.support.trainer.shelf import at
+from trainingjob_trainer.checkpoint.manifest import FileHash, RateLimit, hash_files
+from trainingjob_trainer.checkpoint.step_folders import StepFolder
+from trainingjob_trainer.checkpoint.store.posix import CHUNK_BYTES, PosixStore
 
 
 class Clock:
@@ -16,14 +18,14 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, reading: float = 0.0) -> None:
         self.now = 1000.0
         self.waited: list[float] = []
-        real = manifest.read_chunks
+        real = PosixStore.read_chunks
 
-        def read_parts(folder: Path, name: str) -> Iterator[bytes]:
-            for part in real(folder, name):
+        def read_parts(store: PosixStore, name: str) -> Iterator[bytes]:
+            for part in real(store, name):
                 self.now += reading
                 yield part
 
-        monkeypatch.setattr(manifest, "read_chunks", read_parts)
+        monkeypatch.setattr(PosixStore, "read_chunks", read_parts)
         monkeypatch.setattr("trainingjob_trainer.checkpoint.manifest.time.monotonic", lambda: self.now)
 
     def watch(self, pace: RateLimit, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,10 +38,10 @@ class Clock:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> StepFolder:
     (tmp_path / "large").write_bytes(b"x" * 2 * CHUNK_BYTES)
     (tmp_path / "small").write_bytes(b"y" * (CHUNK_BYTES // 4))
-    return tmp_path
+    return at(tmp_path)
 
 
 NAMES = ("large", "small")
@@ -47,7 +49,7 @@ NAMES = ("large", "small")
 
 @pytest.mark.parametrize(("reading", "want"), [(0.0, 9.0), (3.0, 11.0), (5.0, 15.0)])
 def test_no_more_is_read_than_so_many_bytes_a_second(
-    reading: float, want: float, folder: Path, monkeypatch: pytest.MonkeyPatch
+    reading: float, want: float, folder: StepFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first file takes two parts of 4 s each, the second one of 1 s, or as long as storage takes."""
     pace, clock = RateLimit(CHUNK_BYTES // 4), Clock(monkeypatch, reading)
@@ -59,7 +61,7 @@ def test_no_more_is_read_than_so_many_bytes_a_second(
     assert found == hash_files(folder, NAMES)
 
 
-def test_who_is_waited_for_does_not_wait(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_waited_for_does_not_wait(folder: StepFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     pace, clock = RateLimit(CHUNK_BYTES // 4), Clock(monkeypatch)
     clock.watch(pace, monkeypatch)
     pace.lift()
@@ -74,6 +76,6 @@ def test_who_is_waited_for_does_not_wait(folder: Path, monkeypatch: pytest.Monke
 def test_a_fingerprint_is_the_one_that_everybody_computes(tmp_path: Path) -> None:
     (tmp_path / "abc").write_bytes(b"abc")
     want = FileHash(size=3, sha256="ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
-    seen: Any = hash_files(tmp_path, ["abc"])
+    seen: Any = hash_files(at(tmp_path), ["abc"])
 
     assert seen == {"abc": want}

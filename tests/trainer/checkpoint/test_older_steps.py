@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.support.trainer.shelf import at, read_record, step_path
 from tests.support.trainer.tiny import UID, make_config, make_spec, make_world
 from tests.trainer.checkpoint.test_checkpoints import describe, make_state
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
@@ -17,7 +18,6 @@ from trainingjob_trainer.checkpoint.manifest import (
     add_hash,
     hash_files,
     list_files,
-    read_integrity,
     write_integrity,
 )
 from trainingjob_trainer.runtime.agent_events import AgentEvents
@@ -48,7 +48,7 @@ def save(events: AgentEvents, root: Path) -> Path:
     saving = Checkpoints(root, config, make_world(1, 1), ProcessGroup(0, 1), "index", events)
     saving.save(7, make_state((4, 2), step=7))
     saving.wait()
-    return root / "lineage-0/7"
+    return step_path(root, 7)
 
 
 @pytest.mark.parametrize("names", NEWER.values(), ids=NEWER.keys())
@@ -56,11 +56,10 @@ def test_a_step_of_an_orbax_that_did_not_write_something_yet_is_restored(
     names: list[str], events: AgentEvents, tmp_path: Path
 ) -> None:
     folder = save(events, tmp_path)
-    record = read_integrity(folder)
-    assert record
     for name in names:
         (folder / name).unlink()
-    write_integrity(folder, record.model_copy(update={"files": hash_files(folder, list_files(folder))}))
+    files = hash_files(at(folder), list_files(at(folder)))
+    write_integrity(at(folder), read_record(folder).model_copy(update={"files": files}))
 
     assert_restored(events, tmp_path)
 
@@ -87,8 +86,8 @@ def test_a_step_that_a_trainer_wrote_whose_records_had_no_hash_is_restored(event
 
 def test_a_step_that_an_older_orbax_wrote_is_restored(events: AgentEvents, tmp_path: Path) -> None:
     """`older/` has what `AsyncCheckpointer(StandardCheckpointHandler())` of that release made of the same state."""
-    folder = tmp_path / "lineage-0/7"
-    shutil.copytree(Path(__file__).parent / "older/orbax-0.11.0", folder)
+    folder = at(tmp_path / "lineage-0/7")
+    shutil.copytree(Path(__file__).parent / "older/orbax-0.11.0", folder.location)
     files = hash_files(folder, list_files(folder))
     shapes = hash_shapes(make_state((4, 2)))
     write_integrity(folder, Integrity(job_uid=UID, generation=1, step=7, data="index", state=shapes, files=files))

@@ -39,7 +39,7 @@ def copy() -> Iterator[Copy]:
     copies = []
 
     def copy(folder: Path, state: dict[str, Any]) -> PendingWrite:
-        copies.append(OrbaxWriter(ProcessGroup(0, 1)).copy(folder, state))
+        copies.append(OrbaxWriter(ProcessGroup(0, 1)).copy(str(folder), state))
         return copies[-1]
 
     yield copy

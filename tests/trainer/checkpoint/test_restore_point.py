@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.trainer.shelf import HISTORY, OPEN, Shelf, Snapshots, record
-from tests.support.trainer.tiny import make_world
+from tests.support.trainer.tiny import UID, make_world
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Span
 from trainingjob_trainer.checkpoint.manifest import Integrity
@@ -80,6 +80,8 @@ def test_later_steps_and_unfinished_saves_make_way(shelf: Shelf) -> None:
         "70.void",
     ):
         (shelf.folder / name).mkdir()
+    for step in (5, 40):
+        shelf.save(step, commit=False)
 
     assert shelf.find((Span(generation=1, first=1, last=10), Span(generation=3, first=11))) == 10
     assert shelf.names() == ["10"]
@@ -163,3 +165,39 @@ def test_a_partitioned_world_cannot_save_the_step_that_a_snapshot_was_of(shelf: 
     shelf.save(15, 1)
 
     assert shelf.find(history) == 10
+
+
+@pytest.mark.parametrize("committed", [0, 10])
+def test_an_interrupted_save_is_no_damage_and_makes_way(shelf: Shelf, committed: int) -> None:
+    shelf.save(20, commit=False)
+    for step in range(0, committed, 10):
+        shelf.save(step + 10)
+
+    assert shelf.find(OPEN if committed else (), committed=committed) == (committed or None)
+    assert shelf.damaged() == {}
+    assert shelf.names() == ["10"] * bool(committed)
+
+
+INTERRUPTED: dict[str, tuple[int, str, bool]] = {
+    "of an earlier world": (4, UID, False),
+    "of a later world, which this one has not seen yet": (6, UID, True),
+    "of another job": (9, "other", False),
+}
+
+
+@pytest.mark.parametrize(("generation", "uid", "stays"), INTERRUPTED.values(), ids=INTERRUPTED)
+def test_what_a_later_world_writes_is_not_deleted(shelf: Shelf, generation: int, uid: str, stays: bool) -> None:
+    shelf.save(10)
+    shelf.save(20, generation, uid=uid, commit=False)
+
+    assert shelf.find(OPEN) == 10
+    assert shelf.names() == ["10", *["20 interrupted"] * stays]
+
+
+def test_an_interrupted_save_of_the_announced_step_is_its_loss_only_where_the_step_is_gone(shelf: Shelf) -> None:
+    shelf.save(10)
+    shelf.save(20, attempt=1, commit=False)
+    shelf.save(20, attempt=2)
+
+    assert shelf.find(OPEN, committed=20) == 20
+    assert (shelf.damaged(), shelf.names()) == ({}, ["10", "20"])

@@ -4,12 +4,14 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.support.trainer.shelf import Shelf
-from tests.support.trainer.tiny import make_world
+from tests.support.trainer.shelf import Shelf, at, list_steps
+from tests.support.trainer.tiny import UID, make_world
 from trainingjob_api.spec.checkpoint import Keep, KeepBest
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.retention import choose_deletions, delete_expired
+from trainingjob_trainer.checkpoint.step_folders import quarantine_step
 from trainingjob_trainer.checkpoint.store.opening import open_store
+from trainingjob_trainer.checkpoint.store.posix import PosixStore
 
 
 def keep_best(count: int) -> Keep:
@@ -40,7 +42,57 @@ def test_a_rolled_back_step_is_deleted_once_its_successor_in_a_later_lineage_exi
     for step, lineage in ((4, 0), (6, 0), (10, 0), (6, 1), (8, 1)):
         shelf.save(step, 1 + lineage, lineage=lineage)
 
-    delete_expired(shelf.root, Fence(open_store(shelf.root), make_world(2, 1)), Keep(last=1, every_steps=2), 8, {4})
+    delete_expired(
+        open_store(shelf.root), Fence(open_store(shelf.root), make_world(2, 1)), Keep(last=1, every_steps=2), 8, {4}
+    )
 
-    saved = sorted(str(path.parent.relative_to(shelf.root)) for path in shelf.root.rglob("integrity.json"))
-    assert saved == ["lineage-0/10", "lineage-0/4", "lineage-1/6", "lineage-1/8"]
+    assert [list_steps(shelf.root / f"lineage-{lineage}") for lineage in (0, 1)] == [["10", "4"], ["6", "8"]]
+
+
+def test_of_a_step_that_several_worlds_saved_the_latest_stays(shelf: Shelf) -> None:
+    shelf.save(4, 1)
+    newest = shelf.save(4, 3)
+    shelf.save(4, 2)
+    shelf.save(6, 3)
+
+    store = open_store(shelf.root)
+    delete_expired(store, Fence(store, make_world(3, 1)), Keep(last=2), 6, ())
+
+    assert shelf.names() == ["4", "6"]
+    assert newest.exists()
+
+
+QUARANTINED: dict[str, tuple[int, str, bool]] = {
+    "before every kept step": (4, UID, False),
+    "after a kept step": (7, UID, True),
+    "of another job": (4, "other", True),
+}
+
+
+@pytest.mark.parametrize(("step", "uid", "stays"), QUARANTINED.values(), ids=QUARANTINED)
+def test_a_quarantined_step_is_deleted_once_every_kept_step_is_newer(
+    shelf: Shelf, step: int, uid: str, stays: bool
+) -> None:
+    quarantine_step(at(shelf.save(step, uid=uid)), 2, "a flipped bit")
+    for number in (6, 8):
+        shelf.save(number)
+    store = open_store(shelf.root)
+
+    delete_expired(store, Fence(store, make_world(2, 1)), Keep(last=2), 8, ())
+
+    assert shelf.names() == sorted(["6", "8", *[f"{step} quarantined"] * stays])
+
+
+def test_a_deletion_that_is_interrupted_leaves_no_step(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = shelf.save(4)
+    shelf.save(6)
+    store = open_store(shelf.root)
+
+    def refuse(*_: object) -> None:
+        raise OSError("killed")
+
+    monkeypatch.setattr(PosixStore, "delete_tree", refuse)
+    delete_expired(store, Fence(store, make_world(2, 1)), Keep(last=1), 6, ())
+
+    assert shelf.names() == ["4 interrupted", "6"]
+    assert (folder / "array/0").exists()

@@ -12,14 +12,15 @@ import pytest
 from tests.support.trainer.crew import Crew
 from tests.support.trainer.forked import INDICES
 from tests.support.trainer.meeting import renumber, together
+from tests.support.trainer.shelf import at, step_path
 from tests.support.trainer.tiny import SIZES, make_config, make_layout, make_spec, make_world
 from tests.trainer.snapshots.test_snapshotter import bits, describe, make_state, programs, spec_with
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout, Span
 from trainingjob_trainer.checkpoint import single_replica
 from trainingjob_trainer.checkpoint.manifest import Integrity, hash_files, list_files, write_integrity
-from trainingjob_trainer.checkpoint.restore_point import verify
 from trainingjob_trainer.checkpoint.single_replica import SingleReplicaRestore
+from trainingjob_trainer.checkpoint.verify import verify
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.snapshots.state_shards import Shards
 from trainingjob_trainer.state import State
@@ -58,7 +59,7 @@ def test_what_one_replica_reads_is_on_every_device_to_the_last_bit(
     monkeypatch.setattr(single_replica, "broadcast_shards", watch)
 
     found = SingleReplicaRestore(described, Shards(described), programs(layout), ProcessGroup(0, 1)).load(
-        tmp_path / "7"
+        str(tmp_path / "7")
     )
 
     assert bits(found) == bits(want)
@@ -78,7 +79,9 @@ def test_only_devices_of_the_first_replica_are_read_to(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(SingleReplicaRestore, "_collect_shards", watch)
 
-    SingleReplicaRestore(described, Shards(described), programs(FOUR_SLICES), ProcessGroup(0, 1)).load(tmp_path / "7")
+    SingleReplicaRestore(described, Shards(described), programs(FOUR_SLICES), ProcessGroup(0, 1)).load(
+        str(tmp_path / "7")
+    )
 
     assert read == set(jax.devices()[:2])
 
@@ -93,7 +96,7 @@ def test_a_process_of_another_replica_opens_nothing(tmp_path: Path, monkeypatch:
 
     assert replica.readers == (0,)
     assert replica.saves_reads
-    assert replica.load(tmp_path / "that is not there") == ({}, set())
+    assert replica.load(str(tmp_path / "that is not there")) == ({}, set())
 
 
 def test_who_reads_is_found_where_the_runtime_counts_its_processes_otherwise(tmp_path: Path) -> None:
@@ -105,7 +108,7 @@ def test_who_reads_is_found_where_the_runtime_counts_its_processes_otherwise(tmp
     reader = SingleReplicaRestore(described, Shards(described), programs(FOUR_SLICES), peers)
 
     assert reader.readers == (1,)
-    assert bits(reader.load(tmp_path / "7")) == bits(want)
+    assert bits(reader.load(str(tmp_path / "7"))) == bits(want)
 
 
 def test_where_all_processes_are_of_the_first_replica_none_is_left_out() -> None:
@@ -117,12 +120,13 @@ def test_where_all_processes_are_of_the_first_replica_none_is_left_out() -> None
 def test_the_readers_alone_prove_the_files(tmp_path: Path) -> None:
     (tmp_path / "first").write_text("one")
     (tmp_path / "second").write_text("two")
-    files = hash_files(tmp_path, list_files(tmp_path))
-    write_integrity(tmp_path, Integrity(job_uid="u", generation=1, step=1, data="d", state="s", files=files))
+    folder = at(tmp_path)
+    files = hash_files(folder, list_files(folder))
+    write_integrity(folder, Integrity(job_uid="u", generation=1, step=1, data="d", state="s", files=files))
     (tmp_path / "first").write_text("eno")
     (tmp_path / "second").unlink()
 
-    assert together(4, lambda peers: verify(tmp_path, peers, (0, 2)).damage) == [
+    assert together(4, lambda peers: verify(folder, peers, (0, 2)).damage) == [
         "first has changed since it was saved",
         "",
         "second is missing",
@@ -167,7 +171,7 @@ def test_a_world_goes_on_from_what_one_of_its_replicas_read(
     first = crew.start(config, make_world(1, layout.num_hosts), programs)
     for trainer in first:
         assert trainer.wait_for_end() == 0, trainer.tell_logs()
-    shutil.rmtree(root / "lineage-0/4")
+    shutil.rmtree(step_path(root, 4))
 
     config = make_config(make_spec(root, text, **large, checkpoint__restore={"broadcastFrom": "oneReplica"}), (layout,))
     second = crew.start(config, make_world(2, layout.num_hosts, (Span(generation=1, first=1),)), programs)
@@ -179,7 +183,7 @@ def test_a_world_goes_on_from_what_one_of_its_replicas_read(
         assert trainer.restored == 2
         assert trainer.losses == {step: first[0].losses[step] for step in (3, 4)}
 
-    size = sum(path.stat().st_size for path in (root / "lineage-0/2").rglob("*") if path.is_file())
+    size = sum(path.stat().st_size for path in step_path(root, 2).rglob("*") if path.is_file())
     assert size > 10 * 2**20
     assert {process for process, number in enumerate(read) if number - min(read) > size / 4} == readers
     assert sum(read) - len(read) * min(read) > size, "to prove it and to load it"

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from tests.support.trainer.crew import Crew
+from tests.support.trainer.shelf import at, read_record, step_path
 from tests.support.trainer.tiny import UID, make_config, make_layout, make_spec, make_world
 from tests.trainer.checkpoint.test_checkpoints import describe, make_state
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Rollback
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
-from trainingjob_trainer.checkpoint.manifest import read_integrity, write_integrity
+from trainingjob_trainer.checkpoint.manifest import write_integrity
 from trainingjob_trainer.data.sampler import BatchSizes, samples_of_step
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.errors import TrainingError
@@ -57,7 +58,7 @@ class Stage:
 
     @property
     def record(self) -> Path:
-        return self._root / f"lineage-0/{self.step}"
+        return step_path(self._root, self.step)
 
 
 STORIES: dict[str, tuple[tuple[int, ...], BatchSizes]] = {
@@ -80,8 +81,7 @@ def test_a_takeover_goes_on_with_the_next_sample(
     pasts = [stage.train(STEP, globalBatchSize=batch) for batch in batches]
 
     assert pasts[-1].batch_sizes == want
-    record = read_integrity(stage.record)
-    assert record
+    record = read_record(stage.record)
     assert record.provenance.batch_sizes == want
     taken = [slot for step in range(1, stage.step + 1) for slot in samples_of_step(step, want).tolist()]
     assert taken == list(range(sum(STEP * batch for batch in batches)))
@@ -90,9 +90,8 @@ def test_a_takeover_goes_on_with_the_next_sample(
 def test_a_step_of_an_older_trainer_is_taken_over(events: AgentEvents, tmp_path: Path) -> None:
     stage = Stage(tmp_path, events)
     stage.train(STEP, globalBatchSize=4)
-    record = read_integrity(stage.record)
-    assert record
-    write_integrity(stage.record, record.model_copy(update={"batch_sizes": (), "seed": None}))
+    record = read_record(stage.record)
+    write_integrity(at(stage.record), record.model_copy(update={"batch_sizes": (), "seed": None}))
 
     assert stage.train(STEP, globalBatchSize=4, seed=7).batch_sizes == ((1, 4),)
 

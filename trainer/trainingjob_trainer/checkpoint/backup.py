@@ -1,20 +1,18 @@
 """Copies of checkpoints on a second store, made beside training, one at a time.
 
 A step that was just saved and hashed is copied file by file, each host its share. Every file is compared with its hash
-during the copy. The copy gets its final name once all files exist, `integrity.json` last. So the backup folder has the
-same layout as the checkpoint folder, and the same code reads both.
+during the copy. The copy is committed by `integrity.json`, once all other files exist. So the backup folder has the
+same layout and names as the checkpoint folder, and the same code reads both.
 
 A failed copy does not stop training: it is reported, and the next copy that is due retries.
 """
 
+import hashlib
 import logging
-import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import IO
+from contextlib import suppress
 
 from jax.errors import JaxRuntimeError
 
@@ -24,20 +22,18 @@ from trainingjob_api.protocol import MAX_MESSAGE, FailedSave, FailureReason
 from trainingjob_api.spec.checkpoint import Keep
 from trainingjob_api.world import RunConfig, World
 from trainingjob_trainer.checkpoint import owner
-from trainingjob_trainer.checkpoint.commit import publish_step
+from trainingjob_trainer.checkpoint.commit import commit_step
 from trainingjob_trainer.checkpoint.error_exchange import ErrorExchange, SaveFailedError, describe_error
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.manifest import (
     FileHash,
     Integrity,
     RateLimit,
-    hash_chunks,
-    read_chunks,
     select_share,
-    write_integrity,
 )
 from trainingjob_trainer.checkpoint.retention import delete_expired
-from trainingjob_trainer.checkpoint.saved_steps import COPYING_SUFFIX, LEFTOVER_NAME, lineage_folder
+from trainingjob_trainer.checkpoint.saved_steps import delete_interrupted
+from trainingjob_trainer.checkpoint.step_folders import StepFolder, delete_step
 from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.checkpoint.store.port import Store
 from trainingjob_trainer.runtime.agent_events import AgentEvents
@@ -83,11 +79,10 @@ class Backup:
         backup = config.spec.checkpoint.backup
         if backup is None:
             raise ValueError("the spec names no backup folder")
-        self.root = Path(backup.uri)
+        self.store = open_store(backup.uri)
         self._every = seconds(backup.every)
         self._keep = Keep(last=backup.keep)
         self._config = config
-        self._generation = world.generation
         self._fence = Fence(open_store(config.spec.checkpoint.uri), world)
         self._peers = peers.without_reports()
         self._events = events
@@ -106,7 +101,7 @@ class Backup:
         step = self._step_in_copy
         return () if step is None else (step,)
 
-    def copy_if_due(self, folder: Path, record: Integrity, restored: int) -> None:
+    def copy_if_due(self, folder: StepFolder, record: Integrity, restored: int) -> None:
         """Begin to copy a step that was just saved, if a copy is due; process 0 decides, because clocks differ.
 
         `restored` is the step that the world resumed from: its copy is kept.
@@ -118,7 +113,7 @@ class Backup:
         if self._exchange(decision, START_SECONDS)[0]:
             self._start_copy(folder, record, restored)
 
-    def wait_for_last(self, folder: Path, record: Integrity, restored: int) -> None:
+    def wait_for_last(self, folder: StepFolder, record: Integrity, restored: int) -> None:
         """Wait until the last step is copied, or its copy has failed.
 
         A copy needs all processes, and one of them may still be busy with an earlier copy. So all of them begin the
@@ -156,7 +151,7 @@ class Backup:
         if self._thread:
             self._thread.join(max(deadline - time.monotonic(), 0.0))
 
-    def _start_copy(self, folder: Path, record: Integrity, restored: int) -> None:
+    def _start_copy(self, folder: StepFolder, record: Integrity, restored: int) -> None:
         if self._thread:
             self._thread.join()  # process 0 has seen its end, and the other processes are about to
         self._started_at, self._step_in_copy = time.monotonic(), record.step
@@ -165,16 +160,16 @@ class Backup:
         )
         self._thread.start()
 
-    def _copy(self, folder: Path, record: Integrity, restored: int) -> None:
-        goal = lineage_folder(self.root, record.lineage) / str(record.step)
-        fresh = goal.with_name(f"{goal.name}{COPYING_SUFFIX}-{self._generation}")
+    def _copy(self, folder: StepFolder, record: Integrity, restored: int) -> None:
+        copy = StepFolder(self.store, folder.name)
         try:
-            self._copy_in_stages(folder, fresh, goal, record)
+            self._copy_in_stages(folder, copy, record)
         except SaveFailedError as error:
             self._is_failing = True
             self._report_failure(record.step, str(error))
             if self._peers.process == 0:
-                shutil.rmtree(fresh, ignore_errors=True)
+                with suppress(OSError):  # the next copy deletes the rest
+                    delete_step(copy, self._fence)
         except Exception:  # another process is gone, and the training thread sees that too
             LOG.exception("a copy was given up step=%d", record.step)
         else:
@@ -187,17 +182,17 @@ class Backup:
         """Delete the copies that need not be kept, on process 0."""
         if self._peers.process == 0:
             try:
-                delete_expired(self.root, self._fence, self._keep, step, {restored})
+                delete_expired(self.store, self._fence, self._keep, step, {restored})
             except TrainingError as error:  # a later world exists, and the training thread sees that too
                 LOG.warning("old copies are not deleted error=%s", error)
 
-    def _copy_in_stages(self, source: Path, fresh: Path, goal: Path, record: Integrity) -> None:
+    def _copy_in_stages(self, source: StepFolder, copy: StepFolder, record: Integrity) -> None:
         process = self._peers.process
         mine = select_share(sorted(record.files), process, self._peers.num_processes)
         self._error_exchange.begin()
-        self._run_stage(lambda: self._prepare(fresh) if process == 0 else None)
-        self._run_stage(lambda: copy_files(source, fresh, {name: record.files[name] for name in mine}, self._pace))
-        self._run_stage(lambda: self._publish_copy(fresh, goal, record) if process == 0 else None)
+        self._run_stage(lambda: self._prepare() if process == 0 else None)
+        self._run_stage(lambda: copy_files(source, copy, {name: record.files[name] for name in mine}, self._pace))
+        self._run_stage(lambda: commit_step(copy, record, self._fence) if process == 0 else None)
 
     def _run_stage(self, act: Callable[[], None]) -> None:
         """Run this process's part of a stage, then exchange errors with all processes.
@@ -212,51 +207,42 @@ class Backup:
             problem = describe_error(error)
         self._error_exchange.exchange_results(problem)
 
-    def _prepare(self, fresh: Path) -> None:
-        _claim(open_store(self.root), self._config)
+    def _prepare(self) -> None:
+        _claim(self.store, self._config)
         self._fence.check()
-        fresh.parent.mkdir(parents=True, exist_ok=True)
-        for left in fresh.parent.glob(f"*{COPYING_SUFFIX}*"):  # of a killed world: it may fill the disk
-            if LEFTOVER_NAME.fullmatch(left.name) and left.is_dir() and not left.is_symlink():
-                shutil.rmtree(left)
-        fresh.mkdir()
-
-    def _publish_copy(self, fresh: Path, goal: Path, record: Integrity) -> None:
-        write_integrity(fresh, record)
-        self._fence.check()
-        publish_step(fresh, goal, record)
+        delete_interrupted(
+            self.store, self._fence, own=True
+        )  # of a killed world or a failed copy: it may fill the disk
 
     def _report_failure(self, step: int, message: str) -> None:
         LOG.warning("backup failed step=%d error=%s", step, message)
         self._events.send(AgentEvent(failed_copy=FailedSave(step=step, message=message[:MAX_MESSAGE])))
 
 
-def copy_files(source: Path, goal: Path, wanted: Mapping[str, FileHash], pace: RateLimit) -> None:
-    """Copy files of a step from folder to folder, and compare each with its hash during the copy.
+def copy_files(source: StepFolder, copy: StepFolder, wanted: Mapping[str, FileHash], pace: RateLimit) -> None:
+    """Copy files of a step from store to store, and compare each with its hash during the copy.
 
     Raises:
         OSError: a file cannot be read or written.
         ValueError: a file differs from what was saved.
     """
     for name, fingerprint in wanted.items():
-        (goal / name).parent.mkdir(parents=True, exist_ok=True)
-        if _copy_file(source, goal, name, pace) != fingerprint:
+        if _copy_file(source, copy, name, pace) != fingerprint:
             raise ValueError(f"{name} has changed since it was saved")
 
 
-def _copy_file(source: Path, goal: Path, name: str, pace: RateLimit) -> FileHash:
-    with (goal / name).open("xb") as writing:
-        found = hash_chunks(_write(writing, pace.throttle(read_chunks(source, name))))
-        writing.flush()
-        os.fsync(writing.fileno())
-    return found
+def _copy_file(source: StepFolder, copy: StepFolder, name: str, pace: RateLimit) -> FileHash:
+    size, digest = 0, hashlib.sha256()
 
+    def observe(chunks: Iterable[bytes]) -> Iterator[bytes]:
+        nonlocal size
+        for chunk in chunks:
+            size += len(chunk)
+            digest.update(chunk)
+            yield chunk
 
-def _write(file: IO[bytes], parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield each chunk after it is written."""
-    for part in parts:
-        file.write(part)
-        yield part
+    copy.store.write(copy.file(name), observe(pace.throttle(source.store.read_chunks(source.file(name)))))
+    return FileHash(size=size, sha256=digest.hexdigest())
 
 
 def _claim(store: Store, config: RunConfig) -> None:

@@ -1,7 +1,7 @@
-"""Saving and restoring the state below `<uri>/lineage-<n>/<step>`; each rollback opens a new lineage.
+"""Saving and restoring the state below `<uri>/lineage-<n>/<step>.*`; each rollback opens a new lineage.
 
-Orbax writes in the background. Then all hosts hash the files, and process 0 writes `integrity.json` and renames the
-folder into place. Only then is the step reported as committed. This package decides which steps exist, which may be
+Orbax writes in the background. Then all hosts hash the files, and process 0 writes `integrity.json`, which commits the
+step. Only then is the step reported as committed. This package decides which steps exist, which may be
 restored and which are deleted, because Orbax's own bookkeeping knows neither generations nor damage.
 
 A failed save does not stop training: it is reported, training continues, and the next save retries.
@@ -22,16 +22,16 @@ from trainingjob_api.base import seconds
 from trainingjob_api.protocol import MAX_MESSAGE, FailedSave
 from trainingjob_api.world import RunConfig, Tier, World
 from trainingjob_trainer.checkpoint.backup import Backup
+from trainingjob_trainer.checkpoint.candidates import Expected, Stores
 from trainingjob_trainer.checkpoint.checkpoint_inventory import CheckpointInventory
-from trainingjob_trainer.checkpoint.commit import Committer
+from trainingjob_trainer.checkpoint.commit import Committer, PendingStep
 from trainingjob_trainer.checkpoint.error_exchange import SaveFailedError
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.manifest import Integrity, read_integrity
-from trainingjob_trainer.checkpoint.orbax_writer import PendingWrite
-from trainingjob_trainer.checkpoint.restore_point import RestoredSnapshot, RestoreSearch, SnapshotSource
+from trainingjob_trainer.checkpoint.restore import RestoredSnapshot, RestoreSearch, SnapshotSource
 from trainingjob_trainer.checkpoint.retention import BestSteps, delete_expired
-from trainingjob_trainer.checkpoint.saved_steps import lineage_folder
 from trainingjob_trainer.checkpoint.single_replica import SingleReplicaRestore
+from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.optim.spike_detection import empty_window_like
 from trainingjob_trainer.runtime.agent_events import AgentEvents
@@ -56,7 +56,6 @@ class Checkpoints:
         self, root: Path, config: RunConfig, world: World, peers: ProcessGroup, data: str, events: AgentEvents
     ) -> None:
         self._root = root
-        self._folder = lineage_folder(root, len(world.rollbacks))
         self._batch_size = config.spec.training.global_batch_size
         self._seed = config.spec.training.seed
         self._checkpoint = config.spec.checkpoint
@@ -83,11 +82,12 @@ class Checkpoints:
         self._error: Exception | None = None
         self._tried: tuple[int, Mapping[str, float]] = 0, {}
         name = _host_name(world, peers.process)
-        self._fence = Fence(open_store(root), world)
-        self._committer = Committer(peers, name, self._fence)
+        self._store = open_store(root)
+        self._fence = Fence(self._store, world)
+        self._committer = Committer(self._store, peers, name, self._fence)
         self._backup = Backup(config, world, peers, events, name) if self._checkpoint.backup else None
         self._restored_from_backup = False
-        self._saved: Integrity | None = None  # None: this world has saved nothing yet
+        self._saved: tuple[StepFolder, Integrity] | None = None  # None: this world has saved nothing yet
         self.is_failing = False
         """Whether the newest awaited save has failed: the same on all processes at the same step."""
 
@@ -102,20 +102,20 @@ class Checkpoints:
             TrainingError: checkpoints exist, and none can be used.
         """
         takeover = self._checkpoint.takeover
-        backup = self._backup.root if self._backup else None
+        stores = Stores(self._store, self._backup.store if self._backup else None)
         fewer = replica if replica and replica.saves_reads else None
         search = RestoreSearch(
-            self._root,
+            stores,
             self._world,
             self._peers,
             self._events,
             memory,
             takeover=takeover,
-            backup=backup,
             readers=fewer.readers if fewer else None,
         )
         try:
-            found = search.find(self._data, tuple(hash_shapes(form) for form in _accepted_forms(state)), self._seed)
+            forms = tuple(hash_shapes(form) for form in _accepted_forms(state))
+            found = search.find(Expected(self._data, forms, self._seed))
         except OSError as error:
             raise storage_error(error, f"reading {self._root}", str(self._root)) from error
         if found is None:
@@ -132,10 +132,10 @@ class Checkpoints:
         saved = read_integrity(found)
         assert saved is not None  # noqa: S101  # it was verified above
         self._restored = self._newest = saved.step
-        self._restored_from_backup = not found.is_relative_to(self._root)
+        self._restored_from_backup = stores.is_copy(found)
         self._take_inventory(search, saved.job_uid, saved.generation)
         self._set_past(saved.provenance, saved.generation if saved.job_uid == self._world.job_uid else 0)
-        return self._load(found, saved, state, fewer)
+        return self._load(found.location, saved, state, fewer)
 
     def _take_inventory(self, search: RestoreSearch, job_uid: str, generation: int) -> None:
         best = self._checkpoint.keep.best
@@ -190,7 +190,7 @@ class Checkpoints:
         finite = {name: loss for name, loss in (measured or {}).items() if isfinite(loss)}
         self._bests.add(step, finite)
         self._tried = step, finite
-        writing = self._committer.begin(self._folder / str(step), _saved_items(state))
+        writing = self._committer.begin(len(self._world.rollbacks), step, _saved_items(state))
         self._commit = threading.Thread(
             target=self._finish, args=(step, writing, hash_shapes(state), finite), name=f"commit-{step}", daemon=True
         )
@@ -231,14 +231,14 @@ class Checkpoints:
     def wait_for_backup(self) -> None:
         """Wait until the newest step that this world saved is copied to the backup store, or its copy has failed."""
         if self._backup and self._saved:
-            self._backup.wait_for_last(self._folder / str(self._saved.step), self._saved, self._restored)
+            self._backup.wait_for_last(*self._saved, self._restored)
 
     def raise_background_error(self) -> None:
         """Raise the error of the background thread, if any."""
         if self._error:
             raise self._error
 
-    def _load(self, folder: Path, saved: Integrity, state: State, replica: SingleReplicaRestore | None) -> State:
+    def _load(self, folder: str, saved: Integrity, state: State, replica: SingleReplicaRestore | None) -> State:
         """Return a saved state. A state without a loss window, saved before spike detection, gets an empty one."""
         if replica and saved.state == hash_shapes(state):
             return replica.load(folder)
@@ -248,7 +248,7 @@ class Checkpoints:
             return restored
         return restored._replace(window=empty_window_like(state.window))
 
-    def _finish(self, step: int, writing: PendingWrite, state: str, measured: Mapping[str, float]) -> None:
+    def _finish(self, step: int, writing: PendingStep, state: str, measured: Mapping[str, float]) -> None:
         record = Integrity(
             job_uid=self._world.job_uid,
             generation=self._world.generation,
@@ -264,29 +264,30 @@ class Checkpoints:
             files={},
         )
         try:
-            self._saved = self._committer.finish(self._folder / str(step), writing, record)
+            saved = self._committer.finish(writing, record)
         except SaveFailedError as error:
             self._tell_failure(step, str(error))
         except Exception as error:  # noqa: BLE001  # the training thread raises it
             self._error = error
         else:
+            self._saved = writing.folder, saved
             self._outcome = step
             self._events.send(AgentEvent(committed=step))
-            self._clean_up(self._saved)
+            self._clean_up(writing.folder, saved)
 
-    def _clean_up(self, saved: Integrity) -> None:
+    def _clean_up(self, folder: StepFolder, saved: Integrity) -> None:
         """Begin to copy the step that was just saved, if a copy is due, and delete steps that are not kept."""
         needed = [self._restored]
         if self._backup:
             try:
-                self._backup.copy_if_due(self._folder / str(saved.step), saved, self._restored)
+                self._backup.copy_if_due(folder, saved, self._restored)
             except JaxRuntimeError as error:
                 self._error = error
                 return
             needed += self._backup.steps_in_use
         if self._peers.process == 0:
             try:
-                delete_expired(self._root, self._fence, self._checkpoint.keep, saved.step, needed)
+                delete_expired(self._store, self._fence, self._checkpoint.keep, saved.step, needed)
             except TrainingError as error:
                 self._error = error
 

@@ -1,7 +1,7 @@
-"""Commits of checkpoints: all processes write, hash and verify a step, then process 0 renames it into place.
+"""Commits of checkpoints: all processes write and hash a step, then process 0 writes the manifest that commits it.
 
-A step is written under a name that no other world uses, and renamed only once its integrity manifest is beside it. So a
-step exists completely or not at all, and no other world can have written a part of it.
+A step is written into a folder that no other attempt and no other world uses. It is committed by its last object, the
+integrity manifest. So a step exists completely or not at all, and no other world can have written a part of it.
 
 After each stage, all processes exchange their errors and act on the same answers. So an error of storage on one host
 fails the save on all hosts. No process waits for a host that has given up or counts an incomplete step as saved. And
@@ -10,14 +10,11 @@ all processes know the result before the next save begins.
 
 import json
 import logging
-import os
-import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from itertools import chain, count
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from trainingjob_agent.checkpoint_layout import MANIFEST_FILE, hash_job, lineage_folder, parse_step_name
 from trainingjob_trainer.checkpoint.error_exchange import ErrorExchange, SaveFailedError, describe_error
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.manifest import (
@@ -32,38 +29,45 @@ from trainingjob_trainer.checkpoint.manifest import (
     write_integrity,
 )
 from trainingjob_trainer.checkpoint.orbax_writer import OrbaxWriter, PendingWrite
+from trainingjob_trainer.checkpoint.step_folders import StepFolder, claim_step, delete_step, new_step_folder
+from trainingjob_trainer.checkpoint.store.port import Store
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 
 LOG = logging.getLogger(__name__)
 COMMIT_SECONDS = 1800
-UNCOMMITTED_SUFFIX = ".saving"
-"""Suffix of a folder that is being written and hashed; the generation of its writer follows."""
-DELETING_SUFFIX = ".void"
-"""Suffix of a step that is about to be deleted."""
-QUARANTINE_SUFFIX = ".damaged-"
-"""Suffix of a quarantined step; the generation that found the damage follows."""
+
+
+class PendingStep(NamedTuple):
+    """A copied state, and the folder for which it is meant."""
+
+    folder: StepFolder
+    write: PendingWrite
 
 
 class Committer:
     """Writes steps with Orbax, one at a time, as one process of a world. `name` is the host in messages."""
 
-    def __init__(self, peers: ProcessGroup, name: str, fence: Fence) -> None:
+    def __init__(self, store: Store, peers: ProcessGroup, name: str, fence: Fence) -> None:
+        self._store = store
         self._peers = peers
         self._fence = fence
         self._votes = ErrorExchange(peers, name, "save", COMMIT_SECONDS)
         self._pace = RateLimit()
+        self._attempts = 0
         self.orbax = OrbaxWriter(peers)
 
-    def begin(self, folder: Path, state: Mapping[str, Any]) -> PendingWrite:
-        """Copy the arrays of a state, which may be donated afterwards; `finish` writes them into a folder.
+    def begin(self, lineage: int, step: int, state: Mapping[str, Any]) -> PendingStep:
+        """Copy the arrays of a state, which may be donated afterwards; `finish` writes them into the returned folder.
 
         Training is blocked here, so this method does not wait for any other process.
         """
         self._pace.enable()
-        return self.orbax.copy(self._temporary_folder(folder), state)
+        self._attempts += 1  # the same on all processes: they save together
+        folder = new_step_folder(self._store, lineage, step, self._fence, self._attempts)
+        return PendingStep(folder, self.orbax.copy(folder.location, state))
 
-    def finish(self, folder: Path, writing: PendingWrite, record: Integrity) -> Integrity:
+    def finish(self, step: PendingStep, record: Integrity) -> Integrity:
         """Write a copied state, hash its files, each host its share, and write the manifest with the hashes.
 
         All processes return the manifest.
@@ -75,42 +79,36 @@ class Committer:
         """
         self._votes.begin()
         try:
-            return self._commit_in_stages(folder, writing, record)
+            problem = step.write.problem or (self._prepare(step.folder) if self._peers.process == 0 else "")
+            self._votes.exchange_results(problem)
+            return self._commit_in_stages(step, record)
         except SaveFailedError:
-            if self._peers.process == 0:
-                shutil.rmtree(
-                    self._temporary_folder(folder), ignore_errors=True
-                )  # the partial step may be filling the disk
+            if self._peers.process == 0 and not problem:  # this attempt has claimed the folder
+                with suppress(OSError):  # the next world deletes the rest
+                    delete_step(step.folder, self._fence)  # the partial step may be filling the disk
             raise
         finally:
-            writing.give_up()
+            step.write.give_up()
 
     def lift_rate_limit(self) -> None:
         """Lift the rate limit of the current save: another thread waits for it."""
         self._pace.lift()
 
-    def _temporary_folder(self, folder: Path) -> Path:
-        """Return the temporary folder in which a step is written before it is renamed."""
-        return folder.with_name(f"{folder.name}{UNCOMMITTED_SUFFIX}-{self._fence.generation}")
-
-    def _commit_in_stages(self, folder: Path, writing: PendingWrite, record: Integrity) -> Integrity:
-        peers, fresh = self._peers, self._temporary_folder(folder)
-        self._votes.exchange_results(writing.problem or (self._prepare(folder) if peers.process == 0 else ""))
+    def _commit_in_stages(self, step: PendingStep, record: Integrity) -> Integrity:
+        peers, (folder, writing) = self._peers, step
         try:
             writing.write()
             self._votes.exchange_results()
             listed: list[str] = []
             if peers.process == 0:
                 writing.finalize()
-                listed = list_files(fresh)
+                listed = list_files(folder)
             names: list[str] = json.loads(self._votes.exchange_results(value=json.dumps(listed))[0])
-            mine = hash_files(fresh, select_share(names, peers.process, peers.num_processes), self._pace)
+            mine = hash_files(folder, select_share(names, peers.process, peers.num_processes), self._pace)
             shares = self._votes.exchange_results(value=dump_file_hashes(mine))
             manifest = record.model_copy(update={"files": merge_file_hashes(shares)})
             if peers.process == 0:
-                write_integrity(fresh, manifest)
-                self._fence.check()
-                publish_step(fresh, folder, manifest)
+                commit_step(folder, manifest, self._fence)
         except (SaveFailedError, TrainingError):
             raise
         except Exception as error:  # Orbax reports a full disk as a ValueError
@@ -120,83 +118,46 @@ class Committer:
         self._votes.exchange_results()
         return manifest
 
-    def _prepare(self, folder: Path) -> str:
-        """Create the temporary folder of a step; return an error message, empty: success."""
-        temporary = self._temporary_folder(folder)
+    def _prepare(self, folder: StepFolder) -> str:
+        """Claim the folder of a step for this attempt; return an error message, empty: success."""
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
             self._fence.check()
-            existing = read_integrity(folder)
-            if existing is not None and existing.generation >= self._fence.generation:
-                return f"step {folder.name} is there already"
-            shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir()
+            if _has_saved(folder, self._fence):
+                return f"step {folder.step} is there already"
+            claim_step(folder, self._fence)
         except (OSError, ValueError) as error:
             return describe_error(error)
         return ""
 
 
-def publish_step(fresh: Path, folder: Path, record: Integrity) -> None:
-    """Rename a complete and verified step to its final name.
+def commit_step(folder: StepFolder, record: Integrity, fence: Fence) -> None:
+    """Write the manifest of a complete and hashed step, unless a later world exists.
 
-    An existing step of that name is deleted if an earlier world of the job saved it. That world was fenced off during
-    the same commit. Anything else is quarantined, because this job has not written it.
+    A world may be suspended between the check and the write. Its late step is in no history, because its successor has
+    restored by then; the second check removes it.
 
     Raises:
-        FileExistsError: a later world has committed the step.
-        OSError: storage refuses the rename or the deletion.
+        TrainingError: a later world exists, and the step is not committed.
+        OSError: the store refuses the write.
     """
+    fence.check()
+    write_integrity(folder, record)
     try:
-        fresh.rename(folder)
-    except OSError:
-        if not os.path.lexists(folder):
-            raise
-        if _is_saved_by_job(folder, record):
-            void = fresh.with_name(fresh.name + DELETING_SUFFIX)
-            folder.rename(void)  # rename first, so that the folder that is checked is the one that is deleted
-            there = read_integrity(void)
-            if there is None or there.generation > record.generation:
-                void.rename(folder)
-                raise FileExistsError(f"another world has saved step {record.step}") from None
-            shutil.rmtree(void)
-        else:
-            LOG.warning("set aside what this job has not saved folder=%s", quarantine_step(folder, record.generation))
-        fresh.rename(folder)
+        fence.check()
+    except TrainingError:
+        with suppress(OSError):
+            folder.store.delete(folder.file(MANIFEST_FILE))
+        raise
 
 
-def _is_saved_by_job(folder: Path, record: Integrity) -> bool:
-    there = _read(folder)
-    return there is not None and there.job_uid == record.job_uid
-
-
-def _read(folder: Path) -> Integrity | None:  # None: no manifest shows which job saved it
-    with suppress(ValueError, NotADirectoryError):
-        return None if folder.is_symlink() else read_integrity(folder)
-    return None
-
-
-def delete_step(folder: Path) -> None:
-    """Delete a step under another name, so that a partial deletion does not look like a checkpoint.
-
-    The rename also ensures that a step that another world puts under the old name meanwhile is not deleted.
-
-    Raises:
-        OSError: storage refuses the rename or the deletion.
-    """
-    void = folder.with_name(folder.name + DELETING_SUFFIX)
-    shutil.rmtree(void, ignore_errors=True)
-    folder.rename(void)
-    shutil.rmtree(void)
-
-
-def quarantine_step(folder: Path, generation: int) -> Path:
-    """Rename a step so that it no longer counts as one and can still be inspected; return its new path.
-
-    Raises:
-        OSError: storage refuses the rename.
-    """
-    name = f"{folder.name}{QUARANTINE_SUFFIX}{generation}"
-    names = chain([name], (f"{name}-{again}" for again in count(2)))
-    aside = next(path for one in names if not os.path.lexists(path := folder.with_name(one)))
-    folder.rename(aside)
-    return aside
+def _has_saved(folder: StepFolder, fence: Fence) -> bool:
+    """Return whether this world or a later one of the job has committed a step with this number."""
+    lineage = lineage_folder(folder.lineage or 0)
+    for entry in folder.store.list_folder(lineage):
+        name = parse_step_name(entry.name)
+        if name is None or name.writer is None or name.step != folder.step:
+            continue
+        is_own = name.writer.job == hash_job(fence.job_uid) and name.writer.generation >= fence.generation
+        if is_own and read_integrity(StepFolder(folder.store, f"{lineage}/{entry.name}")) is not None:
+            return True
+    return False

@@ -5,7 +5,6 @@ are taken. The optimizer, the data order and the step count start as in any new 
 """
 
 import logging
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -14,9 +13,11 @@ import orbax.checkpoint as ocp
 from trainingjob_api.protocol import MAX_MESSAGE, FailureReason
 from trainingjob_api.spec.checkpoint import InitializeFrom
 from trainingjob_trainer.checkpoint.orbax_writer import world_options
-from trainingjob_trainer.checkpoint.restore_point import VERIFY_SECONDS, verify
 from trainingjob_trainer.checkpoint.saved_steps import list_saved
 from trainingjob_trainer.checkpoint.single_replica import PLACEHOLDER, make_restore_args
+from trainingjob_trainer.checkpoint.step_folders import StepFolder
+from trainingjob_trainer.checkpoint.store.opening import open_store
+from trainingjob_trainer.checkpoint.verify import VERIFY_SECONDS, verify
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.runtime.errors import TrainingError, shorten
 from trainingjob_trainer.runtime.process_group import ProcessGroup
@@ -52,16 +53,18 @@ def load_initial_params(source: InitializeFrom, params: Params, peers: ProcessGr
     damages: list[str] = []
     while True:
         choice = _best_candidate(source, candidates, damages) if peers.process == 0 else ""
-        folder = Path(peers.exchange(f"inherit/{len(damages)}", choice, VERIFY_SECONDS)[0])
+        folder = StepFolder(
+            open_store(source.uri), peers.exchange(f"inherit/{len(damages)}", choice, VERIFY_SECONDS)[0]
+        )
         found = verify(folder, peers)
         problems = peers.exchange(f"inherited/{len(damages)}", found.damage or found.unreadable, VERIFY_SECONDS)
         damage = next(filter(None, problems), "")
         if not damage:
             break
-        LOG.warning("a saved step is passed over folder=%s damage=%s", folder, damage)
-        damages.append(f"{folder}: {damage}")
+        LOG.warning("a saved step is passed over folder=%s damage=%s", folder.location, damage)
+        damages.append(f"{folder.location}: {damage}")
         candidates = candidates[1:]
-    ours, theirs = _shapes(params), _shapes(orbax.metadata(folder).item_metadata.tree["params"])
+    ours, theirs = _shapes(params), _shapes(orbax.metadata(folder.location).item_metadata.tree["params"])
     _check_shapes(source, folder, ours, theirs)
     names, tree = list(ours), jax.tree.structure(params)
     own = dict(zip(names, jax.tree.leaves(random), strict=True))
@@ -70,7 +73,9 @@ def load_initial_params(source: InitializeFrom, params: Params, peers: ProcessGr
     leaves = zip(names, jax.tree.leaves(params), strict=True)
     wanted = {"params": jax.tree.unflatten(tree, [leaf if name in theirs else PLACEHOLDER for name, leaf in leaves])}
     how = jax.tree.map(make_restore_args, wanted)
-    found = orbax.restore(folder, args=ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True))
+    found = orbax.restore(
+        folder.location, args=ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True)
+    )
     taken = zip(names, jax.tree.leaves(found["params"]), strict=True)
     whole = jax.tree.unflatten(tree, [own[name] if leaf is PLACEHOLDER else leaf for name, leaf in taken])
     return InitialParams(whole, _describe_source(source, folder, ours, theirs))
@@ -83,26 +88,28 @@ def _make_checkpointer(peers: ProcessGroup) -> ocp.Checkpointer:
     )
 
 
-def _list_candidates(source: InitializeFrom) -> list[Path]:
+def _list_candidates(source: InitializeFrom) -> list[StepFolder]:
     """Return the candidate step folders, best first: the newest lineage, then the newest step."""
-    root = Path(source.uri)
     try:
         saved = [
-            ((record.lineage, one.step), one.folder)
-            for one in list_saved(root)
+            ((record.lineage, one.step, record.generation), one.folder)
+            for one in list_saved(open_store(source.uri))
             if (record := one.integrity) and source.step in (None, one.step)
         ]
     except OSError as error:
         raise TrainingError(
-            FailureReason.STORAGE, f"reading {root} failed: {error.strerror}.", path=f"{FIELD}.uri", value=root
+            FailureReason.STORAGE,
+            f"reading {source.uri} failed: {error.strerror}.",
+            path=f"{FIELD}.uri",
+            value=source.uri,
         ) from error
-    return [folder for _, folder in sorted(saved, reverse=True)]
+    return [folder for _, folder in sorted(saved, key=lambda pair: pair[0], reverse=True)]
 
 
-def _best_candidate(source: InitializeFrom, candidates: list[Path], damages: list[str]) -> str:
+def _best_candidate(source: InitializeFrom, candidates: list[StepFolder], damages: list[str]) -> str:
     """Return the best remaining folder; raise TrainingError if none remains."""
     if candidates:
-        return str(candidates[0])
+        return candidates[0].name
     what = "no whole step" if source.step is None else f"no whole step {source.step}"
     text = f" ({'; '.join(damages[:MAX_NAMED_STEPS])})" if damages else ""
     raise TrainingError(
@@ -114,7 +121,7 @@ def _best_candidate(source: InitializeFrom, candidates: list[Path], damages: lis
     )
 
 
-def _check_shapes(source: InitializeFrom, folder: Path, ours: Shapes, theirs: Shapes) -> None:
+def _check_shapes(source: InitializeFrom, folder: StepFolder, ours: Shapes, theirs: Shapes) -> None:
     """Raise TrainingError where a checkpoint lacks the parameters of this model, and name all that differ."""
     differing = [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
     both = [name for name in differing if name in ours and name in theirs]
@@ -128,7 +135,7 @@ def _check_shapes(source: InitializeFrom, folder: Path, ours: Shapes, theirs: Sh
     is_partial_option = not both and not source.allow_partial
     raise TrainingError(
         FailureReason.CONFIG,
-        f"step {folder.name} of {source.uri} holds the parameters of another model: {words}. "
+        f"step {folder.step} of {source.uri} holds the parameters of another model: {words}. "
         + (
             f"Set {FIELD}.allowPartial to true to take those that both models have and begin with random ones for the "
             "others, or let the section model be that of the job that saved it."
@@ -140,9 +147,9 @@ def _check_shapes(source: InitializeFrom, folder: Path, ours: Shapes, theirs: Sh
     )
 
 
-def _describe_source(source: InitializeFrom, folder: Path, ours: Shapes, theirs: Shapes) -> str:
+def _describe_source(source: InitializeFrom, folder: StepFolder, ours: Shapes, theirs: Shapes) -> str:
     """Return a text that names the source of the parameters and those that it lacks, and log it."""
-    words = f"step {int(folder.name):,} of {source.uri}"
+    words = f"step {folder.step:,} of {source.uri}"
     missing, unused = sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())
     if missing:
         words += f", but for random ones that it lacks: {', '.join(missing)}"

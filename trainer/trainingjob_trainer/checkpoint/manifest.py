@@ -8,19 +8,17 @@ the checkpoint, and a hash of the manifest itself. All hosts share the hashing.
 import hashlib
 import json
 import logging
-import os
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from io import FileIO
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from trainingjob_agent.shared_files import MANIFEST_FILE, open_untrusted_below, read_untrusted_json, write_atomically
+from trainingjob_agent.checkpoint_layout import MANIFEST_FILE
+from trainingjob_agent.shared_files import MAX_JSON_BYTES, parse_untrusted_json
 from trainingjob_api.base import Open
+from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.snapshots.lineage import StepRecord
 
 LOG = logging.getLogger(__name__)
@@ -29,7 +27,6 @@ HASH_KEY = "sha256"
 READ_RETRY_SECONDS = 60.0
 """Seconds for which a failing read from storage is retried."""
 RETRY_INTERVAL_SECONDS = 2.0
-CHUNK_BYTES = 1 << 22
 MAX_BYTES_PER_SECOND = 256 << 20
 """Maximum rate, in bytes per second, at which a host hashes a checkpoint beside training and its own saves."""
 
@@ -52,15 +49,16 @@ class Integrity(StepRecord):
     files: dict[str, FileHash]
 
 
-def read_integrity(folder: Path) -> Integrity | None:  # None: the step was never committed
+def read_integrity(folder: StepFolder) -> Integrity | None:  # None: the step was never committed
     """Return the manifest of a step folder.
 
     Raises:
         ValueError: the manifest is malformed, or its content does not match its own hash.
         OSError: storage does not let it be read.
     """
+    name = folder.file(MANIFEST_FILE)
     try:
-        content = read_untrusted_json(folder / MANIFEST_FILE)
+        content = parse_untrusted_json(name, folder.store.read(name, MAX_JSON_BYTES))
         integrity = Integrity.model_validate(content)
         is_hash_valid = content.pop(HASH_KEY, None) in (None, _hash_content(content))
     except FileNotFoundError:
@@ -76,14 +74,14 @@ def read_integrity(folder: Path) -> Integrity | None:  # None: the step was neve
     return integrity
 
 
-def write_integrity(folder: Path, integrity: Integrity) -> None:
-    """Write the manifest, as the last file of a step.
+def write_integrity(folder: StepFolder, integrity: Integrity) -> None:
+    """Write the manifest, as the last file of a step: from then on the step is committed.
 
     Raises:
         OSError: storage refuses the write.
     """
     said = integrity.model_dump(mode="json", exclude_defaults=True)
-    write_atomically(folder / MANIFEST_FILE, json.dumps(add_hash(said), indent=1).encode())
+    folder.store.write(folder.file(MANIFEST_FILE), (json.dumps(add_hash(said), indent=1).encode(),))
 
 
 def add_hash(said: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,13 +93,14 @@ def _hash_content(said: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
-def list_files(folder: Path) -> list[str]:
-    """Return all files of a step except the manifest, sorted by name."""
-    return sorted(
-        path.relative_to(folder).as_posix()
-        for path in folder.rglob("*")
-        if path.is_file() and path.relative_to(folder).as_posix() != MANIFEST_FILE
-    )
+def list_files(folder: StepFolder) -> list[str]:
+    """Return all files of a step except the manifest, sorted by name.
+
+    Raises:
+        ValueError: an entry is neither a file nor a folder. A restore would open it, listed in the manifest or not.
+        OSError: the folder cannot be read.
+    """
+    return [name for name in folder.store.list_files(folder.name) if name != MANIFEST_FILE]
 
 
 class RateLimit:
@@ -131,56 +130,18 @@ class RateLimit:
             begun = time.monotonic()
 
 
-def read_chunks(folder: Path, name: str, max_bytes: int | None = None) -> Iterator[bytes]:
-    """Yield the content of a file of a step in chunks, up to one byte more than `most`. None: all of it.
-
-    The extra byte shows that a file is longer than expected.
-
-    Raises:
-        ValueError: the name is not that of a regular file below the folder.
-        OSError: the file cannot be read.
-    """
-    with open_untrusted_below(folder, name) as file:
-        yield from _read_chunks(file, max_bytes)
-
-
-def _read_chunks(file: FileIO, most: int | None) -> Iterator[bytes]:
-    left = None if most is None else most + 1
-    while part := file.read(CHUNK_BYTES if left is None else min(CHUNK_BYTES, left)):
-        yield part
-        left = None if left is None else left - len(part)
-
-
-def find_irregular_entry(folder: Path) -> str:
-    """Return an entry of a step folder that is neither a file nor a folder; empty: none. Links are not followed.
-
-    A restore opens every entry of the folder, whether the manifest lists it or not.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                if found := find_irregular_entry(Path(entry.path)):
-                    return f"{entry.name}/{found}"
-            elif not stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
-                return f"{entry.name} is neither a file nor a folder"
-    return ""
-
-
-def hash_files(folder: Path, names: Iterable[str], pace: RateLimit | None = None) -> dict[str, FileHash]:
+def hash_files(folder: StepFolder, names: Iterable[str], pace: RateLimit | None = None) -> dict[str, FileHash]:
     """Return the size and hash of files. `pace` None: without a rate limit.
 
     Raises:
         ValueError: a name is not that of a regular file.
         OSError: a file cannot be read.
     """
-    parts = {name: read_chunks(folder, name) for name in names}
+    parts = {name: folder.store.read_chunks(folder.file(name)) for name in names}
     return {name: hash_chunks(pace.throttle(each) if pace else each) for name, each in parts.items()}
 
 
-def find_damage(folder: Path, expected: Mapping[str, FileHash]) -> str:
+def find_damage(folder: StepFolder, expected: Mapping[str, FileHash]) -> str:
     """Return how files differ from their expected size and hash; empty: they match.
 
     Raises:
@@ -188,11 +149,10 @@ def find_damage(folder: Path, expected: Mapping[str, FileHash]) -> str:
     """
     for name, fingerprint in expected.items():
         try:
-            with open_untrusted_below(folder, name) as file:
-                size = os.fstat(file.fileno()).st_size
-                if size != fingerprint.size:
-                    return f"{name} has {size} bytes instead of {fingerprint.size}"
-                seen = hash_chunks(_read_chunks(file, fingerprint.size))
+            size = folder.store.size(folder.file(name))
+            if size != fingerprint.size:
+                return f"{name} has {size} bytes instead of {fingerprint.size}"
+            seen = hash_chunks(folder.store.read_chunks(folder.file(name), fingerprint.size))
         except FileNotFoundError:
             return f"{name} is missing"
         except ValueError as error:

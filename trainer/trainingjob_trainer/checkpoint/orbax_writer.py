@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -122,8 +121,11 @@ class OrbaxWriter:
         limit_replica_writes()
         self._handler = ocp.StandardCheckpointHandler(multiprocessing_options=world_options(peers, "trainingjob"))
 
-    def copy(self, folder: Path, state: Mapping[str, Any]) -> PendingWrite:
-        """Copy a state to host memory, to be written into a folder later; its arrays may be donated afterwards."""
+    def copy(self, folder: str, state: Mapping[str, Any]) -> PendingWrite:
+        """Copy a state to host memory, to be written into a folder later; its arrays may be donated afterwards.
+
+        `folder` is a path or URI.
+        """
         expected = PendingFolder(epath.Path(folder))
         try:
             with without_orbax_signals():
@@ -133,7 +135,7 @@ class OrbaxWriter:
             return PendingWrite(self._handler, expected, (), describe_error(error))
         return PendingWrite(self._handler, expected, parts or ())
 
-    def restore(self, folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
+    def restore(self, folder: str, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return a saved state with the shapes and shardings of `state`; all processes read it, without a barrier."""
         restored: dict[str, Any] = self._handler.restore(epath.Path(folder), args=ocp.args.StandardRestore(state))
         return restored

@@ -3,12 +3,12 @@
 import logging
 from collections.abc import Collection, Mapping
 from math import isfinite, nan
-from pathlib import Path
 
 from trainingjob_api.spec.checkpoint import Keep, KeepBest
-from trainingjob_trainer.checkpoint.commit import delete_step
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.saved_steps import delete_quarantined, list_saved
+from trainingjob_trainer.checkpoint.step_folders import delete_step
+from trainingjob_trainer.checkpoint.store.port import Store
 
 LOG = logging.getLogger(__name__)
 
@@ -47,29 +47,29 @@ def select_losses(keep: KeepBest | None, saved: Mapping[int, Mapping[str, float]
     return {step: measured[keep.evaluation] for step, measured in saved.items() if keep.evaluation in measured}
 
 
-def delete_expired(root: Path, fence: Fence, keep: Keep, step: int, protected: Collection[int]) -> None:
-    """Delete the job's own steps below `root` that need not be kept, up to the step that was just committed.
+def delete_expired(store: Store, fence: Fence, keep: Keep, step: int, protected: Collection[int]) -> None:
+    """Delete the job's own steps that need not be kept, up to the step that was just committed.
 
-    Of one step in several lineages, the latest lineage's counts; the others were rolled back and are deleted.
-    Quarantined steps are deleted once every kept step is newer.
+    Of one step that several lineages or generations saved, the latest counts; the others are in no history and are
+    deleted. Quarantined steps are deleted once every kept step is newer.
 
     Raises:
         TrainingError: a later world exists, so this one is fenced off.
     """
     try:
-        saved = [(one.folder, one.integrity) for one in list_saved(root) if one.integrity]
+        saved = [(one.folder, one.integrity) for one in list_saved(store) if one.integrity]
         own = [(folder, record) for folder, record in saved if record.job_uid == fence.job_uid and record.step <= step]
-        own.sort(key=lambda pair: (pair[1].step, pair[1].lineage))
+        own.sort(key=lambda pair: (pair[1].step, pair[1].lineage, pair[1].generation))
         committed = {record.step: folder for folder, record in own}
         latest = set(committed.values())
         deleted = choose_deletions(
             {record.step: record.evaluations for folder, record in own if folder in latest}, keep, protected
         )
-        rolled_back = [folder for folder, _ in own if folder not in latest]
-        for old in (*rolled_back, *(committed[number] for number in deleted)):
+        superseded = [folder for folder, _ in own if folder not in latest]
+        for old in (*superseded, *(committed[number] for number in deleted)):
             fence.check()
-            delete_step(old)
-        delete_quarantined(root, min(committed.keys() - set(deleted), default=0), fence.job_uid)
+            delete_step(old, fence)
+        delete_quarantined(store, min(committed.keys() - set(deleted), default=0), fence)
     except OSError as error:  # the next call retries
         LOG.warning("an old step cannot be deleted error=%s", error)
 

@@ -1,30 +1,27 @@
-"""The checkpoints below a checkpoint folder: `lineage-<n>/<step>`, each with its integrity manifest."""
+"""The steps in a store: which are committed, which are damaged, and which an interrupted save has left."""
 
 import errno
-import re
-import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
-from trainingjob_agent.shared_files import MANIFEST_FILE, parse_number
+from trainingjob_agent.checkpoint_layout import (
+    MANIFEST_FILE,
+    QUARANTINE_SUFFIX,
+    StepName,
+    Writer,
+    hash_job,
+    parse_lineage,
+    parse_step_name,
+)
 from trainingjob_api.world import World
-from trainingjob_trainer.checkpoint.commit import DELETING_SUFFIX, QUARANTINE_SUFFIX, UNCOMMITTED_SUFFIX, delete_step
+from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.manifest import Integrity, ReadRetry, read_integrity
+from trainingjob_trainer.checkpoint.older_layout import delete_older_leftovers, delete_older_quarantined
+from trainingjob_trainer.checkpoint.step_folders import StepFolder, delete_step, read_quarantined_job
+from trainingjob_trainer.checkpoint.store.port import Entry, Store
 from trainingjob_trainer.snapshots.lineage import is_in_history
 
-LINEAGE = "lineage-"
-ORBAX_TEMPORARY_SUFFIX = ".orbax-checkpoint-tmp"
-"""Suffix of a folder that one of Orbax's own checkpointers has not finished."""
-COPYING_SUFFIX = ".copying"
-"""Suffix of an incomplete copy on the backup store."""
-LEFTOVER_NAME = re.compile(
-    rf"[0-9]+(({re.escape(UNCOMMITTED_SUFFIX)}|{re.escape(COPYING_SUFFIX)})-[0-9]+)?{re.escape(ORBAX_TEMPORARY_SUFFIX)}(-[0-9]+)?"
-    rf"|[0-9]+({re.escape(UNCOMMITTED_SUFFIX)}|{re.escape(COPYING_SUFFIX)})-[0-9]+({re.escape(DELETING_SUFFIX)})?"
-    rf"|[0-9]+({re.escape(QUARANTINE_SUFFIX)}[0-9]+(-[0-9]+)?)?{re.escape(DELETING_SUFFIX)}"
-)
-"""Names of the folders that an interrupted save, copy or deletion of this project leaves."""
 MANIFEST_MISSING = f"{MANIFEST_FILE} is missing"
 
 
@@ -32,78 +29,94 @@ MANIFEST_MISSING = f"{MANIFEST_FILE} is missing"
 class SavedStep:
     """A step folder. `integrity` is None where no valid manifest exists.
 
-    `damage` describes the damage that is known. `unreadable` is the error of storage when the manifest was read.
+    `damage` describes the damage that is known. `unreadable` is the error of the store when the manifest was read.
     """
 
-    step: int
-    folder: Path
+    folder: StepFolder
     integrity: Integrity | None
     damage: str = ""
-    unreadable: OSError | None = None  # None: storage reported no error
+    unreadable: OSError | None = None  # None: the store reported no error
+
+    @property
+    def step(self) -> int:
+        """Return the number of the step."""
+        return self.folder.step
+
+    @property
+    def is_committed(self) -> bool:
+        """Return whether the step was committed once. If not, it is what an interrupted save or deletion has left."""
+        return bool(self.integrity or self.damage or self.unreadable)
 
 
-def lineage_folder(root: Path, number: int) -> Path:
-    """Return the folder of a lineage's steps."""
-    return root / f"{LINEAGE}{number}"
-
-
-def list_lineages(root: Path) -> list[Path]:
+def list_lineages(store: Store) -> list[str]:
     """Return the folders of all lineages, oldest first.
 
     Raises:
-        OSError: the folder cannot be read, or a lineage folder is a link: steps would be deleted elsewhere.
+        OSError: the store does not respond, or a lineage folder is a link: steps would be deleted elsewhere.
     """
-    folders = [
-        (number, folder)
-        for folder in root.glob(f"{LINEAGE}*")
-        if (number := parse_number(folder.name.removeprefix(LINEAGE))) is not None
-    ]
-    for _, folder in folders:
-        if folder.is_symlink() or not folder.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, f"{folder.name} must be a folder itself, not a link or a file")
-    return [folder for _, folder in sorted(folders)]
+    lineages = [(number, entry) for entry in store.list_folder() if (number := parse_lineage(entry.name)) is not None]
+    for _, entry in lineages:
+        if not entry.is_folder:
+            raise NotADirectoryError(errno.ENOTDIR, f"{entry.name} must be a folder itself, not a link or a file")
+    return [entry.name for _, entry in sorted(lineages)]
 
 
-def list_saved(root: Path, patience: ReadRetry | None = None) -> list[SavedStep]:
-    """Return the checkpoints of all lineages, oldest first, complete or not.
+def list_saved(store: Store, patience: ReadRetry | None = None) -> list[SavedStep]:
+    """Return the steps of all lineages that are not quarantined, oldest first, committed or not.
 
     `patience` retries the read of a manifest; None: no retries.
 
     Raises:
         OSError: the folders cannot be listed.
     """
-    return _list_after(root, -1, patience or ReadRetry(0))
+    return _list_after(store, -1, patience or ReadRetry(0))
 
 
-def _list_after(root: Path, after: int, patience: ReadRetry) -> list[SavedStep]:
-    folders = (folder for lineage in list_lineages(root) for folder in lineage.iterdir())
-    numbered = [(step, folder) for folder in folders if (step := parse_number(folder.name)) is not None]
-    return sorted(
-        (_read_step(step, folder, patience) for step, folder in numbered if step > after), key=lambda one: one.step
+def _list_after(store: Store, after: int, patience: ReadRetry) -> list[SavedStep]:
+    found = (
+        _read_step(StepFolder(store, f"{lineage}/{entry.name}"), entry, patience)
+        for lineage, entry, name, is_quarantined in _list_steps(store)
+        if name.step > after and not is_quarantined
     )
+    return sorted(found, key=lambda one: one.step)
 
 
-def _read_step(step: int, folder: Path, patience: ReadRetry) -> SavedStep:
-    """Return the content of a step folder. A folder without a manifest is damaged: a save renames both together."""
-    if folder.is_symlink() or not folder.is_dir():
-        return SavedStep(step, folder, None, damage="it is not a folder")
+def _list_steps(store: Store) -> Iterator[tuple[str, Entry, StepName, bool]]:
+    """Yield lineage, entry and name of each step, and whether it is quarantined."""
+    for lineage in list_lineages(store):
+        entries = store.list_folder(lineage)
+        names = {entry.name for entry in entries}
+        for entry in entries:
+            if name := parse_step_name(entry.name):
+                yield lineage, entry, name, entry.name + QUARANTINE_SUFFIX in names
+
+
+def _read_step(folder: StepFolder, entry: Entry, patience: ReadRetry) -> SavedStep:
+    """Return the content of a step folder.
+
+    Without a manifest it was never committed, and is no damage. But an older trainer renamed the folder to its name
+    together with the manifest, so there it is.
+    """
+    if not entry.is_folder:
+        return SavedStep(folder, None, damage="it is not a folder")
     try:
         record = patience.read(lambda: read_integrity(folder))
     except ValueError as error:
-        return SavedStep(step, folder, None, damage=str(error))
+        return SavedStep(folder, None, damage=str(error))
     except OSError as error:
-        return SavedStep(step, folder, None, unreadable=error)
+        return SavedStep(folder, None, unreadable=error)
     if record is None:
-        return SavedStep(step, folder, None, damage=MANIFEST_MISSING)
-    if not _matches_folder(record, step, folder.parent):
-        return SavedStep(
-            step, folder, None, damage=f"{MANIFEST_FILE} is that of step {record.step} of lineage {record.lineage}"
-        )
-    return SavedStep(step, folder, record)
+        return SavedStep(folder, None, damage="" if folder.step_name.writer else MANIFEST_MISSING)
+    if not _matches_folder(record, folder):
+        origin = f"step {record.step} of lineage {record.lineage} and generation {record.generation}"
+        return SavedStep(folder, None, damage=f"{MANIFEST_FILE} is that of {origin}")
+    return SavedStep(folder, record)
 
 
-def _matches_folder(record: Integrity, step: int, lineage: Path) -> bool:
-    return (record.step, lineage_folder(lineage.parent, record.lineage)) == (step, lineage)
+def _matches_folder(record: Integrity, folder: StepFolder) -> bool:
+    step, writer = folder.step_name
+    is_writer = writer is None or writer[:2] == (hash_job(record.job_uid), record.generation)
+    return is_writer and (record.step, record.lineage) == (step, folder.lineage)
 
 
 def rank_restorable(saved: Iterable[SavedStep], world: World, *, takeover: bool) -> list[SavedStep]:
@@ -116,34 +129,63 @@ def rank_restorable(saved: Iterable[SavedStep], world: World, *, takeover: bool)
     return [one for _, one in sorted(usable, key=lambda pair: pair[0], reverse=True)]
 
 
-def delete_quarantined(root: Path, step: int, job_uid: str) -> None:
-    """Delete quarantined steps before a step, where their manifest shows that this job saved them.
+def delete_quarantined(store: Store, step: int, fence: Fence) -> None:
+    """Delete quarantined steps before a step, where their marker or manifest shows that this job saved them.
 
     Raises:
-        OSError: storage refuses the deletion.
+        OSError: the store refuses the deletion.
     """
-    for folder in (one for lineage in list_lineages(root) for one in lineage.glob(f"*{QUARANTINE_SUFFIX}*")):
-        number = parse_number(folder.name.partition(QUARANTINE_SUFFIX)[0])
-        if number is None or number >= step or folder.is_symlink() or not folder.is_dir():
+    for lineage, entry, name, is_quarantined in _list_steps(store):
+        folder = StepFolder(store, f"{lineage}/{entry.name}")
+        if not is_quarantined or name.step >= step:
             continue
-        with suppress(ValueError):
-            record = read_integrity(folder)
-            if record and record.job_uid == job_uid and _matches_folder(record, number, folder.parent):
-                delete_step(folder)
+        saved = _read_step(folder, entry, ReadRetry(0)).integrity
+        if (read_quarantined_job(folder) or (saved and saved.job_uid)) == fence.job_uid:
+            delete_step(folder, fence)
+    delete_older_quarantined(store, step, fence)
 
 
-def delete_later_steps(root: Path, step: int, job_uid: str) -> list[SavedStep]:
-    """Delete a job's own steps after a step, and all temporary folders; return the later steps of other jobs.
+def delete_interrupted(store: Store, fence: Fence, *, own: bool = False) -> None:
+    """Delete what interrupted saves of earlier worlds and of other jobs have left; with `own`, also this world's.
+
+    A world that is fenced off may still write there. So errors are ignored, and the next call deletes the rest.
 
     Raises:
-        OSError: storage refuses the deletion.
+        OSError: the folders cannot be listed.
     """
-    for folder in (one for lineage in list_lineages(root) for one in lineage.iterdir()):
-        if LEFTOVER_NAME.fullmatch(folder.name):
-            shutil.rmtree(folder, ignore_errors=True)  # a world that is fenced off may still write there
-    later = _list_after(root, step, ReadRetry(0))
-    foreign = [one for one in later if not (one.integrity and one.integrity.job_uid == job_uid)]
+    for lineage, entry, name, is_quarantined in _list_steps(store):
+        folder = StepFolder(store, f"{lineage}/{entry.name}")
+        if name.writer and not is_quarantined and _is_abandoned(name.writer, fence, own=own):
+            with suppress(OSError):
+                if not _has_manifest(folder):
+                    store.delete_tree(folder.name)
+    delete_older_leftovers(store)
+
+
+def _is_abandoned(writer: Writer, fence: Fence, *, own: bool) -> bool:
+    return writer.job != hash_job(fence.job_uid) or writer.generation < fence.generation + own
+
+
+def _has_manifest(folder: StepFolder) -> bool:
+    try:
+        folder.store.size(folder.file(MANIFEST_FILE))
+    except FileNotFoundError:
+        return False
+    except ValueError:  # something else has its place
+        return True
+    return True
+
+
+def delete_later_steps(store: Store, step: int, fence: Fence) -> list[SavedStep]:
+    """Delete a job's own steps after a step, and interrupted saves; return the later steps of other jobs.
+
+    Raises:
+        OSError: the store refuses the deletion.
+    """
+    delete_interrupted(store, fence)
+    later = [one for one in _list_after(store, step, ReadRetry(0)) if one.is_committed]
+    foreign = [one for one in later if not (one.integrity and one.integrity.job_uid == fence.job_uid)]
     for one in later:
         if one not in foreign:
-            delete_step(one.folder)
+            delete_step(one.folder, fence)
     return foreign

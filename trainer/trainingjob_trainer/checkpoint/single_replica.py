@@ -9,7 +9,6 @@ part of them.
 """
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -48,8 +47,8 @@ class SingleReplicaRestore:
         """Return whether some processes need not read."""
         return len(self.readers) < self._peers.num_processes
 
-    def load(self, folder: Path) -> State:
-        """Return the state that is saved in a folder, on every device of the world."""
+    def load(self, folder: str) -> State:
+        """Return the state that is saved in a folder, a path or URI, on every device of the world."""
         leaves, tree = jax.tree.flatten(self._state)
         split = [REPLICA_AXIS in sharded_axes(leaf.sharding.spec) for leaf in leaves]
         read: list[Any] = [PLACEHOLDER] * len(leaves)
@@ -68,7 +67,7 @@ class SingleReplicaRestore:
         sharding = NamedSharding(self._mesh, leaf.sharding.spec)
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-    def _read(self, folder: Path, tree: Any, wanted: list[Any]) -> list[Any]:
+    def _read(self, folder: str, tree: Any, wanted: list[Any]) -> list[Any]:
         """Return the wanted arrays, as far as their shards are on this process; others are not read."""
         who = process_options(self._peers)
         reader = ocp.Checkpointer(ocp.PyTreeCheckpointHandler(multiprocessing_options=who), multiprocessing_options=who)

@@ -1,0 +1,56 @@
+"""Names of steps: what is written is parsed, and no other name is a step."""
+
+import pytest
+
+from trainingjob_agent.checkpoint_layout import StepName, Writer, hash_job, parse_lineage, parse_step_name
+
+NAMES = {
+    "20": StepName(20),
+    "20.g3.a1.0123abcd": StepName(20, Writer("0123abcd", 3, 1)),
+    "0.g10.a12.ffffffff": StepName(0, Writer("ffffffff", 10, 12)),
+}
+
+
+@pytest.mark.parametrize(("name", "want"), NAMES.items())
+def test_a_name_is_parsed_as_it_was_written(name: str, want: StepName) -> None:
+    assert parse_step_name(name) == want
+    assert str(want) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "20.",
+        "20.g3",
+        "20.g3.a1",
+        "20.g3.a1.0123ABCD",
+        "20.g3.a1.0123abc",
+        "20.g3.a1.0123abcd.quarantined",
+        "020.g3.a1.0123abcd",
+        "20.g03.a1.0123abcd",
+        "20.g3.a-1.0123abcd",
+        "٣.g3.a1.0123abcd",
+        "20.damaged-3",
+        "20.saving-3",
+        f"{'9' * 30}.g3.a1.0123abcd",
+    ],
+)
+def test_no_other_name_is_a_step(name: str) -> None:
+    assert parse_step_name(name) is None
+
+
+def test_lineages_are_numbered() -> None:
+    assert [parse_lineage(name) for name in ("lineage-0", "lineage-12", "lineage-", "lineage-01", "0")] == [
+        0,
+        12,
+        None,
+        None,
+        None,
+    ]
+
+
+def test_jobs_have_different_short_hashes() -> None:
+    assert hash_job("a") == hash_job("a")
+    assert hash_job("a") != hash_job("b")
+    assert parse_step_name(str(StepName(1, Writer(hash_job("a"), 1, 1))))

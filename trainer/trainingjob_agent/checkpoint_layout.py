@@ -1,0 +1,78 @@
+"""Names below a checkpoint folder: the trainer writes them, and drills of the agent look for them.
+
+    lineage-<n>/<step>.g<generation>.a<attempt>.<job>/         the files of one attempt to save a step
+    lineage-<n>/<step>.g<generation>.a<attempt>.<job>/integrity.json   written last: the step is committed
+    lineage-<n>/<step>.g<generation>.a<attempt>.<job>.quarantined      the step does not count any more
+
+No two writers have the same name: a world is the only one of its job with its generation, it counts its attempts, and
+`<job>` is a hash of the job's UID. Older trainers named the folder `<step>` alone, and renamed it into place.
+"""
+
+import hashlib
+import re
+from typing import NamedTuple
+
+from trainingjob_agent.shared_files import parse_number
+
+LINEAGE_PREFIX = "lineage-"
+MANIFEST_FILE = "integrity.json"
+"""The file that commits a step: a folder without it is not a saved step."""
+WRITER_FILE = "writer.json"
+"""The first file of a step: it claims the folder for one attempt of one world."""
+QUARANTINE_SUFFIX = ".quarantined"
+"""Suffix of the file beside a step that excludes the step."""
+STEP_NAME = re.compile(
+    r"(?P<step>[0-9]+)\.g(?P<generation>[0-9]+)\.a(?P<attempt>[0-9]+)\.(?P<job>[0-9a-f]{8})", re.ASCII
+)
+
+
+class Writer(NamedTuple):
+    """The attempt of a world that writes a step. `job` is the hash of the job's UID."""
+
+    job: str
+    generation: int
+    attempt: int
+
+
+class StepName(NamedTuple):
+    """The name of a step's folder within its lineage. `writer` None: an older trainer wrote it."""
+
+    step: int
+    writer: Writer | None = None
+
+    @property
+    def generation(self) -> int:
+        """Return the generation of the world that wrote it; 0: unknown."""
+        return self.writer.generation if self.writer else 0
+
+    def __str__(self) -> str:
+        if self.writer is None:
+            return str(self.step)
+        return f"{self.step}.g{self.writer.generation}.a{self.writer.attempt}.{self.writer.job}"
+
+
+def hash_job(uid: str) -> str:
+    """Return the short hash of a job's UID in the names of its steps."""
+    return hashlib.sha256(uid.encode()).hexdigest()[:8]
+
+
+def parse_step_name(name: str) -> StepName | None:  # None: not a step
+    """Return the parts of the name of a step's folder."""
+    if (step := parse_number(name)) is not None:
+        return StepName(step)
+    if not (match := STEP_NAME.fullmatch(name)):
+        return None
+    step, generation, attempt = (parse_number(match[key]) for key in ("step", "generation", "attempt"))
+    if step is None or generation is None or attempt is None:
+        return None
+    return StepName(step, Writer(match["job"], generation, attempt))
+
+
+def lineage_folder(number: int) -> str:
+    """Return the name of the folder of a lineage's steps."""
+    return f"{LINEAGE_PREFIX}{number}"
+
+
+def parse_lineage(name: str) -> int | None:  # None: not a lineage
+    """Return the number of a lineage from the name of its folder."""
+    return parse_number(name.removeprefix(LINEAGE_PREFIX)) if name.startswith(LINEAGE_PREFIX) else None

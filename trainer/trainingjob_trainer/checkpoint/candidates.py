@@ -1,0 +1,266 @@
+"""The steps that a new world may resume from, as its process 0 lists, chooses, quarantines and deletes them.
+
+A damaged step is reported, quarantined and skipped. A step that stays unreadable for a minute is treated the same way,
+but only after another step was read completely. Otherwise storage itself fails, and nothing is changed. If no intact
+step remains, the job fails: it never starts from scratch silently.
+"""
+
+import logging
+from collections.abc import Collection
+from typing import NamedTuple
+
+from trainingjob_api.protocol import FailureReason
+from trainingjob_api.world import STORAGE_TIERS, World
+from trainingjob_trainer.checkpoint.damage_reports import DamageReports
+from trainingjob_trainer.checkpoint.fence import Fence
+from trainingjob_trainer.checkpoint.manifest import Integrity, ReadRetry
+from trainingjob_trainer.checkpoint.saved_steps import (
+    MANIFEST_MISSING,
+    SavedStep,
+    delete_later_steps,
+    list_saved,
+    rank_restorable,
+)
+from trainingjob_trainer.checkpoint.step_folders import StepFolder, quarantine_step
+from trainingjob_trainer.checkpoint.store.port import Store
+from trainingjob_trainer.runtime.errors import TrainingError, storage_error
+from trainingjob_trainer.snapshots.lineage import has_known_lineage
+from trainingjob_trainer.snapshots.snapshot_files import Key
+
+LOG = logging.getLogger(__name__)
+FROM_SNAPSHOT = "memory"
+"""Takes the place of a step where the snapshot is newer."""
+STEP_MISSING = "it is not there any more"
+
+
+class Expected(NamedTuple):
+    """What a step must be to fit the spec. `data` is the hash of the token index.
+
+    `states` are the hashes of the state shapes that the job accepts. `seed` is that of the data order; None: any.
+    """
+
+    data: str
+    states: Collection[str]
+    seed: int | None = None
+
+
+class Stores(NamedTuple):
+    """The checkpoint folder and the backup folder of a job."""
+
+    durable: Store
+    backup: Store | None = None  # None: the spec has no backup
+
+    def is_copy(self, folder: StepFolder) -> bool:
+        """Return whether a step is in the backup folder."""
+        return folder.store is self.backup
+
+    def dump(self, folder: StepFolder) -> str:
+        """Return a step as text for another process."""
+        return f"{'backup' if self.is_copy(folder) else 'durable'} {folder.name}"
+
+    def load(self, text: str) -> StepFolder:
+        """Return the step that another process dumped."""
+        tier, _, name = text.partition(" ")
+        store = self.backup if tier == "backup" and self.backup else self.durable
+        return StepFolder(store, name)
+
+    def message_prefix(self, folder: StepFolder) -> str:
+        """Return the prefix of a message about a copy. Empty: the step is a checkpoint itself."""
+        return f"its copy in {folder.store.root}: " if self.is_copy(folder) else ""
+
+
+class Candidates:
+    """The steps in the stores of a job, on process 0 of a world."""
+
+    def __init__(
+        self, stores: Stores, world: World, reports: DamageReports, patience: ReadRetry, *, takeover: bool
+    ) -> None:
+        self._stores = stores
+        self._world = world
+        self._reports = reports
+        self._patience = patience
+        self._takeover = takeover
+        self._fence = Fence(stores.durable, world)
+        self._unreadable: dict[StepFolder, OSError] = {}
+        self._not_quarantined: set[StepFolder] = set()
+        """Damaged steps that could not be quarantined, on a read-only store."""
+        self.saved: list[Integrity] = []
+        """The manifests that were last found in the checkpoint folder, later steps included."""
+
+    def claim(self) -> None:
+        """Fence off earlier worlds, before any process reads checkpoints.
+
+        Raises:
+            TrainingError: a later world of the job exists.
+            OSError: the store does not respond.
+        """
+        self._fence.claim()
+
+    def choose(self, expected: Expected, snapshot: Key | None) -> str:
+        """Return the best step as text, or `FROM_SNAPSHOT`; empty: no step exists, and none is missing.
+
+        Raises:
+            TrainingError: a step was saved before and none remains, or training cannot resume from the best one.
+            OSError: the store does not respond.
+        """
+        saved = list_saved(self._stores.durable, self._patience)
+        readable = self._quarantine_damaged([*saved, *self._list_copies()])
+        self.saved = [one.integrity for one in readable if one.integrity and not self._stores.is_copy(one.folder)]
+        best = next(iter(rank_restorable(readable, self._world, takeover=self._takeover)), None)
+        if self._world.committed > (best.step if best else 0):
+            self._report_lost_step(saved, is_all=not (best or snapshot))
+        if best and best.integrity:
+            self._check_usable(best.integrity, expected)
+            if snapshot is None or snapshot < self._rank(best.integrity):
+                return self._stores.dump(best.folder)
+        if snapshot is not None:
+            return FROM_SNAPSHOT
+        for folder, error in self._unreadable.items():
+            raise storage_error(error, f"reading {folder.location}", self._stores.durable.root) from error
+        self._reject_scratch_start()
+        self._clear_after(0)
+        return ""
+
+    def quarantine(self, folder: StepFolder, reason: str) -> None:
+        """Quarantine a damaged step.
+
+        Raises:
+            OSError: the checkpoint folder refuses the write. A backup folder may.
+        """
+        try:
+            quarantine_step(folder, self._world.generation, reason)
+        except OSError as error:
+            if not self._stores.is_copy(folder):
+                raise
+            LOG.warning("a damaged copy cannot be quarantined, and is skipped error=%s", error)
+            self._not_quarantined.add(folder)
+
+    def skip_unreadable(self, folder: StepFolder, error: OSError) -> None:
+        """Skip a step that cannot be read."""
+        self._unreadable[folder] = error
+
+    def clean_up_after(self, step: int) -> None:
+        """Clean up after the chosen step: report and quarantine unreadable steps, delete later ones."""
+        for folder, error in self._unreadable.items():
+            if folder.step > step:
+                self._discard(folder, f"it cannot be read: {error.strerror}")
+        self._clear_after(step)
+
+    def _quarantine_damaged(self, saved: list[SavedStep]) -> list[SavedStep]:
+        """Return the readable steps, after the damaged ones were reported and quarantined."""
+        present = [one for one in saved if one.folder not in self._not_quarantined]
+        for one in present:
+            if one.damage:
+                self._discard(one.folder, one.damage)
+            elif one.unreadable:
+                self._unreadable[one.folder] = one.unreadable
+        return [one for one in present if one.folder not in self._unreadable]
+
+    def _discard(self, folder: StepFolder, damage: str) -> None:
+        self._reports.report(folder.step, self._stores.message_prefix(folder) + damage)
+        self.quarantine(folder, damage)
+
+    def _check_usable(self, best: Integrity, expected: Expected) -> None:
+        """Raise TrainingError where training cannot resume from a step under this spec."""
+        if not has_known_lineage(best, self._world):
+            raise TrainingError(
+                FailureReason.STORAGE,
+                f"step {best.step} is of lineage {best.lineage}, of which this world does not know: "
+                "status.rollbacks of the job was lost, and with it which samples are left out. Give the folder to "
+                "a new job with `checkpoint.takeover: true`: it goes on from there, without them.",
+                path="spec.checkpoint.uri",
+                value=self._stores.durable.root,
+            )
+        _check_spec(best, expected)
+
+    def _report_lost_step(self, saved: list[SavedStep], *, is_all: bool) -> None:
+        """Report that the step which the status shows as committed is missing, or that its manifest is."""
+        lost = self._world.committed
+        found = [one for one in saved if one.step == lost]
+        if any(one.is_committed for one in found) or any(one.step == lost for one in self._reports.found):
+            return
+        for one in found:
+            self._discard(one.folder, MANIFEST_MISSING)
+        if not (found or is_all):  # if nothing remains, the failure reports it
+            self._reports.report(lost, STEP_MISSING)
+
+    def _reject_scratch_start(self) -> None:
+        """Raise TrainingError if a step was saved before: a start from scratch would hide the loss."""
+        restored = max((span.first - 1 for span in self._world.lineage if span.tier in STORAGE_TIERS), default=0)
+        parents = [rollback.parent for rollback in self._world.rollbacks[-1:]]
+        known = max(restored, self._world.committed, *parents)
+        if not (self._reports.found or known):
+            return
+        damage = "; ".join(f"step {one.step}: {one.message}" for one in self._reports.found)
+        where = " or ".join(store.root for store in self._stores if store)
+        missing = f", though step {known} was {'restored' if known == restored else 'saved'} before."
+        raise TrainingError(
+            FailureReason.STORAGE,
+            f"no saved step in {where} is whole, so there is nothing to go on from"
+            + (f" ({damage})." if damage else missing)
+            + " Bring the folder back from a copy, or start a new job from scratch in another folder.",
+            path="spec.checkpoint.uri",
+            value=self._stores.durable.root,
+        )
+
+    def _rank(self, saved: Integrity) -> Key:
+        """Return the rank of a step against snapshots; a step of another job ranks below all own ones."""
+        return (saved.generation if saved.job_uid == self._world.job_uid else 0), saved.step
+
+    def _clear_after(self, step: int) -> None:
+        """Delete later steps of this job, which no history holds, and interrupted saves: training repeats them.
+
+        Later steps that this job did not save are reported and quarantined: this job may not delete them.
+        """
+        self._fence.check()
+        self._clear_store_after(self._stores.durable, step)
+        if self._stores.backup:
+            try:
+                self._clear_store_after(self._stores.backup, step)
+            except OSError as error:  # no world restores them
+                LOG.warning("later copies cannot be deleted error=%s", error)
+
+    def _clear_store_after(self, store: Store, step: int) -> None:
+        for one in delete_later_steps(store, step, self._fence):
+            if one.folder not in self._not_quarantined:
+                why = one.damage or "another job has saved it"
+                self._discard(one.folder, f"{why}, and training goes on from step {step}")
+
+    def _list_copies(self) -> list[SavedStep]:
+        """Return the steps in the backup folder; none if it fails, because training does not depend on it."""
+        try:
+            return list_saved(self._stores.backup, self._patience) if self._stores.backup else []
+        except OSError as error:
+            LOG.warning("the backup folder cannot be read error=%s", error)
+            return []
+
+
+def _check_spec(best: Integrity, expected: Expected) -> None:
+    """Raise TrainingError where a step was trained on other data, in another order, or with another model."""
+    if best.data != expected.data:
+        raise TrainingError(
+            FailureReason.DATA,
+            f"step {best.step} was trained on other rows (index {best.data[:12]}) than this spec "
+            f"gives ({expected.data[:12]}): text, tokenizer or sequence length differ. Where an older trainer saved "
+            "it, so may the rules for hidden files, links and truncation. Give the job the same data, or another "
+            "checkpoint folder and these parameters with `checkpoint.initializeFrom`.",
+            path="spec.data.train",
+            value=expected.data[:12],
+        )
+    if best.state not in expected.states:
+        raise TrainingError(
+            FailureReason.CONFIG,
+            f"step {best.step} holds the state of another model. The sections model and precision, and "
+            "protection.spikes where there was one, must be those that it was trained with, or the job needs "
+            "another checkpoint folder.",
+            path="spec.model",
+        )
+    if expected.seed is not None and best.seed not in (None, expected.seed):
+        raise TrainingError(
+            FailureReason.CONFIG,
+            f"must be {best.seed}, that of the job which saved step {best.step:,}: in another order some rows of the "
+            f"epoch would come twice and others never. Nearest legal value: {best.seed}. To train in another order, "
+            "begin another job with `checkpoint.initializeFrom`.",
+            path="spec.training.seed",
+            value=expected.seed,
+        )
