@@ -25,7 +25,7 @@ USES = {
     Use(f"{TRAINER}/aot/mock_topology.py", "jax._src"),
     Use(f"{TRAINER}/aot/mock_topology.py", "jaxlib"),
     Use(f"{TRAINER}/runtime/process_group.py", "jax._src"),
-    Use(f"{TRAINER}/checkpoint/orbax_writer.py", "orbax.checkpoint._src.futures.future"),
+    Use(f"{TRAINER}/checkpoint/formats/orbax_writer.py", "orbax.checkpoint._src.futures.future"),
 }
 
 

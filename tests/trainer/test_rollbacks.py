@@ -16,6 +16,7 @@ from tests.trainer.test_main import FIRST, MANY, make
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Rollback, Span
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
+from trainingjob_trainer.checkpoint.restore import RestoredState
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.sampler import ExcludedSamples
 from trainingjob_trainer.runtime.agent_events import AgentEvents
@@ -144,7 +145,7 @@ def test_another_job_goes_on_without_the_samples_that_the_first_one_left_out(tmp
                 make_world(2, 1, (Span(generation=1, first=8),)),
             )
         )
-        first.past = Provenance(skipped=OWN)
+        first._restored = RestoredState(past=Provenance(skipped=OWN))
         first.save(7, state)
         first.wait()
         assert second.restore(describe(state)) is not None
@@ -207,7 +208,7 @@ def test_a_world_goes_back_and_on_in_a_lineage_of_its_own(crew: Crew, root: Path
     second.kill()
 
     assert second.restored == 4
-    assert list_steps(root / "lineage-0") == ["4"]
+    assert {"4", "6"} & set(list_steps(root / "lineage-0")) == {"4"}
     assert step_path(root, 8, lineage=1)
     before, after = read_slots(root, 1), read_slots(root, 2)
     assert before[7] == range(24, 28)

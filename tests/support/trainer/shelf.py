@@ -10,7 +10,7 @@ from trainingjob_agent.checkpoint_layout import MANIFEST_FILE, StepName, Writer,
 from trainingjob_api.world import Rollback, Span
 from trainingjob_trainer.checkpoint.candidates import Expected, Stores
 from trainingjob_trainer.checkpoint.manifest import Integrity, hash_files, list_files, read_integrity, write_integrity
-from trainingjob_trainer.checkpoint.restore import RestoredSnapshot, RestoreSearch, SnapshotSource
+from trainingjob_trainer.checkpoint.restore_search import RestoredSnapshot, RestoreSearch, SnapshotSource
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.runtime.agent_events import AgentEvents

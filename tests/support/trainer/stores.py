@@ -84,8 +84,9 @@ class World:
         return self
 
     def join(self) -> None:
-        assert self.checkpoints._backup
-        if thread := self.checkpoints._backup._thread:
+        backup = self.checkpoints._upkeep.backup
+        assert backup
+        if thread := backup._thread:
             thread.join(ENDLESS_SECONDS)
 
     def restore(self) -> State | None:

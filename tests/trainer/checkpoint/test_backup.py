@@ -19,7 +19,7 @@ from tests.support.trainer.tiny import UID, make_config, make_spec, make_world
 from tests.trainer.checkpoint.test_checkpoints import Clock, make_state
 from trainingjob_agent.checkpoint_layout import hash_job
 from trainingjob_api.protocol import FailureReason
-from trainingjob_trainer.checkpoint import backup
+from trainingjob_trainer.checkpoint import backup, step_copier
 from trainingjob_trainer.checkpoint.backup import LAST_COPY_SECONDS, RETRY_SECONDS, Backup, claim
 from trainingjob_trainer.checkpoint.manifest import (
     FileHash,
@@ -73,7 +73,7 @@ def test_a_full_backup_stops_nothing_is_told_and_used_again(
             copy.store.write(copy.file(name), (b"some",))
             raise OSError(errno.ENOSPC, "")
 
-        full.setattr(backup, "_copy_file", write_some)
+        full.setattr(step_copier, "_copy_file", write_some)
         world.save(2)
     assert (world.checkpoints.is_failing, world.checkpoints.newest) == (False, 2)
     assert stores.failed == [(2, "host 0 of slice 0: No space left on device")]
@@ -148,13 +148,13 @@ def test_copies_are_made_at_times_and_the_first_and_the_last_step_of_a_world(sto
 def test_a_step_that_is_being_copied_is_not_deleted_and_no_other_is_begun(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    goes_on, real = threading.Event(), backup._copy_file
+    goes_on, real = threading.Event(), step_copier._copy_file
 
     def copy_late(source: StepFolder, goal: StepFolder, name: str, pace: RateLimit) -> Any:
         assert goes_on.wait(ENDLESS_SECONDS)
         return real(source, goal, name, pace)
 
-    monkeypatch.setattr(backup, "_copy_file", copy_late)
+    monkeypatch.setattr(step_copier, "_copy_file", copy_late)
     world = stores.open()
     for step in (2, 4, 6):
         world.checkpoints.save(step, make_state((1, 1), step))
@@ -172,7 +172,7 @@ def test_a_step_that_is_being_copied_is_not_deleted_and_no_other_is_begun(
 def test_the_end_of_a_job_does_not_wait_for_ever(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on = threading.Event()
     monkeypatch.setattr(backup, "LAST_COPY_SECONDS", 0)
-    monkeypatch.setattr(backup, "_copy_file", lambda source, goal, name, pace: goes_on.wait(ENDLESS_SECONDS))
+    monkeypatch.setattr(step_copier, "_copy_file", lambda source, goal, name, pace: goes_on.wait(ENDLESS_SECONDS))
     world = stores.open()
     world.checkpoints.save(2, make_state((1, 1), 2))
     world.checkpoints.wait()
@@ -203,8 +203,8 @@ def test_a_copy_ends_where_a_later_world_deletes_the_old_ones(stores: Stores, mo
     monkeypatch.setattr(backup, "delete_expired", refuse)
     world = stores.open().save(2)
 
-    assert world.checkpoints._backup
-    assert (stores.copied, world.checkpoints._backup.steps_in_use) == ([2], ())
+    assert world.checkpoints._upkeep.backup
+    assert (stores.copied, world.checkpoints._upkeep.backup.steps_in_use) == ([2], ())
 
 
 def test_no_process_begins_the_last_copy_while_another_is_busy_with_an_earlier_one(
@@ -278,14 +278,14 @@ FAILING: dict[str, Callable[[Path, Path], None]] = {
 def test_hosts_share_out_the_files_and_what_fails_on_one_all_know(
     spoil: Callable[[Path, Path], None], stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record, real = fill(stores), backup.copy_files
+    record, real = fill(stores), step_copier.copy_files
     shares: list[list[str]] = []
 
     def copy_files(source: StepFolder, copy: StepFolder, wanted: Mapping[str, FileHash], pace: RateLimit) -> None:
         shares.append(sorted(wanted))
         real(source, copy, wanted, pace)
 
-    monkeypatch.setattr(backup, "copy_files", copy_files)
+    monkeypatch.setattr(step_copier, "copy_files", copy_files)
 
     def act(peers: ProcessGroup) -> Backup:
         copies = Backup(stores.config(), make_world(1, 3), peers, AgentEvents(os.open(os.devnull, os.O_WRONLY)), "host")

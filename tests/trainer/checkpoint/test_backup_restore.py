@@ -16,7 +16,7 @@ from tests.support.trainer.tiny import make_config, make_spec, make_world
 from tests.trainer.checkpoint.test_checkpoints import make_state, refuse
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Rollback
-from trainingjob_trainer.checkpoint import backup
+from trainingjob_trainer.checkpoint import step_copier
 from trainingjob_trainer.checkpoint.manifest import RateLimit
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.runtime.errors import TrainingError
@@ -127,7 +127,7 @@ def test_a_copy_that_was_killed_is_no_step_and_makes_way(stores: Stores, monkeyp
             copy.store.write(copy.file(name), (b"half",))
             raise JaxRuntimeError("UNAVAILABLE")
 
-        killed.setattr(backup, "_copy_file", die)
+        killed.setattr(step_copier, "_copy_file", die)
         first.save(4)
     assert stores.names() == ["2", "4 interrupted"]
     shutil.rmtree(stores.fast)

@@ -17,8 +17,9 @@ from tests.support.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_agent.trainer_protocol import AgentEvent
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Span
-from trainingjob_trainer.checkpoint.checkpoints import FINAL_RETRY_SECONDS, RETRY_SECONDS, Checkpoints
+from trainingjob_trainer.checkpoint.checkpoints import FINAL_RETRY_SECONDS, Checkpoints
 from trainingjob_trainer.checkpoint.manifest import Integrity, write_integrity
+from trainingjob_trainer.checkpoint.policy import RETRY_SECONDS
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.errors import TrainingError

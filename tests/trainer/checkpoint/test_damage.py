@@ -221,7 +221,7 @@ def test_a_snapshot_is_gone_on_from_where_storage_does_not_give_a_later_step(
 
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainingjob_trainer.checkpoint.restore.ReadRetry", lambda: ReadRetry(0))
+    monkeypatch.setattr("trainingjob_trainer.checkpoint.restore_search.ReadRetry", lambda: ReadRetry(0))
 
 
 def test_a_snapshot_saves_a_job_whose_checkpoints_are_damaged(shelf: Shelf) -> None:

@@ -129,7 +129,7 @@ def test_no_copy_of_it_takes_the_place_of_its_successors(first: World, stores: S
     second = stores.open(2, UNTIL_20)
     second.restore()
     second.save(30)
-    copies = first.checkpoints._backup
+    copies = first.checkpoints._upkeep.backup
     source = at(step_path(stores.fast, 20))
     record = read_record(step_path(stores.fast, 20))
     assert copies

@@ -20,7 +20,7 @@ from tests.trainer.checkpoint.test_checkpoints import describe, make_state
 from trainingjob_api.world import Span
 from trainingjob_trainer.checkpoint.candidates import Expected, Stores
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
-from trainingjob_trainer.checkpoint.restore import RestoreSearch
+from trainingjob_trainer.checkpoint.restore_search import RestoreSearch
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.runtime.agent_events import AgentEvents

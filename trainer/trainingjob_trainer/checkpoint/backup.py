@@ -1,18 +1,12 @@
 """Copies of checkpoints on a second store, made beside training, one at a time.
 
-A step that was just saved and hashed is copied file by file, each host its share. Every file is compared with its hash
-during the copy. The copy is committed by `integrity.json`, once all other files exist. So the backup folder has the
-same layout and names as the checkpoint folder, and the same code reads both.
-
-A failed copy does not stop training: it is reported, and the next copy that is due retries.
+The backup folder has the same layout and names as the checkpoint folder, and the same code reads both. A failed copy
+does not stop training: it is reported, and the next copy that is due retries.
 """
 
-import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 
 from jax.errors import JaxRuntimeError
 
@@ -21,19 +15,12 @@ from trainingjob_api.base import seconds
 from trainingjob_api.protocol import MAX_MESSAGE, FailedSave, FailureReason
 from trainingjob_api.spec.checkpoint import Keep
 from trainingjob_api.world import RunConfig, World
-from trainingjob_trainer.checkpoint import owner
-from trainingjob_trainer.checkpoint.commit import commit_step
-from trainingjob_trainer.checkpoint.error_exchange import ErrorExchange, SaveFailedError, describe_error
+from trainingjob_trainer.checkpoint.error_exchange import SaveFailedError
 from trainingjob_trainer.checkpoint.fence import Fence
-from trainingjob_trainer.checkpoint.manifest import (
-    FileHash,
-    Integrity,
-    RateLimit,
-    select_share,
-)
+from trainingjob_trainer.checkpoint.manifest import Integrity
 from trainingjob_trainer.checkpoint.retention import delete_expired
-from trainingjob_trainer.checkpoint.saved_steps import delete_interrupted
-from trainingjob_trainer.checkpoint.step_folders import StepFolder, delete_step
+from trainingjob_trainer.checkpoint.step_copier import StepCopier, claim_backup
+from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.checkpoint.store.port import Store
 from trainingjob_trainer.runtime.agent_events import AgentEvents
@@ -41,10 +28,7 @@ from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 
 LOG = logging.getLogger(__name__)
-FIELD = "spec.checkpoint.backup.uri"
 START_SECONDS = 1800
-COPY_SECONDS = 24 * 3600
-"""Seconds for which the first process waits for the files of the last one: the store may be slow."""
 LAST_COPY_SECONDS = 3600
 """Seconds for which the end of a job waits for the copy of its last step."""
 RETRY_SECONDS = 60.0
@@ -61,7 +45,7 @@ def claim(config: RunConfig) -> None:
     if backup is None:
         return
     try:
-        _claim(open_store(backup.uri), config)
+        claim_backup(open_store(backup.uri), config)
     except TrainingError as error:
         if error.reason is not FailureReason.STORAGE:
             raise
@@ -79,21 +63,23 @@ class Backup:
         backup = config.spec.checkpoint.backup
         if backup is None:
             raise ValueError("the spec names no backup folder")
-        self.store = open_store(backup.uri)
         self._every = seconds(backup.every)
         self._keep = Keep(last=backup.keep)
-        self._config = config
-        self._fence = Fence(open_store(config.spec.checkpoint.uri), world)
         self._peers = peers.without_reports()
         self._events = events
-        self._error_exchange = ErrorExchange(self._peers, name, "copy", COPY_SECONDS)
-        self._pace = RateLimit()
+        fence = Fence(open_store(config.spec.checkpoint.uri), world)
+        self._copier = StepCopier(open_store(backup.uri), config, fence, self._peers, name)
         self._exchanges = 0
         self._started_at: float | None = None  # None: this world has copied nothing yet
         self._is_failing = False
         self._newest = 0
         self._step_in_copy: int | None = None
         self._thread: threading.Thread | None = None
+
+    @property
+    def store(self) -> Store:
+        """Return the store of the copies."""
+        return self._copier.store
 
     @property
     def steps_in_use(self) -> tuple[int, ...]:
@@ -120,7 +106,7 @@ class Backup:
         last copy, or none does.
         """
         deadline = time.monotonic() + LAST_COPY_SECONDS
-        self._pace.lift()
+        self._copier.lift_rate_limit()
         self._wait(deadline)
         late = self._step_in_copy  # read once: the thread of the copy sets it to None
         said = "copy" if late is None and self._newest < record.step else ""
@@ -161,15 +147,11 @@ class Backup:
         self._thread.start()
 
     def _copy(self, folder: StepFolder, record: Integrity, restored: int) -> None:
-        copy = StepFolder(self.store, folder.name)
         try:
-            self._copy_in_stages(folder, copy, record)
+            self._copier.copy(folder, record)
         except SaveFailedError as error:
             self._is_failing = True
             self._report_failure(record.step, str(error))
-            if self._peers.process == 0:
-                with suppress(OSError):  # the next copy deletes the rest
-                    delete_step(copy, self._fence)
         except Exception:  # another process is gone, and the training thread sees that too
             LOG.exception("a copy was given up step=%d", record.step)
         else:
@@ -182,69 +164,10 @@ class Backup:
         """Delete the copies that need not be kept, on process 0."""
         if self._peers.process == 0:
             try:
-                delete_expired(self.store, self._fence, self._keep, step, {restored})
+                delete_expired(self.store, self._copier.fence, self._keep, step, {restored})
             except TrainingError as error:  # a later world exists, and the training thread sees that too
                 LOG.warning("old copies are not deleted error=%s", error)
-
-    def _copy_in_stages(self, source: StepFolder, copy: StepFolder, record: Integrity) -> None:
-        process = self._peers.process
-        mine = select_share(sorted(record.files), process, self._peers.num_processes)
-        self._error_exchange.begin()
-        self._run_stage(lambda: self._prepare() if process == 0 else None)
-        self._run_stage(lambda: copy_files(source, copy, {name: record.files[name] for name in mine}, self._pace))
-        self._run_stage(lambda: commit_step(copy, record, self._fence) if process == 0 else None)
-
-    def _run_stage(self, act: Callable[[], None]) -> None:
-        """Run this process's part of a stage, then exchange errors with all processes.
-
-        Raises:
-            SaveFailedError: a process failed.
-        """
-        problem = ""
-        try:
-            act()
-        except (OSError, ValueError, TrainingError) as error:
-            problem = describe_error(error)
-        self._error_exchange.exchange_results(problem)
-
-    def _prepare(self) -> None:
-        _claim(self.store, self._config)
-        self._fence.check()
-        delete_interrupted(
-            self.store, self._fence, own=True
-        )  # of a killed world or a failed copy: it may fill the disk
 
     def _report_failure(self, step: int, message: str) -> None:
         LOG.warning("backup failed step=%d error=%s", step, message)
         self._events.send(AgentEvent(failed_copy=FailedSave(step=step, message=message[:MAX_MESSAGE])))
-
-
-def copy_files(source: StepFolder, copy: StepFolder, wanted: Mapping[str, FileHash], pace: RateLimit) -> None:
-    """Copy files of a step from store to store, and compare each with its hash during the copy.
-
-    Raises:
-        OSError: a file cannot be read or written.
-        ValueError: a file differs from what was saved.
-    """
-    for name, fingerprint in wanted.items():
-        if _copy_file(source, copy, name, pace) != fingerprint:
-            raise ValueError(f"{name} has changed since it was saved")
-
-
-def _copy_file(source: StepFolder, copy: StepFolder, name: str, pace: RateLimit) -> FileHash:
-    size, digest = 0, hashlib.sha256()
-
-    def observe(chunks: Iterable[bytes]) -> Iterator[bytes]:
-        nonlocal size
-        for chunk in chunks:
-            size += len(chunk)
-            digest.update(chunk)
-            yield chunk
-
-    copy.store.write(copy.file(name), observe(pace.throttle(source.store.read_chunks(source.file(name)))))
-    return FileHash(size=size, sha256=digest.hexdigest())
-
-
-def _claim(store: Store, config: RunConfig) -> None:
-    owner.check_writable(store, FIELD)
-    owner.claim(store, config, FIELD)

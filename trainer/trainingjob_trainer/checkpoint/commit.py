@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from trainingjob_agent.checkpoint_layout import MANIFEST_FILE, hash_job, lineage_folder, parse_step_name
 from trainingjob_trainer.checkpoint.error_exchange import ErrorExchange, SaveFailedError, describe_error
 from trainingjob_trainer.checkpoint.fence import Fence
+from trainingjob_trainer.checkpoint.formats.orbax_writer import OrbaxWriter, PendingWrite
 from trainingjob_trainer.checkpoint.manifest import (
     Integrity,
     RateLimit,
@@ -28,7 +29,6 @@ from trainingjob_trainer.checkpoint.manifest import (
     select_share,
     write_integrity,
 )
-from trainingjob_trainer.checkpoint.orbax_writer import OrbaxWriter, PendingWrite
 from trainingjob_trainer.checkpoint.step_folders import StepFolder, claim_step, delete_step, new_step_folder
 from trainingjob_trainer.checkpoint.store.port import Store
 from trainingjob_trainer.runtime.errors import TrainingError

@@ -12,7 +12,7 @@ import orbax.checkpoint as ocp
 
 from trainingjob_api.protocol import MAX_MESSAGE, FailureReason
 from trainingjob_api.spec.checkpoint import InitializeFrom
-from trainingjob_trainer.checkpoint.orbax_writer import world_options
+from trainingjob_trainer.checkpoint.formats.orbax_writer import world_options
 from trainingjob_trainer.checkpoint.saved_steps import list_saved
 from trainingjob_trainer.checkpoint.single_replica import PLACEHOLDER, make_restore_args
 from trainingjob_trainer.checkpoint.step_folders import StepFolder

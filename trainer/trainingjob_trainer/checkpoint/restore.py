@@ -1,118 +1,121 @@
-"""The search for the state that a new world resumes from: the newest intact step of the job's history.
+"""The state that a world resumes from: found, verified, loaded, with its past and the inventory of checkpoints."""
 
-Copies on the backup store and snapshots in host memory are ranked by the same rule. For the same step, the snapshot
-comes first, because it is already in memory, and the copy comes last. Process 0 chooses (`candidates.py`), and all
-processes verify the choice.
-"""
+from collections.abc import Mapping
+from typing import NamedTuple
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
-
-from trainingjob_api.world import World
-from trainingjob_trainer.checkpoint.candidates import FROM_SNAPSHOT, Candidates, Expected, Stores
-from trainingjob_trainer.checkpoint.damage_reports import DamageReports
-from trainingjob_trainer.checkpoint.manifest import Integrity, ReadRetry
+from trainingjob_api.world import RunConfig, Tier, World
+from trainingjob_trainer.checkpoint.candidates import Expected, Stores
+from trainingjob_trainer.checkpoint.checkpoint_inventory import CheckpointInventory
+from trainingjob_trainer.checkpoint.formats.orbax_writer import OrbaxWriter
+from trainingjob_trainer.checkpoint.items import accepted_forms, add_missing_items, saved_items
+from trainingjob_trainer.checkpoint.manifest import Integrity, read_integrity
+from trainingjob_trainer.checkpoint.restore_search import RestoredSnapshot, RestoreSearch, SnapshotSource
+from trainingjob_trainer.checkpoint.single_replica import SingleReplicaRestore
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
-from trainingjob_trainer.checkpoint.verify import VERIFY_SECONDS, VerifyResult, verify
 from trainingjob_trainer.runtime.agent_events import AgentEvents
+from trainingjob_trainer.runtime.errors import storage_error
 from trainingjob_trainer.runtime.process_group import ProcessGroup
-from trainingjob_trainer.snapshots.lineage import Provenance
+from trainingjob_trainer.snapshots.lineage import Provenance, extend_provenance
 from trainingjob_trainer.snapshots.snapshot_files import Key
+from trainingjob_trainer.snapshots.state_shards import hash_shapes
 from trainingjob_trainer.state import State
 
 
-class SnapshotSource(Protocol):
-    """The snapshots that the hosts of a world hold together."""
+class RunningJob(NamedTuple):
+    """A job as one process of one world runs it. `data` is the hash of the token index."""
+
+    config: RunConfig
+    world: World
+    stores: Stores
+    peers: ProcessGroup
+    data: str
+    events: AgentEvents
+
+    def new_record(self, step: int, state: State, past: Provenance, evaluations: Mapping[str, float]) -> Integrity:
+        """Return the record of a step that this world saves, without file hashes."""
+        return Integrity(
+            job_uid=self.world.job_uid,
+            generation=self.world.generation,
+            step=step,
+            data=self.data,
+            state=hash_shapes(state),
+            lineage=len(self.world.rollbacks),
+            seed=self.config.spec.training.seed,
+            skipped=past.skipped,
+            batch_sizes=past.batch_sizes,
+            spans=past.spans,
+            evaluations=dict(evaluations),
+            files={},
+        )
+
+
+class RestoredState(NamedTuple):
+    """What a world resumes from.
+
+    `tier` is `durable` also for a start from scratch. `snapshot` None: a checkpoint was restored, or nothing. `past` is
+    the past of every state that this world saves. `inventory` has the checkpoints that existed.
+    """
+
+    state: State | None = None  # None: start from scratch
+    step: int = 0
+    tier: Tier = "durable"
+    snapshot: Key | None = None
+    past: Provenance = Provenance()
+    inventory: CheckpointInventory = CheckpointInventory()
 
     @property
-    def newest(self) -> Key | None: ...  # noqa: D102  # None: no snapshot is complete
-
-    def load(self, key: Key) -> State | None: ...  # noqa: D102  # None: it is damaged, and is not offered again
-    def past(self, key: Key) -> Provenance: ...  # noqa: D102
-
-
-@dataclass(frozen=True)
-class RestoredSnapshot:
-    """A state that was restored from host memory."""
-
-    key: Key
-    state: State
-    past: Provenance
+    def checkpoint_step(self) -> int:
+        """Return the step of the checkpoint that was restored; 0: none was."""
+        return 0 if self.snapshot else self.step
 
 
-class RestoreSearch:
-    """The collective search for the step to restore."""
+def restore_newest(
+    job: RunningJob, state: State, memory: SnapshotSource | None = None, replica: SingleReplicaRestore | None = None
+) -> RestoredState:
+    """Return the newest intact state of the job's history, from storage or memory, with the layout of `state`.
 
-    def __init__(
-        self,
-        stores: Stores,
-        world: World,
-        peers: ProcessGroup,
-        events: AgentEvents,
-        memory: SnapshotSource | None = None,
-        *,
-        takeover: bool,
-        readers: Sequence[int] | None = None,  # None: all processes read
-    ) -> None:
-        self._stores = stores
-        self._peers = peers
-        self._memory = memory
-        self._readers = readers
-        self._patience = ReadRetry()
-        self._reports = DamageReports(peers, events)
-        self._candidates = Candidates(stores, world, self._reports, self._patience, takeover=takeover)
+    `replica` restores a checkpoint by broadcast from one replica. None: all processes read.
 
-    @property
-    def saved(self) -> list[Integrity]:
-        """Return the manifests in the checkpoint folder, later steps included; none on other processes than 0."""
-        return self._candidates.saved
+    Raises:
+        TrainingError: checkpoints exist, and none can be used.
+    """
+    replica = replica if replica and replica.saves_reads else None
+    stores, takeover, readers = job.stores, job.config.spec.checkpoint.takeover, replica.readers if replica else None
+    search = RestoreSearch(stores, job.world, job.peers, job.events, memory, takeover=takeover, readers=readers)
+    forms = tuple(hash_shapes(form) for form in accepted_forms(state))
+    try:
+        found = search.find(Expected(job.data, forms, job.config.spec.training.seed))
+    except OSError as error:
+        raise storage_error(error, f"reading {stores.durable.root}", stores.durable.root) from error
+    if found is None:
+        return RestoredState(past=_extend(job, Provenance(), 0, 0, "durable"))
+    if isinstance(found, RestoredSnapshot):
+        generation, step = found.key
+        past = _extend(job, found.past, generation, step, "ram")
+        inventory = _take_inventory(job, search, (job.world.job_uid, generation, step))
+        return RestoredState(found.state, step, "ram", found.key, past, inventory)
+    saved = read_integrity(found)
+    assert saved is not None  # noqa: S101  # it was verified above
+    tier: Tier = "backup" if stores.is_copy(found) else "durable"
+    inventory = _take_inventory(job, search, (saved.job_uid, saved.generation, saved.step))
+    since = saved.generation if saved.job_uid == job.world.job_uid else 0
+    past = _extend(job, saved.provenance, since, saved.step, tier)
+    return RestoredState(_load(job.peers, found, saved, state, replica), saved.step, tier, None, past, inventory)
 
-    def find(self, expected: Expected) -> StepFolder | RestoredSnapshot | None:  # None: start from scratch
-        """Return the newest intact step, as a folder or a state, and delete later steps that no history needs.
 
-        Raises:
-            TrainingError: every step is damaged, or the step has other data, another data order or another model, or
-                this world is fenced off.
-            OSError: storage does not answer.
-        """
-        if self._peers.process == 0:
-            self._candidates.claim()
-        attempt = 0
-        while True:
-            snapshot = self._memory.newest if self._memory else None
-            mine = self._candidates.choose(expected, snapshot) if self._peers.process == 0 else ""
-            choice = self._reports.broadcast(f"restore/{attempt}", mine)
-            if not choice:
-                return None
-            if choice == FROM_SNAPSHOT:
-                assert self._memory is not None  # noqa: S101  # process 0 has found a snapshot in it
-                assert snapshot is not None  # noqa: S101  # and all processes find the same one
-                if loaded := self._memory.load(snapshot):
-                    self._clean_up_after(f"recalled/{attempt}", snapshot[1])
-                    return RestoredSnapshot(snapshot, loaded, self._memory.past(snapshot))
-            elif self._is_intact(attempt, folder := self._stores.load(choice)):
-                self._clean_up_after(f"verified/{attempt}", folder.step)
-                return folder
-            attempt += 1
+def _take_inventory(job: RunningJob, search: RestoreSearch, origin: tuple[str, int, int]) -> CheckpointInventory:
+    best = job.config.spec.checkpoint.keep.best
+    return CheckpointInventory.from_manifests(search.saved, origin, best).broadcast(job.peers)
 
-    def _is_intact(self, attempt: int, folder: StepFolder) -> bool:
-        """Return whether all processes find their share of a step intact; if not, skip the step."""
-        mine = verify(folder, self._peers, self._readers, self._patience)
-        payload = self._peers.exchange(f"verify/{attempt}", json.dumps(mine), VERIFY_SECONDS)
-        findings = [VerifyResult(*json.loads(text)) for text in payload]
-        if damage := next((one.damage for one in findings if one.damage), ""):
-            self._reports.report_together(folder.step, self._stores.message_prefix(folder) + damage)
-            if self._peers.process == 0:
-                self._candidates.quarantine(folder, damage)
-        elif unread := next((one for one in findings if one.unreadable), None):
-            self._candidates.skip_unreadable(folder, OSError(unread.error_number, unread.unreadable))
-        else:
-            return True
-        return False
 
-    def _clean_up_after(self, name: str, step: int) -> None:
-        if self._peers.process == 0:
-            self._candidates.clean_up_after(step)
-        self._reports.broadcast(name)
+def _extend(job: RunningJob, past: Provenance, since: int, step: int, tier: Tier) -> Provenance:
+    return extend_provenance(past, job.world, job.config.spec.training.global_batch_size, since, step, tier)
+
+
+def _load(
+    peers: ProcessGroup, folder: StepFolder, saved: Integrity, state: State, replica: SingleReplicaRestore | None
+) -> State:
+    if replica and saved.state == hash_shapes(state):
+        return replica.load(folder.location)
+    form = next(form for form in accepted_forms(state) if hash_shapes(form) == saved.state)
+    return add_missing_items(State(**OrbaxWriter(peers).restore(folder.location, saved_items(form))), state)

@@ -16,7 +16,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding
 
-from trainingjob_trainer.checkpoint.orbax_writer import process_options
+from trainingjob_trainer.checkpoint.formats.orbax_writer import process_options
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.snapshots.restore import assemble, broadcast_shards

@@ -17,7 +17,7 @@ from orbax.checkpoint._src.futures import signaling_client
 from orbax.checkpoint._src.serialization.types import ParamInfo
 
 from tests.support.trainer.meeting import renumber
-from trainingjob_trainer.checkpoint.orbax_writer import (
+from trainingjob_trainer.checkpoint.formats.orbax_writer import (
     STEP_METADATA_FILE,
     OrbaxWriter,
     PendingFolder,
