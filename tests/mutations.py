@@ -300,7 +300,7 @@ CHECKPOINT_MUTATIONS = (
     ),
     Mutation(
         "delete a manifest after its files",
-        f"{TRAINER}/checkpoint/step_folders.py",
+        f"{TRAINER}/checkpoint/step_changes.py",
         "    folder.store.delete(folder.file(MANIFEST_FILE))\n",
         "",
         ("tests/trainer/checkpoint/test_retention.py",),

@@ -1,5 +1,7 @@
 """The pace at which what was saved is read beside training."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,3 +81,10 @@ def test_a_fingerprint_is_the_one_that_everybody_computes(tmp_path: Path) -> Non
     seen: Any = hash_files(at(tmp_path), ["abc"])
 
     assert seen == {"abc": want}
+
+
+def test_manifests_are_read_without_jax() -> None:
+    """The simulated storage of the operator's tests uses manifests, in processes that fork."""
+    program = "import sys, trainingjob_trainer.checkpoint.manifest; sys.exit('jax' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -9,7 +9,7 @@ from tests.support.trainer.tiny import UID, make_world
 from trainingjob_api.spec.checkpoint import Keep, KeepBest
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.retention import choose_deletions, delete_expired
-from trainingjob_trainer.checkpoint.step_folders import quarantine_step
+from trainingjob_trainer.checkpoint.step_changes import quarantine_step
 from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.checkpoint.store.posix import PosixStore
 

@@ -21,7 +21,8 @@ from trainingjob_trainer.checkpoint.saved_steps import (
     list_saved,
     rank_restorable,
 )
-from trainingjob_trainer.checkpoint.step_folders import StepFolder, quarantine_step
+from trainingjob_trainer.checkpoint.step_changes import quarantine_step
+from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.checkpoint.store.port import Store
 from trainingjob_trainer.runtime.errors import TrainingError, storage_error
 from trainingjob_trainer.snapshots.lineage import has_known_lineage

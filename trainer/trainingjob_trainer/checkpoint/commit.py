@@ -29,7 +29,8 @@ from trainingjob_trainer.checkpoint.manifest import (
     select_share,
     write_integrity,
 )
-from trainingjob_trainer.checkpoint.step_folders import StepFolder, claim_step, delete_step, new_step_folder
+from trainingjob_trainer.checkpoint.step_changes import claim_step, delete_step, new_step_folder
+from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.checkpoint.store.port import Store
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.runtime.process_group import ProcessGroup

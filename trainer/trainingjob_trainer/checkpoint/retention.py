@@ -7,7 +7,7 @@ from math import isfinite, nan
 from trainingjob_api.spec.checkpoint import Keep, KeepBest
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.saved_steps import delete_quarantined, list_saved
-from trainingjob_trainer.checkpoint.step_folders import delete_step
+from trainingjob_trainer.checkpoint.step_changes import delete_step
 from trainingjob_trainer.checkpoint.store.port import Store
 
 LOG = logging.getLogger(__name__)

@@ -15,7 +15,8 @@ from trainingjob_trainer.checkpoint.error_exchange import ErrorExchange, SaveFai
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.manifest import FileHash, Integrity, RateLimit, select_share
 from trainingjob_trainer.checkpoint.saved_steps import delete_interrupted
-from trainingjob_trainer.checkpoint.step_folders import StepFolder, delete_step
+from trainingjob_trainer.checkpoint.step_changes import delete_step
+from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.checkpoint.store.port import Store
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.runtime.process_group import ProcessGroup
