@@ -313,10 +313,10 @@ CHECKPOINT_MUTATIONS = (
         ("tests/trainer/checkpoint/test_restore_point.py",),
     ),
     Mutation(
-        "write every attempt into one folder",
+        "write every save into one folder",
         f"{TRAINER}/checkpoint/commit.py",
-        "        self._attempts += 1  # the same on all processes: they save together\n",
-        "        self._attempts = 1\n",
+        "        self._num_saves += 1  # the same on all processes: they save together\n",
+        "        self._num_saves = 1\n",
         ("tests/trainer/checkpoint/test_commit.py",),
     ),
 )

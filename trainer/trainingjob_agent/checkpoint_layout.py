@@ -1,10 +1,10 @@
 """Names below a checkpoint folder: the trainer writes them, and drills of the agent look for them.
 
-    lineage-<n>/<step>.g<generation>.a<attempt>.<job>/         the files of one attempt to save a step
-    lineage-<n>/<step>.g<generation>.a<attempt>.<job>/integrity.json   written last: the step is committed
-    lineage-<n>/<step>.g<generation>.a<attempt>.<job>.quarantined      the step does not count any more
+    lineage-<n>/<step>.g<generation>.s<save>.<job>/                the files of one save of a step
+    lineage-<n>/<step>.g<generation>.s<save>.<job>/integrity.json  written last: the step is committed
+    lineage-<n>/<step>.g<generation>.s<save>.<job>.quarantined     the step does not count any more
 
-No two writers have the same name: a world is the only one of its job with its generation, it counts its attempts, and
+No two saves have the same name: a world is the only one of its job with its generation, it counts its saves, and
 `<job>` is a hash of the job's UID. Older trainers named the folder `<step>` alone, and renamed it into place.
 """
 
@@ -18,20 +18,18 @@ LINEAGE_PREFIX = "lineage-"
 MANIFEST_FILE = "integrity.json"
 """The file that commits a step: a folder without it is not a saved step."""
 WRITER_FILE = "writer.json"
-"""The first file of a step: it claims the folder for one attempt of one world."""
+"""The first file of a step: it claims the folder for one save of one world."""
 QUARANTINE_SUFFIX = ".quarantined"
 """Suffix of the file beside a step that excludes the step."""
-STEP_NAME = re.compile(
-    r"(?P<step>[0-9]+)\.g(?P<generation>[0-9]+)\.a(?P<attempt>[0-9]+)\.(?P<job>[0-9a-f]{8})", re.ASCII
-)
+STEP_NAME = re.compile(r"(?P<step>[0-9]+)\.g(?P<generation>[0-9]+)\.s(?P<save>[0-9]+)\.(?P<job>[0-9a-f]{8})", re.ASCII)
 
 
 class Writer(NamedTuple):
-    """The attempt of a world that writes a step. `job` is the hash of the job's UID."""
+    """The world that writes a step, and the number of the save in that world. `job` is the hash of the job's UID."""
 
     job: str
     generation: int
-    attempt: int
+    save: int
 
 
 class StepName(NamedTuple):
@@ -48,7 +46,7 @@ class StepName(NamedTuple):
     def __str__(self) -> str:
         if self.writer is None:
             return str(self.step)
-        return f"{self.step}.g{self.writer.generation}.a{self.writer.attempt}.{self.writer.job}"
+        return f"{self.step}.g{self.writer.generation}.s{self.writer.save}.{self.writer.job}"
 
 
 def hash_job(uid: str) -> str:
@@ -62,10 +60,10 @@ def parse_step_name(name: str) -> StepName | None:  # None: not a step
         return StepName(step)
     if not (match := STEP_NAME.fullmatch(name)):
         return None
-    step, generation, attempt = (parse_number(match[key]) for key in ("step", "generation", "attempt"))
-    if step is None or generation is None or attempt is None:
+    step, generation, save = (parse_number(match[key]) for key in ("step", "generation", "save"))
+    if step is None or generation is None or save is None:
         return None
-    return StepName(step, Writer(match["job"], generation, attempt))
+    return StepName(step, Writer(match["job"], generation, save))
 
 
 def lineage_folder(number: int) -> str:

@@ -91,10 +91,10 @@ class Shelf:
         data: str = DATA,
         commit: bool = True,
         lineage: int = 0,
-        attempt: int = 1,
+        number: int = 1,
         is_older: bool = False,
     ) -> Path:
-        name = StepName(step, None if is_older else Writer(hash_job(uid), generation, attempt))
+        name = StepName(step, None if is_older else Writer(hash_job(uid), generation, number))
         folder = self.root / f"lineage-{lineage}" / str(name)
         (folder / "array").mkdir(parents=True)
         (folder / "array/0").write_bytes(bytes([step]) * 100)

@@ -6,8 +6,8 @@ from trainingjob_agent.checkpoint_layout import StepName, Writer, hash_job, pars
 
 NAMES = {
     "20": StepName(20),
-    "20.g3.a1.0123abcd": StepName(20, Writer("0123abcd", 3, 1)),
-    "0.g10.a12.ffffffff": StepName(0, Writer("ffffffff", 10, 12)),
+    "20.g3.s1.0123abcd": StepName(20, Writer("0123abcd", 3, 1)),
+    "0.g10.s12.ffffffff": StepName(0, Writer("ffffffff", 10, 12)),
 }
 
 
@@ -23,17 +23,17 @@ def test_a_name_is_parsed_as_it_was_written(name: str, want: StepName) -> None:
         "",
         "20.",
         "20.g3",
-        "20.g3.a1",
-        "20.g3.a1.0123ABCD",
-        "20.g3.a1.0123abc",
-        "20.g3.a1.0123abcd.quarantined",
-        "020.g3.a1.0123abcd",
-        "20.g03.a1.0123abcd",
-        "20.g3.a-1.0123abcd",
-        "٣.g3.a1.0123abcd",
+        "20.g3.s1",
+        "20.g3.s1.0123ABCD",
+        "20.g3.s1.0123abc",
+        "20.g3.s1.0123abcd.quarantined",
+        "020.g3.s1.0123abcd",
+        "20.g03.s1.0123abcd",
+        "20.g3.s-1.0123abcd",
+        "٣.g3.s1.0123abcd",
         "20.damaged-3",
         "20.saving-3",
-        f"{'9' * 30}.g3.a1.0123abcd",
+        f"{'9' * 30}.g3.s1.0123abcd",
     ],
 )
 def test_no_other_name_is_a_step(name: str) -> None:

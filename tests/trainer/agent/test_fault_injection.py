@@ -172,10 +172,10 @@ async def test_a_slow_trainer_that_ends_is_left_alone() -> None:
     assert child.done.count("pause") == 3
 
 
-OLDER = ("lineage-0/30.g1.a1.01234567", "lineage-1/9", "lineage-1/20.g2.a1.01234567")
+OLDER = ("lineage-0/30.g1.s1.01234567", "lineage-1/9", "lineage-1/20.g2.s1.01234567")
 """Steps, one of them from an older trainer, and one of an earlier generation than the newest."""
-NEWEST = "lineage-1/20.g10.a1.01234567"
-QUARANTINED = "lineage-1/40.g2.a1.01234567"
+NEWEST = "lineage-1/20.g10.s1.01234567"
+QUARANTINED = "lineage-1/40.g2.s1.01234567"
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def saved(tmp_path: Path) -> Path:
         (folder / "large").write_bytes(bytes(1000))
         (folder / "small").write_bytes(b"abc")
         (folder.parent / MANIFEST_FILE).write_text("{}")
-    (tmp_path / "lineage-1/25.g2.a1.01234567").mkdir()  # was never finished
+    (tmp_path / "lineage-1/25.g2.s1.01234567").mkdir()  # was never finished
     (tmp_path / (QUARANTINED + QUARANTINE_SUFFIX)).touch()
     return tmp_path
 

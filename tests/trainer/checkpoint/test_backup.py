@@ -257,7 +257,7 @@ def test_where_nothing_is_copied_nothing_is_claimed(stores: Stores) -> None:
 
 
 def source_of(stores: Stores) -> StepFolder:
-    return at(stores.fast / f"lineage-0/2.g1.a1.{hash_job(UID)}")
+    return at(stores.fast / f"lineage-0/2.g1.s1.{hash_job(UID)}")
 
 
 def fill(stores: Stores) -> Integrity:

@@ -126,7 +126,7 @@ def test_what_fails_in_the_proof_fails_the_save_on_all(
     saved = read_record(folder)
     assert sorted(saved.files) == ["array-0", "array-1", "array-2", "writer.json"]
     assert find_damage(at(folder), saved.files) == ""
-    assert parse_step_name(folder.name) == StepName(2, Writer(hash_job(UID), generation=1, attempt=2))
+    assert parse_step_name(folder.name) == StepName(2, Writer(hash_job(UID), generation=1, save=2))
 
 
 def test_a_folder_that_takes_nothing_is_found_before_anything_is_written_and_the_copy_is_given_up(
@@ -152,9 +152,9 @@ def test_nobody_meets_another_while_training_waits(tmp_path: Path) -> None:
     assert start(Lonely(1, 3), {}, tmp_path).begin(0, 2, STATE).write.problem == ""
 
 
-def test_no_attempt_writes_where_another_has_written(tmp_path: Path) -> None:
+def test_no_save_writes_where_another_has_written(tmp_path: Path) -> None:
     """Another writer of the same name would need two worlds of one generation. Even then no file is mixed."""
-    name = StepName(2, Writer(hash_job(UID), generation=1, attempt=1))
+    name = StepName(2, Writer(hash_job(UID), generation=1, save=1))
     (tmp_path / "lineage-0" / str(name)).mkdir(parents=True)
     for path in ("writer.json", "half"):
         (tmp_path / "lineage-0" / str(name) / path).touch()

@@ -115,7 +115,7 @@ def test_a_save_under_way_never_mixes_with_its_successors(
 
 def test_what_it_committed_at_the_last_moment_makes_way(first: World, second: World, stores: Stores) -> None:
     """It checked its fence, was stopped, and wrote its manifest after its successor had cleaned up."""
-    late = step_path(stores.fast, 20).with_name(f"30.g1.a2.{hash_job(UID)}")
+    late = step_path(stores.fast, 20).with_name(f"30.g1.s2.{hash_job(UID)}")
     shutil.copytree(step_path(stores.fast, 20), late)
     write_integrity(at(late), read_record(late).model_copy(update={"step": 30}))
 

@@ -307,7 +307,7 @@ def test_a_step_that_was_copied_by_hand_is_told_and_set_aside(
     assert shelf.names() == ["10", "20 quarantined"]
 
 
-@pytest.mark.parametrize("name", [f"10.g2.a1.{hash_job(UID)}", f"10.g1.a1.{hash_job('other')}", "11"])
+@pytest.mark.parametrize("name", [f"10.g2.s1.{hash_job(UID)}", f"10.g1.s1.{hash_job('other')}", "11"])
 def test_a_step_under_the_name_of_another_writer_is_damaged(shelf: Shelf, name: str) -> None:
     shelf.save(10).rename(shelf.folder / name)
     shelf.save(8)

@@ -196,8 +196,8 @@ def test_what_a_later_world_writes_is_not_deleted(shelf: Shelf, generation: int,
 
 def test_an_interrupted_save_of_the_announced_step_is_its_loss_only_where_the_step_is_gone(shelf: Shelf) -> None:
     shelf.save(10)
-    shelf.save(20, attempt=1, commit=False)
-    shelf.save(20, attempt=2)
+    shelf.save(20, number=1, commit=False)
+    shelf.save(20, number=2)
 
     assert shelf.find(OPEN, committed=20) == 20
     assert (shelf.damaged(), shelf.names()) == ({}, ["10", "20"])

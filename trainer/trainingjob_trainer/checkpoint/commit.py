@@ -1,6 +1,6 @@
 """Commits of checkpoints: all processes write and hash a step, then process 0 writes the manifest that commits it.
 
-A step is written into a folder that no other attempt and no other world uses. It is committed by its last object, the
+A step is written into a folder that no other save and no other world uses. It is committed by its last object, the
 integrity manifest. So a step exists completely or not at all, and no other world can have written a part of it.
 
 After each stage, all processes exchange their errors and act on the same answers. So an error of storage on one host
@@ -55,7 +55,7 @@ class Committer:
         self._fence = fence
         self._votes = ErrorExchange(peers, name, "save", COMMIT_SECONDS)
         self._pace = RateLimit()
-        self._attempts = 0
+        self._num_saves = 0
         self.orbax = OrbaxWriter(peers)
 
     def begin(self, lineage: int, step: int, state: Mapping[str, Any]) -> PendingStep:
@@ -64,8 +64,8 @@ class Committer:
         Training is blocked here, so this method does not wait for any other process.
         """
         self._pace.enable()
-        self._attempts += 1  # the same on all processes: they save together
-        folder = new_step_folder(self._store, lineage, step, self._fence, self._attempts)
+        self._num_saves += 1  # the same on all processes: they save together
+        folder = new_step_folder(self._store, lineage, step, self._fence, self._num_saves)
         return PendingStep(folder, self.orbax.copy(folder.location, state))
 
     def finish(self, step: PendingStep, record: Integrity) -> Integrity:
@@ -84,7 +84,7 @@ class Committer:
             self._votes.exchange_results(problem)
             return self._commit_in_stages(step, record)
         except SaveFailedError:
-            if self._peers.process == 0 and not problem:  # this attempt has claimed the folder
+            if self._peers.process == 0 and not problem:  # this save has claimed the folder
                 with suppress(OSError):  # the next world deletes the rest
                     delete_step(step.folder, self._fence)  # the partial step may be filling the disk
             raise
@@ -120,7 +120,7 @@ class Committer:
         return manifest
 
     def _prepare(self, folder: StepFolder) -> str:
-        """Claim the folder of a step for this attempt; return an error message, empty: success."""
+        """Claim the folder of a step for this save; return an error message, empty: success."""
         try:
             self._fence.check()
             if _has_saved(folder, self._fence):

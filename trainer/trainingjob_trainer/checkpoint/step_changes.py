@@ -25,9 +25,12 @@ MAX_MARKER_BYTES = 1 << 16
 MAX_REASON = 1024
 
 
-def new_step_folder(store: Store, lineage: int, step: int, fence: Fence, attempt: int) -> StepFolder:
-    """Return the folder into which a world saves a step, the same on all its processes. Nothing is created."""
-    name = StepName(step, Writer(hash_job(fence.job_uid), fence.generation, attempt))
+def new_step_folder(store: Store, lineage: int, step: int, fence: Fence, save: int) -> StepFolder:
+    """Return the folder into which a world saves a step, the same on all its processes. Nothing is created.
+
+    `save` is the number of the save in this world.
+    """
+    name = StepName(step, Writer(hash_job(fence.job_uid), fence.generation, save))
     return StepFolder(store, f"{lineage_folder(lineage)}/{name}")
 
 
