@@ -310,7 +310,7 @@ CHECKPOINT_MUTATIONS = (
         f"{TRAINER}/checkpoint/saved_steps.py",
         " or writer.generation < fence.generation + own\n",
         " or True\n",
-        ("tests/trainer/checkpoint/test_restore_point.py",),
+        ("tests/trainer/checkpoint/test_restore_search.py",),
     ),
     Mutation(
         "write every save into one folder",

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.trainer.object_store import ObjectStore
 from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.checkpoint.store.port import Entry, Store
 
-STORES: dict[str, Callable[[Path], Store]] = {"posix": lambda folder: open_store(folder / "root")}
+STORES: dict[str, Callable[[Path], Store]] = {
+    "posix": lambda folder: open_store(folder / "root"),
+    "objects in memory": lambda folder: ObjectStore(),
+}
 
 
 @pytest.fixture(params=STORES.values(), ids=STORES)
