@@ -213,8 +213,8 @@ AGENT_MUTATIONS = (
     Mutation(
         "know no value of a Secret",
         f"{AGENT}/redaction.py",
-        " if one.secret_key_ref and",
-        " if one.config_map_key_ref and",
+        "pod_variables(spec) if variable.secret_key_ref)",
+        "pod_variables(spec) if variable.config_map_key_ref)",
         ("tests/trainer/agent/test_redaction.py",),
     ),
     Mutation(

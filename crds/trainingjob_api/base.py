@@ -1,9 +1,11 @@
 """Base classes of all models: frozen, camelCase in JSON and snake_case in Python; closed where users write them.
 
-This module also holds the string types that several sections share, each with the pattern that the API server checks.
+This module also holds the types that several sections share: strings with the pattern that the API server checks, and
+references to Secrets.
 """
 
 import re
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from pydantic import (
@@ -18,7 +20,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from trainingjob_api.meta import CelRule, Pattern
+from trainingjob_api.meta import CelRule, Example, Pattern
 from trainingjob_api.notation import add_slash, normalize_duration, normalize_quantity, slug
 
 
@@ -140,6 +142,34 @@ ShortName = Annotated[
     Field(max_length=MAX_SHORT_NAME),
 ]
 """A name inside the spec: at most 32 lower-case letters, digits and `-`."""
+
+
+class KeyRef(Strict):
+    """One key of a Secret or ConfigMap in the job's namespace."""
+
+    name: Annotated[ObjectName, Example("keys")] = Field(
+        description="Name of the Secret or ConfigMap, in the namespace of the job."
+    )
+    key: Annotated[
+        str,
+        Pattern(r"^[A-Za-z0-9._-]+$", "a key: letters, digits, `-`, `_` and `.`"),
+        Field(max_length=253),
+        Example("token"),
+    ] = Field(description="Key of the entry that holds the value.")
+
+
+@dataclass(frozen=True)
+class SecretVariable:
+    """Annotation of a `Secret` field: the environment variable that carries its value into the pod."""
+
+    name: str
+
+
+class Secret(Strict):
+    """A secret value. The spec holds its reference only; the trainer reads the value from a variable of the pod."""
+
+    secret_key_ref: KeyRef = Field(description="Reference to a key of a Secret that holds the value.")
+
 
 LIST_TYPE_MAP_BY_NAME: dict[str, JsonValue] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 """List type of named objects for the API server: unique names, any order, merged item by item."""

@@ -46,7 +46,7 @@ def test_what_only_a_cluster_can_honour_is_left_out() -> None:
     assert {"scheduling", "suspend", "ttlSecondsAfterFinished"}.isdisjoint(raw)
     assert {"image", "serviceAccountName"}.isdisjoint(raw["runtime"])
     assert raw["runtime"]["env"] == [{"name": "A", "value": "1"}]
-    assert external_variables(spec) == ("B",)
+    assert [(path, variable.name) for path, variable in external_variables(spec)] == [("runtime.env[1]", "B")]
 
 
 def test_a_spec_stays_valid_and_means_the_same() -> None:

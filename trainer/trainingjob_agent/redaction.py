@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import quote
 
+from trainingjob_api.pod_variables import pod_variables
 from trainingjob_api.protocol import HostReport
-from trainingjob_api.spec.runtime import EnvVar
+from trainingjob_api.spec.job import TrainingJobSpec
 
 REDACTED = "[redacted]"
 MIN_SECRET_LENGTH = 6
@@ -90,9 +91,10 @@ _TEXTS = ("failure", "broken", "evidence", "failed_save", "failed_copy", "damage
 _FIELDS = ("message", "path", "value", "log", "stack", "newest", "signal")
 
 
-def find_secrets(env: Iterable[EnvVar], environ: Mapping[str, str]) -> list[str]:
+def find_secrets(spec: TrainingJobSpec, environ: Mapping[str, str]) -> list[str]:
     """Return the values of the variables that a job takes from Secrets."""
-    return [environ[one.name] for one in env if one.secret_key_ref and one.name in environ]
+    secret = (variable.name for _, variable in pod_variables(spec) if variable.secret_key_ref)
+    return [environ[name] for name in secret if name in environ]
 
 
 def _redact_truncated(text: str, value: str) -> str:

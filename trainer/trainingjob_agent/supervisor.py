@@ -85,7 +85,7 @@ class Supervisor:
             address=environment.address,
             instance=secrets.token_hex(8),
         )
-        self._redactor = Redactor(find_secrets(config.spec.runtime.env, os.environ))
+        self._redactor = Redactor(find_secrets(config.spec, os.environ))
         self._generation_file = GenerationFile(environment.pod_uid)
         self._program_secret = ""
         self._port = ReservedPort(environment.address)

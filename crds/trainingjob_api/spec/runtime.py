@@ -10,6 +10,7 @@ from trainingjob_api.base import (
     LIST_TYPE_SET,
     AbsolutePath,
     Duration,
+    KeyRef,
     ObjectName,
     Quantity,
     ShortName,
@@ -31,20 +32,6 @@ EnvName = Annotated[
     ),
     Field(max_length=128),
 ]
-
-
-class KeyRef(Strict):
-    """One key of a Secret or ConfigMap in the job's namespace."""
-
-    name: Annotated[ObjectName, Example("keys")] = Field(
-        description="Name of the Secret or ConfigMap, in the namespace of the job."
-    )
-    key: Annotated[
-        str,
-        Pattern(r"^[A-Za-z0-9._-]+$", "a key: letters, digits, `-`, `_` and `.`"),
-        Field(max_length=253),
-        Example("token"),
-    ] = Field(description="Key of the entry that holds the value.")
 
 
 class EnvVar(Strict):

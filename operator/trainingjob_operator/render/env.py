@@ -1,6 +1,8 @@
 """Environment variables of the agent: first the job's own, then the operator's, which take precedence."""
 
-from trainingjob_api.spec.runtime import EnvVar, Runtime
+from trainingjob_api.pod_variables import pod_variables
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.runtime import EnvVar
 from trainingjob_api.world import ExpectedHardware
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL
@@ -17,14 +19,14 @@ from trainingjob_operator.render.volumes import (
 
 
 def render_env(
-    runtime: Runtime, settings: RenderSettings, expected: ExpectedHardware, *, has_snapshots: bool = False
+    spec: TrainingJobSpec, settings: RenderSettings, expected: ExpectedHardware, *, has_snapshots: bool = False
 ) -> list[Manifest]:
     """Return the variables of the agent's container."""
-    named = {variable.name for variable in runtime.env}
+    variables = [found.variable for found in pod_variables(spec)]
     return [
-        *(_user_variable(variable) for variable in runtime.env),
+        *(_user_variable(variable) for variable in variables),
         # The container user has no home directory, and the root file system is read-only.
-        *([_literal("HOME", TMP_FOLDER)] if "HOME" not in named else []),
+        *([_literal("HOME", TMP_FOLDER)] if "HOME" not in {variable.name for variable in variables} else []),
         _literal("TRAININGJOB_CONFIG", f"{CONFIG_FOLDER}/{RUN_CONFIG_KEY}"),
         _literal("TRAININGJOB_RENDEZVOUS", settings.rendezvous_url),
         # Without certificates the rendezvous serves plain HTTP, which agents accept on the loopback device only.
@@ -36,7 +38,7 @@ def render_env(
         _field_ref("TRAININGJOB_SLICE_OFFSET", f"metadata.labels['{SLICE_OFFSET_LABEL}']"),
         _field_ref("TRAININGJOB_JOB_INDEX", f"metadata.labels['{JOB_INDEX_LABEL}']"),
         _field_ref("TRAININGJOB_HOST", f"metadata.labels['{HOST_LABEL}']"),
-        _literal("TRAININGJOB_COMPILE_CACHE", cache_folder(runtime)),
+        _literal("TRAININGJOB_COMPILE_CACHE", cache_folder(spec.runtime)),
         # Not in the RunConfig: an older trainer rejects a RunConfig with unknown fields.
         _literal("TRAININGJOB_EXPECTED", expected.model_dump_json(exclude_defaults=True)),
         *([_literal("TRAININGJOB_SNAPSHOTS", SNAPSHOT_FOLDER)] if has_snapshots else []),

@@ -74,7 +74,7 @@ def _container(plan: Plan, settings: RenderSettings, volumes: Sequence[MountedVo
         "image": runtime.image or settings.trainer_image,
         "imagePullPolicy": runtime.image_pull_policy or settings.trainer_pull_policy,
         "command": [AGENT_COMMAND],
-        "env": render_env(runtime, settings, expected_hardware(plan), has_snapshots=plan.snapshots is not None),
+        "env": render_env(plan.spec, settings, expected_hardware(plan), has_snapshots=plan.snapshots is not None),
         "resources": _resources(runtime, plan.shape, volumes),
         "securityContext": {
             "allowPrivilegeEscalation": False,

@@ -1,12 +1,17 @@
 """What goes into pods is judged as the API server and a kubelet judge it."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
 from tests.support.builders import spec_manifest
+from trainingjob_api.base import KeyRef, Secret, SecretVariable
+from trainingjob_api.pod_variables import find_secret_fields
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.metrics import Metrics
 from trainingjob_operator.core.validation.validate import validate_job
 from trainingjob_operator.core.validation.validate_pods import describe_image_error, describe_label_key_error
+from trainingjob_operator.core.validation.validate_runtime import check_env
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 
@@ -140,6 +145,26 @@ def test_what_no_pod_can_have_is_refused(runtime: dict[str, Any], path: str, nea
     (problem,) = judge(**runtime).problems
 
     assert (problem.path, problem.nearest) == (f"spec.runtime.{path}", nearest)
+
+
+class Tracked(Metrics):
+    api_key: Annotated[Secret, SecretVariable("SERVER_KEY")] = Secret(secret_key_ref=KeyRef(name="keys", key="server"))
+
+
+class Job(TrainingJobSpec):
+    metrics: Tracked = Tracked()
+
+
+def test_the_variable_of_a_secret_is_set_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainingjob_api.pod_variables.SECRET_FIELDS", tuple(find_secret_fields(Job)))
+    env = [{"name": "OTHER", "value": "1"}, {"name": "SERVER_KEY", "value": "1"}]
+
+    (problem,) = check_env(Job.model_validate(spec_manifest(runtime={"env": env})))
+
+    assert (problem.path, problem.value) == ("spec.runtime.env[1].name", "SERVER_KEY")
+    assert problem.message == (
+        "SERVER_KEY must not be set beside spec.metrics.apiKey, which sets it. Remove one of the two."
+    )
 
 
 SCHEDULING: dict[str, tuple[dict[str, Any], str]] = {

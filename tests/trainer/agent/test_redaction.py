@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.support.builders import make_report
+from tests.support.builders import make_report, spec_manifest
 from trainingjob_agent.redaction import REDACTED, Redactor, find_secrets
 from trainingjob_api.protocol import Damage, Diagnostics, FailedSave, Failure, FailureReason, ProcessState
-from trainingjob_api.spec.runtime import EnvVar
+from trainingjob_api.spec.job import TrainingJobSpec
 
 KEY = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"
 LETTERS = "Abcdefghij0123456789KLMNOPQRST"
@@ -101,13 +101,14 @@ def test_every_line_of_a_value_is_taken_out() -> None:
 def test_the_variables_that_come_from_secrets_are_known_by_the_spec() -> None:
     reference = {"name": "s", "key": "k"}
     env = [
-        EnvVar.model_validate({"name": "PLAIN", "value": "plain-value"}),
-        EnvVar.model_validate({"name": "SECRET", "secretKeyRef": reference}),
-        EnvVar.model_validate({"name": "MISSING", "secretKeyRef": reference}),
-        EnvVar.model_validate({"name": "OPEN", "configMapKeyRef": reference}),
+        {"name": "PLAIN", "value": "plain-value"},
+        {"name": "SECRET", "secretKeyRef": reference},
+        {"name": "MISSING", "secretKeyRef": reference},
+        {"name": "OPEN", "configMapKeyRef": reference},
     ]
 
-    assert find_secrets(env, {"PLAIN": "plain-value", "SECRET": "top", "OPEN": "open"}) == ["top"]
+    spec = TrainingJobSpec.model_validate(spec_manifest(runtime={"env": env}))
+    assert find_secrets(spec, {"PLAIN": "plain-value", "SECRET": "top", "OPEN": "open"}) == ["top"]
 
 
 def test_every_text_of_a_report_is_without_secrets() -> None:

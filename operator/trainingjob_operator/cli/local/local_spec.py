@@ -6,6 +6,7 @@ same as on a cluster.
 
 from typing import Any
 
+from trainingjob_api.pod_variables import PodVariable, pod_variables
 from trainingjob_api.spec.job import TrainingJobSpec
 
 _CLUSTER_ONLY = ("scheduling", "suspend", "ttlSecondsAfterFinished")
@@ -25,12 +26,12 @@ def localize_spec(spec: TrainingJobSpec, num_slices: int | None) -> dict[str, An
     return raw
 
 
-def external_variables(spec: TrainingJobSpec) -> tuple[str, ...]:
+def external_variables(spec: TrainingJobSpec) -> tuple[PodVariable, ...]:
     """Return the environment variables that a cluster takes from Secrets and ConfigMaps.
 
     In a local run the shell must set them.
     """
-    return tuple(variable.name for variable in spec.runtime.env if variable.value is None)
+    return tuple(found for found in pod_variables(spec) if found.variable.value is None)
 
 
 def _limit(spec: TrainingJobSpec, num_slices: int) -> dict[str, Any]:

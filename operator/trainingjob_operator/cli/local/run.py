@@ -166,9 +166,10 @@ def _require_cpu(plan: Plan) -> None:
 
 
 def _missing_variables(spec: TrainingJobSpec) -> list[str]:
-    missing = [name for name in external_variables(spec) if name not in os.environ]
+    missing = [found for found in external_variables(spec) if found.variable.name not in os.environ]
     return [
-        f"Warning  spec.runtime.env: {name} is not set in this shell; there are no Secrets here." for name in missing
+        f"Warning  spec.{path}: {variable.name} is not set in this shell; there are no Secrets here."
+        for path, variable in missing
     ]
 
 

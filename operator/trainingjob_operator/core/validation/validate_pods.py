@@ -8,7 +8,9 @@ They follow Kubernetes 1.36: `IsDNS1123Subdomain`, `IsQualifiedName` and `IsConf
 import re
 from collections.abc import Iterator
 
+from trainingjob_api.base import KeyRef
 from trainingjob_api.parse.parse_messages import format_value
+from trainingjob_api.pod_variables import pod_variables
 from trainingjob_api.problem import Problem, as_text
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.names import MAX_LABEL_LENGTH
@@ -104,13 +106,7 @@ def check_object_names(spec: TrainingJobSpec) -> Iterator[Problem]:
         **{f"runtime.imagePullSecrets[{number}]": name for number, name in enumerate(runtime.image_pull_secrets)},
         **{f"runtime.volumes[{number}].claimName": volume.claim_name for number, volume in enumerate(runtime.volumes)},
     }
-    for number, variable in enumerate(runtime.env):
-        for field, reference in (
-            ("secretKeyRef", variable.secret_key_ref),
-            ("configMapKeyRef", variable.config_map_key_ref),
-        ):
-            if reference is not None:
-                names[f"runtime.env[{number}].{field}.name"] = reference.name
+    names |= {f"{path}.name": reference.name for path, reference in _references(spec)}
     for path, name in names.items():
         if name is not None and not _SUBDOMAIN.fullmatch(name):
             message = (
@@ -160,17 +156,24 @@ def describe_label_key_error(key: str) -> str:
 
 def check_reference_keys(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Keys must be valid keys of a Secret or ConfigMap."""
-    for number, variable in enumerate(spec.runtime.env):
+    for path, reference in _references(spec):
+        if reference.key == "." or reference.key.startswith(".."):
+            message = (
+                f"{format_value(reference.key)} must not be `.` or begin with `..`. Secrets and ConfigMaps cannot "
+                "have such a key."
+            )
+            yield Problem(f"spec.{path}.key", reference.key, message)
+
+
+def _references(spec: TrainingJobSpec) -> Iterator[tuple[str, KeyRef]]:
+    """Yield each reference to a Secret or ConfigMap, with its path."""
+    for path, variable in pod_variables(spec):
         for field, reference in (
             ("secretKeyRef", variable.secret_key_ref),
             ("configMapKeyRef", variable.config_map_key_ref),
         ):
-            if reference is not None and (reference.key == "." or reference.key.startswith("..")):
-                message = (
-                    f"{format_value(reference.key)} must not be `.` or begin with `..`. Secrets and ConfigMaps cannot "
-                    "have such a key."
-                )
-                yield Problem(f"spec.runtime.env[{number}].{field}.key", reference.key, message)
+            if reference is not None:
+                yield f"{path}.{field}", reference
 
 
 def check_mount_paths(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -192,10 +195,10 @@ def check_memory(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 RULES = (
     Rule(("runtime.image",), check_image),
-    Rule(("runtime", "scheduling"), check_object_names),
+    Rule(("runtime", "scheduling", "metrics"), check_object_names),
     Rule(("scheduling.queueName",), check_queue_name),
     Rule(("scheduling",), check_label_keys),
-    Rule(("runtime.env",), check_reference_keys),
+    Rule(("runtime.env", "metrics"), check_reference_keys),
     Rule(("runtime.volumes",), check_mount_paths),
     Rule(("runtime.resources.memory",), check_memory),
 )

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from trainingjob_api.base import seconds
+from trainingjob_api.pod_variables import secret_variables
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.elastic import Elastic
 from trainingjob_api.spec.job import TrainingJobSpec
@@ -26,6 +27,7 @@ MIN_HEARTBEAT_TIMEOUT = 2
 
 def check_env(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Each variable must have a unique name and one value, and must not configure a world or a slice."""
+    secrets = {variable.name: path for path, variable in secret_variables(spec)}
     for number, variable in enumerate(spec.runtime.env):
         at = f"spec.runtime.env[{number}]"
         sources = _value_sources(variable)
@@ -43,6 +45,9 @@ def check_env(spec: TrainingJobSpec) -> Iterator[Problem]:
         for flag in _world_flags(variable):
             message = f"--{flag} must not be set, because the operator configures worlds. Remove it."
             yield Problem(f"{at}.value", variable.value, message)
+        if owner := secrets.get(variable.name):
+            message = f"{variable.name} must not be set beside spec.{owner}, which sets it. Remove one of the two."
+            yield Problem(f"{at}.name", variable.name, message)
         if variable.name in {earlier.name for earlier in spec.runtime.env[:number]}:
             message = must_be_unique(variable.name, "an earlier variable")
             yield Problem(f"{at}.name", variable.name, message)
@@ -232,7 +237,7 @@ def _value_sources(variable: EnvVar) -> list[str]:
 
 
 RULES: tuple[Rule | HardwareRule, ...] = (
-    Rule(("runtime.env",), check_env),
+    Rule(("runtime.env", "metrics"), check_env),
     Rule(("runtime.resources",), check_resources),
     Rule(("runtime.imagePullSecrets",), check_pull_secrets),
     Rule(("scheduling.tolerations",), check_tolerations),
