@@ -19,9 +19,18 @@ from tests.trainer.test_reports import read_lines, reporting
 from trainingjob_agent.shared_files import append_record
 from trainingjob_api.protocol import FailureReason, Progress
 from trainingjob_api.spec.metrics import Metrics
+from trainingjob_api.world import JobIdentity
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.trackers.metrics_file import MetricsWriter, describe_step
-from trainingjob_trainer.trackers.tensorboard import TensorBoardWriter
+from trainingjob_trainer.trackers.tracker import Point, Run, TrackerThread
+
+JOB = JobIdentity(name="demo", namespace="research", uid="11111111-2222-3333-4444-555555555555")
+
+
+def open_writer(root: Path, *, generation: int = 1, **metrics: Any) -> MetricsWriter:
+    return MetricsWriter(
+        Metrics(**{"every_steps": 1} | metrics), Run(JOB, root / "metrics", generation - 1), generation
+    )
 
 
 def progress(step: int, loss: float | None = 2.0) -> Progress:
@@ -34,7 +43,7 @@ def write(writer: MetricsWriter, step: int, slots: range, *, every: int = 1, las
 
 
 def test_due_steps_and_the_last_are_written_with_their_generation(tmp_path: Path) -> None:
-    with MetricsWriter(tmp_path, Metrics(every_steps=2, tensorboard=False), generation=3, restored=0) as writer:
+    with open_writer(tmp_path, every_steps=2, tensorboard=False, generation=3) as writer:
         for step in (1, 2, 3):
             write(writer, step, range(4 * step - 4, 4 * step), every=2, last=step == 3)
         writer.write_evaluation(3, "held", 1.25)
@@ -49,13 +58,12 @@ def test_due_steps_and_the_last_are_written_with_their_generation(tmp_path: Path
 
 
 def test_a_line_that_a_killed_writer_left_half_is_cut(tmp_path: Path) -> None:
-    metrics = Metrics(every_steps=1, tensorboard=False)
-    with MetricsWriter(tmp_path, metrics, generation=1, restored=0) as writer:
+    with open_writer(tmp_path, tensorboard=False, generation=1) as writer:
         write(writer, 1, range(4))
     with (tmp_path / "metrics/metrics.jsonl").open("a") as file:
         file.write('{"generation": 1, "st')
 
-    with MetricsWriter(tmp_path, metrics, generation=2, restored=1) as writer:
+    with open_writer(tmp_path, tensorboard=False, generation=2) as writer:
         write(writer, 2, range(4, 8))
 
     assert [line["step"] for line in read_lines(tmp_path)] == [1, 2]
@@ -75,15 +83,14 @@ def test_lines_that_a_lost_host_did_not_write_are_recovered_once(
     tmp_path: Path, written: tuple[list[int], bytes, list[int]]
 ) -> None:
     steps, more, want = written
-    metrics = Metrics(every_steps=1, tensorboard=False)
-    with MetricsWriter(tmp_path, metrics, generation=1, restored=0) as writer:
+    with open_writer(tmp_path, tensorboard=False, generation=1) as writer:
         for step in steps:
             write(writer, step, range(4))
     with (tmp_path / "metrics/metrics.jsonl").open("ab") as file:
         file.write(more)
     recent = [describe_step(progress(step), range(4), 1, 1, last=False) for step in (2, 3)]
 
-    with MetricsWriter(tmp_path, metrics, generation=2, restored=3) as writer:
+    with open_writer(tmp_path, tensorboard=False, generation=2) as writer:
         writer.recover([line for line in recent if line])
         write(writer, 4, range(4))
 
@@ -100,9 +107,7 @@ def test_a_torn_line_is_cut_whatever_its_length(tmp_path: Path, whole: bytes, ta
     path.parent.mkdir()
     path.write_bytes(whole + tail)
 
-    MetricsWriter(tmp_path, Metrics(every_steps=1, tensorboard=False), generation=2, restored=1).__exit__(
-        None, None, None
-    )
+    open_writer(tmp_path, tensorboard=False, generation=2).__exit__(None, None, None)
 
     assert path.read_bytes() == whole
 
@@ -129,14 +134,14 @@ def test_what_is_no_metrics_file_is_told_and_not_touched(
 
 
 def test_a_loss_that_is_not_finite_is_written_as_null(tmp_path: Path) -> None:
-    with MetricsWriter(tmp_path, Metrics(every_steps=1, tensorboard=False), generation=1, restored=0) as writer:
+    with open_writer(tmp_path, tensorboard=False) as writer:
         writer.write_evaluation(1, "held", float("nan"))
 
     assert read_lines(tmp_path)[0]["held_out_loss"] is None
 
 
 def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:
-    with MetricsWriter(tmp_path, Metrics(every_steps=1), generation=1, restored=0) as writer:
+    with open_writer(tmp_path) as writer:
         write(writer, 4, range(12, 16))
 
     (path,) = (tmp_path / "metrics/tensorboard").iterdir()
@@ -147,18 +152,15 @@ def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:
 def test_a_full_disk_stops_neither_lines_nor_plots_nor_training(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with (
-        Path("/dev/full").open("ab", buffering=0) as full,
-        MetricsWriter(tmp_path, Metrics(every_steps=1), generation=1, restored=0) as writer,
-    ):
-        board = writer._tensorboard
-        assert board
+    with Path("/dev/full").open("ab", buffering=0) as full, open_writer(tmp_path) as writer:
+        (thread,) = writer._trackers
+        board: Any = thread._tracker
         lines, plots = writer._lines, board._file
-        wait_until_written(board)
+        wait_until_written(thread)
         writer._lines = board._file = full
-        for step in range(1, 40):  # more than a queue of the library holds
+        for step in range(1, 40):
             write(writer, step, range(4))
-        wait_until_written(board)
+        wait_until_written(thread)
         writer._lines, board._file = lines, plots
         write(writer, 40, range(4))
 
@@ -166,40 +168,16 @@ def test_a_full_disk_stops_neither_lines_nor_plots_nor_training(
     assert {event.step for event in read_events(path) if event.summary.value} == {40}
     assert [line["step"] for line in read_lines(tmp_path)] == [40]
     assert sorted(record.message.partition(" error=")[0] for record in caplog.records) == [
-        "TensorBoard write failed",
         "metrics write failed",
+        "tracker write failed tracker=tensorboard",
     ]
 
 
-def test_storage_that_hangs_does_not_stop_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    answers = threading.Event()
-    late = threading.Timer(5, answers.set)
-    late.start()
-    monkeypatch.setattr(
-        "trainingjob_trainer.trackers.tensorboard.append_record", lambda file, record: answers.wait(ENDLESS_SECONDS)
-    )
-    monkeypatch.setattr("trainingjob_trainer.trackers.tensorboard.CLOSE_SECONDS", 0.01, raising=False)
-    board = TensorBoardWriter(tmp_path, 1)
-
-    board.close()
-
-    assert not answers.is_set()
-    assert not board._file.closed
-    assert "last TensorBoard points not written" in caplog.text
-    late.cancel()
-    answers.set()
-    board._thread.join(ENDLESS_SECONDS)
-    board._file.close()
-
-
-def wait_until_written(board: TensorBoardWriter) -> None:
+def wait_until_written(thread: TrackerThread) -> None:
     """Wait until the thread has taken all that was told so far."""
     written = threading.Event()
-
-    last: Any = SimpleNamespace(SerializeToString=lambda: written.set() or b"")
-    board._events.put(last)
+    last: Any = SimpleNamespace(items=lambda: written.set() or ())
+    thread.add(Point("last", 0, 1, last))
     assert written.wait(ENDLESS_SECONDS)
 
 

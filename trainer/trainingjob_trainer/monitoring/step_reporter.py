@@ -24,6 +24,7 @@ from trainingjob_trainer.runtime.errors import foreign_error, storage_error
 from trainingjob_trainer.snapshots.snapshotter import Snapshots
 from trainingjob_trainer.state import Signal, StepMetrics
 from trainingjob_trainer.trackers.metrics_file import RECENT_LINES, Line, MetricsWriter, describe_step
+from trainingjob_trainer.trackers.tracker import Run
 
 LOG = logging.getLogger(__name__)
 MIN_TYPICAL_STEPS, WINDOW_STEPS = 5, 32
@@ -75,7 +76,8 @@ class StepReporter:
         self._writer: MetricsWriter | None = None
         if start.process == 0:
             try:
-                writer = MetricsWriter(root, start.config.spec.metrics, start.world.generation, restored)
+                run = Run(start.config.job, root / "metrics", restored)
+                writer = MetricsWriter(start.config.spec.metrics, run, start.world.generation)
             except OSError as error:
                 raise storage_error(error, f"opening {root / 'metrics'}", str(root)) from error
             except UntrustedFileError as error:

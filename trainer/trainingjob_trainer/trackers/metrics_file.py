@@ -1,4 +1,4 @@
-"""Metrics files: JSON lines, and TensorBoard event files if enabled.
+"""The metrics file: JSON lines, which also go to the trackers that the job has switched on.
 
 Only process 0 writes. A step that was trained again after a failure has one line per generation; the highest generation
 counts. Lines that a full or failing store rejects are dropped, and training continues. If the host of process 0 is
@@ -14,14 +14,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from io import FileIO
 from math import isfinite
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from trainingjob_agent.shared_files import UntrustedFileError, append_record, open_appending
 from trainingjob_api.protocol import Progress
 from trainingjob_api.spec.metrics import Metrics
-from trainingjob_trainer.trackers.tensorboard import TensorBoardWriter
+from trainingjob_trainer.trackers.tracker import Point, Run, close_trackers, open_trackers
 
 LOG = logging.getLogger(__name__)
 BLOCK = 1 << 16
@@ -38,22 +37,21 @@ type Line = dict[str, Any]
 
 
 class MetricsWriter:
-    """Appends to `<uri>/metrics`. `restored` is the step from which this generation resumes.
+    """Appends to `metrics.jsonl` in the run's folder, and sends each line to the trackers.
 
     Raises:
         UntrustedFileError: a file there is not one of this project.
         OSError: the folder cannot be written.
     """
 
-    def __init__(self, root: Path, metrics: Metrics, generation: int, restored: int) -> None:
+    def __init__(self, metrics: Metrics, run: Run, generation: int) -> None:
         self._generation = generation
-        folder = root / "metrics"
-        folder.mkdir(exist_ok=True)
+        run.folder.mkdir(exist_ok=True)
         self._is_failing = False
-        self._lines = open_appending(folder / "metrics.jsonl")
+        self._lines = open_appending(run.folder / "metrics.jsonl")
         try:
             _truncate_partial_line(self._lines)
-            self._tensorboard = TensorBoardWriter(folder / "tensorboard", restored + 1) if metrics.tensorboard else None
+            self._trackers = open_trackers(metrics, run)
         except BaseException:
             self._lines.close()
             raise
@@ -65,8 +63,7 @@ class MetricsWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._lines.close()
-        if self._tensorboard:
-            self._tensorboard.close()
+        close_trackers(self._trackers)
 
     def write_step(self, line: Line) -> None:
         """Write the line of a training step."""
@@ -97,10 +94,9 @@ class MetricsWriter:
 
     def _write(self, line: Line, group: str) -> None:
         self._append(json.dumps(line).encode() + b"\n")
-        if self._tensorboard:
-            for name, value in line.items():
-                if isinstance(value, float) and name != "time":
-                    self._tensorboard.add(f"{group}/{name}", value, line["step"])
+        values = {name: value for name, value in line.items() if isinstance(value, float) and name != "time"}
+        for tracker in self._trackers:
+            tracker.add(Point(group, line["step"], line["generation"], values))
 
     def _append(self, line: bytes) -> None:
         try:

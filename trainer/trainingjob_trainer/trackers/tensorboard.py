@@ -1,14 +1,10 @@
-"""TensorBoard event file, written by a background thread that survives write errors.
+"""TensorBoard event files.
 
-The writer thread of tensorboardX ends at the first failed write, and later calls then block forever. A full disk would
-stop training because of its plots.
+Records are framed here: the writer of tensorboardX ends at the first failed write, and later calls then block forever.
 """
 
-import logging
 import os
-import queue
 import struct
-import threading
 import time
 from pathlib import Path
 
@@ -17,13 +13,16 @@ from tensorboardX.record_writer import masked_crc32c
 from tensorboardX.summary import scalar
 
 from trainingjob_agent.shared_files import append_record, open_appending
-
-LOG = logging.getLogger(__name__)
-CLOSE_SECONDS = 10.0
-"""Seconds for which the end of a trainer waits for its plots."""
+from trainingjob_trainer.trackers.tracker import Point, Run
 
 
-class TensorBoardWriter:
+def create_tracker(enabled: bool, run: Run) -> "TensorBoard":  # noqa: FBT001  # the field's value
+    """Return the tracker of `metrics.tensorboard`."""
+    del enabled
+    return TensorBoard(run.folder / "tensorboard", run.restored + 1)
+
+
+class TensorBoard:
     """Writes plots below a folder. `first_step` is its first step: TensorBoard hides older points from that step on.
 
     Raises:
@@ -35,35 +34,24 @@ class TensorBoardWriter:
         folder.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{int(time.time())}.{os.uname().nodename}.{os.getpid()}"
         self._file = open_appending(folder / name)
-        self._is_failing = False
-        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()  # None: end of the queue
-        self._events.put(Event(wall_time=time.time(), step=first_step, file_version="brain.Event:2"))
-        self._events.put(Event(step=first_step, session_log=SessionLog(status=SessionLog.START)))
-        self._thread = threading.Thread(target=self._write_all, name="board", daemon=True)
-        self._thread.start()
+        self._first_step = first_step
 
-    def add(self, name: str, value: float, step: int) -> None:
-        """Queue one point of a plot for writing."""
-        self._events.put(Event(step=step, wall_time=time.time(), summary=scalar(name, value)))
+    def connect(self) -> None:
+        """Write the head of the file."""
+        self._append(Event(wall_time=time.time(), step=self._first_step, file_version="brain.Event:2"))
+        self._append(Event(step=self._first_step, session_log=SessionLog(status=SessionLog.START)))
+
+    def write(self, point: Point) -> None:
+        """Write one plot point for each value."""
+        for name, value in point.values.items():
+            self._append(Event(step=point.step, wall_time=time.time(), summary=scalar(f"{point.group}/{name}", value)))
 
     def close(self) -> None:
-        """Write all queued points and close the file, unless the storage hangs."""
-        self._events.put(None)
-        self._thread.join(CLOSE_SECONDS)
-        if self._thread.is_alive():  # it may still write: a closed number may soon be that of another file
-            LOG.warning("last TensorBoard points not written waited=%.0f", CLOSE_SECONDS)
-        else:
-            self._file.close()
+        """Close the file."""
+        self._file.close()
 
-    def _write_all(self) -> None:
-        while (event := self._events.get()) is not None:
-            try:
-                append_record(self._file, frame_record(event.SerializeToString()))
-                self._is_failing = False
-            except OSError as error:
-                if not self._is_failing:
-                    LOG.warning("TensorBoard write failed error=%s", error)
-                self._is_failing = True
+    def _append(self, event: Event) -> None:
+        append_record(self._file, frame_record(event.SerializeToString()))
 
 
 def frame_record(data: bytes) -> bytes:
