@@ -94,6 +94,7 @@ class TrackerThread:
         self._changed = threading.Condition()
         self._is_closing = False
         self._is_failing = False
+        self._is_unreachable = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -110,10 +111,11 @@ class TrackerThread:
             self._changed.notify()
 
     def finish_close(self, deadline: float) -> None:
-        """Wait for the end of the thread until a monotonic time. A destination that hangs keeps its thread."""
-        self._thread.join(max(deadline - time.monotonic(), 0))
-        if self._thread.is_alive():
-            LOG.warning("last metrics not sent tracker=%s waited=%.0f", self._name, CLOSE_SECONDS)
+        """Wait for the end of the thread until a monotonic time, but not for a destination that is unreachable."""
+        if not self._is_unreachable:
+            self._thread.join(max(deadline - time.monotonic(), 0))
+        if self._thread.is_alive() or self._points:
+            LOG.warning("last metrics not sent tracker=%s", self._name)
 
     def _run(self) -> None:
         if not self._connect():
@@ -125,9 +127,11 @@ class TrackerThread:
     def _connect(self) -> bool:
         """Return whether the tracker is connected; False: training ended before."""
         while not self._try("connect", self._tracker.connect):
+            self._is_unreachable = True
             with self._changed:
                 if self._changed.wait_for(lambda: self._is_closing, RETRY_SECONDS):
                     return False
+        self._is_unreachable = False
         return True
 
     def _take(self) -> Point | None:  # None: all points are sent, and no more will come
