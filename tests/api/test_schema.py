@@ -143,7 +143,7 @@ def test_lists_say_how_they_merge() -> None:
 
     assert kinds == {
         "map": {"spec.evaluation", "spec.runtime.env", "spec.runtime.volumes", "status.conditions"},
-        "set": {"spec.runtime.imagePullSecrets"},
+        "set": {"spec.metrics.wandb.tags", "spec.runtime.imagePullSecrets"},
     }
 
 

@@ -22,7 +22,7 @@ from {module} import {function}
 """
 EXTRA = {
     *("aiohttp", "kubernetes", "kopf", "cryptography", "prometheus_client"),
-    *("jax", "jaxlib", "flax", "optax", "orbax", "numpy", "etils", "tensorboardX", "tokenizers", "libtpu"),
+    *("jax", "jaxlib", "flax", "optax", "orbax", "numpy", "etils", "tensorboardX", "tokenizers", "wandb", "libtpu"),
 }
 DEMO = "crds/examples/demo.yaml"
 

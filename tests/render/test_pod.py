@@ -62,6 +62,17 @@ def test_a_pod_has_the_time_to_leave_that_its_job_gives_it(render, cpu_plan) -> 
     assert spec_of(render(longer))["terminationGracePeriodSeconds"] == 120
 
 
+def test_a_secret_of_a_section_is_a_variable_of_the_pod(render, cpu_plan) -> None:
+    key = {"name": "keys", "key": "wandb"}
+    rendered = container_of(render(cpu_plan(metrics={"wandb": {"project": "p", "apiKey": {"secretKeyRef": key}}})))[
+        "env"
+    ]
+
+    assert [one for one in rendered if one["name"] == "WANDB_API_KEY"] == [
+        {"name": "WANDB_API_KEY", "valueFrom": {"secretKeyRef": key}}
+    ]
+
+
 def test_env_comes_from_values_secrets_and_config_maps(render, cpu_plan) -> None:
     env = [
         {"name": "PLAIN", "value": "text"},
