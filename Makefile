@@ -62,7 +62,6 @@ lint: install ## Check format, lint, strict types and the import contracts
 .PHONY: generate
 generate: install ## Rewrite all generated files: the CRD, the chart's copy, docs/fields.md, the list of JAX options
 	$(BIN)/python tools/generate.py
-	$(BIN)/python operator/jax_options.py
 
 .PHONY: golden
 golden: install ## Rewrite the golden files; read the diff before you commit it

@@ -4,6 +4,7 @@ import operator
 import re
 import subprocess
 import sysconfig
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,41 @@ def test_no_file_grows_past_the_limit() -> None:
     long = {str(path.relative_to(ROOT)): lines for path in tracked("*.py") if (lines := count_lines(path)) > MAX_LINES}
 
     assert long == {}
+
+
+PACKAGES = (
+    "crds/trainingjob_api",
+    "operator/trainingjob_operator",
+    "trainer/trainingjob_agent",
+    "trainer/trainingjob_trainer",
+)
+SHORT_LINES, MAX_SHORT = 30, 20
+SECTIONS = ROOT / "crds/trainingjob_api/spec"
+"""Each section of the spec has a module, however short."""
+TRAINER_MODULES = {"__init__", "context", "loop", "main", "state", "step"}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_name_opens_one_file_of_a_package(package: str) -> None:
+    names = Counter(path.name for path in tracked(f"{package}/*.py"))
+    repeated = {name for name, count in names.items() if count > 1}
+
+    assert repeated <= {"__init__.py", "__main__.py"}
+
+
+def test_few_files_are_pieces_of_a_concept() -> None:
+    code = (path for folder in PROJECT_FOLDERS if folder != "tests" for path in tracked(f"{folder}/*.py"))
+    short = {
+        str(path.relative_to(ROOT))
+        for path in code
+        if path.stem != "__init__" and path.parent != SECTIONS and count_lines(path) < SHORT_LINES
+    }
+
+    assert len(short) <= MAX_SHORT, sorted(short)
+
+
+def test_the_trainer_has_folders_and_the_modules_of_a_run() -> None:
+    assert {path.stem for path in (ROOT / "trainer/trainingjob_trainer").glob("*.py")} == TRAINER_MODULES
 
 
 def count_lines(path: Path) -> int:

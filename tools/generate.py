@@ -1,4 +1,4 @@
-"""Generate files from the models and rules: the CRD, the chart's copy of it, and the field reference.
+"""Generate files: the CRD, the chart's copy of it, the field reference, and the list of JAX options.
 
 `python tools/generate.py` writes the files. With `--check` it compares them instead, and fails with the difference.
 """
@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 
 import yaml
+from jax_options import render_options
 
 from trainingjob_api.schema import make_crd
 from trainingjob_operator.cli.fields_page import render_page
 
 ROOT = Path(__file__).parent.parent
 CRD_FILES = (ROOT / "crds/trainingjob.yaml", ROOT / "charts/trainingjob/files/trainingjob-crd.yaml")
+JAX_OPTIONS = ROOT / "operator/trainingjob_operator/core/validation/jax_options.py"
 FIELDS_PAGE = ROOT / "docs/fields.md"
 HEADER = "# Made by `make generate` from crds/trainingjob_api; do not edit.\n"
 
@@ -25,7 +27,7 @@ def render() -> str:
 
 def main(arguments: list[str]) -> int:
     """Write or compare the files; return the exit code."""
-    texts = {**dict.fromkeys(CRD_FILES, render()), FIELDS_PAGE: render_page()}
+    texts = {**dict.fromkeys(CRD_FILES, render()), FIELDS_PAGE: render_page(), JAX_OPTIONS: render_options()}
     if arguments not in ([], ["--check"]):
         print(f"usage: {sys.argv[0]} [--check]", file=sys.stderr)
         return 2

@@ -2,7 +2,7 @@
 
 import sys
 
-from trainingjob_operator.cli.install_hints import describe_install_hint
+from trainingjob_operator.cli.errors import describe_install_hint
 
 
 def main() -> None:

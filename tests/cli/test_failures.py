@@ -22,8 +22,7 @@ from tests.support.patience import ENDLESS_SECONDS
 from trainingjob_operator.cli import app as app_module
 from trainingjob_operator.cli import remote_job
 from trainingjob_operator.cli.entry_point import app
-from trainingjob_operator.cli.errors import EXIT_NO_RESULT
-from trainingjob_operator.cli.install_hints import EXTRAS, describe_install_hint
+from trainingjob_operator.cli.errors import EXIT_NO_RESULT, EXTRAS, describe_install_hint
 
 ROOT = Path(__file__).parents[2]
 DEMO = str(ROOT / "crds/examples/demo.yaml")

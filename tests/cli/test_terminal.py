@@ -20,9 +20,8 @@ from trainingjob_operator.cli.console import SafeConsole
 from trainingjob_operator.cli.entry_point import app
 from trainingjob_operator.cli.local.run_events import RunProgress
 from trainingjob_operator.cli.local.view import LiveView, PlainView
-from trainingjob_operator.cli.printing import PipeSafeStream, escape_controls
+from trainingjob_operator.cli.printing import PipeSafeStream, align, escape_controls
 from trainingjob_operator.cli.report import describe_job
-from trainingjob_operator.cli.tables import align
 from trainingjob_operator.core.times import parse_time
 
 ROOT = Path(__file__).parents[2]

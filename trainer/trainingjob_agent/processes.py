@@ -1,6 +1,6 @@
-"""Process states from `/proc`: stopped, waiting for storage, or computing. No privileges are needed.
+"""Process states from `/proc`: stopped, waiting for storage, or computing; and the OOM kills of the container.
 
-A hung process cannot be queried, and a hardened pod does not allow tracing.
+No privileges are needed. A hung process cannot be queried, and a hardened pod does not allow tracing.
 """
 
 import os
@@ -83,3 +83,22 @@ def _is_stuck(task: Path) -> bool:
 def _read_fields(process: Path) -> list[str]:
     """Return the fields after the process name, which may contain any character; the state is the first."""
     return (process / "stat").read_text().rpartition(") ")[2].split()
+
+
+CGROUP = Path("/sys/fs/cgroup")
+COUNTERS = ("memory.events", "memory/memory.oom_control")
+"""Cgroup version 2 and version 1; both files have a line `oom_kill <count>`."""
+
+
+def count_oom_kills(cgroup: Path = CGROUP) -> int:
+    """Return the number of OOM kills since the container started; 0 if the counter cannot be read."""
+    for counter in COUNTERS:
+        try:
+            lines = (cgroup / counter).read_text().splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            name, _, count = line.partition(" ")
+            if name == "oom_kill" and count.strip().isdigit():
+                return int(count)
+    return 0

@@ -14,8 +14,15 @@ from collections.abc import Callable, Sequence
 from typing import IO, BinaryIO
 
 from trainingjob_agent.log_tail import LogTail
-from trainingjob_agent.oom import count_oom_kills
-from trainingjob_agent.processes import STOPPED, Vitals, compare_samples, read_io_mebibytes, read_vitals, sample_process
+from trainingjob_agent.processes import (
+    STOPPED,
+    Vitals,
+    compare_samples,
+    count_oom_kills,
+    read_io_mebibytes,
+    read_vitals,
+    sample_process,
+)
 from trainingjob_agent.stacks import find_stacks
 from trainingjob_agent.state import ChildDiagnosed, ChildExited, EventReceived
 from trainingjob_agent.trainer_protocol import EVENTS_FD_VARIABLE, STANDBY_TITLE, AgentEvent, Command, StartWorld

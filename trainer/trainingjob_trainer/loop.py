@@ -30,13 +30,13 @@ from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.monitoring.bad_steps import BadStepError
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.monitoring.scheduling_delay import SchedulingDelayMonitor
+from trainingjob_trainer.monitoring.step_actions import Due, Leave, StepActions, step_actions
 from trainingjob_trainer.monitoring.step_reporter import StepReporter
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.state import Signal, State, StepMetrics
 from trainingjob_trainer.step import StepPrograms
-from trainingjob_trainer.step_actions import Due, Leave, StepActions, step_actions
 
 READY_SECONDS = 1800
 """Seconds that the first ready process waits for the last: each restores and compiles at its own speed."""

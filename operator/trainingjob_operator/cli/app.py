@@ -12,8 +12,7 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from trainingjob_operator.cli.errors import EXIT_NO_RESULT, CommandError
-from trainingjob_operator.cli.install_hints import describe_install_hint
+from trainingjob_operator.cli.errors import EXIT_NO_RESULT, CommandError, describe_install_hint
 from trainingjob_operator.cli.printing import echo
 
 TRACEBACK = "TRAININGJOB_TRACEBACK"

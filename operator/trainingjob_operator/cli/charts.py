@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from trainingjob_api.world import Layout
-from trainingjob_operator.cli.tables import align
+from trainingjob_operator.cli.printing import align
 from trainingjob_operator.core.planner.plan import MemoryEstimate, Plan, SliceShape
 from trainingjob_operator.core.planner.torus import AxisPlacement, AxisSpan, place_axes
 from trainingjob_operator.core.units import format_ranges, format_size, pluralize

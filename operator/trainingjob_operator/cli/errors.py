@@ -1,4 +1,4 @@
-"""Errors that end a command, and their exit codes.
+"""Errors that end a command, their exit codes, and install hints for optional libraries that are missing.
 
 0 is success. 1 is a negative result: an invalid job, two plans that differ, a failed run. 2 is no result: the command
 line is wrong, or a file, the job or the cluster cannot be read.
@@ -24,3 +24,26 @@ class NoResultError(CommandError):
     """The state is unknown: the cluster or the compiler does not answer, or the cluster has no such job."""
 
     code = EXIT_NO_RESULT
+
+
+EXTRAS = {
+    "cli": ("aiohttp", "kubernetes"),
+    "operator": ("cryptography", "kopf", "prometheus_client"),
+    "trainer": ("etils", "flax", "jax", "jaxlib", "numpy", "optax", "orbax", "tensorboardX", "tokenizers"),
+}
+"""The package extra that installs each library. The package itself installs all other libraries."""
+
+
+def describe_install_hint(error: Exception, extra: str = "") -> str:
+    """Return an install hint if the error reports a missing library, else an empty string.
+
+    `extra` is the package extra to recommend. Empty: the extra that contains the library.
+    """
+    library = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    found = next((name for name, libraries in EXTRAS.items() if library in libraries), "")
+    if not found:
+        return ""
+    return (
+        f"this command needs {library}, which is not installed here. Install it: "
+        f"pip install 'trainingjob[{extra or found}]'."
+    )

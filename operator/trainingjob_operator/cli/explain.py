@@ -5,8 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from trainingjob_operator.cli.errors import UsageError
-from trainingjob_operator.cli.printing import echo
-from trainingjob_operator.cli.tables import align
+from trainingjob_operator.cli.printing import align, echo
 from trainingjob_operator.core.units import pluralize
 from trainingjob_operator.core.validation.field_reference import (
     FieldReference,

@@ -18,7 +18,7 @@ def validate(files: Files, accelerators: Accelerators = None) -> None:
     Exit codes: 0 all jobs are valid, 1 a job has a problem, 2 a file cannot be read or holds no job. Warnings do not
     count.
     """
-    from trainingjob_operator.cli.hardware_option import read_hardware
+    from trainingjob_operator.cli.documents import read_hardware
     from trainingjob_operator.cli.validate_command import validate_files
 
     raise typer.Exit(validate_files(files, read_hardware(accelerators)))
@@ -55,7 +55,7 @@ def plan(
     Exit codes: 0 the job is valid, 1 it has problems, --diff found a difference, or a size did not compile, 2 a file
     cannot be read or does not hold one job.
     """
-    from trainingjob_operator.cli.hardware_option import read_hardware
+    from trainingjob_operator.cli.documents import read_hardware
     from trainingjob_operator.cli.plan_command import print_plan
 
     hardware = read_hardware(accelerators)
@@ -111,7 +111,7 @@ def render(
 
     Exit codes: 0 the job is valid, 1 it has problems, 2 a file cannot be read or written, or does not hold one job.
     """
-    from trainingjob_operator.cli.hardware_option import read_hardware
+    from trainingjob_operator.cli.documents import read_hardware
     from trainingjob_operator.cli.render import render_file
 
     render_file(file, output, read_hardware(accelerators))
@@ -210,7 +210,7 @@ def simulate(
 
     Exit codes: 0 the job was simulated, 1 it has problems, 2 the command or the file is invalid.
     """
-    from trainingjob_operator.cli.hardware_option import read_hardware
+    from trainingjob_operator.cli.documents import read_hardware
     from trainingjob_operator.cli.simulate import Options, simulate_file
     from trainingjob_operator.core.simulate.durations import Durations
 

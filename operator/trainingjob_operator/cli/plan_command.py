@@ -8,8 +8,7 @@ from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_operator.cli.charts import draw_memory_bars, draw_mesh
 from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.plan_json import plan_as_object
-from trainingjob_operator.cli.printing import echo
-from trainingjob_operator.cli.tables import align
+from trainingjob_operator.cli.printing import align, echo
 from trainingjob_operator.cli.validate_command import require_valid, warning_lines
 from trainingjob_operator.core.planner.choice import Candidate, Choice
 from trainingjob_operator.core.planner.flops import count_useful_flops
@@ -18,7 +17,7 @@ from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan, SliceShape, SnapshotPlan
 from trainingjob_operator.core.planner.redundancy import max_losable_slices
 from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes
-from trainingjob_operator.core.planner.save_size import max_save_bytes, required_storage_rate
+from trainingjob_operator.core.planner.snapshots import max_save_bytes, required_storage_rate
 from trainingjob_operator.core.planner.summary import describe_parameters, describe_sizes
 from trainingjob_operator.core.planner.workload import describe_workload
 from trainingjob_operator.core.units import (

@@ -23,8 +23,7 @@ from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.errors import NoResultError, UsageError
 from trainingjob_operator.cli.plan_command import headline
 from trainingjob_operator.cli.plan_json import plan_as_object
-from trainingjob_operator.cli.printing import echo
-from trainingjob_operator.cli.tables import align
+from trainingjob_operator.cli.printing import align, echo
 from trainingjob_operator.cli.validate_command import require_valid, warning_lines
 from trainingjob_operator.core.planner.flops import count_step_flops
 from trainingjob_operator.core.planner.hardware import Hardware

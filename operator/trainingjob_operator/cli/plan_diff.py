@@ -8,8 +8,7 @@ from typing import Any
 from trainingjob_api.parse.parse_messages import format_value
 from trainingjob_operator.cli.documents import Document, read_one_job
 from trainingjob_operator.cli.plan_json import Object, plan_as_object
-from trainingjob_operator.cli.printing import echo
-from trainingjob_operator.cli.tables import align
+from trainingjob_operator.cli.printing import align, echo
 from trainingjob_operator.cli.validate_command import require_valid
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import Plan

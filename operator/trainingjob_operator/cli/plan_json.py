@@ -17,7 +17,7 @@ from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan
 from trainingjob_operator.core.planner.redundancy import max_losable_slices
 from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes
-from trainingjob_operator.core.planner.save_size import max_save_bytes
+from trainingjob_operator.core.planner.snapshots import max_save_bytes
 from trainingjob_operator.core.planner.workload import describe_workload
 
 type Object = dict[str, Any]

@@ -8,6 +8,7 @@ import io
 import os
 import re
 import sys
+from collections.abc import Sequence
 
 import typer
 
@@ -89,3 +90,23 @@ def install_pipe_safe_streams() -> None:
 
 def _escape(code: int) -> str:
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+
+GAP = "  "
+
+
+def align(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:
+    """Return one line per row. The first row holds the headings; columns in `right` are right-aligned."""
+    if not rows:
+        return []
+    rows = [[escape_controls(cell) for cell in row] for row in rows]  # escaping changes the width
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [_join(row, widths, right) for row in rows]
+
+
+def _join(row: Sequence[str], widths: Sequence[int], right: Sequence[int]) -> str:
+    cells = (
+        text.rjust(width) if column in right else text.ljust(width)
+        for column, (text, width) in enumerate(zip(row, widths, strict=True))
+    )
+    return GAP.join(cells).rstrip()

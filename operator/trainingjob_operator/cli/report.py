@@ -9,7 +9,7 @@ from datetime import datetime
 from trainingjob_api.data_report import DataReport, SourceReport
 from trainingjob_api.status import Attempt, Condition, DrillStatus, Goodput, ProgressStatus, TrainingJobStatus
 from trainingjob_api.world import Tier
-from trainingjob_operator.cli.tables import align
+from trainingjob_operator.cli.printing import align
 from trainingjob_operator.core.decide.drills import STATE_DESCRIPTIONS
 from trainingjob_operator.core.decide.rollbacks import describe_rollback
 from trainingjob_operator.core.diagnose.stragglers import describe_straggler

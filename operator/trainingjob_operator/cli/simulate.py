@@ -16,8 +16,7 @@ from trainingjob_operator.cli.console import SafeConsole
 from trainingjob_operator.cli.documents import Document, read_one_job
 from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.fault_model import DAY, FaultModel, draw_faults, mean_repair
-from trainingjob_operator.cli.printing import echo
-from trainingjob_operator.cli.tables import align
+from trainingjob_operator.cli.printing import align, echo
 from trainingjob_operator.cli.validate_command import require_valid
 from trainingjob_operator.core.goodput import Bucket
 from trainingjob_operator.core.planner.hardware import Hardware

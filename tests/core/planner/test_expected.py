@@ -6,7 +6,7 @@ from tests.corpus.cases import judge, load_example
 from trainingjob_api.world import World
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.run_config import attach_program_config, expected_hardware
-from trainingjob_operator.core.planner.save_size import max_save_bytes, required_storage_rate
+from trainingjob_operator.core.planner.snapshots import max_save_bytes, required_storage_rate
 
 
 def plan(base: str) -> Plan:

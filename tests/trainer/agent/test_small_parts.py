@@ -12,8 +12,8 @@ import pytest
 from trainingjob_agent.exit_reason import explain_exit
 from trainingjob_agent.generation_file import GenerationFile
 from trainingjob_agent.log_tail import LogTail, excerpt
-from trainingjob_agent.oom import count_oom_kills
 from trainingjob_agent.ports import ReservedPort
+from trainingjob_agent.processes import count_oom_kills
 from trainingjob_agent.state import ChildExited
 from trainingjob_agent.supervisor import write_stacks
 from trainingjob_api.protocol import Failure, FailureReason

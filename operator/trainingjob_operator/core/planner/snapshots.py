@@ -1,4 +1,4 @@
-"""Snapshots in host memory: their size, and the interval in steps.
+"""Size of the state that a host keeps or writes: snapshots in host memory with their interval, and checkpoint saves.
 
 A host copies each shard of its devices once, without replicas: parameters and the optimizer's state slots. Training
 stops during the copy, so
@@ -9,6 +9,8 @@ Here one thread per device copies at the slower of the device's rate (`Rates.hos
 The share is `ENOUGH`. It rises up to `SHARE` where otherwise fewer than two snapshots would fit between two
 checkpoints. Real steps take longer than the roofline estimate, so the real share is smaller. Where no step time is
 known, as on `cpu`, the interval is `DEFAULT_INTERVAL_STEPS`.
+
+A plan states the storage rate that a save requires, and not its duration: no rate is known before the first save.
 """
 
 import math
@@ -20,7 +22,7 @@ from trainingjob_api.sharding import count_shards, merge_rules
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine_degrees
-from trainingjob_operator.core.planner.plan import SliceShape, SnapshotPlan
+from trainingjob_operator.core.planner.plan import Plan, SliceShape, SnapshotPlan
 from trainingjob_operator.core.planner.roofline import predict_step
 from trainingjob_operator.core.planner.workload import describe_workload
 
@@ -129,3 +131,17 @@ def _state_degrees(spec: TrainingJobSpec, layout: Layout) -> dict[Axis, int]:
     """Return the degrees that shard the state. `data` shards only the optimizer state, if the spec enables that."""
     degrees = combine_degrees(layout.ici, layout.dcn)
     return degrees if spec.parallelism.shard_optimizer_over_data else {**degrees, "data": 1}
+
+
+def max_save_bytes(plan: Plan) -> int:
+    """Return the most bytes that one host writes in a save, at the size where they are most.
+
+    The hosts that hold one replica of the state write that replica. Each of them writes as much as its snapshot of the
+    replica holds.
+    """
+    return max_snapshot_bytes(plan.spec, (size.layout for size in plan.sizes if size.layout))
+
+
+def required_storage_rate(plan: Plan) -> float:
+    """Return the storage rate in bytes/s per host at which a deleted pod can save within its grace period."""
+    return max_save_bytes(plan) / plan.spec.runtime.trainer_grace_seconds

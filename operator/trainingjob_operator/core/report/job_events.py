@@ -30,8 +30,7 @@ from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.observe.pods import ObjectProblem
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.reasons import Reason
-from trainingjob_operator.core.report.completion import describe_completion
-from trainingjob_operator.core.report.skipped_updates import describe_skipped_updates
+from trainingjob_operator.core.report.outcome_messages import describe_completion, describe_skipped_updates
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ It is derived from the previous status, the observed state and the decision.
 from collections.abc import Sequence
 from datetime import datetime
 
-from trainingjob_api.status import Cause, Goodput, TrainingJobStatus, WorldStatus
+from trainingjob_api.status import Cause, Display, Goodput, TrainingJobStatus, WorldStatus
 from trainingjob_api.world import World
 from trainingjob_operator.core import goodput
 from trainingjob_operator.core.decide.decisions import Claim, Decision, Wait, get_world_end
@@ -24,6 +24,7 @@ from trainingjob_operator.core.observe.members import hash_members
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.observe.pods import ObjectProblem
 from trainingjob_operator.core.observe.progress import find_checkpoint, find_data, find_progress
+from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.summary import describe_plan, describe_sizes
 from trainingjob_operator.core.reasons import Reason
@@ -35,12 +36,11 @@ from trainingjob_operator.core.report.conditions import (
     derive_conditions,
     merge_conditions,
 )
-from trainingjob_operator.core.report.idle_slices import describe_idle_slices
-from trainingjob_operator.core.report.printer_columns import make_printer_columns
 from trainingjob_operator.core.report.situation import Situation, Stage, derive_situation
 from trainingjob_operator.core.report.status_writes import shorten_to_limit
+from trainingjob_operator.core.report.unused_slices import describe_idle_slices
 from trainingjob_operator.core.times import format_time
-from trainingjob_operator.core.units import pluralize
+from trainingjob_operator.core.units import format_count, format_duration, pluralize
 
 
 def next_status(
@@ -190,4 +190,23 @@ def _status_without_decision(
             "problems": problems,
             "display": old.display.model_copy(update={"reason": reason}),
         }
+    )
+
+
+def make_printer_columns(plan: Plan, status: TrainingJobStatus, situation: Situation) -> Display:
+    """Return the printer columns of a status that is otherwise complete."""
+    progress, world = status.progress, situation.world
+    num_slices = len(world.slices) if world else 0
+    layout = plan.find_layout(num_slices)
+    step = progress.step if progress else 0
+    return Display(
+        slices=f"{num_slices}/{plan.allowed_sizes[-1]}",
+        step=f"{step}/{max(plan.spec.training.steps, step)}",
+        loss=f"{progress.loss:.4g}" if progress and progress.loss is not None else "",
+        goodput=f"{status.goodput.ratio * 100:.1f}%" if status.goodput.seconds else "",
+        mesh=describe_mesh(layout) if layout else "",
+        tokens_per_second=format_count(progress.tokens_per_second) if progress and progress.tokens_per_second else "",
+        eta=format_duration(progress.eta_seconds) if progress and progress.eta_seconds is not None else "",
+        checkpoint=str(status.checkpoint.step) if status.checkpoint else "",
+        reason=situation.reason,
     )

@@ -31,9 +31,8 @@ from trainingjob_operator.core.observe.pods import ObjectProblem
 from trainingjob_operator.core.observe.progress import find_progress
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.reasons import Reason
-from trainingjob_operator.core.report.absent_slices import describe_absence, find_absence_reason, find_slice_problem
-from trainingjob_operator.core.report.completion import describe_completion
-from trainingjob_operator.core.report.skipped_updates import describe_skipped_updates
+from trainingjob_operator.core.report.outcome_messages import describe_completion, describe_skipped_updates
+from trainingjob_operator.core.report.unused_slices import describe_absence, find_absence_reason, find_slice_problem
 from trainingjob_operator.core.units import pluralize
 
 MAX_ABSENCES = 4

@@ -9,7 +9,7 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.runtime import AGENT_GRACE_SECONDS
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.planning import SizeOutcomes
-from trainingjob_operator.core.planner.save_size import max_save_bytes
+from trainingjob_operator.core.planner.snapshots import max_save_bytes
 from trainingjob_operator.core.units import format_duration, format_size
 from trainingjob_operator.core.validation.rule import PlanWarning, Rule
 from trainingjob_operator.core.validation.validate_sizes import SIZE_FIELDS

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainingjob_trainer.monitoring.step_actions import Due, Leave, StepActions, step_actions
 from trainingjob_trainer.state import Signal
-from trainingjob_trainer.step_actions import Due, Leave, StepActions, step_actions
 
 LAST = 9
 NONE, EXIT, SAVE, RESCALE = Signal.NONE, Signal.EXIT, Signal.SAVE, Signal.RESCALE

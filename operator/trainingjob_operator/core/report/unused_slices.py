@@ -1,10 +1,11 @@
-"""Absent slices: why a slice is not ready or not in the world, in one sentence for users."""
+"""Slices that do not train: why one is not ready or not in the world, and which ones the job holds but may not use."""
 
 from trainingjob_operator.core.diagnose.health import describe_failure
-from trainingjob_operator.core.observe.observed import Host, Slice
+from trainingjob_operator.core.observe.observed import Host, Observed, Slice
 from trainingjob_operator.core.observe.pods import ObjectProblem
+from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.reasons import Reason
-from trainingjob_operator.core.units import format_duration
+from trainingjob_operator.core.units import format_duration, pluralize
 
 
 def find_slice_problem(slice_: Slice, heartbeat_timeout: float) -> ObjectProblem | None:  # None: it is ready
@@ -60,3 +61,20 @@ def _find_host_problem(host: Host, warning: ObjectProblem | None) -> ObjectProbl
     return ObjectProblem(
         Reason.HEARTBEAT_LOST, f"{host_text} ({pod.name}) has not reported for {format_duration(host.news.report_age)}"
     )
+
+
+def describe_idle_slices(plan: Plan, seen: Observed) -> tuple[str, ...]:
+    """Return at most one message about base slices above the maximum, with the action to take.
+
+    The base JobSet holds the job's original minimum of slices and cannot shrink. If the maximum is lowered below that,
+    the pods of the surplus slices stay and keep their accelerators.
+    """
+    base, most = seen.base, plan.spec.slices.max_slices
+    if base is None or not base.is_own or plan.spec.suspend or len(base.slices) <= most:
+        return ()
+    idle = pluralize(len(base.slices) - most, "slice")
+    message = (
+        f"spec.slices: JobSet {base.name} holds {len(base.slices)} slices and cannot shrink while the job runs, so "
+        f"{idle} above the maximum cannot be released. Set spec.suspend to true, and to false once the pods are gone"
+    )
+    return (message,)

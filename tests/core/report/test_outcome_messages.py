@@ -3,7 +3,7 @@
 from tests.support.scenes import Scene, trained
 from trainingjob_api.protocol import Progress
 from trainingjob_operator.core.reasons import Reason
-from trainingjob_operator.core.report.skipped_updates import SKIP_WARNING_THRESHOLD
+from trainingjob_operator.core.report.outcome_messages import SKIP_WARNING_THRESHOLD
 
 WORDS = (
     "10 of the newest 100 updates up to step 40 were skipped: the loss was not finite, or a spike. Check the data "
