@@ -211,6 +211,20 @@ AGENT_MUTATIONS = (
         ("tests/trainer/agent/test_supervisor.py::test_a_secret_that_a_trainer_logs_as_it_dies_is_not_reported",),
     ),
     Mutation(
+        "normalize queries alone",
+        f"{TRAINER}/models/decoder.py",
+        "self.query_norm(q_BLHK), self.key_norm(k_BLGK)",
+        "self.query_norm(q_BLHK), k_BLGK",
+        ("tests/trainer/models/test_query_key_norm.py::test_steps_in_float32_are_those_of_the_reference",),
+    ),
+    Mutation(
+        "wait at the end for an unreachable tracker",
+        f"{TRAINER}/trackers/tracker.py",
+        "        if not self._is_unreachable:\n",
+        "        if True:\n",
+        ("tests/trainer/trackers/test_tracker.py",),
+    ),
+    Mutation(
         "know no value of a Secret",
         f"{AGENT}/redaction.py",
         "pod_variables(spec) if variable.secret_key_ref)",

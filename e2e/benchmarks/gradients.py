@@ -83,6 +83,10 @@ VARIANTS: dict[str, tuple[Section, Layout]] = {
         {"precision": {"params": "bfloat16"}},
         layout({"stage": 2}, microbatches=16),
     ),
+    "query-key norm, fsdp 2, tensor 2": (
+        {"model": {"attention": {"queryKeyNorm": "perHead"}}},
+        layout({"fsdp": 2, "tensor": 2}),
+    ),
     "expert 4": ({"model": {"experts": ALL_EXPERTS}}, layout({"expert": 4})),
     "fsdp 2, expert 2, tensor 2": ({"model": {"experts": ALL_EXPERTS}}, layout({"fsdp": 2, "expert": 2, "tensor": 2})),
     "data 2 over slices, 2 stages, expert 2": (

@@ -8,10 +8,12 @@ from trainingjob_api.network.attention import Attention
 from trainingjob_api.network.mlp import GatedMlp
 from trainingjob_api.network.network import Block, Embedding, Group, Network
 from trainingjob_api.network.norm import RmsNorm
+from trainingjob_api.network.part import Shard
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.network.tensor import DecayClass, Normal, Ones, Role
 from trainingjob_api.sharding import count_shards
+from trainingjob_api.spec.model import Attention as AttentionSpec
 from trainingjob_api.spec.model import Experts, Init, Model
 
 SMALL: dict[str, Any] = {
@@ -23,6 +25,7 @@ SMALL: dict[str, Any] = {
     "num_kv_heads": 2,
     "head_dim": 8,
 }
+QUERY_KEY_NORM = AttentionSpec(query_key_norm="perHead")
 EXPERTS = Experts(count=4, per_token=1, shared=2)
 
 
@@ -32,6 +35,30 @@ def test_llama_3_8b_has_its_published_number_of_parameters() -> None:
     )
 
     assert resolve(model).num_parameters == 8_030_261_248
+
+
+def test_qwen3_8b_has_its_published_number_of_parameters() -> None:
+    model = Model(
+        vocab_size=151936, embed_dim=4096, mlp_dim=12288, num_layers=36, num_heads=32, num_kv_heads=8, head_dim=128,
+        attention=QUERY_KEY_NORM,
+    )  # fmt: skip
+
+    assert resolve(model).num_parameters == 8_190_735_360
+
+
+def test_norms_of_queries_and_keys_save_their_values_on_the_devices_of_their_heads() -> None:
+    plain, normed = (
+        next(iter(resolve(Model(**SMALL | changes)).blocks)).attention
+        for changes in ({}, {"attention": QUERY_KEY_NORM})
+    )
+
+    def added(degrees: dict[Any, int]) -> int:
+        shard = Shard(16, 2, {"context": 1} | degrees)
+        return normed.saved_bytes(shard) - plain.saved_bytes(shard)
+
+    assert added({}) == (4 + 2) * 8 * (3 * 4 + 2)
+    assert added({"tensor": 2}) == (2 + 1) * 8 * (3 * 4 + 2)
+    assert normed.flops(Shard(16, 2, {})) == plain.flops(Shard(16, 2, {}))
 
 
 def test_a_shard_holds_its_part_of_what_the_mesh_divides_and_all_of_the_rest() -> None:
@@ -61,6 +88,7 @@ DENSE = {
     "norm.scale": NORM,
     "head": (DecayClass.MATRIX, Role.HEAD, Normal(32**-0.5)),
 }
+QUERY_KEY_SCALES = {"layers.attention.query_norm.scale": NORM, "layers.attention.key_norm.scale": NORM}
 ROUTED = {
     "layers.mlp.router": (DecayClass.ROUTER, Role.INPUT, Normal(32**-0.5)),
     "layers.mlp.gate": (DecayClass.EXPERT, Role.INPUT, Normal(32**-0.5)),
@@ -78,8 +106,9 @@ ROUTED = {
         ({}, DENSE),
         ({"tie_embeddings": True}, {name: values for name, values in DENSE.items() if name != "head"}),
         ({"experts": EXPERTS}, DENSE | ROUTED),
+        ({"attention": QUERY_KEY_NORM}, DENSE | QUERY_KEY_SCALES),
     ],
-    ids=["dense", "tied", "experts"],
+    ids=["dense", "tied", "experts", "query-key norm"],
 )
 def test_each_tensor_states_its_class_role_and_initial_values(changes: dict[str, Any], want: dict[str, Any]) -> None:
     tensors = resolve(Model(**SMALL | {"init": Init(std=0.5)} | changes)).tensors

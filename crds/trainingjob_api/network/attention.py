@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from trainingjob_api.network.norm import RmsNorm
 from trainingjob_api.network.part import BACKWARD_FLOPS, FLOAT32, FORWARD_FLOPS, Part, PartTraffic, PassFlops, Shard
 from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor
 
@@ -15,10 +16,19 @@ class Attention(Part):
     num_kv_heads: int
     head_dim: int
     rope_theta: float
+    query_key_norm: RmsNorm | None = None
+    """Norm of each query and key before the rotary positions (Henry et al., arXiv 2010.04245)."""
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Return the projections."""
+        """Return the projections, and the scales of the norms of queries and keys."""
+        scales = self.query_key_norm.tensors if self.query_key_norm else ()
+        norms = (scale.nest(prefix) for prefix in ("query_norm.", "key_norm.") for scale in scales)
+        return (*self.projections, *norms)
+
+    @property
+    def projections(self) -> tuple[Tensor, ...]:
+        """Return the matrices."""
         width, heads, head, init = self.width, self.num_heads, self.head_dim, Normal(self.width**-0.5)
         kv_shape, kv_axes = (width, self.num_kv_heads, head), ("embed", "kv_heads", "head")
         matrix, out_init = DecayClass.MATRIX, Normal((heads * head) ** -0.5)
@@ -44,11 +54,12 @@ class Attention(Part):
         return (FORWARD_FLOPS + BACKWARD_FLOPS) * length * self.num_heads * self.head_dim
 
     def saved_bytes(self, shard: Shard) -> int:
-        """Return the bytes of queries, keys, values, output and scores, and of the gathered keys and values."""
+        """Return the bytes of queries, keys, values, output, scores and norms, and of gathered keys and values."""
         heads, kv_heads = shard.split(self.num_heads, "heads"), shard.split(self.num_kv_heads, "kv_heads")
         projections = shard.compute_bytes * self.head_dim * (2 * heads + 2 * kv_heads)
         gathered = shard.compute_bytes * self.head_dim * 2 * kv_heads * (shard.degrees["context"] - 1)
-        return projections + gathered + heads * shard.length * (FLOAT32 + shard.compute_bytes)
+        norms = (heads + kv_heads) * self.query_key_norm.saved_bytes(shard) if self.query_key_norm else 0
+        return projections + norms + gathered + heads * shard.length * (FLOAT32 + shard.compute_bytes)
 
     def backward_bytes(self, shard: Shard) -> int:
         """Return the bytes of the gradients of the scores."""

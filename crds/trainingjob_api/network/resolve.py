@@ -17,7 +17,14 @@ def resolve(model: Model) -> Network:
     norm = RmsNorm(width, model.norm.epsilon)
     block = Block(
         attention_norm=norm,
-        attention=Attention(width, model.num_heads, model.num_kv_heads, model.head_dim, model.rope.theta),
+        attention=Attention(
+            width,
+            model.num_heads,
+            model.num_kv_heads,
+            model.head_dim,
+            model.rope.theta,
+            RmsNorm(model.head_dim, model.norm.epsilon) if model.attention.query_key_norm else None,
+        ),
         mlp_norm=norm,
         mlp=RoutedMlp(width, hidden, experts) if experts else GatedMlp(width, hidden),
     )

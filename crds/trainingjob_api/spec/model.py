@@ -1,4 +1,4 @@
-"""The model section: dimensions of the decoder and its experts.
+"""The model section: dimensions of the decoder, its attention and its experts.
 
 The values that follow from `experts` for a sequence are derived here, for planner and trainer alike. Tokens compete for
 capacity in groups inside one sequence. So dropped tokens depend neither on the mesh nor on the other sequences.
@@ -72,6 +72,16 @@ class Experts(Strict):
         return min(math.ceil(tokens * self.per_token * self.capacity_factor / self.count), tokens)
 
 
+class Attention(Strict):
+    """Options of the attention layers."""
+
+    query_key_norm: Annotated[Literal["perHead"] | None, Example("perHead")] = Field(
+        default=None,
+        description="RMS norm of queries and keys before the rotary positions. `perHead` normalizes each head, with "
+        "one learned scale for all heads of a layer, as in Qwen3.",
+    )
+
+
 Dim = Annotated[int, Field(ge=1, le=1048576)]
 
 
@@ -121,6 +131,7 @@ class Model(Strict):
     head_dim: Annotated[int, Field(ge=2, le=1024), Unit("features"), Example(32)] = Field(
         description="Width of a head. It must be even, for rotary pairs."
     )
+    attention: Attention = Field(default=Attention(), description="Attention layers: norm of queries and keys.")
     norm: Norm = Field(default=Norm(), description="RMS norms before attention, before the MLP and at the end.")
     rope: Rope = Field(default=Rope(), description="Rotary position embeddings of queries and keys.")
     tie_embeddings: Annotated[bool, Example(False)] = Field(

@@ -27,6 +27,7 @@ def run_attention(
 ) -> jax.Array:
     """Compute `Attention.__call__` with the kernels below, for sequences without positions and segments."""
     assert set(batch) == {None}
+    assert not self.has_query_key_norm
     q_BLHK = apply_rope(jnp.einsum("BLD,DHK->BLHK", x_BLD, self.query[...].astype(self.dtype)), self.rope_theta)
     k_BMGK = apply_rope(jnp.einsum("BLD,DGK->BLGK", x_BLD, self.key[...].astype(self.dtype)), self.rope_theta)
     v_BMGK = jnp.einsum("BLD,DGK->BLGK", x_BLD, self.value[...].astype(self.dtype))

@@ -32,8 +32,13 @@ def run_row(spec: TrainingJobSpec, params: Tree, tokens: np.ndarray) -> tuple[np
         h = norm(x, layer["attention_norm"]["scale"], model.norm.epsilon)
         for head in range(model.num_heads):
             shared = head // (model.num_heads // model.num_kv_heads)
-            q = rotate(h @ layer["attention"]["query"][:, head], model.rope.theta)
-            k = rotate(h @ layer["attention"]["key"][:, shared], model.rope.theta)
+            q, k = (h @ layer["attention"][name][:, one] for name, one in (("query", head), ("key", shared)))
+            if model.attention.query_key_norm:
+                q, k = (
+                    norm(x, layer["attention"][name]["scale"], model.norm.epsilon)
+                    for x, name in ((q, "query_norm"), (k, "key_norm"))
+                )
+            q, k = rotate(q, model.rope.theta), rotate(k, model.rope.theta)
             v = h @ layer["attention"]["value"][:, shared]
             x = x + attend(q, k, v) @ layer["attention"]["out"][head]
         h = norm(x, layer["mlp_norm"]["scale"], model.norm.epsilon)

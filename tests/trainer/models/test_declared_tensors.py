@@ -9,7 +9,7 @@ import yaml
 
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.memory import Memory
-from trainingjob_api.spec.model import Experts, Model
+from trainingjob_api.spec.model import Attention, Experts, Model
 from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.models.decoder import split_model
 
@@ -20,6 +20,12 @@ SMALL_MODELS: dict[str, dict[str, Any]] = {
     "grouped-query": {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8},
     "heads that do not add up to the width": {"num_heads": 3, "num_kv_heads": 1, "head_dim": 16},
     "tied": {"num_heads": 4, "num_kv_heads": 4, "head_dim": 8, "tie_embeddings": True},
+    "query-key norm": {
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 8,
+        "attention": Attention(query_key_norm="perHead"),
+    },
     "experts": {"num_heads": 4, "num_kv_heads": 4, "head_dim": 8, "experts": Experts(count=4, per_token=2)},
     "shared experts": {
         "num_heads": 4,

@@ -45,7 +45,15 @@ def test_a_token_occurs_often_enough_to_show_how_its_gradients_are_summed() -> N
     assert np.sum(TOKENS == 0) > 2 * 256
 
 
-@each("case", CASES, "1 microstep", "16 microsteps", "data 2 over slices, fsdp 4", "tied embeddings")
+@each(
+    "case",
+    CASES,
+    "1 microstep",
+    "16 microsteps",
+    "data 2 over slices, fsdp 4",
+    "tied embeddings",
+    "query-key norm, fsdp 2, tensor 2",
+)
 def test_bfloat16_is_near_float32_and_the_same_on_every_layout(case: tuple[Section, Layout]) -> None:
     changes, layout = case
     exact, near = (alone(describe(changes, compute).model_dump_json()) for compute in ("float32", "bfloat16"))

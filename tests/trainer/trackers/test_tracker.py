@@ -74,7 +74,9 @@ def test_the_end_does_not_wait_for_what_is_unreachable(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(trackers, "RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(trackers, "CLOSE_SECONDS", ENDLESS_SECONDS)
     again, answers = threading.Event(), threading.Event()
+    late = threading.Timer(5, answers.set)
     attempts: list[int] = []
 
     def connect() -> None:
@@ -87,9 +89,12 @@ def test_the_end_does_not_wait_for_what_is_unreachable(
     destination = Destination(connect=connect)
     thread = send(destination, range(3))
     assert again.wait(ENDLESS_SECONDS)
+    late.start()
     close_trackers([thread])
 
+    assert not answers.is_set()
     assert caplog.messages[-1] == "last metrics not sent tracker=server"
+    late.cancel()
     answers.set()
     thread._thread.join(ENDLESS_SECONDS)
     assert (destination.points, destination.closed) == ([], False)

@@ -140,12 +140,12 @@ class RMSNorm(nnx.Module):
         self.epsilon = part.epsilon
         self.dtype = DTYPES[precision.compute]
 
-    def __call__(self, x_BLD: jax.Array) -> jax.Array:
-        """Return the normalized hidden states in the compute format."""
-        x_BLD = x_BLD.astype(jnp.float32)
-        mean_square_BL1 = jnp.mean(jnp.square(x_BLD), axis=-1, keepdims=True)
-        scale_11D = self.scale[...].astype(jnp.float32)[None, None, :]
-        return (x_BLD * jax.lax.rsqrt(mean_square_BL1 + self.epsilon) * scale_11D).astype(self.dtype)
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Return the values, normalized over the last dimension, in the compute format."""
+        x = x.astype(jnp.float32)
+        mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+        scale = jnp.expand_dims(self.scale[...].astype(jnp.float32), range(x.ndim - 1))
+        return (x * jax.lax.rsqrt(mean_square + self.epsilon) * scale).astype(self.dtype)
 
 
 class Attention(nnx.Module):
@@ -157,7 +157,11 @@ class Attention(nnx.Module):
     out: nnx.Param[Any]
 
     def __init__(self, part: AttentionPart, precision: Precision, rngs: nnx.Rngs) -> None:
-        add_params(self, part.tensors, precision, rngs)
+        add_params(self, part.projections, precision, rngs)
+        self.has_query_key_norm = part.query_key_norm is not None
+        if part.query_key_norm:
+            self.query_norm = RMSNorm(part.query_key_norm, precision, rngs)
+            self.key_norm = RMSNorm(part.query_key_norm, precision, rngs)
         self.rope_theta = part.rope_theta
         self.dtype = DTYPES[precision.compute]
 
@@ -168,6 +172,8 @@ class Attention(nnx.Module):
         B, L, _ = x_BLD.shape
         q_BLHK = jnp.einsum("BLD,DHK->BLHK", x_BLD, self.query[...].astype(self.dtype))
         k_BLGK = jnp.einsum("BLD,DGK->BLGK", x_BLD, self.key[...].astype(self.dtype))
+        if self.has_query_key_norm:
+            q_BLHK, k_BLGK = self.query_norm(q_BLHK), self.key_norm(k_BLGK)
         q_BLHK, k_BLGK = (apply_rope(x_BLHK, self.rope_theta, positions_BL) for x_BLHK in (q_BLHK, k_BLGK))
         v_BLGK = jnp.einsum("BLD,DGK->BLGK", x_BLD, self.value[...].astype(self.dtype))
         # A query attends to the keys of the whole sequence: keys and values of sharded sequences are all-gathered.
