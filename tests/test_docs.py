@@ -33,8 +33,28 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
 def test_guides_name_files_that_there_are_and_the_index_links_them(page: Path) -> None:
-    files = re.findall(r"`((?:crds|operator|trainer|tests)/[\w./-]*)`", page.read_text())
+    files = find_files(page)
 
     assert files
     assert [name for name in files if not (ROOT / name).exists()] == []
     assert f"({page.name})" in (ROOT / "docs/index.md").read_text()
+
+
+def find_files(page: Path) -> list[str]:
+    return re.findall(r"`((?:crds|operator|trainer|tests|e2e|tools)/[\w./-]*)(?:::\w+)?`", page.read_text())
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
+def test_names_of_code_in_a_guide_occur_in_the_files_that_it_names(page: Path) -> None:
+    folders = {path if path.is_dir() else path.parent for path in (ROOT / name for name in find_files(page))}
+    text = "".join(path.read_text() for folder in folders for path in folder.glob("*.*") if path.is_file())
+    names = re.findall(r"`(\w*(?:_|[a-z][A-Z])\w*)(?:\([\w, ]*\))?`", page.read_text())
+
+    assert [name for name in names if name not in text] == []
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
+def test_guides_name_the_files_in_order_and_the_tests(page: Path) -> None:
+    headings = re.findall(r"^## (.*)$", page.read_text(), re.MULTILINE)
+
+    assert {"Files to edit, in order", "Tests"} <= set(headings)
