@@ -43,6 +43,11 @@ class StepName(NamedTuple):
         """Return the generation of the world that wrote it; 0: unknown."""
         return self.writer.generation if self.writer else 0
 
+    @property
+    def job(self) -> str:
+        """Return the hash of the job whose world wrote it; empty: unknown."""
+        return self.writer.job if self.writer else ""
+
     def __str__(self) -> str:
         if self.writer is None:
             return str(self.step)

@@ -194,6 +194,14 @@ def test_what_a_later_world_writes_is_not_deleted(shelf: Shelf, generation: int,
     assert shelf.names() == ["10", *["20 interrupted"] * stays]
 
 
+def test_an_interrupted_save_of_another_job_is_not_the_announced_step(shelf: Shelf) -> None:
+    shelf.save(10)
+    shelf.save(20, 9, uid="other", commit=False)
+
+    assert shelf.find(OPEN, committed=20) == 10
+    assert (shelf.damaged(), shelf.names()) == ({20: "it is not there any more"}, ["10"])
+
+
 def test_an_interrupted_save_of_the_announced_step_is_its_loss_only_where_the_step_is_gone(shelf: Shelf) -> None:
     shelf.save(10)
     shelf.save(20, number=1, commit=False)

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Collection
 from typing import NamedTuple
 
+from trainingjob_agent.checkpoint_layout import hash_job
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import STORAGE_TIERS, World
 from trainingjob_trainer.checkpoint.damage_reports import DamageReports
@@ -177,7 +178,8 @@ class Candidates:
     def _report_lost_step(self, saved: list[SavedStep], *, is_all: bool) -> None:
         """Report that the step which the status shows as committed is missing, or that its manifest is."""
         lost = self._world.committed
-        found = [one for one in saved if one.step == lost]
+        own = hash_job(self._world.job_uid)
+        found = [one for one in saved if one.step == lost and one.folder.step_name.job in ("", own)]
         if any(one.is_committed for one in found) or any(one.step == lost for one in self._reports.found):
             return
         for one in found:

@@ -91,9 +91,25 @@ def test_a_creation_that_fails_leaves_nothing(
     with monkeypatch.context() as full:
         full.setattr("trainingjob_trainer.checkpoint.store.posix.os.fsync", refuse)
         with pytest.raises(OSError, match="full"):
-            store.create_exclusive("a", b"x")
+            store.create_exclusive("lineage-0/20/writer.json", b"x")
 
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.rglob("*")] == ["lineage-0"]
+
+
+def test_a_creation_that_fails_leaves_other_files(
+    store: PosixStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write("folder/other", (b"stays",))
+
+    def refuse(_: int) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("trainingjob_trainer.checkpoint.store.posix.os.fsync", refuse)
+        with pytest.raises(OSError, match="broken"):
+            store.create_exclusive("folder/a", b"x")
+
+    assert store.list_files("folder") == ["other"]
 
 
 def test_a_current_list_changes_the_folder_first(store: PosixStore, tmp_path: Path) -> None:

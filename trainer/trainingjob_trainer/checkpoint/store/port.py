@@ -1,8 +1,9 @@
 """What every store guarantees, and nothing that an object store with preconditions lacks.
 
 A store holds objects below one root. An object has a name of parts that slashes separate, such as
-`lineage-0/20/integrity.json`. A folder is the common beginning of names: nothing creates a folder, and an empty folder
-does not exist. There is no rename, no link, no append, no lock and no time of change.
+`lineage-0/20/integrity.json`. A folder is the common beginning of names, and nothing creates a folder. A folder without
+objects counts as missing, although a file system may still list it. There is no rename, no link, no append, no lock and
+no time of change.
 
 All methods raise `OSError` with an `errno` if the store does not respond or refuses. A missing object raises
 `FileNotFoundError`. A caller may retry every method except `create_exclusive`.

@@ -97,6 +97,8 @@ class PosixStore:
                 os.fsync(file.fileno())
             except OSError:
                 path.unlink(missing_ok=True)
+                with suppress(OSError):  # it has other files, or another host has removed it
+                    path.parent.rmdir()
                 raise
 
     def delete(self, name: str) -> None:
