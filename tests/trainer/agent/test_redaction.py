@@ -111,6 +111,13 @@ def test_the_variables_that_come_from_secrets_are_known_by_the_spec() -> None:
     assert find_secrets(spec, {"PLAIN": "plain-value", "SECRET": "top", "OPEN": "open"}) == ["top"]
 
 
+def test_the_secret_of_a_section_is_known_too() -> None:
+    tracker = {"project": "research", "apiKey": {"secretKeyRef": {"name": "keys", "key": "wandb"}}}
+    spec = TrainingJobSpec.model_validate(spec_manifest(metrics={"wandb": tracker}))
+
+    assert find_secrets(spec, {"WANDB_API_KEY": VALUE, "OTHER": "open"}) == [VALUE]
+
+
 def test_every_text_of_a_report_is_without_secrets() -> None:
     failure = Failure(reason=FailureReason.CRASH, message=VALUE, path=VALUE, value=VALUE, log=VALUE, signal=VALUE)
     report = make_report(
