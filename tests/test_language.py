@@ -24,10 +24,6 @@ PACKAGES = (
 PAGES = ("docs/*.md", "README.md", "CONTRIBUTING.md", "charts/trainingjob/templates/NOTES.txt")
 CRD = "crds/trainingjob.yaml"
 EXEMPT = (
-    "crds/trainingjob_api/",
-    "crds/trainingjob.yaml",
-    "docs/fields.md",
-    "operator/trainingjob_operator/core/validation/",
     "trainer/trainingjob_agent/",
     "trainer/trainingjob_trainer/",
 )
@@ -87,9 +83,16 @@ def advise(phrase: str) -> str:
 
 
 def long_sentences_of(text: str) -> list[str]:
-    """Return the sentences of a text that are too long. Colons, semicolons and separate lines end one, too."""
+    """Return the sentences of a text that are too long. Colons, semicolons and separate lines end one, too.
+
+    Names with `_` are no words: a list of flags is no sentence.
+    """
     sentences = re.split(r"[.;:!?·](?:\s|$)|\n\s*\n|\n(?=\S)", text)
-    return [sentence for sentence in sentences if len(sentence.split()) > MAX_SENTENCE_WORDS]
+    return [sentence for sentence in sentences if num_words(sentence) > MAX_SENTENCE_WORDS]
+
+
+def num_words(sentence: str) -> int:
+    return len([word for word in sentence.split() if "_" not in word])
 
 
 def violations_of(one: Text) -> list[str]:
@@ -193,6 +196,7 @@ def test_string_constants() -> None:
         "two": ("Nobody told it", ["p: 'Nobody': write name the subject", "p: 'told': write report, or show"]),
         "part of a word": ("a foretold bearskin", []),
         "a long sentence": (" ".join(["word"] * 31), [f"p: more than 30 words: {' '.join(['word'] * 31)}"]),
+        "a list of names": (" ".join(["xla_flag"] * 31), []),
         "two sentences": (" ".join(["word"] * 30) + ". " + " ".join(["word"] * 30), []),
     }.values(),
     ids=lambda value: value if isinstance(value, str) else "",

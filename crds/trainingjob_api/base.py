@@ -87,9 +87,7 @@ AbsolutePath = Annotated[
 ]
 Duration = Annotated[
     str,
-    Pattern(
-        r"^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$", "a span of time such as 90s, 5m or 1h30m", normalize_duration
-    ),
+    Pattern(r"^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$", "a duration such as 90s, 5m or 1h30m", normalize_duration),
     Field(min_length=2, max_length=24),
 ]
 """A duration in Kubernetes notation: `90s`, `5m`, `1h30m`."""
@@ -97,7 +95,7 @@ Quantity = Annotated[
     str,
     Pattern(
         r"^[0-9]{1,15}(\.[0-9]{1,3})?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$",
-        "an amount such as 500m, 4 or 16Gi",
+        "a quantity such as 500m, 4 or 16Gi",
         normalize_quantity,
     ),
     Field(max_length=24, json_schema_extra={"x-kubernetes-int-or-string": True}),

@@ -36,7 +36,7 @@ class Skipped(Open):
     )
     count: Count = Field(description="Number of files and folders.")
     example: Annotated[str, Field(max_length=MAX_EXAMPLE)] = Field(
-        default="", description="Path of one of them, below the source's own."
+        default="", description="Path of one of them, relative to the source."
     )
 
 
@@ -46,25 +46,26 @@ class SourceReport(Open):
     name: Annotated[str, Field(max_length=MAX_SHORT_NAME)] = Field(description="Name of the source in the spec.")
     evaluation: bool = Field(default=False, description="Whether it is a held-out text of spec.evaluation.")
     files: Count = Field(description="Files that match, without duplicates.")
-    documents: Count = Field(description="Files with text in them.")
+    documents: Count = Field(description="Number of documents with text.")
     characters: Count = Field(description="Characters of these documents.")
     tokens: Count | None = Field(default=None, description="Tokens of these documents. Unset: not known.")
-    rows: Count | None = Field(default=None, description="Rows that begin in this source. Unset: not known.")
+    rows: Count | None = Field(default=None, description="Sequences that begin in this source. Unset: not known.")
     epochs: Epochs | None = Field(
-        default=None, description="How often all steps of the job read each row. Unset: it is not trained on."
+        default=None,
+        description="Number of times that all steps of the job read each sequence. Unset: not training data.",
     )
-    skipped: tuple[Skipped, ...] = Field(default=(), max_length=9, description="What was skipped, by reason.")
+    skipped: tuple[Skipped, ...] = Field(default=(), max_length=9, description="Skipped files by reason.")
 
 
 class DataReport(Open):
     """What the hosts read of all sources of a job."""
 
     tokens: Count = Field(description="Tokens of the training text.")
-    rows: Count = Field(description="Rows of sequenceLength tokens that the training text gives.")
-    epochs: Epochs = Field(description="How often all steps of the job read each row.")
+    rows: Count = Field(description="Number of sequences in the training text.")
+    epochs: Epochs = Field(description="Number of times that all steps of the job read each sequence.")
     sources: tuple[SourceReport, ...] = Field(
-        default=(), max_length=24, description="Each source by itself. Empty: an older trainer did not write it down."
+        default=(), max_length=24, description="Report of each source. Empty: an older trainer did not record it."
     )
     warnings: tuple[Annotated[str, Field(max_length=MAX_WARNING)], ...] = Field(
-        default=(), max_length=16, description="What is unusual about the text."
+        default=(), max_length=16, description="Unusual properties of the text."
     )

@@ -103,7 +103,7 @@ class Failure(Open):
     value: ShortText = ""
     step: Reported | None = None
     is_host_known: bool = Field(
-        default=True, description="Whether it is this host that failed: else it is one of several that say so."
+        default=True, description="Whether this host itself failed. Otherwise several hosts report the same failure."
     )
     exit_code: Annotated[int, Field(ge=-(2**31), lt=2**32)] | None = None
     signal: Annotated[str, Field(max_length=64)] = ""
@@ -111,7 +111,7 @@ class Failure(Open):
     missed: tuple[Reported, ...] = Field(
         default=(),
         max_length=MAX_MEMBERS,
-        description="Processes of the world of which JAX heard nothing for so long that it ended the others.",
+        description="Processes of the world whose heartbeat JAX missed for so long that it aborted the others.",
     )
 
 
@@ -132,13 +132,11 @@ class Diagnostics(Open):
     """
 
     state: ProcessState
-    cores: Metric = Field(description="CPU cores that it used while it was looked at.")
-    entered: Reported = Field(
-        description="How many steps, evaluations and meetings with the other processes it entered."
-    )
-    newest: Annotated[str, Field(max_length=256)] = Field(default="", description="The newest of them, in words.")
+    cores: Metric = Field(description="CPU cores that it used during the measurement.")
+    entered: Reported = Field(description="Number of steps, evaluations and barriers that it entered.")
+    newest: Annotated[str, Field(max_length=256)] = Field(default="", description="Description of the newest of them.")
     stack: Annotated[str, Field(max_length=LOG_EXCERPT_BYTES)] = Field(
-        default="", description="Where its threads stand, the main one first. Empty: it could not tell."
+        default="", description="Stacks of its threads, the main thread first. Empty: unknown."
     )
 
 
@@ -152,38 +150,40 @@ class Progress(Open):
     tokens_per_second: Metric | None = None
     step_seconds: Seconds | None = None
     typical_seconds: Seconds | None = Field(
-        default=None, description="Median of the seconds of the last steps. Unset: there are too few to tell."
+        default=None, description="Median seconds of the newest steps. Unset: too few steps."
     )
     wait_seconds: Seconds | None = Field(
-        default=None, description="Of these the median that this host waited for the result. Unset: too few steps."
+        default=None,
+        description="Median seconds of a step in which this host waited for the result. Unset: too few steps.",
     )
     stalled_share: Metric | None = Field(
         default=None,
-        description="Share of its time in which this host's trainer did not get to run, in the median of the last "
-        "seconds. Unset: too few.",
+        description="Share of the time in which this host's trainer was not scheduled, as a median of the last "
+        "seconds. Unset: too few measurements.",
     )
     evaluations: dict[Annotated[str, Field(max_length=64)], Metric] = Field(
-        default={}, max_length=MAX_EVALUATIONS, description="Newest held-out loss by the evaluation's name."
+        default={}, max_length=MAX_EVALUATIONS, description="Newest evaluation loss by the evaluation's name."
     )
     load_balance: Metric | None = Field(
         default=None,
-        description="Load-balancing loss a layer: 1 where experts get equally many tokens. Unset: there are none.",
+        description="Load-balancing loss per layer: 1 if all experts get equally many tokens. Unset: no experts.",
     )
     dropped: Metric | None = Field(
-        default=None, description="Share of the routers' choices that found no place. Unset: there are no routers."
+        default=None, description="Share of the routed tokens beyond the expert capacity. Unset: no experts."
     )
-    skipped: Reported = Field(default=0, description="Steps of the whole training whose update was not made.")
+    skipped: Reported = Field(default=0, description="Steps of the whole training whose update was skipped.")
     skipped_lately: Reported = Field(
-        default=0, description="How many of them are among the newest `RECENT_STEPS` steps that this world made."
+        default=0, description="Number of skipped updates in the newest `RECENT_STEPS` steps of this world."
     )
     snapshot: Reported | None = Field(
-        default=None, description="Newest step that is whole in this host's memory. Unset: this world has none there."
+        default=None,
+        description="Newest step that is complete in this host's memory. Unset: this world has none there.",
     )
     snapshot_seconds: Seconds | None = Field(
-        default=None, description="For how long the newest snapshot kept training waiting. Unset: there was none."
+        default=None, description="Seconds for which the newest snapshot blocked training. Unset: no snapshot."
     )
     save_seconds: Seconds | None = Field(
-        default=None, description="For how long this world's newest save kept training waiting. Unset: there was none."
+        default=None, description="Seconds for which this world's newest save blocked training. Unset: no save."
     )
 
 
@@ -214,24 +214,27 @@ class HostReport(Message):
     slice: Reported
     host: Reported
     address: Name
-    instance: Uid = Field(description="Random name of this agent process: another one means that it restarted.")
-    port: Annotated[int, Field(ge=1, le=65535)] = Field(description="A port that is free now, for a coordinator.")
-    standby: bool = Field(description="A child with everything imported waits for a world.")
+    instance: Uid = Field(description="Random name of this agent process: another name means that it restarted.")
+    port: Annotated[int, Field(ge=1, le=65535)] = Field(description="Free port for a coordinator.")
+    standby: bool = Field(description="Whether a child with all imports waits for a world.")
     shadow_port: Annotated[int, Field(ge=1, le=65535)] | None = Field(
         default=None,
-        description="A port for the coordinator of a shadow world; another one after each that ended or took over. "
-        "Unset: this host has no part in shadow worlds.",
+        description="Port for the coordinator of a hot standby world; another one after each that ended or took "
+        "over. Unset: this host has no part in hot standby worlds.",
     )
     shadow: Annotated[str, Field(max_length=64)] = Field(
-        default="", description="The shadow world that a child of this host waits in. Empty: in none."
+        default="", description="Hot standby world in which a child of this host waits. Empty: none."
     )
-    broken: Failure | None = Field(default=None, description="Why no such child can be started, however often tried.")
+    broken: Failure | None = Field(
+        default=None, description="Reason why no such child can be started, after all retries."
+    )
     unreaped: bool = Field(
         default=False,
-        description="Whether that is because a child that was killed does not end: nothing that this agent does will "
-        "change it.",
+        description="Whether the reason is a killed child that does not end: the agent cannot change this.",
     )
-    generation: Reported = Field(default=0, description="Of the child's world. 0: no child has been in one.")
+    generation: Reported = Field(
+        default=0, description="Generation of the child's world. 0: no child has joined a world."
+    )
     phase: Phase = Phase.IDLE
     progress: Progress | None = None
     restored: Reported | None = None
@@ -240,64 +243,64 @@ class HostReport(Message):
         default=(),
         validation_alias=renamed("missingLineage", "unheard"),
         max_length=MAX_MISSING_LINEAGE,
-        description="Worlds that led to `restored` and are missing in the lineage that its world was given: the "
-        "operator was lost with their hosts before it heard of what they went on from. Oldest first.",
+        description="Worlds that led to `restored` and that the lineage of its world lacks, oldest first: the "
+        "operator and their hosts were lost before it received their reports.",
     )
     initialized_from: ShortText = Field(
         default="",
         validation_alias=renamed("initializedFrom", "inherited"),
-        description="Whose parameters it began with, in words, where it began from scratch with another's.",
+        description="Source of the initial parameters, for a start from scratch with those of another job.",
     )
     committed: Reported | None = None
     failed_save: FailedSave | None = Field(
-        default=None, description="The newest save, where it failed. Unset: it did not, or there was none."
+        default=None, description="Newest save if it failed. Unset: it succeeded, or there was none."
     )
     copied: Reported | None = Field(
-        default=None, description="Newest step that is whole on the backup store. Unset: this world has none there."
+        default=None, description="Newest step that is complete on the backup store. Unset: this world has none there."
     )
     failed_copy: FailedSave | None = Field(
-        default=None, description="The newest copy, where it failed. Unset: it did not, or there was none."
+        default=None, description="Newest copy if it failed. Unset: it succeeded, or there was none."
     )
     damaged: tuple[Damage, ...] = Field(default=(), max_length=MAX_DAMAGED)
     failure: Failure | None = None
     data: DataReport | None = Field(
         default=None,
-        description="What process 0 of the world read of the text. Unset: this host is another one, or has not yet.",
+        description="Text that process 0 of the world read. Unset: this host is another process, or has not read yet.",
     )
     phase_seconds: dict[Phase, Seconds] = Field(
         default={},
         max_length=len(Phase),
-        description="The longest that children of this host took for each phase that they came through.",
+        description="Longest time in seconds that a child of this host took for each completed phase.",
     )
     moved_mebibytes: Reported | None = Field(
         default=None,
-        description="How much the child has read and written so far, in MiB. Unset: there is none, or its kernel does "
-        "not tell.",
+        description="MiB that the child has read and written so far. Unset: no child, or its kernel has no such "
+        "counter.",
     )
     stopped: bool = Field(
         default=False,
-        description="Whether a signal or a debugger has stopped the process: the child in a world, or the standby that "
-        "is to be the next one.",
+        description="Whether a signal or a debugger has stopped the process: the child in a world, or the "
+        "standby for the next one.",
     )
     cpu_seconds: Reported | None = Field(
         default=None,
-        description="CPU time that this process has used so far, in whole seconds. Unset: there is no such process, or "
-        "the agent does not report it.",
+        description="CPU time that this process has used so far, in whole seconds. Unset: no such process, or "
+        "not reported.",
     )
     entered: Reported = Field(
         default=0,
-        description="How many steps, batches of an evaluation and meetings the child has entered in its world.",
+        description="Number of steps, evaluation batches and barriers that the child has entered in its world.",
     )
-    evidence: Diagnostics | None = Field(default=None, description="What was found out about the child, as asked.")
+    evidence: Diagnostics | None = Field(default=None, description="Diagnostics of the child, as requested.")
     drill_id: Annotated[str, Field(max_length=64)] = Field(
         default="",
         validation_alias=renamed("drillId", "drilled"),
-        description="The newest drill that this host was asked for and obeyed.",
+        description="Newest drill that this host injected or refused.",
     )
     drill_error: ShortText = Field(
         default="",
         validation_alias=renamed("drillError", "unmade"),
-        description="Why it could not make that drill. Empty: it has made it.",
+        description="Reason why it refused that drill. Empty: it injected the fault.",
     )
 
     @property
@@ -323,29 +326,29 @@ class Answer(Message):
     directive: Directive
     world: World | None = None
     outcome: Annotated[str, Field(max_length=MAX_OUTCOME)] = Field(
-        default="", description="How the job ended, for `finish`."
+        default="", description="Outcome of the job, for `finish`."
     )
     collect_diagnostics: bool = Field(
         default=False,
         validation_alias=renamed("collectDiagnostics", "examine"),
-        description="The world makes no progress: find out where this host's child stands, and report.",
+        description="Whether to collect and report diagnostics of the child: its world makes no progress.",
     )
-    drill: Drill | None = Field(default=None, description="A fault that this host is to make, once.")
+    drill: Drill | None = Field(default=None, description="Fault that this host is to inject, once.")
     moves: bool = Field(
         default=False,
-        description="With `leave`: all hosts of the world are in the next one too, so what they keep in memory is "
-        "enough to go on from.",
+        description="With `leave`: all hosts of the world are in the next one too, so their snapshots suffice "
+        "to resume.",
     )
     shadow: World | None = Field(
-        default=None, description="The shadow world that a further child is to wait in. Unset: nothing is new."
+        default=None, description="Hot standby world that another child is to join. Unset: no change."
     )
     program_secret: Annotated[str, Field(max_length=128)] = Field(
         default="",
         repr=False,
-        description="By which the hosts of a world prove to each other that they compiled a program. It must not be "
-        "stored, logged or reported. Empty: they keep none.",
+        description="Secret with which the hosts of a world sign compiled programs for each other. It must not "
+        "be stored, logged or reported. Empty: they keep no programs.",
     )
-    report_again_seconds: Seconds = Field(default=1.0, description="Report again this soon when nothing happens.")
+    report_again_seconds: Seconds = Field(default=1.0, description="Seconds until the next report if nothing changes.")
 
 
 class Termination(Open):

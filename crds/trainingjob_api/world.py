@@ -103,7 +103,7 @@ class RunConfig(Strict):
     job: JobIdentity
     spec: TrainingJobSpec
     accelerator_platform: str = Field(description="JAX platform name: `cpu`, `tpu` or `cuda`.")
-    layouts: tuple[Layout, ...] = Field(description="One for each number of slices the job may train on.")
+    layouts: tuple[Layout, ...] = Field(description="Layout at each number of slices on which the job may train.")
 
     def for_world(self, world: "World") -> "RunConfig":
         """Return the configuration of the trainer in a world."""
@@ -159,12 +159,15 @@ class Span(Open):
     `first` is the first step after the one it restored; `last` is None while a later generation has not yet restored.
     """
 
-    generation: Count = Field(description="Which world trained these steps.")
+    generation: Count = Field(description="Generation of the world that trained these steps.")
     first: Count = Field(description="First step that it trained.")
-    last: Count | None = Field(default=None, description="Last step of it that counts. Unset: it is not closed yet.")
+    last: Count | None = Field(
+        default=None, description="Last step of it that counts. Unset: a later generation has not restored yet."
+    )
     tier: Tier = Field(
         default="durable",
-        description="What held the step before `first`: `durable` storage, the `ram` of hosts, or the `backup`.",
+        description="Storage tier of the step before `first`: `durable` storage, `ram` of hosts, or the "
+        "`backup` store.",
     )
 
 
@@ -176,15 +179,16 @@ class Rollback(Open):
     """
 
     lineage: Annotated[int, Field(ge=1, le=MAX_COUNT)] = Field(
-        description="Number of the history that it opened: `lineage-1` holds its checkpoints."
+        description="Number of the lineage that it opened: `lineage-1` holds its checkpoints."
     )
     generation: Count = Field(
-        description="The world that came to the bad step. Of it, and of those before, only steps up to `parent` count."
+        description="Generation of the world with the bad step. Of it and of earlier ones, only steps up to "
+        "`parent` count."
     )
-    step: Count = Field(description="Where training came to, before it went back: the bad one.")
+    step: Count = Field(description="The bad step from which training returned.")
     parent: Count = Field(
-        description="The saved step that training goes on from; 0: from the start. The samples of the steps after it, "
-        "up to the bad one, are left out from then on."
+        description="Saved step from which training resumes; 0: from scratch. Training skips the samples of the "
+        "steps after it, up to the bad one."
     )
 
 
@@ -207,29 +211,27 @@ class World(Open):
     )
     committed: Count = Field(
         default=0,
-        description="Newest step that is known to have been saved before. 0: none, so it may begin at step 1.",
+        description="Newest step that is known to be saved. 0: none, so the world may begin at step 1.",
     )
     rollbacks: tuple[Rollback, ...] = Field(
         default=(),
         max_length=MAX_SPANS,
-        description="All that came before it, oldest first. The last one opened the world's lineage.",
+        description="All rollbacks before it, oldest first. The last one opened the world's lineage.",
     )
-    layout: Layout | None = Field(default=None, description="How its program lies over its devices.")
-    remat: Remat | None = Field(default=None, description="What its program computes again.")
+    layout: Layout | None = Field(default=None, description="Layout of its program over its devices.")
+    remat: Remat | None = Field(default=None, description="Rematerialization policy of its program.")
     snapshots: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = Field(
-        default=None, description="After how many steps its hosts keep a snapshot."
+        default=None, description="Steps between two snapshots of its hosts."
     )
     snapshots_may_stretch: bool = Field(
         default=False,
-        description="Whether more steps may lie between them, where its hosts measure that they cost too much.",
+        description="Whether its hosts may increase the interval of snapshots that cost too much.",
     )
-    live: LiveFields | None = Field(
-        default=None, description="The values of the spec that may change from world to world."
-    )
+    live: LiveFields | None = Field(default=None, description="Live fields of the spec.")
     shadow: Annotated[str, Field(max_length=64)] = Field(
         default="",
-        description="Names the shadow world that takes over: its processes are connected and wait. Empty: none does. A "
-        "shadow world itself has its own name here, and the generation of the world that it waits beside.",
+        description="Name of the hot standby world that takes over, whose processes are connected. Empty: none. "
+        "In a hot standby world: its own name, beside the generation of the running world.",
     )
 
     @property

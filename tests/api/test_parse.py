@@ -132,10 +132,10 @@ def circular() -> dict[str, Any]:
 
 
 NONSENSE: dict[str, tuple[Any, str]] = {
-    "nothing": (None, "spec: null is not an object of fields."),
-    "text": ("llama", "spec: llama is not an object of fields."),
-    "a list": ([{}], "spec: list is not an object of fields."),
-    "an object of Python": (object(), "spec: object is not an object of fields."),
+    "nothing": (None, "spec: null must be an object of fields."),
+    "text": ("llama", "spec: llama must be an object of fields."),
+    "a list": ([{}], "spec: list must be an object of fields."),
+    "an object of Python": (object(), "spec: object must be an object of fields."),
     "a deep one": (deep(40), "spec: is nested more than 16 levels deep."),
     "an endless one": (circular(), "spec: is nested more than 16 levels deep."),
     "three megabytes": (
@@ -155,7 +155,7 @@ def test_nonsense_is_one_problem(raw: Any, want: str) -> None:
 
 @pytest.mark.parametrize(("value", "shown"), [(10**5000, "Infinity"), (-(10**5000), "-Infinity")], ids=["+", "-"])
 def test_a_number_too_long_to_write_out_is_answered(value: int, shown: str) -> None:
-    assert told(set_at("suspend", value)) == [f"spec.suspend: {shown} is not true or false."]
+    assert told(set_at("suspend", value)) == [f"spec.suspend: {shown} must be true or false."]
 
 
 def test_an_empty_spec_is_told_all_its_sections() -> None:

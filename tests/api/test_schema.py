@@ -226,7 +226,9 @@ def test_what_never_changes_says_what_to_do_instead() -> None:
 
     assert [message for message in fixed if not message.startswith("cannot change: ")] == []
     assert [
-        message for message in fixed if "checkpoint.takeover: true" not in message and "of its own" not in message
+        message
+        for message in fixed
+        if "checkpoint.takeover: true" not in message and "separate `checkpoint.uri`" not in message
     ] == []
 
 

@@ -146,11 +146,11 @@ def nested(levels: int) -> str:
 
 
 REFUSED = {
-    "a list for an object": (review_with("[]"), 422, "spec: list is not an object of fields."),
-    "text for an object": (review_with('"llama"'), 422, "spec: llama is not an object of fields."),
-    "no spec": (review_with("null"), 422, "spec: null is not an object of fields."),
-    "no object": (json.dumps(review({}, object=None)).encode(), 422, "spec: null is not an object of fields."),
-    "an object of a wrong type": (json.dumps(review({}, object=[1])).encode(), 422, "spec: null is not an object"),
+    "a list for an object": (review_with("[]"), 422, "spec: list must be an object of fields."),
+    "text for an object": (review_with('"llama"'), 422, "spec: llama must be an object of fields."),
+    "no spec": (review_with("null"), 422, "spec: null must be an object of fields."),
+    "no object": (json.dumps(review({}, object=None)).encode(), 422, "spec: null must be an object of fields."),
+    "an object of a wrong type": (json.dumps(review({}, object=[1])).encode(), 422, "spec: null must be an object"),
     "text for a number": (review_with('{"training": {"steps": "many"}}'), 422, "spec.training.steps: "),
     "a list for a number": (review_with('{"training": {"steps": [1]}}'), 422, "spec.training.steps: "),
     "a number beyond all bounds": (
@@ -183,7 +183,7 @@ REFUSED = {
         "the TrainingJob must not be nested more than 64 levels deep",
     ),
     "half a megabyte": (review_with(json.dumps({"model": "x" * 500_000})), 422, "has 500,012 bytes as JSON"),
-    "half a million lists": (review_with(f"[{'[],' * 500_000}[]]"), 422, "spec: list is not an object of fields."),
+    "half a million lists": (review_with(f"[{'[],' * 500_000}[]]"), 422, "spec: list must be an object of fields."),
     "half a million lists inside": (review_with(f'{{"a":[{"[]," * 500_000}[]]}}'), 422, "bytes as JSON"),
     "a flood of fields": (review_with(json.dumps({f"field{n}": n for n in range(10_000)})), 422, "has 64 problems"),
     "3 MB": (review_with(json.dumps({"model": "x" * 3_000_000})), 413, "must not be larger than 2 MiB. Shorten it."),

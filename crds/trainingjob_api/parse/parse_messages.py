@@ -107,7 +107,7 @@ def _missing(location: Location) -> str:
     name, sample = str(location[-1]), sample_at(location)
     text = json.dumps(sample) if not isinstance(sample, dict) else f"{{{', '.join(sample)}}}"
     label = "It has the fields" if isinstance(sample, dict) else "Write for example"
-    return f"is missing. {label} `{name}: {text}`." if label.startswith("Write") else f"is missing. {label} {text}."
+    return f"must be set. {label} `{name}: {text}`." if label.startswith("Write") else f"must be set. {label} {text}."
 
 
 def _unknown(location: Location, value: Any) -> Problem:
@@ -165,8 +165,11 @@ def _type_message(error: _Error) -> tuple[str, tuple[str, ...]]:
     if kind == "string" and isinstance(value, int | float):
         nearest = _as_text(location, value)
     if isinstance(value, str) and noun in _PLAIN_NOUNS:  # unquoted, "100" would look like the number
-        return f"{json.dumps(value) if len(value) < MAX_SHOWN else format_value(value)} is text, not {noun}.", nearest
-    return f"{format_value(value)} is not {noun}.", nearest
+        return (
+            f"{json.dumps(value) if len(value) < MAX_SHOWN else format_value(value)} is text, but must be {noun}.",
+            nearest,
+        )
+    return f"{format_value(value)} must be {noun}.", nearest
 
 
 def _nearest_values(kind: str, value: Any) -> tuple[str, ...]:
@@ -190,8 +193,8 @@ def _nearest_values(kind: str, value: Any) -> tuple[str, ...]:
 def _as_text(location: Location, number: float) -> tuple[str, ...]:
     """Return the text that a number was meant to be, as the field spells it."""
     written = format_value(number)
-    mended = _normalize(schema_at(location).get("pattern", ""), written)
-    return tuple(as_text(one) for one in (written, mended) if _is_legal(location, one))[:1]
+    corrected = _normalize(schema_at(location).get("pattern", ""), written)
+    return tuple(as_text(one) for one in (written, corrected) if _is_legal(location, one))[:1]
 
 
 def _is_legal(location: Location, text: str) -> bool:
@@ -224,7 +227,7 @@ def _choice_message(error: _Error) -> tuple[str, tuple[str, ...]]:
         nearest = ("tokenizers",)
     if location[0] in ("data", "evaluation") and location[-1] == "format" and not nearest:
         hint = " Data of another kind must be converted to JSON Lines or to text files first."
-    return f"{format_value(value)} is not one of {', '.join(choices)}.{hint}", nearest
+    return f"{format_value(value)} must be one of {', '.join(choices)}.{hint}", nearest
 
 
 _OTHER_TOKENIZERS = ("sentencepiece", "spm", "tiktoken")
@@ -232,7 +235,7 @@ _OTHER_TOKENIZERS = ("sentencepiece", "spm", "tiktoken")
 
 def _limit_message(error: _Error) -> tuple[str, tuple[str, ...]]:
     if error["input"] != error["input"]:  # only NaN differs from itself
-        return "NaN is not a number.", ()
+        return "NaN must be a number.", ()
     key, words = _LIMITS[error["type"]]
     limit = error["ctx"][key]
     nearest = (f"{limit:g}" if isinstance(limit, float) else str(limit),) if key in ("ge", "le") else ()
@@ -250,7 +253,7 @@ def _length_message(error: _Error) -> tuple[str, tuple[str, ...]]:
 def _pattern_message(error: _Error) -> tuple[str, tuple[str, ...]]:
     pattern, value = error["ctx"]["pattern"], error["input"]
     known = list_patterns()[pattern]
-    message = f"{format_value(value)} is not {known.accepts}."
+    message = f"{format_value(value)} must be {known.accepts}."
     if _is_of_key(error):  # the pattern applies to the key, not to its value
         return message, ()
     if known.is_path:
@@ -259,9 +262,9 @@ def _pattern_message(error: _Error) -> tuple[str, tuple[str, ...]]:
             words, nearest = answer
             return f"{format_value(value)} {words}", nearest
     if isinstance(known, StepsOrShare) and (number := value.strip()).isdecimal():
-        return f"{json.dumps(number)} is text, not {known.accepts}.", (str(min(int(number), MAX_STEPS)),)
-    mended = _normalize(pattern, value)
-    return message, (as_text(mended),) if mended != value and re.fullmatch(pattern, mended) else ()
+        return f"{json.dumps(number)} is text, but must be {known.accepts}.", (str(min(int(number), MAX_STEPS)),)
+    corrected = _normalize(pattern, value)
+    return message, (as_text(corrected),) if corrected != value and re.fullmatch(pattern, corrected) else ()
 
 
 _MESSAGE_FUNCTIONS: tuple[

@@ -56,7 +56,7 @@ class _TooDeepError(Exception):
 def parse_spec(raw: object) -> Parsed:
     """Return the spec of a raw value, with all problems of its structure and ranges."""
     if not isinstance(raw, dict):
-        return _rejected(raw, f"{format_value(_printable(raw))} is not an object of fields.")
+        return _rejected(raw, f"{format_value(_printable(raw))} must be an object of fields.")
     num_bytes = count_bytes(raw)  # first, because every later check takes much longer per byte
     if num_bytes > MAX_BYTES:
         return _rejected(None, f"has {num_bytes:,} bytes as JSON, but must have at most {MAX_BYTES:,}.")
@@ -157,10 +157,10 @@ def _repair(plain: dict[str, Any], errors: list[Any], problems: tuple[Problem, .
     return Parsed(spec, problems, frozenset(broken | {location for location in misspelt if location}))
 
 
-def _replace(mended: Any, location: Location) -> None:
+def _replace(repaired: Any, location: Location) -> None:
     """Set the sample's value at a location, or remove the field if the sample has none."""
     *parents, last = location
-    place, sample = mended, sample_at(location)
+    place, sample = repaired, sample_at(location)
     for part in parents:
         place = place[part]
     if sample is None:

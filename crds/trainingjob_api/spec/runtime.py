@@ -39,7 +39,7 @@ class EnvVar(Strict):
 
     name: Annotated[EnvName, Example("LOG_LEVEL")] = Field(description="Name of the environment variable.")
     value: Annotated[Annotated[str, Field(max_length=4096)] | None, Example("info")] = Field(
-        default=None, description="Value as plain text, visible to everybody who can read the job."
+        default=None, description="Value as plain text, visible to every reader of the job."
     )
     secret_key_ref: Annotated[KeyRef | None, Example({"name": "keys", "key": "token"})] = Field(
         default=None, description="Reference to a key of a Secret that holds the value."
@@ -51,7 +51,7 @@ class EnvVar(Strict):
     cel_rules = (
         cel_rule(
             "[has(self.value), has(self.secretKeyRef), has(self.configMapKeyRef)].filter(given, given).size() == 1",
-            "must have exactly one of value, secretKeyRef and configMapKeyRef.",
+            "must have exactly one of `value`, `secretKeyRef` and `configMapKeyRef`.",
         ),
     )
 

@@ -53,21 +53,21 @@ class Slices(Strict):
     cel_rules = (
         cel_rule(
             "!has(self.count) || !(has(self.min) || has(self.max))",
-            "excludes min and max: a fixed size is `count` alone, an elastic one `min` and `max`.",
+            "must not be set with `min` or `max`. Use `count` for a fixed size, or both others for an elastic size.",
             "count",
         ),
         cel_rule(
             "has(self.count) || has(self.min) || has(self.max)",
-            "says not how many: write `count` for a fixed size, or `min` and `max` for an elastic one.",
+            "must have a number of slices. Set `count` for a fixed size, or both `min` and `max` for an elastic size.",
         ),
         cel_rule(
             "has(self.count) || !has(self.max) || has(self.min)",
-            "is missing beside spec.slices.max: an elastic size has both.",
+            "must be set with `spec.slices.max`: an elastic size has both.",
             "min",
         ),
         cel_rule(
             "has(self.count) || !has(self.min) || has(self.max)",
-            "is missing beside spec.slices.min: an elastic size has both.",
+            "must be set with `spec.slices.min`: an elastic size has both.",
             "max",
         ),
     )

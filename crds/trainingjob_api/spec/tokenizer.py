@@ -33,11 +33,11 @@ class Tokenizer(Strict):
     cel_rules = (
         cel_rule(
             "self.type != 'tokenizers' || has(self.path)",
-            "is missing: write the absolute path of a tokenizer.json file in the pod.",
+            "must be set with `type: tokenizers`. Write the absolute path of a tokenizer.json file in the pod.",
             "path",
         ),
-        cel_rule("self.type != 'byte' || !has(self.path)", "only goes with type: tokenizers.", "path"),
+        cel_rule("self.type != 'byte' || !has(self.path)", "must not be set with `type: byte`.", "path"),
         cel_rule(
-            "self.type != 'byte' || !has(self.endOfDocument)", "only goes with type: tokenizers.", "endOfDocument"
+            "self.type != 'byte' || !has(self.endOfDocument)", "must not be set with `type: byte`.", "endOfDocument"
         ),
     )

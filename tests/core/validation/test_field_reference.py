@@ -90,11 +90,11 @@ def test_a_number_has_bounds_unit_and_default() -> None:
 
 TYPES: dict[str, tuple[str, str]] = {
     "schedule.type": ("choice", "constant, linear, cosine"),
-    "elastic.growCooldown": ("text", "a span of time such as 90s, 5m or 1h30m"),
+    "elastic.growCooldown": ("text", "a duration such as 90s, 5m or 1h30m"),
     "data.train": ("list of objects", "at least 1 item, at most 16 items"),
     "runtime.imagePullSecrets": ("list of text", "at most 8 items"),
     "scheduling.nodeSelector": ("map of text", "at most 32 items"),
-    "runtime.resources.memory": ("amount", "an amount such as 500m, 4 or 16Gi"),
+    "runtime.resources.memory": ("quantity", "a quantity such as 500m, 4 or 16Gi"),
     "schedule.warmup": (
         "whole number or share",
         "a whole number of steps, or a share of `training.steps` from 0% to 99%",
@@ -123,13 +123,13 @@ def test_the_rules_that_look_at_a_field_are_told() -> None:
 
 
 def test_what_the_api_server_checks_itself_is_told_where_it_stands() -> None:
-    assert "only goes with type: tokenizers." in field("tokenizer.path").rules
-    assert "must have exactly one of value, secretKeyRef and configMapKeyRef." in field("runtime.env").rules
+    assert "must not be set with `type: byte`." in field("tokenizer.path").rules
+    assert "must have exactly one of `value`, `secretKeyRef` and `configMapKeyRef`." in field("runtime.env").rules
     assert not any("cannot change" in rule for one in list_fields() for rule in one.rules)
 
 
 def test_what_may_change_while_a_job_lives() -> None:
-    assert field("model.embedDim").frozen.startswith("the checkpoints hold the state of this model.")
+    assert field("model.embedDim").frozen.startswith("the checkpoints contain the state of this model.")
     assert field("elastic.heartbeatTimeout").frozen
     assert (field("elastic.maxRestarts").frozen, field("suspend").frozen, field("elastic").frozen) == ("", "", "")
 

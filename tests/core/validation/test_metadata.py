@@ -161,7 +161,7 @@ def test_a_misspelt_spec_is_named() -> None:
 def test_what_is_no_object_has_no_spec() -> None:
     assert told({}) == [
         "metadata.name: is missing. A TrainingJob must have a name.",
-        "spec: null is not an object of fields.",
+        "spec: null must be an object of fields.",
     ]
 
 

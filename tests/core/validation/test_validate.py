@@ -93,7 +93,7 @@ def test_a_clean_job_has_nothing_to_tell(check: Check) -> None:
 def test_nothing_can_be_said_about_the_rest_of_what_is_no_spec() -> None:
     checked = validate_job("tiny", ["slices"])
 
-    assert lines(checked.problems) == ["spec: list is not an object of fields."]
+    assert lines(checked.problems) == ["spec: list must be an object of fields."]
     assert (checked.spec, checked.plan, checked.warnings) == (None, None, ())
 
 

@@ -132,7 +132,7 @@ def _describe(path: str, node: dict[str, Any], fields: tuple[str, ...], *, requi
 
 def _type(node: dict[str, Any]) -> str:
     if "x-kubernetes-int-or-string" in node:
-        return "whole number or share" if "minimum" in node else "amount"
+        return "whole number or share" if "minimum" in node else "quantity"
     match node.get("type"):
         case "array":
             return f"list of {'objects' if 'properties' in node['items'] else _type(node['items'])}"

@@ -82,8 +82,8 @@ def check_compile_cache(spec: TrainingJobSpec) -> Iterator[Problem]:
         return
     if ".." in PurePosixPath(path).parts or not any(is_below(path, mount) for mount in writable):
         message = (
-            f"{path} must be on a writable volume of `spec.runtime.volumes`. Without a path, the pod uses a folder of "
-            "its own."
+            f"{path} must be on a writable volume of `spec.runtime.volumes`. Without a path, the pod uses a volume "
+            "that is deleted with it."
         )
         nearest = tuple(f"{mount.rstrip('/')}/compile-cache" for mount in writable)
         yield Problem("spec.runtime.compileCache.path", path, message, nearest)
