@@ -62,15 +62,21 @@ class _Schema:
         return value
 
 
+SHARE = r"^[1-9]?[0-9]%$"
 StepCount = Annotated[
     int | str,
     StepsOrShare(
-        r"^[1-9]?[0-9]%$",
+        SHARE,
         f"a whole number of steps, or a share of `training.steps` from 0% to {MAX_PERCENT}%",
         normalize_share,
     ),
 ]
 """A number of steps, or a share of `training.steps` such as `1%`."""
+
+
+def is_share(value: object) -> bool:
+    """Return whether a value of a manifest is a legal share."""
+    return isinstance(value, str) and re.fullmatch(SHARE, value) is not None
 
 
 def resolve_steps(count: int | str, num_steps: Any) -> Any:

@@ -57,8 +57,6 @@ class Optimizer(Strict):
 
     def resolved(self) -> AdamW | Lion:
         """Return the hyperparameters of the optimizer's type. Its defaults never change for a job that has none."""
-        match self.type:
-            case "adamw":
-                return self.adamw or AdamW()
-            case "lion":
-                return self.lion or Lion()
+        if self.type == "lion":
+            return self.lion or Lion()
+        return self.adamw or AdamW()

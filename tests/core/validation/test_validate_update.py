@@ -69,3 +69,15 @@ def test_a_decay_to_the_last_step_changes_with_it() -> None:
     assert list(warn_of_update(job(), job(8000, schedule={"type": "constant"}))) == []
     assert list(warn_of_update(job(), job())) == []
     assert list(warn_of_update(job(status={}), job(8000))) == [], "it has not begun"
+
+
+def test_a_warmup_that_is_a_share_changes_with_the_steps() -> None:
+    share = {"type": "constant", "warmup": "10%"}
+    (constant,) = warn_of_update(job(), job(8000, schedule=share))
+    (both,) = warn_of_update(job(), job(8000, schedule={"warmup": "10%"}))
+
+    assert constant.message == (
+        "changes the learning rate from the next step on. The warm-up of 10% then has 800 steps instead of 500."
+    )
+    assert both.message.endswith("steps instead of 5,000. The warm-up of 10% then has 800 steps instead of 500.")
+    assert list(warn_of_update(job(), job(8000, schedule={"type": "constant", "warmup": "a lot"}))) == []

@@ -6,6 +6,7 @@ The API server enforces immutable fields (`trainingjob_api.cel`). The new spec i
 from collections.abc import Iterator
 
 from trainingjob_api.problem import Problem
+from trainingjob_api.shares import is_share, resolve_steps
 from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get_value
 from trainingjob_operator.core.stored_status import read_status
 
@@ -31,16 +32,20 @@ def check_update(old: Manifest, new: Manifest) -> Iterator[Problem]:
 
 
 def warn_of_update(old: Manifest, new: Manifest) -> Iterator[Problem]:
-    """Warn that a schedule which decays to the last step changes with that step."""
+    """Warn that a decay to the last step, or a warm-up that is a share of the steps, changes with the steps."""
     steps, before = (get_int(each, "spec", "training", "steps") for each in (new, old))
     shape = get_text(new, "spec", "schedule", "type") or "cosine"
-    has_run = read_status(old).world is not None
-    if has_run and steps != before and shape != "constant":
-        message = (
-            f"changes the learning rate from the next step on. The schedule `{shape}` then decays over {steps:,} steps "
-            f"instead of {before:,}."
-        )
-        yield Problem(STEPS, steps, message)
+    warmup = get_value(new, "spec", "schedule", "warmup")
+    if read_status(old).world is None or steps is None or before is None or steps == before:
+        return
+    effects = []
+    if shape != "constant":
+        effects.append(f"The schedule `{shape}` then decays over {steps:,} steps instead of {before:,}.")
+    if is_share(warmup):
+        new_warmup, old_warmup = (resolve_steps(str(warmup), each) for each in (steps, before))
+        effects.append(f"The warm-up of {warmup} then has {new_warmup:,} steps instead of {old_warmup:,}.")
+    if effects:
+        yield Problem(STEPS, steps, " ".join(("changes the learning rate from the next step on.", *effects)))
 
 
 def _check_finished(old: Manifest, new: Manifest) -> Iterator[Problem]:
