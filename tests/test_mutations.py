@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutations import MUTATIONS, ROOT, Mutation, copy_repository, find_stale, survives
+from tests.mutation_table import MUTATIONS, Mutation
+from tests.mutations import ROOT, copy_repository, find_stale, survives
 
 
 def test_every_row_names_a_line_that_is_there_once() -> None:

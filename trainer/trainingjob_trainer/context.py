@@ -22,7 +22,7 @@ from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.preflight import check_world
 from trainingjob_trainer.runtime.process_group import ProcessGroup, configure, connect
-from trainingjob_trainer.snapshots.restore import SnapshotRestore
+from trainingjob_trainer.snapshots.snapshot_restore import SnapshotRestore
 from trainingjob_trainer.snapshots.snapshotter import Snapshots
 from trainingjob_trainer.snapshots.state_shards import Shards
 from trainingjob_trainer.state import Batch, Signal, State, TrainStep

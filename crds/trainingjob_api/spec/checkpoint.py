@@ -10,8 +10,7 @@ from trainingjob_api.base import (
     ShortName,
     Strict,
 )
-from trainingjob_api.immutability import INITIALIZATION, PODS, STORAGE
-from trainingjob_api.meta import Example, Live, Unit
+from trainingjob_api.meta import INITIALIZATION, PODS, STORAGE, Example, Live, Unit
 
 
 class Save(Strict):

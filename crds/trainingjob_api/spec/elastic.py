@@ -8,8 +8,7 @@ from trainingjob_api.base import (
     Duration,
     Strict,
 )
-from trainingjob_api.immutability import PODS
-from trainingjob_api.meta import Example, Unit
+from trainingjob_api.meta import PODS, Example, Unit
 
 
 class Elastic(Strict):

@@ -5,8 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from trainingjob_api.base import LIST_TYPE_MAP_BY_NAME, Strict
-from trainingjob_api.immutability import DATA_ORDER, LOSS_CURVE, MODEL_STATE, PODS, SEQUENCES, WORLDS
-from trainingjob_api.meta import Example, Live, Unit
+from trainingjob_api.meta import DATA_ORDER, LOSS_CURVE, MODEL_STATE, PODS, SEQUENCES, WORLDS, Example, Live, Unit
 from trainingjob_api.spec.checkpoint import Checkpoint
 from trainingjob_api.spec.data import Data
 from trainingjob_api.spec.elastic import Elastic

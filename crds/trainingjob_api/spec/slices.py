@@ -5,8 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from trainingjob_api.base import Strict
-from trainingjob_api.immutability import WORLDS
-from trainingjob_api.meta import Example, Pattern, Unit, cel_rule
+from trainingjob_api.meta import WORLDS, Example, Pattern, Unit, cel_rule
 from trainingjob_api.notation import normalize_topology
 
 

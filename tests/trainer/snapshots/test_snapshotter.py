@@ -23,8 +23,8 @@ from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.snapshots.lineage import Provenance
-from trainingjob_trainer.snapshots.restore import SnapshotRestore, assemble, broadcast_shards
 from trainingjob_trainer.snapshots.snapshot_files import Key
+from trainingjob_trainer.snapshots.snapshot_restore import SnapshotRestore, assemble, broadcast_shards
 from trainingjob_trainer.snapshots.snapshotter import Snapshots
 from trainingjob_trainer.snapshots.state_shards import Shards
 from trainingjob_trainer.state import State

@@ -23,7 +23,7 @@ from trainingjob_trainer.runtime.available_memory import resident_memory
 from trainingjob_trainer.runtime.compile_cache import SHARED_FOLDER, CompileCache
 from trainingjob_trainer.runtime.process_exit import exit_now
 from trainingjob_trainer.runtime.process_group import ProcessGroup, configure
-from trainingjob_trainer.snapshots.restore import compile_broadcast
+from trainingjob_trainer.snapshots.snapshot_restore import compile_broadcast
 from trainingjob_trainer.step import StepPrograms
 
 LOG = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding
 from trainingjob_trainer.checkpoint.formats.orbax_writer import process_options
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.process_group import ProcessGroup
-from trainingjob_trainer.snapshots.restore import assemble, broadcast_shards
+from trainingjob_trainer.snapshots.snapshot_restore import assemble, broadcast_shards
 from trainingjob_trainer.snapshots.state_shards import Shards, sharded_axes
 from trainingjob_trainer.state import State
 
