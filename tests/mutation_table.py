@@ -293,6 +293,13 @@ TRAINER_MUTATIONS = (
 )
 CHECKPOINT_MUTATIONS = (
     Mutation(
+        "restore a checkpoint that lacks a required item",
+        f"{TRAINER}/checkpoint/items.py",
+        "return equal if saved.layout == STATE_LAYOUT and required <= equal else None",
+        "return equal if saved.layout == STATE_LAYOUT else None",
+        ("tests/trainer/checkpoint/test_items.py",),
+    ),
+    Mutation(
         "keep what a fenced-off world has committed",
         f"{TRAINER}/checkpoint/commit.py",
         "            folder.store.delete(folder.file(MANIFEST_FILE))\n",

@@ -3,8 +3,8 @@
 Shapes: A gradient-accumulation steps, M microbatches, R sequences, L length.
 """
 
-from collections.abc import Callable
-from enum import IntFlag
+from collections.abc import Callable, Mapping
+from enum import Enum, IntFlag
 from typing import Any, NamedTuple
 
 import jax
@@ -26,6 +26,28 @@ class State(NamedTuple):
     """Total number of skipped updates."""
     window: SpikeWindow | None = None
     """Statistics for spike detection. None: the spec configures none."""
+
+
+class ItemRule(Enum):
+    """What a restore does with an item of the state that a checkpoint lacks, or holds with other shapes."""
+
+    REQUIRED = "required"
+    """The checkpoint cannot be restored."""
+    ZEROS = "zeros"
+    """The item starts with zeros. A checkpoint may hold it although the state has none: it is ignored."""
+
+
+STATE_LAYOUT = 1
+"""Version of the state's layout. It changes with the meaning of a required item, not with another optional item."""
+ITEM_RULES: Mapping[str, ItemRule] = {
+    "step": ItemRule.REQUIRED,
+    "params": ItemRule.REQUIRED,
+    "opt": ItemRule.REQUIRED,
+    "non_finite": ItemRule.ZEROS,
+    "skipped": ItemRule.ZEROS,
+    "window": ItemRule.ZEROS,
+}
+"""The rule of each item of `State`."""
 
 
 class Batch(NamedTuple):

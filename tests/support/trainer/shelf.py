@@ -126,7 +126,7 @@ class Shelf:
         world = make_world(5, 1, lineage, rollbacks=rollbacks).model_copy(update={"committed": committed})
         stores = Stores(open_store(self.root))
         search = RestoreSearch(stores, world, peers or ProcessGroup(0, 1), self.events, memory, takeover=takeover)
-        found = search.find(Expected(DATA, (STATE,)))
+        found = search.find(Expected(DATA, lambda saved: saved.state == STATE))
         if isinstance(found, RestoredSnapshot):
             return found.key
         return found.step if found else None

@@ -127,7 +127,8 @@ def find(image: Path, events: AgentEvents) -> int:
         newest.write_bytes(newest.read_bytes()[: newest.stat().st_size // 2])
 
     stores = Stores(open_store(image))
-    folder = RestoreSearch(stores, world, ProcessGroup(0, 1), events, takeover=False).find(Expected("index", (state,)))
+    expected = Expected("index", lambda saved: saved.state == state)
+    folder = RestoreSearch(stores, world, ProcessGroup(0, 1), events, takeover=False).find(expected)
 
     assert isinstance(folder, StepFolder)
     assert folder.step == want

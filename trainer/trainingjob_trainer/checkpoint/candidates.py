@@ -6,7 +6,7 @@ step remains, the job fails: it never starts from scratch silently.
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable
 from typing import NamedTuple
 
 from trainingjob_agent.checkpoint_layout import hash_job
@@ -38,11 +38,11 @@ STEP_MISSING = "it is not there any more"
 class Expected(NamedTuple):
     """What a step must be to fit the spec. `data` is the hash of the token index.
 
-    `states` are the hashes of the state shapes that the job accepts. `seed` is that of the data order; None: any.
+    `fits` returns whether the state of a step can be restored. `seed` is that of the data order; None: any.
     """
 
     data: str
-    states: Collection[str]
+    fits: Callable[[Integrity], bool]
     seed: int | None = None
 
 
@@ -250,12 +250,11 @@ def _check_spec(best: Integrity, expected: Expected) -> None:
             path="spec.data.train",
             value=expected.data[:12],
         )
-    if best.state not in expected.states:
+    if not expected.fits(best):
         raise TrainingError(
             FailureReason.CONFIG,
-            f"step {best.step} holds the state of another model. The sections model and precision, and "
-            "protection.spikes where there was one, must be those that it was trained with, or the job needs "
-            "another checkpoint folder.",
+            f"step {best.step} holds the state of another model. The sections model, optimizer and precision must be "
+            "those that it was trained with, or the job needs another checkpoint folder.",
             path="spec.model",
         )
     if expected.seed is not None and best.seed not in (None, expected.seed):

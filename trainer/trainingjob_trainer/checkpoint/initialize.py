@@ -12,9 +12,8 @@ import orbax.checkpoint as ocp
 
 from trainingjob_api.protocol import MAX_MESSAGE, FailureReason
 from trainingjob_api.spec.checkpoint import InitializeFrom
-from trainingjob_trainer.checkpoint.formats.orbax_writer import world_options
+from trainingjob_trainer.checkpoint.formats.orbax_writer import PLACEHOLDER, make_restore_args, world_options
 from trainingjob_trainer.checkpoint.saved_steps import list_saved
-from trainingjob_trainer.checkpoint.single_replica import PLACEHOLDER, make_restore_args
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.checkpoint.verify import VERIFY_SECONDS, verify

@@ -1,9 +1,22 @@
-"""Which items of a state a checkpoint has, and which states of older trainers are accepted."""
+"""The items of a state in a checkpoint: which are saved, and which are restored by the rule of each.
 
+A manifest has the layout of the state and the shapes of each item. So an item that the state gains or loses later does
+not make the checkpoint unreadable.
+"""
+
+import logging
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from trainingjob_trainer.optim.spike_detection import empty_window_like
-from trainingjob_trainer.state import State
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from trainingjob_trainer.checkpoint.manifest import Integrity, SavedItem
+from trainingjob_trainer.snapshots.state_shards import hash_shapes
+from trainingjob_trainer.state import ITEM_RULES, STATE_LAYOUT, ItemRule, State
+
+LOG = logging.getLogger(__name__)
 
 
 def saved_items(state: State) -> dict[str, Any]:
@@ -11,13 +24,46 @@ def saved_items(state: State) -> dict[str, Any]:
     return {name: value for name, value in state._asdict().items() if value is not None}
 
 
-def accepted_forms(state: State) -> list[State]:
-    """Return the forms in which a state may have been saved, its own first."""
-    return [state] if state.window is None else [state, state._replace(window=None)]
+def describe_items(state: State) -> dict[str, SavedItem]:
+    """Return the entries of a state's items for the manifest."""
+    return {
+        name: SavedItem(shapes=hash_shapes(item), required=ITEM_RULES[name] is ItemRule.REQUIRED)
+        for name, item in saved_items(state).items()
+    }
 
 
-def add_missing_items(restored: State, state: State) -> State:
-    """Return a restored state with the items that its form lacks. A missing loss window is an empty one."""
-    if state.window is None or restored.window is not None:
-        return restored
-    return restored._replace(window=empty_window_like(state.window))
+def find_restorable(state: State, saved: Integrity) -> frozenset[str] | None:  # None: the state does not fit
+    """Return the names of the items to restore into a state. `state` has its shapes."""
+    if saved.layout is None:
+        return _find_in_older(state, saved.state)
+    own = describe_items(state)
+    equal = frozenset(name for name in own.keys() & saved.items.keys() if own[name].shapes == saved.items[name].shapes)
+    required = {name for items in (own, saved.items) for name, item in items.items() if item.required}
+    return equal if saved.layout == STATE_LAYOUT and required <= equal else None
+
+
+def complete_state(restored: Mapping[str, Any], state: State) -> State:
+    """Return a state of restored items. Zeros take the place of the others that `state` describes."""
+    items = saved_items(state)
+    if missing := sorted(items.keys() - restored.keys()):
+        LOG.info("items of the state start with zeros items=%s", ",".join(missing))
+    return State(**{name: restored[name] if name in restored else _zeros(item) for name, item in items.items()})
+
+
+def _find_in_older(state: State, shapes: str) -> frozenset[str] | None:
+    """Return the items of a checkpoint without a layout, which has one hash of all shapes."""
+    forms = (state, state._replace(window=None))
+    return next((frozenset(saved_items(form)) for form in forms if hash_shapes(form) == shapes), None)
+
+
+def _zeros(described: Any) -> Any:
+    def make(leaf: Any) -> jax.Array:
+        zeros = np.zeros(leaf.shape, jnp.dtype(leaf.dtype))
+        return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda place: zeros[place])
+
+    return jax.tree.map(make, described)
+
+
+def select(state: State, names: Collection[str]) -> dict[str, Any]:
+    """Return items of a state by name."""
+    return {name: item for name, item in saved_items(state).items() if name in names}

@@ -38,13 +38,23 @@ class FileHash(Open):
     sha256: str
 
 
+class SavedItem(Open):
+    """An item of the saved state: the hash of its shapes, and whether a state must have it."""
+
+    shapes: str
+    required: bool = True
+
+
 class Integrity(StepRecord):
     """Content of `integrity.json`: origin of the step, hashes of data and state shapes, and the file hashes.
 
     File names are relative to the step folder. `evaluations` are the held-out losses that were measured after this
-    step, by evaluation name.
+    step, by evaluation name. `layout` is the version of the state's layout. None: an older trainer saved the step, and
+    its state has no named items.
     """
 
+    layout: int | None = None
+    items: dict[str, SavedItem] = Field(default={})
     evaluations: dict[str, float] = Field(default={})
     files: dict[str, FileHash]
 

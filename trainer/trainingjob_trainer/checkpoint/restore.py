@@ -7,7 +7,7 @@ from trainingjob_api.world import RunConfig, Tier, World
 from trainingjob_trainer.checkpoint.candidates import Expected, Stores
 from trainingjob_trainer.checkpoint.checkpoint_inventory import CheckpointInventory
 from trainingjob_trainer.checkpoint.formats.orbax_writer import OrbaxWriter
-from trainingjob_trainer.checkpoint.items import accepted_forms, add_missing_items, saved_items
+from trainingjob_trainer.checkpoint.items import complete_state, describe_items, find_restorable, select
 from trainingjob_trainer.checkpoint.manifest import Integrity, read_integrity
 from trainingjob_trainer.checkpoint.restore_search import RestoredSnapshot, RestoreSearch, SnapshotSource
 from trainingjob_trainer.checkpoint.single_replica import SingleReplicaRestore
@@ -18,7 +18,7 @@ from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.snapshots.lineage import Provenance, extend_provenance
 from trainingjob_trainer.snapshots.snapshot_files import Key
 from trainingjob_trainer.snapshots.state_shards import hash_shapes
-from trainingjob_trainer.state import State
+from trainingjob_trainer.state import STATE_LAYOUT, State
 
 
 class RunningJob(NamedTuple):
@@ -39,6 +39,8 @@ class RunningJob(NamedTuple):
             step=step,
             data=self.data,
             state=hash_shapes(state),
+            layout=STATE_LAYOUT,
+            items=describe_items(state),
             lineage=len(self.world.rollbacks),
             seed=self.config.spec.training.seed,
             skipped=past.skipped,
@@ -82,9 +84,12 @@ def restore_newest(
     replica = replica if replica and replica.saves_reads else None
     stores, takeover, readers = job.stores, job.config.spec.checkpoint.takeover, replica.readers if replica else None
     search = RestoreSearch(stores, job.world, job.peers, job.events, memory, takeover=takeover, readers=readers)
-    forms = tuple(hash_shapes(form) for form in accepted_forms(state))
+
+    def fits(saved: Integrity) -> bool:
+        return find_restorable(state, saved) is not None
+
     try:
-        found = search.find(Expected(job.data, forms, job.config.spec.training.seed))
+        found = search.find(Expected(job.data, fits, job.config.spec.training.seed))
     except OSError as error:
         raise storage_error(error, f"reading {stores.durable.root}", stores.durable.root) from error
     if found is None:
@@ -117,5 +122,5 @@ def _load(
 ) -> State:
     if replica and saved.state == hash_shapes(state):
         return replica.load(folder.location)
-    form = next(form for form in accepted_forms(state) if hash_shapes(form) == saved.state)
-    return add_missing_items(State(**OrbaxWriter(peers).restore(folder.location, saved_items(form))), state)
+    names = find_restorable(state, saved) or frozenset()
+    return complete_state(OrbaxWriter(peers).restore(folder.location, select(state, names)), state)

@@ -16,7 +16,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding
 
-from trainingjob_trainer.checkpoint.formats.orbax_writer import process_options
+from trainingjob_trainer.checkpoint.formats.orbax_writer import PLACEHOLDER, make_restore_args, process_options
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.snapshots.snapshot_restore import assemble, broadcast_shards
@@ -25,8 +25,6 @@ from trainingjob_trainer.state import State
 
 LOG = logging.getLogger(__name__)
 REPLICA_AXIS = "data"
-PLACEHOLDER = ocp.PLACEHOLDER
-"""Marks an array that is not read."""
 
 
 class SingleReplicaRestore:
@@ -102,10 +100,3 @@ def _first_replica(mesh: Mesh) -> Mesh:
 
 def _mask_unwanted(leaves: list[Any], wanted: list[bool]) -> list[Any]:
     return [leaf if is_wanted else PLACEHOLDER for leaf, is_wanted in zip(leaves, wanted, strict=True)]
-
-
-def make_restore_args(leaf: Any) -> Any:
-    """Return Orbax's restore arguments of an array: sharding, shape and dtype. A placeholder is not read."""
-    if leaf is PLACEHOLDER:
-        return ocp.RestoreArgs()
-    return ocp.ArrayRestoreArgs(sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype)

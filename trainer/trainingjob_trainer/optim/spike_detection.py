@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 
 class SpikeWindow(NamedTuple):
@@ -37,20 +36,10 @@ def empty_window(size: int) -> SpikeWindow:
     return SpikeWindow(jnp.zeros((NUM_METRICS, size), jnp.float32), zero, zero)
 
 
-def empty_window_like(described: SpikeWindow) -> SpikeWindow:
-    """Return an empty window with the given shapes and shardings, outside of programs."""
-
-    def make(leaf: jax.Array) -> jax.Array:
-        zeros = np.zeros(leaf.shape, leaf.dtype)
-        return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda place: zeros[place])
-
-    return SpikeWindow(*map(make, described))
-
-
 def is_spike(window: SpikeWindow, measured_M: jax.Array, sigma: float) -> jax.Array:
     """Return whether any metric is more than `sigma` standard deviations above its mean.
 
-    It is false until half the window is full, and before `FEWEST` steps if the window has as many.
+    It is false until half the window is full, and before `MIN_STEPS` steps if the window has as many.
     """
     size = window.seen.shape[1]
     is_known_1W = (jnp.arange(size) < window.num_steps)[None, :]

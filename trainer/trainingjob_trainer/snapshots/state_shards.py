@@ -68,9 +68,9 @@ def sharded_axes(spec: PartitionSpec) -> set[str]:
     return {axis for entry in spec if entry is not None for axis in ((entry,) if isinstance(entry, str) else entry)}
 
 
-def hash_shapes(state: State) -> str:
-    """Return a hash of the names, shapes and formats of a state's arrays."""
-    leaves = jax.tree_util.tree_leaves_with_path(state)
+def hash_shapes(tree: Any) -> str:
+    """Return a hash of the names, shapes and formats of a tree's arrays, such as a state or an item of it."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
     described = [[jax.tree_util.keystr(path), list(leaf.shape), str(leaf.dtype)] for path, leaf in leaves]
     return hashlib.sha256(json.dumps(sorted(described)).encode()).hexdigest()
 

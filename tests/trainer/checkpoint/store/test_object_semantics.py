@@ -79,7 +79,7 @@ class Jobs:
         world = make_world(generation, 1, OPEN)
         stores = Stores(self.durable, self.backup)
         search = RestoreSearch(stores, world, ALONE, AgentEvents(self._file.fileno()), takeover=False)
-        found = search.find(Expected(DATA, (STATE,)))
+        found = search.find(Expected(DATA, lambda saved: saved.state == STATE))
         return (found.store.root, found.step) if isinstance(found, StepFolder) else None
 
     def damaged(self) -> list[str]:

@@ -23,6 +23,8 @@ from trainingjob_trainer.checkpoint.error_exchange import describe_error
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 
 WRITE_SECONDS = 1200
+PLACEHOLDER = ocp.PLACEHOLDER
+"""Takes the place of an array that is not read."""
 MIN_REPLICA_WRITE_BYTES = 4 << 20
 """Minimum bytes that each replica writes of a shared shard; below that, one replica writes the whole shard."""
 STEP_METADATA_FILE = "_CHECKPOINT_METADATA"
@@ -119,7 +121,9 @@ class OrbaxWriter:
 
     def __init__(self, peers: ProcessGroup) -> None:
         limit_replica_writes()
-        self._handler = ocp.StandardCheckpointHandler(multiprocessing_options=world_options(peers, "trainingjob"))
+        options = world_options(peers, "trainingjob")
+        self._handler = ocp.StandardCheckpointHandler(multiprocessing_options=options)
+        self._reader = ocp.PyTreeCheckpointHandler(multiprocessing_options=options)
 
     def copy(self, folder: str, state: Mapping[str, Any]) -> PendingWrite:
         """Copy a state to host memory, to be written into a folder later; its arrays may be donated afterwards.
@@ -136,9 +140,22 @@ class OrbaxWriter:
         return PendingWrite(self._handler, expected, parts or ())
 
     def restore(self, folder: str, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a saved state with the shapes and shardings of `state`; all processes read it, without a barrier."""
-        restored: dict[str, Any] = self._handler.restore(epath.Path(folder), args=ocp.args.StandardRestore(state))
+        """Return saved items with the shapes and shardings of `state`; all processes read them, without a barrier.
+
+        Other items in the folder are not read.
+        """
+        how = jax.tree.map(make_restore_args, dict(state))
+        restored: dict[str, Any] = self._reader.restore(
+            epath.Path(folder), args=ocp.args.PyTreeRestore(item=dict(state), restore_args=how, partial_restore=True)
+        )
         return restored
+
+
+def make_restore_args(leaf: Any) -> Any:
+    """Return Orbax's restore arguments of an array: sharding, shape and dtype. A placeholder is not read."""
+    if leaf is PLACEHOLDER:
+        return ocp.RestoreArgs()
+    return ocp.ArrayRestoreArgs(sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype)
 
 
 def limit_replica_writes() -> None:
