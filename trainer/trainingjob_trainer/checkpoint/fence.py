@@ -4,8 +4,8 @@ A world that the operator has given up may keep running unnoticed, on the same s
 creates a marker file before it reads checkpoints. Before it commits or deletes a step, it checks for the marker of a
 later world and for another owner of the folder. If it finds one, it ends.
 
-A world may be suspended between that check and the write. So temporary names are unique to a world. A step appears
-complete, with its manifest, by one rename. A step that the rename would replace is moved away before it is checked.
+A world may be suspended between that check and the write. So each save has a folder whose name no other world uses, and
+a second check after the manifest deletes it again if a later world has appeared.
 """
 
 import re
