@@ -81,7 +81,7 @@ def corrupt_newest_checkpoint(checkpoints: Path) -> str:
     try:
         saved = _list_saved(checkpoints)
         if len(saved) < MIN_CHECKPOINTS:
-            return f"of {len(saved)} saved steps none would be left to go on from"
+            return f"{len(saved)} saved steps: at least {MIN_CHECKPOINTS} are needed, so that an intact one remains"
         *_, newest = max(saved, key=lambda one: (one[0], one[1].step, one[1].generation))
         files = [
             path for path in newest.rglob("*") if path.is_file() and path.name != MANIFEST_FILE and path.stat().st_size

@@ -45,11 +45,6 @@ class TextSource(Strict):
     )
 
     @property
-    def type(self) -> Literal["text", "jsonl"]:
-        """Return the format, by the name that readers look it up with."""
-        return self.format
-
-    @property
     def glob(self) -> str:
         """Return the pattern of the files to read."""
         return self.pattern or DEFAULT_PATTERNS[self.format]

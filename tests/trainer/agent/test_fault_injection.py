@@ -137,7 +137,11 @@ async def test_each_fault_is_made(kind: DrillKind, done: list[str], silence: flo
     ("kind", "why", "done"),
     [
         (DrillKind.KILL_SLICE, "no host makes this drill: the operator does", []),
-        (DrillKind.CORRUPT_CHECKPOINT, "of 0 saved steps none would be left to go on from", ["pause", "resume"]),
+        (
+            DrillKind.CORRUPT_CHECKPOINT,
+            "0 saved steps: at least 2 are needed, so that an intact one remains",
+            ["pause", "resume"],
+        ),
     ],
 )
 async def test_what_is_not_made_is_told_and_harms_nobody(
@@ -214,7 +218,7 @@ def test_the_only_saved_step_is_not_damaged(saved: Path) -> None:
         shutil.rmtree(saved / name)
     before = prints(saved)
 
-    assert corrupt_newest_checkpoint(saved) == "of 1 saved steps none would be left to go on from"
+    assert corrupt_newest_checkpoint(saved) == "1 saved steps: at least 2 are needed, so that an intact one remains"
     assert prints(saved) == before
 
 

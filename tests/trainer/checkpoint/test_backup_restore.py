@@ -113,7 +113,7 @@ def test_where_neither_store_has_a_whole_step_nothing_begins_from_scratch(stores
     shutil.rmtree(stores.fast)
     flip(largest(step_path(stores.slow, 2)))
 
-    with pytest.raises(TrainingError, match=rf"no saved step in {stores.fast} or {stores.slow} is whole") as caught:
+    with pytest.raises(TrainingError, match=rf"no saved step in {stores.fast} or {stores.slow} is intact") as caught:
         stores.open(2, FIRST).restore()
 
     assert caught.value.reason is FailureReason.STORAGE

@@ -103,7 +103,7 @@ def test_damage_costs_no_more_of_a_generation_that_was_never_recorded(shelf: She
 def test_training_never_starts_from_scratch_because_of_damage(shelf: Shelf) -> None:
     flip(shelf.save(10) / "array/0")
 
-    with pytest.raises(TrainingError, match=r"no saved step .* is whole.* \(step 10: array/0 has changed") as caught:
+    with pytest.raises(TrainingError, match=r"no saved step .* is intact.* \(step 10: array/0 has changed") as caught:
         shelf.find()
 
     assert (caught.value.reason, caught.value.fatal) == (FailureReason.STORAGE, True)

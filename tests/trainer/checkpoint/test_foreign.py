@@ -289,7 +289,7 @@ COPIES: dict[str, tuple[Callable[[Shelf], Path], str]] = {
         lambda shelf: copy_without(shelf, 20, ("integrity.json", "array/0", "metadata")),
         "is missing",
     ),
-    "of another job": (lambda shelf: shelf.save(20, 7, uid="other"), "another job has saved it, and training goes on"),
+    "of another job": (lambda shelf: shelf.save(20, 7, uid="other"), "another job has saved it, and training resumes"),
 }
 
 
@@ -319,7 +319,7 @@ def test_a_step_under_the_name_of_another_writer_is_damaged(shelf: Shelf, name: 
 def test_a_copy_without_its_record_is_no_start_from_scratch(shelf: Shelf) -> None:
     shelf.save(20, commit=False, is_older=True)
 
-    with pytest.raises(TrainingError, match=r"is whole.*\(step 20: integrity.json is missing\)"):
+    with pytest.raises(TrainingError, match=r"is intact.*\(step 20: integrity.json is missing\)"):
         shelf.find()
 
 

@@ -215,7 +215,7 @@ def test_what_the_saved_step_lacks_begins_random_where_that_is_allowed(tmp_path:
     assert jax.tree.map(lambda one: one.sharding, found.params) == jax.tree.map(
         lambda one: one.sharding, wanted(**more)
     )
-    assert found.source == f"step 2 of {tmp_path}, but for random ones that it lacks: head, layers.bias"
+    assert found.source == f"step 2 of {tmp_path}; missing there, so they start random: head, layers.bias"
 
 
 def test_what_only_the_saved_step_has_is_left_out_where_that_is_allowed(tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_what_is_taken_is_the_sources_and_all_else_that_of_a_fresh_job_of_the_sa
         if event.initialized_from
     ]
     assert lacks
-    assert told == f"step 2 of {tmp_path / 'base'}, but for random ones that it lacks: {', '.join(lacks)}"
+    assert told == f"step 2 of {tmp_path / 'base'}; missing there, so they start random: {', '.join(lacks)}"
 
 
 def name_leaf(path: Any) -> str:

@@ -81,7 +81,7 @@ def test_a_world_that_does_not_know_of_a_rollback_refuses_what_came_after_it(she
     shelf.save(20, 2)
     shelf.save(30, 3, lineage=1)
 
-    with pytest.raises(TrainingError, match=r"step 30 is of lineage 1, of which this world does not know") as caught:
+    with pytest.raises(TrainingError, match=r"step 30 belongs to lineage 1, which this world does not know") as caught:
         shelf.find((*OPEN_SPANS, Span(generation=3, first=21)))
 
     assert (caught.value.reason, caught.value.fatal) == (FailureReason.STORAGE, True)

@@ -212,7 +212,7 @@ TOLD: dict[str, tuple[Mismatch, int, tuple[FailureReason, bool], str]] = {
         0,
         (FailureReason.CORRUPTION, False),
         (
-            "at step 7 these held different bits of w, and nothing tells which are right: "
+            "at step 7 these held different bits of w, without a majority that is right: "
             "host 0 of slice 0 (device 1), host 0 of slice 1 (device 1)"
         ),
     ),
@@ -221,7 +221,7 @@ TOLD: dict[str, tuple[Mismatch, int, tuple[FailureReason, bool], str]] = {
         1,
         (FailureReason.CORRUPTION, True),
         (
-            "at step 7 these held different bits of w, and nothing tells which are right: "
+            "at step 7 these held different bits of w, without a majority that is right: "
             "host 0 of slice 1 (device 0 and 1)"
         ),
     ),

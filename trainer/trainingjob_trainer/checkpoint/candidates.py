@@ -167,9 +167,9 @@ class Candidates:
         if not has_known_lineage(best, self._world):
             raise TrainingError(
                 FailureReason.STORAGE,
-                f"step {best.step} is of lineage {best.lineage}, of which this world does not know: "
-                "status.rollbacks of the job was lost, and with it which samples are left out. Give the folder to "
-                "a new job with `checkpoint.takeover: true`: it goes on from there, without them.",
+                f"step {best.step} belongs to lineage {best.lineage}, which this world does not know: "
+                "status.rollbacks of the job was lost, and with it the samples to leave out. Create another job on "
+                "this folder with `checkpoint.takeover: true`: it resumes from this step without those samples.",
                 path="spec.checkpoint.uri",
                 value=self._stores.durable.root,
             )
@@ -199,7 +199,7 @@ class Candidates:
         missing = f", though step {known} was {'restored' if known == restored else 'saved'} before."
         raise TrainingError(
             FailureReason.STORAGE,
-            f"no saved step in {where} is whole, so there is nothing to go on from"
+            f"no saved step in {where} is intact, so training cannot resume"
             + (f" ({damage})." if damage else missing)
             + " Bring the folder back from a copy, or start a new job from scratch in another folder.",
             path="spec.checkpoint.uri",
@@ -227,7 +227,7 @@ class Candidates:
         for one in delete_later_steps(store, step, self._fence):
             if one.folder not in self._not_quarantined:
                 why = one.damage or "another job has saved it"
-                self._discard(one.folder, f"{why}, and training goes on from step {step}")
+                self._discard(one.folder, f"{why}, and training resumes from step {step}")
 
     def _list_copies(self) -> list[SavedStep]:
         """Return the steps in the backup folder; none if it fails, because training does not depend on it."""

@@ -136,10 +136,10 @@ def _check_shapes(source: InitializeFrom, folder: StepFolder, ours: Shapes, thei
         FailureReason.CONFIG,
         f"step {folder.step} of {source.uri} holds the parameters of another model: {words}. "
         + (
-            f"Set {FIELD}.allowPartial to true to take those that both models have and begin with random ones for the "
-            "others, or let the section model be that of the job that saved it."
+            f"Set {FIELD}.allowPartial to true to load the arrays that both models have: the others start random. "
+            "Or set the section model to that of the job that saved the step."
             if is_partial_option
-            else "The section model must be that of the job that saved it."
+            else "The section model must be that of the job that saved the step."
         ),
         path=f"{FIELD}.allowPartial" if is_partial_option else "spec.model",
         value=str(source.allow_partial).lower() if is_partial_option else "",
@@ -151,7 +151,7 @@ def _describe_source(source: InitializeFrom, folder: StepFolder, ours: Shapes, t
     words = f"step {folder.step:,} of {source.uri}"
     missing, unused = sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())
     if missing:
-        words += f", but for random ones that it lacks: {', '.join(missing)}"
+        words += f"; missing there, so they start random: {', '.join(missing)}"
     if unused:
         words += f"; not used: {', '.join(unused)}"
     LOG.info("began with the parameters of %s", words)

@@ -58,7 +58,7 @@ def claim(store: Store, config: RunConfig, field: str = "spec.checkpoint.uri") -
             raise TrainingError(
                 FailureReason.CONFIG,
                 f"the folder holds the checkpoints of {owner['job']} (UID {owner['uid']}). Choose another folder, or "
-                "set spec.checkpoint.takeover to true to go on from them; that job can then no longer use them.",
+                "set spec.checkpoint.takeover to true to resume from them; that job can then no longer use them.",
                 path=field,
                 value=store.root,
             )

@@ -51,9 +51,9 @@ def check_step(step: int, measures: StepMetrics, protection: Protection, recent_
     if in_a_row >= _max_consecutive(protection.spikes.action, MAX_SPIKES) or (in_a_row and is_too_often):
         raise BadStepError(
             FailureReason.LOSS_SPIKE,
-            f"the loss ({float(measures.loss):.4g}) or the norm of the gradients ({float(measures.grad_norm):.4g}) was "
-            f"more than {protection.spikes.sigma:g} standard deviations above those of the steps before "
-            f"{_describe_steps(in_a_row, step, recent_skips)} Look at the data there, lower "
+            f"the loss ({float(measures.loss):.4g}) or the gradient norm ({float(measures.grad_norm):.4g}) was more "
+            f"than {protection.spikes.sigma:g} standard deviations above the mean of the window "
+            f"{_describe_steps(in_a_row, step, recent_skips)} Look at the data of these steps. Lower "
             "spec.optimizer.learningRate, or raise spec.protection.spikes.sigma.",
             path="spec.protection.spikes",
             fatal=protection.spikes.action == "stop",

@@ -109,7 +109,7 @@ def mismatch_error(step: int, odd: Mismatch, owners: Sequence[DeviceOwner], worl
         words = f"at step {step} {named} held other bits of {odd.shard_name} than most that hold it"
     else:
         words = (
-            f"at step {step} these held different bits of {odd.shard_name}, and nothing tells which are right: {named}"
+            f"at step {step} these held different bits of {odd.shard_name}, without a majority that is right: {named}"
         )
     return BadStepError(
         FailureReason.CORRUPTION,

@@ -187,7 +187,7 @@ def find_unfit(
             if value and value < share * usual:
                 return (
                     f"device {number} of this host {what} {value / 1e12:.3g} {unit}, while half of the world's devices "
-                    f"have {usual / 1e12:.3g} or more: it is broken, throttled, or somebody else uses it."
+                    f"have {usual / 1e12:.3g} or more: it is broken, throttled, or used by another process."
                 )
         if one.flops_per_second and one.flops_per_second < MIN_PEAK_SHARE * expected.flops:
             return (

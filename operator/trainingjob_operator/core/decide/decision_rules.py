@@ -1,6 +1,6 @@
 """The decision procedure: an ordered list of rules that chooses the next step of a job.
 
-A decision concerns the job and its world. `chores` handles the child objects.
+A decision concerns the job and its world. `child_maintenance` handles the child objects.
 """
 
 from collections.abc import Sequence

@@ -79,7 +79,7 @@ class MemberStatus:
 def classify_members(
     member_views: Sequence[MemberView], hearing: HeartbeatState, heartbeat_timeout: float
 ) -> tuple[MemberStatus, ...]:
-    """Return the state of each member. `window` is the heartbeat timeout in seconds."""
+    """Return the state of each member. `heartbeat_timeout` is in seconds."""
     member_statuses = [_classify_member(seat, hearing, heartbeat_timeout) for seat in member_views]
     others = [item for item in member_statuses if item.state is not MemberState.SILENT]
     have_all_stalled = bool(others) and all(_has_stalled(item, heartbeat_timeout) for item in others)
@@ -92,17 +92,17 @@ def classify_members(
     )
 
 
-def _classify_member(seat: MemberView, hearing: HeartbeatState, window: float) -> MemberStatus:
+def _classify_member(seat: MemberView, hearing: HeartbeatState, heartbeat_timeout: float) -> MemberStatus:
     age, still = (seat.latest_report.report_age, seat.latest_report.stalled_for) if seat.latest_report else (inf, inf)
     was_heard = age <= hearing.listening_seconds
     if not was_heard:  # after an operator outage, silence counts from the time when the host could have reconnected
         age = max(hearing.listening_seconds - RECONNECT_SECONDS, 0.0)
         still = min(still, hearing.listening_seconds)
     idle = min(seat.latest_report.idle_for, still) if seat.latest_report else 0.0
-    return MemberStatus(seat, _member_state(seat, age, window), age, still, idle, was_heard)
+    return MemberStatus(seat, _member_state(seat, age, heartbeat_timeout), age, still, idle, was_heard)
 
 
-def _member_state(seat: MemberView, age: float, window: float) -> MemberState:
+def _member_state(seat: MemberView, age: float, heartbeat_timeout: float) -> MemberState:
     report, pod = seat.report, seat.pod
     if report and report.phase is Phase.DONE:
         return MemberState.DONE
@@ -118,7 +118,7 @@ def _member_state(seat: MemberView, age: float, window: float) -> MemberState:
         return MemberState.GONE
     if report and report.phase is Phase.IDLE:
         return MemberState.RESTARTED
-    if age > window:
+    if age > heartbeat_timeout:
         return MemberState.SILENT
     if report is None:
         is_ahead = seat.latest_report is not None and seat.latest_report.report.generation > seat.generation
@@ -130,11 +130,11 @@ def _has_loss_evidence(seat: MemberView) -> bool:
     return seat.pod is not None and (seat.pod.is_deleting or not seat.pod.is_node_ready)
 
 
-def _has_stalled(placed: MemberStatus, window: float) -> bool:
+def _has_stalled(placed: MemberStatus, heartbeat_timeout: float) -> bool:
     if placed.state not in (MemberState.ACTIVE, MemberState.JOINING):
         return True
     report = placed.member_view.report
     if report is None or report.phase is not Phase.TRAINING:
-        return placed.still > window * STALL_TIMEOUT_FACTOR
+        return placed.still > heartbeat_timeout * STALL_TIMEOUT_FACTOR
     step = report.progress.step_seconds if report.progress else None
-    return placed.still > max(window, STALL_TIMEOUT_STEPS * (step or 0.0))
+    return placed.still > max(heartbeat_timeout, STALL_TIMEOUT_STEPS * (step or 0.0))

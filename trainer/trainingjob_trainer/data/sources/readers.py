@@ -1,4 +1,4 @@
-"""Readers: the documents of a file, by the type of its source. A new format is one function and one row here."""
+"""Readers: the documents of a file, by the format of its source. A new format is one function and one row here."""
 
 from collections.abc import Callable, Iterator
 
@@ -18,4 +18,4 @@ def read_documents(file: SourceFile) -> Iterator[bytes]:
     Raises:
         TrainingError: the file cannot be read, or is not in the format of its source.
     """
-    return READERS[file.source.type](file)
+    return READERS[file.source.format](file)
