@@ -47,7 +47,7 @@ def wait_until[T](
     """Return the first value of `probe` that is not None; poll for at most `timeout` seconds.
 
     Raises:
-        JourneyError: `probe` returned only None; the text ends with the result of `seen`, the actual state.
+        JourneyError: `probe` returned only None; the text ends with the result of `describe_actual`, the actual state.
     """
     end = time.monotonic() + timeout
     while True:

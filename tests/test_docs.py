@@ -1,6 +1,7 @@
 """What the documentation names exists."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,23 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/troubleshooting.md"
 FAULTS = ROOT / "docs/faults.md"
 GUIDES = tuple(sorted((ROOT / "docs").glob("adding-*.md")))
+WRITTEN = (
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+    *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.name != "fields.md"),
+)
+"""Pages that are not generated."""
+FOLDERS = ("charts", "crds", "docs", "e2e", "operator", "tests", "tools", "trainer")
+OUTSIDE = frozenset(
+    (
+        "kopf/on.py",
+        "programs/",
+        "stacks/",
+        "tests/aot_test.py",
+        "trainingjob.dev/v1alpha1",
+        "trainingjob.dev/v1beta1",
+    )
+)
+"""What reads like a path and is none of this repository: files of kopf and JAX, folders of a job, API versions."""
 TEST = re.compile(r"`((?:tests|e2e)/[\w/]+\.py)(?:::(\w+))?`")
 PRODUCERS = sorted({found for page in (PAGE, FAULTS, *GUIDES) for found in TEST.findall(page.read_text())})
 
@@ -29,6 +47,45 @@ def test_each_situation_names_what_produces_it() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
+def test_paths_in_back_ticks_exist(page: Path) -> None:
+    paths = set(re.findall(r"`([\w.-]+(?:/[\w.-]+)*(?:/|\.py))`|`([\w.-]+(?:/[\w.-]+)+)`", page.read_text()))
+    named = {one or other for one, other in paths} - OUTSIDE
+
+    assert sorted(path for path in named if not is_in_repository(path)) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "want"),
+    {
+        "a file": ("operator/trainingjob_operator/core/names.py", True),
+        "a file below a package": ("core/names.py", True),
+        "a file by its name": ("names.py", True),
+        "a module": ("core/names", True),
+        "a folder": ("core/planner/", True),
+        "folders left out": ("trainer/.../optim/factory.py", True),
+        "folders left out of another package": ("crds/.../optim/factory.py", False),
+        "the end of a name": ("ore/names.py", False),
+        "a file that moved": ("core/running/names.py", False),
+    }.values(),
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_is_in_repository(path: str, want: bool) -> None:
+    assert is_in_repository(path) is want
+
+
+def is_in_repository(path: str) -> bool:
+    """Return whether a path, or its end, is a file, a folder or a module of the repository; `...` is any folders."""
+    parts = (re.escape(part) for part in path.rstrip("/").split("/.../"))
+    return re.search(rf"(?:^|/){'/(?:.*/)?'.join(parts)}(?:\.py)?$", repository_paths(), re.MULTILINE) is not None
+
+
+@cache
+def repository_paths() -> str:
+    found = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if "__pycache__" not in path.parts)
+    return "\n".join((*FOLDERS, *(str(path.relative_to(ROOT)) for path in found)))
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)

@@ -106,7 +106,7 @@ def _resize(stage: JobHarness, most: int) -> float:
 
 @dataclass(frozen=True)
 class Loss:
-    """A kind of loss. `then` undoes it. The recovery that follows is measured under the name `back`."""
+    """A kind of loss. `undo_action` undoes it. The recovery that follows is measured under the name `back`."""
 
     strike: LossInjection
     goal: float

@@ -40,7 +40,7 @@ COPIES = 9
 
 
 def find_blocked_seconds(lines: Iterable[Line], field: str, group_key: str) -> list[float]:
-    """Return the blocked seconds of each save or snapshot of one world: the field `of`, once per value of `by`.
+    """Return the blocked seconds of each save or snapshot of one world: `field`, once per value of `group_key`.
 
     Each line repeats the value of the newest save or snapshot before it.
     """

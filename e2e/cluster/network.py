@@ -59,7 +59,7 @@ def partition(octet: int) -> None:
 
 
 def heal(octet: int) -> None:
-    """Undo `cut`."""
+    """Undo `partition`."""
     SWITCH.run(["ip", "link", "set", port_name(octet), "master", BRIDGE])
 
 

@@ -22,7 +22,7 @@ class Steps:
     """A known number of long, named steps."""
 
     def __init__(self, title: str, total: int, steps_per_line: int = 1) -> None:
-        """Show steps under a title. Without a terminal, print one line for every `steps_a_line` steps."""
+        """Show steps under a title. Without a terminal, print one line for every `steps_per_line` steps."""
         self._title = title
         self._total = total
         self._steps_per_line = steps_per_line

@@ -35,7 +35,7 @@ def run(
 def run_streaming(
     argv: Sequence[str | Path], is_progress: Callable[[str], bool], *, cwd: Path, env: Mapping[str, str]
 ) -> None:
-    """Run a program to its end and pass each line of its output to `tell`, which returns whether it is progress.
+    """Run a program to its end and pass each line of its output to `is_progress`, which returns whether it is progress.
 
     Raises:
         ClusterError: the program failed; the message ends with its last output without progress lines.

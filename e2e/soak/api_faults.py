@@ -7,7 +7,7 @@ from trainingjob_operator.shell.interfaces import Cluster
 
 
 class FlakyCluster:
-    """Implements `ports.Cluster` by delegation. `strike` is called around each call, and raises to make it fail."""
+    """Implements `ports.Cluster` by delegation. `maybe_fail` is called around each call, and raises to make it fail."""
 
     def __init__(self, cluster: Cluster, maybe_fail: Callable[[], None]) -> None:
         """Wrap a cluster."""

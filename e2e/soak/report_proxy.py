@@ -16,7 +16,7 @@ class ReportProxy:
     """Passes each report to one of the running operators, unless the host is partitioned."""
 
     def __init__(self, machine: LocalBackend, random: Random, on_report: Callable[[HostReport], None]) -> None:
-        """Set up the proxy. `hear` receives every report that passes."""
+        """Set up the proxy. `on_report` receives every report that passes."""
         self._machine = machine
         self._random = random
         self.listeners = [on_report]

@@ -75,7 +75,7 @@ MAX_NAME = 256
 
 
 def initial_state(last_generation: int, now: float) -> State:
-    """Return the initial state; `remembered` is the last generation of the pod before a restart, 0: none."""
+    """Return the initial state; `last_generation` is the last generation of the pod before a restart, 0: none."""
     if not last_generation:
         return State(last_contact=now)
     failure = Failure(

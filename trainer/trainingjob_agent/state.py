@@ -31,8 +31,8 @@ class Host:
 
     `memory` is the container's limit as the spec writes it. `finish_after` is how many seconds a host that has trained
     all steps waits for an unreachable operator. `grace` is how many seconds a child may take to save and leave when the
-    pod is deleted. `drills`: the spec allows fault injection. `shadows`: the spec allows hot standbys. `env` are the
-    variables that the spec sets.
+    pod is deleted. `drills_allowed`: the spec allows fault injection. `hot_standbys_allowed`: the spec allows hot
+    standbys. `env` are the variables that the spec sets.
     """
 
     job_uid: str
@@ -107,8 +107,8 @@ class State:
     """The memory of an agent.
 
     `target` is the world that this host is to join (None: none). `newest` is the highest generation that an answer
-    named: answers with lower ones come from an outdated operator. `moves`: the child may leave unsaved, because the
-    next world has all hosts of this one.
+    named: answers with lower ones come from an outdated operator. `may_skip_save`: the child may leave unsaved, because
+    the next world has all hosts of this one.
 
     `standby_failures` counts consecutive exits of standbys; `broken` is the failure once there are too many. `outcome`
     is set when the job is over, `stop_deadline` when the pod is being deleted.
@@ -116,11 +116,11 @@ class State:
     `drill` is the requested fault. `started_drill` is the newest drill that was started: none starts twice.
     `reported_drill` is the newest drill that was injected or refused, and `drill_error` the reason of a refusal.
 
-    `phase_seconds` is the longest time that a child took for each phase that it completed. `proven`: a child of this
-    host has reached training, and no child has reported a broken device since.
+    `phase_seconds` is the longest time that a child took for each phase that it completed. `devices_verified`: a
+    child of this host has reached training, and no child has reported a broken device since.
 
-    `asked` is the hot standby world that a child is to join. `hot_standby_failures` counts the hot standbys that ended
-    beside this world. `worn`: the reported port for hot standby worlds is used up.
+    `hot_standby_world` is the one that a child is to join. `hot_standby_failures` counts the hot standbys that ended
+    beside this world. `hot_standby_port_used`: the reported port for hot standby worlds is used up.
 
     `unreaped` is a killed child that the kernel has not released. No other child gets a world while it exists.
     """
@@ -206,7 +206,7 @@ class ChildDiagnosed:
 
 @dataclass(frozen=True)
 class DrillReported:
-    """A drill was injected; or refused, for the reason in `why`."""
+    """A drill was injected; or refused, for the reason in `reason`."""
 
     drill: str
     reason: str = ""
@@ -275,7 +275,7 @@ class RequestLeave:
 
 @dataclass(frozen=True)
 class DiagnoseChild:
-    """Collect diagnostics of a child; they return as `Examined`."""
+    """Collect diagnostics of a child; they return as `ChildDiagnosed`."""
 
     child: int
 

@@ -114,7 +114,7 @@ class Supervisor:
                 if code == TERMINATED_EXIT_CODE:
                     await reporter.send_last_report()
         finally:
-            for child in self._children.values():  # children whose `follow` was cancelled before it began
+            for child in self._children.values():  # children whose `forward_output` was cancelled before it began
                 child.close()
             self._port.release()
             self._hot_standby_port.release()

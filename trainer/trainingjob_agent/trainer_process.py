@@ -46,8 +46,8 @@ CHUNK = 1 << 16
 class Child:
     """One trainer process, from its start as a standby to its exit.
 
-    `tell` receives every event and, last, the exit. `log` receives the output, each line prefixed with the child's
-    name.
+    `on_message` receives every event and, last, the exit. `log` receives the output, each line prefixed with the
+    child's name.
 
     Raises:
         OSError: the process cannot be started.
@@ -168,7 +168,7 @@ class Child:
         return ChildDiagnosed(self._number, state, cores, stacks)
 
     def pause(self) -> None:
-        """Stop it until `thaw` or `kill`."""
+        """Stop it until `resume` or `kill`."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -180,7 +180,7 @@ class Child:
         self._signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """Kill it and release its resources, also if `follow` never ran."""
+        """Kill it and release its resources, also if `forward_output` never ran."""
         self._reap()
         for pipe in (self._process.stdin, self._process.stdout, self._events):
             if pipe is not None:

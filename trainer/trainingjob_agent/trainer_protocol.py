@@ -2,7 +2,7 @@
 
 The child starts as a standby: it imports everything, traces the model, uses no accelerator, writes a `ready` event and
 waits for one `StartWorld` line on standard input. If that line describes a hot standby world, a `waiting` event and a
-second `StartWorld` follow. Later lines are `Command`s. The child writes `Event`s to the file descriptor that the
+second `StartWorld` follow. Later lines are `Command`s. The child writes `AgentEvent`s to the file descriptor that the
 variable `EVENTS_FD_VARIABLE` names. Its standard output and error are its log, which is separate.
 """
 

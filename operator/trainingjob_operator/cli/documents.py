@@ -31,7 +31,7 @@ UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 @dataclass(frozen=True)
 class Document:
-    """One YAML document. `place` is its location, as messages show it."""
+    """One YAML document. `location` is its source, as messages show it."""
 
     location: str
     content: Any

@@ -190,7 +190,7 @@ def _resize(job: Document, num_slices: int | None) -> Document:
 def _build_fault_model(options: Options, ideal: float) -> FaultModel:
     """Return the fault model of the options. Its length is the time limit of a run.
 
-    By default a run ends with the job, or when it exceeds `PATIENCE` or `MAX_DAYS`.
+    By default a run ends with the job, or when it exceeds `ABANDON_FACTOR` times its ideal time, or `MAX_DAYS`.
     """
     mtbf, repair = parse_span(options.mtbf, "--mtbf"), parse_span(options.repair, "--repair")
     weather = FaultModel(mtbf, repair, 0.0, options.seed)

@@ -33,9 +33,9 @@ async def poll_until_done(
     timeout_seconds: float | None,
     timeout_message: str,
 ) -> int:
-    """Poll a job every `every` seconds and print each new line with its time; return the exit code.
+    """Poll a job every `interval` seconds and print each new line with its time; return the exit code.
 
-    After `within` seconds, `late` is printed as an error. None: no time limit.
+    After `timeout_seconds`, `timeout_message` is printed as an error. None: no time limit.
 
     Raises:
         CommandError: there is no such job, or the cluster cannot be reached.

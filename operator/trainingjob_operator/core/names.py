@@ -30,7 +30,7 @@ POD_SUFFIX_LENGTH = 6
 
 
 def unused_name(name: str, taken: Container[str], max_length: int) -> str:
-    """Return an unused variant of a name: the name with a numeric suffix, at most `most` characters long."""
+    """Return an unused variant of a name: the name with a numeric suffix, at most `max_length` characters long."""
     names = (f"{name[: max_length - len(str(number)) - 1].rstrip('-')}-{number}" for number in count(1))
     return next(candidate for candidate in names if candidate not in taken)
 

@@ -1,7 +1,7 @@
 """Allow-list shapes of manifests: a shape names every allowed field and its allowed values.
 
-A shape is a dict of shapes (any other key is an error), a list with one shape for all items, or a `Leaf`. A list is
-always optional. A dict is optional if it is a `OptionalObject` or has no required field.
+A shape is a dict of shapes (any other key is an error), a list with one shape for all items, or a `FieldRule`. A list
+is always optional. A dict is optional if it is an `OptionalObject` or has no required field.
 """
 
 import json
@@ -14,7 +14,7 @@ type AllowList = dict[str, AllowList] | list[AllowList] | OptionalObject | Field
 
 @dataclass(frozen=True)
 class FieldRule:
-    """A field and its allowed values. `words` completes the message "must be ..."; `is_required` forbids omission."""
+    """A field and its allowed values. `rule` completes the message "must be ..."; `is_required` forbids omission."""
 
     rule: str
     accepts: Callable[[Any], bool]

@@ -32,7 +32,7 @@ MAX_INT32 = 2**31 - 1
 
 
 def render_base_jobset(job: JobIdentity, plan: Plan, settings: RenderSettings) -> Manifest:
-    """Return the JobSet of the job's minimum number of slices: slices 0 to `fewest` - 1."""
+    """Return the JobSet of the job's minimum number of slices, from slice 0 on."""
     name = base_jobset(job.name, job.uid)
     return _render(job, plan, settings, name, offset=0, num_slices=plan.spec.slices.min_slices, labels=_queue(plan))
 

@@ -1,7 +1,8 @@
 """Creation of a job's children, with a backoff after the API server rejects one.
 
 Causes of a rejection are quotas, permissions, policies and failing admission webhooks. The operator shows the rejection
-in the job's status and retries it only after `REFUSED_SECONDS`, since host reports trigger many reconciles a second.
+in the job's status and retries it only after `CREATE_BACKOFF_SECONDS`, since host reports trigger many reconciles a
+second.
 """
 
 from collections.abc import Callable

@@ -42,7 +42,7 @@ class BodyReader:
     """Memory limit for the bodies of running requests."""
 
     def __init__(self, stall_seconds: float = STALL_SECONDS, max_held_bytes: int = MAX_BODIES_BYTES) -> None:
-        """Limit the total size to `max_held` bytes, and the time between two chunks to `stall_seconds`."""
+        """Limit the total size to `max_held_bytes`, and the time between two chunks to `stall_seconds`."""
         self.held_bytes = 0
         self._stall_seconds = stall_seconds
         self._max_held_bytes = max_held_bytes

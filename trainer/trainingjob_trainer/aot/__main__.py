@@ -1,4 +1,4 @@
-"""Compile programs of one size of a job, for a possible later world: a `Request` comes on standard input.
+"""Compile programs of one size of a job, for a possible later world: a `CompileRequest` comes on standard input.
 
 The process exits when its parent exits, which closes standard input, and before it exceeds its memory limit.
 """

@@ -127,7 +127,7 @@ class RateLimit:
         self._hurry.clear()
 
     def lift(self) -> None:
-        """Lift the rate limit until the next `begin`."""
+        """Lift the rate limit until the next `enable`."""
         self._hurry.set()
 
     def throttle(self, parts: Iterable[bytes]) -> Iterator[bytes]:

@@ -124,7 +124,7 @@ def _read_identities(pointer: Path, spec: TrainingJobSpec) -> dict[str, str]:
     """Return the hash of each token dataset of a job.
 
     Raises:
-        UntrustedFileError: the file is not one that `prepare` writes.
+        UntrustedFileError: the file is not one that `prepare_datasets` writes.
     """
     identities = read_untrusted_json(pointer)
     if isinstance(identities, dict) and all(

@@ -3,14 +3,14 @@
 JAX's own cache cannot serve a world: its key differs on every process, and only process 0 writes. It also cannot run
 beside this cache: a program that was loaded from it loses functions when it is serialized again (seen with jaxlib
 0.12.0.1 on CPU). JAX's cache therefore stays off. Each compiled program is one file, named by a hash of everything that
-shaped it (see `program_key`).
+shaped it (see `compile_cache_key`).
 
 All processes of a world use the same program. A process that has it, or else process 0, which compiles it, passes it to
 the others through the checkpoint folder. Hosts that share few cores compile once, and a host that returns does not
-compile at all. The same folder holds the programs of other sizes that `ahead` compiled for later worlds.
+compile at all. The same folder holds the programs of other sizes that `NeighborCompiler` compiled for later worlds.
 
 Loading such a file executes its content. Each file therefore has an authentication code that only this job can compute,
-which is verified first (see `program_files`). Without the job's secret, no program is kept or shared.
+which is verified first (see `compile_cache_files`). Without the job's secret, no program is kept or shared.
 """
 
 import json
@@ -132,7 +132,7 @@ class CompileCache:
             return b""
 
     def begin_loading(self, name: str, arguments: tuple[Any, ...], result: Any) -> None:
-        """Start to load a program in the background, if it is kept; `build` takes the result."""
+        """Start to load a program in the background, if it is kept; `compile_or_load` takes the result."""
         if self._folder:
             self._loading[name] = self._loader.submit(self._deserialize, name, *_structures(arguments, result))
 

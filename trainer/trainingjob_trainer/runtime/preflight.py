@@ -155,7 +155,7 @@ def expected_digests() -> np.ndarray:
 def matmul_digest(seed: Any, xp: Any) -> Any:
     """Return a digest, uint32, of a product of matrices made from a seed; `xp` is NumPy, or JAX's on a device.
 
-    Elements are integers from -2 to 2, so that the sums of `SIZE` products are exact in float32.
+    Elements are integers from -2 to 2, so that the sums of `MATRIX_SIZE` products are exact in float32.
     """
     row, column = xp.arange(MATRIX_SIZE, dtype=xp.uint32)[:, None], xp.arange(MATRIX_SIZE, dtype=xp.uint32)[None, :]
     mixed = row * row + 31 * column + row * column + 67 * (seed % NUM_PATTERNS)

@@ -87,8 +87,8 @@ def extend_provenance(
 ) -> Provenance:
     """Return the provenance of the steps that a world trains after `step`.
 
-    `past` is the provenance of `step` itself, and `tier` is the storage that held it. `since` is the generation from
-    which the world resumes; 0: it starts from scratch, or from another job's step.
+    `past` is the provenance of `step` itself, and `tier` is the storage that held it. `resumed_generation` is the
+    generation from which the world resumes; 0: it starts from scratch, or from another job's step.
     """
     skipped = past.skipped
     sizes = change_batch_size(past.batch_sizes, step, global_batch_size)

@@ -9,7 +9,7 @@ NUM_MEASURED = 8
 
 
 class SnapshotCost:
-    """Wait times of the newest snapshots. The first `num_unlike` are excluded: each allocates its memory."""
+    """Wait times of the newest snapshots. The first `num_warm_up` are excluded: each allocates its memory."""
 
     def __init__(self, num_warm_up: int) -> None:
         self._num_left = num_warm_up
@@ -36,5 +36,5 @@ class SnapshotCost:
 
     @property
     def is_too_high(self) -> bool:
-        """Return whether the share exceeds `SHARE`."""
+        """Return whether the share exceeds `MAX_SHARE`."""
         return (self.share or 0.0) > MAX_SHARE

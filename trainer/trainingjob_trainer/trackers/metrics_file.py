@@ -114,7 +114,7 @@ def describe_step(
 ) -> Line | None:  # None: it is not due
     """Return the line of a training step that is a multiple of `every`, or the last.
 
-    `slots` are the sample indices that it used.
+    `samples` are the sample indices that it used.
     """
     if progress.step % every and not last:
         return None

@@ -30,7 +30,7 @@ class Claim:
 class DrainWorld:
     """Drain the world: save at the next step boundary, then stop.
 
-    `moves`: all its hosts are members of the next world, which resumes from their memory. Nothing is saved.
+    `drains_to_memory`: all its hosts are members of the next world, which resumes from their memory. Nothing is saved.
     """
 
     reason: str

@@ -2,7 +2,7 @@
 
 A drill is written into the status before any component acts on it, as a world is. A restarted operator finds it there
 and does not inject it again. An operator that stops between the write and the injection never injects it. Only a world
-that trains normally gets a drill. `strikes` performs the injection after the write.
+that trains normally gets a drill. `drill_injection` performs the injection after the write.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,9 @@
 """Repair waits under `elastic.policy: wait` or `auto`: a limited wait for the slices of a lost world.
 
 Whether to wait depends on the usual repair time and the two restarts that a smaller world costs. With `wait` the user
-sets the time, with `auto` the job's own repairs and restarts do (`patience`). `shrinkAfter` is the upper limit of both.
-The time counts from the first loss and restarts only after a completed step, so flapping slices cannot block a job.
+sets the time, with `auto` the job's own repairs and restarts do (`repair_wait_limit`). `shrinkAfter` is the upper limit
+of both. The time counts from the first loss and restarts only after a completed step, so flapping slices cannot block a
+job.
 """
 
 from collections.abc import Sequence

@@ -46,7 +46,7 @@ def find_repeated_failure(seen: Observed, end: WorldEnd) -> RepeatedFailures:
 
 
 def describe_repeated_failures(location: str, cause: Cause, twins: RepeatedFailures) -> str:
-    """Return the message about repeated failures. `place` is the location of the last one."""
+    """Return the message about repeated failures. `location` is that of the last one."""
     step_text = "training before its first step" if cause.step is None else f"step {cause.step:,}"
     count_text = "twice" if len(twins) == 1 else f"{len(twins) + 1} times"
     first = twins[0].generation

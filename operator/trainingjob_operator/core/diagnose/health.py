@@ -29,9 +29,9 @@ EXTERNAL_EXIT_CODES = frozenset({0, 137, 143, 255})
 class WorldEnd:
     """How a world ended.
 
-    `counted`: it failed, rather than lost a node or pod. `planned`: its end was requested. `ago`: seconds since the
-    end. `fatal`: a restart would fail again. `alone`: the world has other nodes, and no failure is known on any of
-    them.
+    `is_counted`: it failed, rather than lost a node or pod. `is_planned`: its end was requested. `seconds_ago`: seconds
+    since the end. `is_fatal`: a restart would fail again. `is_single_node`: the world has other nodes, and no failure
+    is known on any of them.
     """
 
     cause: Cause
@@ -44,7 +44,7 @@ class WorldEnd:
 
 @dataclass(frozen=True)
 class Healthy:
-    """The world has no certain failure. `doubt` describes an uncertain one."""
+    """The world has no certain failure. `uncertainty` describes an uncertain one."""
 
     uncertainty: str = ""
 

@@ -49,7 +49,7 @@ class ChildJob:
     num_failed: int
     """Number of failed pods so far. Each one lengthens the Job's back-off."""
     is_new: bool
-    """Whether its age is below `NEW`, so that its pods cannot have trained yet."""
+    """Whether its age is below `NEW_JOB_AGE`, so that its pods cannot have trained yet."""
     created: str = ""
 
 

@@ -31,8 +31,9 @@ def is_node_status_reliable(own_node: Manifest | None, now: datetime) -> bool:
     """Return whether a NotReady condition of nodes is reliable.
 
     After an API server outage all nodes are NotReady for a while. The operator's Service then has no endpoint, so no
-    host can report that it is alive. If the operator's own node is NotReady, or was within `SETTLING`, the conditions
-    are not reliable. A transition time more than `SETTLING` in the future comes from a wrong clock and is ignored.
+    host can report that it is alive. If the operator's own node is NotReady, or was within `RECONNECT_TIME`, the
+    conditions are not reliable. A transition time more than `RECONNECT_TIME` in the future comes from a wrong clock and
+    is ignored.
     """
     if own_node is None:
         return True

@@ -1,7 +1,7 @@
 """Observed: the state of one job at one moment, in the form that the rules read.
 
 It combines the API server's view (pods, Jobs, nodes), the hosts' reports and the status that the operator wrote before.
-This module draws no conclusions; `standing` and `decide` do.
+This module draws no conclusions; `diagnose` and `decide` do.
 """
 
 from collections.abc import Mapping

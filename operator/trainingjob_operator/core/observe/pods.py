@@ -1,7 +1,7 @@
 """Pods of a job: the slice and host that each represents, its liveness, and its problem if it does not run.
 
-This is the API server's view; `hearing` has the pod's own reports. A pod that the API server lists as Running may be on
-a node that lost power a minute ago.
+This is the API server's view; `heartbeats` has the pod's own reports. A pod that the API server lists as Running may be
+on a node that lost power a minute ago.
 """
 
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 
     step = max(products, memory, gathers inside slices, gathers between slices) + waiting
 
-- products: the FLOPs of `arithmetic`, at the peak rate of the compute format;
+- products: the FLOPs of `flops`, at the peak rate of the compute format;
 - memory: the bytes between a device and its memory: the gathered matrices once per pass, residuals written and read,
   the logits likewise, accumulated gradients, and the optimizer's pass over the state;
 - gathers: all-gathers of parameters and reduce-scatters of gradients; the compiler overlaps them with matmuls;

@@ -6,9 +6,9 @@ stops during the copy, so
     interval = the fewest steps with  bytes per host / rate <= share x interval x seconds per step
 
 Here one thread per device copies at the slower of the device's rate (`Rates.host`) and the thread's rate (`COPY_RATE`).
-The share is `ENOUGH`. It rises up to `SHARE` where otherwise fewer than two snapshots would fit between two
-checkpoints. Real steps take longer than the roofline estimate, so the real share is smaller. Where no step time is
-known, as on `cpu`, the interval is `DEFAULT_INTERVAL_STEPS`.
+The share is `TARGET_COPY_SHARE`. It rises up to `MAX_COPY_SHARE` where otherwise fewer than two snapshots would fit
+between two checkpoints. Real steps take longer than the roofline estimate, so the real share is smaller. Where no step
+time is known, as on `cpu`, the interval is `DEFAULT_INTERVAL_STEPS`.
 
 A plan states the storage rate that a save requires, and not its duration: no rate is known before the first save.
 """

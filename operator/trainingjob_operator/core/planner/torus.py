@@ -24,7 +24,7 @@ type Shares = tuple[int, ...]
 
 @dataclass(frozen=True)
 class AxisSpan:
-    """The part of one dim that an axis spans: `size` of `of` chips."""
+    """The part of one dim that an axis spans: `size` of `dim_size` chips."""
 
     dim: str
     size: int

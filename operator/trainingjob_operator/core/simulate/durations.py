@@ -36,8 +36,8 @@ class Durations:
 def step_seconds_by_size(plan: Plan, largest_step_seconds: float | None) -> dict[int, float] | None:  # None: unknown
     """Return the step time at each allowed size.
 
-    `largest` is the step time at the largest size. None: the lower bound of the roofline. The roofline scales the other
-    sizes; without it step times are inversely proportional to the number of slices.
+    `largest_step_seconds` is the step time at the largest size. None: the lower bound of the roofline. The roofline
+    scales the other sizes; without it step times are inversely proportional to the number of slices.
     """
     rooflines = predict_sizes(plan)
     most = plan.allowed_sizes[-1]

@@ -90,7 +90,7 @@ class SimulatedJob:
     def reconcile(self, *, update_status: bool = True) -> Decision:
         """Observe, decide and act once, as the operator does on any change.
 
-        With `tell` the status is always updated. Otherwise it is not updated if only time has passed.
+        With `update_status` the status is always updated. Otherwise it is not updated if only time has passed.
         """
         seen, decision = self._decide_at(self.now)
         moment = self.training.state_at(self.now) if self.training else None

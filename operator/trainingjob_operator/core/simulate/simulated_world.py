@@ -41,7 +41,7 @@ class SimulatedWorld:
     save_interval: int
     """Steps between two checkpoints."""
     committed_step: int
-    """The newest committed checkpoint step when the world was formed; `restored` may be newer, from memory."""
+    """The newest committed checkpoint step when the world was formed; `restored_step` may be newer, from memory."""
     snapshot_interval: int | None = None
     """Steps between two snapshots in host memory. None: no snapshots."""
     drain_requested_at: float | None = None
