@@ -15,6 +15,7 @@ WRITTEN = (
     *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.name != "fields.md"),
 )
 """Pages that are not generated."""
+PAGES = (*WRITTEN, ROOT / "docs/fields.md")
 FOLDERS = ("charts", "crds", "docs", "e2e", "operator", "tests", "tools", "trainer")
 OUTSIDE = frozenset(
     (
@@ -43,10 +44,19 @@ def test_each_situation_names_what_produces_it() -> None:
     assert all(re.search(r"`(tests|e2e)/[^`]+` \|$", row) for row in rows)
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
-        assert (page.parent / target).exists(), target
+    for target, _, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(#([^)]+))?\)", page.read_text()):
+        found = page.parent / target if target else page
+        assert found.exists(), target
+        assert not anchor or anchor in list_anchors(found), f"{target}#{anchor}"
+
+
+def list_anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)

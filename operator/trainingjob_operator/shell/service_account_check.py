@@ -50,8 +50,8 @@ class ServiceAccountCheck:
         if not why:
             return None
         advice = (
-            "Leave the field out (the pods then run as `default`), create the job again once the webhook is in place, "
-            "or ask the administrator to set the chart's `webhook.allowUncheckedServiceAccounts`."
+            "Remove the field, so that the pods run as `default`. Or create the job again once the webhook runs. Or "
+            "ask the administrator to set the chart's `webhook.allowUncheckedServiceAccounts`."
         )
         message = f"no webhook has verified that the creator may use ServiceAccount '{name}': {why}. {advice}"
         return Problem(SERVICE_ACCOUNT_PATH, name, message)

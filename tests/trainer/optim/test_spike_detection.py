@@ -222,7 +222,7 @@ def test_the_words_name_the_step_and_what_was_measured() -> None:
         check_step(41, measures, Protection.model_validate(STOP), 1)
 
     assert str(caught.value) == (
-        "the loss (9.123) or the gradient norm (33.4) was more than 4 standard deviations above the mean of the "
-        "window at step 41, whose update was skipped. Look at the data of these steps. Lower "
+        "loss (9.123) or gradient norm (33.4) was more than 4 standard deviations above the window's mean "
+        "at step 41, whose update was skipped. Look at the data of these steps. Lower "
         "spec.optimizer.learningRate, or raise spec.protection.spikes.sigma."
     )

@@ -51,8 +51,8 @@ def check_step(step: int, measures: StepMetrics, protection: Protection, recent_
     if in_a_row >= _max_consecutive(protection.spikes.action, MAX_SPIKES) or (in_a_row and is_too_often):
         raise BadStepError(
             FailureReason.LOSS_SPIKE,
-            f"the loss ({float(measures.loss):.4g}) or the gradient norm ({float(measures.grad_norm):.4g}) was more "
-            f"than {protection.spikes.sigma:g} standard deviations above the mean of the window "
+            f"loss ({float(measures.loss):.4g}) or gradient norm ({float(measures.grad_norm):.4g}) was more than "
+            f"{protection.spikes.sigma:g} standard deviations above the window's mean "
             f"{_describe_steps(in_a_row, step, recent_skips)} Look at the data of these steps. Lower "
             "spec.optimizer.learningRate, or raise spec.protection.spikes.sigma.",
             path="spec.protection.spikes",

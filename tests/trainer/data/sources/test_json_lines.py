@@ -18,7 +18,7 @@ def read(tmp_path: Path, content: bytes, **options: Any) -> list[bytes]:
     return list(read_documents(find(tmp_path, format="jsonl", **options).files[0]))
 
 
-def test_every_type_has_a_reader() -> None:
+def test_every_format_has_a_reader() -> None:
     kinds = TextSource.model_json_schema()["properties"]["format"]["enum"]
 
     assert sorted(READERS) == sorted(kinds)
