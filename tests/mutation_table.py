@@ -332,8 +332,8 @@ START_MUTATIONS = (
     Mutation(
         "wait for a stopped process without end",
         f"{CORE}/diagnose/hangs.py",
-        "    return [item for item in placed if _remaining_stopped_seconds(plan, seen, item) <= 0]\n",
-        "    return [item for item in placed if _remaining_stopped_seconds(plan, seen, item) < -1e9]\n",
+        "    return [item for item in member_statuses if _remaining_stopped_seconds(plan, seen, item) <= 0]\n",
+        "    return [item for item in member_statuses if _remaining_stopped_seconds(plan, seen, item) < -1e9]\n",
         ("tests/core/diagnose/test_start_budgets.py",),
     ),
     Mutation(

@@ -62,31 +62,33 @@ def mean_repair(fault_model: FaultModel) -> float:
     return fault_model.repair * math.exp((fault_model.mix.repair_sigma or 0.0) ** 2 / 2)
 
 
-def draw_faults(weather: FaultModel, num_slices: int) -> list[Fault]:
+def draw_faults(fault_model: FaultModel, num_slices: int) -> list[Fault]:
     """Return faults at exponentially distributed times, in order. A slice fails only while it has nodes."""
-    random = Random(weather.seed)  # noqa: S311  # no secret
-    drawn = [fault for number in range(num_slices) for fault in _draw_slice_faults(weather, number, num_slices, random)]
+    random = Random(fault_model.seed)  # noqa: S311  # no secret
+    drawn = [
+        fault for number in range(num_slices) for fault in _draw_slice_faults(fault_model, number, num_slices, random)
+    ]
     faults = list(_drop_ineffective(sort_faults(drawn)))
-    if weather.mix.outage_interval is not None:
-        time = random.expovariate(1 / weather.mix.outage_interval)
-        while time < weather.simulated_seconds:
+    if fault_model.mix.outage_interval is not None:
+        time = random.expovariate(1 / fault_model.mix.outage_interval)
+        while time < fault_model.simulated_seconds:
             faults.append(Fault(time, 0, random.expovariate(1 / MEAN_OUTAGE_SECONDS), FaultKind.OUTAGE))
-            time += random.expovariate(1 / weather.mix.outage_interval)
+            time += random.expovariate(1 / fault_model.mix.outage_interval)
     return sort_faults(faults)
 
 
-def _draw_slice_faults(weather: FaultModel, number: int, num_slices: int, random: Random) -> Iterator[Fault]:
+def _draw_slice_faults(fault_model: FaultModel, number: int, num_slices: int, random: Random) -> Iterator[Fault]:
     """Yield the faults of one slice, and the losses of neighbours that they cause."""
-    mix = weather.mix
-    time = random.expovariate(1 / weather.mtbf)
-    while time < weather.simulated_seconds:
+    mix = fault_model.mix
+    time = random.expovariate(1 / fault_model.mtbf)
+    while time < fault_model.simulated_seconds:
         kind = random.choices([*mix.kinds], [*mix.kinds.values()])[0]
-        away = _draw_length(weather, kind, random)
+        away = _draw_length(fault_model, kind, random)
         yield Fault(time, number, away, kind)
         if kind is FaultKind.LOSS and random.random() < mix.neighbour_share:
             last = min(number + random.randint(1, 3), num_slices - 1)
             yield from (Fault(time, other, away, kind) for other in range(number + 1, last + 1))
-        time += (NOTICE_SECONDS if kind is FaultKind.NOTICE else 0.0) + away + random.expovariate(1 / weather.mtbf)
+        time += (NOTICE_SECONDS if kind is FaultKind.NOTICE else 0.0) + away + random.expovariate(1 / fault_model.mtbf)
 
 
 def _drop_ineffective(faults: Sequence[Fault]) -> Iterator[Fault]:
@@ -102,12 +104,12 @@ def _drop_ineffective(faults: Sequence[Fault]) -> Iterator[Fault]:
             lost[fault.slice] = begin, begin + fault.repair_seconds
 
 
-def _draw_length(weather: FaultModel, kind: FaultKind, random: Random) -> float:
+def _draw_length(fault_model: FaultModel, kind: FaultKind, random: Random) -> float:
     match kind:
-        case FaultKind.LOSS | FaultKind.NOTICE if weather.mix.repair_sigma is not None:
-            return random.lognormvariate(math.log(weather.repair), weather.mix.repair_sigma)
+        case FaultKind.LOSS | FaultKind.NOTICE if fault_model.mix.repair_sigma is not None:
+            return random.lognormvariate(math.log(fault_model.repair), fault_model.mix.repair_sigma)
         case FaultKind.LOSS | FaultKind.NOTICE:
-            return random.expovariate(1 / weather.repair)
+            return random.expovariate(1 / fault_model.repair)
         case FaultKind.SILENCE:
             return random.expovariate(1 / MEAN_SILENCE_SECONDS)
         case _:

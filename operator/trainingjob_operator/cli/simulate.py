@@ -136,9 +136,10 @@ def simulate_file(file: str, hardware: Hardware, options: Options, *, as_json: b
         options.pace, step_seconds=steps, snapshot_copy=copy_seconds(plan.spec, plan.shape, plan.layout(largest))
     )
     ideal = plan.spec.training.steps * steps[largest]
-    weather = _build_fault_model(options, ideal)
+    fault_model = _build_fault_model(options, ideal)
     fault_traces = [
-        draw_faults(one, plan.spec.slices.max_slices) for one in _repeat(weather, ideal, plan.spec.slices.max_slices)
+        draw_faults(one, plan.spec.slices.max_slices)
+        for one in _repeat(fault_model, ideal, plan.spec.slices.max_slices)
     ]
     variants = list(_list_variants(plan, hardware, pace, options.spares))
     tracked_variants = track(variants, description="simulating", console=SafeConsole(stderr=True), transient=True)
@@ -147,7 +148,8 @@ def simulate_file(file: str, hardware: Hardware, options: Options, *, as_json: b
             one,
             Runs(
                 tuple(
-                    simulate(one.plan, pace, faults, weather.simulated_seconds, one.spares) for faults in fault_traces
+                    simulate(one.plan, pace, faults, fault_model.simulated_seconds, one.spares)
+                    for faults in fault_traces
                 )
             ),
         )
@@ -160,7 +162,7 @@ def simulate_file(file: str, hardware: Hardware, options: Options, *, as_json: b
     if as_json:
         head = {
             "faults": num_faults,
-            "seconds": weather.simulated_seconds,
+            "seconds": fault_model.simulated_seconds,
             "runs": len(fault_traces),
             "idealSeconds": round(ideal, 1),
         }
@@ -169,10 +171,10 @@ def simulate_file(file: str, hardware: Hardware, options: Options, *, as_json: b
     estimate = "" if options.step else ", a lower bound until calibration"
     echo(
         f"{job.name} · {pluralize(largest, 'slice')} · mean time between faults of a slice "
-        f"{format_duration(weather.mtbf)} · repair time {format_duration(weather.repair)} median, "
-        f"{format_duration(mean_repair(weather))} mean · step time {format_precise_duration(steps[largest])}{estimate} "
-        f"· all steps without faults {format_duration(ideal)} · {pluralize(len(fault_traces), 'run')} with "
-        f"{pluralize(num_faults, 'fault')}"
+        f"{format_duration(fault_model.mtbf)} · repair time {format_duration(fault_model.repair)} median, "
+        f"{format_duration(mean_repair(fault_model))} mean · step time "
+        f"{format_precise_duration(steps[largest])}{estimate} · all steps without faults {format_duration(ideal)} "
+        f"· {pluralize(len(fault_traces), 'run')} with {pluralize(num_faults, 'fault')}"
     )
     for line in ("", *_table(results), "", *_recommend(results)):
         echo(line)
@@ -193,16 +195,16 @@ def _build_fault_model(options: Options, ideal: float) -> FaultModel:
     By default a run ends with the job, or when it exceeds `ABANDON_FACTOR` times its ideal time, or `MAX_DAYS`.
     """
     mtbf, repair = parse_span(options.mtbf, "--mtbf"), parse_span(options.repair, "--repair")
-    weather = FaultModel(mtbf, repair, 0.0, options.seed)
-    longest = min(ABANDON_FACTOR * (ideal + mean_repair(weather)), MAX_DAYS * DAY)
-    return replace(weather, simulated_seconds=parse_span(options.time, "--time") if options.time else longest)
+    fault_model = FaultModel(mtbf, repair, 0.0, options.seed)
+    longest = min(ABANDON_FACTOR * (ideal + mean_repair(fault_model)), MAX_DAYS * DAY)
+    return replace(fault_model, simulated_seconds=parse_span(options.time, "--time") if options.time else longest)
 
 
-def _repeat(weather: FaultModel, ideal: float, num_slices: int) -> list[FaultModel]:
+def _repeat(fault_model: FaultModel, ideal: float, num_slices: int) -> list[FaultModel]:
     """Return one copy of the fault model per run, each with its own seed."""
-    expected = num_slices * min(ideal, weather.simulated_seconds) / (weather.mtbf + mean_repair(weather))
+    expected = num_slices * min(ideal, fault_model.simulated_seconds) / (fault_model.mtbf + mean_repair(fault_model))
     num_runs = min(math.ceil(EXPECTED_FAULTS / expected), MAX_RUNS) if expected else MAX_RUNS
-    return [replace(weather, seed=weather.seed + number * SEED_STRIDE) for number in range(num_runs)]
+    return [replace(fault_model, seed=fault_model.seed + number * SEED_STRIDE) for number in range(num_runs)]
 
 
 def parse_span(text: str, option: str) -> float:

@@ -120,14 +120,14 @@ class Hub:
         if line is None:
             return HeartbeatState()
         now = self._clock()
-        news = {
+        latest_reports = {
             pod_uid: LatestReport(
                 voice.report, now - voice.reported_at, now - voice.progressed_at, now - voice.active_at
             )
             for pod_uid, voice in line.pod_states.items()
         }
         return HeartbeatState(
-            latest_reports=news,
+            latest_reports=latest_reports,
             listening_seconds=now - max(line.listening_since, self._silence_reset_at) if line.pod_states else 0.0,
             seconds_since_publish=now - line.published_at if line.broadcast and line.broadcast.world else 0.0,
             max_unconfirmed_generation=line.max_unconfirmed_generation,
@@ -138,15 +138,15 @@ class Hub:
         line = self._jobs.get(job)
         return line is not None and line.broadcast is not None
 
-    def publish(self, job: JobKey, bulletin: JobDirective) -> None:
+    def publish(self, job: JobKey, job_directive: JobDirective) -> None:
         """Publish a directive to a job's hosts. The status must already hold it."""
         line = self._jobs.setdefault(job, _JobState())
-        if line.broadcast == bulletin:
+        if line.broadcast == job_directive:
             return
         before = line.broadcast.world if line.broadcast else None
-        if bulletin.world and (before is None or before.generation != bulletin.world.generation):
+        if job_directive.world and (before is None or before.generation != job_directive.world.generation):
             line.published_at = self._clock()
-        line.broadcast = bulletin
+        line.broadcast = job_directive
         self._drop_stale_pods(line)
         line.answer_changed.set()
         line.answer_changed = asyncio.Event()
@@ -209,22 +209,22 @@ def _exclude_outage(line: _JobState, now: float) -> None:
         voice.active_at += now - line.heard - OUTAGE_SECONDS
 
 
-def _build_answer(bulletin: JobDirective, pod_uid: str) -> Answer:
+def _build_answer(job_directive: JobDirective, pod_uid: str) -> Answer:
     """Return the answer to one host. A host outside the world waits."""
     again = REPORT_DELAY_SECONDS
-    if bulletin.directive is Directive.FINISH:
-        return Answer(directive=bulletin.directive, outcome=bulletin.outcome, report_again_seconds=again)
-    if bulletin.world is None or bulletin.world.find_member(pod_uid) is None:
+    if job_directive.directive is Directive.FINISH:
+        return Answer(directive=job_directive.directive, outcome=job_directive.outcome, report_again_seconds=again)
+    if job_directive.world is None or job_directive.world.find_member(pod_uid) is None:
         return Answer(directive=Directive.WAIT, report_again_seconds=again)
     return Answer(
-        directive=bulletin.directive,
-        world=bulletin.world,
-        collect_diagnostics=bulletin.collects_diagnostics,
-        drill=bulletin.injection_order.drill
-        if bulletin.injection_order and pod_uid in bulletin.injection_order.pods
+        directive=job_directive.directive,
+        world=job_directive.world,
+        collect_diagnostics=job_directive.collects_diagnostics,
+        drill=job_directive.injection_order.drill
+        if job_directive.injection_order and pod_uid in job_directive.injection_order.pods
         else None,
-        moves=bulletin.moves,
-        shadow=next((one for one in bulletin.standby_worlds if one.find_member(pod_uid)), None),
+        moves=job_directive.moves,
+        shadow=next((one for one in job_directive.standby_worlds if one.find_member(pod_uid)), None),
         report_again_seconds=again,
     )
 

@@ -337,7 +337,10 @@ def _requeue_delay(plan: Plan, seen: Observed, decision: Decision, status: Train
         )
         return min(max(left, FORMING_REQUEUE_SECONDS), IDLE_REQUEUE_SECONDS)
     if isinstance(decision, Wait) and seen.world is not None and decision.reason == Reason.TRAINING:
-        oldest = max((seat.latest_report.report_age for seat in seen.member_views if seat.latest_report), default=0.0)
+        oldest = max(
+            (member_view.latest_report.report_age for member_view in seen.member_views if member_view.latest_report),
+            default=0.0,
+        )
         until_silent = max(plan.heartbeat_timeout_seconds - oldest, FORMING_REQUEUE_SECONDS)
         until_hung = max(seconds_until_hang(plan, seen), 0.0)
         return min(until_silent, until_hung, WAITING_REQUEUE_SECONDS)

@@ -31,13 +31,13 @@ class RunProgress:
     """Metrics of the newest step."""
 
 
-def read_run_progress(status: TrainingJobStatus, hearing: HeartbeatState) -> RunProgress:
+def read_run_progress(status: TrainingJobStatus, heartbeats: HeartbeatState) -> RunProgress:
     """Return the progress of a run from its status and the latest reports of its hosts."""
     step = status.progress.step if status.progress else 0
     if status.world is None:
         return RunProgress(step, 0, status.phase.lower() or "starting")
     reports = [
-        news.report for news in hearing.latest_reports.values() if news.report.generation == status.world.generation
+        news.report for news in heartbeats.latest_reports.values() if news.report.generation == status.world.generation
     ]
     steps = [report.progress for report in reports if report.progress]
     newest = max(steps, key=lambda progress: (progress.step, progress.loss is not None), default=None)

@@ -95,8 +95,8 @@ def _decide_by_health(plan: Plan, seen: Observed, health: Health | None, now: da
             return Wait(Reason.FINISHING, "the last hosts are saving")
         case Stalled(message):
             return CollectDiagnostics(Reason.COLLECTING_DIAGNOSTICS, message)
-        case Healthy(doubt):
-            return decide_healthy_world(plan, seen, doubt, now)
+        case Healthy(uncertainty):
+            return decide_healthy_world(plan, seen, uncertainty, now)
         case _:
             assert_never(health)
 
@@ -136,7 +136,7 @@ def _form_initial_world(plan: Plan, seen: Observed, now: datetime) -> Decision:
     wait = restart_backoff(seen, seen.status.restarts, now)
     if wait := wait or wait_for_repair(plan, seen.status.attempts, seen.status.waiting, len(chosen), now):
         return wait
-    waited = min(host.news.stalled_for for one in chosen for host in one.hosts if host.news)
+    waited = min(host.latest_report.stalled_for for one in chosen for host in one.hosts if host.latest_report)
     are_ready = {one.number for one in ready}
     is_more_coming = any(one.is_starting for one in seen.slices if one.number not in are_ready)
     largest = plan.allowed_sizes[-1] if seen.status.waiting is None else len(chosen)  # the repair wait is already over

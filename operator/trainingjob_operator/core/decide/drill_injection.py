@@ -60,7 +60,7 @@ def list_pods_to_delete(seen: Observed, written: TrainingJobStatus) -> tuple[Del
         if member_view.member.slice == new.slice and new.host in (None, member_view.member.host)
     ]
     force = new.kind is not DrillKind.PREEMPT
-    return tuple(DeletePod(seat.pod, force=force) for seat in targets if seat.pod)
+    return tuple(DeletePod(member_view.pod, force=force) for member_view in targets if member_view.pod)
 
 
 def refuse_strike(seen: Observed, written: TrainingJobStatus, words: str) -> TrainingJobStatus:

@@ -194,7 +194,14 @@ def _list_progress(seen: Observed) -> list[Progress]:
 
 def _update_ordered_drill(one: DrillStatus, seen: Observed, now: datetime, *, is_its_world: bool) -> DrillStatus:
     """Return an ordered drill after the hosts' reports."""
-    told = next((seat.report for seat in seen.member_views if seat.report and seat.report.drill_id == one.id), None)
+    told = next(
+        (
+            member_view.report
+            for member_view in seen.member_views
+            if member_view.report and member_view.report.drill_id == one.id
+        ),
+        None,
+    )
     if told and told.drill_error:
         return _close_drill(one, "refused", told.drill_error)
     if told:

@@ -34,24 +34,26 @@ SUSPEND_SAVE_TIMEOUT_SECONDS = 300.0
 WORKING_PHASES = frozenset({Phase.TRAINING, Phase.EVALUATING, Phase.SAVING})
 
 
-def decide_healthy_world(plan: Plan, seen: Observed, doubt: str, now: datetime) -> Decision:
+def decide_healthy_world(plan: Plan, seen: Observed, uncertainty: str, now: datetime) -> Decision:
     """Return the decision about a healthy world: let it train, or drain it."""
     failing = update_failing_saves(seen, now)
     if failing and has_save_timed_out(plan, failing, now):
         return Fail(Reason.CHECKPOINT_FAILING, describe_save_timeout(seen, failing, now))
     if plan.spec.suspend:
         return _decide_suspension(plan, seen, failing, now)
-    if doubt:
-        return Wait(Reason.HOST_UNCERTAIN, doubt)
+    if uncertainty:
+        return Wait(Reason.HOST_UNCERTAIN, uncertainty)
     if any(member_view.latest_report is None for member_view in seen.member_views):
         return Wait(
             Reason.WAITING_FOR_HEARTBEATS, "the operator has just started and waits for heartbeats of all hosts"
         )
-    deleted_members = [seat.member for seat in seen.member_views if seat.pod and seat.pod.is_deleting]
+    deleted_members = [
+        member_view.member for member_view in seen.member_views if member_view.pod and member_view.pod.is_deleting
+    ]
     if deleted_members:
         text = ", ".join(f"host {member.host} of slice {member.slice}" for member in deleted_members[:4])
         return DrainWorld(Reason.DRAINING, f"the pod of {text} is being deleted")
-    if not all(seat.report and seat.report.phase in WORKING_PHASES for seat in seen.member_views):
+    if not all(member_view.report and member_view.report.phase in WORKING_PHASES for member_view in seen.member_views):
         return Wait(Reason.JOINING, "hosts are joining the world")
     drain = None if failing else _reason_to_leave(plan, seen)  # draining would lose the unsaved steps
     return drain or Wait(Reason.TRAINING)
@@ -96,7 +98,7 @@ def _decide_suspension(plan: Plan, seen: Observed, failing: FailingSaves | None,
     if failed < SUSPEND_SAVE_TIMEOUT_SECONDS and not is_stalled(plan, seen, SUSPEND_SAVE_TIMEOUT_SECONDS):
         return DrainWorld(Reason.SUSPENDING, "saving the training state before all pods are released")
     stalled_seconds = min(
-        (seat.latest_report.stalled_for for seat in seen.member_views if seat.latest_report),
+        (member_view.latest_report.stalled_for for member_view in seen.member_views if member_view.latest_report),
         default=seen.heartbeats.listening_seconds,
     )
     why = (
@@ -147,7 +149,11 @@ def _can_resume_from_memory(plan: Plan, seen: Observed, num_more: int) -> bool:
 def _describe_absence(seen: Observed, away: Collection[int]) -> str:
     """Return why slices of the drained world are not in the next one. Empty: unknown."""
     notices = [notice for one in seen.slices if one.number in away for notice in one.termination_notices]
-    lost_members = [seat.member for seat in seen.member_views if seat.pod is None or seat.pod.is_deleting]
+    lost_members = [
+        member_view.member
+        for member_view in seen.member_views
+        if member_view.pod is None or member_view.pod.is_deleting
+    ]
     pods = [f"the pod of host {one.host} of slice {one.slice} was deleted" for one in lost_members if one.slice in away]
     return "".join(f": {words}" for words in [*notices, *pods][:1])
 

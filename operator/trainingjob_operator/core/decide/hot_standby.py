@@ -51,11 +51,13 @@ def _plan_hot_standby_world(
     plan: Plan, world: World, member_views: Sequence[MemberView], group: Sequence[int]
 ) -> World | None:  # None: a host does not report, or has no standby port
     """Return the standby world of a group of slices."""
-    chosen = [seat for seat in member_views if seat.member.slice in group]
-    reports = [seat.report for seat in chosen if seat.report and seat.report.shadow_port]
+    chosen = [member_view for member_view in member_views if member_view.member.slice in group]
+    reports = [member_view.report for member_view in chosen if member_view.report and member_view.report.shadow_port]
     if len(reports) < len(chosen):
         return None
-    members = tuple(seat.member.model_copy(update={"process": process}) for process, seat in enumerate(chosen))
+    members = tuple(
+        member_view.member.model_copy(update={"process": process}) for process, member_view in enumerate(chosen)
+    )
     shadow = World(
         generation=world.generation,
         job_uid=world.job_uid,

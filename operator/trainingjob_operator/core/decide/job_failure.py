@@ -1,8 +1,8 @@
 """Job failure: whether a failed world fails the job, and with which message.
 
-Transient failures are restarted. Repeated ones (`twins`) fail the job at once, and `maxRestarts` stops a program that
-keeps failing. `maxRestartsWithoutCommit` stops a job that never saves a step, whether its program or its machines are
-the cause. Lost nodes, deleted pods and planned changes never fail a job.
+Transient failures are restarted. Repeated ones (`repeated_failures`) fail the job at once, and `maxRestarts` stops a
+program that keeps failing. `maxRestartsWithoutCommit` stops a job that never saves a step, whether its program or its
+machines are the cause. Lost nodes, deleted pods and planned changes never fail a job.
 """
 
 from trainingjob_api.status import Cause
@@ -25,8 +25,8 @@ def find_job_failure(plan: Plan, seen: Observed, end: WorldEnd) -> Fail | None: 
         return find_rollback_limit_failure(plan, seen, end)
     if not end.is_counted:
         return None
-    if twins := find_repeated_failure(seen, end):
-        return Fail(Reason.REPEATED_FAILURE, describe_repeated_failures(describe_location(cause), cause, twins), end)
+    if failures := find_repeated_failure(seen, end):
+        return Fail(Reason.REPEATED_FAILURE, describe_repeated_failures(describe_location(cause), cause, failures), end)
     last_failure = f"Last failure, on {describe_location(cause)}: {cause.message}"
     num_consecutive, limit = seen.consecutive_failures + 1, plan.spec.elastic.max_restarts_without_commit
     if num_consecutive > limit:

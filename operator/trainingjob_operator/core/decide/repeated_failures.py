@@ -45,11 +45,11 @@ def find_repeated_failure(seen: Observed, end: WorldEnd) -> RepeatedFailures:
     return repeated if len(repeated) >= (2 if is_of_one_node else 1) else ()
 
 
-def describe_repeated_failures(location: str, cause: Cause, twins: RepeatedFailures) -> str:
+def describe_repeated_failures(location: str, cause: Cause, failures: RepeatedFailures) -> str:
     """Return the message about repeated failures. `location` is that of the last one."""
     step_text = "training before its first step" if cause.step is None else f"step {cause.step:,}"
-    count_text = "twice" if len(twins) == 1 else f"{len(twins) + 1} times"
-    first = twins[0].generation
+    count_text = "twice" if len(failures) == 1 else f"{len(failures) + 1} times"
+    first = failures[0].generation
     head = f"The same error stopped {step_text} {count_text}, the last time on {location}, first in attempt {first}:"
     return "\n".join(text for text in (head, f"  {cause.message}", cause.log) if text)
 

@@ -80,7 +80,9 @@ def form_world(
     If exactly these hosts wait in a hot standby world, the next world takes over its coordinator and its processes.
     """
     hosts = [host for one in slices for host in one.hosts]
-    hosts_with_reports = [(host, host.pod, host.news.report) for host in hosts if host.pod and host.news]
+    hosts_with_reports = [
+        (host, host.pod, host.latest_report.report) for host in hosts if host.pod and host.latest_report
+    ]
     generation = next_generation(seen)
     members = tuple(
         Member(

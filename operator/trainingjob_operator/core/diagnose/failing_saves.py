@@ -65,7 +65,11 @@ def has_save_timed_out(plan: Plan, failing: FailingSaves, now: datetime) -> bool
 
 def is_waiting_for_save(plan: Plan, seen: Observed) -> bool:
     """Return whether the world retries a save or copies its last step. Neither is a hang."""
-    saving = [seat.report for seat in seen.member_views if seat.report and seat.report.phase is Phase.SAVING]
+    saving = [
+        member_view.report
+        for member_view in seen.member_views
+        if member_view.report and member_view.report.phase is Phase.SAVING
+    ]
     last = plan.spec.training.steps if plan.spec.checkpoint.backup else inf
     return any(report.failed_save or (report.committed or 0) >= last for report in saving)
 

@@ -110,13 +110,13 @@ def is_stalled(plan: Plan, seen: Observed, silence_timeout: float) -> bool:
 
     Hosts without heartbeats are ignored. If no host reports, `silence_timeout` applies, in seconds.
     """
-    placed = classify_members(seen.member_views, seen.heartbeats, plan.heartbeat_timeout_seconds)
-    reporting = [item for item in placed if item.state in WORKING_STATES]
+    member_statuses = classify_members(seen.member_views, seen.heartbeats, plan.heartbeat_timeout_seconds)
+    reporting = [item for item in member_statuses if item.state in WORKING_STATES]
     if not reporting:
-        return all(_stalled_seconds(item, seen) > silence_timeout for item in placed)
+        return all(_stalled_seconds(item, seen) > silence_timeout for item in member_statuses)
     return (
-        bool(_list_stopped_members(plan, seen, placed))
-        or max(_list_remaining_seconds(plan, seen, reporting, placed)) <= 0
+        bool(_list_stopped_members(plan, seen, member_statuses))
+        or max(_list_remaining_seconds(plan, seen, reporting, member_statuses)) <= 0
     )
 
 
@@ -136,15 +136,15 @@ def seconds_until_hang(plan: Plan, seen: Observed) -> float:
     )
 
 
-def _seconds_until_hang(plan: Plan, seen: Observed, placed: Sequence[MemberStatus]) -> float:
-    stopped_seconds = min((_remaining_stopped_seconds(plan, seen, item) for item in placed), default=inf)
-    if not placed or not all(item.state in WORKING_STATES for item in placed):
+def _seconds_until_hang(plan: Plan, seen: Observed, member_statuses: Sequence[MemberStatus]) -> float:
+    stopped_seconds = min((_remaining_stopped_seconds(plan, seen, item) for item in member_statuses), default=inf)
+    if not member_statuses or not all(item.state in WORKING_STATES for item in member_statuses):
         return stopped_seconds
-    return min(stopped_seconds, max(_list_remaining_seconds(plan, seen, placed, placed)))
+    return min(stopped_seconds, max(_list_remaining_seconds(plan, seen, member_statuses, member_statuses)))
 
 
 def _list_remaining_seconds(
-    plan: Plan, seen: Observed, items: Sequence[MemberStatus], placed: Sequence[MemberStatus]
+    plan: Plan, seen: Observed, items: Sequence[MemberStatus], member_statuses: Sequence[MemberStatus]
 ) -> list[float]:
     """Return the remaining seconds of the progress timeout of some members.
 
@@ -156,7 +156,10 @@ def _list_remaining_seconds(
     for item in items:
         work = _phase(item), _completed_step(item), _reports_io(item), _reports_cpu_time(item)
         if work not in timeouts:
-            timeouts[work] = _progress_timeout(plan, seen, item, placed), _idle_timeout(plan, seen, item, placed)
+            timeouts[work] = (
+                _progress_timeout(plan, seen, item, member_statuses),
+                _idle_timeout(plan, seen, item, member_statuses),
+            )
         progress_timeout, idle_timeout = timeouts[work]
         patience.append(
             min(
@@ -167,9 +170,9 @@ def _list_remaining_seconds(
     return patience
 
 
-def _list_stopped_members(plan: Plan, seen: Observed, placed: Sequence[MemberStatus]) -> list[MemberStatus]:
+def _list_stopped_members(plan: Plan, seen: Observed, member_statuses: Sequence[MemberStatus]) -> list[MemberStatus]:
     """Return the members whose processes were stopped for too long before their first step."""
-    return [item for item in placed if _remaining_stopped_seconds(plan, seen, item) <= 0]
+    return [item for item in member_statuses if _remaining_stopped_seconds(plan, seen, item) <= 0]
 
 
 def _remaining_stopped_seconds(plan: Plan, seen: Observed, item: MemberStatus) -> float:
@@ -184,12 +187,12 @@ def _stalled_seconds(item: MemberStatus, seen: Observed) -> float:
     return min(item.still, seen.heartbeats.seconds_since_publish)
 
 
-def _progress_timeout(plan: Plan, seen: Observed, item: MemberStatus, placed: Sequence[MemberStatus]) -> float:
+def _progress_timeout(plan: Plan, seen: Observed, item: MemberStatus, member_statuses: Sequence[MemberStatus]) -> float:
     """Return the progress timeout of a member in its current phase."""
-    work = _timed_phase(item, placed)
+    work = _timed_phase(item, member_statuses)
     if work is Phase.TRAINING:
-        return _training_timeout(plan, seen, placed) * _hang_multiplier(seen, work)
-    longest = _max_phase_seconds(work, placed)
+        return _training_timeout(plan, seen, member_statuses) * _hang_multiplier(seen, work)
+    longest = _max_phase_seconds(work, member_statuses)
     least = (
         MIN_IDLE_TIMEOUT_SECONDS
         if longest and _reports_io(item) and work in IO_PHASES
@@ -198,16 +201,16 @@ def _progress_timeout(plan: Plan, seen: Observed, item: MemberStatus, placed: Se
     return max(TIMEOUT_FACTOR * longest, least) * _hang_multiplier(seen, work)
 
 
-def _idle_timeout(plan: Plan, seen: Observed, item: MemberStatus, placed: Sequence[MemberStatus]) -> float:
+def _idle_timeout(plan: Plan, seen: Observed, item: MemberStatus, member_statuses: Sequence[MemberStatus]) -> float:
     """Return the timeout without CPU time or progress; infinite if CPU time is not reported or not meaningful."""
-    work = _timed_phase(item, placed)
+    work = _timed_phase(item, member_statuses)
     if (
         work not in STARTUP_PHASES
         or not _reports_cpu_time(item)
         or not (_reports_io(item) or item.member_view.report is None)
     ):
         return inf
-    return max(TIMEOUT_FACTOR * _max_phase_seconds(work, placed), MIN_IDLE_TIMEOUT_SECONDS) * _hang_multiplier(
+    return max(TIMEOUT_FACTOR * _max_phase_seconds(work, member_statuses), MIN_IDLE_TIMEOUT_SECONDS) * _hang_multiplier(
         seen, work
     )
 
@@ -222,20 +225,20 @@ def _hang_multiplier(seen: Observed, work: Phase) -> float:
     return 2.0 ** sum(cause.phase == work for cause in hung[: seen.consecutive_failures])
 
 
-def _max_phase_seconds(work: Phase, placed: Sequence[MemberStatus]) -> float:
+def _max_phase_seconds(work: Phase, member_statuses: Sequence[MemberStatus]) -> float:
     """Return the longest duration of a phase that any member has reported."""
-    reports = [other.member_view.report for other in placed if other.member_view.report]
+    reports = [other.member_view.report for other in member_statuses if other.member_view.report]
     return max((report.phase_seconds.get(work, 0.0) for report in reports), default=0.0)
 
 
-def _timed_phase(item: MemberStatus, placed: Sequence[MemberStatus]) -> Phase:
+def _timed_phase(item: MemberStatus, member_statuses: Sequence[MemberStatus]) -> Phase:
     """Return the phase that sets a member's timeout. A member that only waits has the phase of those it waits for."""
     phase = _phase(item)
     if phase is None:
         return Phase.CONNECTING  # it only has to join
-    if phase in SYNCHRONOUS_PHASES and _waits_for_slower_member(item, placed):
+    if phase in SYNCHRONOUS_PHASES and _waits_for_slower_member(item, member_statuses):
         return Phase.TRAINING
-    if phase is Phase.PREPARING and any(_phase(other) is not Phase.PREPARING for other in placed):
+    if phase is Phase.PREPARING and any(_phase(other) is not Phase.PREPARING for other in member_statuses):
         return Phase.CONNECTING  # another member has finished, so the data is prepared
     return phase
 
@@ -260,9 +263,11 @@ def _startup_rank(item: MemberStatus) -> int:
     return -1 if phase is None else ORDER.index(phase) if phase in ORDER else len(ORDER)
 
 
-def _waits_for_slower_member(item: MemberStatus, placed: Sequence[MemberStatus]) -> bool:
+def _waits_for_slower_member(item: MemberStatus, member_statuses: Sequence[MemberStatus]) -> bool:
     """Return whether this member waits for another one that is still in a step which this member has completed."""
-    return any(_phase(other) is Phase.TRAINING and _completed_step(other) < _completed_step(item) for other in placed)
+    return any(
+        _phase(other) is Phase.TRAINING and _completed_step(other) < _completed_step(item) for other in member_statuses
+    )
 
 
 def _completed_step(item: MemberStatus) -> int:
@@ -271,11 +276,11 @@ def _completed_step(item: MemberStatus) -> int:
     return progress.step if progress else 0
 
 
-def _training_timeout(plan: Plan, seen: Observed, placed: Sequence[MemberStatus]) -> float:
+def _training_timeout(plan: Plan, seen: Observed, member_statuses: Sequence[MemberStatus]) -> float:
     min_timeout = _min_timeout(plan)
     steps = [
         item.member_view.report.progress
-        for item in placed
+        for item in member_statuses
         if item.member_view.report and item.member_view.report.progress
     ]
     median_step_seconds = max((step.typical_seconds for step in steps if step.typical_seconds), default=None)
@@ -299,7 +304,7 @@ def _find_evidence(item: MemberStatus) -> Diagnostics | None:  # None: no diagno
 
 def _describe_hang(
     plan: Plan,
-    placed: Sequence[MemberStatus],
+    member_statuses: Sequence[MemberStatus],
     clues: Sequence[Diagnostics | None],
     suspect: BlockingMember | None,
     stood: str,
@@ -308,7 +313,7 @@ def _describe_hang(
 ) -> WorldEnd:
     steps = [
         item.member_view.report.progress.step
-        for item in placed
+        for item in member_statuses
         if item.member_view.report and item.member_view.report.progress
     ]
     cause = Cause(reason=Reason.HUNG_HOST, step=max(steps) + 1 if steps else None, phase=work)
@@ -320,7 +325,7 @@ def _describe_hang(
             f"{pluralize(len(clues), 'host')} sent diagnostics, and no single host stands out. {stacks}"
         )
         return WorldEnd(cause.model_copy(update={"message": message[:1024]}), is_counted=True, seconds_ago=still)
-    member, clue = placed[suspect.index].member_view.member, clues[suspect.index]
+    member, clue = member_statuses[suspect.index].member_view.member, clues[suspect.index]
     message = f"host {member.host} of slice {member.slice} hangs: {stood}, and {suspect.why}. {stacks}"
     cause_fields = {
         "message": message[:1024],
@@ -329,5 +334,5 @@ def _describe_hang(
         "node": member.node,
         "log": clue.stack if clue else "",
     }
-    alone = any(item.member_view.member.node != member.node for item in placed)
+    alone = any(item.member_view.member.node != member.node for item in member_statuses)
     return WorldEnd(cause.model_copy(update=cause_fields), is_counted=True, seconds_ago=still, is_single_node=alone)

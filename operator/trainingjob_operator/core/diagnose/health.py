@@ -130,13 +130,15 @@ def assess_health(member_statuses: Sequence[MemberStatus], heartbeat_timeout: fl
     return Healthy()
 
 
-def _failed(end: WorldEnd, placed: Sequence[MemberStatus], guilty: Sequence[MemberStatus]) -> Failed:
+def _failed(end: WorldEnd, member_statuses: Sequence[MemberStatus], primary_failures: Sequence[MemberStatus]) -> Failed:
     """Return the failure of the world, dated no earlier than its newest step, because a step needs every member."""
     steps = [
-        item.still for item in placed if item.member_view.report and item.member_view.report.phase is Phase.TRAINING
+        item.still
+        for item in member_statuses
+        if item.member_view.report and item.member_view.report.phase is Phase.TRAINING
     ]
-    failed = {item.member_view.member.node for item in guilty}
-    others = {item.member_view.member.node for item in placed} - failed
+    failed = {item.member_view.member.node for item in primary_failures}
+    others = {item.member_view.member.node for item in member_statuses} - failed
     return Failed(
         replace(
             end, seconds_ago=min([end.seconds_ago, *steps]), is_single_node=failed == {end.cause.node} and bool(others)
@@ -160,14 +162,14 @@ def _is_primary_failure(item: MemberStatus) -> bool:
 
 
 def _find_heartbeat_timeout(
-    followers: Sequence[MemberStatus], placed: Sequence[MemberStatus]
+    followers: Sequence[MemberStatus], member_statuses: Sequence[MemberStatus]
 ) -> MemberStatus | None:  # None: none, or several
     """Return the one member whose heartbeats JAX missed when it ended the others, if its agent reports it at work."""
     failures = [item.member_view.report.failure for item in followers if item.member_view.report]
     processes = {process for failure in failures if failure for process in failure.missed}
     if len(processes) != 1:
         return None
-    at_work = (item for item in placed if item.state in (MemberState.ACTIVE, MemberState.JOINING))
+    at_work = (item for item in member_statuses if item.state in (MemberState.ACTIVE, MemberState.JOINING))
     return next((item for item in at_work if item.member_view.member.process in processes), None)
 
 
@@ -203,62 +205,76 @@ def _was_terminated_externally(pod: Pod, failure: Failure) -> bool:
 
 
 def _end_by_member(item: MemberStatus) -> WorldEnd:
-    seat, pod = item.member_view, item.member_view.pod
+    member_view, pod = item.member_view, item.member_view.pod
     if item.state is MemberState.FAILED:
-        return _end_by_trainer(seat, item.still)
+        return _end_by_trainer(member_view, item.still)
     if pod is None:
-        return _make_end(seat, Reason.POD_DELETED, f"the pod of {_format_host(seat)} no longer exists", ago=item.age)
+        return _make_end(
+            member_view, Reason.POD_DELETED, f"the pod of {_format_host(member_view)} no longer exists", ago=item.age
+        )
     if item.state is MemberState.LOST and pod.is_node_ready and not pod.is_deleting:
         return _make_end(
-            seat,
+            member_view,
             Reason.HEARTBEAT_LOST,
-            f"{_format_host(seat)}: heartbeat lost and its peers stopped making progress",
+            f"{_format_host(member_view)}: heartbeat lost and its peers stopped making progress",
             ago=item.age,
         )
-    return _end_by_pod(seat, pod, ago=item.age)
+    return _end_by_pod(member_view, pod, ago=item.age)
 
 
-def _end_by_pod(seat: MemberView, pod: Pod, *, ago: float) -> WorldEnd:
+def _end_by_pod(member_view: MemberView, pod: Pod, *, ago: float) -> WorldEnd:
     """Return the end that the API server's view of a pod explains, with the API server's message if there is one."""
     if pod.last_exit and pod.last_exit.reason == "OOMKilled":
-        words = f"{_format_host(seat)} ran out of memory: raise `spec.runtime.resources.memory`"
-        return _make_end(seat, FailureReason.OUT_OF_MEMORY, words, counted=True, ago=ago, exit_code=pod.last_exit.code)
+        words = f"{_format_host(member_view)} ran out of memory: raise `spec.runtime.resources.memory`"
+        return _make_end(
+            member_view, FailureReason.OUT_OF_MEMORY, words, counted=True, ago=ago, exit_code=pod.last_exit.code
+        )
     if not pod.is_node_ready:
-        return _make_end(seat, Reason.NODE_LOST, f"node {pod.node} of {_format_host(seat)} is not ready", ago=ago)
+        return _make_end(
+            member_view, Reason.NODE_LOST, f"node {pod.node} of {_format_host(member_view)} is not ready", ago=ago
+        )
     if pod.is_deleting:
-        return _make_end(seat, Reason.POD_DELETED, f"the pod of {_format_host(seat)} was deleted", ago=ago)
+        return _make_end(
+            member_view, Reason.POD_DELETED, f"the pod of {_format_host(member_view)} was deleted", ago=ago
+        )
     if pod.phase == "Failed":
         reason, words = (pod.problem.reason, pod.problem.message) if pod.problem else (Reason.POD_FAILED, "")
-        return _make_end(seat, reason, f"{_format_host(seat)} failed: {words}".rstrip(": "), ago=ago)
+        return _make_end(member_view, reason, f"{_format_host(member_view)} failed: {words}".rstrip(": "), ago=ago)
     if pod.last_exit and not pod.is_running:
-        words = f"the container of {_format_host(seat)} exited with code {pod.last_exit.code}"
+        words = f"the container of {_format_host(member_view)} exited with code {pod.last_exit.code}"
         counted = pod.last_exit.code not in EXTERNAL_EXIT_CODES
-        return _make_end(seat, Reason.CONTAINER_EXITED, words, counted=counted, ago=ago, exit_code=pod.last_exit.code)
+        return _make_end(
+            member_view, Reason.CONTAINER_EXITED, words, counted=counted, ago=ago, exit_code=pod.last_exit.code
+        )
     return _make_end(
-        seat,
+        member_view,
         Reason.AGENT_RESTARTED,
-        f"the agent of {_format_host(seat)} no longer runs a trainer of this world",
+        f"the agent of {_format_host(member_view)} no longer runs a trainer of this world",
         ago=ago,
     )
 
 
-def _end_by_trainer(seat: MemberView, ago: float) -> WorldEnd:
-    failure = seat.report.failure if seat.report else None
-    pod = seat.pod
+def _end_by_trainer(member_view: MemberView, ago: float) -> WorldEnd:
+    failure = member_view.report.failure if member_view.report else None
+    pod = member_view.pod
     if failure is None:
         return _make_end(
-            seat, FailureReason.CRASH, f"{_format_host(seat)} failed without an error message", counted=True, ago=ago
+            member_view,
+            FailureReason.CRASH,
+            f"{_format_host(member_view)} failed without an error message",
+            counted=True,
+            ago=ago,
         )
     if failure.reason is FailureReason.KILLED and pod is not None and _was_terminated_externally(pod, failure):
-        return _end_by_pod(seat, pod, ago=ago)
-    if seat.report and seat.report.unreaped:
-        return _make_end(seat, Reason.TRAINER_STUCK, f"{_format_host(seat)}: {failure.message}", ago=ago)
+        return _end_by_pod(member_view, pod, ago=ago)
+    if member_view.report and member_view.report.unreaped:
+        return _make_end(member_view, Reason.TRAINER_STUCK, f"{_format_host(member_view)}: {failure.message}", ago=ago)
     cause = Cause(
         reason=failure.reason,
         message=describe_failure(failure)[:1024],
-        slice=seat.member.slice,
-        host=seat.member.host,
-        node=seat.member.node,
+        slice=member_view.member.slice,
+        host=member_view.member.host,
+        node=member_view.member.node,
         step=failure.step,
         exit_code=failure.exit_code,
         log=failure.log,
@@ -269,18 +285,18 @@ def _end_by_trainer(seat: MemberView, ago: float) -> WorldEnd:
 
 
 def _make_end(
-    seat: MemberView, reason: str, words: str, *, ago: float, counted: bool = False, exit_code: int | None = None
+    member_view: MemberView, reason: str, words: str, *, ago: float, counted: bool = False, exit_code: int | None = None
 ) -> WorldEnd:
     cause = Cause(
         reason=reason[:64],
         message=words[:1024],
-        slice=seat.member.slice,
-        host=seat.member.host,
-        node=seat.member.node,
+        slice=member_view.member.slice,
+        host=member_view.member.host,
+        node=member_view.member.node,
         exit_code=exit_code,
     )
     return WorldEnd(cause, is_counted=counted, seconds_ago=ago)
 
 
-def _format_host(seat: MemberView) -> str:
-    return f"host {seat.member.host} of slice {seat.member.slice}"
+def _format_host(member_view: MemberView) -> str:
+    return f"host {member_view.member.host} of slice {member_view.member.slice}"

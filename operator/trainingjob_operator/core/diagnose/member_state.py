@@ -77,10 +77,10 @@ class MemberStatus:
 
 
 def classify_members(
-    member_views: Sequence[MemberView], hearing: HeartbeatState, heartbeat_timeout: float
+    member_views: Sequence[MemberView], heartbeats: HeartbeatState, heartbeat_timeout: float
 ) -> tuple[MemberStatus, ...]:
     """Return the state of each member. `heartbeat_timeout` is in seconds."""
-    member_statuses = [_classify_member(seat, hearing, heartbeat_timeout) for seat in member_views]
+    member_statuses = [_classify_member(member_view, heartbeats, heartbeat_timeout) for member_view in member_views]
     others = [item for item in member_statuses if item.state is not MemberState.SILENT]
     have_all_stalled = bool(others) and all(_has_stalled(item, heartbeat_timeout) for item in others)
     is_member_lost = have_all_stalled or any(item.failed_for_lost_peer for item in member_statuses)
@@ -92,18 +92,22 @@ def classify_members(
     )
 
 
-def _classify_member(seat: MemberView, hearing: HeartbeatState, heartbeat_timeout: float) -> MemberStatus:
-    age, still = (seat.latest_report.report_age, seat.latest_report.stalled_for) if seat.latest_report else (inf, inf)
-    was_heard = age <= hearing.listening_seconds
+def _classify_member(member_view: MemberView, heartbeats: HeartbeatState, heartbeat_timeout: float) -> MemberStatus:
+    age, still = (
+        (member_view.latest_report.report_age, member_view.latest_report.stalled_for)
+        if member_view.latest_report
+        else (inf, inf)
+    )
+    was_heard = age <= heartbeats.listening_seconds
     if not was_heard:  # after an operator outage, silence counts from the time when the host could have reconnected
-        age = max(hearing.listening_seconds - RECONNECT_SECONDS, 0.0)
-        still = min(still, hearing.listening_seconds)
-    idle = min(seat.latest_report.idle_for, still) if seat.latest_report else 0.0
-    return MemberStatus(seat, _member_state(seat, age, heartbeat_timeout), age, still, idle, was_heard)
+        age = max(heartbeats.listening_seconds - RECONNECT_SECONDS, 0.0)
+        still = min(still, heartbeats.listening_seconds)
+    idle = min(member_view.latest_report.idle_for, still) if member_view.latest_report else 0.0
+    return MemberStatus(member_view, _member_state(member_view, age, heartbeat_timeout), age, still, idle, was_heard)
 
 
-def _member_state(seat: MemberView, age: float, heartbeat_timeout: float) -> MemberState:
-    report, pod = seat.report, seat.pod
+def _member_state(member_view: MemberView, age: float, heartbeat_timeout: float) -> MemberState:
+    report, pod = member_view.report, member_view.pod
     if report and report.phase is Phase.DONE:
         return MemberState.DONE
     if report and report.phase is Phase.LEFT:
@@ -121,20 +125,23 @@ def _member_state(seat: MemberView, age: float, heartbeat_timeout: float) -> Mem
     if age > heartbeat_timeout:
         return MemberState.SILENT
     if report is None:
-        is_ahead = seat.latest_report is not None and seat.latest_report.report.generation > seat.generation
+        is_ahead = (
+            member_view.latest_report is not None
+            and member_view.latest_report.report.generation > member_view.generation
+        )
         return MemberState.GONE if is_ahead else MemberState.JOINING
     return MemberState.ACTIVE
 
 
-def _has_loss_evidence(seat: MemberView) -> bool:
-    return seat.pod is not None and (seat.pod.is_deleting or not seat.pod.is_node_ready)
+def _has_loss_evidence(member_view: MemberView) -> bool:
+    return member_view.pod is not None and (member_view.pod.is_deleting or not member_view.pod.is_node_ready)
 
 
-def _has_stalled(placed: MemberStatus, heartbeat_timeout: float) -> bool:
-    if placed.state not in (MemberState.ACTIVE, MemberState.JOINING):
+def _has_stalled(member_status: MemberStatus, heartbeat_timeout: float) -> bool:
+    if member_status.state not in (MemberState.ACTIVE, MemberState.JOINING):
         return True
-    report = placed.member_view.report
+    report = member_status.member_view.report
     if report is None or report.phase is not Phase.TRAINING:
-        return placed.still > heartbeat_timeout * STALL_TIMEOUT_FACTOR
+        return member_status.still > heartbeat_timeout * STALL_TIMEOUT_FACTOR
     step = report.progress.step_seconds if report.progress else None
-    return placed.still > max(heartbeat_timeout, STALL_TIMEOUT_STEPS * (step or 0.0))
+    return member_status.still > max(heartbeat_timeout, STALL_TIMEOUT_STEPS * (step or 0.0))

@@ -21,7 +21,9 @@ def find_slices_to_recreate(seen: Observed, end: WorldEnd | None = None) -> Mapp
         slice_number, host = repeated_hang
         to_recreate[slice_number] = f"host {host} hangs again after a restart of its trainer"
     for slice_ in seen.slices:
-        stuck_host = next((host.host for host in slice_.hosts if host.news and host.news.report.unreaped), None)
+        stuck_host = next(
+            (host.host for host in slice_.hosts if host.latest_report and host.latest_report.report.unreaped), None
+        )
         if stuck_host is not None:
             to_recreate[slice_.number] = (
                 f"the killed trainer of host {stuck_host} does not exit, so no new trainer can start"

@@ -50,9 +50,9 @@ def detect_straggler(
     return next((slow for reason in METRICS if (slow := _find_outlier(member_views, reason, known))), None)
 
 
-def update_straggler(seats: Sequence[MemberView], known: Straggler | None, now: datetime) -> Straggler | None:
+def update_straggler(member_views: Sequence[MemberView], known: Straggler | None, now: datetime) -> Straggler | None:
     """Return the straggler as recorded in the status. None: there is none."""
-    straggler = detect_straggler(seats, known)
+    straggler = detect_straggler(member_views, known)
     if straggler is None:
         return None
     member = straggler.member_view.member
@@ -78,26 +78,30 @@ def describe_straggler(straggler: Straggler) -> str:
     return f"host {straggler.host} of slice {straggler.slice}{node} is a straggler: {why}"
 
 
-def _find_outlier(seats: Sequence[MemberView], reason: Reason, known: Straggler | None) -> DetectedStraggler | None:
+def _find_outlier(
+    member_views: Sequence[MemberView], reason: Reason, known: Straggler | None
+) -> DetectedStraggler | None:
     """Return the one host whose metric differs from all others'."""
     read, is_most = METRICS[reason]
     measured = [
-        (share, seat)
-        for seat in seats
-        if seat.report and seat.report.progress and (share := read(seat.report.progress)) is not None
+        (share, member_view)
+        for member_view in member_views
+        if member_view.report
+        and member_view.report.progress
+        and (share := read(member_view.report.progress)) is not None
     ]
-    if len(measured) < len(seats) or len(measured) < 2:
+    if len(measured) < len(member_views) or len(measured) < 2:
         return None
-    (one, seat), (next_value, _), *_ = sorted(measured, key=lambda pair: pair[0], reverse=is_most)
+    (one, member_view), (next_value, _), *_ = sorted(measured, key=lambda pair: pair[0], reverse=is_most)
     small, large = sorted((one, next_value))
     ratio = round(large - small, 3)
-    margin = MIN_KEPT_DIFFERENCE if _is_same_host(known, seat) else MIN_DIFFERENCE
-    return DetectedStraggler(seat, reason, ratio) if ratio >= margin and small <= MAX_RATIO * large else None
+    margin = MIN_KEPT_DIFFERENCE if _is_same_host(known, member_view) else MIN_DIFFERENCE
+    return DetectedStraggler(member_view, reason, ratio) if ratio >= margin and small <= MAX_RATIO * large else None
 
 
-def _is_same_host(known: Straggler | None, seat: MemberView) -> bool:
+def _is_same_host(known: Straggler | None, member_view: MemberView) -> bool:
     """Return whether a known straggler is this host on this node."""
-    member = seat.member
+    member = member_view.member
     return known is not None and (known.slice, known.host, known.node) == (member.slice, member.host, member.node)
 
 

@@ -87,13 +87,13 @@ def has_world_ended(status: TrainingJobStatus) -> bool:
     return last.generation == status.world.generation and last.ended is not None
 
 
-def match_members(world: World | None, pods: Iterable[Pod], hearing: HeartbeatState) -> tuple[MemberView, ...]:
+def match_members(world: World | None, pods: Iterable[Pod], heartbeats: HeartbeatState) -> tuple[MemberView, ...]:
     """Return the members of a world with their pods and reports."""
     if world is None:
         return ()
     by_uid = {pod.uid: pod for pod in pods}
     return tuple(
-        MemberView(member, by_uid.get(member.pod_uid), hearing.latest_reports.get(member.pod_uid), world.generation)
+        MemberView(member, by_uid.get(member.pod_uid), heartbeats.latest_reports.get(member.pod_uid), world.generation)
         for member in world.members
     )
 
@@ -105,29 +105,38 @@ def find_restored_step(member_views: Iterable[MemberView]) -> int | None:  # Non
 
 
 def find_restored_tier(
-    seats: Iterable[MemberView],
+    member_views: Iterable[MemberView],
 ) -> Tier | None:  # None: no member has restored yet, or training began from scratch
     """Return the storage tier of the step that the world resumed from."""
-    report = _find_restoring_report(seats)
+    report = _find_restoring_report(member_views)
     return report.tier if report and report.restored else None
 
 
-def find_missing_lineage(seats: Iterable[MemberView]) -> tuple[Span, ...]:
+def find_missing_lineage(member_views: Iterable[MemberView]) -> tuple[Span, ...]:
     """Return the generations that led to the step that the world resumed from and are missing in its lineage."""
-    report = _find_restoring_report(seats)
+    report = _find_restoring_report(member_views)
     return report.missing_lineage if report else ()
 
 
-def find_newest_step(seats: Sequence[MemberView]) -> int | None:  # None: no member has restored yet
+def find_newest_step(member_views: Sequence[MemberView]) -> int | None:  # None: no member has restored yet
     """Return the newest step that the world is known to have reached."""
     steps = [
-        member_view.report.progress.step for member_view in seats if member_view.report and member_view.report.progress
+        member_view.report.progress.step
+        for member_view in member_views
+        if member_view.report and member_view.report.progress
     ]
-    return max(steps, default=find_restored_step(seats))
+    return max(steps, default=find_restored_step(member_views))
 
 
-def _find_restoring_report(seats: Iterable[MemberView]) -> HostReport | None:
-    return next((seat.report for seat in seats if seat.report and seat.report.restored is not None), None)
+def _find_restoring_report(member_views: Iterable[MemberView]) -> HostReport | None:
+    return next(
+        (
+            member_view.report
+            for member_view in member_views
+            if member_view.report and member_view.report.restored is not None
+        ),
+        None,
+    )
 
 
 def _select_member_pods(pods: Iterable[Pod], world: WorldStatus) -> list[Pod]:

@@ -33,7 +33,7 @@ class Host:
     slice: int
     host: int
     pod: Pod | None
-    news: LatestReport | None
+    latest_report: LatestReport | None
 
     def is_ready(self, window: float) -> bool:
         """Return whether the host can join a world now: pod alive, heartbeat recent, node ready, trainer startable."""
@@ -41,20 +41,20 @@ class Host:
             self.pod is not None
             and self.pod.is_alive
             and self.pod.is_node_ready
-            and self.news is not None
-            and self.news.report_age <= window
+            and self.latest_report is not None
+            and self.latest_report.report_age <= window
             and self.startup_failure is None
         )
 
     @property
     def has_standby(self) -> bool:
         """Return whether a standby process with all modules imported waits on the host."""
-        return self.news is not None and self.news.report.standby
+        return self.latest_report is not None and self.latest_report.report.standby
 
     @property
     def startup_failure(self) -> Failure | None:  # None: no failure is known
         """Return the failure that keeps every trainer process from starting on the host."""
-        return self.news.report.broken if self.news else None
+        return self.latest_report.report.broken if self.latest_report else None
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,8 @@ class Observed:
     def has_committed(self) -> bool:
         """Return whether the committed world has saved a step beyond the step that it resumed from."""
         return any(
-            seat.report and (seat.report.committed or 0) > (seat.report.restored or 0) for seat in self.member_views
+            member_view.report and (member_view.report.committed or 0) > (member_view.report.restored or 0)
+            for member_view in self.member_views
         )
 
     @property
@@ -172,7 +173,7 @@ class Observed:
 
 
 def observe(
-    plan: Plan, job: Manifest, status: TrainingJobStatus, children: Children, hearing: HeartbeatState, now: datetime
+    plan: Plan, job: Manifest, status: TrainingJobStatus, children: Children, heartbeats: HeartbeatState, now: datetime
 ) -> Observed:
     """Return the observed state of a job from its manifest, its status, its children and its heartbeats."""
     name, uid = get_text(job, "metadata", "name"), get_text(job, "metadata", "uid")
@@ -183,12 +184,12 @@ def observe(
         plan,
         identity,
         status,
-        hearing,
+        heartbeats,
         generation=get_int(job, "metadata", "generation") or 0,
         pods=pods,
         jobsets=jobsets,
         jobs=tuple(child for manifest in children.jobs if (child := read_job(manifest, now))),
-        slices=_read_slices(plan, name, uid, pods, jobsets, children, hearing),
+        slices=_read_slices(plan, name, uid, pods, jobsets, children, heartbeats),
         drill=_read_request(job, uid),
     )
 
@@ -197,7 +198,7 @@ def assemble_observed(
     plan: Plan,
     job: JobIdentity,
     status: TrainingJobStatus,
-    hearing: HeartbeatState,
+    heartbeats: HeartbeatState,
     *,
     generation: int,
     pods: tuple[Pod, ...],
@@ -210,7 +211,7 @@ def assemble_observed(
     world = members.rebuild_world(status, job.uid, pods)
     if world is not None:
         world = attach_program_config(world, plan, plan.find_layout(len(world.slices)))
-    member_views = members.match_members(world, pods, hearing)
+    member_views = members.match_members(world, pods, heartbeats)
     restored = members.find_restored_step(member_views)
     spans = status.lineage
     if world is not None and restored is not None:
@@ -231,7 +232,7 @@ def assemble_observed(
         world=world,
         member_views=member_views,
         lineage=spans,
-        heartbeats=hearing,
+        heartbeats=heartbeats,
         drill=drill,
     )
 
@@ -252,7 +253,7 @@ def _read_slices(
     pods: tuple[Pod, ...],
     jobsets: tuple[JobSet, ...],
     children: Children,
-    hearing: HeartbeatState,
+    heartbeats: HeartbeatState,
 ) -> tuple[Slice, ...]:
     slices = []
     base = base_jobset(name, uid)
@@ -265,16 +266,16 @@ def _read_slices(
         pods_by_host.setdefault((pod.slice, pod.host), []).append(pod)
     for slice_number in range(max(plan.spec.slices.max_slices, in_base)):
         jobset = base if slice_number < in_base else slice_jobset(name, uid, slice_number)
-        hosts = tuple(_read_host(slice_number, host, pods_by_host, hearing) for host in range(plan.shape.num_hosts))
+        hosts = tuple(_read_host(slice_number, host, pods_by_host, heartbeats) for host in range(plan.shape.num_hosts))
         slices.append(Slice(slice_number, jobset, hosts, _find_warning(jobset, children)))
     return tuple(slices)
 
 
 def _read_host(
-    slice_number: int, host: int, places: Mapping[tuple[int, int], list[Pod]], hearing: HeartbeatState
+    slice_number: int, host: int, places: Mapping[tuple[int, int], list[Pod]], heartbeats: HeartbeatState
 ) -> Host:
     pod = max(places.get((slice_number, host), ()), key=lambda twin: twin.rank, default=None)
-    return Host(slice_number, host, pod, hearing.latest_reports.get(pod.uid) if pod else None)
+    return Host(slice_number, host, pod, heartbeats.latest_reports.get(pod.uid) if pod else None)
 
 
 def _find_warning(jobset: str, children: Children) -> ObjectProblem | None:  # None: there is no warning

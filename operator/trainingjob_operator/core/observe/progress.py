@@ -67,7 +67,9 @@ def _step_fields(step: int, total: int) -> dict[str, Any]:
 
 def find_data(seen: Observed) -> DataReport | None:  # None: no data was read yet
     """Return what the committed world has read of the dataset. Before its first report, the previous world's data."""
-    told = (seat.report.data for seat in seen.member_views if seat.report and seat.report.data)
+    told = (
+        member_view.report.data for member_view in seen.member_views if member_view.report and member_view.report.data
+    )
     return next(told, seen.status.data)
 
 
@@ -82,7 +84,9 @@ def find_checkpoint(seen: Observed, now: datetime) -> CheckpointStatus | None:  
 def find_committed_step(seen: Observed) -> int:
     """Return the newest step that is known to be on storage. 0: none."""
     committed = [
-        seat.report.committed for seat in seen.member_views if seat.report and seat.report.committed is not None
+        member_view.report.committed
+        for member_view in seen.member_views
+        if member_view.report and member_view.report.committed is not None
     ]
     restored = find_restored_step(seen.member_views) if find_restored_tier(seen.member_views) in STORAGE_TIERS else None
     newest = max(committed, default=restored)

@@ -232,9 +232,9 @@ def _damaged_checkpoint_events(seen: Observed) -> list[JobEvent]:
         return []
     damages = {
         damage
-        for seat in seen.member_views
-        if seat.report and seat.report.restored is not None
-        for damage in seat.report.damaged
+        for member_view in seen.member_views
+        if member_view.report and member_view.report.restored is not None
+        for damage in member_view.report.damaged
     }
     return [
         JobEvent(

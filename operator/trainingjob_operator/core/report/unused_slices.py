@@ -52,14 +52,15 @@ def _find_host_problem(host: Host, warning: ObjectProblem | None) -> ObjectProbl
         if warning:
             return ObjectProblem(warning.reason, f"{host_text} ({pod.name}): {warning.message}")
         return ObjectProblem(Reason.STARTING, f"{host_text} ({pod.name}) is starting on node {pod.node}")
-    if host.news is None:
+    if host.latest_report is None:
         return ObjectProblem(Reason.STARTING, f"{host_text} ({pod.name}) has not reported yet")
     if host.startup_failure:
         return ObjectProblem(
             Reason.STANDBY_FAILED, f"{host_text} ({pod.name}) cannot start: {describe_failure(host.startup_failure)}"
         )
     return ObjectProblem(
-        Reason.HEARTBEAT_LOST, f"{host_text} ({pod.name}) has not reported for {format_duration(host.news.report_age)}"
+        Reason.HEARTBEAT_LOST,
+        f"{host_text} ({pod.name}) has not reported for {format_duration(host.latest_report.report_age)}",
     )
 
 
