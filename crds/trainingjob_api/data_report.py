@@ -41,7 +41,7 @@ class Skipped(Open):
 
 
 class SourceReport(Open):
-    """What was read of one source."""
+    """Text that was read from one source."""
 
     name: Annotated[str, Field(max_length=MAX_SHORT_NAME)] = Field(description="Name of the source in the spec.")
     evaluation: bool = Field(default=False, description="Whether it is a held-out text of spec.evaluation.")

@@ -278,7 +278,7 @@ class Straggler(Open):
 
 
 class DrillStatus(Open):
-    """A fault that was asked for: it is made at most once, and only after it stands here."""
+    """A requested fault. The operator records it before the injection, and injects it at most once."""
 
     id: DrillId = Field(description="Identifier of the request.")
     kind: DrillKind = Field(description="Kind of the fault to inject.")

@@ -159,7 +159,7 @@ FAILED: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "initial parameters that are nowhere": (
         {"checkpoint__initializeFrom": {"uri": "/shared/no-such-run"}},
-        ["spec.checkpoint.initializeFrom.uri", "holds no whole step"],
+        ["spec.checkpoint.initializeFrom.uri", "holds no intact step"],
     ),
     "a tokenizer that does not match the vocabulary": (
         {"tokenizer": {"type": "tokenizers", "path": "/shared/tokenizer.json"}, "model__vocabSize": 257},

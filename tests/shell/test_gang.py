@@ -18,7 +18,7 @@ async def crash(sim: Simulation, node: str) -> None:
 async def crash_and_take_the_others_along(sim: Simulation, node: str) -> None:
     """JAX ends the other processes of a world, and they say so before the first one has told what it met."""
     for other in sorted({agent.node for agent in sim.agents.values()} - {node}):
-        sim.crash_child(other, "another host of the world was gone", FailureReason.PEER)
+        sim.crash_child(other, "another host of the world was lost", FailureReason.PEER)
     sim.time.seconds += 0.1
     sim.crash_child(node, "ValueError: bad")
 

@@ -77,12 +77,12 @@ def _classify_exit(ended: ChildExited, memory: str) -> tuple[FailureReason, str]
         advice = "Raise spec.runtime.resources.memory or lower spec.training.maxPerDeviceBatch."
         return FailureReason.OUT_OF_MEMORY, message + advice
     if ended.signal == "SIGABRT" and any(words in ended.log for words in PEER_DIED):
-        return FailureReason.PEER, "JAX ended the trainer because another host of the world was gone."
+        return FailureReason.PEER, "JAX ended the trainer because another host of the world was lost."
     if ended.signal in CRASH_SIGNALS:
-        return FailureReason.CRASH, f"the trainer crashed with {ended.signal}; the last lines of its log say where."
+        return FailureReason.CRASH, f"the trainer crashed with {ended.signal}; the end of its log shows where."
     if ended.signal:
         return FailureReason.KILLED, f"the trainer was ended by {ended.signal}, which this agent did not send."
     return (
         FailureReason.CRASH,
-        f"the trainer exited with code {ended.code} before it was done and gave no reason; see the end of its log.",
+        f"the trainer exited with code {ended.code} before it was done and reported no error; see the end of its log.",
     )

@@ -60,7 +60,7 @@ async def inject_fault(
             report_result(DrillReported(drill.id))
             reporter.suspend(drill.seconds)
         case DrillKind.KILL_SLICE | DrillKind.KILL_HOST | DrillKind.PREEMPT | DrillKind.OPERATOR_DOWN:
-            report_result(DrillReported(drill.id, "no host makes this drill: the operator does"))
+            report_result(DrillReported(drill.id, "the operator injects this drill, not a host"))
         case _:
             assert_never(drill.kind)
 
@@ -88,7 +88,7 @@ def corrupt_newest_checkpoint(checkpoints: Path) -> str:
         ]
         path = max(files, key=lambda path: path.stat().st_size, default=None)
         if path is None:
-            return f"nothing of the saved step is left in {newest}"
+            return f"the saved step has no files in {newest}"
         with path.open("rb+") as file:
             file.seek(path.stat().st_size // 2)
             byte = file.read(1)[0]

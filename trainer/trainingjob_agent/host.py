@@ -80,7 +80,7 @@ def initial_state(last_generation: int, now: float) -> State:
         return State(last_contact=now)
     failure = Failure(
         reason=FailureReason.KILLED,
-        message="the container was restarted while its trainer was in this world; the pod's last state says why.",
+        message="the container was restarted while its trainer was in this world: see the pod's last state.",
     )
     return State(last_contact=now, active=_failed_child(0, last_generation, failure))
 

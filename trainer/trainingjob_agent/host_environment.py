@@ -94,7 +94,7 @@ class Variables:
         try:
             return ExpectedHardware.model_validate_json(text)
         except ValidationError:
-            self.add_problem(name, f"is '{text}' and must be JSON with what a device should do.")
+            self.add_problem(name, f"is '{text}' and must be JSON with the expected rates of a device.")
             return ExpectedHardware()
 
     def url(self, name: str, *, ca: str) -> str:

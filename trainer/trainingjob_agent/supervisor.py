@@ -163,7 +163,7 @@ class Supervisor:
                 LOG.info("asking a trainer to %s child=%d", "leave" if moves else "save and leave", child)
                 self._children[child].request_leave(moves=moves)
             case DiagnoseChild(child):
-                LOG.info("looking at a trainer that makes no progress child=%d", child)
+                LOG.info("collecting diagnostics of a trainer child=%d", child)
                 self._tasks.create_task(self._collect_diagnostics(child, self._children[child]))
             case InjectFault(child, drill):
                 LOG.warning("a drill kind=%s id=%s child=%d", drill.kind, drill.id, child)
@@ -297,4 +297,4 @@ def write_termination_message(path: Path, words: str) -> None:
     try:
         path.write_text(words)
     except OSError as error:
-        LOG.warning("the last words cannot be written path=%s error=%s", path, error)
+        LOG.warning("the termination message cannot be written path=%s error=%s", path, error)

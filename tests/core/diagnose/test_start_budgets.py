@@ -27,7 +27,7 @@ from trainingjob_operator.core.reasons import Reason
 
 WINDOW = 5.0
 EXAMINATION = 3.0
-PEER = failure(reason=FailureReason.PEER, message="another host of the world went away")
+PEER = failure(reason=FailureReason.PEER, message="another host of the world was lost")
 ENDED = (Claim, EndWorld, Fail, Succeed)
 
 

@@ -136,7 +136,7 @@ async def test_each_fault_is_made(kind: DrillKind, done: list[str], silence: flo
 @pytest.mark.parametrize(
     ("kind", "why", "done"),
     [
-        (DrillKind.KILL_SLICE, "no host makes this drill: the operator does", []),
+        (DrillKind.KILL_SLICE, "the operator injects this drill, not a host", []),
         (
             DrillKind.CORRUPT_CHECKPOINT,
             "0 saved steps: at least 2 are needed, so that an intact one remains",
@@ -225,7 +225,7 @@ def test_the_only_saved_step_is_not_damaged(saved: Path) -> None:
 def test_a_saved_step_that_goes_meanwhile_is_not_damaged(saved: Path) -> None:
     shutil.rmtree(saved / NEWEST / "state")
 
-    assert corrupt_newest_checkpoint(saved) == f"nothing of the saved step is left in {saved}/{NEWEST}"
+    assert corrupt_newest_checkpoint(saved) == f"the saved step has no files in {saved}/{NEWEST}"
 
 
 def test_a_store_that_cannot_be_written_is_told(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ BROKEN: dict[str, tuple[dict[str, str], str]] = {
     "no address": ({"RENDEZVOUS": "operator:8443"}, "must be an address such as https://"),
     "no address at all": ({"RENDEZVOUS": "http://[::1"}, "must be an address such as https://"),
     "another protocol": ({"RENDEZVOUS": "ftp://operator"}, "must be an address such as https://"),
-    "no JSON of a device": ({"EXPECTED": "fast"}, "is 'fast' and must be JSON with what a device should do."),
+    "no JSON of a device": ({"EXPECTED": "fast"}, "is 'fast' and must be JSON with the expected rates of a device."),
     "plain http in a cluster": (
         {"RENDEZVOUS": "http://operator.system.svc:8443"},
         "without https only this machine's own loopback may be used.",

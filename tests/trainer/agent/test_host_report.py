@@ -64,7 +64,7 @@ CRASHED = CRASH.model_copy(update={"exit_code": 1})
 
 
 def exited(code: int) -> Failure:
-    message = f"the trainer exited with code {code} before it was done and gave no reason; see the end of its log."
+    message = f"the trainer exited with code {code} before it was done and reported no error; see the end of its log."
     return Failure(reason=FailureReason.CRASH, message=message, exit_code=code)
 
 

@@ -68,12 +68,12 @@ ENDINGS: dict[str, tuple[ChildExited, FailureReason, str]] = {
     "aborted because another host was gone": (
         ChildExited(1, signal="SIGABRT", log=f"{PEER_LOG}\n{'*** a long stack trace ***' * 100}"),
         FailureReason.PEER,
-        "another host of the world was gone",
+        "another host of the world was lost",
     ),
     "aborted by a thread of gloo's": (
         ChildExited(1, signal="SIGABRT", log=f"{THROWN}{PYTHON}"),
         FailureReason.PEER,
-        "another host of the world was gone",
+        "another host of the world was lost",
     ),
 }
 

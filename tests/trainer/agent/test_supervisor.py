@@ -388,4 +388,4 @@ async def test_folders_that_cannot_be_written_stop_nothing(launch, operator, var
 
     assert await exit_code(task) == 0
     assert "a restart of this container will not know its world" in caplog.text
-    assert "the last words cannot be written" in caplog.text
+    assert "the termination message cannot be written" in caplog.text

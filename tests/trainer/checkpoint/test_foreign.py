@@ -219,7 +219,7 @@ def test_a_hostile_owner_is_told_and_nothing_is_claimed(tmp_path: Path, make: Ca
     make(tmp_path / owner.OWNER_FILE)
     for takeover in (False, True):
         config = make_config(make_spec(tmp_path, tmp_path, checkpoint__takeover=takeover))
-        with pytest.raises(TrainingError, match=r"is not what a TrainingJob writes\. If no job uses the folder"):
+        with pytest.raises(TrainingError, match=r"was not written by a TrainingJob\. If no job uses the folder"):
             owner.claim(open_store(tmp_path), config)
     assert not owner.is_owned_by_other(open_store(tmp_path), UID)
 

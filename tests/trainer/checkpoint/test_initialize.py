@@ -137,7 +137,7 @@ ERRORS: dict[str, tuple[Callable[[Path], None], int | None, dict[str, Any], Fail
         {},
         FailureReason.STORAGE,
         "spec.checkpoint.initializeFrom.uri",
-        "holds no whole step of a TrainingJob",
+        "holds no intact step of a TrainingJob",
     ),
     "no such step": (
         lambda root: None,
@@ -145,7 +145,7 @@ ERRORS: dict[str, tuple[Callable[[Path], None], int | None, dict[str, Any], Fail
         {},
         FailureReason.STORAGE,
         "spec.checkpoint.initializeFrom.step",
-        "holds no whole step 3 of",
+        "holds no intact step 3 of",
     ),
     "the step that is named is damaged": (
         lambda root: break_step(root, 2),

@@ -148,7 +148,7 @@ def test_names_that_lead_to_the_same_file_are_told(tmp_path: Path) -> None:
 
     assert words.splitlines() == [
         "source text: skipped 1 files or folders that were reached by another name too (b.txt).",
-        "source text: skipped 1 links to what is not there (c).",
+        "source text: skipped 1 links whose target does not exist (c).",
     ]
 
 

@@ -151,7 +151,9 @@ def test_replicas_are_compared_at_an_interval_and_at_any_step_that_is_kept() -> 
 
     watch.check(4, state)
     for step in (5, 8):
-        with pytest.raises(BadStepError, match=rf"at step {step} host 0 of slice 0 \(device 3\) held other bits of"):
+        with pytest.raises(
+            BadStepError, match=rf"at step {step} host 0 of slice 0 \(device 3\) held different bits of"
+        ):
             watch.check(step, broken)
     assert [watch.is_due(step) for step in (3, 4, 5, 8)] == [False, True, False, True]
 
@@ -160,9 +162,11 @@ def test_a_device_s_host_is_found_where_the_runtime_counts_its_processes_otherwi
     broken = flip(make_state(describe(FOUR), 1), 1, 3, 0, 0)
     owner, other = (replicas(4, renumber(ProcessGroup(process, 2), (1, 0))) for process in (1, 0))
 
-    with pytest.raises(BadStepError, match=r"at step 4 host 0 of slice 1 \(device 3\) held other bits of") as own:
+    with pytest.raises(BadStepError, match=r"at step 4 host 0 of slice 1 \(device 3\) held different bits of") as own:
         owner.check(4, broken)
-    with pytest.raises(BadStepError, match=r"at step 4 host 0 of slice 1 \(device 3\) held other bits of") as anothers:
+    with pytest.raises(
+        BadStepError, match=r"at step 4 host 0 of slice 1 \(device 3\) held different bits of"
+    ) as anothers:
         other.check(4, broken)
     assert (own.value.reason, anothers.value.reason) == (FailureReason.CORRUPTION, FailureReason.PEER)
 
@@ -199,13 +203,13 @@ TOLD: dict[str, tuple[Mismatch, int, tuple[FailureReason, bool], str]] = {
         Mismatch(frozenset({3}), has_majority=True, shard_name="w"),
         1,
         (FailureReason.CORRUPTION, True),
-        "at step 7 host 0 of slice 1 (device 1) held other bits of w than most that hold it",
+        "at step 7 host 0 of slice 1 (device 1) held different bits of w than the majority",
     ),
     "another host's": (
         Mismatch(frozenset({3}), has_majority=True, shard_name="w"),
         0,
         (FailureReason.PEER, True),
-        "at step 7 host 0 of slice 1 (device 1) held other bits of the state",
+        "at step 7 host 0 of slice 1 (device 1) held different bits of the state",
     ),
     "two hosts, and nobody knows which": (
         Mismatch(frozenset({1, 3}), has_majority=False, shard_name="w"),

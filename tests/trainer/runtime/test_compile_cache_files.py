@@ -162,7 +162,7 @@ def test_without_a_secret_nothing_is_kept_or_loaded(tmp_path: Path, caplog: pyte
     run(make_programs(tmp_path, ""))
 
     assert count(caplog, "compiled a program") == 3
-    assert count(caplog, "the operator gave no secret") == 2
+    assert count(caplog, "the operator sent no secret") == 2
     assert not make_programs(tmp_path, "").copy_to_shared("double")
     assert not make_programs(tmp_path, "").is_cached("double")
 

@@ -134,7 +134,7 @@ class NeighborCompiler:
             LOG.info("compiled ahead slices=%d seconds=%.1f", num_slices, seconds)
         elif not self._stop.is_set():
             LOG.warning(
-                "cannot compile ahead slices=%d code=%d words=%s", num_slices, code, last_line[-MAX_LOGGED_CHARACTERS:]
+                "cannot compile ahead slices=%d code=%d output=%s", num_slices, code, last_line[-MAX_LOGGED_CHARACTERS:]
             )
 
     def _run_compiler(self, request: CompileRequest) -> tuple[int, str]:

@@ -260,9 +260,9 @@ def _check_spec(best: Integrity, expected: Expected) -> None:
     if expected.seed is not None and best.seed not in (None, expected.seed):
         raise TrainingError(
             FailureReason.CONFIG,
-            f"must be {best.seed}, that of the job which saved step {best.step:,}: in another order some rows of the "
-            f"epoch would come twice and others never. Nearest legal value: {best.seed}. To train in another order, "
-            "begin another job with `checkpoint.initializeFrom`.",
+            f"must be {best.seed}, that of the job which saved step {best.step:,}. Another order would repeat some "
+            f"rows of the epoch and omit others. Nearest legal value: {best.seed}. To train in another order, "
+            "create another job with `checkpoint.initializeFrom`.",
             path="spec.training.seed",
             value=expected.seed,
         )

@@ -60,7 +60,7 @@ def load_initial_params(source: InitializeFrom, params: Params, peers: ProcessGr
         damage = next(filter(None, problems), "")
         if not damage:
             break
-        LOG.warning("a saved step is passed over folder=%s damage=%s", folder.location, damage)
+        LOG.warning("skipped a damaged step folder=%s damage=%s", folder.location, damage)
         damages.append(f"{folder.location}: {damage}")
         candidates = candidates[1:]
     ours, theirs = _shapes(params), _shapes(orbax.metadata(folder.location).item_metadata.tree["params"])
@@ -109,7 +109,7 @@ def _best_candidate(source: InitializeFrom, candidates: list[StepFolder], damage
     """Return the best remaining folder; raise TrainingError if none remains."""
     if candidates:
         return candidates[0].name
-    what = "no whole step" if source.step is None else f"no whole step {source.step}"
+    what = "no intact step" if source.step is None else f"no intact step {source.step}"
     text = f" ({'; '.join(damages[:MAX_NAMED_STEPS])})" if damages else ""
     raise TrainingError(
         FailureReason.STORAGE,
@@ -154,7 +154,7 @@ def _describe_source(source: InitializeFrom, folder: StepFolder, ours: Shapes, t
         words += f"; missing there, so they start random: {', '.join(missing)}"
     if unused:
         words += f"; not used: {', '.join(unused)}"
-    LOG.info("began with the parameters of %s", words)
+    LOG.info("initialized parameters source=%s", words)
     return shorten(words, MAX_MESSAGE)
 
 

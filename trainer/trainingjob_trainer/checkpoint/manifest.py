@@ -197,7 +197,7 @@ class ReadRetry:
                 self._deadline = self._deadline or now + self._seconds
                 if now >= self._deadline:
                     raise
-                LOG.warning("storage refuses to be read, and is asked again error=%s", error)
+                LOG.warning("storage cannot be read, retrying error=%s", error)
                 time.sleep(RETRY_INTERVAL_SECONDS)
 
 

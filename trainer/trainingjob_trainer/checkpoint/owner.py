@@ -101,7 +101,7 @@ def _read(store: Store, field: str) -> dict[str, str] | None:  # None: its write
         except ValueError as error:
             raise TrainingError(
                 FailureReason.STORAGE,
-                f"{store.locate(OWNER_FILE)} is not what a TrainingJob writes. If no job uses the folder, delete the "
+                f"{store.locate(OWNER_FILE)} was not written by a TrainingJob. If no job uses the folder, delete the "
                 "file.",
                 path=field,
                 value=store.root,

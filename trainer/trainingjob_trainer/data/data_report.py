@@ -26,7 +26,7 @@ MAX_REPORT_BYTES = 12_000
 """Maximum size of a report: it is part of each heartbeat of one host, and of the job's status."""
 MAX_WARNINGS = 12
 UNEXPECTED_SKIPS = {
-    SkipReason.BROKEN_LINK: "links to what is not there",
+    SkipReason.BROKEN_LINK: "links whose target does not exist",
     SkipReason.DUPLICATE: "files or folders that were reached by another name too",
 }
 """Skipped files that a user does not expect to be skipped, as text for warnings."""
@@ -49,7 +49,7 @@ class FileHash:
     def check(self, file: SourceFile, sha256: str) -> None:
         """Raise `TrainingError` if the file has changed since it was hashed. `sha256` is its hash now."""
         if sha256 != self.sha256:
-            words = "changed while it was read. Let nothing write to the text of a job that starts."
+            words = "changed while it was read. Do not change the text while a job starts."
             raise file.error(words, fatal=False)
 
 

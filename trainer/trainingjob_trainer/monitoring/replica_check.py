@@ -104,17 +104,17 @@ def mismatch_error(step: int, odd: Mismatch, owners: Sequence[DeviceOwner], worl
         f"{hosts[owner]} (device {' and '.join(map(str, numbers))})" for owner, numbers in by_process.items()
     )
     if process not in by_process:
-        return BadStepError(FailureReason.PEER, f"at step {step} {named} held other bits of the state", fatal=False)
+        return BadStepError(FailureReason.PEER, f"at step {step} {named} held different bits of the state", fatal=False)
     if odd.has_majority:
-        words = f"at step {step} {named} held other bits of {odd.shard_name} than most that hold it"
+        words = f"at step {step} {named} held different bits of {odd.shard_name} than the majority"
     else:
         words = (
             f"at step {step} these held different bits of {odd.shard_name}, without a majority that is right: {named}"
         )
     return BadStepError(
         FailureReason.CORRUPTION,
-        f"{words}. The memory or the arithmetic of such a device is broken, though nothing else shows it. What was "
-        "saved was compared before, and is right.",
+        f"{words}. The memory or the arithmetic of such a device is broken, without any other symptom. Saved steps "
+        "were compared before the save, and are intact.",
         fatal=False,
         is_host_known=odd.has_majority or len(by_process) == 1,
     )

@@ -63,7 +63,7 @@ class CompileCache:
         self._secret = secret
         self._shared = root / SHARED_FOLDER
         if folder and not secret:
-            LOG.warning("no compiled program is kept: the operator gave no secret to prove them with")
+            LOG.warning("no compiled program is kept: the operator sent no secret to authenticate it")
         self._key = json.dumps(compile_cache_key(config, layout), sort_keys=True) if self._folder else ""
         self._platform = config.accelerator_platform
         self._peers = peers

@@ -80,7 +80,7 @@ def foreign_error(error: ValueError, where: Path, uri: str) -> TrainingError:
     """Return the error for a file below the checkpoint folder that is not in the format of this project."""
     return TrainingError(
         FailureReason.STORAGE,
-        f"{where} must hold only what a TrainingJob writes: {error}. If nothing else uses it, delete it.",
+        f"{where} must hold only files of a TrainingJob: {error}. If nothing else uses it, delete it.",
         path="spec.checkpoint.uri",
         value=uri,
     )
@@ -135,6 +135,6 @@ def _classify(error: BaseException) -> tuple[FailureReason, str]:
         case FailureReason.NETWORK:
             return reason, f"this host cannot reach the others: {text}"
         case FailureReason.PEER if is_status or isinstance(error, JaxRuntimeError):
-            return reason, f"another host of the world went away: {text}"
+            return reason, f"another host of the world was lost: {text}"
         case _:
             return FailureReason.CRASH, f"{type(error).__name__}: {text}"

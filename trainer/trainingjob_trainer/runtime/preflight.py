@@ -132,15 +132,15 @@ def check_arithmetic(mesh: Mesh, programs: CompileCache, peers: ProcessGroup) ->
     told = peers.exchange("preflight", str(len(wrong)), EXCHANGE_SECONDS)
     if wrong:
         message = (
-            f"device {wrong[0].id} of this host ({wrong[0].device_kind}) multiplies wrongly: small whole numbers do "
-            "not give the product that is known beforehand. Take the node out of service."
+            f"device {wrong[0].id} of this host ({wrong[0].device_kind}) multiplies wrongly: a product of small "
+            "integers differs from the known result. Take the node out of service."
         )
         raise TrainingError(FailureReason.ACCELERATOR, message, fatal=False)
     if any(text != "0" for text in told):
         raise TrainingError(FailureReason.PEER, "a device of another host multiplies wrongly.", fatal=False)
     if np.asarray(total) != np.add.reduce(expected, dtype=np.uint32):
         message = (
-            "the sum over all devices is not the one that is known beforehand, though each device computes right: "
+            "the sum over all devices differs from the known result, though each device computes correctly: "
             "numbers change on the network between the hosts."
         )
         raise TrainingError(FailureReason.NETWORK, message, fatal=False)
@@ -192,13 +192,13 @@ def find_unfit(
         if one.flops_per_second and one.flops_per_second < MIN_PEAK_SHARE * expected.flops:
             return (
                 f"device {number} of this host multiplies matrices at {one.flops_per_second / 1e12:.3g} TFLOP/s, and "
-                f"its kind does {expected.flops / 1e12:.3g} at best: it is broken or throttled, or not what the job "
-                "names."
+                f"its kind does {expected.flops / 1e12:.3g} at best: it is broken, throttled, or not the accelerator "
+                "that the job names."
             )
         if one.limit_bytes and one.limit_bytes < MIN_MEMORY_SHARE * expected.memory:
             return (
                 f"device {number} of this host has {one.limit_bytes / 1e9:.3g} GB of memory for programs, and the plan "
-                f"counts on {expected.memory / 1e9:.3g} GB: it is not what the job names, or its share is limited."
+                f"counts on {expected.memory / 1e9:.3g} GB: it is another accelerator, or its share is limited."
             )
     return ""
 

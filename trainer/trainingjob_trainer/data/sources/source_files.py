@@ -150,11 +150,11 @@ def _reject_broken_links(source: TextSource, field: str, entries: Iterable[Found
     for entry in entries:
         if entry.reason is SkipReason.BROKEN_LINK and search.is_match(entry.name):
             is_annex = "/annex/objects/" in entry.real
-            way_out = "Run `git annex get`" if is_annex else "Mount what it leads to"
+            way_out = "Run `git annex get`" if is_annex else "Mount its target"
             path, real = printable(str(entry.path)), printable(entry.real)
             raise TrainingError(
                 FailureReason.DATA,
-                f"{path} is a link to {real}, which is not there on this host. {way_out}, or leave it out with "
+                f"{path} is a link to {real}, which does not exist on this host. {way_out}, or leave it out with "
                 "`exclude`.",
                 path=f"{field}.path",
                 value=source.path,
@@ -189,7 +189,7 @@ SKIP_DESCRIPTIONS = {
     SkipReason.HIDDEN: "hidden",
     SkipReason.EXCLUDED: "excluded",
     SkipReason.NOT_SEARCHED: "in folders that the pattern does not search",
-    SkipReason.BROKEN_LINK: "links to what is not there",
+    SkipReason.BROKEN_LINK: "links whose target does not exist",
     SkipReason.NOT_A_FILE: "sockets, pipes or devices",
     SkipReason.INSTALLED: "folders of installed packages",
 }
