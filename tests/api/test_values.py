@@ -6,7 +6,6 @@ from pydantic import ValidationError
 from trainingjob_api.base import AXES, seconds
 from trainingjob_api.problem import Problem, in_order, summarise
 from trainingjob_api.sharding import RULES, count_shards, find_zero1_dim, shards_of_dim
-from trainingjob_api.spec.data import TextSource
 from trainingjob_api.spec.model import Balance, Experts
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.spec.slices import Slices
@@ -145,6 +144,5 @@ def test_a_world_knows_its_slices_and_members() -> None:
     assert world.find_member("u9") is None
 
 
-def test_values_of_a_section_have_the_names_that_the_trainer_reads() -> None:
-    assert TextSource(name="a", path="/a", format="jsonl").type == "jsonl"
+def test_the_weight_of_load_balance_is_read_from_its_section() -> None:
     assert Experts(count=2, per_token=1, balance=Balance(loss_weight=0.5)).load_balance_weight == 0.5
