@@ -141,7 +141,7 @@ def test_what_never_changes_says_what_to_do_instead(
     answer = str(refusal.value)
     assert f"{path}: Invalid value" in answer, answer
     assert "cannot change: " in answer
-    assert "checkpoint.takeover: true" in answer or "a checkpoint.uri of its own" in answer
+    assert "checkpoint.takeover: true" in answer or "a separate `checkpoint.uri`" in answer
 
 
 FAILED: dict[str, tuple[dict[str, Any], list[str]]] = {
