@@ -1,10 +1,10 @@
 """Environment variables that a spec gives to its pods: those of `runtime.env`, and one for each secret of a section."""
 
 from collections.abc import Iterator
-from types import UnionType
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple
 
 from trainingjob_api.base import Secret, SecretVariable, Strict
+from trainingjob_api.fields import fields_of
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.runtime import EnvVar
 
@@ -26,18 +26,12 @@ class SecretField(NamedTuple):
 
 def find_secret_fields(model: type[Strict], names: tuple[str, ...] = (), path: str = "") -> Iterator[SecretField]:
     """Yield the secret fields below a model. Items of lists are not searched."""
-    for name, field in model.model_fields.items():
-        here, inner = ((*names, name), f"{path}.{field.alias}".removeprefix(".")), _section_in(field.annotation)
-        if inner is Secret:
-            yield SecretField(*here, next(one.name for one in field.metadata if isinstance(one, SecretVariable)))
-        elif inner is not None:
-            yield from find_secret_fields(inner, *here)
-
-
-def _section_in(annotation: Any) -> type[Strict] | None:  # None: the field holds no object
-    """Return the model of an object field, which may be optional."""
-    choices = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
-    return next((one for one in choices if isinstance(one, type) and issubclass(one, Strict)), None)
+    for name, field in zip(model.model_fields, fields_of(model), strict=True):
+        here = (*names, name), f"{path}.{field.name}".removeprefix(".")
+        if field.model is Secret:
+            yield SecretField(*here, next(one.name for one in field.info.metadata if isinstance(one, SecretVariable)))
+        elif field.model and not field.is_list:
+            yield from find_secret_fields(field.model, *here)
 
 
 SECRET_FIELDS = tuple(find_secret_fields(TrainingJobSpec))

@@ -19,7 +19,7 @@ class StepFolder(NamedTuple):
 
     @property
     def step_name(self) -> StepName:
-        """Return the parts of its own name."""
+        """Return the parts of the last part of the name."""
         parsed = parse_step_name(self.name.rpartition("/")[2])
         assert parsed is not None  # noqa: S101  # only steps get a folder
         return parsed

@@ -36,7 +36,7 @@ class Point(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a tracker is told about the job. `restored` is the step from which this generation resumes."""
+    """What a tracker receives about the job. `restored` is the step from which this generation resumes."""
 
     job: JobIdentity
     folder: Path

@@ -1,4 +1,4 @@
-"""Weights & Biases. The library reads the API key from the environment, and sends from a process of its own.
+"""Weights & Biases. The library reads the API key from the environment, and sends from a separate process.
 
 Every world of a job continues the same run, whose id is the job's UID. W&B only appends to a history. So `step` is a
 value that all plots use as their horizontal axis, and `generation` separates the points of a step that was trained
