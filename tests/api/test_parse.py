@@ -10,7 +10,7 @@ import yaml
 
 from tests.support.patience import at_once
 from trainingjob_api.fields import find_spec_field, format_path
-from trainingjob_api.parse.parse_messages import format_value, guess_field, to_problem
+from trainingjob_api.parse.parse_messages import describe_fields, format_value, guess_field, to_problem
 from trainingjob_api.parse.parser import MAX_BYTES, MAX_ERRORS, parse_spec
 from trainingjob_api.parse.renamed_fields import RENAMED_FIELDS
 from trainingjob_api.sample import SAMPLE
@@ -165,10 +165,18 @@ def test_an_empty_spec_is_told_all_its_sections() -> None:
 
 
 def test_keys_and_values_of_other_languages_are_answered() -> None:
-    raw = {1: "x", "\ud800": b"\x00", "model": {None: 1}, "data": {"train": ({"name": "\ud83d"},)}}
-    problems = parse_spec(raw).problems
+    superscript, arabic = {"\u00b2": {"x": 1}}, {"\u0662": {"x": 1}}  # digits, of which `int` reads only the second
+    raw = {1: "x", "\ud800": b"\x00", "model": {None: 1} | superscript, "data": {"train": ({"name": "\ud83d"},)}}
+    problems = parse_spec(raw | superscript | arabic).problems
+    paths = {problem.path for problem in problems}
 
-    assert {"spec.1", "spec.?", "spec.model.None", "spec.data.train[0].name"} <= {problem.path for problem in problems}
+    assert {"spec.1", "spec.?", "spec.model.None", "spec.data.train[0].name"} <= paths
+    assert {"spec.\u00b2", "spec.\u0662", "spec.model.\u00b2"} <= paths
+
+
+@pytest.mark.parametrize("digit", ["\u00b2", "\u0662", "7"])
+def test_a_path_with_any_digit_has_fields_beside_it(digit: str) -> None:
+    assert describe_fields(f"spec.{digit}.x") == " It has ."
 
 
 FLOODS: dict[str, Any] = {

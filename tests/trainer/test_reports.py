@@ -262,9 +262,10 @@ def test_what_routers_say_is_told_and_written(tmp_path: Path) -> None:
     assert (second["load_balance"], second["dropped"]) == (1.5, 0.25)
 
 
-def test_a_program_started_by_hand_is_told_so() -> None:
+@pytest.mark.parametrize("environment", [{}, {"TRAININGJOB_EVENTS_FD": "-1"}, {"TRAININGJOB_EVENTS_FD": "\u00b2"}])
+def test_a_program_started_by_hand_is_told_so(environment: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="TRAININGJOB_EVENTS_FD must be the number of an open file"):
-        AgentEvents.from_environment({})
+        AgentEvents.from_environment(environment)
 
 
 def read_lines(root: Path) -> list[dict[str, object]]:

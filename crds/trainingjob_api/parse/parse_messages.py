@@ -135,7 +135,7 @@ def _unknown(location: Location, value: Any) -> Problem:
 def describe_fields(path: str) -> str:
     """Return a sentence that lists the fields beside a path such as `spec.model.heads`."""
     parts = re.findall(r"[^.\[\]]+", path)[1:-1]
-    model = find_model(tuple(int(part) if part.isdigit() else part for part in parts))
+    model = find_model(tuple(int(part) if part.isdecimal() else part for part in parts))
     return f" It has {', '.join(field_names(model) if model else ())}."
 
 

@@ -30,7 +30,7 @@ class AgentEvents:
             ValueError: the variable is missing or is not a number; the program was started by hand.
         """
         value = environment.get(EVENTS_FD_VARIABLE, "")
-        if not value.isdigit():
+        if not value.isdecimal():
             raise ValueError(f"{EVENTS_FD_VARIABLE} must be the number of an open file; an agent sets it.")
         return cls(int(value))
 
