@@ -51,6 +51,8 @@ def with_live_fields(spec: TrainingJobSpec, live: LiveFields) -> TrainingJobSpec
 
 def describe_changes(before: LiveFields, after: LiveFields) -> list[str]:
     """Return the differences as text: `training.steps is 500, was 300`."""
+    if before == after:  # the common case, asked for at every reconciliation
+        return []
     old, new = dict(_list_values(before)), dict(_list_values(after))
     changed = [path for path, value in new.items() if old.get(path) != value]
     return [f"spec.{path} is {_show(new[path])}, was {_show(old.get(path))}" for path in changed]

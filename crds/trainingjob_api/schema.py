@@ -7,7 +7,10 @@ file changes a job.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
+
+from pydantic import BaseModel
 
 from trainingjob_api.cel import ROOT_RULES, SPEC_RULES
 from trainingjob_api.spec.job import GROUP, KIND, PLURAL, VERSION, TrainingJobSpec
@@ -65,14 +68,19 @@ def make_crd() -> Schema:
 
 def spec_schema() -> Schema:
     """Return the structural schema of the spec, without its CEL rules."""
-    schema = TrainingJobSpec.model_json_schema(by_alias=True)
+    schema = _json_schema(TrainingJobSpec)
     return _structural(schema, schema["$defs"], keep_unknown=True)
 
 
 def status_schema() -> Schema:
     """Return the structural schema of the status. It has no defaults: the operator writes every field."""
-    schema = TrainingJobStatus.model_json_schema(by_alias=True)
+    schema = _json_schema(TrainingJobStatus)
     return _structural(schema, schema["$defs"], keep_unknown=False)
+
+
+@cache
+def _json_schema(model: type[BaseModel]) -> Mapping[str, Any]:
+    return model.model_json_schema(by_alias=True)
 
 
 def _column(name: str, kind: str, path: str, priority: int) -> Schema:

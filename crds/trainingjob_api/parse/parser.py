@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from pydantic import ValidationError
@@ -45,7 +46,7 @@ class Parsed:
         """Return whether the fields at these paths, such as `training.steps`, have the user's values."""
         if not self.broken:
             return True
-        wanted = [tuple(path.split(".")) for path in paths]
+        wanted = [_split(path) for path in paths]
         return not any(_overlap(location, path) for location in self.broken for path in wanted)
 
 
@@ -104,6 +105,17 @@ def _as_json(value: Any, depth: int) -> Any:
     return value if isinstance(value, int | float | bool | None) else _as_text(str(value))
 
 
+def copy_containers(value: Any) -> Any:
+    """Return a copy of a value of JSON; only its lists and objects are copied. Several times faster than `deepcopy`.
+
+    Raises:
+        RecursionError: the value contains itself, or is nested too deeply.
+    """
+    if isinstance(value, dict):
+        return {key: copy_containers(item) for key, item in value.items()}
+    return [copy_containers(item) for item in value] if isinstance(value, list) else value
+
+
 def _as_text(text: str) -> str:
     """Return a text without unpaired surrogates, which are not valid text."""
     return text.encode("utf-8", "replace").decode()
@@ -148,7 +160,7 @@ def _is_primary(error: Any, errors: list[Any]) -> bool:
 def _repair(plain: dict[str, Any], errors: list[Any], problems: tuple[Problem, ...]) -> Parsed:
     """Replace invalid values by sample values, which are valid, so that the rest can be parsed."""
     broken = {error_location(error) for error in errors}
-    repaired = copy.deepcopy(plain)
+    repaired = copy_containers(plain)
     for location in sorted(broken, key=len, reverse=True):  # innermost first: an enclosing object may be removed next
         _replace(repaired, location)
     # A misspelt field also leaves the intended field without the user's value.
@@ -171,4 +183,10 @@ def _replace(repaired: Any, location: Location) -> None:
 
 def _overlap(location: Location, path: Location) -> bool:
     """Return whether one location is the other, or a prefix of it."""
-    return all(mine == theirs for mine, theirs in zip(location, path, strict=False))
+    shared = min(len(location), len(path))
+    return location[:shared] == path[:shared]
+
+
+@cache
+def _split(path: str) -> Location:
+    return tuple(path.split("."))

@@ -4,11 +4,9 @@ Transitions are written at once, changing numbers at most every ten seconds per 
 write.
 """
 
-import json
 from datetime import datetime
 
 from trainingjob_api.status import Attempt, Goodput, TrainingJobStatus
-from trainingjob_operator.core.stored_status import write_status
 from trainingjob_operator.core.times import seconds_between
 
 WRITE_INTERVAL_SECONDS = 10.0
@@ -100,4 +98,4 @@ def _with_last_attempt(status: TrainingJobStatus) -> TrainingJobStatus:
 
 
 def _size(status: TrainingJobStatus) -> int:
-    return len(json.dumps(write_status(status), ensure_ascii=False).encode())
+    return len(status.model_dump_json(by_alias=True, exclude_none=True).encode())

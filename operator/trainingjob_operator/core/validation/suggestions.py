@@ -4,7 +4,6 @@
 new one. It may include further changes that the validation then requires.
 """
 
-import copy
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from trainingjob_api.parse.parse_messages import describe_fields
-from trainingjob_api.parse.parser import count_bytes
+from trainingjob_api.parse.parser import copy_containers, count_bytes
 from trainingjob_api.problem import Problem
 
 type Document = dict[str, Any]
@@ -61,7 +60,7 @@ def _apply_changes(document: Document, changes: Mapping[str, str]) -> Document |
 
 def _copy_and_change(document: Document, change: Callable[[Document], None]) -> Document | None:
     try:
-        changed = copy.deepcopy(document)
+        changed: Document = copy_containers(document)
         change(changed)
     except (LookupError, TypeError, AttributeError, RecursionError):
         return None
