@@ -70,7 +70,6 @@ golden: install ## Rewrite the golden files; read the diff before you commit it
 
 .PHONY: check
 check: lint ## Run the fast checks: lint, types, contracts, generated files, all tests without a cluster
-	$(BIN)/python tools/generate.py --check
 	$(PYTEST) $(EXAMPLES) $(PURE) --cov --cov-report=term:skip-covered --cov-fail-under=100
 	$(PYTEST) $(PROPERTIES) $(PURE)
 	$(PYTEST) $(FAST) tests $(PURE:%=--ignore=%) --ignore=$(TRAINER)

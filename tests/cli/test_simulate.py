@@ -9,6 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from trainingjob_operator.cli import simulate
 from trainingjob_operator.cli.entry_point import app
 from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.simulate import parse_span
@@ -16,7 +17,18 @@ from trainingjob_operator.cli.simulate import parse_span
 ROOT = Path(__file__).parents[2]
 TPU = str(ROOT / "crds/examples/tpu-v5p-4-slices.yaml")
 CPU = str(ROOT / "crds/examples/demo.yaml")
-SHORT = ("--time", "4h", "--step-seconds", "5")
+SHORT = ("--time", "2h", "--step-seconds", "5")
+
+
+@pytest.fixture(autouse=True)
+def few_runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "all_runs" not in request.fixturenames:
+        monkeypatch.setattr(simulate, "MAX_RUNS", 4)
+
+
+@pytest.fixture
+def all_runs() -> None:
+    """Simulate as many runs as users have."""
 
 
 def call(*args: str) -> tuple[int, str]:
@@ -106,6 +118,7 @@ def test_a_number_of_slices_that_the_job_cannot_have_is_refused_as_in_a_file() -
     assert "spec.slices" in text
 
 
+@pytest.mark.usefixtures("all_runs")
 def test_a_job_that_would_fail_says_when_and_why_and_what_helps(tmp_path: Path) -> None:
     code, text = call(
         resize(tmp_path, 400, maxRestarts=0, maxRestartsWithoutCommit=100),
@@ -153,12 +166,13 @@ def test_a_simulation_ends_with_the_job(steps: int, tmp_path: Path) -> None:
     assert 5 * steps <= written["simulatedSeconds"] / told["runs"] < 5 * steps * 1.01 + 300
 
 
+@pytest.mark.usefixtures("all_runs")
 def test_a_job_of_few_faults_is_run_several_times(tmp_path: Path) -> None:
     path = resize(tmp_path, 500)
     often = simulate_json(path, "--step-seconds", "5", "--mtbf", "1m", "--repair", "1s", "--time", "10m")
     rarely = simulate_json(path, "--step-seconds", "5", "--mtbf", "300d", "--time", "10m")
 
-    assert often["runs"] < rarely["runs"] == 20
+    assert often["runs"] < rarely["runs"] == simulate.MAX_RUNS
 
 
 def test_restarts_are_counted_by_time(tmp_path: Path) -> None:

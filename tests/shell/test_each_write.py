@@ -6,10 +6,12 @@ status in the API server says it already.
 
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import pytest
 
 from tests.support.builders import NAME, NAMESPACE
+from tests.support.cases import sample
 from tests.support.fake_cluster import OperatorKilledError
 from tests.support.simulation import Simulation
 from trainingjob_api.drill_kinds import DrillKind
@@ -168,16 +170,15 @@ async def live(story: str, strike: Callable[[int, str], bool], where: str, error
     return life
 
 
-@pytest.mark.parametrize("turn", [0, 1], ids=["first", "second"])
-@pytest.mark.parametrize(("where", "error"), FAULTS.values(), ids=FAULTS.keys())
-@pytest.mark.parametrize("story", STORIES)
-async def test_every_second_write_of_a_life_is_struck(
-    story: str, where: str, error: type[BaseException], turn: int
-) -> None:
+@pytest.mark.parametrize(
+    ("story", "fault", "turn"), sample(list(product(STORIES, FAULTS, ["second", "first"])), every=3)
+)
+async def test_every_second_write_of_a_life_is_struck(story: str, fault: str, turn: str) -> None:
+    where, error = FAULTS[fault]
     struck: list[str] = []
 
     def strike(number: int, write: str) -> bool:
-        is_hit = number % 2 == turn and not (
+        is_hit = number % 2 == (turn == "second") and not (
             error is ConflictError and write.split(maxsplit=1)[0] in ("delete", "apply")
         )
         struck.extend([write] * is_hit)
@@ -191,9 +192,11 @@ async def test_every_second_write_of_a_life_is_struck(
 NUM_WRITES = 18
 
 
-@pytest.mark.parametrize("number", range(1, NUM_WRITES + 1))
-@pytest.mark.parametrize("fault", [name for name in FAULTS if name != "conflicts"])
-async def test_each_single_write_is_struck_again_and_again(number: int, fault: str) -> None:
+SINGLE_WRITES = list(product([name for name in FAULTS if name != "conflicts"], range(1, NUM_WRITES + 1)))
+
+
+@pytest.mark.parametrize(("fault", "number"), sample(SINGLE_WRITES, every=5))
+async def test_each_single_write_is_struck_again_and_again(fault: str, number: int) -> None:
     """Three times in a row, so that what would be told meanwhile is heard by every host."""
     where, error = FAULTS[fault]
     await live("form, shrink, grow", lambda now, write: number <= now < number + 3, where, error)

@@ -153,7 +153,7 @@ def test_twenty_stragglers_are_named_right() -> None:
 
 
 def test_no_host_is_named_for_noise() -> None:
-    for seed in range(1000):
+    for seed in range(300):
         seats, _ = train(seed, late=0.0)
 
         assert detect_straggler(seats, None) is None, f"seed {seed}"
