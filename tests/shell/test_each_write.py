@@ -195,7 +195,7 @@ NUM_WRITES = 18
 SINGLE_WRITES = list(product([name for name in FAULTS if name != "conflicts"], range(1, NUM_WRITES + 1)))
 
 
-@pytest.mark.parametrize(("fault", "number"), sample(SINGLE_WRITES, every=5))
+@pytest.mark.parametrize(("fault", "number"), sample(SINGLE_WRITES, every=4))
 async def test_each_single_write_is_struck_again_and_again(fault: str, number: int) -> None:
     """Three times in a row, so that what would be told meanwhile is heard by every host."""
     where, error = FAULTS[fault]
