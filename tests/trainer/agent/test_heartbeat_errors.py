@@ -11,6 +11,7 @@ from select import select
 import pytest
 from jax.errors import JaxRuntimeError
 
+from tests.support.cases import sample
 from tests.support.trainer.tiny import free_port
 from trainingjob_agent.exit_reason import explain_exit
 from trainingjob_agent.state import ChildExited
@@ -142,8 +143,10 @@ def test_jax_may_name_who_is_late_before_the_failure_is_told(
     assert (slept, failure and failure.reason) == (naps, FailureReason.PEER)
 
 
-@pytest.mark.parametrize("meets", [False, True], ids=["while it trains", "at a meeting"])
-@pytest.mark.parametrize("missed", [0, 1], ids=["the coordinator", "another"])
+@pytest.mark.parametrize(
+    ("missed", "meets"),
+    sample([(missed, meets) for missed in (1, 0) for meets in (False, True)], every=4),
+)
 def test_the_process_that_jax_missed_is_named_by_the_one_that_it_ended(missed: int, meets: bool) -> None:
     failure = live(missed, meets=meets)
 

@@ -3,10 +3,13 @@
 import os
 import signal
 
+import pytest
+
 from tests.trainer.agent.test_supervisor import has_standby, is_training, trainers, world
 from trainingjob_api.protocol import Directive
 
 
+@pytest.mark.slow  # an agent looks for longer than a trainer may stand still for a moment
 async def test_a_stopped_trainer_is_reported_and_so_is_the_standby_before_it(launch, operator) -> None:
     launch()
     before = await operator.hear(has_standby)

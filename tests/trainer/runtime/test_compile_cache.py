@@ -283,6 +283,7 @@ def test_a_train_step_is_loaded_and_trains(
     assert sorted(measures.objective) == (["dropped", "load_balance"] if changes else [])
 
 
+@pytest.mark.slow
 def test_a_train_step_serves_on_after_an_edit_of_the_number_of_steps(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

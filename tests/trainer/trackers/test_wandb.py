@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.trainer.wandb_server import WandBServer, serve_wandb
 
 KEY = "canary-0123456789abcdef0123456789abcdef0123456789"
@@ -69,6 +71,7 @@ def test_worlds_of_a_job_continue_one_run_and_repeat_the_steps_that_they_train_a
     assert find_key(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_an_unreachable_server_costs_the_points_and_one_warning_without_the_key(tmp_path: Path) -> None:
     logs = run_world(tmp_path, "http://127.0.0.1:9", 1, "1 2", connect=1)
 
