@@ -314,6 +314,13 @@ CHECKPOINT_MUTATIONS = (
         ("tests/trainer/checkpoint/test_retention.py",),
     ),
     Mutation(
+        "keep the last step of a stage by the rule of the next one",
+        f"{API}/spec/checkpoint.py",
+        "one.until is None or step <= one.until), None)",
+        "one.until is None or step < one.until), None)",
+        ("tests/api/test_retention_stages.py",),
+    ),
+    Mutation(
         "delete what a later world writes",
         f"{TRAINER}/checkpoint/saved_steps.py",
         " or writer.generation < fence.generation + own\n",

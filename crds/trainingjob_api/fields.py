@@ -147,4 +147,4 @@ def _model_in(annotation: Any) -> type[Strict] | None:
 
 
 def _is_list(annotation: Any) -> bool:
-    return get_origin(annotation) is tuple
+    return get_origin(annotation) is tuple or any(get_origin(one) is tuple for one in get_args(annotation))

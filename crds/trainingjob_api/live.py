@@ -7,7 +7,7 @@ world contains the values that it was formed with, and the status stores them.
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, JsonValue
 from pydantic.alias_generators import to_camel
 
 from trainingjob_api.base import ShortName, Strict
@@ -17,12 +17,28 @@ from trainingjob_api.spec.job import TrainingJobSpec
 Every = Annotated[int, Field(ge=1, le=100_000_000)]
 
 
+def _read_former_keep(value: object) -> object:
+    """Return the retention of a status or world that an operator before 0.2 wrote, with the names of today."""
+    match value:
+        case {"everySteps": every, **others}:
+            return others | ({"stages": [{"every": every}]} if every else {})
+    return value
+
+
+_FORMER_KEEP: dict[str, JsonValue] = {
+    "properties": {"everySteps": {"type": "integer", "description": "Former form of `stages: [{every: ...}]`."}}
+}
+"""The API server would otherwise drop the field that an older operator writes during a rolling upgrade."""
+
+
 class LiveFields(Strict):
     """The live values of a spec, as worlds and the status contain them."""
 
     steps: Every = Field(description="The optimizer step at which the job succeeds.")
     save: Save = Field(description="When a checkpoint is written.")
-    keep: Keep = Field(description="Which checkpoints stay.")
+    keep: Annotated[Keep, BeforeValidator(_read_former_keep)] = Field(
+        description="Which checkpoints stay.", json_schema_extra=_FORMER_KEEP
+    )
     evaluate: dict[ShortName, Every] = Field(
         default={}, max_length=8, description="Steps between two evaluations on each held-out text."
     )
@@ -90,4 +106,6 @@ def _list_values(live: LiveFields) -> Iterator[tuple[str, Any]]:
 def _show(value: Any) -> str:
     if isinstance(value, Strict):
         return f"{{{', '.join(f'{to_camel(name)}: {_show(one)}' for name, one in value)}}}"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_show, value))}]"
     return "unset" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

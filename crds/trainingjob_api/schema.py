@@ -153,13 +153,19 @@ _KEPT = (
 
 
 def _resolve(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a node with its reference resolved and its null removed; the node's own keys take precedence."""
+    """Return a node with its reference resolved and its null removed; the node's own keys take precedence.
+
+    Properties of the node are those of former names, in addition to the ones that it refers to.
+    """
     if "$ref" in node:
-        return {**_resolve(definitions[node["$ref"].rpartition("/")[2]], definitions), **node}
-    if "anyOf" in node:
+        only: Mapping[str, Any] = definitions[node["$ref"].rpartition("/")[2]]
+    elif "anyOf" in node:
         (only,) = (choice for choice in node["anyOf"] if choice.get("type") != "null")
-        return {**_resolve(only, definitions), **node}
-    return node
+    else:
+        return node
+    found = _resolve(only, definitions)
+    both = {"properties": {**found["properties"], **node["properties"]}} if "properties" in node else {}
+    return {**found, **node, **both}
 
 
 def _without_nulls(value: Any) -> Any:

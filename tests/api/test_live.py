@@ -29,8 +29,11 @@ CHANGES: dict[str, tuple[TrainingJobSpec, list[str]]] = {
         ["spec.checkpoint.save.every is 10m, was unset"],
     ),
     "what is kept": (
-        spec(keep={"last": 9, "everySteps": 50}),
-        ["spec.checkpoint.keep.last is 9, was 3", "spec.checkpoint.keep.everySteps is 50, was unset"],
+        spec(keep={"last": 9, "stages": [{"every": 1000, "until": 4000}, {"every": 2000}]}),
+        [
+            "spec.checkpoint.keep.last is 9, was 3",
+            "spec.checkpoint.keep.stages is [{every: 1,000, until: 4,000}, {every: 2,000, until: unset}], was unset",
+        ],
     ),
     "what is best": (
         spec(keep={"best": {"evaluation": "news", "count": 2}}),

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from tests.support.builders import make_report
 from trainingjob_api.live import LiveFields
 from trainingjob_api.protocol import Answer, Directive, HostReport
+from trainingjob_api.spec.checkpoint import Keep, KeepStage
 from trainingjob_api.status import TrainingJobStatus
 from trainingjob_api.world import Layout, Span, World
 from trainingjob_operator.core.stored_status import read_status
@@ -108,6 +109,22 @@ def test_an_answer_is_understood_by_older_and_newer_agents() -> None:
     assert (written["collectDiagnostics"], written["examine"]) == (True, True)
     assert Answer.model_validate(written) == answer
     assert Answer.model_validate({"directive": "wait", "examine": True}) == answer
+
+
+def test_the_retention_of_an_older_operator_is_understood() -> None:
+    live = {"steps": 9, "save": {}, "keep": {"last": 2, "everySteps": 60, "best": None}}
+    world = World.model_validate({**WORLD, "live": live})
+
+    assert world.live
+    assert world.live.keep == Keep(last=2, stages=(KeepStage(every=60),))
+    unset = LiveFields.model_validate({**live, "keep": {"last": 2, "everySteps": None}})
+    assert unset.keep == Keep(last=2)
+
+
+def test_an_older_agent_understands_a_retention_without_stages() -> None:
+    world = World.model_validate({**WORLD, "live": {"steps": 9, "save": {}, "keep": {"last": 2}}})
+
+    assert json.loads(world.model_dump_json(by_alias=True))["live"]["keep"] == {"last": 2, "best": None}
 
 
 @pytest.mark.parametrize(("former", "want"), [("ComesLate", "SlowStep"), ("StandsStill", "CpuStarved")])

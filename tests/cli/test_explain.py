@@ -68,8 +68,8 @@ WRONG: dict[str, tuple[str, str]] = {
         "everySteps",
         (
             "Error: everySteps must be the path of exactly one field. Nearest: spec.checkpoint.save.everySteps, "
-            "spec.checkpoint.keep.everySteps, spec.checkpoint.snapshots.everySteps, "
-            "spec.protection.compareReplicas.everySteps.\n"
+            "spec.checkpoint.snapshots.everySteps, "
+            "spec.protection.compareReplicas.everySteps, spec.evaluation[].everySteps.\n"
         ),
     ),
     "like no field": (

@@ -49,7 +49,7 @@ def start(**slices: Any) -> Node:
             "uri": "/shared/runs/demo",
             "failAfter": "2h",
             "save": {"everySteps": 8, "every": "10m"},
-            "keep": {"last": 4, "everySteps": 20, "best": {"evaluation": "held-out", "count": 2}},
+            "keep": {"last": 4, "stages": [{"every": 20}], "best": {"evaluation": "held-out", "count": 2}},
         },
         evaluation=[{"name": "held-out", "path": "python:json", "everySteps": 10}],
         elastic={

@@ -47,8 +47,11 @@ def _find_renamed(name: str) -> list[tuple[Location, tuple[str, ...]]]:
 
 def hint_restructured(location: Location, value: Any) -> str:
     """Return the replacement of a field that another structure replaces; empty: no such replacement."""
-    if location != ("checkpoint", "readers"):
-        return ""
-    if value == "allHosts":
-        return "Remove it: each host reads its own part by default."
-    return "Write `restore: {broadcastFrom: oneReplica}` in its place."
+    match location:
+        case ("checkpoint", "readers") if value == "allHosts":
+            return "Remove it: each host reads its own part by default."
+        case ("checkpoint", "readers"):
+            return "Write `restore: {broadcastFrom: oneReplica}` in its place."
+        case ("checkpoint", "keep", "everySteps"):
+            return f"Write `stages: [{{every: {value if isinstance(value, int) else 1000}}}]` in its place."
+    return ""

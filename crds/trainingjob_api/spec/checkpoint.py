@@ -11,6 +11,11 @@ from trainingjob_api.base import (
     Strict,
 )
 from trainingjob_api.meta import INITIALIZATION, PODS, STORAGE, Example, Live, Unit
+from trainingjob_api.shares import MAX_STEPS
+
+
+def _is_unset(value: object) -> bool:
+    return value is None
 
 
 class Save(Strict):
@@ -37,24 +42,43 @@ class KeepBest(Strict):
     )
 
 
+class KeepStage(Strict):
+    """Range of steps in which multiples of a number are kept."""
+
+    every: Annotated[int, Field(ge=1, le=MAX_STEPS), Unit("optimizer steps"), Example(1000)] = Field(
+        description="Keeps every checkpoint of the stage whose step is a multiple of this number."
+    )
+    until: Annotated[Annotated[int, Field(ge=1, le=MAX_STEPS)] | None, Unit("optimizer step"), Example(10_000)] = Field(
+        default=None,
+        description="Last step of the stage; the next stage begins after it. Unset: the end of training, for the last "
+        "stage only.",
+    )
+
+
 class Keep(Strict):
     """Checkpoint retention."""
 
     last: Annotated[int, Field(ge=1, le=1000), Unit("checkpoints"), Example(3)] = Field(
         default=3, description="Number of newest checkpoints to keep."
     )
-    every_steps: Annotated[
-        Annotated[int, Field(ge=1, le=100_000_000)] | None, Unit("optimizer steps"), Example(1000)
-    ] = Field(
+    stages: tuple[KeepStage, ...] | None = Field(
         default=None,
-        description="Keeps every checkpoint whose step is a multiple of this number. Unset: no such checkpoints are "
-        "kept.",
+        min_length=1,
+        max_length=8,
+        description="Ranges of steps in which multiples of a number are kept, in ascending order. Unset: no such "
+        "checkpoints are kept.",
+        exclude_if=_is_unset,  # an agent before 0.2 refuses a world with a field that it does not know
     )
     best: KeepBest | None = Field(
         default=None,
         description="Keeps the steps with the lowest evaluation loss; such a step is saved right after its "
         "evaluation. Unset: evaluations do not affect retention.",
     )
+
+    def keeps_in_stage(self, step: int) -> bool:
+        """Return whether a stage keeps a step, however many newer checkpoints exist."""
+        stage = next((one for one in self.stages or () if one.until is None or step <= one.until), None)
+        return stage is not None and step % stage.every == 0
 
 
 class Snapshots(Strict):

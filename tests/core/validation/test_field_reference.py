@@ -137,7 +137,9 @@ def test_what_may_change_while_a_job_lives() -> None:
 def test_fields_below_are_all_of_them() -> None:
     assert [one.path for one in descendant_fields(field("checkpoint.keep"))] == [
         "spec.checkpoint.keep.last",
-        "spec.checkpoint.keep.everySteps",
+        "spec.checkpoint.keep.stages",
+        "spec.checkpoint.keep.stages[].every",
+        "spec.checkpoint.keep.stages[].until",
         "spec.checkpoint.keep.best",
         "spec.checkpoint.keep.best.evaluation",
         "spec.checkpoint.keep.best.count",

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.trainer.shelf import Shelf, at, list_steps
 from tests.support.trainer.tiny import UID, make_world
-from trainingjob_api.spec.checkpoint import Keep, KeepBest
+from trainingjob_api.spec.checkpoint import Keep, KeepBest, KeepStage
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.retention import choose_deletions, delete_expired
 from trainingjob_trainer.checkpoint.step_changes import quarantine_step
@@ -21,7 +21,14 @@ def keep_best(count: int) -> Keep:
 KEEPS: dict[str, tuple[Iterable[int], Keep, int, list[int]]] = {
     "the newest few": ([2, 4, 6, 8], Keep(last=2), 0, [2, 4]),
     "fewer than kept": ([2, 4], Keep(last=3), 0, []),
-    "multiples for good": ([2, 4, 6, 8, 10], Keep(last=1, every_steps=4), 0, [2, 6]),
+    "multiples of a stage": ([2, 4, 6, 8, 10], Keep(last=1, stages=(KeepStage(every=4),)), 0, [2, 6]),
+    "multiples of two stages": (
+        [2, 4, 6, 8, 10, 12, 14],
+        Keep(last=1, stages=(KeepStage(every=2, until=4), KeepStage(every=6))),
+        0,
+        [8, 10],
+    ),
+    "none after the end of the last stage": ([2, 4, 6, 8], Keep(last=1, stages=(KeepStage(every=2, until=4),)), 0, [6]),
     "the step that was restored": ([2, 4, 6, 8], Keep(last=1), 4, [2, 6]),
     "the best one": ({2: 3.0, 4: 1.0, 6: 2.0, 8: 5.0}, keep_best(1), 0, [2, 6]),
     "the two best ones": ({2: 3.0, 4: 1.0, 6: 2.0, 8: 5.0}, keep_best(2), 0, [2]),
@@ -43,7 +50,11 @@ def test_a_rolled_back_step_is_deleted_once_its_successor_in_a_later_lineage_exi
         shelf.save(step, 1 + lineage, lineage=lineage)
 
     delete_expired(
-        open_store(shelf.root), Fence(open_store(shelf.root), make_world(2, 1)), Keep(last=1, every_steps=2), 8, {4}
+        open_store(shelf.root),
+        Fence(open_store(shelf.root), make_world(2, 1)),
+        Keep(last=1, stages=(KeepStage(every=2),)),
+        8,
+        {4},
     )
 
     assert [list_steps(shelf.root / f"lineage-{lineage}") for lineage in (0, 1)] == [["10", "4"], ["6", "8"]]

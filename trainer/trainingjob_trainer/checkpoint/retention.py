@@ -75,7 +75,7 @@ def delete_expired(store: Store, fence: Fence, keep: Keep, step: int, protected:
 
 
 def choose_deletions(saved: Mapping[int, Mapping[str, float]], keep: Keep, needed: Collection[int]) -> list[int]:
-    """Return the steps to delete: all but the newest, the multiples to keep, the best, and the needed ones.
+    """Return the steps to delete: all but the newest, those of a stage, the best, and the needed ones.
 
     Needed are the step that was restored and a step that is being copied. `saved` maps each step to its held-out
     losses. Of steps with the same loss, the earlier step is better.
@@ -83,4 +83,4 @@ def choose_deletions(saved: Mapping[int, Mapping[str, float]], keep: Keep, neede
     losses = select_losses(keep.best, saved)
     best = sorted(losses, key=lambda step: (losses[step], step))[: keep.best.count if keep.best else 0]
     kept = {*needed, *sorted(saved)[-keep.last :], *best}
-    return [step for step in saved if step not in kept and not (keep.every_steps and step % keep.every_steps == 0)]
+    return [step for step in saved if step not in kept and not keep.keeps_in_stage(step)]

@@ -1,4 +1,4 @@
-"""Rules about storage: the folders of checkpoints and compiled programs, and checkpoint retention."""
+"""Rules about storage: the folders of checkpoints and compiled programs, and save intervals."""
 
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -7,11 +7,9 @@ from trainingjob_api.base import MAX_PATH, MAX_SHORT_NAME, seconds
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.runtime import Volume
-from trainingjob_operator.core.names import nearest_names, unused_name
-from trainingjob_operator.core.planner.mesh import nearest_multiples
+from trainingjob_operator.core.names import unused_name
 from trainingjob_operator.core.planner.problem_messages import (
     has_no_effect,
-    join_words,
     must_be_direct,
     must_be_unique,
     quote_field,
@@ -116,17 +114,6 @@ def check_save_interval(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.checkpoint.save.every", every, message, ("10m",))
 
 
-def check_best_evaluation(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """`checkpoint.keep.best.evaluation` must be the name of an evaluation."""
-    best, names = spec.checkpoint.keep.best, tuple(one.name for one in spec.evaluation)
-    if best and best.evaluation not in names:
-        allowed = f"which has {join_words(names)}" if names else "which is empty"
-        message = f"{best.evaluation} must be the name of an item of `spec.evaluation`, {allowed}."
-        yield Problem(
-            "spec.checkpoint.keep.best.evaluation", best.evaluation, message, nearest_names(best.evaluation, names)
-        )
-
-
 def warn_of_unused_cache_path(spec: TrainingJobSpec) -> Iterator[Problem]:
     """`runtime.compileCache.path` has no effect while the cache is off."""
     cache = spec.runtime.compile_cache
@@ -146,28 +133,6 @@ def warn_of_rare_saves(spec: TrainingJobSpec) -> Iterator[Problem]:
             "the job at step 0."
         )
         yield Problem("spec.checkpoint.save.everySteps", every, message, (str(max(steps // 10, 1)),))
-
-
-def warn_of_unaligned_retention(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Retention keeps only steps that are saved."""
-    keep, save = spec.checkpoint.keep.every_steps, spec.checkpoint.save.every_steps
-    if keep is not None and keep % save and keep <= spec.training.steps:
-        message = (
-            f"{keep} should be a multiple of {quote_field('spec.checkpoint.save.everySteps', save)}. Only saved "
-            "steps can be kept."
-        )
-        nearest = tuple(str(multiple) for multiple in nearest_multiples(save, keep))
-        yield Problem("spec.checkpoint.keep.everySteps", keep, message, nearest)
-
-
-def warn_of_unreached_retention(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """With `keep.everySteps` above `training.steps`, it keeps no step."""
-    keep, steps = spec.checkpoint.keep.every_steps, spec.training.steps
-    if keep is not None and keep > steps:
-        message = f"{keep} should be at most {quote_field('spec.training.steps', steps)}. Otherwise it keeps no step."
-        yield Problem(
-            "spec.checkpoint.keep.everySteps", keep, message, (str(min(spec.checkpoint.save.every_steps, steps)),)
-        )
 
 
 def folders_overlap(one: PurePosixPath, other: PurePosixPath) -> bool:
@@ -199,11 +164,8 @@ RULES = (
     Rule(("runtime.compileCache.path", MOUNTS), check_compile_cache),
     Rule(("checkpoint.initializeFrom", "checkpoint.uri", MOUNTS), check_initialize_from),
     Rule(("checkpoint.save.every",), check_save_interval),
-    Rule(("checkpoint.keep.best", "evaluation"), check_best_evaluation),
 )
 WARNINGS = (
     Rule(("runtime.compileCache",), warn_of_unused_cache_path),
     Rule(("checkpoint.save.everySteps", "checkpoint.save.every", "training.steps"), warn_of_rare_saves),
-    Rule(("checkpoint.save.everySteps", "checkpoint.keep.everySteps", "training.steps"), warn_of_unaligned_retention),
-    Rule(("checkpoint.save.everySteps", "checkpoint.keep.everySteps", "training.steps"), warn_of_unreached_retention),
 )
