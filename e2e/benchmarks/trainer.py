@@ -103,7 +103,7 @@ def shape_of(spec: TrainingJobSpec) -> handwritten.Shape:
         beta1=adam.beta1,
         beta2=adam.beta2,
         epsilon=adam.epsilon,
-        weight_decay=optimizer.weight_decay,
+        weight_decay=optimizer.weight_decay.rate,
         clip_norm=optimizer.clip_norm,
     )
 

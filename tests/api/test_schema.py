@@ -144,7 +144,7 @@ def test_lists_say_how_they_merge() -> None:
 
     assert kinds == {
         "map": {"spec.evaluation", "spec.runtime.env", "spec.runtime.volumes", "status.conditions"},
-        "set": {"spec.metrics.wandb.tags", "spec.runtime.imagePullSecrets"},
+        "set": {"spec.metrics.wandb.tags", "spec.optimizer.weightDecay.exclude", "spec.runtime.imagePullSecrets"},
     }
 
 

@@ -155,7 +155,7 @@ FIXED: dict[str, dict[str, Any]] = {
     "training.seed": {"training": {"steps": 100, "globalBatchSize": 16, "sequenceLength": 32, "seed": 9}},
     "training.globalBatchSize": {"training": {"steps": 100, "globalBatchSize": 32, "sequenceLength": 32}},
     "training.sequenceLength": {"training": {"steps": 100, "globalBatchSize": 16, "sequenceLength": 16}},
-    "optimizer.weightDecay": {"optimizer": {"learningRate": 0.001, "weightDecay": 0.7}},
+    "optimizer.weightDecay.rate": {"optimizer": {"learningRate": 0.001, "weightDecay": {"rate": 0.7}}},
     "schedule.type": {"schedule": {"type": "constant"}},
     "precision.compute": {"precision": {"compute": "float32"}},
     "tokenizer.type": {"tokenizer": {"type": "tokenizers", "path": "/shared/t.json"}},

@@ -266,7 +266,9 @@ def test_a_finished_job_that_is_started_again_is_done_at_once(
 def test_losses_that_stay_infinite_fail_the_world_at_the_same_step(
     crew: Crew, root: Path, text: Path, programs: Path
 ) -> None:
-    config = make(root, text, training__steps=MANY, optimizer={"learningRate": 10.0, "clipNorm": 0, "weightDecay": 10})
+    config = make(
+        root, text, training__steps=MANY, optimizer={"learningRate": 10.0, "clipNorm": 0, "weightDecay": {"rate": 10}}
+    )
 
     (trainer,) = crew.start(config, make_world(1, 1))
 
@@ -281,7 +283,10 @@ def test_losses_that_stay_infinite_fail_the_world_at_the_same_step(
 def test_a_job_that_is_to_stop_fails_for_good_at_the_first_loss_that_is_not_finite(
     crew: Crew, root: Path, text: Path, programs: Path
 ) -> None:
-    changes = {"optimizer": {"learningRate": 10.0, "clipNorm": 0, "weightDecay": 10}, "protection__nonFinite": "stop"}
+    changes = {
+        "optimizer": {"learningRate": 10.0, "clipNorm": 0, "weightDecay": {"rate": 10}},
+        "protection__nonFinite": "stop",
+    }
     config = make(root, text, training__steps=MANY, **changes)
 
     (trainer,) = crew.start(config, make_world(1, 1))

@@ -13,7 +13,7 @@ sharded."""
 
 
 class DecayClass(Enum):
-    """What a tensor is to the optimizer: weight decay goes by this class."""
+    """Kind of a tensor, by which weight decay applies."""
 
     NORM = "norm"
     BIAS = "bias"

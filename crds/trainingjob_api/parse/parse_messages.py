@@ -19,7 +19,7 @@ from trainingjob_api.parse.common_mistakes import (
     reshape,
     schema_at,
 )
-from trainingjob_api.parse.renamed_fields import find_new_names, find_new_places, hint_restructured
+from trainingjob_api.parse.renamed_fields import find_new_names, find_new_places, hint_restructured, wrap_former_number
 from trainingjob_api.problem import Problem, as_text
 from trainingjob_api.sample import sample_at
 from trainingjob_api.shares import MAX_STEPS, StepsOrShare, format_share
@@ -159,6 +159,8 @@ def _type_message(error: _Error) -> tuple[str, tuple[str, ...]]:
         message, nearest = correct_boolean(value, kind, ())
         return f"{format_value(value)} {message}", tuple(one for one in nearest if _is_legal(location, json.loads(one)))
     nearest = _nearest_values(kind, value) or reshape(location, kind, value)
+    if wrapped := wrap_former_number(location, value):
+        nearest = (json.dumps(wrapped),)
     if kind == "int" and (share := list_patterns().get(schema_at(location).get("pattern", ""))):
         noun = share.accepts
         nearest = (format_share(value),) if isinstance(value, float) and 0 < value < 1 else nearest
@@ -270,7 +272,7 @@ def _pattern_message(error: _Error) -> tuple[str, tuple[str, ...]]:
 _MESSAGE_FUNCTIONS: tuple[
     tuple[Mapping[str, Any] | tuple[str, ...], Callable[[_Error], tuple[str, tuple[str, ...]]]], ...
 ] = (
-    (("literal_error",), _choice_message),
+    (("literal_error", "enum"), _choice_message),
     (_LIMITS, _limit_message),
     (_LENGTHS, _length_message),
     (("string_pattern_mismatch",), _pattern_message),

@@ -45,6 +45,16 @@ def _find_renamed(name: str) -> list[tuple[Location, tuple[str, ...]]]:
     return [(old[:-1], new) for old, new in RENAMED_FIELDS.items() if normalize_name(old[-1]) == plain]
 
 
+FORMER_NUMBERS: dict[Location, str] = {("optimizer", "weightDecay"): "rate"}
+"""By the path of an object, its field for the number that the object replaced."""
+
+
+def wrap_former_number(location: Location, value: Any) -> dict[str, Any] | None:  # None: it was never a number
+    """Return the object that replaced a number."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return {FORMER_NUMBERS[location]: value} if is_number and location in FORMER_NUMBERS else None
+
+
 def hint_restructured(location: Location, value: Any) -> str:
     """Return the replacement of a field that another structure replaces; empty: no such replacement."""
     match location:

@@ -4,8 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainingjob_api.base import Strict
+from trainingjob_api.base import LIST_TYPE_SET, Strict
 from trainingjob_api.meta import NO_UNIT, Example, alternatives
+from trainingjob_api.network.tensor import DecayClass
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -29,6 +30,20 @@ class Lion(Strict):
     beta2: Annotated[Decay, NO_UNIT, Example(0.99)] = Field(default=0.99, description="Decay of the moment.")
 
 
+class WeightDecay(Strict):
+    """Decoupled weight decay: each step moves parameters towards 0, whatever their gradients."""
+
+    rate: Annotated[float, Field(ge=0, le=10), NO_UNIT, Example(0.1)] = Field(
+        default=0.1, description="Share of a parameter that a step removes, before the factor of the learning rate."
+    )
+    exclude: Annotated[tuple[DecayClass, ...], Example(["norm", "bias"])] = Field(
+        default=(DecayClass.NORM, DecayClass.BIAS),
+        max_length=len(DecayClass),
+        description="Kinds of tensors without weight decay.",
+        json_schema_extra=LIST_TYPE_SET,
+    )
+
+
 class Optimizer(Strict):
     """Optimizer with decoupled weight decay and clipping by the global norm."""
 
@@ -40,8 +55,8 @@ class Optimizer(Strict):
     learning_rate: Annotated[float, Field(gt=0, le=10), NO_UNIT, Example(0.001)] = Field(
         description="Peak learning rate, reached when the warm-up ends."
     )
-    weight_decay: Annotated[float, Field(ge=0, le=10), NO_UNIT, Example(0.1)] = Field(
-        default=0.1, description="Decoupled weight decay of all matrices; norms are not decayed."
+    weight_decay: WeightDecay = Field(
+        default=WeightDecay(), description="Decoupled weight decay: its rate, and the tensors that have none."
     )
     clip_norm: Annotated[float, Field(ge=0, le=1e6), NO_UNIT, Example(1.0)] = Field(
         default=1.0, description="Global norm to which larger gradients are scaled down. 0 disables clipping."

@@ -111,6 +111,14 @@ def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     return out
 
 
+def kind_of(spec: TrainingJobSpec, name: str) -> str:
+    """Return the kind of a tensor by its path, as `optimizer.weightDecay.exclude` names it."""
+    path = name.strip("[']").split("']['")
+    kinds = {"scale": "norm", "embedding": "embedding", "router": "router"}
+    is_expert = spec.model.experts and "mlp" in path and "shared" not in path and path[-1] in ("gate", "up", "down")
+    return kinds.get(path[-1], "expert" if is_expert else "matrix")
+
+
 class AdamW:
     """AdamW after its paper, with clipping by the global norm; state in float64, by the parameter's path."""
 
@@ -134,7 +142,11 @@ class AdamW:
             self.v[name] = adam.beta2 * self.v.get(name, 0.0) + (1 - adam.beta2) * grad**2
             m_hat = self.m[name] / (1 - adam.beta1**self.step)
             v_hat = self.v[name] / (1 - adam.beta2**self.step)
-            decay = 0.0 if name.endswith("scale']") else o.weight_decay
+            decay = (
+                0.0
+                if kind_of(self.spec, name) in {one.value for one in o.weight_decay.exclude}
+                else o.weight_decay.rate
+            )
             updated[name] = param - rate * (m_hat / (np.sqrt(v_hat) + adam.epsilon) + decay * param)
         return updated
 

@@ -52,7 +52,7 @@ VARIED: dict[str, tuple[Any, dict[str, Any]]] = {
     "optimizer.adamw.beta1": (0.5, {}),
     "optimizer.adamw.beta2": (0.6, {}),
     "optimizer.adamw.epsilon": (0.05, {}),
-    "optimizer.weightDecay": (2.0, {}),
+    "optimizer.weightDecay.rate": (2.0, {}),
     "optimizer.clipNorm": (0.2, {}),
     "schedule.warmup": (3, {}),
     "schedule.finalFraction": (0.7, {}),
@@ -187,6 +187,17 @@ def test_a_number_shapes_training_as_in_the_reference(field: str) -> None:
 
     assert want.measured[0][0] == pytest.approx(training.forward_loss(), rel=1e-5)
     assert want.distance(usual_course(describe(others).model_dump_json())) > FAR
+    assert training.train().distance(want) < NEAR
+
+
+@pytest.mark.parametrize("exclude", [["norm", "embedding", "expert"], ["matrix", "router"]], ids=str)
+def test_excluded_kinds_of_tensors_have_no_weight_decay_as_in_the_reference(exclude: list[str]) -> None:
+    strong = {**ROUTED, "optimizer__weightDecay": {"rate": 2.0}}
+    training = Training(describe(strong, "optimizer.weightDecay.exclude", exclude))
+
+    want = training.follow_the_reference()
+
+    assert want.distance(usual_course(describe(strong).model_dump_json())) > FAR
     assert training.train().distance(want) < NEAR
 
 

@@ -4,6 +4,7 @@ The learning rate is a function of the step in the state and of the number of st
 program, so that a change of them recompiles nothing, and a skipped update does not shift the schedule.
 """
 
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -17,9 +18,6 @@ from trainingjob_api.shares import resolve_steps
 from trainingjob_api.spec.optimizer import AdamW, Lion, Optimizer
 from trainingjob_api.spec.schedule import Schedule
 from trainingjob_trainer.models.decoder import Params
-
-DECAYED = (DecayClass.EMBEDDING, DecayClass.MATRIX, DecayClass.ROUTER, DecayClass.EXPERT)
-"""Classes of parameters with weight decay. Norms and biases have none."""
 
 
 def learning_rate(step: jax.Array, optimizer: Optimizer, schedule: Schedule, num_steps: jax.Array) -> jax.Array:
@@ -47,10 +45,11 @@ def clip_factor(optimizer: Optimizer, grad_norm: jax.Array) -> jax.Array:
 
 def make_optimizer(optimizer: Optimizer, network: Network) -> optax.GradientTransformation:
     """Return the direction of an update and weight decay; the caller clips, and multiplies by the learning rate."""
+    decay = optimizer.weight_decay
     return optax.chain(
         optax.identity(),  # the states of checkpoints are numbered: clipping once had number 0
         _make_direction(optimizer),
-        optax.add_decayed_weights(optimizer.weight_decay, mask=partial(decay_mask, network)),
+        optax.add_decayed_weights(decay.rate, mask=partial(decay_mask, network, decay.exclude)),
     )
 
 
@@ -62,9 +61,9 @@ def _make_direction(optimizer: Optimizer) -> optax.GradientTransformation:
             return optax.scale_by_lion(b1=lion.beta1, b2=lion.beta2)
 
 
-def decay_mask(network: Network, params: Params) -> Any:
-    """Return which parameters have weight decay, by the class of each tensor."""
-    decayed = {tensor.name: tensor.decay in DECAYED for tensor in network.tensors}
+def decay_mask(network: Network, exclude: Collection[DecayClass], params: Params) -> Any:
+    """Return which parameters have weight decay: those of tensors whose kind is not excluded."""
+    decayed = {tensor.name: tensor.decay not in exclude for tensor in network.tensors}
     return jax.tree_util.tree_map_with_path(
         lambda path, _: decayed[jax.tree_util.keystr(path, simple=True, separator=".")], params
     )

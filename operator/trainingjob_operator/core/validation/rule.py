@@ -4,7 +4,7 @@ A rule does not run if it reads a field that could not be parsed. So one mistake
 spec is still checked.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from trainingjob_api.parse.parser import Parsed
@@ -57,6 +57,13 @@ class PlanWarning:
 
 
 type ValidationRule = Rule | HardwareRule | SizesRule | PlanWarning
+
+
+def find_repeated(path: str, items: Sequence[str]) -> Iterator[Problem]:
+    """Yield a problem for each item of a list at a path that an earlier item equals."""
+    for number, item in enumerate(items):
+        if item in items[:number]:
+            yield Problem(f"{path}[{number}]", item, f"{item} must be listed only once.")
 
 
 def apply_rules(rules: Sequence[Rule | HardwareRule], parsed: Parsed, hardware: Hardware) -> list[Problem]:

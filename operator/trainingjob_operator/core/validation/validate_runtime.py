@@ -1,6 +1,6 @@
 """Rules about pods, scheduling and elasticity."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from trainingjob_api.base import seconds
 from trainingjob_api.pod_variables import secret_variables
@@ -12,7 +12,7 @@ from trainingjob_api.variables import SLICE_VARIABLES, WORLD_FLAGS, WORLD_VARIAB
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.problem_messages import has_no_effect, join_words, must_be_unique, quote_field
 from trainingjob_operator.core.validation.quantity import parse_bytes, parse_quantity
-from trainingjob_operator.core.validation.rule import HardwareRule, Rule
+from trainingjob_operator.core.validation.rule import HardwareRule, Rule, find_repeated
 
 OPERATOR_ENV_PREFIX = "TRAININGJOB_"
 """Prefix of the variables that the operator sets for its agents."""
@@ -68,11 +68,7 @@ def check_resources(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def check_pull_secrets(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Pull secrets must be unique."""
-    secrets: Sequence[str] = spec.runtime.image_pull_secrets
-    for number, secret in enumerate(secrets):
-        if secret in secrets[:number]:
-            message = f"{secret} must be listed only once."
-            yield Problem(f"spec.runtime.imagePullSecrets[{number}]", secret, message)
+    yield from find_repeated("spec.runtime.imagePullSecrets", spec.runtime.image_pull_secrets)
 
 
 def check_tolerations(spec: TrainingJobSpec) -> Iterator[Problem]:

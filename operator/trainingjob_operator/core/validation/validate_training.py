@@ -8,7 +8,7 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.schedule import Schedule
 from trainingjob_operator.core.planner.mesh import nearest_divisors
 from trainingjob_operator.core.planner.problem_messages import has_no_effect, must_divide, quote_field
-from trainingjob_operator.core.validation.rule import Rule
+from trainingjob_operator.core.validation.rule import Rule, find_repeated
 
 BYTE_VOCABULARY = 257
 """256 bytes and the end-of-document token."""
@@ -58,6 +58,12 @@ def check_optimizer(spec: TrainingJobSpec) -> Iterator[Problem]:
             message = f"must not be set with `spec.optimizer.type: {optimizer.type}`. Remove it, or change the type."
             shown = values.model_dump(by_alias=True)
             yield Problem(f"spec.optimizer.{kind}", shown, message, (f"spec.optimizer.type: {kind}",))
+
+
+def check_weight_decay(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Kinds of tensors in `optimizer.weightDecay.exclude` must be unique."""
+    kinds = [kind.value for kind in spec.optimizer.weight_decay.exclude]
+    yield from find_repeated("spec.optimizer.weightDecay.exclude", kinds)
 
 
 def warn_of_empty_warmup(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -111,6 +117,7 @@ RULES = (
     Rule(("model.vocabSize", "tokenizer.type"), check_vocabulary),
     Rule(("schedule.warmup", "training.steps"), check_warmup),
     Rule(("optimizer.type", "optimizer.adamw", "optimizer.lion"), check_optimizer),
+    Rule(("optimizer.weightDecay.exclude",), check_weight_decay),
 )
 WARNINGS = (
     Rule(("schedule.warmup", "training.steps"), warn_of_empty_warmup),
