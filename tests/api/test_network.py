@@ -9,7 +9,7 @@ from trainingjob_api.network.mlp import GatedMlp
 from trainingjob_api.network.network import Block, Embedding, Group, Network
 from trainingjob_api.network.norm import RmsNorm
 from trainingjob_api.network.part import Shard
-from trainingjob_api.network.resolve import resolve
+from trainingjob_api.network.resolve import resolve, resolve_heads
 from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.network.tensor import DecayClass, Normal, Ones, Role
 from trainingjob_api.sharding import count_shards
@@ -44,6 +44,26 @@ def test_qwen3_8b_has_its_published_number_of_parameters() -> None:
     )  # fmt: skip
 
     assert resolve(model).num_parameters == 8_190_735_360
+
+
+HEADS: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
+    "both unset": ({"num_kv_heads": None, "head_dim": None}, (4, 8)),
+    "keys and values unset": ({"num_kv_heads": None, "head_dim": 6}, (4, 6)),
+    "the width unset": ({"embed_dim": 48, "head_dim": None}, (2, 12)),
+}
+
+
+@pytest.mark.parametrize(("changes", "want"), HEADS.values(), ids=HEADS.keys())
+def test_heads_that_are_unset_follow_from_other_dims(changes: dict[str, Any], want: tuple[int, int]) -> None:
+    heads = resolve_heads(Model(**SMALL | changes))
+
+    assert (heads.num_kv_heads, heads.head_dim) == want
+    written = dict(zip(("num_kv_heads", "head_dim"), want, strict=True))
+    assert resolve(Model(**SMALL | changes)) == resolve(Model(**SMALL | changes | written))
+
+
+def test_an_illegal_default_width_is_at_least_one_so_that_a_plan_can_report_the_rest() -> None:
+    assert resolve_heads(Model(**SMALL | {"embed_dim": 2, "head_dim": None})).head_dim == 1
 
 
 def test_norms_of_queries_and_keys_save_their_values_on_the_devices_of_their_heads() -> None:

@@ -83,6 +83,7 @@ class Attention(Strict):
 
 
 Dim = Annotated[int, Field(ge=1, le=1048576)]
+MAX_HEAD_DIM = 1024
 
 
 class Norm(Strict):
@@ -125,11 +126,14 @@ class Model(Strict):
     num_heads: Annotated[int, Field(ge=1, le=1024), Unit("heads"), Example(4)] = Field(
         description="Number of query heads in each attention layer."
     )
-    num_kv_heads: Annotated[int, Field(ge=1, le=1024), Unit("heads"), Example(4)] = Field(
-        description="Number of key and value heads, a divisor of `numHeads`. Equality is multi-head attention."
+    num_kv_heads: Annotated[Annotated[int, Field(ge=1, le=1024)] | None, Unit("heads"), Example(4)] = Field(
+        default=None,
+        description="Number of key and value heads, a divisor of `numHeads`. Unset: `numHeads`, which is multi-head "
+        "attention.",
     )
-    head_dim: Annotated[int, Field(ge=2, le=1024), Unit("features"), Example(32)] = Field(
-        description="Width of a head. It must be even, for rotary pairs."
+    head_dim: Annotated[Annotated[int, Field(ge=2, le=MAX_HEAD_DIM)] | None, Unit("features"), Example(32)] = Field(
+        default=None,
+        description="Width of a head, even for rotary pairs. Unset: `embedDim` divided by `numHeads`.",
     )
     attention: Attention = Field(default=Attention(), description="Attention layers: norm of queries and keys.")
     norm: Norm = Field(default=Norm(), description="RMS norms before attention, before the MLP and at the end.")

@@ -2,8 +2,10 @@
 
 import json
 
+from trainingjob_api.network.resolve import resolve_heads
 from trainingjob_api.shares import resolve_steps
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.model import Model
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_operator.cli.charts import draw_memory_bars, draw_mesh
 from trainingjob_operator.cli.documents import read_one_job
@@ -98,6 +100,7 @@ def plan_table(plan: Plan) -> list[str]:
         *snapshots,
         *saves,
         *shares,
+        *_describe_default_heads(plan.spec.model),
     ]
 
 
@@ -136,6 +139,16 @@ def _warmup_line(spec: TrainingJobSpec) -> str:
     """Return the number of steps that a share of warm-up is."""
     warmup = pluralize(resolve_steps(spec.schedule.warmup, spec.training.steps), "step")
     return f"warm-up: {warmup}, {spec.schedule.warmup} of {spec.training.steps:,}"
+
+
+def _describe_default_heads(model: Model) -> list[str]:
+    """Return the heads of the model; empty if the spec sets both of their numbers."""
+    if model.num_kv_heads and model.head_dim:
+        return []
+    heads = resolve_heads(model)
+    return [
+        f"heads: {heads.num_heads} for queries, {heads.num_kv_heads} for keys and values, of width {heads.head_dim}"
+    ]
 
 
 def choice_lines(choice: Choice) -> list[str]:

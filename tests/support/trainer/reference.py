@@ -31,7 +31,7 @@ def run_row(spec: TrainingJobSpec, params: Tree, tokens: np.ndarray) -> tuple[np
         layer = pick(params["layers"], number)
         h = norm(x, layer["attention_norm"]["scale"], model.norm.epsilon)
         for head in range(model.num_heads):
-            shared = head // (model.num_heads // model.num_kv_heads)
+            shared = head // (model.num_heads // (model.num_kv_heads or model.num_heads))
             q, k = (h @ layer["attention"][name][:, one] for name, one in (("query", head), ("key", shared)))
             if model.attention.query_key_norm:
                 q, k = (

@@ -76,12 +76,12 @@ def _attend(model: Model, numbers: Numbers, attention: Tree, h_LD: jax.Array) ->
     is_later_LL = jnp.triu(jnp.ones((L, L), bool), 1)
     added = []
     for head in range(model.num_heads):
-        shared = head // (model.num_heads // model.num_kv_heads)
+        shared = head // (model.num_heads // (model.num_kv_heads or model.num_heads))
         q, k = h_LD @ attention["query"][:, head], h_LD @ attention["key"][:, shared]
         if model.attention.query_key_norm:
             q, k = _norm(q, attention["query_norm"], numbers), _norm(k, attention["key_norm"], numbers)
         q, k = _rotate(q, numbers["rope_theta"]), _rotate(k, numbers["rope_theta"])
-        weights_LL = jax.nn.softmax(jnp.where(is_later_LL, -1e30, q @ k.T / math.sqrt(model.head_dim)), axis=-1)
+        weights_LL = jax.nn.softmax(jnp.where(is_later_LL, -1e30, q @ k.T / math.sqrt(q.shape[-1])), axis=-1)
         added.append(weights_LL @ (h_LD @ attention["value"][:, shared]) @ attention["out"][head])
     return sum(added[1:], added[0])
 

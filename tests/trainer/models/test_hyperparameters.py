@@ -190,6 +190,17 @@ def test_a_number_shapes_training_as_in_the_reference(field: str) -> None:
     assert training.train().distance(want) < NEAR
 
 
+def test_heads_that_are_unset_train_as_in_the_reference() -> None:
+    training = Training(
+        describe({}, "model", {"vocabSize": 260, "embedDim": 8, "mlpDim": 16, "numLayers": 2, "numHeads": 2})
+    )
+
+    want = training.follow_the_reference()
+
+    assert want.measured[0][0] == pytest.approx(training.forward_loss(), rel=1e-5)
+    assert training.train().distance(want) < NEAR
+
+
 @pytest.mark.parametrize("exclude", [["norm", "embedding", "expert"], ["matrix", "router"]], ids=str)
 def test_excluded_kinds_of_tensors_have_no_weight_decay_as_in_the_reference(exclude: list[str]) -> None:
     strong = {**ROUTED, "optimizer__weightDecay": {"rate": 2.0}}
