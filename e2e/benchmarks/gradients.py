@@ -76,7 +76,6 @@ VARIANTS: dict[str, tuple[Section, Layout]] = {
     "tied embeddings, fsdp 2, tensor 2": ({"model": {"tieEmbeddings": True}}, layout({"fsdp": 2, "tensor": 2})),
     "tied embeddings, 2 stages": ({"model": {"tieEmbeddings": True}}, layout({"stage": 2}, microbatches=4)),
     "layers computed again": ({"memory": {"remat": "full"}}, layout({"fsdp": 2}, accumulation=2)),
-    "layers unrolled": ({"memory": {"scan": False}}, SINGLE_DEVICE),
     "optimizer over data": ({"parallelism": {"shardOptimizerOverData": True}}, layout({"data": 4})),
     "parameters in bfloat16": ({"precision": {"params": "bfloat16"}}, layout({"fsdp": 2}, accumulation=4)),
     "parameters in bfloat16, 16 microbatches": (

@@ -125,7 +125,6 @@ def test_the_step_returns_what_its_signature_declares(changes: dict[str, Any]) -
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "layers computed again": {"memory__remat": "full"},
-    "layers unrolled and computed again": {"memory__scan": False, "memory__remat": "full"},
 }
 
 

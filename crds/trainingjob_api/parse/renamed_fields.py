@@ -64,4 +64,6 @@ def hint_restructured(location: Location, value: Any) -> str:
             return "Write `restore: {broadcastFrom: oneReplica}` in its place."
         case ("checkpoint", "keep", "everySteps"):
             return f"Write `stages: [{{every: {value if isinstance(value, int) else 1000}}}]` in its place."
+        case ("memory", "scan"):
+            return "Remove it: layers are always compiled as one loop."
     return ""

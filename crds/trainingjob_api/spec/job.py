@@ -51,9 +51,7 @@ class TrainingJobSpec(Strict):
     precision: Annotated[Precision, MODEL_STATE] = Field(
         default=Precision(), description="Number formats of parameters and of computation."
     )
-    memory: Annotated[Memory, WORLDS] = Field(
-        default=Memory(), description="Activation memory: rematerialization and layer scanning."
-    )
+    memory: Annotated[Memory, WORLDS] = Field(default=Memory(), description="Activation memory: rematerialization.")
     checkpoint: Checkpoint = Field(description="Checkpoints: storage, save interval and retention.")
     elastic: Annotated[Elastic, Live()] = Field(
         default=Elastic(), description="Elasticity: how the job reacts to lost and recovered slices."

@@ -1,4 +1,4 @@
-"""The memory section: rematerialization and layer scanning."""
+"""The memory section: rematerialization."""
 
 from typing import Annotated, Literal
 
@@ -11,13 +11,10 @@ Remat = Literal["none", "full"]
 
 
 class Memory(Strict):
-    """Activation memory: rematerialization and layer scanning."""
+    """Activation memory: rematerialization."""
 
     remat: Annotated[Remat, Example("none")] = Field(
         default="none",
         description="Rematerialization policy: `full` keeps only the input of each layer and recomputes the rest in "
         "the backward pass.",
-    )
-    scan: Annotated[bool, Example(True)] = Field(
-        default=True, description="Compiles the layers as one loop, so that compile time does not grow with depth."
     )

@@ -157,7 +157,6 @@ def test_no_token_depends_on_later_ones() -> None:
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "layers computed again": {"memory__remat": "full"},
-    "layers unrolled": {"memory__scan": False},
 }
 
 

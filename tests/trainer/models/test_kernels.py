@@ -95,7 +95,6 @@ def test_both_kernels_compute_the_same_step(layout: Layout, monkeypatch: pytest.
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "layers computed again": {"memory__remat": "full"},
-    "layers unrolled and computed again": {"memory__scan": False, "memory__remat": "full"},
 }
 
 

@@ -1,7 +1,7 @@
 """The model: a decoder in NNX, with the parameters that `trainingjob_api.network` declares.
 
 NNX holds parameters and their axes. The model is split once into a function and a tree of arrays, and everything after
-that is plain JAX. Layers are stored stacked, whether they run as a loop or unrolled, so that a checkpoint fits both.
+that is plain JAX. Layers are stored stacked, and run as one loop.
 
 Shapes: M microbatches, S pipeline stages, B batch, L length, D model width, H query heads, G key and value heads, Q
 query heads per key head, K head width, F MLP width, V vocabulary.
@@ -288,12 +288,8 @@ def run_layers(structure: Any, stacked: Any, stream: HiddenStates, memory: Memor
         return nnx.merge(structure, params)(stream), None
 
     if memory.remat == "full":
-        run_layer = jax.checkpoint(run_layer, prevent_cse=not memory.scan)
-    if memory.scan:
-        return jax.lax.scan(run_layer, stream, stacked)[0]
-    for number in range(jax.tree.leaves(stacked)[0].shape[0]):
-        stream, _ = run_layer(stream, jax.tree.map(lambda leaf, number=number: leaf[number], stacked))
-    return stream
+        run_layer = jax.checkpoint(run_layer, prevent_cse=False)  # a loop prevents it
+    return jax.lax.scan(run_layer, stream, stacked)[0]
 
 
 def run_pipeline(
