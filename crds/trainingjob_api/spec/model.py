@@ -18,7 +18,7 @@ class Balance(Strict):
 
     loss_weight: Annotated[float, Field(ge=0, le=100), NO_UNIT, Example(0.01)] = Field(
         default=0.01,
-        description="Weight of the load-balancing loss of each layer (Fedus et al., arXiv 2101.03961). 0 disables it.",
+        description="Weight of the load-balancing loss of each layer (Fedus et al., arXiv 2101.03961).",
     )
 
 

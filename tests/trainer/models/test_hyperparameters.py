@@ -201,6 +201,16 @@ def test_heads_that_are_unset_train_as_in_the_reference() -> None:
     assert training.train().distance(want) < NEAR
 
 
+def test_gradients_are_not_clipped_with_null() -> None:
+    clipped = describe({}, "optimizer.clipNorm", 0.2)
+    training = Training(describe({}, "optimizer.clipNorm", None))
+
+    want = training.follow_the_reference()
+
+    assert want.distance(usual_course(clipped.model_dump_json())) > FAR
+    assert training.train().distance(want) < NEAR
+
+
 @pytest.mark.parametrize("exclude", [["norm", "embedding", "expert"], ["matrix", "router"]], ids=str)
 def test_excluded_kinds_of_tensors_have_no_weight_decay_as_in_the_reference(exclude: list[str]) -> None:
     strong = {**ROUTED, "optimizer__weightDecay": {"rate": 2.0}}
