@@ -14,11 +14,13 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     JsonValue,
     SerializerFunctionWrapHandler,
     model_serializer,
 )
 from pydantic.alias_generators import to_camel
+from pydantic_core import CoreSchema
 
 from trainingjob_api.meta import CelRule, Example, Pattern
 from trainingjob_api.notation import add_slash, normalize_duration, normalize_quantity, slug
@@ -53,9 +55,10 @@ def renamed(name: str, former: str) -> AliasChoices:
 
 
 class Message(Open):
-    """A message between operator and agents, which may be of adjacent versions.
+    """A message or stored value that programs of adjacent versions exchange: operator, agents and command line.
 
-    A renamed field is read and written under both names, so that each version finds the one that it knows.
+    A renamed field is read and written under both names, so that each version finds the one that it knows. The schema
+    has both names and requires neither, so that the API server keeps what an older operator writes into a status.
     """
 
     @classmethod
@@ -63,6 +66,16 @@ class Message(Open):
         """Return the former JSON name of each renamed field, by its JSON name."""
         aliases = (field.validation_alias for field in cls.model_fields.values())
         return {str(one.choices[0]): str(one.choices[1]) for one in aliases if isinstance(one, AliasChoices)}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Return the schema with the former names."""
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        former = cls.former_names()
+        for new, old in former.items():
+            description = f"Former name of `{new}`, for programs of an older version."
+            schema["properties"][old] = {**schema["properties"][new], "description": description}
+        return schema | {"required": [name for name in schema.get("required", ()) if name not in former]}
 
     @model_serializer(mode="wrap")
     def _write_former_names(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

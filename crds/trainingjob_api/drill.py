@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trainingjob_api.base import Open
+from trainingjob_api.base import Message, Open, renamed
 from trainingjob_api.drill_kinds import DRILL_SECONDS, DrillKind
 from trainingjob_api.world import Count, Uid
 
@@ -18,7 +18,7 @@ DrillId = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$", max_length=40)]
 DrillSeconds = Annotated[int, Field(ge=1, le=3600)]
 
 
-class DrillRequest(Open):
+class DrillRequest(Message):
     """Content of the drill annotation."""
 
     id: DrillId
@@ -30,7 +30,8 @@ class DrillRequest(Open):
     """None: the last host of the slice."""
     seconds: DrillSeconds = DRILL_SECONDS
     """Duration of a temporary fault in seconds."""
-    asked: Annotated[str, Field(max_length=32)]
+    requested: Annotated[str, Field(max_length=32, validation_alias=renamed("requested", "asked"))]
+    """Time of the request."""
 
 
 class Drill(Open):

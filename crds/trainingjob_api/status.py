@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from trainingjob_api.base import LIST_TYPE_MAP_BY_NAME, Open
+from trainingjob_api.base import LIST_TYPE_MAP_BY_NAME, Message, Open, renamed
 from trainingjob_api.data_report import DataReport
 from trainingjob_api.drill import DrillId, DrillSeconds
 from trainingjob_api.drill_kinds import DRILL_SECONDS, DrillKind
@@ -255,7 +255,7 @@ class Attempt(Open):
 
 
 _FORMER_STRAGGLER_REASONS = {"ComesLate": "SlowStep", "StandsStill": "CpuStarved"}
-"""Reasons as an operator before 0.2 wrote them."""
+"""Reasons as an operator before 0.2 writes them. The API server takes them too: it may lead during an upgrade."""
 
 
 def _read_straggler_reason(value: object) -> object:
@@ -270,6 +270,7 @@ class Straggler(Open):
     node: Annotated[str, Field(max_length=253)] = Field(default="", description="Kubernetes node of the host.")
     reason: Annotated[Literal["SlowStep", "CpuStarved"], BeforeValidator(_read_straggler_reason)] = Field(
         default="SlowStep",
+        json_schema_extra={"enum": ["SlowStep", "CpuStarved", *_FORMER_STRAGGLER_REASONS]},
         description="`SlowStep`: all other hosts wait for it in every step. `CpuStarved`: its trainer is not scheduled "
         "for much of the time, unlike the others.",
     )
@@ -277,7 +278,7 @@ class Straggler(Open):
     since: Time = Field(description="Time at which it was first found slow.")
 
 
-class DrillStatus(Open):
+class DrillStatus(Message):
     """A requested fault. The operator records it before the injection, and injects it at most once."""
 
     id: DrillId = Field(description="Identifier of the request.")
@@ -287,7 +288,9 @@ class DrillStatus(Open):
         "world trains. `withstood`: the same world continues. `refused`: no fault was injected. "
         "`over`: the drill has ended without a result."
     )
-    asked: Time = Field(description="Time of the request.")
+    requested: Time = Field(
+        validation_alias=renamed("requested", "asked"), description="Time at which the drill was requested."
+    )
     injected: Time | None = Field(default=None, description="Time at which the injection was confirmed.")
     generation: int | None = Field(default=None, description="Generation of the affected world.")
     slice: int | None = Field(default=None, description="Index of the affected slice.")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.compatibility import Facts, find_breaks, list_facts, read, write
+from tests.support.compatibility import Facts, find_breaks, find_rejected_writes, list_facts, read, write
 from trainingjob_api.spec.job import VERSION
 
 GOLDEN = Path(__file__).parents[1] / "golden/api" / f"{VERSION}.fields"
@@ -44,6 +44,13 @@ def test_facts_are_those_of_the_schema() -> None:
     assert facts["spec.elastic.maxRestarts"] == {"type": "integer", "default": 10, "minimum": 0, "maximum": 10_000}
     assert facts["spec.suspend"] == {"type": "boolean", "default": False}
     assert facts["spec.runtime.imagePullSecrets[]"]["maxLength"] == 253
+
+
+def test_the_api_server_takes_and_keeps_the_status_of_an_operator_before_0_2() -> None:
+    written = read(GOLDEN.with_name("status-0.1.fields").read_text())
+    status = {path: facts for path, facts in list_facts().items() if path.startswith("status")}
+
+    assert find_rejected_writes(written, status) == []
 
 
 def with_facts(path: str, **changes: Any) -> Callable[[dict[str, Facts]], None]:

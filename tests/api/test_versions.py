@@ -7,10 +7,12 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from tests.support.builders import make_report
+from trainingjob_api.drill import DrillRequest
 from trainingjob_api.live import LiveFields
 from trainingjob_api.protocol import Answer, Directive, HostReport
+from trainingjob_api.schema import status_schema
 from trainingjob_api.spec.checkpoint import Keep, KeepStage
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status import DrillStatus, TrainingJobStatus
 from trainingjob_api.world import Layout, Span, World
 from trainingjob_operator.core.stored_status import read_status
 
@@ -125,6 +127,27 @@ def test_an_older_agent_understands_a_retention_without_stages() -> None:
     world = World.model_validate({**WORLD, "live": {"steps": 9, "save": {}, "keep": {"last": 2}}})
 
     assert json.loads(world.model_dump_json(by_alias=True))["live"]["keep"] == {"last": 2, "best": None}
+
+
+DRILL: dict[str, Any] = {"id": "one", "kind": "hang", "state": "over", "requested": "2026-11-21T12:00:00Z"}
+REQUEST: dict[str, Any] = {"id": "one", "jobUid": "u", "kind": "hang", "requested": "2026-11-21T12:00:00Z"}
+
+
+@pytest.mark.parametrize(("model", "now"), [(DrillStatus, DRILL), (DrillRequest, REQUEST)], ids=["status", "request"])
+def test_a_drill_has_the_time_of_its_request_under_both_names(model: type[BaseModel], now: dict[str, Any]) -> None:
+    former = {name: value for name, value in now.items() if name != "requested"} | {"asked": now["requested"]}
+    drill = model.model_validate(former)
+    written = json.loads(drill.model_dump_json(by_alias=True, exclude_none=True))
+
+    assert drill == model.model_validate(now) == model.model_validate(written)
+    assert written["asked"] == written["requested"] == now["requested"]
+
+
+def test_the_api_server_requires_neither_name_of_a_renamed_field() -> None:
+    drill = status_schema()["properties"]["drills"]["items"]
+
+    assert drill["properties"]["asked"]["format"] == drill["properties"]["requested"]["format"] == "date-time"
+    assert {"id", "kind", "state"} == set(drill["required"])
 
 
 @pytest.mark.parametrize(("former", "want"), [("ComesLate", "SlowStep"), ("StandsStill", "CpuStarved")])

@@ -22,7 +22,7 @@ def test_a_request_names_the_job_and_whom_it_strikes() -> None:
     request = make_request(job, DrillOptions(DrillKind.SLOW, 1, None, 40), "abc", NOW)
 
     assert request == DrillRequest(
-        id="abc", job_uid=UID, kind=DrillKind.SLOW, slice=1, seconds=40, asked="2026-11-21T12:00:00.000Z"
+        id="abc", job_uid=UID, kind=DrillKind.SLOW, slice=1, seconds=40, requested="2026-11-21T12:00:00.000Z"
     )
 
 
@@ -59,7 +59,7 @@ def test_the_patch_keeps_other_annotations(annotations: dict[str, str] | None) -
 
 
 def test_drills_stand_below_each_other() -> None:
-    common = {"asked": "2026-11-21T12:00:00Z", "slice": 1}
+    common = {"requested": "2026-11-21T12:00:00Z", "slice": 1}
     drills = [
         DrillStatus(
             id="a",

@@ -39,7 +39,7 @@ async def drill(stage: JobHarness, kind: DrillKind, number: int) -> DrillStatus:
     await stage.wait_for("a world of both slices", lambda: stage.status.display.slices == "2/2", PATIENCE_SECONDS)
     metadata = stage.machine.cluster.job["metadata"]
     request = DrillRequest(
-        id=f"drill-{number}", job_uid=metadata["uid"], kind=kind, seconds=3, asked=format_time(stage.now())
+        id=f"drill-{number}", job_uid=metadata["uid"], kind=kind, seconds=3, requested=format_time(stage.now())
     )
     stage.machine.cluster.annotate(**{DRILL_ANNOTATION: request.model_dump_json(by_alias=True)})
     stage.wake()

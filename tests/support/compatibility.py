@@ -80,6 +80,17 @@ def find_breaks(before: dict[str, Facts], after: dict[str, Facts]) -> list[str]:
     return sorted(lines)
 
 
+def find_rejected_writes(before: dict[str, Facts], after: dict[str, Facts]) -> list[str]:
+    """Return, a line each, the changes by which an older operator can no longer write its status.
+
+    During a rolling upgrade the API server has the new schema, while an operator of the version before still leads.
+    """
+    narrower = [
+        f"{path}: {why}" for path in before.keys() & after.keys() for why in _narrows(before[path], after[path])
+    ]
+    return sorted({*find_breaks(before, after), *narrower})
+
+
 def _is_kept(before: Any, after: Any) -> bool:
     """Return whether a fact is as it was; the default of a section may say more than before."""
     if isinstance(before, dict) and isinstance(after, dict):
@@ -90,11 +101,15 @@ def _is_kept(before: Any, after: Any) -> bool:
 def _breaks(path: str, before: Facts, after: Facts) -> Iterator[str]:
     yield from (why for key, why in SAME.items() if not _is_kept(before.get(key), after.get(key)))
     if path.startswith("status"):
-        return  # what bounds the operator alone breaks nobody
-    if after.get("required") and not before.get("required"):
-        yield "must be written now"
+        return  # what bounds the operator alone breaks no reader
     if after.get("fixed") and not before.get("fixed"):
         yield "can no longer change while a job lives"
+    yield from _narrows(before, after)
+
+
+def _narrows(before: Facts, after: Facts) -> Iterator[str]:
+    if after.get("required") and not before.get("required"):
+        yield "must be written now"
     lost = set(before.get("enum", ())) - set(after.get("enum", before.get("enum", ())))
     if lost or ("enum" in after and "enum" not in before):
         yield f"fewer choices: {', '.join(sorted(map(str, lost))) or 'they were free'}"

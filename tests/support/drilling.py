@@ -15,7 +15,7 @@ def drillable(**elastic: Any) -> Scene:
 
 def ask(scene: Scene, kind: str, number: str = "one", **more: Any) -> Scene:
     """Ask for a drill, now unless said otherwise."""
-    written = {"id": number, "job_uid": UID, "kind": kind, "asked": format_time(scene.now), **more}
+    written = {"id": number, "job_uid": UID, "kind": kind, "requested": format_time(scene.now), **more}
     scene.annotations = {DRILL_ANNOTATION: DrillRequest(**written).model_dump_json(by_alias=True)}
     return scene
 

@@ -387,7 +387,7 @@ class Simulation:
     def drill(self, kind: DrillKind, number: str = "one", **more: int) -> None:
         """Ask for a drill, as the command does."""
         asked = format_time(self.time.now())
-        request = DrillRequest(id=number, job_uid=UID, kind=kind, asked=asked, **more)
+        request = DrillRequest(id=number, job_uid=UID, kind=kind, requested=asked, **more)
         self.job["metadata"]["annotations"] = {DRILL_ANNOTATION: request.model_dump_json(by_alias=True)}
         self.cluster.touch(self.job)
         self.due = self.time.seconds

@@ -66,7 +66,7 @@ def make_request(job: Manifest, wanted: DrillOptions, number: str, now: datetime
         slice=wanted.slice,
         host=wanted.host,
         seconds=wanted.seconds,
-        asked=format_time(now),
+        requested=format_time(now),
     )
 
 

@@ -162,7 +162,7 @@ def _attempt_row(attempt: Attempt, next_attempt: Attempt | None) -> tuple[str, .
 
 
 def _drill_row(one: DrillStatus) -> tuple[str, ...]:
-    when = parse_time(one.injected or one.asked)
+    when = parse_time(one.injected or one.requested)
     result = one.cause or ": ".join(filter(None, (STATE_DESCRIPTIONS[one.state], one.message)))
     where = "" if one.slice is None else f"slice {one.slice}"
     return (

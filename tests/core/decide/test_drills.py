@@ -90,11 +90,11 @@ def test_a_drill_begins(scene: Callable[[], Scene], want: tuple[str, int | None,
 
 
 NOT_MEANT = {
-    "another job's": DrillRequest(id="one", job_uid="other", kind=DrillKind.HANG, asked="now").model_dump_json(
+    "another job's": DrillRequest(id="one", job_uid="other", kind=DrillKind.HANG, requested="now").model_dump_json(
         by_alias=True
     ),
     "no request": "hang",
-    "of a kind that is not known here": '{"id": "one", "jobUid": "x", "kind": "flood", "asked": "now"}',
+    "of a kind that is not known here": '{"id": "one", "jobUid": "x", "kind": "flood", "requested": "now"}',
 }
 
 
@@ -117,18 +117,18 @@ def test_a_drill_waits_for_a_world_that_trains_well_but_not_for_long() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", ["2026-11-21T11:57:00Z", "2026-11-21T12:30:00Z", "0001-01-01T00:00:00+14:00", "now", ""]
+    "requested", ["2026-11-21T11:57:00Z", "2026-11-21T12:30:00Z", "0001-01-01T00:00:00+14:00", "now", ""]
 )
-def test_a_request_of_another_time_is_not_meant_any_more(asked: str) -> None:
-    scene = ask(drillable(), "kill-slice", asked=asked)
+def test_a_request_of_another_time_is_not_meant_any_more(requested: str) -> None:
+    scene = ask(drillable(), "kill-slice", requested=requested)
 
     one = look(scene)
 
     assert (one.state, one.message) == (
         "refused",
-        f"the job did not train normally within 2 minutes of the request at {asked}",
+        f"the job did not train normally within 2 minutes of the request at {requested}",
     )
-    assert one.asked == format_time(scene.now)  # a text that is no time would have the whole status refused
+    assert one.requested == format_time(scene.now)  # a text that is no time would have the whole status refused
 
 
 def test_only_one_drill_goes_on_at_a_time() -> None:

@@ -67,10 +67,10 @@ RECOVERY_BUCKETS = (
 def update_drills(plan: Plan, seen: Observed, decision: Decision, attempts: Sequence[Attempt], now: datetime) -> Drills:
     """Return the drills after a decision: updates of the known ones, and a new one if it can begin now."""
     known = tuple(_update_drill(one, seen, decision, attempts, now) for one in seen.status.drills)
-    asked = seen.drill
-    if asked is None or any(one.id == asked.id for one in known):
+    request = seen.drill
+    if request is None or any(one.id == request.id for one in known):
         return known
-    new = _start_drill(plan, seen, decision, known, asked, now)
+    new = _start_drill(plan, seen, decision, known, request, now)
     return (*known, new)[-MAX_DRILLS:] if new else known
 
 
@@ -83,37 +83,37 @@ def describe_drill(one: DrillStatus) -> str:
 
 
 def _start_drill(
-    plan: Plan, seen: Observed, decision: Decision, known: Drills, asked: DrillRequest, now: datetime
+    plan: Plan, seen: Observed, decision: Decision, known: Drills, request: DrillRequest, now: datetime
 ) -> DrillStatus | None:  # None: it may begin later
     """Return a new drill, to be injected or refused."""
-    time = parse_time(asked.asked)
+    time = parse_time(request.requested)
     is_recent = time is not None and abs((now - time).total_seconds()) <= REQUEST_LIFETIME_SECONDS
     # The annotation may hold any time; the status must pass the API server's validation.
     written = format_time(time if time and is_recent else now)
-    new = DrillStatus(id=asked.id, kind=asked.kind, state="refused", asked=written, seconds=asked.seconds)
+    new = DrillStatus(id=request.id, kind=request.kind, state="refused", requested=written, seconds=request.seconds)
     if plan.spec.elastic.fault_injection != "allowed":
         return new.model_copy(update={"message": "`spec.elastic.faultInjection` is not `allowed`"})
     if any(one.state in OPEN_STATES for one in known):
         return new.model_copy(update={"message": "another drill is in progress"})
     if not is_recent:
         minutes = pluralize(round(REQUEST_LIFETIME_SECONDS / 60), "minute")
-        text = f"the job did not train normally within {minutes} of the request at {asked.asked}"
+        text = f"the job did not train normally within {minutes} of the request at {request.requested}"
         return new.model_copy(update={"message": text})
     world = seen.world
     if world is None or not _is_training(seen, decision):
         return None
-    target = _describe_job_failure(plan, seen, asked) or _find_target(asked, world, plan.shape.num_hosts)
+    target = _describe_job_failure(plan, seen, request) or _find_target(request, world, plan.shape.num_hosts)
     if isinstance(target, str):
         return new.model_copy(update={"message": target})
-    is_injected = asked.kind in OPERATOR_KINDS
-    told = {"state": "injected", "injected": format_time(now)} if is_injected else {"state": "ordered"}
-    return new.model_copy(update={**told, **target, "generation": world.generation})
+    is_injected = request.kind in OPERATOR_KINDS
+    progress = {"state": "injected", "injected": format_time(now)} if is_injected else {"state": "ordered"}
+    return new.model_copy(update={**progress, **target, "generation": world.generation})
 
 
-def _describe_job_failure(plan: Plan, seen: Observed, asked: DrillRequest) -> str:
+def _describe_job_failure(plan: Plan, seen: Observed, request: DrillRequest) -> str:
     """Return why a drill would fail the job. Empty: it would not."""
     protection = plan.spec.protection
-    if asked.kind is not DrillKind.NAN or protection.non_finite == "skip":
+    if request.kind is not DrillKind.NAN or protection.non_finite == "skip":
         return ""
     if protection.non_finite == "stop":
         return "the drill would fail the job: `spec.protection.nonFinite` is `stop`"
@@ -123,16 +123,16 @@ def _describe_job_failure(plan: Plan, seen: Observed, asked: DrillRequest) -> st
     return f"the drill would fail the job: it has used all {protection.max_rollbacks} of `spec.protection.maxRollbacks`"
 
 
-def _find_target(asked: DrillRequest, world: World, num_hosts: int) -> dict[str, int] | str:
+def _find_target(request: DrillRequest, world: World, num_hosts: int) -> dict[str, int] | str:
     """Return the slice and host that a drill targets, or why there is no such target."""
-    if asked.kind is DrillKind.OPERATOR_DOWN:
+    if request.kind is DrillKind.OPERATOR_DOWN:
         return {}
-    number = world.slices[-1] if asked.slice is None else asked.slice
+    number = world.slices[-1] if request.slice is None else request.slice
     if number not in world.slices:
         return f"slice {number} is not in the world. Slices of the world: {', '.join(map(str, world.slices))}"
-    if asked.kind in SLICE_KINDS:
+    if request.kind in SLICE_KINDS:
         return {"slice": number}
-    host = num_hosts - 1 if asked.host is None else asked.host
+    host = num_hosts - 1 if request.host is None else request.host
     if host < num_hosts:
         return {"slice": number, "host": host}
     return f"slice {number} has no host {host}. Hosts of a slice: 0 to {num_hosts - 1}"
@@ -194,7 +194,7 @@ def _list_progress(seen: Observed) -> list[Progress]:
 
 def _update_ordered_drill(one: DrillStatus, seen: Observed, now: datetime, *, is_its_world: bool) -> DrillStatus:
     """Return an ordered drill after the hosts' reports."""
-    told = next(
+    report = next(
         (
             member_view.report
             for member_view in seen.member_views
@@ -202,13 +202,13 @@ def _update_ordered_drill(one: DrillStatus, seen: Observed, now: datetime, *, is
         ),
         None,
     )
-    if told and told.drill_error:
-        return _close_drill(one, "refused", told.drill_error)
-    if told:
+    if report and report.drill_error:
+        return _close_drill(one, "refused", report.drill_error)
+    if report:
         return one.model_copy(update={"state": "injected", "injected": format_time(now)})
     if not is_its_world:
         return _close_drill(one, "over", "its world ended before the host injected the drill")
-    is_late = seconds_between(one.asked, now) > ORDER_TIMEOUT_SECONDS
+    is_late = seconds_between(one.requested, now) > ORDER_TIMEOUT_SECONDS
     return _close_drill(one, "refused", "the host did not inject the drill") if is_late else one
 
 

@@ -15,12 +15,12 @@ from trainingjob_operator.core.times import format_time, parse_time
 
 TIME_FIELDS = frozenset(
     {
-        "asked",
         "completion_time",
         "ended",
         "failed",
         "injected",
         "last_transition_time",
+        "requested",
         "since",
         "start_time",
         "started",
