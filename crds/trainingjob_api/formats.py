@@ -1,4 +1,37 @@
-"""File formats by suffix: formats that cannot be read as text, and record formats whose markup would be trained on."""
+"""Data formats: the table of those that sources can have, and the kinds of files by suffix.
+
+A new format is a name in `FormatName`, a row of `FORMATS`, and a module of the same name in the trainer's
+`data/sources/readers/`. Field descriptions, validation and messages follow from the row.
+"""
+
+from typing import Literal, NamedTuple
+
+FormatName = Literal["text", "jsonl"]
+
+
+class Format(NamedTuple):
+    """What a source of a format reads."""
+
+    content: str
+    """Content of its files, and where a document is in it; the field description shows it after `is`."""
+    pattern: str
+    """Default glob of its files in a folder."""
+    kinds: tuple[str, ...] = ()
+    """Kinds of files that it reads, as values of `BINARY` or `RECORDS`."""
+    fields: tuple[str, ...] = ()
+    """Fields of a source that only this format and others with the same field may set."""
+
+
+FORMATS: dict[FormatName, Format] = {
+    "text": Format("UTF-8, with one document in each file", "**/*.txt"),
+    "jsonl": Format(
+        "JSON Lines, with one document in a field of each line",
+        "**/*.jsonl",
+        kinds=("JSON Lines", "JSON"),
+        fields=("column",),
+    ),
+}
+"""Formats by value of `format` in a source. The first is the default."""
 
 COMPRESSED = {
     ".gz": "gzip",
@@ -69,19 +102,30 @@ def find_suffix(name: str) -> str:
     return f".{suffix.lower()}" if dot else ""
 
 
-def find_unsupported(name: str) -> str:
-    """Return the format of a file name or pattern that cannot be read as text; empty: none is known."""
+def find_unsupported(name: str, format_name: FormatName) -> str:
+    """Return the kind of a file name or pattern that a format cannot read; empty: none is known."""
     suffix = find_suffix(name)
-    return COMPRESSED.get(suffix) or BINARY.get(suffix) or ""
+    kind = COMPRESSED.get(suffix) or BINARY.get(suffix) or ""
+    return "" if kind in FORMATS[format_name].kinds else kind
 
 
-def find_records(name: str) -> str:
-    """Return the record format of a file name or pattern; empty: none."""
-    return RECORDS.get(find_suffix(name), "")
+def find_records(name: str, format_name: FormatName) -> str:
+    """Return the kind of records that a format reads verbatim from a file name or pattern; empty: none."""
+    return RECORDS.get(find_suffix(name), "") if format_name == "text" else ""
 
 
-def without_compression(name: str) -> str:
-    """Return the pattern for the decompressed files of a pattern; empty: they are not text."""
+def without_compression(name: str, format_name: FormatName) -> str:
+    """Return the pattern for the decompressed files of a pattern; empty: the format cannot read them."""
     suffix = find_suffix(name)
     plain = name[: -len(suffix)] if suffix in COMPRESSED else ""
-    return plain if find_suffix(plain) and not find_unsupported(plain) else ""
+    return plain if find_suffix(plain) and not find_unsupported(plain, format_name) else ""
+
+
+def advise_format(kind: str, fallback: str) -> str:
+    """Return how to read files of a kind: the format to set, or the fallback if no format reads them."""
+    return next((f"set `format: {name}`" for name, one in FORMATS.items() if kind in one.kinds), fallback)
+
+
+def formats_with(field: str) -> list[str]:
+    """Return the formats that a field of a source belongs to; empty: all."""
+    return [name for name, one in FORMATS.items() if field in one.fields]

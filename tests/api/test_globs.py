@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainingjob_api.formats import find_records, find_unsupported, without_compression
 from trainingjob_api.globs import Glob, PatternProblem, excludes_everything, find_pattern_problem
 
 MATCHES: dict[str, tuple[str, str, bool]] = {
@@ -166,42 +165,3 @@ NOTHING: dict[str, tuple[str, str, bool]] = {
 @pytest.mark.parametrize(("pattern", "exclude", "want"), NOTHING.values(), ids=NOTHING.keys())
 def test_an_exclude_may_leave_nothing(pattern: str, exclude: str, *, want: bool) -> None:
     assert excludes_everything(pattern, exclude) is want
-
-
-UNSUPPORTED = (
-    "a.gz",
-    "a.TXT.GZ",
-    "*.zst",
-    "**/*.parquet",
-    "a.bz2",
-    "a.xz",
-    "a.zip",
-    "a.arrow",
-    "a.npy",
-    "a.tar",
-    "x.pdf",
-)
-
-
-@pytest.mark.parametrize("name", UNSUPPORTED)
-def test_formats_that_are_not_text_are_known_by_name(name: str) -> None:
-    assert find_unsupported(name)
-
-
-@pytest.mark.parametrize("name", ["a.txt", "a.py", "gz", "a.gz/b", "a.d/b", "*", "a.bin", "/data/wiki.zip/"])
-def test_other_names_are_fine(name: str) -> None:
-    assert find_unsupported(name) == ""
-    assert find_records(name) == ""
-
-
-@pytest.mark.parametrize("name", ["a.json", "*.jsonl", "**/*.ndjson", "a.JSON", "x.csv", "x.tsv"])
-def test_records_are_known_by_name(name: str) -> None:
-    assert find_records(name)
-
-
-@pytest.mark.parametrize(
-    ("name", "want"),
-    [("*.txt.gz", "*.txt"), ("*.gz", ""), ("a.tar.gz", ""), ("a.txt", ""), ("x.jsonl.ZST", "x.jsonl"), ("a.zip", "")],
-)
-def test_a_compressed_file_has_a_plain_name(name: str, want: str) -> None:
-    assert without_compression(name) == want

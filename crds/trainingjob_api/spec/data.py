@@ -1,28 +1,38 @@
 """The data section: sources of training text."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
 from trainingjob_api.base import ShortName, Strict
+from trainingjob_api.formats import FORMATS, FormatName, formats_with
 from trainingjob_api.globs import MAX_GLOB
 from trainingjob_api.meta import Example, Pattern
 from trainingjob_api.notation import add_slash
 
 Glob = Annotated[str, Field(min_length=1, max_length=MAX_GLOB)]
-DEFAULT_PATTERNS = {"text": "**/*.txt", "jsonl": "**/*.jsonl"}
+DEFAULT_FORMAT: FormatName = "text"
 DEFAULT_COLUMN = "text"
 
 
+def _describe_formats() -> str:
+    return "File format: " + " ".join(f"`{name}` is {one.content}." for name, one in FORMATS.items())
+
+
+def _describe_patterns() -> str:
+    others = (f"`{one.pattern}` for `{name}`" for name, one in FORMATS.items() if name != DEFAULT_FORMAT)
+    return f"default {', or '.join((f'`{FORMATS[DEFAULT_FORMAT].pattern}`', *others))}"
+
+
+def _only_for(field: str) -> str:
+    return f"for {' and '.join(f'`{name}`' for name in formats_with(field))} only"
+
+
 class TextSource(Strict):
-    """UTF-8 files under one path: text, or JSON Lines."""
+    """Files of one format under one path."""
 
     name: Annotated[ShortName, Example("text")] = Field(description="Name of the source in messages and metrics.")
-    format: Annotated[Literal["text", "jsonl"], Example("jsonl")] = Field(
-        default="text",
-        description="File format: `text` is UTF-8, with one document in each file. `jsonl` is JSON Lines, with one "
-        "document in a field of each line.",
-    )
+    format: Annotated[FormatName, Example("jsonl")] = Field(default=DEFAULT_FORMAT, description=_describe_formats())
     path: Annotated[
         str,
         Pattern(r"^(/|python:).*$", "an absolute path such as /data/text, or python:SUB", add_slash, is_path=True),
@@ -34,20 +44,21 @@ class TextSource(Strict):
     )
     pattern: Annotated[Glob | None, Example("**/*.jsonl")] = Field(
         default=None,
-        description="Glob of the files to read in a folder, default `**/*.txt`, or `**/*.jsonl` for `jsonl`. `**` "
-        "matches any number of folders, and hidden names match only if the pattern names them.",
+        description=f"Glob of the files to read in a folder, {_describe_patterns()}. `**` matches any number "
+        "of folders, and hidden names match only if the pattern names them.",
     )
     exclude: Annotated[tuple[Glob, ...], Example(["*.bak"])] = Field(
         default=(), max_length=16, description="Globs of files to exclude, relative to `path`."
     )
     column: Annotated[Annotated[str, Field(min_length=1, max_length=128)] | None, Example("text")] = Field(
-        default=None, description="Field of a record that holds the document, for `jsonl` only. Unset: `text`."
+        default=None,
+        description=f"Field of a record that holds the document, {_only_for('column')}. Unset: `{DEFAULT_COLUMN}`.",
     )
 
     @property
     def glob(self) -> str:
         """Return the pattern of the files to read."""
-        return self.pattern or DEFAULT_PATTERNS[self.format]
+        return self.pattern or FORMATS[self.format].pattern
 
 
 class Data(Strict):

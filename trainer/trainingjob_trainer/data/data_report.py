@@ -156,7 +156,7 @@ def _file_warnings(
         warnings += [
             f"source {source.name}: {_skip_warning(skip)}." for skip in one.skipped if skip.reason in UNEXPECTED_SKIPS
         ]
-        kinds = Counter(kind for file in one.files if source.format == "text" and (kind := find_records(file.name)))
+        kinds = Counter(filter(None, (find_records(file.name, source.format) for file in one.files)))
         warnings += [
             f"source {source.name}: {plural(count, f'{kind} file')} read as they are, with keys, quotes and separators."
             for kind, count in kinds.items()

@@ -4,8 +4,18 @@ import json
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
+from pydantic.alias_generators import to_camel
+
 from trainingjob_api.base import MAX_SHORT_NAME
-from trainingjob_api.formats import find_records, find_unsupported, without_compression
+from trainingjob_api.formats import (
+    FORMATS,
+    FormatName,
+    advise_format,
+    find_records,
+    find_unsupported,
+    formats_with,
+    without_compression,
+)
 from trainingjob_api.globs import excludes_everything, find_pattern_problem
 from trainingjob_api.parse.parse_messages import format_value
 from trainingjob_api.problem import Problem
@@ -75,23 +85,29 @@ def check_patterns(spec: TrainingJobSpec) -> Iterator[Problem]:
     for section, sources in _sources(spec):
         for number, source in enumerate(sources):
             at = f"spec.{section}[{number}]"
-            yield from _check_pattern(f"{at}.pattern", source.glob)
+            yield from _check_pattern(f"{at}.pattern", source.glob, source.format)
             for place, exclude in enumerate(source.exclude):
                 yield from _check_exclude(f"{at}.exclude[{place}]", exclude, source.glob)
 
 
-def _check_pattern(at: str, pattern: str) -> Iterator[Problem]:
+def _check_pattern(at: str, pattern: str, format_name: FormatName) -> Iterator[Problem]:
     if leaving := _describe_outside_pattern(pattern):
         yield Problem(at, pattern, leaving)
     elif fault := find_pattern_problem(pattern):
         nearest = tuple(
-            _quote(nearest_pattern) for nearest_pattern in fault.nearest if not find_unsupported(nearest_pattern)
+            _quote(nearest_pattern)
+            for nearest_pattern in fault.nearest
+            if not find_unsupported(nearest_pattern, format_name)
         )
         yield Problem(at, pattern, f"{format_value(pattern)} {fault.message}", nearest)
-    elif kind := find_unsupported(pattern):
-        plain = without_compression(pattern)
-        fix = "Decompress the files" if plain else "Convert the files to UTF-8 text"
-        message = f"{format_value(pattern)} must not match {kind} files. {fix}, with one document per file."
+    elif kind := find_unsupported(pattern, format_name):
+        plain = without_compression(pattern, format_name)
+        fix = (
+            "decompress the files"
+            if plain
+            else advise_format(kind, "convert the files to UTF-8 text, with one document per file")
+        )
+        message = f"{format_value(pattern)} must not match {kind} files with `format: {format_name}`. {_sentence(fix)}"
         yield Problem(at, pattern, message, (_quote(plain),) if plain else ())
 
 
@@ -105,6 +121,10 @@ def _check_exclude(at: str, exclude: str, pattern: str) -> Iterator[Problem]:
         yield Problem(
             at, exclude, f"{format_value(exclude)} must not exclude every file that `pattern` matches. Remove it."
         )
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _quote(glob: str) -> str:
@@ -122,12 +142,12 @@ def check_formats(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A path must not name a file of an unsupported format."""
     for section, sources in _sources(spec):
         for number, source in enumerate(sources):
-            if kind := find_unsupported(source.path):
-                plain = without_compression(source.path)
-                fix = "Decompress it" if plain else "Convert it to UTF-8 text"
+            if kind := find_unsupported(source.path, source.format):
+                plain = without_compression(source.path, source.format)
+                fix = "decompress it" if plain else advise_format(kind, "convert it to UTF-8 text")
                 message = (
-                    f"{source.path} must not have the extension of {kind} files, which are not supported. {fix}. If it "
-                    "is a folder, append `/`."
+                    f"{source.path} must not have the extension of {kind} files with `format: {source.format}`. "
+                    f"{_sentence(fix)} If it is a folder, append `/`."
                 )
                 nearest = (_quote(plain),) if plain else ()
                 yield Problem(f"spec.{section}[{number}].path", source.path, message, nearest)
@@ -139,14 +159,8 @@ def warn_of_record_files(spec: TrainingJobSpec) -> Iterator[Problem]:
         for number, source in enumerate(sources):
             at = f"spec.{section}[{number}]"
             for field, value in (("path", source.path), ("pattern", source.glob)):
-                kind = find_records(value) if source.format == "text" else ""
-                if kind:
-                    is_json = kind.startswith("JSON")
-                    remedy = (
-                        "set `format: jsonl`"
-                        if is_json
-                        else "convert the records to JSON Lines and set `format: jsonl`"
-                    )
+                if kind := find_records(value, source.format):
+                    remedy = advise_format(kind, "convert the records to JSON Lines and set `format: jsonl`")
                     message = (
                         f"{format_value(value)} selects {kind} files. Each file is read verbatim as one document, "
                         f"with keys, quotes and separators. To train on one field of each record, {remedy}."
@@ -154,15 +168,16 @@ def warn_of_record_files(spec: TrainingJobSpec) -> Iterator[Problem]:
                     yield Problem(f"{at}.{field}", value, message)
 
 
-def check_columns(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """`column` must not be set with `format: text`."""
+def check_format_fields(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A field that belongs to some formats, such as `column`, must not be set with another one."""
+    special = {field for one in FORMATS.values() for field in one.fields}
     for section, sources in _sources(spec):
         for number, source in enumerate(sources):
-            if source.format == "text" and source.column is not None:
-                message = (
-                    "must not be set with `format: text`: a text file has no fields. Remove it, or set `format: jsonl`."
-                )
-                yield Problem(f"spec.{section}[{number}].column", source.column, message)
+            for field in sorted(special.difference(FORMATS[source.format].fields)):
+                if (value := getattr(source, field)) is not None:
+                    others = " or ".join(f"`format: {name}`" for name in formats_with(field))
+                    message = f"must not be set with `format: {source.format}`. Remove it, or set {others}."
+                    yield Problem(f"spec.{section}[{number}].{to_camel(field)}", value, message)
 
 
 def warn_of_missing_separator(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -230,7 +245,7 @@ RULES = (
     Rule(SECTIONS, check_data_paths),
     Rule(SECTIONS, check_patterns),
     Rule(SECTIONS, check_formats),
-    Rule(SECTIONS, check_columns),
+    Rule(SECTIONS, check_format_fields),
 )
 WARNINGS = (
     Rule(("evaluation", "training.steps"), warn_of_unreached_evaluation),

@@ -198,8 +198,16 @@ NOTHING: dict[str, tuple[dict[str, str], dict[str, Any], tuple[str, ...]]] = {
         {},
         ("It has 4 files: a.md, b.md, d.rst, ....", 'Nearest legal value: "**/*.md".'),
     ),
-    "only compressed": ({"a.txt.gz": "a"}, {}, ("It has 1 file: a.txt.gz.", "format gzip are not supported")),
-    "only Parquet": ({"a.parquet": "a"}, {}, ("1 file: a.parquet.", "format Parquet are not supported")),
+    "only compressed": (
+        {"a.txt.gz": "a"},
+        {},
+        ("It has 1 file: a.txt.gz.", "format gzip must not be read with `format: text`: convert them"),
+    ),
+    "only Parquet": (
+        {"a.parquet": "a"},
+        {},
+        ("1 file: a.parquet.", "format Parquet must not be read with `format: text`: convert them"),
+    ),
     "only records": ({"a.jsonl": "a"}, {}, ("1 file: a.jsonl.", 'Nearest legal value: "**/*.jsonl".')),
     "no suffix": ({"README": "a"}, {}, ("1 file: README.", "Correct the pattern or the path.")),
     "only hidden": ({".cache/a.txt": "a"}, {}, ("It has 1 hidden (.cache).", "Correct")),

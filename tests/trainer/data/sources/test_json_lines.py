@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.trainer.texts import fail, find, grow, index_of
-from trainingjob_api.spec.data import TextSource
-from trainingjob_trainer.data.sources.readers import READERS, read_documents
+from trainingjob_trainer.data.sources.readers import read_documents
 
 RECORDS = b'{"text": "one", "id": 1}\n\n{"id": 2, "text": ""}\r\n{"text": "th\\u00e9\\nree"}'
 
@@ -16,12 +15,6 @@ RECORDS = b'{"text": "one", "id": 1}\n\n{"id": 2, "text": ""}\r\n{"text": "th\\u
 def read(tmp_path: Path, content: bytes, **options: Any) -> list[bytes]:
     grow(tmp_path, **{"a.jsonl": content})
     return list(read_documents(find(tmp_path, format="jsonl", **options).files[0]))
-
-
-def test_every_format_has_a_reader() -> None:
-    kinds = TextSource.model_json_schema()["properties"]["format"]["enum"]
-
-    assert sorted(READERS) == sorted(kinds)
 
 
 def test_each_record_is_a_document(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """File formats, detected by the first bytes: text, or a named format that must be converted first."""
 
+from trainingjob_api.formats import advise_format
+
 POINTERS: tuple[tuple[bytes, bytes, str], ...] = (
     (b"version https://git-lfs.github.com/spec/", b"\noid ", "a Git LFS pointer, not the text: run `git lfs pull`"),
     (b"version https://hawser.github.com/spec/", b"\noid ", "a Git LFS pointer, not the text: run `git lfs pull`"),
@@ -67,7 +69,7 @@ def describe_binary_format(content: bytes) -> str:
             return f"{name} text: {ICONV.format(name)}"
     for place, magic, name, way_out in MAGIC:
         if content.startswith(magic, place):
-            return f"{name}: {way_out}"
+            return f"{name}: {advise_format(name, way_out)}"
     wide = _detect_wide_encoding(content[:SNIFFED_BYTES])
     return f"{wide} text without a byte order mark: {ICONV.format(wide)}" if wide else ""
 

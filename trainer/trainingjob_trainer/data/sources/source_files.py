@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainingjob_api.data_report import MAX_EXAMPLE, Skipped, SkipReason
-from trainingjob_api.formats import find_unsupported
+from trainingjob_api.formats import FormatName, advise_format, find_unsupported
 from trainingjob_api.globs import find_pattern_problem
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.data import TextSource
@@ -174,12 +174,13 @@ def _no_files_error(source: TextSource, field: str, root: Path, entries: list[Fo
         if one.reason in SKIP_DESCRIPTIONS
     ]
     message += f"It has {'; '.join(there)}." if there else "It is empty."
-    suffixes = Counter(Path(name).suffix for name in others if _is_suggested(name))
+    suffixes = Counter(Path(name).suffix for name in others if _is_suggested(name, source.format))
     if suffixes:
         nearest = f"**/*{suffixes.most_common(1)[0][0]}"
         message += f" Nearest legal value: {json.dumps(nearest)}."
-    elif kind := next(filter(None, map(find_unsupported, others)), ""):
-        message += f" Files of the format {kind} are not supported: convert them to UTF-8 text."
+    elif kind := next(filter(None, (find_unsupported(name, source.format) for name in others)), ""):
+        remedy = advise_format(kind, "convert them to UTF-8 text")
+        message += f" Files of the format {kind} must not be read with `format: {source.format}`: {remedy}."
     else:
         message += " Correct the pattern or the path."
     return TrainingError(FailureReason.DATA, message, path=f"{field}.pattern", value=source.glob)
@@ -208,9 +209,12 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _is_suggested(name: str) -> bool:
+def _is_suggested(name: str, format_name: FormatName) -> bool:
     """Return whether a pattern with a file's suffix is worth suggesting."""
     suffix = Path(name).suffix
     return (
-        bool(suffix) and suffix.isascii() and find_pattern_problem(f"*{suffix}") is None and not find_unsupported(name)
+        bool(suffix)
+        and suffix.isascii()
+        and find_pattern_problem(f"*{suffix}") is None
+        and not find_unsupported(name, format_name)
     )

@@ -8,7 +8,7 @@ from trainingjob_trainer.data.sources.source_files import SourceFile
 from trainingjob_trainer.runtime.errors import TrainingError
 
 
-def read_text(file: SourceFile) -> Iterator[bytes]:
+def read_documents(file: SourceFile) -> Iterator[bytes]:
     """Yield the file's text.
 
     Raises:

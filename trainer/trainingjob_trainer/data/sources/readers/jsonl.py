@@ -6,15 +6,15 @@ from difflib import get_close_matches
 from typing import Any
 
 from trainingjob_api.spec.data import DEFAULT_COLUMN
+from trainingjob_trainer.data.sources.readers.text import read_utf8
 from trainingjob_trainer.data.sources.source_files import SourceFile
-from trainingjob_trainer.data.sources.text import read_utf8
 from trainingjob_trainer.runtime.errors import TrainingError
 
 MAX_NAMED_FIELDS = 8
 KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
 
 
-def read_json_lines(file: SourceFile) -> Iterator[bytes]:
+def read_documents(file: SourceFile) -> Iterator[bytes]:
     """Yield the text field of each record, in order. Blank lines are ignored.
 
     Raises:

@@ -1,0 +1,108 @@
+"""The table of data formats, and kinds of files by suffix."""
+
+from typing import get_args
+
+import pytest
+
+from trainingjob_api.formats import (
+    BINARY,
+    COMPRESSED,
+    FORMATS,
+    RECORDS,
+    Format,
+    FormatName,
+    advise_format,
+    find_records,
+    find_unsupported,
+    formats_with,
+    without_compression,
+)
+from trainingjob_api.spec.data import DEFAULT_FORMAT, TextSource
+
+ORC = Format("ORC, with one document in a column of each row", "**/*.orc", ("ORC",), ("column",))
+
+
+@pytest.fixture
+def orc(monkeypatch: pytest.MonkeyPatch) -> FormatName:
+    name: FormatName = "orc"  # type: ignore[assignment]
+    monkeypatch.setitem(FORMATS, name, ORC)
+    return name
+
+
+def test_each_format_has_a_row_and_the_first_is_the_default() -> None:
+    assert tuple(FORMATS) == get_args(FormatName)
+    assert next(iter(FORMATS)) == DEFAULT_FORMAT
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_row_names_known_kinds_and_fields_of_a_source(name: FormatName) -> None:
+    row = FORMATS[name]
+
+    assert set(row.kinds) <= {*BINARY.values(), *COMPRESSED.values(), *RECORDS.values()}
+    assert set(row.fields) <= set(TextSource.model_fields)
+    assert all(TextSource.model_fields[field].default is None for field in row.fields)
+    assert find_unsupported(row.pattern, name) == ""
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_descriptions_list_each_format(name: FormatName) -> None:
+    fields, row = TextSource.model_fields, FORMATS[name]
+
+    assert f"`{name}` is {row.content}." in (fields["format"].description or "")
+    assert f"`{row.pattern}`" in (fields["pattern"].description or "")
+    assert all(f"`{name}`" in (fields[field].description or "") for field in row.fields)
+
+
+def test_a_row_makes_a_binary_kind_readable(orc: FormatName) -> None:
+    assert find_unsupported("**/*.orc", orc) == ""
+    assert find_unsupported("**/*.orc", "text") == "ORC"
+    assert find_unsupported("**/*.arrow", orc) == "Arrow"
+    assert without_compression("a.orc.gz", orc) == "a.orc"
+    assert without_compression("a.orc.gz", "text") == ""
+    assert advise_format("ORC", "convert it") == "set `format: orc`"
+    assert formats_with("column")[-1] == "orc"
+
+
+def test_a_kind_without_format_must_be_converted() -> None:
+    assert advise_format("ORC", "convert it") == "convert it"
+    assert advise_format("JSON Lines", "convert it") == "set `format: jsonl`"
+
+
+UNSUPPORTED = (
+    "a.gz",
+    "a.TXT.GZ",
+    "*.zst",
+    "**/*.parquet",
+    "a.bz2",
+    "a.xz",
+    "a.zip",
+    "a.arrow",
+    "a.npy",
+    "a.tar",
+    "x.pdf",
+)
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_kinds_that_are_not_text_are_found_by_suffix(name: str) -> None:
+    assert find_unsupported(name, "text")
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.py", "gz", "a.gz/b", "a.d/b", "*", "a.bin", "/data/wiki.zip/"])
+def test_other_names_have_no_kind(name: str) -> None:
+    assert find_unsupported(name, "text") == ""
+    assert find_records(name, "text") == ""
+
+
+@pytest.mark.parametrize("name", ["a.json", "*.jsonl", "**/*.ndjson", "a.JSON", "x.csv", "x.tsv"])
+def test_records_are_found_by_suffix_if_they_are_read_as_text(name: str) -> None:
+    assert find_records(name, "text")
+    assert find_records(name, "jsonl") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "want"),
+    [("*.txt.gz", "*.txt"), ("*.gz", ""), ("a.tar.gz", ""), ("a.txt", ""), ("x.jsonl.ZST", "x.jsonl"), ("a.zip", "")],
+)
+def test_a_compressed_file_has_a_plain_name(name: str, want: str) -> None:
+    assert without_compression(name, "text") == want

@@ -1,0 +1,34 @@
+"""Readers: the documents of a file, by the format of its source.
+
+The module of a format has its name and defines `read_documents`. It is imported when a source has the format, so that
+only those jobs need its libraries.
+"""
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Protocol
+
+from trainingjob_api.formats import FormatName
+from trainingjob_trainer.data.sources.source_files import SourceFile
+
+
+class Reader(Protocol):
+    """The module of a format."""
+
+    def read_documents(self, file: SourceFile) -> Iterator[bytes]:
+        """Yield the documents of a file, each UTF-8 text without NUL.
+
+        Raises:
+            TrainingError: the file cannot be read, or is not in the format of its source.
+        """
+
+
+def load_reader(name: FormatName) -> Reader:
+    """Return the reader of a format."""
+    reader: Reader = import_module(f"{__name__}.{name}")
+    return reader
+
+
+def read_documents(file: SourceFile) -> Iterator[bytes]:
+    """Yield the documents of a file, as the reader of its format does."""
+    return load_reader(file.source.format).read_documents(file)
