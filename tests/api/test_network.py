@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from trainingjob_api.network.attention import Attention
+from trainingjob_api.network.attention import Attention, resolve_heads
 from trainingjob_api.network.mlp import GatedMlp
 from trainingjob_api.network.network import Block, Embedding, Group, Network
 from trainingjob_api.network.norm import RmsNorm
 from trainingjob_api.network.part import Shard
-from trainingjob_api.network.resolve import resolve, resolve_heads
+from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.network.tensor import DecayClass, Normal, Ones, Role
 from trainingjob_api.sharding import count_shards

@@ -1,10 +1,32 @@
 """Grouped-query attention (Ainslie et al., arXiv 2305.13245) with rotary positions."""
 
 from dataclasses import dataclass
+from typing import Self
 
 from trainingjob_api.network.norm import RmsNorm
 from trainingjob_api.network.part import BACKWARD_FLOPS, FLOAT32, FORWARD_FLOPS, Part, PartTraffic, PassFlops, Shard
 from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor
+from trainingjob_api.spec.model import Model
+
+
+@dataclass(frozen=True)
+class HeadSizes:
+    """Numbers of heads, and the width of each, with the defaults that depend on other fields."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+
+def resolve_num_kv_heads(model: Model) -> int:
+    """Return the number of key and value heads: by default that of the query heads."""
+    return model.num_kv_heads or model.num_heads
+
+
+def resolve_heads(model: Model) -> HeadSizes:
+    """Return the heads of a model. A default width is rounded down; validation rejects one that is not exact."""
+    head_dim = model.head_dim or max(model.embed_dim // model.num_heads, 1)
+    return HeadSizes(model.num_heads, resolve_num_kv_heads(model), head_dim)
 
 
 @dataclass(frozen=True)
@@ -18,6 +40,19 @@ class Attention(Part):
     rope_theta: float
     query_key_norm: RmsNorm | None = None
     """Norm of each query and key before the rotary positions (Henry et al., arXiv 2010.04245)."""
+
+    @classmethod
+    def from_spec(cls, model: Model) -> Self:
+        """Return the attention of a model's layers. An option is read here, beside the tensors that it adds."""
+        heads = resolve_heads(model)
+        return cls(
+            width=model.embed_dim,
+            num_heads=heads.num_heads,
+            num_kv_heads=heads.num_kv_heads,
+            head_dim=heads.head_dim,
+            rope_theta=model.rope.theta,
+            query_key_norm=RmsNorm(heads.head_dim, model.norm.epsilon) if model.attention.query_key_norm else None,
+        )
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

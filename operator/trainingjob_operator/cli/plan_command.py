@@ -2,7 +2,7 @@
 
 import json
 
-from trainingjob_api.network.resolve import resolve_heads
+from trainingjob_api.network.attention import resolve_heads
 from trainingjob_api.shares import resolve_steps
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.model import Model

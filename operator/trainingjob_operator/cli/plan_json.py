@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
-from trainingjob_api.network.resolve import resolve_heads
+from trainingjob_api.network.attention import resolve_heads
 from trainingjob_api.problem import Problem
 from trainingjob_api.shares import resolve_steps
 from trainingjob_operator.core.planner.flops import count_useful_flops

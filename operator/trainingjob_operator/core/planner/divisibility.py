@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from trainingjob_api.base import Axis
-from trainingjob_api.network.resolve import resolve_num_kv_heads
+from trainingjob_api.network.attention import resolve_num_kv_heads
 from trainingjob_api.problem import Problem
 from trainingjob_api.sharding import RULES
 from trainingjob_api.spec.job import TrainingJobSpec
