@@ -47,6 +47,10 @@ NOT_RECORDS = {
     "null": (b"null", "line 1: must be a JSON object, but is null"),
     "pretty-printed": (b'{\n  "text": "a"\n}', "Write each record on one line, as JSON Lines."),
     "nested too deeply": (b"[" * 100_000, "it is nested too deeply"),
+    "a number with too many digits": (
+        b'{"text": "a", "id": ' + b"9" * 5000 + b"}",
+        "line 1: must be a JSON object (a number has more than 4,300 digits)",
+    ),
     "another field": (b'{"Text": "a", "id": 1}', "line 1 has no field `text`. It has `Text`, `id`. Set `column`"),
     "no field": (b"{}", "line 1 has no field `text`. It has no fields."),
     "a number": (b'{"text": 5}', "line 1: `text` must be a string, but is a number."),

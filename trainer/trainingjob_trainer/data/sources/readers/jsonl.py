@@ -1,6 +1,7 @@
 """JSON Lines (https://jsonlines.org): each line is a JSON object, and one of its fields is a document."""
 
 import json
+import sys
 from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
@@ -30,8 +31,7 @@ def _read_record(file: SourceFile, number: int, line: bytes, column: str) -> byt
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else "it is nested too deeply"
-        raise file.error(f"line {number}: must be a JSON object ({reason}). {_hint(line)}") from error
+        raise file.error(f"line {number}: must be a JSON object ({_reason(error)}). {_hint(line)}") from error
     if not isinstance(record, dict):
         raise file.error(f"line {number}: must be a JSON object, but is {_kind(record)}. {_hint(line)}")
     if column not in record:
@@ -47,6 +47,14 @@ def _read_record(file: SourceFile, number: int, line: bytes, column: str) -> byt
         raise file.error(
             f"line {number}: `{column}` must be valid Unicode, but has half of a surrogate pair."
         ) from error
+
+
+def _reason(error: ValueError | RecursionError) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    # Python limits the digits that it converts, because the time grows with their square.
+    too_long = f"a number has more than {sys.get_int_max_str_digits():,} digits"
+    return error.msg if isinstance(error, json.JSONDecodeError) else too_long
 
 
 def _missing_column_error(file: SourceFile, number: int, column: str, names: list[str]) -> TrainingError:
