@@ -6,7 +6,6 @@ from pydantic import ValidationError
 from trainingjob_api.base import AXES, seconds
 from trainingjob_api.problem import Problem, in_order, summarise
 from trainingjob_api.sharding import RULES, count_shards, find_zero1_dim, shards_of_dim
-from trainingjob_api.spec.model import Balance, Experts
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.spec.slices import Slices
 from trainingjob_api.world import Layout, Member, RunConfig, World
@@ -142,7 +141,3 @@ def test_a_world_knows_its_slices_and_members() -> None:
     assert world.slices == (0, 2)
     assert world.find_member("u1") == members[1]
     assert world.find_member("u9") is None
-
-
-def test_the_weight_of_load_balance_is_read_from_its_section() -> None:
-    assert Experts(count=2, per_token=1, balance=Balance(loss_weight=0.5)).load_balance_weight == 0.5

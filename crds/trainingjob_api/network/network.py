@@ -179,10 +179,9 @@ class Network:
 
     @property
     def load_balance_weight(self) -> float:
-        """Return the weight of the load-balancing loss of all layers with experts."""
-        return next(
-            (block.mlp.experts.load_balance_weight for block in self.blocks if isinstance(block.mlp, RoutedMlp)), 0.0
-        )
+        """Return the weight of the load-balancing loss in the loss of a step; 0 without experts."""
+        weights = (block.mlp.experts.balance.loss_weight for block in self.blocks if isinstance(block.mlp, RoutedMlp))
+        return next(weights, 0.0)
 
     @cached_property
     def common_dims(self) -> Mapping[str, int]:

@@ -57,11 +57,6 @@ class Experts(Strict):
     )
     balance: Balance = Field(default=Balance(), description="Balance of the load among the experts.")
 
-    @property
-    def load_balance_weight(self) -> float:
-        """Return the weight of the load-balancing loss in the loss of a step."""
-        return self.balance.loss_weight
-
     def group_size(self, sequence_length: int) -> int:
         """Return the size of a routing group in tokens."""
         return self.group_length or sequence_length

@@ -29,7 +29,7 @@ def find_gradients(spec: TrainingJobSpec, params: Tree, tokens: np.ndarray) -> t
     model, experts = spec.model, spec.model.experts
     numbers = {"rope_theta": model.rope.theta, "norm_epsilon": model.norm.epsilon}
     if experts:
-        numbers |= {"weight_scale": experts.weight_scale, "load_balance_weight": experts.load_balance_weight}
+        numbers |= {"weight_scale": experts.weight_scale, "load_balance_weight": experts.balance.loss_weight}
         experts = experts.model_copy(update=NEUTRAL_OF_EXPERTS)
     shape = model.model_copy(update={**NEUTRAL, "experts": experts})
     (_, entropy), grads = _compile(shape)(params, tokens, numbers)
