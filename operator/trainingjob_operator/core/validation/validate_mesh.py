@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from trainingjob_api.base import Axis
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees
@@ -170,26 +171,19 @@ def check_strategy(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def warn_of_tensor_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Tensor parallelism over DCN makes each layer wait for the network between slices."""
-    degree = spec.parallelism.dcn.tensor
-    if degree not in (0, 1):
-        message = _costs_over_dcn("waits for the network between slices several times per gradient-accumulation step")
-        yield Problem(f"{DCN}.tensor", degree, message, ("1",))
+    yield from _warn_over_dcn(
+        spec, "tensor", "waits for the network between slices several times per gradient-accumulation step"
+    )
 
 
 def warn_of_context_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Context parallelism over DCN all-gathers keys and values between slices in each layer."""
-    degree = spec.parallelism.dcn.context
-    if degree not in (0, 1):
-        message = _costs_over_dcn("all-gathers keys and values over the network between slices")
-        yield Problem(f"{DCN}.context", degree, message, ("1",))
+    yield from _warn_over_dcn(spec, "context", "all-gathers keys and values over the network between slices")
 
 
 def warn_of_experts_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Expert parallelism over DCN sends tokens between slices in each layer."""
-    degree = spec.parallelism.dcn.expert
-    if degree not in (0, 1):
-        message = _costs_over_dcn("sends tokens to their experts and back over the network between slices")
-        yield Problem(f"{DCN}.expert", degree, message, ("1",))
+    yield from _warn_over_dcn(spec, "expert", "sends tokens to their experts and back over the network between slices")
 
 
 def warn_of_unused_pipeline_settings(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -212,8 +206,10 @@ def warn_of_unsharded_vocabulary(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.model.vocabSize", vocab, message, (str(-(-vocab // degree) * degree),))
 
 
-def _costs_over_dcn(cost: str) -> str:
-    return f"should be 1, because each layer {cost}."
+def _warn_over_dcn(spec: TrainingJobSpec, axis: Axis, cost: str) -> Iterator[Problem]:
+    degree: int = getattr(spec.parallelism.dcn, axis)
+    if degree not in (0, 1):
+        yield Problem(f"{DCN}.{axis}", degree, f"should be 1, because each layer {cost}.", ("1",))
 
 
 def _written_mesh(spec: TrainingJobSpec) -> Mesh:
