@@ -255,7 +255,7 @@ class Attempt(Open):
 
 
 _FORMER_STRAGGLER_REASONS = {"ComesLate": "SlowStep", "StandsStill": "CpuStarved"}
-"""Reasons as an operator before 0.2 writes them. The API server takes them too: it may lead during an upgrade."""
+"""Reasons as an operator before 0.1 writes them. The API server takes them too: it may lead during an upgrade."""
 
 
 def _read_straggler_reason(value: object) -> object:

@@ -1,6 +1,8 @@
 """Parsing: every kind of mistake in its own words, and no input that it cannot answer."""
 
 import copy
+import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,6 +80,15 @@ def test_an_old_name_is_answered_with_the_new_one(old: tuple[str, ...], new: tup
     assert [one for one in targets if find_spec_field(one) is None] == []
     page = (ROOT / "docs/api-versions.md").read_text()
     assert f"| `{format_path(old)}` | `{format_path(targets[0])}` |" in page
+
+
+def test_no_field_was_renamed_after_this_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    page = (ROOT / "docs/api-versions.md").read_text()
+    rows = re.findall(r"^\| `spec\.[^|]*\|[^|]*\| (\d+)\.(\d+) \|", page, re.MULTILINE)
+
+    assert len(rows) >= len(RENAMED_FIELDS)
+    assert [row for row in rows if tuple(map(int, row)) > tuple(map(int, version.split(".")))] == []
 
 
 def _with_old_name(old: tuple[str, ...], new: str) -> dict[str, Any]:
