@@ -54,7 +54,7 @@ def test_the_api_server_takes_and_keeps_the_status_of_an_operator_before_0_2() -
 
 
 def with_facts(path: str, **changes: Any) -> Callable[[dict[str, Facts]], None]:
-    """Return a change of the fields; a value of None takes a fact away."""
+    """Return a change of the fields; a value of None removes a fact."""
 
     def change(rows: dict[str, Facts]) -> None:
         facts = rows.setdefault(path, {}) | {key.replace("_", "-"): value for key, value in changes.items()}
@@ -88,7 +88,7 @@ COMPATIBLE = {
 
 
 @pytest.mark.parametrize("change", COMPATIBLE.values(), ids=COMPATIBLE.keys())
-def test_these_changes_break_nobody(change: Callable[[dict[str, Facts]], None]) -> None:
+def test_compatible_changes(change: Callable[[dict[str, Facts]], None]) -> None:
     after = copy.deepcopy(list_facts())
     change(after)
 
@@ -124,7 +124,7 @@ BREAKING = {
 
 
 @pytest.mark.parametrize(("told", "change"), BREAKING.items(), ids=BREAKING.keys())
-def test_these_changes_break_somebody(told: str, change: Callable[[dict[str, Facts]], None]) -> None:
+def test_breaking_changes(told: str, change: Callable[[dict[str, Facts]], None]) -> None:
     after = copy.deepcopy(list_facts())
     change(after)
 

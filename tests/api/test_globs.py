@@ -1,4 +1,4 @@
-"""Patterns of text sources: what they match, and which spellings are refused with the one that was meant."""
+"""Patterns of text sources: files that they match, and the nearest legal values of rejected ones."""
 
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def test_a_pattern_matches(pattern: str, path: str, *, want: bool) -> None:
     assert find_pattern_problem(pattern) is None
 
 
-def test_what_is_left_out_may_be_hidden() -> None:
+def test_exclude_matches_hidden_files() -> None:
     assert Glob("**/*.txt", hidden=True).matches(".git/a.txt")
     assert Glob("*", hidden=True).matches(".git")
 
@@ -96,7 +96,7 @@ FAULTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize(("pattern", "words", "nearest"), FAULTS.values(), ids=FAULTS.keys())
-def test_a_pattern_from_elsewhere_is_refused(pattern: str, words: str, nearest: tuple[str, ...]) -> None:
+def test_unsupported_pattern_syntax_is_rejected(pattern: str, words: str, nearest: tuple[str, ...]) -> None:
     fault = find_pattern_problem(pattern)
 
     assert fault is not None
@@ -163,5 +163,5 @@ NOTHING: dict[str, tuple[str, str, bool]] = {
 
 
 @pytest.mark.parametrize(("pattern", "exclude", "want"), NOTHING.values(), ids=NOTHING.keys())
-def test_an_exclude_may_leave_nothing(pattern: str, exclude: str, *, want: bool) -> None:
+def test_excludes_everything(pattern: str, exclude: str, *, want: bool) -> None:
     assert excludes_everything(pattern, exclude) is want

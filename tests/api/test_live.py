@@ -44,14 +44,14 @@ CHANGES: dict[str, tuple[TrainingJobSpec, list[str]]] = {
 
 
 @pytest.mark.parametrize(("after", "want"), CHANGES.values(), ids=CHANGES.keys())
-def test_changes_are_told_in_words_and_carried_over(after: TrainingJobSpec, want: list[str]) -> None:
+def test_live_changes_are_described_and_merged(after: TrainingJobSpec, want: list[str]) -> None:
     before = spec(save={"everySteps": 500})
 
     assert describe_changes(live_fields(before), live_fields(after)) == want
     assert with_live_fields(before, live_fields(after)) == with_live_fields(after, live_fields(after))
 
 
-def test_a_world_wins_over_what_its_pods_were_made_with() -> None:
+def test_world_values_override_values_of_the_pods() -> None:
     plan = make_plan()
     small, large = plan.layout(1), plan.layout(2)
     config = RunConfig(

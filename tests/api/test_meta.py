@@ -1,4 +1,4 @@
-"""What each field of the spec declares about itself, and what is derived from it."""
+"""Annotations of the spec's fields, and what is derived from them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any

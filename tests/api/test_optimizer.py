@@ -18,7 +18,7 @@ def test_the_defaults_are_those_of_the_type(optimizer: Optimizer, want: AdamW | 
     assert optimizer.resolved() == want
 
 
-def test_the_api_server_refuses_the_object_of_another_type() -> None:
+def test_api_server_rejects_the_object_of_another_type() -> None:
     rules = {rule["fieldPath"]: rule["rule"] for rule in SPEC_RULES["optimizer",] if "fieldPath" in rule}
 
     assert rules == {

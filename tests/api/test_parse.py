@@ -1,4 +1,4 @@
-"""Parsing: every kind of mistake in its own words, and no input that it cannot answer."""
+"""Parsing: each kind of mistake has its own message, and no input raises an unexpected error."""
 
 import copy
 import re
@@ -31,7 +31,7 @@ def set_at(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
     return change
 
 
-def told(change: Callable[[dict[str, Any]], None]) -> list[str]:
+def messages_of(change: Callable[[dict[str, Any]], None]) -> list[str]:
     spec = copy.deepcopy(SAMPLE)
     change(spec)
     return [str(problem) for problem in parse_spec(spec).problems]
@@ -44,13 +44,13 @@ MISTAKES: dict[str, dict[str, Any]] = yaml.safe_load((HERE / "mistakes.yaml").re
 
 
 @pytest.mark.parametrize("case", MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_told_in_words(case: dict[str, Any]) -> None:
-    assert told(set_at(case["path"], case["value"])) == case["told"]
+def test_parser_describes_each_mistake(case: dict[str, Any]) -> None:
+    assert messages_of(set_at(case["path"], case["value"])) == case["told"]
 
 
 @pytest.mark.parametrize("case", HABITS.values(), ids=HABITS.keys())
 def test_a_habit_of_another_tool_is_answered(case: dict[str, Any]) -> None:
-    assert told(set_at(case["path"], case["value"])) == case["told"]
+    assert messages_of(set_at(case["path"], case["value"])) == case["told"]
 
 
 @pytest.mark.parametrize("case", MISTAKES.values(), ids=MISTAKES.keys())
@@ -66,7 +66,7 @@ def test_a_mistake_is_mended_so_that_the_rest_can_be_judged(case: dict[str, Any]
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED_FIELDS.items(), ids=str)
-def test_an_old_name_is_answered_with_the_new_one(old: tuple[str, ...], new: tuple[str, ...]) -> None:
+def test_old_field_name_suggests_the_new_one(old: tuple[str, ...], new: tuple[str, ...]) -> None:
     *parents, last = old
     (problem,) = parse_spec(_with_old_name(old, new[0])).problems
     place = problem.path.rpartition(".")[0]
@@ -102,7 +102,7 @@ def _with_old_name(old: tuple[str, ...], new: str) -> dict[str, Any]:
 
 
 def _step_into(value: Any, path: list[str]) -> Any:
-    """Return what is at a path, in the first item of each list."""
+    """Return the value at a path, in the first item of each list."""
     for part in path:
         value = value[part]
         value = value[0] if isinstance(value, list) else value
@@ -120,7 +120,7 @@ GOOD: dict[str, tuple[str, Any]] = {
 
 @pytest.mark.parametrize(("path", "value"), GOOD.values(), ids=GOOD.keys())
 def test_this_is_no_mistake(path: str, value: Any) -> None:
-    assert told(set_at(path, value)) == []
+    assert messages_of(set_at(path, value)) == []
 
 
 def test_an_amount_without_quotes_is_the_same_amount() -> None:
@@ -166,10 +166,10 @@ def test_nonsense_is_one_problem(raw: Any, want: str) -> None:
 
 @pytest.mark.parametrize(("value", "shown"), [(10**5000, "Infinity"), (-(10**5000), "-Infinity")], ids=["+", "-"])
 def test_a_number_too_long_to_write_out_is_answered(value: int, shown: str) -> None:
-    assert told(set_at("suspend", value)) == [f"spec.suspend: {shown} must be true or false."]
+    assert messages_of(set_at("suspend", value)) == [f"spec.suspend: {shown} must be true or false."]
 
 
-def test_an_empty_spec_is_told_all_its_sections() -> None:
+def test_empty_spec_reports_every_missing_section() -> None:
     paths = [problem.path for problem in parse_spec({}).problems]
 
     assert paths == [f"spec.{name}" for name in ("checkpoint", "data", "model", "optimizer", "slices", "training")]
@@ -233,7 +233,7 @@ def test_the_sample_is_complete_and_parses() -> None:
     assert parsed.spec.model_dump(by_alias=True, mode="json") == SAMPLE
 
 
-def test_an_error_of_a_new_kind_is_told_in_the_parser_s_words() -> None:
+def test_unknown_pydantic_error_keeps_its_message() -> None:
     error = {"type": "new_kind", "loc": ("training", "steps"), "input": 3, "msg": "Input should be prime"}
 
     assert str(to_problem(error)) == "spec.training.steps: 3 is not allowed: Input should be prime."

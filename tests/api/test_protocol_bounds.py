@@ -1,4 +1,4 @@
-"""Whatever is said over the wire is bounded: no number, text, list or map of a protocol model is without a limit."""
+"""Protocol models are bounded: each number, text, list and map has a limit."""
 
 import pytest
 from pydantic import BaseModel, ValidationError
@@ -61,7 +61,7 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize(("schema", "path", "node"), NUMBERS)
-def test_no_number_can_be_larger_than_json_keeps(schema: Schema, path: Path, node: Node) -> None:
+def test_numbers_fit_into_json(schema: Schema, path: Path, node: Node) -> None:
     bounds = [abs(node[key]) for key in node.keys() & {"minimum", "maximum", "exclusiveMaximum"}]
 
     assert max(bounds) <= (MAX_COUNT if node["type"] == "integer" else 1e39)
@@ -74,7 +74,7 @@ def test_no_measure_is_other_than_finite(name: str, value: float) -> None:
         Progress.model_validate({"step": 1, name: {"key": value} if name == "evaluations" else value})
 
 
-def test_words_that_are_too_long_are_cut_and_not_refused() -> None:
+def test_long_texts_are_truncated_and_not_rejected() -> None:
     words = "x" * (MAX_MESSAGE + 1)
 
     told = Failure(reason=FailureReason.CRASH, message=words, path=words, value="x" * MAX_MESSAGE)

@@ -135,7 +135,7 @@ def test_single_choices_are_choices() -> None:
     assert SPEC["spec.checkpoint.restore.broadcastFrom"]["enum"] == ["oneReplica"]
 
 
-def test_lists_say_how_they_merge() -> None:
+def test_lists_declare_their_merge_key() -> None:
     lists = {path: node for path, node in ALL.items() if node.get("type") == "array"}
     kinds = {
         kind: {path for path, node in lists.items() if node["x-kubernetes-list-type"] == kind}
@@ -156,7 +156,7 @@ def test_lists_of_named_items_are_maps_but_where_their_order_counts() -> None:
     assert {path: keys for path, keys in keyed.items() if SPEC[path]["type"] == "array" and keys != ["name"]} == {}
 
 
-def test_every_pattern_has_words() -> None:
+def test_every_pattern_has_a_description() -> None:
     patterns = {node["pattern"] for node in SPEC.values() if "pattern" in node}
     keys = set(spec_key_patterns())
 
@@ -169,7 +169,7 @@ def spec_key_patterns() -> Iterator[str]:
     yield from selector.model_json_schema()["properties"]["nodeSelector"]["patternProperties"]
 
 
-def test_the_columns_of_kubectl_get() -> None:
+def test_printer_columns() -> None:
     columns = VERSION["additionalPrinterColumns"]
     by_width = [[column["name"].upper() for column in columns if column.get("priority", 0) == wide] for wide in (0, 1)]
 
@@ -204,7 +204,7 @@ def place_of(path: tuple[str, ...]) -> str:
     return format_path(path).replace(".[]", "[]")
 
 
-def test_what_is_immutable_is_compared_wherever_it_may_be_left_out() -> None:
+def test_optional_immutable_fields_are_compared_when_unset() -> None:
     for *above, name in FIXED:
         node = SPEC[place_of(tuple(above))]
         is_there = name in node.get("required", ()) or "default" in node["properties"][name]
@@ -221,7 +221,7 @@ def test_rules_speak_in_sentences() -> None:
     assert [rule for rule in rules if not rule["message"].endswith(".")] == []
 
 
-def test_what_never_changes_says_what_to_do_instead() -> None:
+def test_immutable_fields_advise_what_to_do() -> None:
     fixed = [rule["message"] for path in SPEC_RULES for rule in rules_of(path) if rule["rule"] == "self == oldSelf"]
 
     assert [message for message in fixed if not message.startswith("cannot change: ")] == []

@@ -40,7 +40,7 @@ def parse(warmup: Any) -> TrainingJobSpec:
 
 
 @pytest.mark.parametrize(("warmup", "want"), [(0, 0), (7, 7), (7.0, 7), ("0%", "0%"), ("10%", "10%"), ("99%", "99%")])
-def test_a_spec_keeps_a_count_as_it_was_written(warmup: Any, want: int | str) -> None:
+def test_spec_preserves_the_written_count(warmup: Any, want: int | str) -> None:
     spec = parse(warmup)
 
     assert spec.schedule.warmup == want

@@ -43,7 +43,7 @@ def test_a_problem_is_one_line(nearest: tuple[str, ...], want: str) -> None:
     assert str(Problem("spec.a", 3, "is odd.", nearest)) == want
 
 
-def test_problems_are_told_once_and_in_order() -> None:
+def test_problems_are_deduplicated_and_sorted() -> None:
     first, second, third = Problem("a", 1, "x"), Problem("a", 1, "y"), Problem("b", 1, "x")
 
     assert in_order([third, second, first, Problem("a", 2, "x"), third]) == [Problem("a", 2, "x"), second, third]
@@ -131,7 +131,7 @@ def test_a_run_config_finds_a_layout_by_its_size() -> None:
         config.layout(2)
 
 
-def test_a_world_knows_its_slices_and_members() -> None:
+def test_world_finds_its_slices_and_members() -> None:
     members = tuple(
         Member(process=process, slice=number, host=0, pod=f"p{process}", pod_uid=f"u{process}", address="10.0.0.1")
         for process, number in enumerate((2, 0))

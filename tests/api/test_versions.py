@@ -1,4 +1,4 @@
-"""Neighbouring versions understand each other: what one added, the other passes over, except where that is unsafe."""
+"""Neighbouring versions interoperate: unknown fields are ignored, except where that is unsafe."""
 
 import json
 from typing import Any
@@ -49,20 +49,18 @@ UNSAFE: dict[str, tuple[type[BaseModel], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("model", "message"), MESSAGES.values(), ids=MESSAGES.keys())
-def test_what_a_newer_version_added_is_passed_over(model: type[BaseModel], message: dict[str, Any]) -> None:
+def test_fields_of_a_newer_version_are_ignored(model: type[BaseModel], message: dict[str, Any]) -> None:
     assert "newer" not in model.model_validate(message).model_dump_json()
 
 
 @pytest.mark.parametrize(("model", "message"), UNSAFE.values(), ids=UNSAFE.keys())
-def test_what_must_be_done_as_it_is_said_is_refused_where_it_is_not_known(
-    model: type[BaseModel], message: dict[str, Any]
-) -> None:
+def test_unsafe_models_reject_unknown_fields(model: type[BaseModel], message: dict[str, Any]) -> None:
     model.model_validate(message)
     with pytest.raises(ValidationError):
         model.model_validate({**message, "newer": 1})
 
 
-def test_an_operator_of_the_version_before_keeps_its_memory() -> None:
+def test_previous_operator_reads_a_newer_status() -> None:
     lineage = [{"generation": 1, "first": 1, "newer": 1}]
 
     status = read_status({"status": {"lineage": lineage, "restarts": {"total": 2, "newer": 1}, "newer": 1}})
@@ -85,7 +83,7 @@ REPORT: dict[str, Any] = {
 }
 
 
-def test_a_report_of_an_older_agent_is_understood() -> None:
+def test_report_of_an_older_agent_is_parsed() -> None:
     names = HostReport.former_names()
     plain = make_report().model_dump(mode="json", by_alias=True)
     former = {key: value for key, value in plain.items() if key not in {*names, *names.values()}} | FORMER_REPORT
@@ -94,7 +92,7 @@ def test_a_report_of_an_older_agent_is_understood() -> None:
     assert HostReport.model_validate_json(json.dumps(former)) == make_report(**REPORT)
 
 
-def test_an_older_operator_understands_a_report() -> None:
+def test_report_keeps_the_fields_of_an_older_operator() -> None:
     written = json.loads(make_report(**REPORT).model_dump_json(by_alias=True, exclude_none=True))
 
     assert {name: written[name] for name in ("inherited", "drilled", "unmade")} == {
@@ -104,7 +102,7 @@ def test_an_older_operator_understands_a_report() -> None:
     assert HostReport.model_validate(written) == make_report(**REPORT)
 
 
-def test_an_answer_is_understood_by_older_and_newer_agents() -> None:
+def test_answer_is_parsed_by_older_and_newer_agents() -> None:
     answer = Answer(directive=Directive.WAIT, collect_diagnostics=True)
     written = json.loads(answer.model_dump_json(by_alias=True))
 
@@ -151,7 +149,7 @@ def test_the_api_server_requires_neither_name_of_a_renamed_field() -> None:
 
 
 @pytest.mark.parametrize(("former", "want"), [("ComesLate", "SlowStep"), ("StandsStill", "CpuStarved")])
-def test_a_straggler_in_the_status_of_an_older_operator_keeps_its_reason(former: str, want: str) -> None:
+def test_straggler_reason_of_an_older_operator_is_translated(former: str, want: str) -> None:
     stored = {"slice": 0, "host": 1, "ratio": 0.3, "since": "2026-11-21T12:00:00Z", "reason": former}
 
     status = read_status({"status": {"straggler": stored}})
