@@ -32,7 +32,7 @@ SMALL: Raw = {
 
 
 def change(raw: Raw, changes: dict[str, Any]) -> Raw:
-    """Return a spec with parts replaced by path, `training.steps`; None takes a part away."""
+    """Return a spec with parts replaced by path, such as `training.steps`; None removes a part."""
     changed = copy.deepcopy(raw)
     for path, value in changes.items():
         *parents, last = path.split(".")
@@ -54,7 +54,7 @@ def make_raw() -> Callable[..., Raw]:
 
 @pytest.fixture(scope="session")
 def make_spec() -> Callable[..., TrainingJobSpec]:
-    """Return a builder of parsed specs, which need not keep any rule."""
+    """Return a builder of parsed specs, which need not satisfy any rule."""
     return lambda changes: TrainingJobSpec.model_validate(change(SMALL, changes))
 
 

@@ -42,7 +42,7 @@ def test_phases_of_a_world_are_where_the_time_goes() -> None:
     assert scene.status.goodput.ratio == round(20 / 70, 4)
 
 
-def test_time_after_a_lost_slice_is_no_training_from_when_it_fell_silent() -> None:
+def test_no_training_time_counts_after_the_last_heartbeat_of_a_lost_slice() -> None:
     scene = trained()
     scene.step(100.0)
     scene.silence(1).hear_slice(0, still=6.0)
@@ -72,7 +72,7 @@ def test_time_after_a_lost_slice_is_no_training_from_when_it_fell_silent() -> No
 
 
 def fail_twice() -> Scene:
-    """Return a job that reached step 10, and whose next world died before it restored; a third one is formed."""
+    """Return a job that reached step 10, whose next world failed before its restore, and whose third is formed."""
     scene = trained()
     scene.step(100.0)
     fail(scene, 1, 1).step()
@@ -91,7 +91,7 @@ def test_steps_are_lost_also_where_a_world_died_before_the_one_that_repeats_them
     assert scene.status.goodput.seconds["lostSteps"] == 3.0
 
 
-def test_steps_that_a_world_lost_of_which_nobody_heard_are_no_training_either() -> None:
+def test_lost_steps_of_an_unreported_world_are_no_training_time() -> None:
     scene = fail_twice()
     unheard = (Span(generation=2, first=7),)
     scene.train(step=9, restored=9, missing_lineage=unheard, failure=None).step(1.0)
@@ -101,7 +101,7 @@ def test_steps_that_a_world_lost_of_which_nobody_heard_are_no_training_either() 
     assert scene.status.goodput.seconds["lostSteps"] == 2.0
 
 
-def test_what_breaks_before_it_trains_took_no_training_away() -> None:
+def test_world_that_fails_before_its_first_step_loses_no_training_time() -> None:
     scene = trained()
     scene.step(50.0)
     scene.train(step=10, phase=Phase.SAVING)

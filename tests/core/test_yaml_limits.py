@@ -1,4 +1,4 @@
-"""What YAML is refused before its values are made."""
+"""YAML that is rejected before its values are constructed."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from trainingjob_operator.core.yaml_limits import MAX_BYTES, MAX_DEPTH, YAML_ERR
 
 
 def nest(kind: str, times: int, each: int) -> str:
-    """Return anchors of which each stands for some of the one before it."""
+    """Return anchors, each of which refers to several of the one before it."""
     forms = {"lists": "[{}]", "maps": "{{{}}}", "merges": "{{<<: [{}]}}"}
     lines = [f"a0: &a0 {forms[kind].format('x: 1') if kind != 'lists' else '[x]'}".replace("<<: [x: 1]", "x: 1")]
     for level in range(1, times + 1):
@@ -35,7 +35,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("text", "words"), REFUSED.values(), ids=REFUSED.keys())
-def test_a_document_that_stands_for_too_much(text: str, words: str) -> None:
+def test_document_that_expands_beyond_the_limit_is_rejected(text: str, words: str) -> None:
     with pytest.raises(yaml.YAMLError, match=words):
         yaml.load(text, Loader=BoundedLoader)  # noqa: S506  # a safe loader
 

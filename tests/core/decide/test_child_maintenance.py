@@ -1,4 +1,4 @@
-"""What is created, repaired and cleared away beside the decision."""
+"""Children that the operator creates, repairs and deletes after each decision."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -40,19 +40,19 @@ def with_jobs(scene: Scene, *failed: int) -> Scene:
 
 
 def aged(scene: Scene, seconds: float) -> Scene:
-    """Let the Job of slice 1 have been made so long ago."""
+    """Set the creation time of slice 1's Job far into the past."""
     scene.jobs[1]["metadata"]["creationTimestamp"] = format_time(scene.now - timedelta(seconds=seconds))
     return scene
 
 
 def without_host(scene: Scene) -> Scene:
-    """Let a host of slice 1 be gone, and the end of its world be written."""
+    """Delete a host of slice 1, after the end of its world is recorded."""
     drop_pod(scene, 1, 1).step()
     return scene
 
 
 def stuck(scene: Scene, slice_number: int, *hosts: int) -> Scene:
-    """Let a slice's nodes be gone, and its pods hang in Terminating past their time, with replacements that wait."""
+    """Remove a slice's nodes: its pods stay in Terminating past their deadline, and their replacements are pending."""
     for host in hosts:
         lose_node(scene, slice_number, host)
         scene.delete_pod(slice_number, host, seconds_left=-3.0)
@@ -95,7 +95,7 @@ def deleting(scene: Scene) -> Scene:
 
 
 def with_slices(scene: Scene, fewest: int, most: int) -> Scene:
-    """Let `spec.slices` be edited; the JobSets stay what they are."""
+    """Edit `spec.slices`; the JobSets stay unchanged."""
     scene.plan = make_plan(fewest, most)
     return scene
 

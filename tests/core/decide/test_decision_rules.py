@@ -1,4 +1,4 @@
-"""The ladder of decisions: one case a rung, each with what is decided."""
+"""The rules of decisions in order: one case for each rule."""
 
 from collections.abc import Callable
 
@@ -281,7 +281,7 @@ def succeed_all(scene: Scene) -> Scene:
 
 
 def test_a_world_did_not_break_before_its_newest_step() -> None:
-    """A pod is replaced that this operator never heard of: its peers' newest step says how long all was well."""
+    """Replace a pod without any heartbeat to this operator: the newest step of its peers bounds the training."""
     scene = drop_pod(forget_slice(trained().hear_slice(0, still=3.0), 1), 1, 1)
 
     end = claim(scene).end
@@ -290,7 +290,7 @@ def test_a_world_did_not_break_before_its_newest_step() -> None:
     assert end.seconds_ago == 3.0
 
 
-def test_generations_are_above_all_that_was_ever_heard_of() -> None:
+def test_next_generation_exceeds_all_reported_generations() -> None:
     scene = Scene(burned=4).place(0, 1).hear_slice(0, 1)
     assert claim(scene).world.generation == 5
 
@@ -324,7 +324,7 @@ def test_processes_are_dense_slice_by_slice_and_the_first_one_leads() -> None:
     assert (world.layout, world.remat) == (make_plan().layout(2), "none")
 
 
-def test_an_ipv6_coordinator_stands_in_brackets() -> None:
+def test_ipv6_coordinator_address_has_brackets() -> None:
     scene = Scene().place(0, 1).hear_slice(0, 1)
     set_pod(scene, 0, 0, podIP="fd00::1")
 
@@ -358,7 +358,7 @@ def test_a_world_too_large_for_the_status_is_recognised_by_its_hash() -> None:
     assert kind(scene.decide()) == (Claim, (0,), Reason.MEMBERS_CHANGED, False)
 
 
-def test_a_world_whose_attempts_were_lost_from_the_status_still_lives() -> None:
+def test_world_without_attempts_in_the_status_keeps_training() -> None:
     scene = trained()
     scene.status = scene.status.model_copy(update={"attempts": ()})
 
@@ -366,7 +366,7 @@ def test_a_world_whose_attempts_were_lost_from_the_status_still_lives() -> None:
 
 
 @pytest.mark.parametrize("nonsense", [{"slices": ()}, {"generation": 0}], ids=str)
-def test_a_world_that_nobody_could_have_written_is_none(nonsense: dict[str, object]) -> None:
+def test_invalid_world_in_the_status_is_ignored(nonsense: dict[str, object]) -> None:
     scene = trained()
     assert scene.status.world
     world = scene.status.world.model_copy(update=nonsense)

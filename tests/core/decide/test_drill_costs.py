@@ -1,4 +1,4 @@
-"""What becomes of drills: what they cost, what worlds withstand, and that nobody is blamed for them."""
+"""Costs of drills: lost time, the worlds that survive them, and no blame for hosts or nodes."""
 
 from tests.support.drilling import ask, drillable, look
 from tests.support.scenes import claim, fail
@@ -63,7 +63,7 @@ def test_a_job_that_is_suspended_on_the_way_back_is_not_measured() -> None:
     assert (one.state, one.message) == ("over", "the job was suspended before it recovered")
 
 
-def test_an_end_that_was_asked_for_never_fails_the_job() -> None:
+def test_requested_failure_never_fails_the_job() -> None:
     scene = ask(drillable(maxRestarts=0), "hang")
     scene.step()
     scene.hear(1, 1, drill_id="one")
@@ -106,7 +106,7 @@ def test_a_host_that_was_slowed_down_is_named_or_not() -> None:
     assert (one.state, one.message) == ("withstood", "the host was reported as a straggler after 42 s")
 
 
-def test_a_poisoned_step_is_past_when_its_measures_are_told() -> None:
+def test_nan_drill_ends_when_metrics_of_its_step_are_reported() -> None:
     scene = ask(drillable(), "nan")
     scene.step()
     scene.hear(1, 1, drill_id="one")
@@ -133,7 +133,7 @@ def test_a_drill_of_which_nothing_comes_is_over() -> None:
     assert look(scene, 1801).state == "over"
 
 
-def test_a_drill_is_over_where_its_world_was_forgotten() -> None:
+def test_drill_ends_if_its_world_is_not_in_the_status() -> None:
     scene = ask(drillable(), "hang")
     scene.step()
     scene.hear(1, 1, drill_id="one")

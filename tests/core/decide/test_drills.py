@@ -1,4 +1,4 @@
-"""Drills: which is made when, whom it strikes, and that none is made twice."""
+"""Drills: when they are injected, into which pod, and at most once each."""
 
 from collections.abc import Callable
 from typing import Any
@@ -131,14 +131,14 @@ def test_a_request_of_another_time_is_not_meant_any_more(requested: str) -> None
     assert one.requested == format_time(scene.now)  # a text that is no time would have the whole status refused
 
 
-def test_only_one_drill_goes_on_at_a_time() -> None:
+def test_drills_run_one_at_a_time() -> None:
     scene = ask(drillable(), "hang")
     scene.step()
 
     assert look(ask(scene, "slow", "two")).message == "another drill is in progress"
 
 
-def test_a_host_is_told_until_it_has_obeyed_and_never_in_another_world() -> None:
+def test_host_gets_the_drill_until_it_is_injected_and_only_in_its_world() -> None:
     scene = ask(drillable(), "hang")
     scene.step()
     seen = scene.see()
@@ -164,7 +164,7 @@ def test_an_order_ends_with_its_world() -> None:
     assert (one.state, one.message) == ("over", "its world ended before the host injected the drill")
 
 
-def test_a_host_that_cannot_make_it_says_why() -> None:
+def test_host_reports_why_it_cannot_inject_a_drill() -> None:
     scene = ask(drillable(), "corrupt-checkpoint")
     scene.step()
     scene.hear(1, 1, drill_id="one", drill_error="nothing is saved")
@@ -174,7 +174,7 @@ def test_a_host_that_cannot_make_it_says_why() -> None:
     assert (one.state, one.message) == ("refused", "nothing is saved")
 
 
-def test_what_was_written_and_not_made_is_told_and_never_made() -> None:
+def test_recorded_drill_without_injection_is_reported_as_not_injected() -> None:
     scene = ask(drillable(), "kill-host")
     before = scene.see()
     scene.step()
@@ -190,7 +190,7 @@ def test_what_was_written_and_not_made_is_told_and_never_made() -> None:
     assert list_pods_to_delete(scene.see(), scene.status) == ()
 
 
-def test_a_host_that_does_not_obey_is_not_waited_for() -> None:
+def test_drill_ends_if_its_host_does_not_inject_it() -> None:
     scene = ask(drillable(), "hang")
     scene.step()
 
@@ -221,7 +221,7 @@ def test_the_operator_strikes_when_it_is_written_and_only_then(
     assert operator_pause_seconds(scene.see(), scene.status) == 0.0
 
 
-def test_a_drill_whose_pod_is_not_deleted_is_refused_and_no_other() -> None:
+def test_drill_whose_pod_is_not_deleted_is_rejected() -> None:
     scene = ask(drillable(), "hang", "first", slice=9)
     look(scene)
     before_second = ask(scene, "kill-host", "second").see()
@@ -243,7 +243,7 @@ def test_the_last_drills_are_kept() -> None:
     assert [one.id for one in scene.status.drills] == [f"drill-{number}" for number in range(2, MAX_DRILLS + 2)]
 
 
-def test_people_hear_of_each_turn_of_a_drill() -> None:
+def test_each_change_of_a_drill_is_an_event() -> None:
     scene = ask(drillable(), "hang")
     assert [(one.reason, one.message) for one in scene.happenings()] == [
         ("Drill", "drill hang of host 1 of slice 1: requested from the host")
@@ -259,8 +259,8 @@ EVENTS = ("look", "obey", "crash", "train", "lose", "ask again", "ask anew", "wa
 
 @settings(deadline=None, max_examples=60)
 @given(st.sampled_from(DrillKind), st.lists(st.sampled_from(EVENTS), max_size=12))
-def test_no_drill_is_ever_made_twice(kind: DrillKind, events: list[str]) -> None:
-    """Count the deeds of each request: pods deleted, pauses, and hosts told in a world, over whatever happens."""
+def test_no_drill_is_injected_twice(kind: DrillKind, events: list[str]) -> None:
+    """Count the injections of each request over any sequence of events: deleted pods, pauses and drilled hosts."""
     scene = ask(drillable(), kind)
     deeds: dict[str, set[object]] = {}
     number = "one"
@@ -278,7 +278,7 @@ def test_no_drill_is_ever_made_twice(kind: DrillKind, events: list[str]) -> None
 
 
 def happen(scene: Scene, event: str, kind: DrillKind, number: str, turn: int) -> None:
-    """Let something happen to a job that is drilled."""
+    """Apply a random event to a job with drills."""
     match event:
         case "obey" if (1, 1) in scene.pods:
             scene.hear(1, 1, drill_id=number)

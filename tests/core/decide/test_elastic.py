@@ -42,13 +42,13 @@ def test_growth(scene: Callable[[], Scene], want: tuple[object, ...]) -> None:
     assert kind(scene().decide()) == want
 
 
-def test_growth_says_which_slice_is_back() -> None:
+def test_growth_names_the_slice_that_returned() -> None:
     assert shrunk().decide() == DrainWorld(Reason.GROWING, "slice 1 is ready to join")
     assert claim(shrunk().hear_slice(0, phase=Phase.LEFT)).why == "slice 1 is added"
 
 
-def test_a_world_knows_what_was_saved_before_it() -> None:
-    """So it never starts from scratch when the folder is empty, whoever tells its hosts of it."""
+def test_world_contains_the_newest_earlier_checkpoint() -> None:
+    """So it never starts from scratch when the folder is empty, by whichever operator its hosts are served."""
     fresh = Scene().place(0, 1).hear_slice(0, 1, phase=Phase.IDLE, still=1000.0)
     assert claim(fresh).world.committed == 0
 
@@ -67,7 +67,7 @@ def test_several_slices_come_back_at_once() -> None:
     assert scene.decide() == DrainWorld(Reason.GROWING, "slices 1, 2, 3 are ready to join")
 
 
-def test_a_world_keeps_its_slices_where_sizes_have_gaps() -> None:
+def test_world_keeps_its_slices_if_the_allowed_sizes_have_gaps() -> None:
     """Slices 1 and 2 train; slice 0 comes back, but three is no size: there is nothing to change."""
     scene = Scene(plan=make_plan(1, 4, allowed=(1, 2, 4)))
     scene.form(1, 2).place(0).hear_slice(0)
@@ -117,7 +117,7 @@ def test_an_edit(scene: Callable[[], Scene], want: tuple[object, ...]) -> None:
     assert kind(scene().decide()) == want
 
 
-def test_an_edit_says_what_was_changed() -> None:
+def test_event_of_an_edit_names_the_changed_fields() -> None:
     assert "777" in claim(edited(trained(), checkpoint=OTHER_SAVES).hear_slice(0, 1, phase=Phase.LEFT)).why
 
 
@@ -176,7 +176,7 @@ def test_suspension(scene: Callable[[], Scene], want: tuple[object, ...]) -> Non
     assert kind(scene().decide()) == want
 
 
-def test_a_suspension_is_no_restart_and_training_goes_on_after_it() -> None:
+def test_suspension_counts_as_no_restart_and_training_resumes_after_it() -> None:
     scene = suspended(trained().hear_slice(0, 1, phase=Phase.LEFT))
     scene.step()
     assert scene.status.restarts.total == 0
@@ -186,7 +186,7 @@ def test_a_suspension_is_no_restart_and_training_goes_on_after_it() -> None:
     assert claim(scene.hear_slice(0, 1, phase=Phase.IDLE)).world.generation == 2
 
 
-def test_below_the_minimum_the_job_waits_and_goes_on_when_slices_are_back() -> None:
+def test_job_below_its_minimum_waits_and_resumes_when_slices_return() -> None:
     scene = Scene(plan=make_plan(2, 2)).form(0, 1).silence(1).hear_slice(0, still=6.0)
     assert kind(scene.step()) == (EndWorld, Reason.WAITING_FOR_SLICES)
     scene.hear_slice(0, phase=Phase.IDLE, still=0.2)
@@ -199,7 +199,7 @@ def test_below_the_minimum_the_job_waits_and_goes_on_when_slices_are_back() -> N
     assert scene.status.restarts.total == 1
 
 
-def test_the_next_world_keeps_the_slices_of_the_one_before() -> None:
+def test_next_world_has_the_slices_of_the_previous_one() -> None:
     """Slices 1 and 2 train and slice 0 is ready too, but three is no size: a crash is no reason to move."""
     scene = Scene(plan=make_plan(1, 4, allowed=(1, 2, 4)))
     fail(scene.form(1, 2).place(0).hear_slice(0), 2, 1)
@@ -207,7 +207,7 @@ def test_the_next_world_keeps_the_slices_of_the_one_before() -> None:
     assert claim(scene).world.slices == (1, 2)
 
 
-def test_a_suspension_of_a_world_that_hangs_is_no_restart_and_says_what_it_costs() -> None:
+def test_suspension_of_a_hanging_world_is_no_restart_and_reports_its_cost() -> None:
     scene = suspended(trained().hear_slice(0, 1, still=31.0, committed=8))
     words = "suspended without a save: no host has made progress for 31 s. 2 steps since step 8 are lost"
 

@@ -1,4 +1,4 @@
-"""Shadow worlds: which are asked for, by what names, and when one takes over."""
+"""Hot standby worlds: which the operator requests, how they are named, and when one takes over."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ ELASTIC = {"hotStandby": True, "growCooldown": "1h"}
 
 
 def with_ports(*sizes: int, allowed: tuple[int, ...] = (), wanted: bool = True) -> Scene:
-    """Return a job whose largest world trains; each host has a port for a shadow world."""
+    """Return a job whose largest world trains; each host has a port for a hot standby world."""
     plan = make_plan(*sizes, allowed=allowed, elastic={**ELASTIC, "hotStandby": wanted})
     scene = Scene(plan=plan).form(*range(plan.allowed_sizes[-1]))
     for number in range(plan.allowed_sizes[-1]):
@@ -30,7 +30,7 @@ def planned(scene: Scene) -> tuple[World, ...]:
 
 
 def waiting(scene: Scene, *slices: int) -> Scene:
-    """Let the hosts of slices wait in the shadow worlds that are asked for."""
+    """Let the hosts of slices wait in the requested hot standby worlds."""
     for shadow in planned(scene):
         for member in shadow.members:
             if member.slice in slices:
@@ -63,7 +63,7 @@ def test_groups(scene: Callable[[], Scene], want: list[tuple[int, ...]]) -> None
     assert [shadow.slices for shadow in planned(scene())] == want
 
 
-def test_a_shadow_world_is_the_next_one_but_for_its_number() -> None:
+def test_hot_standby_world_equals_the_next_world_except_for_its_generation() -> None:
     scene = waiting(with_ports(1, 2), 0, 1)
     _, shadow = planned(scene)
 
@@ -92,7 +92,7 @@ NOT_RENAMED: dict[str, Callable[[Scene], object]] = {
 
 
 @pytest.mark.parametrize("change", RENAMED.values(), ids=RENAMED.keys())
-def test_another_shadow_world_has_another_name(change: Callable[[Scene], object]) -> None:
+def test_different_hot_standby_worlds_have_different_names(change: Callable[[Scene], object]) -> None:
     scene = with_ports(1, 2)
     before = planned(scene)[0]
     change(scene)
@@ -100,7 +100,7 @@ def test_another_shadow_world_has_another_name(change: Callable[[Scene], object]
 
 
 @pytest.mark.parametrize("change", NOT_RENAMED.values(), ids=NOT_RENAMED.keys())
-def test_the_same_shadow_world_keeps_its_name(change: Callable[[Scene], object]) -> None:
+def test_unchanged_hot_standby_world_keeps_its_name(change: Callable[[Scene], object]) -> None:
     scene = with_ports(1, 2)
     before = planned(scene)[0]
     change(scene)
@@ -141,7 +141,9 @@ TAKEN_OVER: dict[str, tuple[Callable[[], Scene], tuple[int, ...], bool]] = {
 
 
 @pytest.mark.parametrize(("scene", "slices", "by_shadow"), TAKEN_OVER.values(), ids=TAKEN_OVER.keys())
-def test_who_takes_over(scene: Callable[[], Scene], slices: tuple[int, ...], *, by_shadow: bool) -> None:
+def test_hot_standby_takes_over_if_its_hosts_are_ready(
+    scene: Callable[[], Scene], slices: tuple[int, ...], *, by_shadow: bool
+) -> None:
     at = scene()
     names = {shadow.shadow for shadow in find_ready_standby_worlds(at.plan, at.see())}
     world = claim(at).world
@@ -151,14 +153,14 @@ def test_who_takes_over(scene: Callable[[], Scene], slices: tuple[int, ...], *, 
     assert bool(world.shadow) == by_shadow
 
 
-def test_a_crash_goes_on_with_all_slices_and_no_shadow() -> None:
+def test_crash_restarts_on_all_slices_without_hot_standby() -> None:
     scene = waiting(with_ports(1, 2), 0, 1).hear(0, 1, phase=Phase.FAILED)
 
     assert kind(scene.decide())[:2] == (Claim, (0, 1))
     assert claim(scene).world.shadow == ""
 
 
-def test_the_status_remembers_who_took_over() -> None:
+def test_status_records_that_a_hot_standby_took_over() -> None:
     scene = lose(waiting(with_ports(1, 2), 0, 1), 1)
     formed = claim(scene).world
     scene.step()
@@ -170,7 +172,7 @@ def test_the_status_remembers_who_took_over() -> None:
     assert [attempt.shadow for attempt in scene.status.attempts] == [False, True]
 
 
-def test_hosts_are_told_while_their_world_holds() -> None:
+def test_hosts_get_the_hot_standby_world_while_their_world_trains() -> None:
     scene = with_ports(1, 2)
     bulletin = make_directive(scene.plan, scene.see(), scene.decide(), scene.status)
     assert bulletin.directive is Directive.TRAIN

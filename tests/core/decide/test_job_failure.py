@@ -12,7 +12,7 @@ from trainingjob_operator.core.reasons import Reason
 
 
 def crash(scene: Scene, **more: object) -> Decision:
-    """Let host 1 of slice 1 crash; the next world, once it is claimed, saves a step."""
+    """Let host 1 of slice 1 crash; the next world saves a step after its claim."""
     decision = fail(scene, 1, 1, **more).step()
     if isinstance(decision, Claim):
         scene.train(step=11, restored=10, committed=11, failure=None)

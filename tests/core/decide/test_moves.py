@@ -1,4 +1,4 @@
-"""Worlds that leave for a larger one: what their hosts keep in memory is enough, where all of them stay."""
+"""Worlds that leave for a larger one: snapshots suffice if all of their hosts stay."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +23,7 @@ def remembering(fewest: int, most: int, **changes: object) -> Plan:
 
 
 def moved(**changes: object) -> Scene:
-    """Return a job whose one slice left at step 25 for a larger world, with step 20 saved and the rest in memory."""
+    """Return a job whose only slice left at step 25 for a larger world, with step 20 saved and the rest in memory."""
     scene = shrunk(plan=remembering(1, 2))
     assert scene.step() == DrainWorld(Reason.GROWING, "slice 1 is ready to join", drains_to_memory=True)
     return scene.train(step=25, restored=10, committed=20, phase=Phase.LEFT, **changes)
@@ -39,7 +39,7 @@ def suspend(scene: Scene) -> Scene:
 
 
 def moved_with_a_bad_node() -> Scene:
-    """Return a job whose slices 2 and 3 left for a larger world, when slice 3 lies on a node that is to be avoided."""
+    """Return a job whose slices 2 and 3 left for a larger world, while slice 3 is on an excluded node."""
     scene = Scene(plan=remembering(1, 4, allowed=(1, 2, 4))).form(2, 3)
     bad = NodeFaults(node="node-3-0", faults=2, until=format_time(NOW + timedelta(hours=1)), why="Killed: it ended")
     scene.status = scene.status.model_copy(update={"nodes": (bad,)})
@@ -87,7 +87,7 @@ def test_where_a_world_goes_that_has_left_unsaved(scene: Callable[[], Scene], wa
     assert kind(scene().decide()) == want
 
 
-def test_a_world_that_comes_back_to_save_says_so_and_saves_before_it_is_suspended() -> None:
+def test_world_that_returns_to_save_reports_it_and_saves_before_suspension() -> None:
     scene = suspend(moved())
 
     assert claim(scene).why == "steps that are only in host memory must be saved first"
@@ -110,14 +110,14 @@ PLANS: dict[str, tuple[Plan, bool]] = {
 
 
 @pytest.mark.parametrize(("plan", "want"), PLANS.values(), ids=PLANS.keys())
-def test_hosts_are_told_whether_memory_is_enough(plan: Plan, want: bool) -> None:
+def test_hosts_get_whether_snapshots_suffice(plan: Plan, want: bool) -> None:
     scene = shrunk(plan=plan)
     seen, decision = scene.see(), scene.step()
 
     assert make_directive(scene.plan, seen, decision, scene.status).moves is want
 
 
-def test_who_leaves_for_a_drain_saves() -> None:
+def test_world_that_leaves_for_a_drain_saves() -> None:
     scene = announce(Scene(plan=remembering(1, 2)).form(0, 1), "node-1-0")
 
     decision = scene.decide()

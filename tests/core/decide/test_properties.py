@@ -29,7 +29,7 @@ events = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 3), st.integ
 
 
 class Story:
-    """A job to which things happen. After each of them the operator looks, and hosts do as they are told."""
+    """A job under random events. After each event the operator decides, and the hosts apply its directives."""
 
     def __init__(self, plan: Plan) -> None:
         self.scene = Scene(plan=plan)
@@ -39,7 +39,7 @@ class Story:
             self.bring(number)
 
     def bring(self, number: int) -> None:
-        """Let a slice have new pods that are ready."""
+        """Give a slice new pods that are ready."""
         scene = self.scene
         scene.place(number)
         for host in range(scene.plan.shape.num_hosts):
@@ -47,7 +47,7 @@ class Story:
             scene.hear(number, host, still=100.0)
 
     def happen(self, event: str, number: int, host: int) -> None:
-        """Let something happen to a slice or to one of its hosts."""
+        """Apply a random event to a slice or to one of its hosts."""
         scene = self.scene
         hosts = [key for key in scene.pods if key[0] == number % scene.plan.spec.slices.max_slices]
         match event:
@@ -76,7 +76,7 @@ class Story:
             self.scene.hear(number, host, phase=Phase.FAILED, failure=failure(message=words), still=1.0)
 
     def train(self, step: int, committed: int | None = None) -> None:
-        """Let the members that still have their pods train from step 10 on."""
+        """Let the members that still have their pods train from step 10."""
         world = self.scene.see().world
         for member in world.members if world else ():
             if (member.slice, member.host) in self.scene.pods:
@@ -92,25 +92,25 @@ class Story:
                 )
 
     def look(self, seconds: float = 1.0) -> Decision:
-        """Let the operator look, check what it decides, and let the hosts obey."""
+        """Let the operator observe, check its decision, and let the hosts apply it."""
         before = self.scene.see()
         decision = self.scene.step(seconds)
         if isinstance(decision, Claim):
             self.check(before, decision)
             self.train(20)
         elif isinstance(decision, DrainWorld):
-            self.tell(before, Phase.LEFT)
+            self.apply_directives(before, Phase.LEFT)
         elif isinstance(decision, EndWorld):
-            self.tell(before, Phase.IDLE)
+            self.apply_directives(before, Phase.IDLE)
         return decision
 
-    def tell(self, seen: Observed, phase: Phase) -> None:
+    def apply_directives(self, seen: Observed, phase: Phase) -> None:
         for seat in seen.member_views:
             if seat.pod and (seat.member.slice, seat.member.host) in self.scene.pods and seat.report:
                 self.scene.hear(seat.member.slice, seat.member.host, phase=phase, failure=None, still=100.0)
 
     def check(self, before: Observed, decision: Claim) -> None:
-        """Raise unless a claim is one that may be made."""
+        """Raise unless a claim is legal."""
         world, plan = decision.world, self.scene.plan
         assert world.generation > self.generations[-1], "a number is never used again"
         self.generations.append(world.generation)
@@ -136,7 +136,7 @@ def test_whatever_happens(
     size: int,
     first: int,
 ) -> None:
-    """In the end as many slices are well for good as some size needs, and no others."""
+    """In the end as many slices are permanently healthy as some size needs, and no others."""
     elastic = {"policy": policy, "shrinkAfter": f"{SHRINK_AFTER:.0f}s", "nodeExclusion": nodes, "maxRestarts": 1000}
     plan = make_plan(fewest, most, allowed=allowed, elastic={**elastic, "maxRestartsWithoutCommit": 1000})
     job = Story(plan)

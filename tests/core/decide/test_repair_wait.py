@@ -22,7 +22,7 @@ def patient(fewest: int = 1, most: int = 2, after: str = "10m", allowed: tuple[i
 
 
 def lose(scene: Scene, *slices: int) -> Scene:
-    """Let slices lose a pod each; the others come to idle."""
+    """Replace a pod in each of some slices; the others become idle."""
     for number in slices:
         drop_pod(scene, number, 1)
     return scene
@@ -35,7 +35,7 @@ def waiting(plan: Plan | None = None) -> Scene:
     return scene.hear_slice(0, phase=Phase.IDLE, still=0.2)
 
 
-def test_a_loss_is_waited_out_and_said_until_when() -> None:
+def test_job_waits_for_a_lost_slice_and_reports_the_deadline() -> None:
     scene = waiting()
 
     assert scene.decide() == Wait(
@@ -48,7 +48,7 @@ def test_a_loss_is_waited_out_and_said_until_when() -> None:
     assert scene.status.phase == "Recovering"
 
 
-def test_it_goes_on_at_once_when_all_are_back() -> None:
+def test_training_resumes_at_once_when_all_slices_return() -> None:
     scene = waiting().place(1).hear_slice(1, phase=Phase.IDLE, still=0.0)
 
     assert kind(scene.step(1.0)) == (Claim, (0, 1), None, None)
@@ -65,7 +65,7 @@ def test_it_shrinks_when_the_time_is_over() -> None:
 
 
 def experienced(scene: Scene, repair: float, restart: float) -> Scene:
-    """Let the job have waited for slices before, and have made its first step so long after they were back."""
+    """Record earlier waits for slices, each with its time to the first step after their return."""
     ago = [scene.now - timedelta(seconds=seconds) for seconds in (9000.0, 8000.0, 8000.0 - repair)]
     lost, ended, back = map(format_time, ago)
     before = (
@@ -82,7 +82,7 @@ def patient_by_experience(repair: float, restart: float) -> Scene:
     return lose(experienced(Scene(plan=plan).form(0, 1), repair, restart), 1)
 
 
-def test_a_job_waits_as_long_as_its_own_repairs_and_restarts_say() -> None:
+def test_wait_follows_the_job_s_earlier_repairs_and_restarts() -> None:
     scene = patient_by_experience(repair=40.0, restart=15.0)
     assert kind(scene.step()) == (EndWorld, Reason.WAITING_FOR_REPAIR)
     scene.hear_slice(0, phase=Phase.IDLE, still=0.2)
@@ -96,13 +96,13 @@ def test_a_job_waits_as_long_as_its_own_repairs_and_restarts_say() -> None:
     assert kind(scene.step(1.0)) == (Claim, (0,), None, None)
 
 
-def test_a_job_whose_repairs_take_longer_than_two_restarts_cost_shrinks_at_once() -> None:
+def test_job_shrinks_at_once_if_repairs_take_longer_than_two_restarts() -> None:
     scene = patient_by_experience(repair=600.0, restart=15.0)
 
     assert kind(scene.step()) == (Claim, (0,), Reason.POD_DELETED, False)
 
 
-def test_no_job_waits_longer_than_it_says() -> None:
+def test_wait_never_exceeds_the_reported_deadline() -> None:
     scene = patient_by_experience(repair=40.0, restart=3600.0)
     assert kind(scene.step()) == (EndWorld, Reason.WAITING_FOR_REPAIR)
     scene.hear_slice(0, phase=Phase.IDLE, still=0.2)
@@ -174,7 +174,7 @@ def test_a_slice_that_comes_and_goes_cannot_hold_the_job_for_ever() -> None:
     assert kind(scene.step(1.0)) == (Claim, (0,), None, None)
 
 
-def test_after_a_step_the_time_begins_anew() -> None:
+def test_wait_restarts_after_a_step() -> None:
     scene = waiting().place(1).hear_slice(1, phase=Phase.IDLE)
     assert isinstance(scene.step(540.0), Claim)
     scene.train(step=20, restored=10).step(60.0)
@@ -202,7 +202,7 @@ def test_a_clock_that_is_set_back_makes_no_wait_longer() -> None:
     assert kind(scene.step(1.0)) == (Claim, (0,), None, None)
 
 
-def test_a_time_that_is_none_holds_nothing() -> None:
+def test_invalid_deadline_is_ignored() -> None:
     scene = waiting()
     assert scene.status.waiting
     broken = scene.status.waiting.model_copy(update={"since": "long ago"})

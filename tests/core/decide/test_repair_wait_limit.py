@@ -1,4 +1,4 @@
-"""How long lost slices are waited for, where the job's own experience says it."""
+"""How long a job waits for lost slices, by its own earlier repairs."""
 
 from datetime import timedelta
 
@@ -44,7 +44,7 @@ def cost(repair: float, patience: float, restart: float, share: float) -> float:
 
 
 @given(st.lists(times, min_size=1, max_size=20), times, shares)
-def test_it_would_never_have_cost_more_than_to_wait_for_good_or_to_shrink_at_once(
+def test_limit_costs_at_most_as_much_as_unlimited_wait_or_immediate_shrink(
     repairs: list[float], restart: float, share: float
 ) -> None:
     patience = max_repair_wait(repairs, restart, share)
@@ -56,9 +56,7 @@ def test_it_would_never_have_cost_more_than_to_wait_for_good_or_to_shrink_at_onc
 
 
 @given(times, times, shares)
-def test_without_experience_it_costs_at_most_twice_what_one_pays_who_knows(
-    repair: float, restart: float, share: float
-) -> None:
+def test_default_limit_costs_at_most_twice_the_optimum(repair: float, restart: float, share: float) -> None:
     best = min(share * repair, 2 * restart)
 
     assert cost(repair, max_repair_wait((), restart, share), restart, share) <= 2 * best * (1 + 1e-9)
@@ -127,7 +125,7 @@ LIVES: dict[str, tuple[list[Attempt], RepairHistory]] = {
 
 
 @pytest.mark.parametrize(("attempts", "want"), LIVES.values(), ids=LIVES.keys())
-def test_what_attempts_tell(attempts: list[Attempt], want: RepairHistory) -> None:
+def test_repairs_are_read_from_attempts(attempts: list[Attempt], want: RepairHistory) -> None:
     assert read_repair_history(attempts) == want
 
 
@@ -138,5 +136,5 @@ def test_what_attempts_tell(attempts: list[Attempt], want: RepairHistory) -> Non
         (RepairHistory((50.0, 70.0), 12.0, is_measured=True), "2 repairs took 1 m 0 s on average, a restart took 12 s"),
     ],
 )
-def test_the_numbers_are_told(known: RepairHistory, want: str) -> None:
+def test_message_contains_the_durations(known: RepairHistory, want: str) -> None:
     assert describe_repair_history(known) == want

@@ -1,4 +1,4 @@
-"""The same failure twice: what is taken for a program that will fail again, and what may pass or lie in a machine."""
+"""Repeated failures: which count as failures of the program, and which as transient or as those of a node."""
 
 import pytest
 
@@ -19,14 +19,14 @@ def job() -> Scene:
 
 
 def alike(scene: Scene) -> Scene:
-    """Let all pods lie on one node."""
+    """Place all pods on one node."""
     for pod in scene.pods.values():
         pod["spec"]["nodeName"] = "node-0-0"
     return scene
 
 
 def end(scene: Scene, *places: tuple[int, int], save: bool = False, trains: bool = True, **more: object) -> Decision:
-    """Let hosts fail; the next world, after any pause, makes a step from 10, and saves it or not, or compiles alone."""
+    """Let hosts fail; the next world, after any pause, trains from step 10, with or without a save, or compiles."""
     for place in places:
         fail(scene, *place, **more)
     decision = scene.step()

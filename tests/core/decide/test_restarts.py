@@ -29,7 +29,7 @@ def elastic(**fields: object) -> Plan:
 
 
 def crash(scene: Scene) -> Decision:
-    """Let host 1 of slice 1 fail in its own words each time; what remains comes to idle."""
+    """Let host 1 of slice 1 fail with another message each time; the other hosts become idle."""
     assert scene.status.world
     words = f"ValueError: number {scene.status.world.generation}"
     decision = fail(scene, 1, 1, message=words).step()
@@ -38,7 +38,7 @@ def crash(scene: Scene) -> Decision:
 
 
 def try_again(scene: Scene, *, save: bool = False) -> Scene:
-    """Let the pause pass, and the next world make a step from 10, and save it or not."""
+    """Let the pause pass, and the next world train from step 10, and save or not."""
     if scene.status.attempts[-1].ended:
         scene.step(MAX_RESTART_BACK_OFF_SECONDS)
     scene.train(step=11, restored=10, committed=11 if save else None, failure=None).step()
@@ -63,7 +63,7 @@ def test_the_first_failure_is_answered_at_once() -> None:
     assert kind(crash(trained())) == (Claim, (0, 1), "Crash", True)
 
 
-def test_a_second_failure_without_a_saved_step_pauses_and_says_until_when() -> None:
+def test_second_failure_without_a_saved_step_pauses_and_reports_the_deadline() -> None:
     scene = try_again(failing())
 
     assert kind(crash(scene)) == (EndWorld, Reason.BACKING_OFF)
@@ -101,7 +101,7 @@ def test_the_step_that_was_restored_is_no_new_one() -> None:
     assert isinstance(crash(scene), EndWorld)
 
 
-def test_what_is_lost_or_planned_after_failures_pauses_nothing() -> None:
+def test_losses_and_planned_restarts_after_failures_do_not_pause() -> None:
     for change in ("lost", "left"):
         scene = try_again(failing(times=2))
         decision = drop_pod(scene, 1, 1).step() if change == "lost" else scene.hear_slice(0, 1, phase=Phase.LEFT).step()
@@ -177,7 +177,7 @@ def test_machines_that_fail_never_use_up_the_restarts_but_their_row() -> None:
 
 
 def all_needed() -> Scene:
-    """Return a job that trains on from step 10 and cannot go on without any of its slices."""
+    """Return a job that trains from step 10 and cannot continue without any of its slices."""
     return Scene(plan=make_plan(2, 2)).form(0, 1, step=11, restored=10)
 
 
@@ -199,7 +199,7 @@ def test_losses_in_a_row_pause_from_the_fourth_on_and_fail_nothing() -> None:
 
 
 @pytest.mark.parametrize("progress", ["saved", "kept in memory"])
-def test_losses_between_which_training_gets_on_never_pause(progress: str) -> None:
+def test_losses_with_progress_between_them_never_pause(progress: str) -> None:
     scene = Scene(plan=make_plan(2, 2)).form(0, 1)
     for number in range(1, 12):
         drop_pod(scene, 1, 1).step()

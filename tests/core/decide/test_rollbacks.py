@@ -27,7 +27,7 @@ def trained(committed: int | None = 8, restored: int = 0, **protection: Any) -> 
 
 
 def spoil(scene: Scene, step: int = 11, reason: FailureReason = FailureReason.NON_FINITE) -> Scene:
-    """Let all members of the world come to a bad step."""
+    """Let all members of the world report a bad step."""
     for number in scene.status.world.slices if scene.status.world else ():
         for host in range(scene.plan.shape.num_hosts):
             fail(scene, number, host, reason=reason, step=step, message=f"bad step {step}")
@@ -39,7 +39,7 @@ def place_of(rollback: Rollback) -> tuple[int, int, int, int]:
 
 
 @pytest.mark.parametrize("reason", [FailureReason.NON_FINITE, FailureReason.LOSS_SPIKE])
-def test_the_next_world_goes_back_to_the_newest_saved_step(reason: FailureReason) -> None:
+def test_next_world_rolls_back_to_the_newest_saved_step(reason: FailureReason) -> None:
     scene = spoil(trained(), reason=reason)
 
     world = claim(scene).world
@@ -62,13 +62,13 @@ PARENTS: dict[str, tuple[Scene, int]] = {
 
 
 @pytest.mark.parametrize(("scene", "want"), PARENTS.values(), ids=PARENTS.keys())
-def test_where_training_goes_back_to(scene: Scene, want: int) -> None:
+def test_step_that_training_rolls_back_to(scene: Scene, want: int) -> None:
     (rollback,) = claim(spoil(scene)).world.rollbacks
 
     assert rollback.parent == want
 
 
-def test_a_snapshot_is_not_what_training_goes_back_to() -> None:
+def test_training_does_not_roll_back_to_a_snapshot() -> None:
     scene = trained(committed=8)
     scene.step()
     scene.train(step=10, restored=9, committed=None, tier="ram")
@@ -78,7 +78,7 @@ def test_a_snapshot_is_not_what_training_goes_back_to() -> None:
     assert rollback.parent == 8
 
 
-def test_all_worlds_after_a_rollback_know_of_it_and_none_before() -> None:
+def test_all_worlds_after_a_rollback_contain_it_and_none_before() -> None:
     scene = trained()
     pods = scene.see().pods
     spoil(scene).step()
@@ -99,7 +99,7 @@ def test_all_worlds_after_a_rollback_know_of_it_and_none_before() -> None:
     assert earlier.rollbacks == ()
 
 
-def test_a_rollback_is_remembered_while_no_world_can_be_formed() -> None:
+def test_rollback_is_kept_while_no_world_can_be_formed() -> None:
     scene = spoil(Scene(plan=make_plan(2, 2, protection=GO_BACK)).form(0, 1).train(step=10, committed=8))
     drop_pod(scene, 1, 0)
     scene.hear(0, 0, still=2.0)
@@ -112,7 +112,7 @@ def test_a_rollback_is_remembered_while_no_world_can_be_formed() -> None:
     assert [place_of(one) for one in claim(scene).world.rollbacks] == [(1, 1, 11, 8)]
 
 
-def test_too_many_rollbacks_fail_the_job_in_words() -> None:
+def test_too_many_rollbacks_fail_the_job_with_a_message() -> None:
     scene = trained()
     for _ in range(2):
         assert isinstance(spoil(scene).step(), Claim)
@@ -156,7 +156,7 @@ def test_other_ends_roll_nothing_back(
     assert scene.status.rollbacks == ()
 
 
-def test_people_hear_of_a_rollback_once_and_the_steps_it_gave_up_are_lost() -> None:
+def test_rollback_is_one_event_and_its_steps_count_as_lost() -> None:
     scene = trained()
     scene.step(30.0)
     spoil(scene)
@@ -184,7 +184,7 @@ events = st.lists(
 
 
 class Story:
-    """A job that trains, saves, and whose worlds end, for bad steps and otherwise."""
+    """A job that trains and saves, and whose worlds end for bad steps and other reasons."""
 
     def __init__(self) -> None:
         elastic = {"nodeExclusion": "report", "maxRestarts": 1000, "maxRestartsWithoutCommit": 1000}
@@ -192,7 +192,7 @@ class Story:
         self.step, self.saved, self.restored, self.crashes = 1, 0, 0, 0
 
     def happen(self, event: str, length: int) -> Decision | None:  # None: the world goes on
-        """Let something happen; return what follows the end of a world."""
+        """Apply a random event; return the decision after the end of a world."""
         self.step += 0 if event == "save" else length
         self.saved = self.step if event == "save" else self.saved
         committed = self.saved if self.saved > self.restored else None
@@ -211,7 +211,7 @@ class Story:
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(events)
-def test_whatever_happens_training_goes_back_to_what_is_saved(happenings: Sequence[tuple[str, int]]) -> None:
+def test_every_rollback_leads_to_a_saved_step(happenings: Sequence[tuple[str, int]]) -> None:
     job = Story()
     for event, length in happenings:
         before = job.scene.status.rollbacks

@@ -12,7 +12,7 @@ from trainingjob_operator.core.reasons import Reason
 
 
 def replace_pods(scene: Scene, *, standby: bool, hosts: tuple[int, ...] = (0, 1), **changes: object) -> Scene:
-    """Let new pods of slice 1 stand in the place of the former ones, and report."""
+    """Replace the pods of slice 1 by new ones that report."""
     for host in hosts:
         scene.pods[1, host] = pod_manifest(scene.plan, 1, host, uid=f"new-1-{host}")
         scene.hear(1, host, generation=0, phase=Phase.IDLE, standby=standby, **changes)
@@ -30,7 +30,7 @@ def killed() -> Scene:
 
 
 def crashed(standby: bool) -> Scene:
-    """Return a world whose program failed on one host; its pods live, and that host may have no standby."""
+    """Return a world whose program failed on one host; its pods are alive, and that host may have no standby."""
     crash = failure(reason=FailureReason.CRASH)
     return trained().hear(1, 0, phase=Phase.FAILED, failure=crash, still=0.1, standby=standby)
 
