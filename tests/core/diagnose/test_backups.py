@@ -1,4 +1,4 @@
-"""The second store of checkpoints: what is copied is told, what fails is told, and nothing waits for it."""
+"""The second store of checkpoints: copies and failures are reported, and training waits for neither."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def copying(**changes: Any) -> Scene:
     return trained(plan=make_plan(checkpoint=BACKUP)).train(step=45, committed=40, **changes)
 
 
-def told(scene: Scene) -> list[tuple[str, str, bool]]:
+def conditions_of(scene: Scene) -> list[tuple[str, str, bool]]:
     return [(one.reason, one.message, one.is_warning) for one in scene.happenings()]
 
 
@@ -37,7 +37,7 @@ def condition(scene: Scene, kind: str) -> tuple[str, str, str]:
     return found.status, found.reason, found.message
 
 
-def test_the_newest_copy_is_told_and_stays_through_the_next_world() -> None:
+def test_newest_copy_is_reported_and_kept_in_the_next_world() -> None:
     scene = copying()
     scene.step()
     assert scene.status.backup is None
@@ -53,17 +53,17 @@ def test_the_newest_copy_is_told_and_stays_through_the_next_world() -> None:
     assert scene.status.backup == BackupStatus(step=40, time=copied_at)
 
 
-def test_copies_that_fail_are_told_once_and_training_goes_on() -> None:
+def test_failing_copies_are_reported_once_and_training_continues() -> None:
     scene = copying(copied=20)
     scene.step()
     before = scene.status
 
     scene.train(step=46, committed=40, copied=20, failed_copy=FULL)
     begun = format_time(scene.now)
-    assert told(scene) == [("BackupFailing", WORDS, True)]
+    assert conditions_of(scene) == [("BackupFailing", WORDS, True)]
     assert kind(scene.step()) == (Wait, Reason.TRAINING)
 
-    assert told(scene) == []
+    assert conditions_of(scene) == []
     assert scene.status.failing_copies == FailingSaves(since=begun, step=40, message=FULL.message)
     assert (scene.status.phase, scene.status.display.reason) == ("Degraded", "BackupFailing")
     assert condition(scene, "Degraded") == ("True", "BackupFailing", WORDS)
@@ -105,7 +105,7 @@ def test_a_copy_that_succeeds_ends_it() -> None:
 def test_saves_that_fail_are_the_worse_of_the_two() -> None:
     scene = copying(failed_copy=FULL, failed_save=SAVES)
 
-    assert [reason for reason, _, _ in told(scene)] == ["CheckpointFailing", "BackupFailing"]
+    assert [reason for reason, _, _ in conditions_of(scene)] == ["CheckpointFailing", "BackupFailing"]
     scene.step()
 
     status, reason, message = condition(scene, "Degraded")
@@ -137,7 +137,7 @@ def test_a_job_that_copies_its_last_step_does_not_hang() -> None:
     [({"uri": "/shared/runs/demo"}, 100), (BACKUP, 40)],
     ids=["nothing is copied", "the last step is not saved"],
 )
-def test_any_other_world_that_stands_still_while_it_saves_does(checkpoint: dict[str, Any], committed: int) -> None:
+def test_other_world_that_stalls_in_a_save_hangs(checkpoint: dict[str, Any], committed: int) -> None:
     scene = trained(plan=make_plan(checkpoint=checkpoint), announced=5000.0, listening=5000.0)
     steps = scene.plan.spec.training.steps
 
@@ -149,17 +149,17 @@ def test_any_other_world_that_stands_still_while_it_saves_does(checkpoint: dict[
 
 
 def restored() -> Scene:
-    """Return a job whose second world went on from a copy, older than what the first one had saved."""
+    """Return a job whose second world restored a copy, older than the newest save of the first world."""
     scene = copying(copied=20)
     scene.step()
     fail(scene, 0, 0).step()
     return scene.train(step=21, restored=20, tier="backup", committed=None, copied=None, failure=None)
 
 
-def test_what_a_world_went_on_from_is_told() -> None:
+def test_restored_copy_is_reported() -> None:
     scene = restored()
 
-    assert told(scene) == [
+    assert conditions_of(scene) == [
         (
             "RestoredFromBackup",
             (
@@ -170,7 +170,7 @@ def test_what_a_world_went_on_from_is_told() -> None:
         )
     ]
     scene.step()
-    assert told(scene) == []
+    assert conditions_of(scene) == []
     assert (scene.status.attempts[-1].first_step, scene.status.attempts[-1].tier) == (20, "backup")
     assert scene.status.lineage == (
         Span(generation=1, first=1, last=20),
@@ -178,17 +178,17 @@ def test_what_a_world_went_on_from_is_told() -> None:
     )
 
 
-def test_what_is_on_the_first_store_is_no_news() -> None:
+def test_step_on_the_first_store_is_no_event() -> None:
     scene = copying(copied=20)
     scene.step()
     fail(scene, 0, 0).step()
 
     scene.train(step=41, restored=40, committed=None, copied=None, failure=None)
 
-    assert told(scene) == []
+    assert conditions_of(scene) == []
 
 
-def test_a_copy_that_was_restored_is_what_is_left_on_storage() -> None:
+def test_restored_copy_becomes_the_newest_checkpoint() -> None:
     scene = restored()
     scene.step()
 

@@ -1,4 +1,4 @@
-"""Which nodes worlds are said to have ended for, and what is done about one that did it again."""
+"""Nodes that caused the end of worlds, and their exclusion after a repeated failure."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -18,7 +18,7 @@ from trainingjob_operator.core.times import format_time
 
 
 def crash(scene: Scene, slice_number: int, host: int) -> Scene:
-    """Let a host fail, in other words each time, and a new world save a step."""
+    """Let a host fail with another message each time, and a new world save a step."""
     assert scene.status.world
     words = f"ValueError: number {scene.status.world.generation}"
     fail(scene, slice_number, host, message=words)
@@ -33,14 +33,14 @@ def known(scene: Scene) -> list[tuple[str, int]]:
 
 
 def alike(scene: Scene) -> Scene:
-    """Let all pods lie on one node."""
+    """Place all pods on one node."""
     for pod in scene.pods.values():
         pod["spec"]["nodeName"] = "node-0-0"
     return scene
 
 
 def hung(scene: Scene, *behind: int) -> Scene:
-    """Let all hosts stand still, and one of them tell that it has not come as far as the others."""
+    """Let all hosts stall, one of which reports less progress than the others."""
     for slice_number, host in ((0, 0), (0, 1), (1, 0), (1, 1)):
         entered = 11 if (slice_number, host) == behind else 12
         clue = Diagnostics(state=ProcessState.SLEEPING, cores=0.0, entered=entered, newest=f"step {entered}")
@@ -68,7 +68,7 @@ ENDS: dict[str, tuple[Callable[[], Scene], list[tuple[str, int]]]] = {
 
 
 @pytest.mark.parametrize(("scene", "want"), ENDS.values(), ids=ENDS.keys())
-def test_what_is_held_against_a_node(scene: Callable[[], Scene], want: list[tuple[str, int]]) -> None:
+def test_failures_that_count_against_a_node(scene: Callable[[], Scene], want: list[tuple[str, int]]) -> None:
     at = scene()
     at.step()
 
@@ -81,7 +81,7 @@ def bad(plan: Plan | None = None, slice_number: int = 1) -> Scene:
     return crash(crash(scene, slice_number, 1), slice_number, 1)
 
 
-def test_the_second_time_the_world_goes_on_without_the_slice() -> None:
+def test_second_failure_excludes_the_slice_from_the_next_world() -> None:
     scene = crash(trained(), 1, 1)
     assert scene.status.world
     assert scene.status.world.slices == (0, 1)
@@ -109,7 +109,7 @@ def test_its_jobset_goes_and_comes_back_to_other_nodes() -> None:
 
 
 def elsewhere(scene: Scene, *, created: float = 0.0) -> Scene:
-    """Let the slice be made anew, and find no node yet."""
+    """Recreate the slice, without a node for it yet."""
     scene.place(1)
     metadata = scene.jobsets[1]["metadata"]
     metadata["annotations"] = {AVOIDED_NODES_ANNOTATION: "node-1-1"}
@@ -163,7 +163,9 @@ def test_on_another_node_it_is_well_and_the_job_grows_again() -> None:
         pytest.param(lambda: bad(make_plan(2, 2)), 1, id="all slices are of the minimum"),
     ],
 )
-def test_what_cannot_or_must_not_move_stays_and_people_are_asked(scene: Callable[[], Scene], slice_number: int) -> None:
+def test_slice_that_cannot_move_stays_and_the_event_requests_action(
+    scene: Callable[[], Scene], slice_number: int
+) -> None:
     at = scene()
     assert known(at) == [(f"node-{slice_number}-1", 2)]
     assert at.status.world
@@ -176,7 +178,7 @@ def test_what_cannot_or_must_not_move_stays_and_people_are_asked(scene: Callable
     assert told == f"node node-{slice_number}-1 is bad: it alone ended 3 worlds within a day. {words}"
 
 
-def test_the_job_keeps_what_its_minimum_needs() -> None:
+def test_job_keeps_the_slices_of_its_minimum() -> None:
     scene = Scene().form(1)
     crash(crash(scene, 1, 1), 1, 1)
 
@@ -202,7 +204,7 @@ def test_a_world_on_a_bad_node_is_left_for_slices_that_are_well() -> None:
     assert claim(scene).why == "slice 0 is added, slice 1 is removed"
 
 
-def test_a_world_that_needs_a_bad_node_keeps_its_jobset() -> None:
+def test_jobset_is_kept_if_its_world_needs_the_bad_node() -> None:
     """Slice 0 is placed and about to report: it would do, but is not ready; the slice on the bad node is."""
     scene = alone_on_a_bad_node().place(0)
     fail(scene, 1, 0, message="elsewhere")
@@ -212,7 +214,7 @@ def test_a_world_that_needs_a_bad_node_keeps_its_jobset() -> None:
 
 
 def test_a_slice_that_the_minimum_needs_stops_to_search() -> None:
-    """Slice 0 is gone, and slice 1 waits for another node than the bad one: there the job could go on."""
+    """Remove slice 0, and let slice 1 wait for a node other than the bad one, where the job could resume."""
     scene = elsewhere(bad())
     drop_pod(scene, 0, 0).step()
     (away,) = [chore for chore in scene.chores() if isinstance(chore, DeleteJobSet)]
@@ -222,7 +224,7 @@ def test_a_slice_that_the_minimum_needs_stops_to_search() -> None:
 
 
 def without_world(scene: Scene) -> Scene:
-    """Let two worlds fail for hosts of slice 0 and save nothing: the job pauses without a world, and may go on then."""
+    """Let two worlds fail for hosts of slice 0 without a save: the job pauses without a world until it may resume."""
     for host in range(2):
         scene.train(step=12, restored=11, committed=11).step()
         fail(scene, 0, host, message=f"host {host}").step()
@@ -231,7 +233,7 @@ def without_world(scene: Scene) -> Scene:
     return scene
 
 
-def test_the_first_world_after_a_pause_keeps_clear_of_it_too() -> None:
+def test_first_world_after_a_pause_avoids_the_bad_node() -> None:
     assert kind(without_world(bad()).decide()) == (Claim, (0,), None, None)
 
 
@@ -262,7 +264,7 @@ def test_a_clock_that_is_set_back_holds_nothing_against_a_node_for_longer() -> N
     assert [one.until for one in scene.status.nodes] == [format_time(scene.now + FAULT_LIFETIME)]
 
 
-def test_only_the_newest_few_nodes_are_remembered() -> None:
+def test_status_keeps_the_newest_bad_nodes() -> None:
     scene = trained()
     for number in range(MAX_NODES + 2):
         scene.pod(1, 1)["spec"]["nodeName"] = f"node-{number}"
@@ -273,7 +275,7 @@ def test_only_the_newest_few_nodes_are_remembered() -> None:
     assert [node for node, _ in known(scene)] == [f"node-{number}" for number in range(2, MAX_NODES + 2)]
 
 
-def test_a_node_whose_time_is_none_is_forgotten() -> None:
+def test_bad_node_with_an_invalid_time_is_ignored() -> None:
     scene = crash(trained(), 1, 1)
     broken = tuple(one.model_copy(update={"until": "soon"}) for one in scene.status.nodes)
     scene.status = scene.status.model_copy(update={"nodes": broken})

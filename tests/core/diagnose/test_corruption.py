@@ -1,4 +1,4 @@
-"""Devices that hold other bits than their replicas: who is named, and what it counts as."""
+"""Devices whose state differs from its replicas: the host that is named, and the reason of the failure."""
 
 from tests.support.builders import make_plan
 from tests.support.scenes import claim, fail, kind, trained
@@ -6,7 +6,7 @@ from trainingjob_api.protocol import FailureReason
 from trainingjob_operator.core.decide.decisions import Claim
 
 
-def test_the_host_that_says_it_of_itself_is_named() -> None:
+def test_host_that_reports_its_own_corruption_is_named() -> None:
     scene = fail(trained(), 1, 1, still=0.1, reason=FailureReason.CORRUPTION, message="device 3")
     fail(scene, 0, 0, still=0.5, reason=FailureReason.PEER)
 
@@ -30,7 +30,7 @@ def test_where_two_hosts_may_be_broken_none_is_named() -> None:
     assert scene.status.nodes == ()
 
 
-def test_a_host_whose_device_is_broken_is_held_against_its_node() -> None:
+def test_corruption_counts_against_the_node() -> None:
     scene = fail(trained(), 1, 1, reason=FailureReason.CORRUPTION)
     scene.step()
 

@@ -1,4 +1,4 @@
-"""A world that cannot save: it trains on, everybody is told, and it does nothing that would lose its steps."""
+"""A world that cannot save: it keeps training, reports the failure, and avoids actions that would lose its steps."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -33,7 +33,7 @@ def condition(scene: Scene, kind: str) -> tuple[str, str, str]:
     return found.status, found.reason, found.message
 
 
-def test_it_is_told_once_and_training_goes_on() -> None:
+def test_failing_save_is_reported_once_and_training_continues() -> None:
     scene = failing()
     before, begun = scene.status, format_time(scene.now)
 
@@ -49,7 +49,7 @@ def test_it_is_told_once_and_training_goes_on() -> None:
     assert should_write(before, scene.status, scene.now)
 
 
-def test_that_another_step_fails_is_no_reason_to_write_or_to_begin_anew() -> None:
+def test_another_failing_step_neither_writes_the_status_nor_restarts() -> None:
     scene = failing()
     scene.step()
     before = scene.status
@@ -73,7 +73,7 @@ def test_a_saved_step_ends_it() -> None:
     assert (scene.status.phase, condition(scene, "Degraded")[:2]) == ("Running", ("False", "AllSlices"))
 
 
-def test_with_slices_missing_too_both_are_told() -> None:
+def test_failing_saves_and_missing_slices_are_both_reported() -> None:
     scene = Scene(plan=make_plan(1, 2)).form(0)
 
     failing(scene).step()
@@ -85,7 +85,7 @@ def test_with_slices_missing_too_both_are_told() -> None:
     assert "training on 1 of 2 slices" in condition(scene, "Running")[2]
 
 
-def test_a_world_on_its_way_out_tells_it_too() -> None:
+def test_draining_world_reports_failing_saves() -> None:
     scene = failing().delete_pod(1, 0)
 
     scene.step()
@@ -164,7 +164,7 @@ def test_what_follows(scene: Callable[[], Scene], want: tuple[object, ...]) -> N
     assert kind(scene().decide()) == want
 
 
-def test_a_job_that_gives_up_says_what_is_lost() -> None:
+def test_failed_job_reports_the_lost_steps() -> None:
     scene = known(trained(), 3601)
 
     scene.step()
@@ -176,7 +176,7 @@ def test_a_job_that_gives_up_says_what_is_lost() -> None:
     assert condition(scene, "Failed") == ("True", "CheckpointFailing", words)
 
 
-def test_a_suspension_without_a_save_says_why() -> None:
+def test_suspension_without_a_save_reports_the_reason() -> None:
     scene = suspended(known(trained(), 301))
 
     scene.step()
@@ -187,5 +187,5 @@ def test_a_suspension_without_a_save_says_why() -> None:
     )
 
 
-def test_the_claim_after_it_knows_what_was_saved() -> None:
+def test_next_claim_contains_the_newest_saved_step() -> None:
     assert claim(fail(known(trained(), 60), 0, 0)).world.committed == 20

@@ -1,4 +1,4 @@
-"""The host that keeps all others, named by what its process shows from outside; none where nothing tells it apart."""
+"""The host that the other hosts wait for, by the observable state of its process; none if the states are alike."""
 
 import random
 
@@ -90,7 +90,7 @@ STAGES: dict[str, tuple[EvidenceList, tuple[int, ...], int | None, str]] = {
 
 
 @pytest.mark.parametrize(("clues", "stages", "want", "why"), STAGES.values(), ids=STAGES.keys())
-def test_who_has_come_less_far_on_the_way_to_the_first_step(
+def test_host_with_the_least_startup_progress_is_named(
     clues: EvidenceList, stages: tuple[int, ...], want: int | None, why: str
 ) -> None:
     suspect = find_blocking_member(clues, stages)
@@ -109,7 +109,7 @@ KINDS = ("stopped", "never entered", "loops before it enters", "storage", "loops
 
 
 def hang(kind: str, seed: int) -> tuple[list[Diagnostics], int]:
-    """Return what the hosts of a world show of a hang of a kind, with the noise of real machines, and who hangs."""
+    """Return the states of a world's hosts in a hang of a kind, with realistic noise, and the host that hangs."""
     noise = random.Random(seed)  # noqa: S311  # the same noise each time
     num_hosts, step = noise.randint(3, 32), noise.randint(2, 10_000)
     sick = noise.randrange(num_hosts)

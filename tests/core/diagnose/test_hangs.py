@@ -1,4 +1,4 @@
-"""Worlds whose hosts all report and come no further: budgets by phase, the examination, the verdict."""
+"""Worlds whose hosts all report and make no progress: budgets by phase, diagnostics, and diagnosis."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -21,7 +21,7 @@ ALL = ((0, 0), (0, 1), (1, 0), (1, 1))
 
 
 def standing(seconds: float, scene: Scene | None = None, **changes: object) -> Scene:
-    """Return a world that has trained and then stood still."""
+    """Return a world that has trained and then stalled."""
     return (scene or trained()).hear_slice(0, 1, still=seconds, **changes)
 
 
@@ -30,7 +30,7 @@ def stepping(typical: float | None, step_seconds: float = 0.5) -> Progress:
 
 
 def behind(typical: float) -> Progress:
-    """Return what a host tells that is in the step which `stepping` is through with."""
+    """Return the report of a host in the step after `stepping`."""
     return Progress(step=9, loss=2.5, step_seconds=0.5, typical_seconds=typical)
 
 
@@ -40,8 +40,8 @@ def evidence(entered: int = 12, **changes: object) -> Diagnostics:
     )
 
 
-def tell(scene: Scene, clues: dict[tuple[int, int], Diagnostics], still: float = 31.0) -> Scene:
-    """Let hosts report what their children look like; the others have entered step 12 and wait."""
+def report_states(scene: Scene, clues: dict[tuple[int, int], Diagnostics], still: float = 31.0) -> Scene:
+    """Let hosts report the states of their trainers; the others have entered step 12 and wait."""
     for place in ALL:
         scene.hear(*place, still=still, evidence=clues.get(place, evidence()))
     return scene
@@ -174,13 +174,16 @@ CASES: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     "within its budget": (lambda: standing(29.0), TRAINING),
     "one host alone comes further": (lambda: standing(31.0).hear(1, 0, still=2.0), TRAINING),
     "all stand still: they are asked": (lambda: standing(31.0), EXAMINING),
-    "some have told": (lambda: later(tell(standing(31.0), {}), 31.0).hear(1, 1, still=31.0, evidence=None), EXAMINING),
+    "some have told": (
+        lambda: later(report_states(standing(31.0), {}), 31.0).hear(1, 1, still=31.0, evidence=None),
+        EXAMINING,
+    ),
     "one never tells": (
-        lambda: later(tell(standing(31.0), {}), 33.5).hear(1, 1, still=33.5, evidence=None),
+        lambda: later(report_states(standing(31.0), {}), 33.5).hear(1, 1, still=33.5, evidence=None),
         HUNG,
     ),
-    "all have told": (lambda: tell(standing(31.0), {}), HUNG),
-    "all have told, and then it goes on": (lambda: later(tell(standing(31.0), {}), 0.5), TRAINING),
+    "all have told": (lambda: report_states(standing(31.0), {}), HUNG),
+    "all have told, and then it goes on": (lambda: later(report_states(standing(31.0), {}), 0.5), TRAINING),
     "what stood still before this world does not count": (
         lambda: standing(31.0, scene=trained(announced=20.0)),
         TRAINING,
@@ -199,21 +202,21 @@ CASES: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     ),
     "asked to leave, and it does not": (lambda: standing(31.0).delete_pod(1, 0), EXAMINING),
     "too few are left for another world": (
-        lambda: lose_node(tell(standing(31.0, Scene(plan=make_plan(2, 2)).form(0, 1)), {}), 1, 0),
+        lambda: lose_node(report_states(standing(31.0, Scene(plan=make_plan(2, 2)).form(0, 1)), {}), 1, 0),
         (EndWorld, Reason.WAITING_FOR_SLICES),
     ),
 }
 
 
 @pytest.mark.parametrize(("scene", "want"), CASES.values(), ids=CASES.keys())
-def test_a_world_that_stands_still(scene: Callable[[], Scene], want: tuple[object, ...]) -> None:
+def test_stalled_world_hangs_after_its_budget(scene: Callable[[], Scene], want: tuple[object, ...]) -> None:
     assert kind(scene().decide()) == want
 
 
-def test_the_host_that_keeps_the_others_is_named_with_its_stack() -> None:
+def test_hanging_host_is_named_with_its_stack() -> None:
     behind = evidence(11, stack="Thread 0x1 (most recent call first):")
 
-    end = claim(tell(standing(31.0), {(1, 0): behind})).end
+    end = claim(report_states(standing(31.0), {(1, 0): behind})).end
 
     assert end
     assert (end.is_counted, end.is_planned, end.seconds_ago) == (True, False, 31.0)
@@ -226,8 +229,8 @@ def test_the_host_that_keeps_the_others_is_named_with_its_stack() -> None:
     )
 
 
-def test_where_nothing_tells_one_apart_none_is_named() -> None:
-    end = claim(tell(standing(31.0), {})).end
+def test_no_host_is_named_if_the_states_are_alike() -> None:
+    end = claim(report_states(standing(31.0), {})).end
 
     assert end
     assert (end.cause.reason, end.cause.slice, end.cause.host, end.cause.node) == ("HungHost", None, None, "")
@@ -254,7 +257,7 @@ STUCK: dict[str, tuple[Phase, float]] = {
 
 
 @pytest.mark.parametrize(("phase", "budget"), STUCK.values(), ids=STUCK.keys())
-def test_one_host_that_stands_still_keeps_the_others_no_longer_than_the_budget(phase: Phase, budget: float) -> None:
+def test_stalled_host_delays_the_others_at_most_by_the_budget(phase: Phase, budget: float) -> None:
     def waited(seconds: float) -> Scene:
         there = evidence(13, newest="the barrier `ready`")
         scene = standing(seconds, trained(announced=3600.0, listening=3600.0), phase=phase, evidence=there)
@@ -271,7 +274,7 @@ def test_one_host_that_stands_still_keeps_the_others_no_longer_than_the_budget(p
 
 
 def hang_again(scene: Scene, phase: Phase, still: float, evidence: Diagnostics) -> Scene:
-    """Let the world of a scene stand still in a phase, and its end be written."""
+    """Let the world of a scene stall in a phase, and record its end."""
     scene.train(step=0, phase=phase, still=still, progress=None, evidence=evidence)
     assert isinstance(scene.step(60.0), (Claim, EndWorld)), scene.decide()
     while scene.status.world and scene.see().world is None:
@@ -297,7 +300,7 @@ def test_a_budget_that_ended_a_world_is_doubled_until_a_step_is_saved() -> None:
 
 
 def test_a_step_that_took_too_long_is_given_twice_the_time() -> None:
-    scene = tell(standing(31.0), {})
+    scene = report_states(standing(31.0), {})
     scene.step()
     scene.train(step=11, restored=10, still=0.0, evidence=None)
 
@@ -307,7 +310,7 @@ def test_a_step_that_took_too_long_is_given_twice_the_time() -> None:
 
 
 def test_hangs_without_a_saved_step_between_them_end_the_job() -> None:
-    scene = tell(standing(31.0, trained(plan=make_plan(elastic={"maxRestarts": 0}))), {})
+    scene = report_states(standing(31.0, trained(plan=make_plan(elastic={"maxRestarts": 0}))), {})
     scene.status = scene.status.model_copy(update={"restarts": Restarts(total=5, since_commit=5)})
 
     decision = scene.decide()
@@ -317,7 +320,7 @@ def test_hangs_without_a_saved_step_between_them_end_the_job() -> None:
     assert "Last failure, on an unknown host: no host of the world made progress for 31 s" in decision.message
 
 
-def test_hosts_are_asked_once_and_the_job_tells_so() -> None:
+def test_diagnostics_are_requested_once_and_reported() -> None:
     scene = standing(31.0)
     seen, decision = scene.see(), scene.decide()
 
@@ -335,11 +338,11 @@ def test_hosts_are_asked_once_and_the_job_tells_so() -> None:
     assert scene.status.phase == "Running"
 
 
-def test_the_time_that_it_stood_still_was_no_training() -> None:
+def test_stalled_time_is_no_training_time() -> None:
     scene = trained()
     scene.step(60.0)
     trained_before = scene.status.goodput.seconds["training"]
-    tell(scene, {}, still=31.0)
+    report_states(scene, {}, still=31.0)
 
     scene.step(31.0)
 
@@ -350,7 +353,7 @@ def test_the_time_that_it_stood_still_was_no_training() -> None:
 
 def test_a_new_world_begins_with_what_steps_took_before() -> None:
     scene = after_steps_of(2.0)
-    tell(scene, {}, still=500.0)
+    report_states(scene, {}, still=500.0)
     scene.step()
     scene.train(step=20, restored=18, progress=None)
     scene.news = {uid: replace(news, stalled_for=0.0) for uid, news in scene.news.items()}

@@ -1,4 +1,4 @@
-"""A trainer that JAX heard nothing of, so that it ended the others: it is looked at, then named by what it shows."""
+"""A trainer without JAX heartbeats, so that its peers aborted: diagnostics first, then its diagnosis."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def evidence(state: ProcessState = ProcessState.SLEEPING, cores: float = 0.0, st
 
 
 def missed(still: float = 0.1, **changes: object) -> Scene:
-    """Return a world of which JAX has ended a trainer, because it heard nothing of that of another host."""
+    """Return a world in which JAX aborted a trainer, because the heartbeats of another host's trainer were lost."""
     scene = fail(trained(), 0, 0, reason=FailureReason.PEER, missed=[3], still=still)
     return scene.hear(1, 1, **{"still": 25.0, **changes})
 
@@ -45,7 +45,7 @@ def test_a_host_that_jax_missed_is_named_by_what_its_process_shows(scene: Scene,
     assert (end.is_counted, end.is_single_node) == (True, True)
 
 
-def test_a_host_that_jax_missed_is_looked_at_before_its_child_is_replaced() -> None:
+def test_diagnostics_of_a_missed_host_precede_the_restart_of_its_trainer() -> None:
     decision = missed().decide()
 
     assert isinstance(decision, CollectDiagnostics)
@@ -54,7 +54,7 @@ def test_a_host_that_jax_missed_is_looked_at_before_its_child_is_replaced() -> N
     )
 
 
-def test_where_a_host_stood_that_jax_missed_is_in_its_cause() -> None:
+def test_cause_contains_the_stack_of_the_missed_host() -> None:
     end = claim(missed(evidence=evidence(stack="Thread 0x1 (most recent call first):"))).end
 
     assert end is not None

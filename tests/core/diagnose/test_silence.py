@@ -1,4 +1,4 @@
-"""Silence is not death: what is decided when hosts are not heard of, by what else there is to go by."""
+"""Lost heartbeats: a lost heartbeat alone is no failure, and other signals decide."""
 
 from collections.abc import Callable
 

@@ -24,7 +24,7 @@ def with_jobs(scene: Scene) -> Scene:
 
 
 def hang(scene: Scene, host: tuple[int, int] = (1, 0), phase: Phase = Phase.TRAINING, step: int = 10) -> Scene:
-    """Let the members of the world stand still behind a host, and tell so."""
+    """Let the members of the world stall because of a host, and report it."""
     assert scene.status.world
     progress = Progress(step=step, loss=2.5, step_seconds=0.5)
     for number in scene.status.world.slices:
@@ -42,7 +42,7 @@ def hung_once(**changes: object) -> Scene:
     return scene
 
 
-def form_anew(scene: Scene) -> Scene:
+def form_next_world(scene: Scene) -> Scene:
     """Let time pass until the next world is formed."""
     while scene.see().world is None:
         scene.step(60.0)
@@ -61,7 +61,7 @@ def test_a_host_that_hangs_is_started_again_in_its_pod() -> None:
     assert jobs_to_delete(scene) == []
 
 
-def test_a_slice_whose_host_hangs_again_is_made_anew_and_the_others_train_on() -> None:
+def test_slice_is_recreated_if_its_host_hangs_again_and_the_others_continue() -> None:
     scene = hang(hung_once())
     why = "recreating slice 1: host 0 hangs again after a restart of its trainer"
 
@@ -71,7 +71,7 @@ def test_a_slice_whose_host_hangs_again_is_made_anew_and_the_others_train_on() -
         (Reason.SLICE_RECREATED, why, True)
     ]
 
-    assert form_anew(scene).see().current_slices == (0,)
+    assert form_next_world(scene).see().current_slices == (0,)
     assert jobs_to_delete(scene) == [(1, why)]
 
 
@@ -90,7 +90,7 @@ def test_a_job_that_needs_the_slice_waits_for_it() -> None:
     scene.jobs[1]["metadata"] |= {"uid": "made-anew", "creationTimestamp": format_time(scene.now)}
 
     assert jobs_to_delete(scene) == []
-    assert form_anew(scene).see().current_slices == (0, 1)
+    assert form_next_world(scene).see().current_slices == (0, 1)
 
 
 def committed(scene: Scene) -> Scene:
@@ -103,11 +103,11 @@ def crashed(scene: Scene) -> Scene:
     assert scene.status.world
     scene.hear(0, 0, generation=scene.status.world.generation, phase=Phase.FAILED, failure=failure(), still=0.1)
     scene.step(60.0)
-    return form_anew(scene)
+    return form_next_world(scene)
 
 
 def moved(scene: Scene) -> Scene:
-    """Let the pod of the host lie on another node meanwhile."""
+    """Move the pod of the host to another node."""
     scene.pods[1, 0]["spec"]["nodeName"] = "node-elsewhere"
     scene.nodes["node-elsewhere"] = scene.nodes["node-1-0"]
     return scene
@@ -130,7 +130,7 @@ NOT_AGAIN: dict[str, Callable[[], Scene]] = {
 
 
 @pytest.mark.parametrize("scene", NOT_AGAIN.values(), ids=NOT_AGAIN.keys())
-def test_what_is_no_second_time(scene: Callable[[], Scene]) -> None:
+def test_hangs_that_do_not_count_as_repeated(scene: Callable[[], Scene]) -> None:
     now = scene()
 
     assert isinstance(now.step(60.0), (Claim, EndWorld))
@@ -150,7 +150,7 @@ def test_a_host_that_nothing_names_wears_out_no_slice() -> None:
     assert jobs_to_delete(scene) == []
 
 
-def test_a_slice_whose_killed_trainer_does_not_end_is_made_anew_and_no_world_waits_for_it() -> None:
+def test_slice_is_recreated_if_its_killed_trainer_does_not_end() -> None:
     scene = with_jobs(trained())
     assert scene.status.world
     scene.hear(1, 0, phase=Phase.FAILED, failure=KILLED, broken=KILLED, unreaped=True, still=0.1)

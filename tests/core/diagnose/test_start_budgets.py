@@ -1,4 +1,4 @@
-"""Every state of a member before the first step of its world has a budget: alone, and beside every other state."""
+"""Startup budgets: each state of a member before the first step has one, alone and beside each other state."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -89,7 +89,7 @@ PAIRS = list(combinations_with_replacement(STATES, 2))
 
 
 def wait_in(seconds: float, *states: State, listening: float = inf) -> Decision:
-    """Return what is decided of a second world whose members have been in these states for a while, in turn."""
+    """Return the decision for a second world whose members have been in these states for a while, in turn."""
     scene = Scene(
         plan=make_plan(2, 2, elastic={"heartbeatTimeout": f"{WINDOW:.0f}s"}), listening=listening, announced=seconds
     )
@@ -107,7 +107,7 @@ def wait_in(seconds: float, *states: State, listening: float = inf) -> Decision:
 
 
 def idling(idle: float, busy: int, scene: Scene) -> Scene:
-    """Let no process but that of one host in slice 0 have used CPU time for a while."""
+    """Let only the process of one host in slice 0 have used CPU time for a while."""
     uid = scene.pods[0, busy]["metadata"]["uid"]
     scene.news = {one: replace(news, idle_for=0.0 if one == uid else idle) for one, news in scene.news.items()}
     return scene
@@ -199,7 +199,7 @@ def test_a_member_in_each_state_holds_up_its_world_no_longer_than_its_budget(nam
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_reports_that_came_seldom_until_now_do_not_keep_a_budget_from_its_end(name: str) -> None:
+def test_rare_reports_do_not_extend_a_budget(name: str) -> None:
     state = STATES[name]
 
     assert isinstance(wait_in(state.budget + EXAMINATION + 1.0, state, listening=10.0), ENDED)
@@ -245,7 +245,7 @@ EXAMINED: dict[str, tuple[float, dict[tuple[int, int], Diagnostics], bool, tuple
 
 
 @pytest.mark.parametrize(("still", "clues", "is_over", "named"), EXAMINED.values(), ids=EXAMINED.keys())
-def test_a_stop_is_looked_at_once_more_before_the_world_ends(
+def test_diagnostics_are_collected_once_more_before_the_world_ends(
     still: float, clues: dict[tuple[int, int], Diagnostics], is_over: bool, named: tuple[int, int] | None
 ) -> None:
     scene = stopping(Phase.CONNECTING, still=still)

@@ -31,7 +31,7 @@ def waiting(*waits: float | None, step: float = 1.0) -> list[MemberView]:
 
 
 def stalled(*shares: float | None) -> list[MemberView]:
-    """Return hosts that wait alike, as they do for one that stands still in the middle of steps."""
+    """Return hosts that wait alike, as they do for a host that stalls in the middle of steps."""
     return [
         seat(index, Progress(step=40, typical_seconds=1.0, wait_seconds=0.9, stalled_share=share))
         for index, share in enumerate(shares)
@@ -96,7 +96,7 @@ def test_find_slow(case: Case, reason: str) -> None:
     assert slow is None or slow.reason == reason
 
 
-def test_who_stands_still_also_comes_late_and_is_named_for_the_first() -> None:
+def test_starved_host_that_is_also_late_is_reported_as_starved() -> None:
     told = [(0.1, 0.6), (0.9, 0.02), (0.9, 0.01)]
     seats = [
         seat(index, Progress(step=40, typical_seconds=1.0, wait_seconds=wait, stalled_share=share))
@@ -167,7 +167,7 @@ def slow_scene(*waits: float) -> Scene:
     return scene
 
 
-def test_a_straggler_is_told_once_and_trains_on() -> None:
+def test_straggler_is_reported_once_and_keeps_training() -> None:
     scene = slow_scene(0.9, 0.9, 0.1, 0.9)
     before = scene.status
 

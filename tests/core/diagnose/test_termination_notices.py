@@ -39,21 +39,21 @@ def test_a_world_that_needs_all_its_slices_trains_until_they_go() -> None:
     assert kind(scene.step()) == (Wait, Reason.TRAINING)
 
 
-def test_a_world_does_without_what_is_about_to_go_where_it_can() -> None:
+def test_world_excludes_slices_with_a_termination_notice_if_possible() -> None:
     scene = Scene().place(0, 1).hear_slice(0, 1, phase=Phase.IDLE, still=1000.0)
     announce(scene, "node-0-1")
 
     assert kind(scene.decide()) == (Claim, (1,), None, None)
 
 
-def test_the_job_takes_what_is_about_to_go_where_it_has_nothing_else() -> None:
+def test_job_uses_slices_with_a_termination_notice_if_there_are_no_others() -> None:
     scene = Scene().place(0, 1).hear_slice(0, 1, phase=Phase.IDLE, still=1000.0)
     announce(announce(scene, "node-0-1"), "node-1-0")
 
     assert kind(scene.decide()) == (Claim, (0, 1), None, None)
 
 
-def test_a_job_that_waits_for_repairs_does_not_wait_for_what_is_about_to_go() -> None:
+def test_repair_wait_ignores_slices_with_a_termination_notice() -> None:
     plan = make_plan(elastic={"policy": "wait", "shrinkAfter": "10m"})
     scene = announce(Scene(plan=plan).form(0, 1), "node-1-0")
 
