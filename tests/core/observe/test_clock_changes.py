@@ -1,4 +1,4 @@
-"""Times of a status when the clock is set: each lies as long ago as before, and nothing else changes."""
+"""Times of a status after the clock is set: each keeps its age, and nothing else changes."""
 
 from datetime import timedelta
 from typing import Any
@@ -54,7 +54,7 @@ def test_a_clock_that_was_not_set_changes_nothing() -> None:
     assert shift_times(status, 0.0) is status
 
 
-def test_what_is_no_time_stays() -> None:
+def test_invalid_times_are_kept() -> None:
     status = TrainingJobStatus(start_time="soon")
 
     assert shift_times(status, 60.0) == status

@@ -4,7 +4,7 @@ from trainingjob_api.world import Span
 from trainingjob_operator.core.observe import lineage
 
 
-def test_a_lineage_forgets_what_was_never_built_upon() -> None:
+def test_lineage_drops_abandoned_worlds() -> None:
     spans = lineage.extend_lineage((), 1, 0)
     spans = lineage.extend_lineage(spans, 2, 50)
     spans = lineage.extend_lineage(spans, 4, 20)
@@ -18,7 +18,7 @@ def test_a_lineage_forgets_what_was_never_built_upon() -> None:
     assert len(spans) == lineage.MAX_SPANS
 
 
-def test_worlds_of_which_nobody_heard_are_in_the_lineage_once_a_later_one_tells_of_them() -> None:
+def test_unreported_worlds_enter_the_lineage_by_the_report_of_a_later_world() -> None:
     known = lineage.extend_lineage((), 1, 0)
     unheard = (Span(generation=2, first=11, tier="ram"), Span(generation=3, first=21))
     want = (
@@ -44,7 +44,7 @@ def test_what_cannot_have_led_to_a_step_is_in_no_lineage() -> None:
     assert told == (Span(generation=1, first=1, last=30), Span(generation=5, first=31))
 
 
-def test_an_unheard_world_makes_void_what_was_done_after_it_began() -> None:
+def test_unreported_world_invalidates_steps_after_its_start() -> None:
     """The newest saved step of generation 6 is damaged, and generation 5, which it did not build on, has the next."""
     known = (Span(generation=4, first=1, last=87), Span(generation=6, first=88))
 

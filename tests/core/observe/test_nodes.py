@@ -46,11 +46,11 @@ BELIEVED: dict[str, tuple[Manifest | None, bool]] = {
 
 
 @pytest.mark.parametrize(("node", "want"), BELIEVED.values(), ids=BELIEVED)
-def test_an_operator_that_lives_on_a_node_called_dead_believes_it_of_no_node(node: Manifest | None, want: bool) -> None:
+def test_operator_on_a_node_reported_as_lost_trusts_no_such_report(node: Manifest | None, want: bool) -> None:
     assert is_node_status_reliable(node, NOW) is want
 
 
-def test_a_pod_whose_node_is_called_dead_stands_on_a_ready_one_where_that_is_not_believed() -> None:
+def test_node_counts_as_ready_if_its_loss_is_not_trusted() -> None:
     scene = lose_node(Scene().place(0, 1), 1, 0)
     del scene.nodes["node-1-1"]
 

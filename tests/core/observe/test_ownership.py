@@ -1,4 +1,4 @@
-"""Of the objects with a job's labels only those count that the job's own controllers made."""
+"""Only objects that the job's own controllers created count, whatever their labels."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def controlled(uid: str, *, controller: bool = True, name: str = "child", **meta
 
 
 def pod_of(uid: str, **metadata: Any) -> Manifest:
-    """Return a pod that stands for host 0 of slice 0, but for its owner."""
+    """Return a pod of host 0 of slice 0 with another owner."""
     pod = pod_manifest(PLAN, 0, 0)
     pod["metadata"] |= {"ownerReferences": [{"controller": True, "uid": uid}], **metadata}
     return pod
@@ -72,7 +72,7 @@ ORPHANS = {
 
 
 @pytest.mark.parametrize(("pod", "is_orphan"), ORPHANS.values(), ids=ORPHANS.keys())
-def test_an_orphan_counts_as_on_its_way_out(pod: Manifest, is_orphan: bool) -> None:
+def test_orphan_counts_as_terminating(pod: Manifest, is_orphan: bool) -> None:
     kept = filter_owned(family(pods=(pod,)), NAME, UID)
     (read,) = read_pods(kept, NOW)
 

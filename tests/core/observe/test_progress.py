@@ -1,4 +1,4 @@
-"""How far training is and what is saved of it, as the hosts of a world tell."""
+"""Progress of training and saved steps, as the hosts of a world report them."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_a_save_took_as_long_as_the_slowest_host_waited_for_it() -> None:
     assert scene.status.progress.save_seconds == 0.5
 
 
-def test_what_went_on_from_memory_is_no_newer_checkpoint() -> None:
+def test_resuming_from_a_snapshot_creates_no_newer_checkpoint() -> None:
     scene = trained().train(step=30, committed=20)
     scene.step(1.0)
     fail(scene, 1, 1).step()
@@ -64,7 +64,7 @@ def test_what_went_on_from_memory_is_no_newer_checkpoint() -> None:
     )
 
 
-def test_a_world_reached_what_the_next_one_goes_on_from_though_it_never_said_so() -> None:
+def test_world_reached_the_step_that_the_next_one_resumes_from() -> None:
     scene = trained()
     fail(scene, 1, 1).step()
     scene.train(step=13, restored=12, tier="ram", failure=None)

@@ -58,7 +58,7 @@ def test_every_row_is_in_one_place(make_spec: MakeSpec, batch: int, data: int, s
     assert cut.padding < data * cut.microbatches
 
 
-def test_a_pipeline_keeps_the_rows_of_all_its_turns(make_spec: MakeSpec) -> None:
+def test_pipeline_saves_the_rows_of_all_ticks(make_spec: MakeSpec) -> None:
     spec = make_spec({"training.globalBatchSize": 4096, "parallelism.pipeline.microbatches": 16})
     degrees = ONE | {"stage": 4}
     device = estimate_device_memory(spec, degrees)

@@ -1,4 +1,4 @@
-"""The planner's choice held against every valid mesh, as real compilers made them: none of them is better."""
+"""The planner's choice compared with every valid mesh by real compilers: no other mesh is better."""
 
 import json
 from pathlib import Path

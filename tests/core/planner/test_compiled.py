@@ -1,4 +1,4 @@
-"""The estimates held against what real compilers said of the same jobs, as `make bench-compiler` recorded it."""
+"""The estimates compared with the record of real compilers for the same jobs (`make bench-compiler`)."""
 
 import json
 from pathlib import Path

@@ -68,7 +68,7 @@ def test_an_invalid_example_is_answered_with_all_its_problems(name: str, golden:
 
 
 @pytest.mark.parametrize("name", VALID)
-def test_a_run_config_survives_its_way_as_json(name: str) -> None:
+def test_run_config_survives_a_json_round_trip(name: str) -> None:
     plan = check(EXAMPLES / f"{name}.yaml").plan
     assert plan
     config = build_run_config(JobIdentity(name=name, namespace="research", uid="u"), plan)

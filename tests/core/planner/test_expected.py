@@ -1,4 +1,4 @@
-"""What a plan counts on: from storage when a pod is deleted, and from the devices of a job; and what its hosts hear."""
+"""Expectations of a plan: storage for a deleted pod, devices of the job, and the settings of its hosts."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_storage_must_take_what_a_host_writes_in_the_time_that_a_deleted_pod_has
     assert required_storage_rate(planned) == pytest.approx(max_save_bytes(planned) / 25)
 
 
-def test_devices_should_do_what_the_hardware_table_says_and_have_what_the_largest_need_is() -> None:
+def test_expected_rates_are_of_the_hardware_table_and_memory_is_the_largest_need() -> None:
     expected = expected_hardware(plan("tpu-v5p-4-slices"))
 
     assert (expected.flops, expected.link, expected.network) == (459e12, 6 * 100e9, 25e9)
@@ -42,7 +42,7 @@ def test_of_processors_only_their_memory_is_known() -> None:
     [(None, (None, False)), ({}, (10, True)), ({"everySteps": 3}, (3, False))],
     ids=["none are taken", "the plan chooses the interval", "the job says it"],
 )
-def test_hosts_hear_how_often_to_keep_a_snapshot_and_whether_they_may_find_that_too_often(
+def test_hosts_get_the_snapshot_interval_and_whether_they_may_extend_it(
     snapshots: dict[str, int] | None, want: tuple[int | None, bool]
 ) -> None:
     job = load_example("fixed")

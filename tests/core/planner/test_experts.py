@@ -61,7 +61,7 @@ def test_without_experts_all_parameters_are_active(make_spec: MakeSpec) -> None:
     assert describe_parameters(planned) == "132 k parameters"
 
 
-def test_a_plan_says_how_many_work_on_a_token(make_spec: MakeSpec) -> None:
+def test_plan_contains_the_active_parameters_per_token(make_spec: MakeSpec) -> None:
     planned = plan_job(make_spec({"model.experts": FOUR}))
     status = describe_plan(planned)
 
@@ -110,7 +110,7 @@ def test_shorter_groups_have_a_shorter_way(make_spec: MakeSpec) -> None:
     )  # layers, tokens, places, bytes
 
 
-def test_shared_experts_keep_as_much_as_other_mlps(make_spec: MakeSpec) -> None:
+def test_shared_experts_save_as_much_as_other_mlps(make_spec: MakeSpec) -> None:
     alone, beside = (estimate_device_memory(make_spec({"model.experts": FOUR | {"shared": n}}), ONE) for n in (0, 1))
 
     assert beside.residuals_per_sequence - alone.residuals_per_sequence == 2 * 64 * 6 * 4 * 192

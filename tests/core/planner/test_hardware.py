@@ -98,7 +98,7 @@ def test_a_tpu_slice_is_found_by_its_node_labels_and_placed_on_one_node_pool() -
     assert shape.device_noun == "chip"
 
 
-def test_a_gpu_node_is_a_slice_of_its_own_and_is_found_by_the_name_of_its_gpu() -> None:
+def test_each_gpu_node_is_one_slice_found_by_the_name_of_its_gpu() -> None:
     shape = BUILTIN.find_shape("nvidia-h100", "8")
 
     assert shape == SliceShape(
@@ -172,7 +172,7 @@ NEAREST: dict[str, tuple[str, str, list[str]]] = {
 
 
 @pytest.mark.parametrize(("accelerator", "topology", "want"), NEAREST.values(), ids=NEAREST.keys())
-def test_the_nearest_topologies_are_told(accelerator: str, topology: str, want: list[str]) -> None:
+def test_message_lists_the_nearest_topologies(accelerator: str, topology: str, want: list[str]) -> None:
     assert BUILTIN.nearest_topologies(accelerator, topology) == want
 
 
@@ -189,7 +189,7 @@ def test_larger_topologies_begin_with_the_fewest_chips() -> None:
 
 
 @by_name
-def test_every_slice_is_whole_hosts_whose_chips_are_its_product(row: Accelerator) -> None:
+def test_every_slice_has_whole_hosts_whose_chips_multiply_to_the_topology(row: Accelerator) -> None:
     for one in row.slices:
         shape = BUILTIN.find_shape(row.name, one.topology)
         assert shape
@@ -201,7 +201,7 @@ def test_every_slice_is_whole_hosts_whose_chips_are_its_product(row: Accelerator
 
 
 @by_name
-def test_every_row_says_its_rates_and_their_source(row: Accelerator) -> None:
+def test_every_row_has_rates_and_their_source(row: Accelerator) -> None:
     rates = row.rates
     assert rates.bfloat16 > rates.memory > rates.link * rates.num_links > rates.network > 0
     assert rates.float32 > 0
@@ -249,7 +249,7 @@ LINKS = {
 
 
 @pytest.mark.parametrize(("name", "told"), LINKS.items(), ids=LINKS.keys())
-def test_links_and_network_add_up_to_what_is_told_of_a_chip_and_a_host(name: str, told: tuple[str, int, int]) -> None:
+def test_links_and_network_match_the_published_bandwidth(name: str, told: tuple[str, int, int]) -> None:
     topology, both_ways, network = told
     shape = BUILTIN.find_shape(name, topology)
 

@@ -1,4 +1,4 @@
-"""Costs of a network with several groups: those of its layers, wherever they stand."""
+"""Costs of a network with several groups: the sum over its layers, in any order."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -65,7 +65,7 @@ def test_a_pattern_of_equal_blocks_costs_as_much_as_its_layers(workload: Workloa
     assert measure(regroup(workload, Group("layers", group.pattern * 2, 2))) == measure(workload)
 
 
-def test_dense_layers_beside_experts_cost_what_each_kind_costs(workload: Workload) -> None:
+def test_dense_and_routed_layers_cost_the_sum_of_both_kinds(workload: Workload) -> None:
     (group,) = workload.network.groups
     (block,) = group.pattern
     mlp = block.mlp

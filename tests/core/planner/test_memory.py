@@ -1,4 +1,4 @@
-"""The memory estimate: what it is made of, and how it follows the mesh, the batch and the precision."""
+"""The memory estimate: its parts, and their dependence on mesh, batch and precision."""
 
 import dataclasses
 from collections.abc import Callable
@@ -56,7 +56,7 @@ def test_fsdp_splits_the_state_and_data_does_not(make_spec: MakeSpec) -> None:
     assert fsdp.residuals_per_sequence == alone.residuals_per_sequence
 
 
-def test_rules_say_how_parameters_are_split(make_spec: MakeSpec) -> None:
+def test_rules_determine_how_parameters_are_sharded(make_spec: MakeSpec) -> None:
     degrees = ONE | {"fsdp": 4}
     built_in, whole = (
         estimate_device_memory(make_spec({"parallelism.rules": rules}), degrees) for rules in ({}, {"embed": []})
@@ -67,7 +67,7 @@ def test_rules_say_how_parameters_are_split(make_spec: MakeSpec) -> None:
     assert built_in.residuals_per_sequence == whole.residuals_per_sequence
 
 
-def test_an_optimizer_over_data_keeps_less_and_all_else_stays(make_spec: MakeSpec) -> None:
+def test_optimizer_sharding_over_data_reduces_only_the_optimizer_state(make_spec: MakeSpec) -> None:
     degrees = ONE | {"data": 4, "fsdp": 2}
     whole, spread = (
         estimate_device_memory(make_spec({"parallelism.shardOptimizerOverData": over}), degrees)
@@ -84,14 +84,14 @@ def test_an_optimizer_over_data_keeps_less_and_all_else_stays(make_spec: MakeSpe
     assert dataclasses.replace(spread, optimizer=whole.optimizer, peak_points=whole.peak_points) == whole
 
 
-def test_an_optimizer_over_data_keeps_whole_what_does_not_divide(make_spec: MakeSpec) -> None:
+def test_optimizer_sharding_over_data_replicates_indivisible_tensors(make_spec: MakeSpec) -> None:
     spec = make_spec({"parallelism.shardOptimizerOverData": True})
     odd = estimate_device_memory(spec, ONE | {"data": 7})
 
     assert odd.optimizer == estimate_device_memory(spec, ONE).optimizer
 
 
-def test_tensor_splits_what_a_row_keeps_and_its_logits(make_spec: MakeSpec) -> None:
+def test_tensor_axis_shards_saved_activations_and_logits(make_spec: MakeSpec) -> None:
     spec = make_spec({"model.vocabSize": 258})
     alone, split = (estimate_device_memory(spec, ONE | {"tensor": degree}) for degree in (1, 2))
 
@@ -101,7 +101,7 @@ def test_tensor_splits_what_a_row_keeps_and_its_logits(make_spec: MakeSpec) -> N
     )  # norms are not split
 
 
-def test_remat_keeps_only_the_stream_of_each_layer(make_spec: MakeSpec) -> None:
+def test_remat_saves_only_the_hidden_states_of_each_layer(make_spec: MakeSpec) -> None:
     none, full = (estimate_device_memory(make_spec({"memory.remat": remat}), ONE) for remat in ("none", "full"))
 
     assert full.residuals_per_sequence == 2 * 64 * 64 * 4
@@ -111,7 +111,7 @@ def test_remat_keeps_only_the_stream_of_each_layer(make_spec: MakeSpec) -> None:
     )  # the gradients of the scores
 
 
-def test_without_remat_a_longer_row_keeps_more_than_in_proportion(make_spec: MakeSpec) -> None:
+def test_without_remat_saved_bytes_grow_faster_than_the_length(make_spec: MakeSpec) -> None:
     short, long = (
         estimate_device_memory(make_spec({"training.sequenceLength": n}), ONE).residuals_per_sequence for n in (64, 128)
     )

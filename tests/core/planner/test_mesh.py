@@ -1,4 +1,4 @@
-"""Degrees: what -1 becomes, and what is said where they do not multiply to the devices."""
+"""Degrees: the value that replaces -1, and the problem if they do not multiply to the devices."""
 
 import pytest
 

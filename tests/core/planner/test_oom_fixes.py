@@ -1,4 +1,4 @@
-"""Ways out for a job that is too large: told once, for its first size that is."""
+"""Fixes for a job that exceeds the memory: suggested once, for its first size that does."""
 
 from collections.abc import Callable
 from typing import Any
@@ -34,7 +34,7 @@ def test_the_first_size_that_is_too_large_speaks_for_all(make_spec: MakeSpec) ->
     assert told == [("spec.slices.topology: 4x4 and spec.memory.remat: full", "spec.slices.topology: 8x8"), (), (), ()]
 
 
-def test_a_change_that_does_alone_is_not_told_with_another(make_spec: MakeSpec) -> None:
+def test_sufficient_change_is_not_combined_with_another(make_spec: MakeSpec) -> None:
     spec = make_spec(LARGE | {"model.numLayers": 8})
     shape = find_slice_shape(spec, BUILTIN)
     assert shape
@@ -54,7 +54,7 @@ def test_sizes_that_fit_stay_as_they_are(make_spec: MakeSpec) -> None:
     assert suggest_oom_fixes(sizes, spec, shape, BUILTIN) is sizes
 
 
-def test_nothing_is_told_of_larger_sizes_where_the_smallest_cannot_train(make_spec: MakeSpec) -> None:
+def test_larger_sizes_get_no_fixes_if_the_smallest_cannot_train(make_spec: MakeSpec) -> None:
     spec = make_spec(LARGE | {"parallelism.dcn": {"data": 2}})  # not to be filled by one slice
     shape = find_slice_shape(spec, BUILTIN)
     assert shape

@@ -84,7 +84,7 @@ def memory_bytes(spec: TrainingJobSpec) -> float:
     return step.memory_seconds * shape.rates.memory
 
 
-def test_lion_keeps_half_of_the_state_of_adamw(make_spec: MakeSpec) -> None:
+def test_lion_has_half_of_the_optimizer_state_of_adamw(make_spec: MakeSpec) -> None:
     adamw, lion = (
         estimate_device_memory(make_spec({"optimizer.type": name}), ONE).optimizer for name in ("adamw", "lion")
     )

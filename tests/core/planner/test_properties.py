@@ -47,7 +47,7 @@ rules = st.dictionaries(
 
 @st.composite
 def specs(draw: st.DrawFn) -> dict[str, Any]:
-    """Specs of the right shape: some keep every rule, most break one."""
+    """Specs of the right shape: some satisfy every rule, most break one."""
     accelerator, topology = draw(topologies)
     heads = draw(st.sampled_from([1, 2, 4, 6]))
     return {
@@ -175,7 +175,9 @@ junk = st.recursive(
 
 @given(specs(), junk, st.data())
 @settings(max_examples=100, deadline=None)
-def test_whatever_stands_in_a_spec_is_answered_in_words(raw: dict[str, Any], value: Any, data: st.DataObject) -> None:
+def test_any_field_value_is_planned_or_reported_as_a_problem(
+    raw: dict[str, Any], value: Any, data: st.DataObject
+) -> None:
     place: Any = raw
     while True:
         key = data.draw(st.sampled_from([*place, "more"])) if isinstance(place, dict) else 0
@@ -191,5 +193,5 @@ def test_whatever_stands_in_a_spec_is_answered_in_words(raw: dict[str, Any], val
 
 
 @given(junk)
-def test_whatever_stands_for_a_spec_is_answered_in_words(value: Any) -> None:
+def test_any_spec_is_planned_or_reported_as_a_problem(value: Any) -> None:
     assert validate_job("tiny", value).problems

@@ -1,4 +1,4 @@
-"""Published recipes that do not fit as they are: what is suggested trains the same, on the same devices."""
+"""Published recipes that do not fit unchanged: each suggestion trains the same model on the same devices."""
 
 import copy
 from dataclasses import replace
@@ -129,7 +129,7 @@ def test_the_mesh_is_that_of_auto(name: str) -> None:
     assert (auto.parallelism.ici, auto.memory) == (followed.parallelism.ici, followed.memory)
 
 
-def test_what_saves_memory_is_told_in_its_order() -> None:
+def test_fixes_are_suggested_in_their_order() -> None:
     """Of ways that each do alone: the mesh, then rematerialization."""
     job = make_job(
         "tpu-v5e",
@@ -158,7 +158,7 @@ def test_a_shorter_sequence_comes_last() -> None:
     assert problem.nearest == ("spec.training.sequenceLength: 16384",)
 
 
-def test_a_mesh_that_fills_no_larger_slice_is_laid_out_anew() -> None:
+def test_mesh_that_does_not_fill_a_larger_slice_is_chosen_again() -> None:
     job = make_job(
         "tpu-v5e",
         "2x2",

@@ -20,7 +20,7 @@ CASES: dict[str, tuple[int, dict[str, Any], int]] = {
 
 
 @pytest.mark.parametrize(("num_slices", "parallelism", "want"), CASES.values(), ids=CASES.keys())
-def test_slices_to_spare(num_slices: int, parallelism: dict[str, Any], want: int) -> None:
+def test_max_losable_slices(num_slices: int, parallelism: dict[str, Any], want: int) -> None:
     slices = {"accelerator": "cpu", "topology": "2x2", "count": num_slices}
     training = {"steps": 10, "globalBatchSize": 32, "sequenceLength": 32}
     checked = validate_job("a", spec_manifest(slices=slices, parallelism=parallelism, training=training))

@@ -1,4 +1,4 @@
-"""The roofline of a step: what is counted, what bounds it, and where there is nothing to say."""
+"""The roofline of a step: the counted work, its bound, and accelerators without rates."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -168,7 +168,7 @@ def test_slices_speak_over_the_slow_network() -> None:
     assert several.exposed_seconds == pytest.approx(several.dcn_bytes / (50e9 / 8))
 
 
-def test_without_rates_nothing_is_said() -> None:
+def test_without_rates_there_is_no_roofline() -> None:
     assert predict_sizes(planned("cpu", "1x8", {"fsdp": -1}, training=training(64, 64, 1))) == {}
 
 

@@ -1,4 +1,4 @@
-"""Sizes: how a batch is split over the mesh, and what keeps a job from a size."""
+"""Sizes: how a batch is split over the mesh, and why a size is illegal."""
 
 from collections.abc import Callable
 from typing import Any
@@ -67,7 +67,7 @@ def test_memory_is_estimated_for_the_rows_of_a_microstep(make_spec: MakeSpec) ->
     assert many.activations == 2 * few.activations
 
 
-def test_a_size_that_cannot_train_says_why_and_is_never_formed(make_spec: MakeSpec) -> None:
+def test_illegal_size_reports_the_reason_and_is_never_formed(make_spec: MakeSpec) -> None:
     changes = {"slices.count": None, "slices.min": 1, "slices.max": 4, "parallelism.dcn": {"data": 1, "fsdp": -1}}
     planned = plan_job(make_spec(changes))
 
@@ -94,12 +94,12 @@ def test_tokens_of_a_step_leave_padding_out(make_spec: MakeSpec) -> None:
     assert plan_job(make_spec({"training.globalBatchSize": 3})).tokens_per_step == 3 * 64
 
 
-def test_no_plan_is_made_for_slices_that_are_not_in_the_table(make_spec: MakeSpec) -> None:
+def test_slices_outside_the_hardware_table_have_no_plan(make_spec: MakeSpec) -> None:
     with pytest.raises(ValueError, match="cpu has no slice of topology 2x2x2"):
         plan_job(make_spec({"slices.topology": "2x2x2"}))
 
 
-def test_only_the_sizes_that_are_asked_for_are_planned(make_spec: MakeSpec) -> None:
+def test_only_requested_sizes_are_planned(make_spec: MakeSpec) -> None:
     changes = {"slices.count": None, "slices.min": 1, "slices.max": 4, "slices.allowed": [4, 1, 2]}
     planned = plan_job(make_spec(changes))
 

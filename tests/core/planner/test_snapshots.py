@@ -46,7 +46,7 @@ def test_a_snapshot_serves_where_the_state_is_cut_in_the_same_places(parallelism
     assert is_snapshot_compatible(planned.spec, planned.layout(2), planned.layout(2))
 
 
-def test_a_job_that_asks_for_none_has_none() -> None:
+def test_job_without_snapshots_has_no_interval() -> None:
     checked = validate_job("a", spec_manifest())
 
     assert checked.plan
@@ -54,7 +54,7 @@ def test_a_job_that_asks_for_none_has_none() -> None:
     assert checked.plan.spec.checkpoint.snapshots is None
 
 
-def test_where_no_step_is_timed_the_interval_is_the_default() -> None:
+def test_interval_without_step_times_is_the_default() -> None:
     planned = plan(spec_manifest())
 
     assert planned.snapshots == SnapshotPlan(DEFAULT_INTERVAL_STEPS, MIB, is_interval_chosen=True)
@@ -111,7 +111,7 @@ def test_an_interval_that_the_plan_chose_is_never_warned_of(base: str) -> None:
     assert warnings(base) == []
 
 
-def test_an_interval_that_costs_too_much_and_saves_no_step_is_warned_of_once() -> None:
+def test_costly_interval_without_benefit_has_one_warning() -> None:
     spec = load_example("h100-2-nodes")["spec"]
     checkpoint = {**spec["checkpoint"], "save": {"everySteps": 50}, "snapshots": {"everySteps": 50}}
     checked = validate_job("a", {**spec, "checkpoint": checkpoint})
@@ -121,7 +121,7 @@ def test_an_interval_that_costs_too_much_and_saves_no_step_is_warned_of_once() -
     assert warning.nearest == ()
 
 
-def test_who_takes_snapshots_faster_than_they_are_hashed_waits_for_the_hash() -> None:
+def test_interval_below_the_hash_time_waits_for_the_hash() -> None:
     planned = plan(load_example("h100-2-nodes")["spec"])
     assert planned.snapshots
     copied, hashed = planned.snapshots.bytes_per_host / (8 * COPY_RATE), planned.snapshots.bytes_per_host / HASH_RATE

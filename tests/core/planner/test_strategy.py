@@ -75,7 +75,7 @@ def test_it_computes_again_only_where_it_must() -> None:
     assert large.spec.memory.remat == "full"
 
 
-def test_it_keeps_a_wish_to_compute_again() -> None:
+def test_strategy_keeps_an_explicit_remat() -> None:
     plan = plan_job(auto("tpu-v5p", "2x2x1", model=WIDE, training=training(16, 256, 4), memory={"remat": "full"}))
 
     assert plan.spec.memory.remat == "full"
@@ -86,7 +86,7 @@ def auto(accelerator: str, topology: str, **sections: Any) -> TrainingJobSpec:
     return spec.model_copy(update={"parallelism": spec.parallelism.model_validate(AUTO)})
 
 
-def test_it_says_what_it_did_not_take() -> None:
+def test_choice_lists_the_rejected_candidates() -> None:
     choice = choice_of(chosen(example("tpu-v5p-4-slices", parallelism=AUTO)))
 
     assert choice.has_known_rates
@@ -101,7 +101,7 @@ def test_where_many_ways_fit_sequences_and_layers_stay_whole() -> None:
         assert (one.ici.context, one.ici.stage, one.dcn.stage) == (1, 1, 1)
 
 
-def test_a_candidate_is_told_on_a_line() -> None:
+def test_candidate_is_described_on_one_line() -> None:
     choice = choice_of(chosen(example("tpu-v5p-4-slices", parallelism=AUTO)))
 
     assert choice.chosen.describe() == "ici fsdp=64 · dcn data=-1 · remat full"
@@ -122,13 +122,13 @@ def test_experts_may_be_spread() -> None:
     assert choice_of(plan).num_candidates > 10
 
 
-def test_without_rates_it_chooses_and_tells_no_time() -> None:
+def test_choice_without_rates_has_no_times() -> None:
     choice = choice_of(chosen(example("demo", parallelism=AUTO)))
 
     assert not choice.has_known_rates
 
 
-def test_a_job_that_nothing_saves_is_told_so() -> None:
+def test_job_that_fits_no_mesh_is_reported() -> None:
     spec = example("tpu-v5p-4-slices", parallelism=AUTO)
     spec["model"] |= {"numLayers": 1000, "embedDim": 65536, "mlpDim": 262144}
     spec["slices"] = {"accelerator": "tpu-v5p", "topology": "2x2x1", "count": 1}
@@ -155,7 +155,7 @@ def test_no_slices_are_no_choice() -> None:
     ],
     ids=["ici", "dcn", "rules"],
 )
-def test_what_it_chooses_is_not_written_beside_it(beside: dict[str, Any], path: str) -> None:
+def test_chosen_fields_must_not_be_set(beside: dict[str, Any], path: str) -> None:
     (problem,) = validate_job("job", example("tpu-v5p-4-slices", parallelism=AUTO | beside)).problems
 
     assert problem.path == path
@@ -168,7 +168,7 @@ def test_what_the_api_server_fills_in_is_not_written_by_anyone() -> None:
     assert chosen(example("tpu-v5p-4-slices", parallelism=AUTO | default)).choice
 
 
-def test_the_plan_says_it_in_the_record_of_the_spec() -> None:
+def test_plan_records_the_choice_in_the_resolved_spec() -> None:
     spec = chosen(example("demo", parallelism=AUTO)).spec
 
     assert json.loads(spec.model_dump_json())["parallelism"]["strategy"] == "explicit"

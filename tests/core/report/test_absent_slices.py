@@ -1,4 +1,4 @@
-"""Why a job waits, in the words of whoever knows."""
+"""Why a job waits, from the message of the component that knows the cause."""
 
 from collections.abc import Callable
 from typing import Any
@@ -198,7 +198,7 @@ def test_a_queue_has_not_admitted_the_job() -> None:
     assert queued.message == "queue `research` has not admitted the job"
 
 
-def test_a_name_that_somebody_else_has() -> None:
+def test_name_conflict_with_another_owner() -> None:
     scene = Scene().place(0)
     scene.pods.clear()
     scene.jobsets[0]["metadata"]["ownerReferences"][0]["uid"] = "another"
@@ -208,7 +208,7 @@ def test_a_name_that_somebody_else_has() -> None:
     assert "demo-666ff belongs to another owner" in find(scene, "Queued").message
 
 
-def test_a_refusal_of_the_api_server_is_said() -> None:
+def test_rejection_by_the_api_server_is_reported() -> None:
     scene = Scene()
     seen = scene.see()
     refusal = ObjectProblem(Reason.CREATION_REJECTED, 'jobsets is forbidden: violates PodSecurity "restricted"')
@@ -217,7 +217,7 @@ def test_a_refusal_of_the_api_server_is_said() -> None:
     assert (find(scene, "Queued").reason, find(scene, "Queued").message) == (refusal.reason, refusal.message)
 
 
-def test_a_smaller_world_says_what_keeps_the_others_away() -> None:
+def test_smaller_world_reports_why_slices_are_absent() -> None:
     scene = trained().silence(1).hear_slice(0, still=6.0)
     scene.step()
     scene.train(step=20, restored=10)
@@ -231,7 +231,7 @@ def test_a_smaller_world_says_what_keeps_the_others_away() -> None:
     assert scene.status.phase == "Degraded"
 
 
-def test_a_smaller_world_says_that_the_others_are_not_let_in() -> None:
+def test_smaller_world_reports_slices_that_are_not_admitted() -> None:
     scene = trained().silence(1).hear_slice(0, still=6.0)
     scene.step()
     seen = drop_pod(drop_pod(scene.train(step=20, restored=10), 1, 0), 1, 1).see()
@@ -243,7 +243,7 @@ def test_a_smaller_world_says_that_the_others_are_not_let_in() -> None:
     assert find(scene, "Running").message == f"training on 1 of 2 slices; {words}"
 
 
-def test_a_smaller_world_that_forms_says_already_that_the_others_are_not_let_in() -> None:
+def test_forming_smaller_world_reports_slices_that_are_not_admitted() -> None:
     scene = trained().silence(1).hear_slice(0, still=6.0)
     seen = drop_pod(drop_pod(scene, 1, 0), 1, 1).see()
     refusal = ObjectProblem(Reason.CREATION_REJECTED, "exceeded quota: research")
@@ -253,7 +253,7 @@ def test_a_smaller_world_that_forms_says_already_that_the_others_are_not_let_in(
     assert find(scene, "Degraded").message == "slice 1: host 0 has no pod yet; exceeded quota: research"
 
 
-def test_a_full_world_has_no_use_for_what_is_refused() -> None:
+def test_full_world_does_not_report_rejected_slices() -> None:
     scene = trained()
     seen = scene.see()
     refusal = ObjectProblem(Reason.CREATION_REJECTED, "exceeded quota: research")
@@ -263,7 +263,7 @@ def test_a_full_world_has_no_use_for_what_is_refused() -> None:
     assert "quota" not in find(scene, "Running").message
 
 
-def test_a_smaller_world_says_that_the_others_join_later() -> None:
+def test_smaller_world_reports_that_slices_join_later() -> None:
     scene = trained().silence(1).hear_slice(0, still=6.0)
     scene.step()
     scene.train(step=20, restored=10).hear_slice(1, phase="idle")
@@ -273,7 +273,7 @@ def test_a_smaller_world_says_that_the_others_join_later() -> None:
     assert find(scene, "Degraded").message == "the other slices are ready and join after `spec.elastic.growCooldown`"
 
 
-def test_a_job_without_a_world_tells_what_it_has_and_what_it_lacks() -> None:
+def test_job_without_a_world_reports_present_and_missing_slices() -> None:
     scene = Scene(plan=make_plan(2, 2)).form(0, 1).silence(1).hear_slice(0, still=6.0)
     scene.step()
 

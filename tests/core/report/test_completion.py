@@ -1,4 +1,4 @@
-"""How a job says that it is done, whatever step it began at and however its steps were edited."""
+"""Reports of completion, for any first step and any edit of the number of steps."""
 
 import re
 from collections.abc import Sequence
@@ -53,13 +53,13 @@ ENDS = {
 
 
 def again(scene: Scene, restored: int) -> Scene:
-    """Let the world end, and the next find that the last step was saved."""
+    """Let the world end, and the next one find that the last step was saved."""
     fail(scene, 1, 1).step()
     return scene.train(step=restored, restored=restored, phase=Phase.DONE, failure=None)
 
 
 @pytest.mark.parametrize(("make", "words"), ENDS.values(), ids=ENDS.keys())
-def test_the_end_says_what_was_trained(make: type[Scene], words: str) -> None:
+def test_completion_reports_the_trained_steps(make: type[Scene], words: str) -> None:
     scene = make()
 
     (happening,) = [one for one in scene.happenings() if one.reason == "Completed"]
@@ -71,7 +71,7 @@ def test_the_end_says_what_was_trained(make: type[Scene], words: str) -> None:
 
 
 def check(scene: Scene) -> None:
-    """Check that no place says that more steps are done than there are."""
+    """Check that no report contains more steps than there are."""
     progress = scene.status.progress
     assert progress
     assert progress.step <= progress.of
@@ -103,7 +103,7 @@ def test_progress_follows_an_edit_where_no_world_lives() -> None:
 
 
 @given(st.integers(1, 60), st.integers(0, 80), st.integers(0, 80), st.lists(st.integers(1, 90), max_size=3))
-def test_no_more_steps_are_told_than_there_are(steps: int, restored: int, made: int, edits: list[int]) -> None:
+def test_reported_steps_never_exceed_the_total(steps: int, restored: int, made: int, edits: list[int]) -> None:
     scene = begin(steps, restored, restored + made)
     check(scene)
     for number in edits:

@@ -1,4 +1,4 @@
-"""What the hosts read of the text: kept in the status, and what is unusual about it told once."""
+"""Data reports of the hosts: recorded in the status, with warnings reported once."""
 
 from tests.support.scenes import Scene, trained
 from trainingjob_api.data_report import DataReport, SourceReport
@@ -9,7 +9,7 @@ SHORT = "1 row of text; a batch takes 4: 16.0 epochs over 4 steps."
 DATA = DataReport(tokens=302, rows=1, epochs=16.0, sources=(SOURCE,), warnings=(SHORT,))
 
 
-def told(scene: Scene) -> list[tuple[bool, str]]:
+def warnings_of(scene: Scene) -> list[tuple[bool, str]]:
     return [(one.is_warning, one.message) for one in scene.happenings() if one.reason == Reason.UNUSUAL_DATA]
 
 
@@ -21,16 +21,16 @@ def test_nothing_is_known_before_a_host_reports() -> None:
     assert trained().status.data is None
 
 
-def test_what_was_read_stands_in_the_status_and_what_is_unusual_in_the_condition() -> None:
+def test_status_contains_the_data_report_and_the_condition_its_warnings() -> None:
     scene = trained()
     scene.hear_slice(0, 1, data=DATA)
 
-    assert told(scene) == [(True, SHORT)]
+    assert warnings_of(scene) == [(True, SHORT)]
     scene.step(1.0)
 
     assert scene.status.data == DATA
     assert f"spec.data: {SHORT}" in valid(scene)
-    assert told(scene) == []
+    assert warnings_of(scene) == []
 
 
 def test_it_stays_while_no_host_reports_and_changes_with_the_next_report() -> None:
@@ -44,4 +44,4 @@ def test_it_stays_while_no_host_reports_and_changes_with_the_next_report() -> No
     scene.hear_slice(0, 1, data=fewer).step(1.0)
     assert scene.status.data == fewer
     assert SHORT not in valid(scene)
-    assert told(scene) == []
+    assert warnings_of(scene) == []

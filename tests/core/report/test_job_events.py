@@ -1,4 +1,4 @@
-"""What hosts are told and what people hear, after each decision."""
+"""Directives for hosts and events for users, after each decision."""
 
 from collections.abc import Callable
 
@@ -90,7 +90,7 @@ def test_announcements(
     assert [(one.is_warning, one.reason, one.message) for one in happenings] == told
 
 
-def test_a_request_to_leave_is_told_once() -> None:
+def test_request_to_drain_is_one_event() -> None:
     scene = grown()
     scene.step()
     assert scene.status.phase == "Resizing"
@@ -98,7 +98,7 @@ def test_a_request_to_leave_is_told_once() -> None:
     assert scene.happenings() == ()
 
 
-def test_a_refusal_is_told() -> None:
+def test_rejection_is_an_event() -> None:
     scene = Scene()
     happenings = scene.happenings(ObjectProblem("CreationRejected", "exceeded quota"))
 
@@ -125,7 +125,7 @@ def test_a_job_is_suspended_when_all_its_pods_are_gone() -> None:
     assert truth["Queued"] == ("False", "Suspended")
 
 
-def test_whose_parameters_a_job_began_with_is_told_once() -> None:
+def test_source_of_initial_parameters_is_one_event() -> None:
     scene = Scene().place(0, 1).hear_slice(0, 1)
     scene.step()
     scene.train(step=1, restored=0, initialized_from="step 5,000 of /shared/base")
@@ -138,7 +138,7 @@ def test_whose_parameters_a_job_began_with_is_told_once() -> None:
     assert scene.happenings() == ()
 
 
-def test_a_damaged_checkpoint_is_told_once_when_it_is_known_what_was_taken_instead() -> None:
+def test_damaged_checkpoint_is_one_event_after_another_step_is_restored() -> None:
     scene = Scene().place(0, 1).hear_slice(0, 1)
     scene.step()
     damage = (Damage(step=20, message="data/0 differs"),)
@@ -153,7 +153,7 @@ def test_a_damaged_checkpoint_is_told_once_when_it_is_known_what_was_taken_inste
     assert Scene().happenings() == ()
 
 
-def test_hosts_hear_how_the_job_ended() -> None:
+def test_hosts_get_the_outcome_of_the_job() -> None:
     scene = drop_pod(trained().hear_slice(0, 1, phase=Phase.DONE), 1, 1)
     scene.step()
 

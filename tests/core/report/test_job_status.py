@@ -1,4 +1,4 @@
-"""The status after each step of a job's life: what people read and what the operator remembers."""
+"""The status after each phase of a job: what users read, and the state that the operator keeps."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -54,7 +54,7 @@ def test_a_world_that_trains() -> None:
     assert status.world.why == "2 slices ready"
 
 
-def test_slices_that_cannot_be_given_back_are_told_with_what_to_do() -> None:
+def test_slices_that_cannot_be_released_are_reported_with_advice() -> None:
     scene = edited(Scene(plan=make_plan(2, 2)).form(0, 1), 1, 1)
     scene.step()
 
@@ -83,7 +83,7 @@ def test_nothing_is_idle_where_all_can_be_used_or_given_back(scene: Callable[[],
     assert "given back" not in by_type(at.status)["Valid"].message
 
 
-def test_a_size_that_is_none_says_why() -> None:
+def test_illegal_size_reports_the_reason() -> None:
     scene = Scene(plan=make_plan(1, 2, allowed=(1,))).form(0)
 
     assert scene.status.plan
@@ -91,7 +91,7 @@ def test_a_size_that_is_none_says_why() -> None:
     assert scene.status.display.slices == "1/1"
 
 
-def test_a_condition_keeps_its_time_until_it_changes() -> None:
+def test_condition_keeps_its_transition_time_until_it_changes() -> None:
     scene = trained()
     first = by_type(scene.status)
     scene.train(step=11)
@@ -118,7 +118,7 @@ def test_nothing_changes_after_the_end() -> None:
     assert scene.status == ended
 
 
-def test_a_world_whose_first_hosts_are_done_still_trains() -> None:
+def test_world_with_some_completed_hosts_still_trains() -> None:
     scene = trained()
     scene.hear_slice(0, phase=Phase.DONE)
     scene.hear_slice(1, phase=Phase.SAVING)
@@ -172,7 +172,7 @@ def test_a_spec_that_cannot_be_planned() -> None:
     assert status.problems == ("spec.model: is missing.", "spec.data: is missing.")
 
 
-def test_a_spec_that_became_invalid_says_so_beside_what_runs() -> None:
+def test_invalid_spec_is_reported_while_the_world_runs() -> None:
     running = trained().status
 
     status = invalid_status(running, ["spec.elastic.maxRestarts: must be at least 0."], 2, NOW)

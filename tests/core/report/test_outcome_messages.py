@@ -1,4 +1,4 @@
-"""Updates that were not made: from how many on people hear of them, where and how often."""
+"""Skipped updates: the number from which they are reported, the place and the frequency."""
 
 from tests.support.scenes import Scene, trained
 from trainingjob_api.protocol import Progress
@@ -20,17 +20,17 @@ def degraded(scene: Scene) -> tuple[str, str, str]:
     return one.status, one.reason, one.message
 
 
-def told(scene: Scene) -> list[tuple[bool, str]]:
+def messages_of(scene: Scene) -> list[tuple[bool, str]]:
     return [(one.is_warning, one.message) for one in scene.happenings() if one.reason == Reason.UPDATES_SKIPPED]
 
 
-def test_many_are_told_once_and_stand_in_the_condition_while_they_are() -> None:
+def test_many_skipped_updates_are_one_event_and_a_condition() -> None:
     scene = skip(trained(), SKIP_WARNING_THRESHOLD)
-    assert told(scene) == [(True, WORDS)]
+    assert messages_of(scene) == [(True, WORDS)]
     scene.step(1.0)
     assert degraded(scene) == ("True", Reason.UPDATES_SKIPPED, WORDS)
     assert (scene.status.phase, scene.status.display.reason) == ("Degraded", Reason.UPDATES_SKIPPED)
-    assert told(scene) == []
+    assert messages_of(scene) == []
 
     skip(scene, SKIP_WARNING_THRESHOLD - 1).step(1.0)
 
@@ -41,6 +41,6 @@ def test_many_are_told_once_and_stand_in_the_condition_while_they_are() -> None:
 def test_few_are_what_a_job_may_have() -> None:
     scene = skip(trained(), SKIP_WARNING_THRESHOLD - 1)
 
-    assert told(scene) == []
+    assert messages_of(scene) == []
     scene.step(1.0)
     assert degraded(scene)[0] == "False"

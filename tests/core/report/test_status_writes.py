@@ -56,7 +56,7 @@ def test_a_status_never_outgrows_the_object() -> None:
     pods = tuple(f"pod-{number}/{'u' * 36}" for number in range(1000))
     for num_pods, attempts, kept in ((500, 5, 500), (900, 5, 0)):
         fuller = status.model_copy(update={"world": status.world.model_copy(update={"pods": pods[:num_pods]})})
-        fuller = fuller.model_copy(update={"attempts": tuple(tell_more(one) for one in status.attempts)})
+        fuller = fuller.model_copy(update={"attempts": tuple(add_event(one) for one in status.attempts)})
         fitted = shorten_to_limit(fuller)
         assert fitted.world
         assert (len(fitted.attempts), len(fitted.world.pods)) == (attempts, kept)
@@ -64,14 +64,14 @@ def test_a_status_never_outgrows_the_object() -> None:
 
     sources = tuple(SourceReport(name="n", files=1, documents=1, characters=1) for _ in range(2))
     told = DataReport(tokens=1, rows=1, epochs=1.0, sources=sources, warnings=("short",))
-    full = status.model_copy(update={"attempts": tuple(tell_more(one) for one in status.attempts), "data": told})
+    full = status.model_copy(update={"attempts": tuple(add_event(one) for one in status.attempts), "data": told})
     assert shorten_to_limit(full).data == told.model_copy(update={"sources": ()}), (
         "what was read of each source goes early"
     )
     assert shorten_to_limit(status.model_copy(update={"data": told})).data == told
 
     endless = status.model_copy(
-        update={"world": None, "attempts": tuple(tell_more(one, 30000) for one in status.attempts)}
+        update={"world": None, "attempts": tuple(add_event(one, 30000) for one in status.attempts)}
     )
     assert shorten_to_limit(endless).attempts == endless.attempts[-1:]
 
@@ -80,7 +80,7 @@ def size(status: TrainingJobStatus) -> int:
     return len(json.dumps(write_status(status), ensure_ascii=False).encode())
 
 
-def tell_more(attempt: Attempt, length: int = 4000) -> Attempt:
+def add_event(attempt: Attempt, length: int = 4000) -> Attempt:
     return attempt.model_copy(update={"started": "s" * length})
 
 
@@ -101,7 +101,7 @@ def test_fields_that_make_no_sense_are_dropped_and_the_rest_is_kept() -> None:
     assert read_status({"status": "none"}) == TrainingJobStatus()
 
 
-def test_times_read_back_and_nonsense_is_none() -> None:
+def test_times_are_parsed_and_invalid_ones_are_none() -> None:
     assert seconds_between(format_time(NOW), NOW + timedelta(seconds=1.5)) == 1.5
     assert seconds_between("2026-11-21T11:59:59", NOW) == 1.0
     assert seconds_between("yesterday", NOW) == 0.0

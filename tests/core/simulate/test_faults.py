@@ -50,14 +50,14 @@ def test_a_host_that_is_cut_off_from_the_operator_trains_on() -> None:
     assert (outcome.num_worlds, outcome.step) == (1, quiet.step)
 
 
-def test_who_is_cut_off_when_a_world_ends_is_in_the_next_one_but_one() -> None:
+def test_partitioned_slice_joins_the_second_next_world() -> None:
     faults = [Fault(1000.0, 2, 600.0, FaultKind.SILENCE), Fault(1100.0, 1, 0.0, FaultKind.CRASH)]
     outcome = simulate(endless(), PACE, faults, HOUR)
 
     assert [one.slices for one in outcome.status.attempts] == [4, 3, 4]
 
 
-def test_a_world_is_left_before_a_node_goes_that_says_so() -> None:
+def test_world_drains_before_an_announced_node_loss() -> None:
     outcome = simulate(endless(), PACE, [Fault(1000.0, 2, 600.0, FaultKind.NOTICE)], HOUR)
     _, smaller, grown = outcome.status.attempts
 
@@ -65,7 +65,7 @@ def test_a_world_is_left_before_a_node_goes_that_says_so() -> None:
     assert outcome.status.restarts.total == 0
 
 
-def test_a_job_that_needs_a_node_keeps_it_until_it_goes() -> None:
+def test_job_uses_a_needed_node_until_it_is_lost() -> None:
     outcome = simulate(endless(2, 2), PACE, [Fault(1000.0, 1, 600.0, FaultKind.NOTICE)], HOUR)
     first, again = outcome.status.attempts
 
@@ -92,7 +92,7 @@ def test_a_node_that_is_lost_before_its_time_comes_back_once() -> None:
     assert [one.slices for one in simulate(endless(), PACE, sooner, HOUR).status.attempts] == [4, 3, 4]
 
 
-def test_who_is_cut_off_and_then_lost_comes_back() -> None:
+def test_partitioned_and_then_lost_slice_returns() -> None:
     faults = [
         Fault(1000.0, 2, 100.0, FaultKind.SILENCE),
         Fault(1010.0, 2, 900.0, FaultKind.SILENCE),
@@ -112,7 +112,7 @@ def test_an_operator_that_comes_back_takes_over_a_world_that_trains() -> None:
     assert outcome.status.goodput.seconds == pytest.approx(quiet.status.goodput.seconds, abs=1)
 
 
-def test_what_is_lost_while_the_operator_is_away_is_found_when_it_is_back() -> None:
+def test_loss_during_an_operator_outage_is_detected_afterwards() -> None:
     faults = [Fault(1000.0, 0, 300.0, FaultKind.OUTAGE), Fault(1100.0, 2, 900.0)]
     outcome = simulate(endless(), PACE, faults, HOUR)
 
@@ -150,7 +150,7 @@ def test_a_node_that_ends_worlds_again_and_again_is_left_for_another() -> None:
     ]
 
 
-def test_a_slice_that_was_made_anew_elsewhere_needs_no_repair() -> None:
+def test_slice_recreated_on_another_node_needs_no_repair() -> None:
     faults = [Fault(1000.0, 2, 0.0, FaultKind.CRASH), Fault(2000.0, 2, 600.0)]
     *_, (life, _) = run_job(endless(), PACE, faults, HOUR)
 
@@ -166,7 +166,7 @@ def test_slices_that_are_lost_together_cost_one_restart() -> None:
     assert outcome.status.restarts.total == 1
 
 
-def test_a_node_that_stays_away_for_days_costs_its_share_of_the_steps_alone() -> None:
+def test_long_node_loss_costs_only_its_share_of_the_steps() -> None:
     outcome = simulate(endless(), PACE, [Fault(1000.0, 3, 72 * HOUR)], 48 * HOUR)
 
     assert outcome.num_worlds == 2

@@ -109,7 +109,7 @@ IN_A_ROW = [
 """Ends of worlds, each of which goes on from memory before the next multiple of the interval is saved."""
 
 
-def test_storage_does_not_fall_behind_where_worlds_end_in_a_row_and_go_on_from_memory() -> None:
+def test_saves_keep_up_with_successive_worlds_that_resume_from_snapshots() -> None:
     longest_save = math.ceil(PACE.save / PACE.step_seconds[4])
 
     for life, _ in run_job(remembering(endless(**PATIENT)), PACE, IN_A_ROW, end_of(IN_A_ROW)):

@@ -51,25 +51,25 @@ def test_a_moment(world: SimulatedWorld, now: float, want: WorldState) -> None:
     assert world.state_at(now) == want
 
 
-def test_it_is_asked_to_leave_once() -> None:
+def test_world_gets_one_request_to_drain() -> None:
     assert LEAVING.drain(150.0) == LEAVING
     assert LEAVING.drain(150.0, moves=True) == LEAVING
     assert MOVING.drain(150.0, moves=True) == MOVING
 
 
-def test_who_moves_may_still_be_asked_to_save() -> None:
+def test_world_that_resizes_can_still_get_a_request_to_save() -> None:
     assert MOVING.drain(128.0).state_at(1000.0) == LEAVING.state_at(1000.0)
 
 
-def test_who_moves_with_the_last_step_is_done() -> None:
+def test_world_that_resizes_at_the_last_step_is_completed() -> None:
     assert WORLD.drain(204.0, moves=True).state_at(230.0) == WorldState(Phase.DONE, 50, 230.0, 50)
 
 
-def test_asked_before_it_begins_it_makes_a_step_first() -> None:
+def test_world_trains_a_step_before_it_drains() -> None:
     assert WORLD.drain(101.0).state_at(1000.0).step == 41
 
 
-def test_what_has_left_needs_no_member_any_more() -> None:
+def test_drained_world_needs_no_members() -> None:
     assert LEAVING.lose_member(161.0) == LEAVING
     assert BROKEN.lose_member(140.0) == BROKEN
 
@@ -79,7 +79,7 @@ def test_saves_and_snapshots_take_their_share_of_the_steps() -> None:
     assert replace(WORLD, pace=replace(PACE, snapshot_copy=1.0), snapshot_interval=2).step_seconds == 10.5
 
 
-def test_what_its_hosts_remember() -> None:
+def test_snapshots_of_hosts() -> None:
     assert WORLD.snapshot_step(170.0) == 0
     assert replace(WORLD, pace=replace(PACE, snapshot_copy=0.0), snapshot_interval=5).snapshot_step(170.0) == 45
     assert replace(WORLD, pace=replace(PACE, snapshot_copy=0.0), snapshot_interval=50).snapshot_step(170.0) == 40

@@ -63,7 +63,7 @@ def test_the_loss_of_all_slices_ends_the_world_until_they_are_back() -> None:
     assert outcome.status.goodput.seconds["down"] == pytest.approx(900 + PACE.pod_start, rel=0.1)
 
 
-def test_what_the_last_host_said_is_remembered_when_it_comes_back_as_another() -> None:
+def test_last_report_of_a_host_is_kept_when_it_is_replaced() -> None:
     back_too_late = Fault(1000.0, 1, 942.0)
     outcome = simulate(endless(1, 2), PACE, [back_too_late, Fault(2000.0, 0, 18.0)], HOUR)
 
@@ -99,7 +99,7 @@ def test_steps_are_scaled_by_slices_where_no_rates_are_known() -> None:
     assert step_seconds_by_size(endless(), None) is None
 
 
-def test_steps_of_an_accelerator_whose_rates_are_known_are_those_of_the_roofline() -> None:
+def test_step_time_is_the_roofline_of_an_accelerator_with_rates() -> None:
     spec = yaml.safe_load((EXAMPLES / "tpu-v5p-4-slices.yaml").read_text())["spec"]
     plan = validate_job("large", spec).plan
     assert plan

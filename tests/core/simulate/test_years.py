@@ -13,7 +13,7 @@ SETTLED = 3600.0
 
 
 def live_well(num_slices: int, days: float, mtbf: float, seed: int) -> None:
-    """Let a job live for days, each slice struck once in some, and hold it to its promises all the time."""
+    """Simulate a job for days with faults in each slice, and check its guarantees at every event."""
     plan = endless(num_slices * 3 // 4, num_slices, maxRestarts=10_000)
     pace = Durations({size: 5.0 * num_slices / size for size in plan.allowed_sizes})
     length = days * DAY

@@ -78,14 +78,14 @@ WRONG: dict[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize(("name", "value", "nearest"), WRONG.values(), ids=WRONG.keys())
-def test_what_the_libraries_refuse_is_refused_at_apply(name: str, value: str, nearest: str) -> None:
+def test_variables_that_libraries_reject_are_rejected_at_apply(name: str, value: str, nearest: str) -> None:
     problems = judge(name, value=value).problems
 
     assert {problem.path for problem in problems} == {"spec.runtime.env[0].value"}
     assert [", ".join(problem.nearest) for problem in problems] == [nearest] * len(problems)
 
 
-def test_the_words_of_flags_are_split_as_xla_does() -> None:
+def test_flags_are_split_as_xla_splits_them() -> None:
     assert split_flags(" --a  --b='c d'\n--e=\"f g\"h ") == ["--a", "--b='c d'", '--e="f g"h']
 
 
@@ -99,7 +99,7 @@ UNKNOWN: dict[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize(("name", "value", "words"), UNKNOWN.values(), ids=UNKNOWN.keys())
-def test_what_this_release_does_not_know_is_warned_of(name: str, value: str, words: str) -> None:
+def test_unknown_variables_have_a_warning(name: str, value: str, words: str) -> None:
     checked = judge(name, value=value)
 
     assert checked.problems == ()

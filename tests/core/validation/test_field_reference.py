@@ -24,7 +24,7 @@ def test_every_field_of_the_models_is_there() -> None:
     assert {tuple(place) for place in all_fields()} | {()} == known
 
 
-def test_every_field_says_what_it_means_and_holds() -> None:
+def test_every_field_has_a_description_and_its_value() -> None:
     dumb = [one.path for one in list_fields() if not (one.meaning and one.type)]
 
     assert dumb == []
@@ -106,11 +106,11 @@ TYPES: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("path", TYPES)
-def test_types_and_bounds_are_words(path: str) -> None:
+def test_types_and_bounds_are_described(path: str) -> None:
     assert (field(path).type, field(path).allowed) == TYPES[path]
 
 
-def test_the_rules_that_look_at_a_field_are_told() -> None:
+def test_reference_lists_the_rules_that_read_a_field() -> None:
     heads = field("model.numKvHeads")
 
     assert "`model.numKvHeads` must divide `model.numHeads`." in heads.rules
@@ -122,7 +122,7 @@ def test_the_rules_that_look_at_a_field_are_told() -> None:
     assert rare in field("training.steps").warnings
 
 
-def test_what_the_api_server_checks_itself_is_told_where_it_stands() -> None:
+def test_reference_lists_the_rules_of_the_api_server_at_their_field() -> None:
     assert "must not be set with `type: byte`." in field("tokenizer.path").rules
     assert "must have exactly one of `value`, `secretKeyRef` and `configMapKeyRef`." in field("runtime.env").rules
     assert not any("cannot change" in rule for one in list_fields() for rule in one.rules)

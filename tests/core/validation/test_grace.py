@@ -1,4 +1,4 @@
-"""Whether a grace period is warned of where somebody may take it for more than it is."""
+"""Warnings about grace periods that do not have the effect that they seem to have."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What stands beside a spec is judged as `kubectl apply` and the API server judge it."""
+"""Metadata beside a spec is validated as `kubectl apply` and the API server do."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def job(metadata: Any = None, **more: Any) -> dict[str, Any]:
     }
 
 
-def told(manifest: dict[str, Any]) -> list[str]:
+def problems_of(manifest: dict[str, Any]) -> list[str]:
     return [str(problem) for problem in validate_manifest(manifest).problems]
 
 
@@ -120,7 +120,7 @@ BAD: dict[str, tuple[Any, str, str]] = {
 
 
 @pytest.mark.parametrize(("metadata", "words", "nearest"), BAD.values(), ids=BAD.keys())
-def test_the_api_server_refuses_this(metadata: Any, words: str, nearest: str) -> None:
+def test_metadata_that_the_api_server_rejects(metadata: Any, words: str, nearest: str) -> None:
     (problem,) = validate_manifest(job(metadata)).problems
 
     assert str(problem).startswith(words)
@@ -129,7 +129,7 @@ def test_the_api_server_refuses_this(metadata: Any, words: str, nearest: str) ->
 
 
 def test_metadata_is_an_object() -> None:
-    assert told(job("demo")) == [
+    assert problems_of(job("demo")) == [
         "metadata: demo must be an object of fields.",
         "metadata.name: is missing. A TrainingJob must have a name.",
     ]
@@ -158,8 +158,8 @@ def test_a_misspelt_spec_is_named() -> None:
     )
 
 
-def test_what_is_no_object_has_no_spec() -> None:
-    assert told({}) == [
+def test_value_that_is_no_object_has_no_spec() -> None:
+    assert problems_of({}) == [
         "metadata.name: is missing. A TrainingJob must have a name.",
         "spec: null must be an object of fields.",
     ]
@@ -188,7 +188,7 @@ def test_other_marks_are_nobodys_business(labels: dict[str, str]) -> None:
     assert marks_warned_of(job({"name": "demo", "labels": labels})) == []
 
 
-def test_the_queue_may_stand_in_both_places() -> None:
+def test_queue_may_be_set_in_both_places() -> None:
     manifest = job({"name": "demo", "labels": {"kueue.x-k8s.io/queue-name": "research"}})
     manifest["spec"] = spec_manifest(scheduling={"queueName": "research"})
 

@@ -141,7 +141,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize(("runtime", "path", "nearest"), FIELDS.values(), ids=FIELDS.keys())
-def test_what_no_pod_can_have_is_refused(runtime: dict[str, Any], path: str, nearest: tuple[str, ...]) -> None:
+def test_invalid_pod_fields_are_rejected(runtime: dict[str, Any], path: str, nearest: tuple[str, ...]) -> None:
     (problem,) = judge(**runtime).problems
 
     assert (problem.path, problem.nearest) == (f"spec.runtime.{path}", nearest)
@@ -178,7 +178,7 @@ SCHEDULING: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("scheduling", "path"), SCHEDULING.values(), ids=SCHEDULING.keys())
-def test_what_cannot_be_scheduled_by_is_refused(scheduling: dict[str, Any], path: str) -> None:
+def test_invalid_scheduling_fields_are_rejected(scheduling: dict[str, Any], path: str) -> None:
     (problem,) = validate_job("a", spec_manifest(scheduling=scheduling)).problems
 
     assert problem.path == f"spec.scheduling.{path}"

@@ -22,7 +22,7 @@ def test_a_quantity_is_a_number(text: str, number: Fraction) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "Gi", "1Pi", "-1", "1 Gi", "1e3", "1.Gi"])
-def test_other_texts_are_refused(text: str) -> None:
+def test_invalid_quantities_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not a quantity"):
         parse_quantity(text)
 

@@ -78,7 +78,7 @@ def test_what_a_value_makes_necessary_is_shown_with_it() -> None:
     assert shown(judge, at(PATH, "1", "5")) == [("1 and spec.b: 2",)]
 
 
-def test_what_is_necessary_below_the_problem_is_named_from_there() -> None:
+def test_required_fields_below_the_problem_are_named() -> None:
     def judge(changed: Document) -> list[Problem]:
         return [] if changed["spec"]["a"].get("y") == 2 else [problem("must be 2.", "spec.a.y", "2")]
 
@@ -101,7 +101,7 @@ def test_a_field_that_cannot_be_reached_has_no_suggestion() -> None:
     assert shown(lambda _: [], *told) == [(), (), ()]
 
 
-def test_what_was_written_and_only_spelt_wrong_is_shown_whatever_follows() -> None:
+def test_misspelt_field_is_shown_first() -> None:
     told = Problem(PATH, "My Name", "is not a name.", ("my-name",))
 
     assert shown(lambda _: [problem("is new.", "spec.b")], told) == [("my-name",)]

@@ -1,4 +1,4 @@
-"""Rules about specs: that one mistake is told once, and what each rule looks at. Their words are in the corpus."""
+"""Validation rules: one problem for one mistake, and the fields that each rule reads. The corpus has the messages."""
 
 from collections.abc import Callable
 from functools import cache
@@ -82,7 +82,7 @@ def test_the_name_must_fit_its_pods(check: Check, name: str, changes: dict[str, 
     assert lines(check(changes, name=name).problems) == want
 
 
-def test_a_clean_job_has_nothing_to_tell(check: Check) -> None:
+def test_valid_job_has_no_problems(check: Check) -> None:
     checked = check({})
 
     assert (checked.problems, checked.warnings) == ((), ())
@@ -90,7 +90,7 @@ def test_a_clean_job_has_nothing_to_tell(check: Check) -> None:
     assert checked.spec == checked.plan.spec
 
 
-def test_nothing_can_be_said_about_the_rest_of_what_is_no_spec() -> None:
+def test_value_that_is_no_spec_has_one_problem() -> None:
     checked = validate_job("tiny", ["slices"])
 
     assert lines(checked.problems) == ["spec: list must be an object of fields."]
@@ -118,12 +118,12 @@ ONE_MISTAKE: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize(("changes", "paths"), ONE_MISTAKE.values(), ids=ONE_MISTAKE.keys())
-def test_one_mistake_is_told_once(check: Check, changes: dict[str, Any], paths: list[str]) -> None:
+def test_one_mistake_is_one_problem(check: Check, changes: dict[str, Any], paths: list[str]) -> None:
     assert [problem.path for problem in check(changes).problems] == paths
 
 
 class Recorder:
-    """Stands for a spec, or a part of one, and notes which fields are read."""
+    """Stands in for a spec, or a part of one, and records the fields that are read."""
 
     def __init__(self, value: Any, path: str, seen: set[str]) -> None:
         self._value, self._path, self._seen = value, path, seen
@@ -146,13 +146,13 @@ class Recorder:
 
 @cache
 def specs() -> list[TrainingJobSpec]:
-    """Return the specs of the corpus whose shape is right."""
+    """Return the specs of the corpus that parse."""
     parsed = [parse_spec(case.job["spec"]) for case in load_cases()]
     return [one.spec for one in parsed if one.spec and not one.problems]
 
 
 @pytest.mark.parametrize("rule", [*RULES, *WARNINGS], ids=lambda rule: rule.check.__name__)
-def test_a_rule_reads_no_more_than_it_says(rule: Rule | HardwareRule) -> None:
+def test_rule_reads_only_its_declared_fields(rule: Rule | HardwareRule) -> None:
     seen: set[str] = set()
     for spec in specs():
         list(rule.find_violations(Recorder(spec, "", seen), BUILTIN))  # type: ignore[arg-type]

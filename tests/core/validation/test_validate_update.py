@@ -1,4 +1,4 @@
-"""What is said about an edit of a job, by the state that the job is in."""
+"""Validation of an edit, by the state of the job."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ def test_a_job_that_is_behind_may_be_edited_elsewhere() -> None:
     assert list(check_update(job(1199), job(1199, suspend=True))) == []
 
 
-def test_a_job_that_is_over_stays_as_it_is() -> None:
+def test_finished_job_is_immutable() -> None:
     old = job(status=OVER, slices={"max": 2})
 
     assert list(check_update(old, job(slices={"max": 2}, ttlSecondsAfterFinished=60))) == []
