@@ -1,4 +1,4 @@
-"""What `plan` says of a mesh that it chose: against what, and how to write the same."""
+"""The part of `plan` about a chosen mesh: its alternatives, and the fields that select the same mesh."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def plan(text: str, *options: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["tpu-v5p-4-slices", "demo"])
-def test_what_is_told_to_paste_plans_the_same(name: str) -> None:
+def test_fields_to_paste_give_the_same_plan(name: str) -> None:
     told = plan(manifest(name, parallelism={"strategy": "auto"})).splitlines()
     begin = told.index("The same as an explicit spec:")
     pasted = yaml.safe_load("\n".join(told[begin + 1 : begin + 3]))
@@ -36,7 +36,7 @@ def test_what_is_told_to_paste_plans_the_same(name: str) -> None:
     assert plan(manifest(name, **pasted)).splitlines()[: auto - 1] == told[: auto - 1]
 
 
-def test_runners_up_are_told_with_what_they_cost() -> None:
+def test_runners_up_are_listed_with_their_cost() -> None:
     told = plan(manifest("tpu-v5p-4-slices", parallelism={"strategy": "auto"})).splitlines()
     others = [line for line in told if line.startswith("  instead of ")]
 
@@ -50,7 +50,7 @@ def test_the_number_of_ways_names_the_size_that_it_counts() -> None:
     assert re.search(r"auto, the best of \d+ candidates at the largest size: ici", told)
 
 
-def test_without_rates_no_times_are_told() -> None:
+def test_choice_without_rates_has_no_times() -> None:
     told = plan(manifest("demo", parallelism={"strategy": "auto"}))
 
     assert "auto, the best of " in told

@@ -1,4 +1,4 @@
-"""Reading TrainingJobs from files: what is there is named, what cannot be read is explained."""
+"""Reading TrainingJobs from files: documents of other kinds are named, and errors are explained."""
 
 import io
 from pathlib import Path
@@ -57,14 +57,14 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize(("text", "want"), UNREADABLE.values(), ids=UNREADABLE.keys())
-def test_what_cannot_be_read_says_why(text: str | bytes, want: str, tmp_path: Path) -> None:
+def test_unreadable_document_reports_the_reason(text: str | bytes, want: str, tmp_path: Path) -> None:
     with pytest.raises(CommandError) as caught:
         read_documents([write(tmp_path, text)])
 
     assert want in str(caught.value)
 
 
-def test_a_missing_file_says_so() -> None:
+def test_missing_file_is_reported() -> None:
     with pytest.raises(CommandError, match=r"Cannot read nowhere.yaml: No such file or directory."):
         read_documents(["nowhere.yaml"])
 

@@ -1,4 +1,4 @@
-"""The command that drills a job: what it asks for, what it refuses, and how it tells the cost."""
+"""The command that drills a job: its request, the requests that it rejects, and its report of the cost."""
 
 from typing import Any
 
@@ -38,13 +38,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("plan", "status", "words"), REFUSED.values(), ids=REFUSED.keys())
-def test_a_drill_that_makes_no_sense_is_not_asked_for(plan: Any, status: TrainingJobStatus, words: str) -> None:
+def test_drill_without_effect_is_not_requested(plan: Any, status: TrainingJobStatus, words: str) -> None:
     with pytest.raises(CommandError, match=words):
         make_request(job_manifest(plan, status), DrillOptions(DrillKind.HANG), "abc", NOW)
 
 
 @pytest.mark.parametrize("annotations", [None, {"mine": "kept"}])
-def test_the_patch_keeps_other_annotations(annotations: dict[str, str] | None) -> None:
+def test_patch_preserves_other_annotations(annotations: dict[str, str] | None) -> None:
     job = job_manifest(ALLOWED, RUNNING)
     if annotations:
         job["metadata"]["annotations"] = annotations
@@ -58,7 +58,7 @@ def test_the_patch_keeps_other_annotations(annotations: dict[str, str] | None) -
     assert (operation["op"], operation["path"]) == ("add", path)
 
 
-def test_drills_stand_below_each_other() -> None:
+def test_drills_are_listed_on_separate_lines() -> None:
     common = {"requested": "2026-11-21T12:00:00Z", "slice": 1}
     drills = [
         DrillStatus(

@@ -86,7 +86,7 @@ def test_a_wrong_name_is_answered_with_the_nearest(text: str, want: str) -> None
     assert (result.code, result.out, result.err) == (2, "", want)
 
 
-def test_the_page_tells_every_field() -> None:
+def test_page_lists_every_field() -> None:
     page = render_page()
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     sections = [line for line in page.splitlines() if line.startswith("## ")]

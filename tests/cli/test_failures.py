@@ -1,4 +1,4 @@
-"""Whatever goes wrong, a command says it in a line, and its exit code is 2 where there is no answer."""
+"""Errors of commands: each is one line, with exit code 2 if there is no answer."""
 
 import asyncio
 import contextlib
@@ -283,7 +283,7 @@ def list_arguments() -> list[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize("args", [args for _, args in list_arguments()], ids=[name for name, _ in list_arguments()])
-def test_no_words_of_a_library_about_a_wrong_argument(args: list[str]) -> None:
+def test_argument_errors_have_no_messages_of_a_library(args: list[str]) -> None:
     result = CliRunner().invoke(app, args)
 
     assert result.exit_code == 2
@@ -291,14 +291,14 @@ def test_no_words_of_a_library_about_a_wrong_argument(args: list[str]) -> None:
     assert "Input should" not in result.stderr
 
 
-def test_a_wrong_number_is_told_its_range() -> None:
+def test_number_out_of_range_reports_the_range() -> None:
     assert (
         "Invalid value for '--min': it must be greater than or equal to 1"
         in CliRunner().invoke(app, ["scale", "demo", "--min", "0"]).stderr
     )
 
 
-def test_an_error_that_nobody_foresaw_is_a_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_error_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_job, "_find_kubeconfig", lambda _: 1 / 0)
 
     result = CliRunner().invoke(app, ["status", "demo"])
@@ -350,7 +350,7 @@ def test_an_interrupt_ends_with_its_own_code(tmp_path: Path) -> None:
     assert (code, errors) == (130, b"")
 
 
-def test_the_version_is_told() -> None:
+def test_version_is_printed() -> None:
     runner = CliRunner()
     told = [runner.invoke(app, args).stdout for args in (["--version"], ["version"])]
 

@@ -19,7 +19,7 @@ from trainingjob_operator.cli.simulate import parse_span
 from trainingjob_operator.core.simulate.faults import FaultKind
 
 
-def test_slices_fail_as_often_as_asked_and_never_while_they_are_gone() -> None:
+def test_slices_fail_at_the_given_rate_and_never_while_they_are_lost() -> None:
     faults = draw_faults(FaultModel(mtbf=10.0, repair=1.0, simulated_seconds=11_000.0, seed=1, mix=LOSSES_ONLY), 3)
 
     assert len(faults) == pytest.approx(3000, rel=0.1)

@@ -1,4 +1,4 @@
-"""A pod's container as a process: what it is told, where its files lie, how its end is told."""
+"""A pod's container as a local process: its environment, its files, and its exit status."""
 
 import asyncio
 import json
@@ -91,7 +91,7 @@ async def start(tmp_path: Path, script: str, bound: dict[str, Path] | None = Non
     )
 
 
-async def test_what_is_mounted_is_there(tmp_path: Path) -> None:
+async def test_mounted_files_exist(tmp_path: Path) -> None:
     volumes = [
         {"name": "config", "configMap": {"name": "config"}},
         {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}},
@@ -118,7 +118,7 @@ async def test_what_is_mounted_is_there(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == f"{config}the token {bound}/demo {tmp_path}/scratch/tmp\n"
 
 
-async def test_what_is_kept_in_memory_goes_with_the_container(tmp_path: Path) -> None:
+async def test_memory_volumes_are_removed_with_the_container(tmp_path: Path) -> None:
     container = await start(
         tmp_path,
         'echo kept > "$KEPT"; read line < "$KEPT"; echo "$line in $KEPT"',
@@ -142,7 +142,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize(("script", "want"), ENDS.values(), ids=ENDS.keys())
-async def test_an_end_is_told_as_kubernetes_tells_it(script: str, want: ContainerExit, tmp_path: Path) -> None:
+async def test_exit_status_has_the_form_of_kubernetes(script: str, want: ContainerExit, tmp_path: Path) -> None:
     container = await start(tmp_path, script)
 
     assert await container.wait() == want

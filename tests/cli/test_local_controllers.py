@@ -98,7 +98,7 @@ def is_running(pid: int) -> bool:
     return True
 
 
-async def test_each_host_of_each_slice_gets_a_pod_with_its_place(run: Run) -> None:
+async def test_each_host_of_each_slice_has_a_pod_with_its_index(run: Run) -> None:
     run.controllers.put(make_jobset("sleep 60", slices=2, hosts=2))
 
     await run.until(lambda: len(run.pods()) == 4)
@@ -134,7 +134,7 @@ async def test_a_suspended_jobset_has_no_pods(run: Run) -> None:
     assert run.hosts() == ["active-slice-0-0"]
 
 
-async def test_a_good_end_is_final_and_keeps_its_message(run: Run) -> None:
+async def test_completion_is_final_and_preserves_its_message(run: Run) -> None:
     run.controllers.put(make_jobset('echo done > "$TRAININGJOB_TERMINATION_LOG"', name="ends"))
     run.controllers.put(make_jobset("exit 3", name="fails"))
 
@@ -240,7 +240,7 @@ async def test_deleting_a_jobset_ends_all_that_it_owns(run: Run) -> None:
     assert not any(is_running(process) for process in processes)
 
 
-async def test_a_deleted_job_is_made_anew_after_its_pods_are_gone(run: Run) -> None:
+async def test_deleted_job_is_recreated_after_its_pods_are_deleted(run: Run) -> None:
     run.controllers.put(make_jobset("trap 'sleep 0.2; exit 1' TERM; while true; do sleep 0.02; done"))
     await run.until(run.pods)
     (job,) = run.objects.of_kind("Job")

@@ -86,7 +86,7 @@ def make_job(**status: Any) -> dict[str, Any]:
     return {**job, "status": write_status(TrainingJobStatus.model_validate(status))}
 
 
-def test_a_stopped_job_goes_on_and_its_rest_is_no_lost_time() -> None:
+def test_stopped_job_resumes_and_the_stop_is_no_lost_time() -> None:
     job = make_job(**MEMORY, phase="Running", goodput={"seconds": {"training": 9}, "current": "training"})
 
     taken = resume_job(job, job["spec"])
@@ -97,7 +97,7 @@ def test_a_stopped_job_goes_on_and_its_rest_is_no_lost_time() -> None:
     assert status.model_copy(update={"goodput": read_status(job).goodput}) == read_status(job)
 
 
-def test_a_failed_job_may_try_again_and_keeps_what_it_has_learned() -> None:
+def test_failed_job_can_be_retried_and_keeps_its_measurements() -> None:
     failed = {"type": "Failed", "status": "True", "reason": "Crash", "lastTransitionTime": "2026-11-21T12:00:00Z"}
     job = make_job(
         **MEMORY,
@@ -110,7 +110,7 @@ def test_a_failed_job_may_try_again_and_keeps_what_it_has_learned() -> None:
     assert read_status(resume_job(job, job["spec"])) == TrainingJobStatus.model_validate(MEMORY)
 
 
-def test_success_is_for_good() -> None:
+def test_success_is_permanent() -> None:
     job = make_job(phase="Succeeded", completionTime="2026-11-21T12:00:00Z")
 
     assert resume_job(job, job["spec"]) == job
@@ -120,7 +120,7 @@ def test_success_is_for_good() -> None:
 
 
 @pytest.mark.parametrize("phase", ["Running", "Succeeded"])
-def test_another_job_cannot_go_on_from_this_ones_state(phase: str) -> None:
+def test_another_job_cannot_resume_from_this_state(phase: str) -> None:
     job = make_job(**MEMORY, phase=phase)
     changed = localize_spec(make_spec(training={"steps": 200, "globalBatchSize": 16, "sequenceLength": 32}), 1)
     changed["optimizer"]["learningRate"] = 0.5
@@ -164,14 +164,14 @@ FIXED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(("field", "sections"), FIXED.items(), ids=FIXED.keys())
-def test_what_is_fixed_in_a_cluster_is_fixed_here(field: str, sections: dict[str, Any]) -> None:
+def test_immutable_fields_are_immutable_locally(field: str, sections: dict[str, Any]) -> None:
     job = make_job(**MEMORY, phase="Running")
 
     with pytest.raises(CommandError, match=rf"\n  spec\.{field}: "):
         resume_job(job, localize_spec(make_spec(**sections), 1))
 
 
-def test_a_job_that_has_succeeded_goes_on_where_it_gets_more_steps() -> None:
+def test_completed_job_resumes_with_more_steps() -> None:
     progress = {"step": 100, "of": 100, "percent": 100}
     job = make_job(**MEMORY | {"progress": progress}, phase="Succeeded", completionTime="2026-11-21T12:00:00Z")
     more = localize_spec(make_spec(training={"steps": 200, "globalBatchSize": 16, "sequenceLength": 32}), 1)

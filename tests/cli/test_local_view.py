@@ -1,4 +1,4 @@
-"""What a local run tells: how far it is, and what happened on the way."""
+"""The output of a local run: progress and events."""
 
 import io
 from collections.abc import Callable
@@ -35,29 +35,29 @@ def make_status(**fields: Any) -> TrainingJobStatus:
     return TrainingJobStatus.model_validate(fields)
 
 
-def hear(*reports: Any) -> HeartbeatState:
+def receive(*reports: Any) -> HeartbeatState:
     return HeartbeatState({str(number): LatestReport(report, 0.1, 0.1) for number, report in enumerate(reports)})
 
 
 STATUS = make_status(phase="Recovering", world=WORLD, progress={"step": 5, "of": 100})
 TRAINING = {"generation": 2, "phase": Phase.TRAINING}
 SNAPSHOTS = {
-    "before the first world": (make_status(phase="Starting"), hear(), RunProgress(0, 0, "starting")),
-    "nobody has heard of the world yet": (STATUS, hear(make_report(generation=1)), RunProgress(5, 2, "recovering")),
+    "before the first world": (make_status(phase="Starting"), receive(), RunProgress(0, 0, "starting")),
+    "nobody has heard of the world yet": (STATUS, receive(make_report(generation=1)), RunProgress(5, 2, "recovering")),
     "the slowest host counts": (
         STATUS,
-        hear(make_report(generation=2, phase=Phase.COMPILING), make_report(generation=2, phase=Phase.RESTORING)),
+        receive(make_report(generation=2, phase=Phase.COMPILING), make_report(generation=2, phase=Phase.RESTORING)),
         RunProgress(5, 2, "restoring"),
     ),
-    "training without a step yet": (STATUS, hear(make_report(**TRAINING)), RunProgress(5, 2, "training")),
+    "training without a step yet": (STATUS, receive(make_report(**TRAINING)), RunProgress(5, 2, "training")),
     "training": (
         STATUS,
-        hear(make_report(**TRAINING, progress=FAST), make_report(**TRAINING, progress=LATER)),
+        receive(make_report(**TRAINING, progress=FAST), make_report(**TRAINING, progress=LATER)),
         RunProgress(8, 2, "", is_training=True, progress=LATER),
     ),
     "saving is a part of training": (
         STATUS,
-        hear(make_report(generation=2, phase=Phase.SAVING, progress=FAST)),
+        receive(make_report(generation=2, phase=Phase.SAVING, progress=FAST)),
         RunProgress(7, 2, "saving", is_training=True, progress=FAST),
     ),
 }
@@ -77,7 +77,7 @@ JOINING = make_attempt(2, 1)
 BACK = make_attempt(2, 1, recoverySeconds=1.1, lostSteps=0)
 
 
-def test_what_was_read_is_told_once_and_its_warnings_by_events() -> None:
+def test_data_report_is_printed_once_and_its_warnings_as_events() -> None:
     source = SourceReport(name="text", files=1, documents=1, characters=64, tokens=65, rows=4, epochs=6.0)
     read = TrainingJobStatus(
         data=DataReport(tokens=65, rows=4, epochs=6.0, sources=(source,), warnings=("4 rows of text",))
@@ -90,7 +90,7 @@ def test_what_was_read_is_told_once_and_its_warnings_by_events() -> None:
     assert describe_status_change(read, read) == []
 
 
-def test_a_recovery_is_told_once_and_with_its_cost() -> None:
+def test_recovery_is_printed_once_with_its_cost() -> None:
     lost, joining, back = (make_status(attempts=[LOST, *more]) for more in ([], [JOINING], [BACK]))
 
     assert describe_status_change(lost, joining) == []
@@ -145,7 +145,7 @@ def test_plain_lines_are_not_wrapped_and_not_read_as_markup() -> None:
     assert print_plain(lambda view: view.print_line("[bold]" + "x" * 300)) == ["[bold]" + "x" * 300]
 
 
-def test_a_terminal_gets_a_live_line_and_lines_above_it() -> None:
+def test_terminal_shows_a_live_line_below_the_log() -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=100)
     with choose_view(console, 100) as view:
@@ -159,7 +159,7 @@ def test_a_terminal_gets_a_live_line_and_lines_above_it() -> None:
     assert "slice 1 was lost" in out.getvalue()
 
 
-def test_a_pipe_gets_plain_lines() -> None:
+def test_pipe_receives_plain_lines() -> None:
     assert isinstance(choose_view(Console(file=io.StringIO()), 100), PlainView)
 
 

@@ -1,4 +1,4 @@
-"""The folder of a local run: who may use it, what stands for volumes, what is kept between runs."""
+"""The folder of a local run: its lock, its folders for volumes, and the files kept between runs."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def test_two_runs_cannot_share_a_folder(workspace: Workspace) -> None:
         pass
 
 
-def test_what_pods_keep_in_memory_is_gone_with_the_run(workspace: Workspace) -> None:
+def test_memory_volumes_are_removed_with_the_run(workspace: Workspace) -> None:
     with workspace.locked():
         (workspace.memory / "of-a-pod").mkdir()
         assert workspace.memory.is_relative_to("/dev/shm")
@@ -99,14 +99,14 @@ def test_a_job_file_that_is_broken_is_not_overwritten(workspace: Workspace) -> N
             workspace.load_job()
 
 
-def test_volumes_get_folders_of_their_own(workspace: Workspace) -> None:
+def test_each_volume_has_a_separate_folder(workspace: Workspace) -> None:
     bound = workspace.bind_volumes([SHARED], [])
 
     assert bound == {"/shared": workspace.root / "volumes" / "shared"}
     assert bound["/shared"].is_dir()
 
 
-def test_a_chosen_folder_stands_for_a_volume(workspace: Workspace, tmp_path: Path) -> None:
+def test_chosen_folder_replaces_a_volume(workspace: Workspace, tmp_path: Path) -> None:
     assert workspace.bind_volumes([SHARED, CORPUS], [f"corpus={tmp_path}"])["/corpus"] == tmp_path
 
 

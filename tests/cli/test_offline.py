@@ -1,4 +1,4 @@
-"""`validate`, `plan` and `render` on the examples: what a user sees, word for word."""
+"""`validate`, `plan` and `render` on the examples: their exact output."""
 
 import json
 import subprocess
@@ -41,7 +41,7 @@ def test_an_example_is_valid_and_planned(example: str, golden: Callable[[Path, s
 
 
 @pytest.mark.parametrize("example", INVALID)
-def test_an_invalid_example_is_told_all_its_problems(example: str) -> None:
+def test_invalid_example_reports_all_its_problems(example: str) -> None:
     path = f"crds/examples/invalid/{example}.yaml"
     problems = Path(f"crds/examples/invalid/{example}.problems.txt").read_text().splitlines()[1:]
     validated, planned = call("validate", path), call("plan", path)
@@ -51,7 +51,7 @@ def test_an_invalid_example_is_told_all_its_problems(example: str) -> None:
     assert planned.err.splitlines()[1:] == problems
 
 
-def test_warnings_stand_apart_from_problems() -> None:
+def test_warnings_are_separate_from_problems() -> None:
     text = Path("crds/examples/demo.yaml").read_text().replace("compute: float32", "compute: bfloat16")
 
     result = call("validate", "-", given=text)
@@ -63,7 +63,7 @@ def test_warnings_stand_apart_from_problems() -> None:
     )
 
 
-def test_every_file_gets_its_verdict() -> None:
+def test_every_file_has_a_result() -> None:
     bad, good = "crds/examples/invalid/mesh.yaml", "crds/examples/demo.yaml"
 
     result = call("validate", bad, good)
@@ -73,7 +73,7 @@ def test_every_file_gets_its_verdict() -> None:
     assert f'{good}: TrainingJob "demo" is valid' in result.out
 
 
-def test_a_file_that_cannot_be_read_keeps_no_other_from_its_verdict() -> None:
+def test_unreadable_file_does_not_prevent_results_of_others() -> None:
     good, bad = "crds/examples/demo.yaml", "crds/examples/invalid/mesh.yaml"
 
     result = call("validate", "nowhere.yaml", good, bad)
@@ -92,7 +92,7 @@ def test_a_misspelt_kind_is_no_success() -> None:
     assert "is a Trainingjob, not a TrainingJob: not checked. Was `kind: TrainingJob`" in result.out
 
 
-def test_what_stands_beside_the_spec_is_judged() -> None:
+def test_metadata_is_validated() -> None:
     text = Path("crds/examples/demo.yaml").read_text()
     result = call("validate", "-", given=f"{text.replace('  name: demo', '  name: demo\n  lables: {}')}\nsepc: {{}}\n")
 
@@ -119,16 +119,16 @@ CODES: dict[str, tuple[tuple[str, ...], int]] = {
 
 
 @pytest.mark.parametrize(("args", "want"), CODES.values(), ids=CODES.keys())
-def test_exit_codes_tell_no_from_no_answer(args: tuple[str, ...], want: int) -> None:
+def test_exit_codes_distinguish_invalid_from_unreadable(args: tuple[str, ...], want: int) -> None:
     assert call(*args).code == want
 
 
 @pytest.mark.parametrize("command", ["validate", "plan", "render", "explain"])
-def test_help_says_the_exit_codes(command: str) -> None:
+def test_help_lists_the_exit_codes(command: str) -> None:
     assert "Exit codes: 0 " in call(command, "--help").out
 
 
-def test_other_documents_beside_a_job_are_named() -> None:
+def test_documents_of_other_kinds_are_named() -> None:
     text = Path("crds/examples/demo.yaml").read_text() + "---\nkind: ConfigMap\n"
 
     result = call("validate", "-", given=text)
@@ -158,7 +158,7 @@ def test_a_size_that_cannot_be_is_explained() -> None:
     assert why.startswith("3 slices: spec.parallelism.dcn.fsdp: 3 must divide `spec.model.embedDim` (200).")
 
 
-def test_a_job_that_waits_for_repairs_says_so() -> None:
+def test_plan_reports_the_wait_for_repairs() -> None:
     text = Path("crds/examples/elastic.yaml").read_text()
     words = "after a loss: waits up to 90s for as many slices as before, then resumes with fewer"
 
@@ -169,7 +169,7 @@ def test_a_job_that_waits_for_repairs_says_so() -> None:
     assert "waits as long as its past repairs justify, up to 90s, for" in call("plan", "-", given=unsure).out
 
 
-def test_a_plan_as_json_keeps_its_fields(golden: Callable[[Path, str], None]) -> None:
+def test_json_plan_has_stable_fields(golden: Callable[[Path, str], None]) -> None:
     text = call("plan", "--json", "crds/examples/tpu-v5p-4-slices.yaml").out
     plan = json.loads(text)
 
@@ -180,7 +180,7 @@ def test_a_plan_as_json_keeps_its_fields(golden: Callable[[Path, str], None]) ->
     assert plan["sizes"][0]["memory"]["total"] > 2**30
 
 
-def test_a_plan_as_json_tells_sizes_that_cannot_be_and_warnings() -> None:
+def test_json_plan_contains_illegal_sizes_and_warnings() -> None:
     text = Path("crds/examples/demo.yaml").read_text().replace("max: 2", "max: 3")
     text = text.replace("ici: {data: -1, fsdp: 2}", "dcn: {data: 1, fsdp: -1}").replace(
         "embedDim: 256", "embedDim: 200"

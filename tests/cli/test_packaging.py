@@ -1,4 +1,4 @@
-"""What is installed without extras works without them, and what needs one says which."""
+"""Commands that need no extras work without them; the others name the missing extra."""
 
 import subprocess
 import sys
@@ -69,7 +69,7 @@ NEED = {
 
 
 @pytest.mark.parametrize(("program", "args", "extra"), NEED.values(), ids=NEED.keys())
-def test_what_needs_an_extra_says_which(program: str, args: tuple[str, ...], extra: str) -> None:
+def test_command_without_its_extra_names_it(program: str, args: tuple[str, ...], extra: str) -> None:
     done = run(program, *args)
 
     assert done.returncode in (1, 2)

@@ -1,4 +1,4 @@
-"""`plan --compile`: the plan beside the compiler's figures, and what it says where there is no compiler."""
+"""`plan --compile`: the plan beside the compiler's figures, and its message without a compiler."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def answer_with(monkeypatch: pytest.MonkeyPatch, *lines: str, code: int = 0) -> 
     monkeypatch.setattr(plan_compile, "PROGRAM", ("-c", f"{program}; sys.exit({code})"))
 
 
-def test_each_size_stands_beside_the_compiler_s_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_size_is_listed_with_the_compiler_s_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = CompileAnswer(num_slices=2, error="XlaRuntimeError: too large")
     answer_with(monkeypatch, CompileAnswer(num_slices=1, step=STEP).model_dump_json(), failed.model_dump_json())
 
@@ -83,7 +83,7 @@ def test_json_has_the_plan_and_every_answer(monkeypatch: pytest.MonkeyPatch) -> 
     assert [CompileAnswer.model_validate(one) for one in told["compiled"]] == answers
 
 
-def test_a_compiler_that_dies_is_told_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crashed_compiler_is_reported_with_its_last_output(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_compile, "PROGRAM", ("-c", "import sys; print('no memory', file=sys.stderr); sys.exit(3)"))
 
     result = call(DEMO)
@@ -120,7 +120,7 @@ def wait_for_pid(path: Path) -> int:
     return int(path.read_text())
 
 
-def test_an_answer_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_answer_of_the_compiler_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     answer_with(monkeypatch, "hello")
 
     assert "the compiler's output cannot be read: hello" in call(DEMO).err
@@ -139,7 +139,7 @@ def test_an_answer_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     ],
     ids=["no trainer", "no libtpu", "a GPU"],
 )
-def test_what_is_not_here_is_named(
+def test_missing_compiler_is_named(
     monkeypatch: pytest.MonkeyPatch, file: str, missing: tuple[str, ...], want: str
 ) -> None:
     monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)

@@ -16,7 +16,7 @@ DEMO = ROOT / "crds/examples/demo.yaml"
 
 @pytest.fixture
 def diff(tmp_path: Path) -> Callable[..., SimpleNamespace]:
-    """Return a call of `plan --diff` from the demo to a demo with words replaced."""
+    """Return a call of `plan --diff` from the demo to a demo with text replaced."""
 
     def call(replaced: dict[str, str], *options: str) -> SimpleNamespace:
         text = DEMO.read_text()
@@ -77,7 +77,7 @@ def test_a_default_that_is_written_out_is_no_difference(diff: Callable[..., Simp
     assert diff({"warmup: 15": "warmup: 15\n    finalFraction: 0.1"}).code == 0
 
 
-def test_what_follows_nothing_is_told_alone(diff: Callable[..., SimpleNamespace]) -> None:
+def test_value_without_previous_one_is_listed_alone(diff: Callable[..., SimpleNamespace]) -> None:
     lines = diff({"growCooldown: 5s": "growCooldown: 9s"}).out.splitlines()
 
     assert lines == [

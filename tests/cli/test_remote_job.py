@@ -42,14 +42,14 @@ class FakeApi:
 
     def app(self) -> web.Application:
         app = web.Application()
-        app.on_response_prepare.append(self.tell_time)
+        app.on_response_prepare.append(self.set_server_time)
         app.router.add_get(JOBS + "/{name}", self.job)
         app.router.add_patch(JOBS + "/{name}", self.edit)
         app.router.add_get(PODS, self.list_pods)
         app.router.add_get(PODS + "/{name}/log", self.log)
         return app
 
-    async def tell_time(self, _: web.Request, response: web.StreamResponse) -> None:
+    async def set_server_time(self, _: web.Request, response: web.StreamResponse) -> None:
         if self.date:
             response.headers["Date"] = self.date
 
@@ -116,7 +116,7 @@ async def call(*args: str) -> Any:
     return SimpleNamespace(code=result.exit_code, out=result.stdout.splitlines(), err=result.stderr)
 
 
-async def test_status_tells_of_a_job(api: FakeApi) -> None:
+async def test_status_describes_a_job(api: FakeApi) -> None:
     result = await call("status", NAME)
 
     assert (result.code, result.out) == (0, ["demo  Running", "step 7 of 100 (0 %)"])
@@ -132,7 +132,7 @@ async def test_status_watches_until_the_job_is_over(api: FakeApi) -> None:
     assert len(api.states) == 1
 
 
-async def test_logs_stand_behind_their_host(api: FakeApi) -> None:
+async def test_log_lines_have_their_host_as_prefix(api: FakeApi) -> None:
     result = await call("logs", NAME, "--tail", "5")
 
     assert result.out == [
@@ -150,7 +150,7 @@ async def test_logs_of_one_host(api: FakeApi) -> None:
     assert result.out == ["slice 0 host 1 | one", "slice 0 host 1 | two"]
 
 
-async def test_a_host_without_a_log_says_so(api: FakeApi) -> None:
+async def test_host_without_log_is_reported(api: FakeApi) -> None:
     api.logs.pop(api.pods[0]["metadata"]["name"])
 
     result = await call("logs", NAME, "--host", "0")
@@ -231,8 +231,8 @@ async def test_a_drill_is_followed_to_its_end(
     assert all(word in line for word, line in zip(words, result.out, strict=True)), result.out
 
 
-async def test_a_drill_is_asked_for_at_the_time_of_the_cluster(api: FakeApi) -> None:
-    """The operator does not make a drill that was asked for long ago, and this machine's clock may be wrong."""
+async def test_drill_request_has_the_cluster_s_time(api: FakeApi) -> None:
+    """The operator ignores a drill that was requested long ago, and this machine's clock may be wrong."""
     api.spec = {"elastic": {"faultInjection": "allowed"}}
     api.states = [RUNNING, ENDED]
     api.date = "Sat, 21 Nov 2026 12:00:00 GMT"
@@ -245,7 +245,7 @@ async def test_a_drill_is_asked_for_at_the_time_of_the_cluster(api: FakeApi) -> 
     assert asked.startswith("2026-11-21T12:00:0")
 
 
-async def test_a_drill_of_a_job_that_ends_meanwhile_says_so(api: FakeApi) -> None:
+async def test_drill_of_a_job_that_ends_meanwhile_is_reported(api: FakeApi) -> None:
     api.spec = {"elastic": {"faultInjection": "allowed"}}
     api.states = [RUNNING, RUNNING, RUNNING, ENDED]
 
@@ -307,7 +307,7 @@ NOTHING_TO_DO = {
 
 
 @pytest.mark.parametrize(("args", "words"), NOTHING_TO_DO.values(), ids=NOTHING_TO_DO.keys())
-async def test_what_is_so_already_is_not_written(args: list[str], words: str, api: FakeApi) -> None:
+async def test_unchanged_value_is_not_written(args: list[str], words: str, api: FakeApi) -> None:
     result = await call(*args)
 
     assert (result.code, result.out, api.patches) == (0, [words], [])
@@ -321,7 +321,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("refusal", "code", "words"), REFUSED.values(), ids=REFUSED.keys())
-async def test_a_refused_edit_is_told_in_the_server_s_words(
+async def test_rejected_edit_shows_the_server_s_message(
     refusal: tuple[int, str], code: int, words: str, api: FakeApi
 ) -> None:
     api.refusal = refusal
@@ -333,7 +333,7 @@ async def test_a_refused_edit_is_told_in_the_server_s_words(
 
 
 @pytest.mark.parametrize("args", [["scale", NAME], ["scale", NAME, "--count", "2", "--max", "3"]])
-async def test_bounds_that_say_nothing_or_too_much(args: list[str]) -> None:
+async def test_scale_requires_one_change(args: list[str]) -> None:
     assert (await call(*args)).code == 2
 
 
@@ -346,7 +346,7 @@ UNREACHABLE = {
 
 
 @pytest.mark.parametrize(("args", "want"), UNREACHABLE.values(), ids=UNREACHABLE.keys())
-async def test_what_cannot_be_found_is_said_in_words(args: list[str], want: str, api: FakeApi) -> None:
+async def test_missing_object_is_reported(args: list[str], want: str, api: FakeApi) -> None:
     result = await call(*args)
 
     assert result.code == 2, "1 is for a job that failed"

@@ -28,7 +28,7 @@ def attempt(generation: int, slices: int, **fields: Any) -> dict[str, Any]:
     return {"generation": generation, "slices": slices, "started": START, **fields}
 
 
-def test_a_running_job_is_told_whole() -> None:
+def test_running_job_is_described_completely() -> None:
     status = make_status(
         phase="Degraded",
         conditions=[condition("Degraded", "slice 2: node gke-7f31 of host 0 is not ready")],
@@ -132,11 +132,11 @@ HEADLINES = {
 
 
 @pytest.mark.parametrize(("fields", "want"), HEADLINES.values(), ids=HEADLINES.keys())
-def test_the_headline_says_why(fields: dict[str, Any], want: str) -> None:
+def test_headline_contains_the_reason(fields: dict[str, Any], want: str) -> None:
     assert describe_job("job", make_status(**fields), NOW) == [want]
 
 
-def test_the_headline_of_a_world_says_its_size_and_since_when() -> None:
+def test_headline_of_a_world_contains_its_size_and_age() -> None:
     world = {"generation": 1, "slices": [0, 1, 2], "coordinator": "h:1", "members": "x", "since": START}
     running = {**condition("Running", "training on 3 slices"), "reason": "Training"}
     status = make_status(phase="Running", world=world, display={"slices": "3/3"}, conditions=[running])

@@ -1,4 +1,4 @@
-"""`trainingjob run` for real: agents, trainers, a stop, a slice killed, and the end; and what it refuses to begin."""
+"""`trainingjob run` with real agents and trainers: a stop, a killed slice, completion, and rejected runs."""
 
 import json
 import re
@@ -53,7 +53,7 @@ def end(run: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Return the processes whose environment names a run's folder."""
+    """Return the processes whose environment contains a run's folder."""
     found = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -148,7 +148,7 @@ def test_a_lost_slice_costs_no_more_steps_than_lie_between_snapshots(tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_job_that_cannot_be_trained_fails_in_the_hosts_own_words(tmp_path: Path) -> None:
+def test_job_that_cannot_train_fails_with_the_message_of_its_host(tmp_path: Path) -> None:
     write_job(tmp_path, data={"train": [{"name": "none", "path": "python:json", "pattern": "*.nothing"}]})
 
     code, out = end(start(tmp_path, "--slices", "1"))
@@ -177,7 +177,7 @@ def test_a_number_of_slices_that_cannot_be_planned(tmp_path: Path) -> None:
     assert "spec.parallelism.dcn: the degrees multiply to 2 (data=2), but must fill 1 slice" in result.stderr
 
 
-def test_it_says_that_it_needs_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_reports_that_it_needs_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_run.sys, "platform", "darwin")
 
     result = CliRunner().invoke(app, ["run", str(write_job(tmp_path)), "--dir", str(tmp_path / "run")])

@@ -99,19 +99,19 @@ def test_spans(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "d", "5", "-1h", "1h1d"])
-def test_what_is_no_span(text: str) -> None:
+def test_invalid_durations(text: str) -> None:
     with pytest.raises(UsageError):
         parse_span(text, "--time")
 
 
-def test_the_job_may_have_other_slices_than_the_file_says() -> None:
+def test_number_of_slices_overrides_the_file() -> None:
     code, text = call(TPU, *SHORT, "--slices", "8")
 
     assert code == 0
     assert "· 8 slices ·" in text
 
 
-def test_a_number_of_slices_that_the_job_cannot_have_is_refused_as_in_a_file() -> None:
+def test_illegal_number_of_slices_is_rejected_as_in_a_file() -> None:
     code, text = call(TPU, *SHORT, "--slices", "1")
 
     assert code == 1
@@ -119,7 +119,7 @@ def test_a_number_of_slices_that_the_job_cannot_have_is_refused_as_in_a_file() -
 
 
 @pytest.mark.usefixtures("all_runs")
-def test_a_job_that_would_fail_says_when_and_why_and_what_helps(tmp_path: Path) -> None:
+def test_simulated_failure_reports_time_reason_and_advice(tmp_path: Path) -> None:
     code, text = call(
         resize(tmp_path, 400, maxRestarts=0, maxRestartsWithoutCommit=100),
         "--step-seconds",
@@ -194,6 +194,6 @@ def test_advice_is_never_of_no_gain(seed: int, mtbf: str, tmp_path: Path) -> Non
         assert float(better) > float(written), line
 
 
-def test_a_step_of_the_plan_is_told_to_be_a_lower_bound() -> None:
+def test_planned_step_time_is_reported_as_a_lower_bound() -> None:
     assert ", a lower bound until calibration" in call(TPU, "--time", "1h")[1]
     assert "a lower bound" not in call(TPU, *SHORT)[1]

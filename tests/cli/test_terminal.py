@@ -75,7 +75,7 @@ def test_an_escape_of_it_is_printed(attack: str) -> None:
     assert escape_controls(escaped) == escaped
 
 
-def test_what_is_printed_otherwise_stays() -> None:
+def test_printable_text_is_unchanged() -> None:
     text = "tab\t newline\n 1\u00d72 \U0001f999 \u05d0 it\u2019s"
 
     assert escape_controls(text) == text
@@ -88,7 +88,7 @@ def console(**settings: object) -> tuple[SafeConsole, io.StringIO]:
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
-def test_no_console_lets_it_through(attack: str) -> None:
+def test_every_console_escapes_control_codes(attack: str) -> None:
     plain, file = console()
     plain.print(Text(attack), soft_wrap=True)
     plain.print(f"a{attack}", markup=False, highlight=False, soft_wrap=True)
@@ -99,7 +99,7 @@ def test_no_console_lets_it_through(attack: str) -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
-def test_a_live_line_keeps_its_own_codes_alone(attack: str) -> None:
+def test_live_line_contains_only_its_own_control_codes(attack: str) -> None:
     def draw(text: str) -> str:
         terminal, file = console(force_terminal=True, color_system=None)
         with Live(Text(text), console=terminal, auto_refresh=False):
@@ -126,7 +126,7 @@ def test_columns_stay_aligned(attack: str) -> None:
 
 
 @pytest.mark.parametrize("attack", [one for one in ATTACKS.values() if "\ud800" not in one])
-def test_status_prints_it_escaped_wherever_it_stands(attack: str) -> None:
+def test_status_escapes_control_codes_in_every_field(attack: str) -> None:
     now = "2026-11-21T12:00:00Z"
     cause = {"reason": "Crash", "message": attack}
     status = TrainingJobStatus.model_validate(
@@ -194,7 +194,7 @@ UNREAD = {
 
 
 @pytest.mark.parametrize(("args", "code"), UNREAD.values(), ids=UNREAD.keys())
-def test_a_pipe_that_nobody_reads_changes_no_exit_code(args: tuple[str, ...], code: int) -> None:
+def test_closed_pipe_changes_no_exit_code(args: tuple[str, ...], code: int) -> None:
     read, write = os.pipe()
     os.close(read)
     try:
@@ -205,7 +205,7 @@ def test_a_pipe_that_nobody_reads_changes_no_exit_code(args: tuple[str, ...], co
     assert (result.returncode, result.stderr) == (code, b"")
 
 
-def test_a_disk_that_is_full_is_said_in_one_line() -> None:
+def test_full_disk_is_reported_on_one_line() -> None:
     with Path("/dev/full").open("wb") as full:
         result = run("plan", DEMO, stdout=full)
 
@@ -219,7 +219,7 @@ def test_a_closed_output_is_no_error() -> None:
     assert (result.returncode, result.stderr) == (0, b"")
 
 
-def test_an_encoding_that_lacks_a_character_gets_its_escape() -> None:
+def test_character_outside_the_encoding_is_escaped() -> None:
     result = run("plan", DEMO, stdout=subprocess.PIPE, env={**os.environ, "PYTHONIOENCODING": "iso8859-5"})
 
     assert (result.returncode, result.stderr) == (0, b"")
@@ -241,7 +241,7 @@ def test_whether_the_reader_has_left_is_known(monkeypatch: pytest.MonkeyPatch) -
     stream.close()
 
 
-def test_a_console_without_a_reader_goes_on() -> None:
+def test_console_without_a_reader_continues() -> None:
     class Gone(io.StringIO):
         def write(self, _: str) -> int:
             raise BrokenPipeError

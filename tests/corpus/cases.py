@@ -1,6 +1,6 @@
-"""The corpus: invalid and wasteful jobs, each an example with a few parts replaced, and what is told of it.
+"""The corpus: invalid and wasteful jobs, each an example with a few parts replaced, and its problems.
 
-`*.yaml` beside this file hold the cases, grouped by section. `GOLDEN=write` rewrites what is told, nothing else.
+`*.yaml` beside this file hold the cases, grouped by section. `GOLDEN=write` rewrites the problems, nothing else.
 """
 
 import copy
@@ -50,7 +50,7 @@ class Case:
 
 
 def load_cases() -> list[Case]:
-    """Return all cases in the order in which they stand."""
+    """Return all cases in the order of the files."""
     return [case for path in list_files() for case in load_file(path)]
 
 
@@ -83,7 +83,7 @@ def judge(job: Job) -> ValidationResult:
 
 
 def set_at(job: Job, path: str, value: Any) -> None:
-    """Set the value at a path as problems write it, `spec.data.train[0].name`; None takes away what is there."""
+    """Set the value at a path as problems write it, such as `spec.data.train[0].name`; None removes the value."""
     *parents, last = find_place(job, path)
     place: Any = job
     for part in parents:
@@ -123,7 +123,7 @@ def _get(place: Any, part: str | int) -> Any:
 
 
 def write_file(path: Path) -> str:
-    """Return the text of a file as it must be: its cases as they stand, and what is told of each now."""
+    """Return the expected text of a file: its cases unchanged, each with its current problems."""
     comments = [line for line in path.read_text().splitlines() if line.startswith("#")]
     return "\n".join([*comments, *(line for case in load_file(path) for line in _write_case(case))]) + "\n"
 

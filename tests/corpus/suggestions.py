@@ -1,4 +1,4 @@
-"""What a reader, or a program, does with the nearest legal values of a problem: one small grammar.
+"""The grammar of the nearest legal values of a problem, as a reader or a program applies them.
 
     suggestion = change {" and " change} [" (" remark ")"]
     change     = [field ": "] value

@@ -1,4 +1,4 @@
-"""Every field, with a value just outside of what its schema allows: told at its path, and mended as suggested."""
+"""Every field with a value just outside of its schema: reported at its path, and valid after the suggestion."""
 
 import copy
 from typing import Any
@@ -16,7 +16,7 @@ NOT_A = {"integer": "many", "number": "many", "boolean": "maybe", "array": 7, "o
 
 
 def walk(path: str, node: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the schema of every field by its path; the first item stands for a list's."""
+    """Return the schema of every field by its path; the path of a list's items has index 0."""
     found = {path: node}
     for name, child in node.get("properties", {}).items():
         found |= walk(f"{path}.{name}", child)
@@ -29,12 +29,12 @@ TYPED = {path: node["type"] for path, node in FIELDS.items() if "type" in node}
 OBJECTS = [path for path, node in FIELDS.items() if "properties" in node]
 
 
-def told(job: Job) -> list[str]:
+def problems_of(job: Job) -> list[str]:
     return [problem.path for problem in parse_spec(job["spec"]).problems]
 
 
 def sample(path: str, value: Any) -> Job:
-    """Return a job whose every field is written out, with another value at a path."""
+    """Return a job with every field set, and another value at a path."""
     job = {"spec": copy.deepcopy(SAMPLE)}
     set_at(job, path, value)
     return job
@@ -52,19 +52,19 @@ def test_a_number_out_of_its_bounds(path: str, bound: str) -> None:
     assert problem.path == path
     assert problem.nearest or is_open
     if problem.nearest:
-        assert told(follow(job, problem)) == []
+        assert problems_of(follow(job, problem)) == []
     if not is_open:
-        assert told(sample(path, node[bound])) == []
+        assert problems_of(sample(path, node[bound])) == []
 
 
 @pytest.mark.parametrize("path", TYPED)
 def test_a_value_of_another_type(path: str) -> None:
-    assert told(sample(path, NOT_A[TYPED[path]])) == [path]
+    assert problems_of(sample(path, NOT_A[TYPED[path]])) == [path]
 
 
 @pytest.mark.parametrize("path", OBJECTS)
 def test_a_field_that_no_object_has(path: str) -> None:
-    assert told(sample(f"{path}.xyzzy", 1)) == [f"{path}.xyzzy"]
+    assert problems_of(sample(f"{path}.xyzzy", 1)) == [f"{path}.xyzzy"]
 
 
 @pytest.mark.parametrize("path", [path for path, node in FIELDS.items() if "enum" in node])
@@ -73,4 +73,4 @@ def test_a_choice_in_capitals(path: str) -> None:
     (problem,) = parse_spec(job["spec"]).problems
 
     assert problem.path == path
-    assert told(follow(job, problem)) == []
+    assert problems_of(follow(job, problem)) == []

@@ -1,4 +1,4 @@
-"""The corpus: what is told of each job, word for word, and that every rule and every kind of error has its job."""
+"""The corpus: the exact problems of each job, and a job for every rule and every kind of error."""
 
 import json
 from collections import Counter
@@ -25,12 +25,12 @@ each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.file
 
 
 @pytest.mark.parametrize("path", list_files(), ids=lambda path: path.stem)
-def test_each_job_is_told_all_its_problems(path: Path, golden: Callable[[Path, str], None]) -> None:
+def test_each_job_has_all_its_problems(path: Path, golden: Callable[[Path, str], None]) -> None:
     golden(path, write_file(path))
 
 
 @each_case
-def test_each_job_has_what_its_file_says(case: Case) -> None:
+def test_each_job_has_the_problems_of_its_file(case: Case) -> None:
     checked = case.checked
 
     assert bool(checked.problems) == (case.file != WASTEFUL)
@@ -42,7 +42,7 @@ def test_the_corpus_is_large() -> None:
     assert len([case for case in CASES if case.file != WASTEFUL]) >= 150
 
 
-def test_no_case_is_there_twice() -> None:
+def test_cases_are_unique() -> None:
     assert [key for key, count in Counter((case.base, str(case.patch)) for case in CASES).items() if count > 1] == []
 
 

@@ -1,4 +1,4 @@
-"""Suggestions lead out: who follows the nearest legal values gets a valid job, whatever rule was broken."""
+"""Suggestions: a job that follows the nearest legal values is valid, for every rule."""
 
 import copy
 import dataclasses
@@ -31,7 +31,7 @@ def silent(problems: tuple[Problem, ...]) -> Told:
 
 
 def follow_all(job: Job, kind: str) -> tuple[Job, list[str]]:
-    """Return the job after all its suggestions were followed, and what was followed; the list is bounded."""
+    """Return the job after all its suggestions, and the applied suggestions; their number is bounded."""
     followed: list[str] = []
     while len(followed) < MAX_ROUNDS:
         problem = next(iter(suggesting(getattr(judge(job), kind))), None)
@@ -71,7 +71,7 @@ def test_warnings_end_where_suggestions_are_followed(path: Path) -> None:
 
 
 def is_respelt(problem: Problem, suggestion: str) -> bool:
-    """Return whether a suggestion is what was written, only spelt right: other rules may then speak up."""
+    """Return whether a suggestion only corrects the spelling of a value, so that other rules may apply to it."""
     wrote, shown = (re.sub(r"[^a-z0-9]", "", str(text).lower()) for text in (problem.value, suggestion))
     return wrote in shown or UNKNOWN in problem.message
 

@@ -39,7 +39,7 @@ LEGAL = [case for case in load_cases() if case.file == WASTEFUL]
 
 
 @pytest.mark.parametrize("case", LEGAL, ids=lambda case: case.name)
-def test_what_is_left_out_is_what_the_trainer_takes_by_default(case, job, settings) -> None:
+def test_omitted_values_are_the_trainer_s_defaults(case, job, settings) -> None:
     spec = parse_spec(case.job["spec"]).spec
     assert spec
     config = RunConfig(job=job, spec=spec, accelerator_platform="cpu", layouts=(LAYOUT,))
@@ -49,7 +49,7 @@ def test_what_is_left_out_is_what_the_trainer_takes_by_default(case, job, settin
     assert RunConfig.model_validate_json(written) == config
 
 
-def test_a_field_that_nobody_set_is_not_written(job, settings, cpu_plan) -> None:
+def test_unset_field_is_not_written(job, settings, cpu_plan) -> None:
     config = RunConfig(job=job, spec=cpu_plan().spec, accelerator_platform="cpu", layouts=(LAYOUT,))
 
     assert "failAfter" not in render_config_map(config, settings)["data"]["run.json"]

@@ -37,7 +37,7 @@ def test_the_examples_of_the_documentation_are_there() -> None:
     assert {"demo", "fixed", "elastic", "tpu-v5p-4-slices", "h100-2-nodes", "tpu-v5p-experts"} <= EXAMPLES.keys()
 
 
-def test_an_example_renders_as_the_golden_says(manifests, golden, example) -> None:
+def test_example_renders_as_its_golden_file(manifests, golden, example) -> None:
     golden(ROOT / f"tests/golden/manifests/{example.stem}.yaml", to_yaml(manifests))
 
 

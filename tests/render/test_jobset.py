@@ -1,4 +1,4 @@
-"""JobSets: how slices are told apart, and what makes Kubernetes keep hands off what the operator decides."""
+"""JobSets: one per slice, and the settings that leave the operator's decisions to the operator."""
 
 import json
 
@@ -25,7 +25,7 @@ def test_the_base_holds_the_fewest_slices_and_each_other_slice_is_a_jobset(job, 
     assert shown == [(base, 2, "0"), (f"{base}-x2", 1, "2"), (f"{base}-x3", 1, "3")]
 
 
-def test_a_slice_made_anew_keeps_clear_of_nodes(job, settings, cpu_plan) -> None:
+def test_recreated_slice_avoids_excluded_nodes(job, settings, cpu_plan) -> None:
     plan = cpu_plan(slices=ELASTIC)
     jobset = render_slice_jobset(job, plan, settings, 3, ("node-a", "node-b"))
     pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
@@ -135,7 +135,7 @@ def kueue_labels(jobset: dict) -> dict[str, str]:
     return {key: value for key, value in jobset["metadata"]["labels"].items() if "kueue" in key}
 
 
-def test_the_hash_tells_another_template_and_only_that(job, settings, cpu_plan) -> None:
+def test_hash_changes_with_the_template_only(job, settings, cpu_plan) -> None:
     def hash_of(plan) -> str:
         return render_base_jobset(job, plan, settings)["metadata"]["annotations"]["trainingjob.dev/template-hash"]
 
@@ -147,7 +147,7 @@ def test_the_hash_tells_another_template_and_only_that(job, settings, cpu_plan) 
 
 
 @pytest.mark.parametrize("make", ["cpu_plan", "tpu_plan"])
-def test_the_child_job_is_one_that_the_api_server_knows(job, settings, request, make) -> None:
+def test_child_job_is_valid_for_the_api_server(job, settings, request, make) -> None:
     jobset = render_base_jobset(job, request.getfixturevalue(make)(), settings)
     template = jobset["spec"]["replicatedJobs"][0]["template"]
     manifest = {

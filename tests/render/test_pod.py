@@ -1,4 +1,4 @@
-"""The pod: what a job may choose arrives where it belongs, and everything else stays as it is."""
+"""The pod: each setting of a job reaches its field, and all other fields are constant."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def container_of(pod: dict) -> dict:
     return pod["spec"]["containers"][0]
 
 
-def test_a_job_that_names_no_image_gets_the_installation_s(render, cpu_plan, settings) -> None:
+def test_job_without_image_has_the_installation_s_image(render, cpu_plan, settings) -> None:
     container = container_of(render(cpu_plan()))
 
     assert (container["image"], container["imagePullPolicy"]) == (settings.trainer_image, "IfNotPresent")
@@ -98,7 +98,7 @@ def test_a_job_may_choose_its_home(render, cpu_plan) -> None:
     assert homes(render(cpu_plan(runtime={"env": [{"name": "HOME", "value": "/shared/me"}]}))) == ["/shared/me"]
 
 
-def test_the_agent_is_told_who_and_where_it_is(render, cpu_plan, settings) -> None:
+def test_agent_environment_contains_its_identity(render, cpu_plan, settings) -> None:
     env = {variable["name"]: variable for variable in container_of(render(cpu_plan()))["env"]}
 
     plain = {name: variable["value"] for name, variable in env.items() if "value" in variable}
@@ -217,7 +217,7 @@ def test_a_host_of_gpus_takes_them_and_tolerates_every_taint_of_its_nodes(render
     assert tolerated == ["nvidia.com/gpu", "kubernetes.io/arch"]
 
 
-def test_a_host_asks_for_chips_not_for_devices(render, two_device_plan) -> None:
+def test_host_requests_chips_not_devices(render, two_device_plan) -> None:
     assert container_of(render(two_device_plan()))["resources"]["limits"]["google.com/tpu"] == "4"
 
 
@@ -294,5 +294,5 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize(("make", "sections"), ALLOWED.values(), ids=ALLOWED.keys())
-def test_what_is_rendered_passes_the_check(render, request, make, sections) -> None:
+def test_rendered_pods_pass_the_policy(render, request, make, sections) -> None:
     assert check_pod(render(request.getfixturevalue(make)(**sections))) == []

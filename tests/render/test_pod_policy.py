@@ -1,4 +1,4 @@
-"""The check of rendered pods: whatever is not on the list is refused, by whichever path it came."""
+"""The policy of rendered pods: a field or value outside the allow-list is rejected, by every path."""
 
 import copy
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ NEW_FIELDS = {
 
 
 @pytest.mark.parametrize(("path", "value"), NEW_FIELDS.values(), ids=NEW_FIELDS.keys())
-def test_a_field_that_is_not_on_the_list_is_refused(pod, path, value) -> None:
+def test_field_outside_the_allow_list_is_rejected(pod, path, value) -> None:
     holder, key = place(pod, path)
     holder[key] = value
 
@@ -99,7 +99,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize(("path", "value", "words"), VALUES.values(), ids=VALUES.keys())
-def test_a_value_that_is_not_on_the_list_is_refused(pod, path, value, words) -> None:
+def test_value_outside_the_allow_list_is_rejected(pod, path, value, words) -> None:
     holder, key = place(pod, path)
     holder[key] = value
 
@@ -130,7 +130,7 @@ def test_a_default_of_kubernetes_is_not_enough(pod) -> None:
 FREE = ("/resources/", "/nodeSelector", "/tolerations/", "/topologySpreadConstraints/", "/metadata/labels")
 
 
-def test_no_object_of_a_pod_takes_a_field_that_nobody_thought_of(pod) -> None:
+def test_every_object_of_a_pod_rejects_unknown_fields(pod) -> None:
     objects = [path for path in object_paths(pod, "") if not any(free in f"{path}/" for free in FREE)]
 
     assert len(objects) > 20
@@ -160,13 +160,13 @@ MOUNTS = {
 
 
 @pytest.mark.parametrize(("folder", "words"), MOUNTS.values(), ids=MOUNTS.keys())
-def test_a_claim_cannot_hide_what_the_agent_stands_on(pod, folder, words) -> None:
+def test_claim_cannot_shadow_the_agent_s_folders(pod, folder, words) -> None:
     pod["spec"]["containers"][0]["volumeMounts"][-1]["mountPath"] = folder
 
     assert any(words in line for line in check_pod(pod))
 
 
-def test_two_mounts_at_one_place_are_refused(pod) -> None:
+def test_two_mounts_at_one_path_are_rejected(pod) -> None:
     mounts = pod["spec"]["containers"][0]["volumeMounts"]
     mounts.append(mounts[-1] | {"mountPath": "/shared/"})
 
@@ -175,7 +175,7 @@ def test_two_mounts_at_one_place_are_refused(pod) -> None:
     ]
 
 
-def test_two_variables_of_one_name_are_refused(pod) -> None:
+def test_two_variables_of_one_name_are_rejected(pod) -> None:
     env = pod["spec"]["containers"][0]["env"]
     env.append({"name": "TRAININGJOB_RENDEZVOUS", "value": "https://elsewhere"})
 
@@ -195,7 +195,7 @@ MALFORMED = [None, [], {}, {"metadata": [], "spec": []}, {"metadata": {"labels":
 
 
 @pytest.mark.parametrize("pod", MALFORMED, ids=str)
-def test_what_is_no_pod_is_refused_and_never_raises(pod) -> None:
+def test_value_that_is_no_pod_is_rejected_without_an_exception(pod) -> None:
     assert check_pod(pod)
 
 

@@ -24,7 +24,7 @@ def test_the_manifests_are_the_golden_ones(chart, golden, variants, variant) -> 
     golden(ROOT / f"tests/golden/chart/{variant}.yaml", manifests)
 
 
-def test_every_object_is_one_that_the_api_server_knows(chart, variants, variant) -> None:
+def test_every_object_is_valid_for_the_api_server(chart, variants, variant) -> None:
     manifests = chart.objects(variants[variant])
 
     builtin = [one for one in manifests if one["kind"] not in CUSTOM_KINDS]
@@ -33,7 +33,7 @@ def test_every_object_is_one_that_the_api_server_knows(chart, variants, variant)
         kubernetes_validate.validate(one, desired_version="1.36", strict=True)
 
 
-def test_lint_has_nothing_to_say(chart, variants, variant) -> None:
+def test_lint_reports_nothing(chart, variants, variant) -> None:
     done = chart.run("lint", variants[variant])
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -41,7 +41,7 @@ def test_lint_has_nothing_to_say(chart, variants, variant) -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_the_definition_is_the_generated_one_and_stays_if_asked(chart, keep) -> None:
+def test_crd_is_the_generated_one_and_is_kept_on_request(chart, keep) -> None:
     values = {"crds": {"keep": keep}}
     crd = chart.find("CustomResourceDefinition", values, "trainingjobs.trainingjob.dev")
 
@@ -53,15 +53,15 @@ def test_the_definition_is_the_generated_one_and_stays_if_asked(chart, keep) -> 
 def environment(chart: Any, values: dict[str, Any]) -> dict[str, str]:
     deployment = chart.find("Deployment", values)
     variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
-    return {one["name"]: one["value"] if "value" in one else told_by_kubelet(one) for one in variables}
+    return {one["name"]: one["value"] if "value" in one else set_by_kubelet(one) for one in variables}
 
 
-def told_by_kubelet(variable: dict[str, Any]) -> str:
+def set_by_kubelet(variable: dict[str, Any]) -> str:
     told = {"metadata.namespace": NAMESPACE, "spec.nodeName": "system-1"}
     return told[variable["valueFrom"]["fieldRef"]["fieldPath"]]
 
 
-def test_the_operator_reads_what_the_chart_says(chart, variants) -> None:
+def test_operator_reads_every_setting_of_the_chart(chart, variants) -> None:
     assert read_settings(environment(chart, {})) == Settings(
         trainer_image="localhost/trainingjob-trainer:0.1.0", namespace=NAMESPACE, node="system-1"
     )
@@ -128,7 +128,7 @@ def test_two_operators_never_overlap_in_a_rollout(chart) -> None:
     assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (1, {"type": "Recreate"})
 
 
-def test_the_webhook_asks_about_our_own_kind_and_only_about_new_specs(chart) -> None:
+def test_webhook_matches_only_trainingjobs_with_new_specs(chart) -> None:
     (webhook,) = chart.find("ValidatingWebhookConfiguration", {})["webhooks"]
 
     (rule,) = webhook["rules"]

@@ -1,4 +1,4 @@
-"""The values of the chart: refused with their place where they are wrong, documented where they are right."""
+"""The values of the chart: invalid ones are rejected with their path, and all are documented."""
 
 import json
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("values", "words"), REFUSED.values(), ids=REFUSED.keys())
-def test_a_bad_value_is_refused_with_its_place(chart, values, words) -> None:
+def test_invalid_value_is_rejected_with_its_path(chart, values, words) -> None:
     done = chart.run("template", values)
 
     assert done.returncode != 0
@@ -69,7 +69,7 @@ def test_every_value_has_a_comment_that_begins_with_its_name(chart) -> None:
     assert set(value_paths(yaml.safe_load(text), ())) - documented - set(FREE_FORM) == set()
 
 
-def test_the_schema_knows_exactly_the_values_that_there_are(chart) -> None:
+def test_schema_has_exactly_the_values_of_the_chart(chart) -> None:
     schema = json.loads((chart.folder / "values.schema.json").read_text())
     values = yaml.safe_load((chart.folder / "values.yaml").read_text())
 
