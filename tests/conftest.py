@@ -1,4 +1,4 @@
-"""Fixtures of every room: golden files."""
+"""Fixtures of every folder: golden files."""
 
 import asyncio
 import difflib

@@ -1,4 +1,4 @@
-"""The table of mutations: a line as it is, the line as it must never be, and the tests that fail then.
+"""The table of mutations: a line of the code, its mutated form, and the tests that fail then.
 
 Each part of the code has a table. `make mutations` runs them all.
 """
@@ -14,7 +14,7 @@ API = "crds/trainingjob_api"
 
 @dataclass(frozen=True)
 class Mutation:
-    """One fault. `old` stands in the file exactly once."""
+    """One fault. `old` occurs in the file exactly once."""
 
     name: str
     file: str

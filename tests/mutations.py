@@ -21,7 +21,7 @@ TESTS_FAILED = 1
 
 
 def find_stale(mutations: Iterable[Mutation]) -> list[str]:
-    """Return the rows whose line is not, or not once, in its file."""
+    """Return the rows whose line does not occur exactly once in its file."""
     return [row.name for row in mutations if (ROOT / row.file).read_text().count(row.old) != 1]
 
 

@@ -1,4 +1,4 @@
-"""The golden fixture itself: it fails with a diff and the way out, and rewrites only when asked to."""
+"""The golden fixture: it fails with a diff and advice, and rewrites files only on request."""
 
 from collections.abc import Callable
 from pathlib import Path

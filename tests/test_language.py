@@ -62,7 +62,7 @@ PATTERN = re.compile("|".join(rf"\b(?:{phrase})\b" for phrase in BANNED), re.IGN
 
 
 class Text(NamedTuple):
-    """A text for users, and where it stands."""
+    """A text for users, and its place."""
 
     place: str
     text: str

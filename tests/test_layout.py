@@ -20,7 +20,7 @@ def tracked(pattern: str) -> list[Path]:
     return [ROOT / line for line in listed.stdout.splitlines() if (ROOT / line).exists()]
 
 
-def test_the_standard_library_keeps_its_operator() -> None:
+def test_the_standard_library_s_operator_is_not_shadowed() -> None:
     assert Path(operator.__file__ or "").is_relative_to(sysconfig.get_path("stdlib"))
 
 
@@ -92,7 +92,7 @@ def test_locks_carry_hashes_and_no_addresses() -> None:
         assert "://" not in text
 
 
-def test_who_installs_a_lock_resolves_nothing_that_the_lock_does_not_name() -> None:
+def test_locks_are_installed_without_resolution() -> None:
     files = [ROOT / "Makefile", *ROOT.glob("*/Containerfile")]
     installs = [line for file in files for line in file.read_text().splitlines() if "--require-hashes" in line]
 

@@ -1,4 +1,4 @@
-"""The table of mutations fits the code as it is."""
+"""The table of mutations fits the current code."""
 
 from collections import Counter
 from pathlib import Path

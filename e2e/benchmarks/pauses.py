@@ -81,7 +81,7 @@ def time_step(own: Sequence[Line]) -> float:
 
 
 class BenchmarkReport:
-    """The figures of one benchmark. Each kind of loss is shown and written as soon as it is measured."""
+    """The figures of one benchmark. Each kind of loss is shown and written right after its measurement."""
 
     def __init__(self, name: str, console: Console) -> None:
         self.figures: list[Figure] = []

@@ -215,7 +215,7 @@ def time_run(folder: Path) -> float:
 
 
 def time_handwritten() -> float:
-    """Return the seconds of the timed steps of the hand-written loop, in a process of its own."""
+    """Return the seconds of the timed steps of the hand-written loop, in a separate process."""
     command = [sys.executable, "-m", "e2e.benchmarks.trainer", "--handwritten"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     return float(result.stdout)

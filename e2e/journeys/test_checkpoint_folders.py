@@ -62,7 +62,7 @@ def test_training_never_begins_from_scratch_in_silence(product: Product, namespa
     assert all(word in failed["message"] for word in words), failed["message"]
 
 
-def test_a_damaged_step_is_told_and_the_one_before_it_gone_on_from(product: Product, namespace: str) -> None:
+def test_damaged_step_is_reported_and_training_resumes_from_the_previous_one(product: Product, namespace: str) -> None:
     job = save_and_suspend(product, namespace)
     newest = job.status()["checkpoint"]["step"]
     product.run_in_reader(namespace, "python3", "-c", DAMAGE, "1")
@@ -76,7 +76,7 @@ def test_a_damaged_step_is_told_and_the_one_before_it_gone_on_from(product: Prod
     assert "has changed since it was saved" in event["message"]
 
 
-def test_another_job_on_the_same_folder_is_refused_and_takes_nothing(product: Product, namespace: str) -> None:
+def test_another_job_on_the_same_folder_is_rejected_and_changes_nothing(product: Product, namespace: str) -> None:
     job = save_and_suspend(product, namespace)
     other = product.submit(namespace, load_example("fixed", checkpoint__uri=FOLDER), name="other")
 

@@ -150,7 +150,7 @@ def test_every_node_is_ready(cluster: Cluster) -> None:
     assert len(cluster.worker_nodes()) >= NUM_SLICES * NUM_HOSTS
 
 
-def test_a_jobset_gets_one_node_pool_a_slice(world: Cluster) -> None:
+def test_each_slice_of_a_jobset_has_one_node_pool(world: Cluster) -> None:
     nodes = json.loads(world.kubectl("get", "nodes", "--output=json"))["items"]
     labels = {node["metadata"]["name"]: node["metadata"]["labels"] for node in nodes}
     placed = {key: labels[node_of(pod)] for key, pod in running_pods(world).items()}
@@ -185,7 +185,7 @@ def test_what_one_host_writes_another_reads(world: Cluster) -> None:
     assert run_in(world, pods[1, 1], "cat", "/shared/progress") == "step 7\n"
 
 
-def test_a_partitioned_node_falls_silent_and_its_pods_live_on(world: Cluster, drilled: Cluster) -> None:
+def test_heartbeats_of_a_partitioned_node_stop_and_its_pods_keep_running(world: Cluster, drilled: Cluster) -> None:
     pods = running_pods(world)
     ask = make_reachability_check(world, pods[0, 0], web_server(pods[1, 0]))
     wait_until_reachable(ask, "the host to answer before it is cut off")
@@ -200,7 +200,7 @@ def test_a_partitioned_node_falls_silent_and_its_pods_live_on(world: Cluster, dr
     assert is_same_container(running_pods(world)[1, 0], pods[1, 0])
 
 
-def test_a_frozen_node_falls_silent_and_its_pods_live_on(world: Cluster, drilled: Cluster) -> None:
+def test_heartbeats_of_a_frozen_node_stop_and_its_pods_keep_running(world: Cluster, drilled: Cluster) -> None:
     pods = running_pods(world)
     ask = make_reachability_check(world, pods[0, 0], web_server(pods[1, 0]))
     wait_until_reachable(ask, "the host to answer before it is frozen")
@@ -258,7 +258,7 @@ def test_the_trainer_image_imports_jax_on_a_node(world: Cluster) -> None:
     assert world.kubectl("logs", f"--namespace={NAMESPACE}", "probe") == "1\n"
 
 
-def test_the_api_server_goes_away_and_comes_back(world: Cluster) -> None:
+def test_api_server_stops_and_restarts(world: Cluster) -> None:
     assert isinstance(world, LocalCluster)
     with world.without_api_server(), pytest.raises(ClusterError, match="connection to the server"):
         world.kubectl("get", "nodes")

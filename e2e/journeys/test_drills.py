@@ -97,7 +97,7 @@ def test_a_slow_host_is_named_while_it_is_slow(job: Job) -> None:
     job.wait("that it is not slow any more", lambda status: not status.get("straggler"), PATIENCE_SECONDS)
 
 
-def test_training_goes_on_without_an_operator(job: Job) -> None:
+def test_training_continues_without_an_operator(job: Job) -> None:
     done, _, after = drill(job, "operator-down")
 
     assert (done["state"], after) == ("withstood", {})

@@ -43,7 +43,7 @@ def wait_until_gone(job: Job, uid: str) -> None:
     )
 
 
-def test_suspend_saves_and_resume_goes_on_from_there(product: Product, namespace: str) -> None:
+def test_suspend_saves_and_resume_continues_from_the_saved_step(product: Product, namespace: str) -> None:
     job = long_job(product, namespace, "sleeper")
     job.wait_for_step(5, timeout=180)
     job.patch({"suspend": True})

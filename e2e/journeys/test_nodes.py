@@ -110,9 +110,7 @@ def test_fewer_slices_than_the_job_needs_are_waited_for(job: Job, drilled: Clust
     job.patch({"slices": {"min": 1}})
 
 
-def test_with_the_policy_to_wait_a_lost_slice_is_waited_for_and_no_longer_than_it_says(
-    job: Job, drilled: Cluster
-) -> None:
+def test_wait_policy_waits_for_a_lost_slice_until_its_limit(job: Job, drilled: Cluster) -> None:
     before = wait_for_both(job)
     job.patch({"elastic": {"policy": "wait", "shrinkAfter": f"{SHRINK_AFTER_SECONDS}s"}})
 

@@ -69,7 +69,7 @@ def test_two_operators_for_a_minute_change_nothing(product: Product, namespace: 
     assert_undisturbed(job)
 
 
-def test_training_goes_on_while_the_api_server_is_away(product: Product, namespace: str) -> None:
+def test_training_continues_without_an_api_server(product: Product, namespace: str) -> None:
     if not isinstance(product.cluster, LocalCluster):
         pytest.skip("only the local cluster lets us stop its API server")
     manifest = load_example("demo", checkpoint__uri="/shared/away", training__steps=500)

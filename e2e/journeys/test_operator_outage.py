@@ -98,7 +98,7 @@ def dead_webhook(product: Product, namespace: str) -> Iterator[None]:
         product.cluster.kubectl("delete", "validatingwebhookconfiguration", DEAD_WEBHOOK)
 
 
-def test_pods_that_go_while_nobody_operates_come_back_into_one_world(product: Product, namespace: str) -> None:
+def test_pods_lost_during_an_outage_return_into_one_world(product: Product, namespace: str) -> None:
     manifest = load_example("demo", training__steps=100_000, checkpoint__uri="/shared/left-alone")
     job = product.submit(namespace, manifest, name="left-alone")
     job.wait_for_step(5, timeout=180)
@@ -131,7 +131,7 @@ def test_pods_that_go_while_nobody_operates_come_back_into_one_world(product: Pr
     job.delete()
 
 
-def test_a_slice_that_the_cluster_does_not_let_in_stops_none_that_is_there(product: Product, namespace: str) -> None:
+def test_slice_that_is_not_admitted_stops_no_other_slice(product: Product, namespace: str) -> None:
     manifest = load_example("demo", training__steps=100_000, checkpoint__uri="/shared/not-let-in")
     with dead_webhook(product, namespace):
         job = product.submit(namespace, manifest, name="not-let-in")
@@ -168,7 +168,7 @@ def test_an_upgrade_of_the_operator_changes_nothing_that_trains(product: Product
     product.install()
 
 
-def test_a_child_that_is_applied_three_times_stays_as_it_is(product: Product, namespace: str) -> None:
+def test_child_that_is_applied_three_times_is_unchanged(product: Product, namespace: str) -> None:
     if not isinstance(product.cluster, LocalCluster):
         pytest.skip("only the local cluster records what the operator applied")
     begun = datetime.now(UTC)
@@ -192,7 +192,7 @@ def test_a_child_that_is_applied_three_times_stays_as_it_is(product: Product, na
     job.delete()
 
 
-def test_without_the_webhook_a_bad_job_is_told_by_its_condition(product: Product, namespace: str) -> None:
+def test_invalid_job_without_the_webhook_has_a_condition(product: Product, namespace: str) -> None:
     assert f'admission webhook "{WEBHOOK}" denied the request' in find_rejection(product, namespace)
     product.cluster.kubectl("delete", *CONFIGURATION)
     try:

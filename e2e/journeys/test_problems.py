@@ -62,7 +62,7 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize(("changes", "words"), REFUSED.values(), ids=REFUSED.keys())
-def test_apply_refuses(product: Product, namespace: str, changes: dict[str, Any], words: list[str]) -> None:
+def test_apply_rejects(product: Product, namespace: str, changes: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(ClusterError) as refusal:
         product.submit(namespace, load_example("demo", **changes), name="refused")
 
@@ -71,14 +71,14 @@ def test_apply_refuses(product: Product, namespace: str, changes: dict[str, Any]
     assert all(word in answer for word in words), answer
 
 
-def test_apply_refuses_a_name_that_no_pod_can_carry(product: Product, namespace: str) -> None:
+def test_apply_rejects_a_name_that_no_pod_can_have(product: Product, namespace: str) -> None:
     with pytest.raises(ClusterError) as refusal:
         product.submit(namespace, load_example("demo"), name="n" * 50)
 
     assert "metadata.name" in str(refusal.value)
 
 
-def test_apply_tells_all_problems_at_once(product: Product, namespace: str) -> None:
+def test_apply_reports_all_problems_at_once(product: Product, namespace: str) -> None:
     changes = {"model__numHeads": 5, "slices__min": 3, "schedule": {"warmup": 10_000}}
     with pytest.raises(ClusterError) as refusal:
         product.submit(namespace, load_example("demo", **changes), name="refused")
@@ -98,7 +98,7 @@ DRY: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("changes", DRY.values(), ids=DRY.keys())
-def test_a_dry_run_says_what_validate_says(
+def test_dry_run_reports_the_problems_of_validate(
     product: Product, namespace: str, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     manifest = load_example("demo", **changes)
@@ -130,7 +130,7 @@ FIXED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(("path", "changes"), FIXED.items(), ids=FIXED.keys())
-def test_what_never_changes_says_what_to_do_instead(
+def test_immutable_fields_advise_what_to_do(
     product: Product, namespace: str, submit: Submit, path: str, changes: dict[str, Any]
 ) -> None:
     manifest = load_example("demo", suspend=True, checkpoint__uri="/shared/fixed")
@@ -185,7 +185,7 @@ def prepared(product: Product, namespace: str) -> None:
 
 @pytest.mark.usefixtures("prepared")
 @pytest.mark.parametrize("case", FAILED)
-def test_the_condition_tells_what_only_a_host_can_know(submit: Submit, case: str) -> None:
+def test_condition_reports_problems_that_only_a_host_finds(submit: Submit, case: str) -> None:
     changes, words = FAILED[case]
     own_folder = f"/shared/{case.replace(' ', '-')}"  # a folder belongs to the first job that writes into it
     manifest = load_example("fixed", **({"checkpoint__uri": own_folder} | changes))
@@ -215,7 +215,7 @@ PENDING: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize(("changes", "words"), PENDING.values(), ids=PENDING.keys())
-def test_the_condition_tells_why_pods_do_not_start(submit: Submit, changes: dict[str, Any], words: list[str]) -> None:
+def test_condition_reports_why_pods_do_not_start(submit: Submit, changes: dict[str, Any], words: list[str]) -> None:
     manifest = load_example("fixed", checkpoint__uri="/shared/pending", **changes)
     job = submit(manifest)
 

@@ -63,9 +63,9 @@ async def kill_all(stage: JobHarness) -> bool:
 
 
 async def cut_power(stage: JobHarness) -> bool:
-    """Stop a slice's processes so that it falls silent, then kill them, as in a power failure.
+    """Stop a slice's processes so that its heartbeats stop, then kill them, as in a power failure.
 
-    The silence is shorter or longer than `heartbeatTimeout`.
+    The stop is shorter or longer than `heartbeatTimeout`.
     """
     found = stage.containers()
     if not found:

@@ -1,4 +1,4 @@
-"""What is built of the local cluster's programs, and what is told meanwhile. The compiler is a script here."""
+"""Builds of the local cluster's programs and their progress. The compiler is a script here."""
 
 import os
 import stat
@@ -30,7 +30,7 @@ esac
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put a pretended compiler before all others; return where it notes what it was asked for."""
+    """Put a fake compiler first on PATH; return the file in which it records its calls."""
     go = tmp_path / "bin" / "go"
     go.parent.mkdir()
     go.write_text(GO)
@@ -42,7 +42,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return notes
 
 
-def test_what_is_missing_is_built_together_under_its_own_name(asked: Path) -> None:
+def test_missing_programs_are_built_together(asked: Path) -> None:
     ensure_binaries(["etcd"])
     ensure_binaries(["etcd", "kubectl", "helm"])
 
@@ -53,7 +53,7 @@ def test_what_is_missing_is_built_together_under_its_own_name(asked: Path) -> No
     assert (binaries_dir() / "etcd").read_text() == "of-etcd\n"
 
 
-def test_nothing_is_asked_for_where_all_is_there(asked: Path) -> None:
+def test_existing_programs_are_not_built(asked: Path) -> None:
     ensure_binaries(["etcd"])
     asked.unlink()
 
@@ -62,7 +62,7 @@ def test_nothing_is_asked_for_where_all_is_there(asked: Path) -> None:
     assert not asked.exists()
 
 
-def test_a_build_tells_how_far_it_is(asked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_build_reports_its_progress(asked: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ensure_binaries(["etcd"])
 
     told = capsys.readouterr().err
@@ -71,7 +71,7 @@ def test_a_build_tells_how_far_it_is(asked: Path, capsys: pytest.CaptureFixture[
     ]
 
 
-def test_a_build_that_fails_ends_with_the_compiler_s_words(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_build_ends_with_the_compiler_s_output(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BROKEN", "1")
 
     with pytest.raises(ClusterError, match=r"exit code 1:\n# package-2\nwords of the compiler$"):

@@ -1,4 +1,4 @@
-"""A cluster of somebody else: what must be known of it before a journey begins."""
+"""An existing cluster: its requirements before a journey begins."""
 
 from pathlib import Path
 
@@ -20,11 +20,11 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> ExistingCluster:
     return found
 
 
-def test_one_whose_images_are_named_is_taken_as_it_is(cluster: ExistingCluster) -> None:
+def test_cluster_with_named_images_is_used_unchanged(cluster: ExistingCluster) -> None:
     cluster.up()
 
 
-def test_images_that_are_not_named_or_have_no_tag_are_told_together(
+def test_missing_images_and_tags_are_reported_together(
     cluster: ExistingCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("E2E_OPERATOR_IMAGE")
@@ -66,7 +66,7 @@ def test_an_operator_of_other_sources_makes_way_though_the_tag_is_the_same(
 
 
 def install(cluster: ExistingCluster, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    """Return the words that Helm is told."""
+    """Return the arguments of Helm."""
     calls: list[tuple[str, ...]] = []
     monkeypatch.setattr(cluster, "helm", lambda *words: calls.append(words) or "")
     Product(cluster).install()

@@ -33,7 +33,7 @@ NO_CHANGES = {
 
 
 @pytest.mark.parametrize(("path", "content"), CHANGES.values(), ids=CHANGES.keys())
-def test_an_image_is_built_anew_when_an_input_changes(recipe: Recipe, path: str, content: str) -> None:
+def test_image_is_rebuilt_when_an_input_changes(recipe: Recipe, path: str, content: str) -> None:
     before = recipe.key()
     (recipe.context / path).write_text(content)
 

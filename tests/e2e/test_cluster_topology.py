@@ -42,12 +42,12 @@ def test_addresses_and_pod_ranges_never_overlap() -> None:
 
 
 @pytest.mark.parametrize(("slices", "hosts"), [(0, 2), (2, 0), (20, 10)])
-def test_a_shape_that_cannot_be_addressed_is_refused(slices: int, hosts: int) -> None:
+def test_shape_without_enough_addresses_is_rejected(slices: int, hosts: int) -> None:
     with pytest.raises(ValueError, match=f"{slices} slices of {hosts} hosts: .* at most 199 hosts"):
         Topology(slices=slices, hosts=hosts)
 
 
-def test_tpu_labels_are_on_workers_only_and_only_when_asked_for() -> None:
+def test_only_workers_have_tpu_labels_and_only_on_request() -> None:
     system, worker = Topology(1, 1, tpus_per_host=4, tpu_accelerator="tpu-v5p-slice", tpu_topology="2x2x1").nodes()
     _, plain = Topology(1, 1).nodes()
 
@@ -90,7 +90,7 @@ def test_each_node_has_its_own_cgroups_and_pod_range() -> None:
         ("cpu.stat", "usage_usec 1", False),
     ],
 )
-def test_a_machine_with_a_quota_of_its_own_gives_containers_none(
+def test_containers_have_no_quota_on_a_machine_with_a_quota(
     file: str, content: str, is_limited: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / file).parent.mkdir(exist_ok=True)

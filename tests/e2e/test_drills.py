@@ -35,7 +35,7 @@ def make_job() -> dict[str, Any]:
 
 
 async def drill(stage: JobHarness, kind: DrillKind, number: int) -> DrillStatus:
-    """Ask for a drill once the job trains on both slices, and return what became of it."""
+    """Request a drill once the job trains on both slices, and return its outcome."""
     await stage.wait_for("a world of both slices", lambda: stage.status.display.slices == "2/2", PATIENCE_SECONDS)
     metadata = stage.machine.cluster.job["metadata"]
     request = DrillRequest(
@@ -51,7 +51,7 @@ async def drill(stage: JobHarness, kind: DrillKind, number: int) -> DrillStatus:
     return stage.status.drills[number]
 
 
-async def test_each_drill_is_made_for_real_and_measured(tmp_path: Path) -> None:
+async def test_each_drill_is_injected_and_measured(tmp_path: Path) -> None:
     damaged: list[str] = []
     stage = JobHarness(
         make_job(),

@@ -1,4 +1,4 @@
-"""The model of what an operator may ask of the API server: every rule has a request that breaks it."""
+"""The audit of the operator's API requests: each rule has a request that violates it."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -110,7 +110,7 @@ CASES: dict[str, tuple[list[Event], list[str]]] = {
 
 
 @pytest.mark.parametrize(("events", "want"), CASES.values(), ids=CASES.keys())
-def test_what_an_operator_may_not_ask(events: list[Event], want: list[str]) -> None:
+def test_forbidden_requests_of_an_operator(events: list[Event], want: list[str]) -> None:
     told = list(find_forbidden_requests(events, OWN))
 
     assert len(told) == len(want), told

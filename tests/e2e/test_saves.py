@@ -1,4 +1,4 @@
-"""What is read of snapshots and saves from the lines of worlds: each once, and the first save of a world apart."""
+"""Times of snapshots and saves from metrics lines: each once, and the first save of a world separately."""
 
 from typing import Any
 
@@ -21,12 +21,12 @@ WORLD = (
 )
 
 
-def test_each_wait_counts_once_though_every_line_tells_of_the_newest() -> None:
+def test_each_wait_counts_once_though_every_line_repeats_it() -> None:
     assert find_blocked_seconds(WORLD, "snapshot_seconds", "snapshot") == [0.02, 0.02, 0.05]
     assert find_blocked_seconds(WORLD, "save_seconds", "save_seconds") == [0.9, 0.1]
 
 
-def test_first_saves_stand_apart_and_snapshots_beside_their_share() -> None:
+def test_first_saves_are_separate_and_snapshots_have_their_share() -> None:
     other = [line | {"save_seconds": line["save_seconds"] * 2} for line in WORLD if "save_seconds" in line]
     found = {one.name: one for one in summarise([WORLD, other], every=2, copy_seconds=0.2)}
 

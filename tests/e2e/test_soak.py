@@ -1,4 +1,4 @@
-"""What a soak must notice, on lives that were made up to be wrong; and that its bursts are what they should be."""
+"""Violations that a soak must detect, in constructed histories, and the distribution of its bursts."""
 
 from random import Random
 from typing import Any
@@ -77,7 +77,7 @@ def test_a_good_status_is_not() -> None:
     assert sorted(witness.attempts) == [1, 2]
 
 
-def test_the_witness_knows_how_far_hosts_have_come() -> None:
+def test_witness_records_the_progress_of_hosts() -> None:
     witness = InvariantChecker()
     witness.record_report(make_report(generation=2, restored=3, progress=Progress(step=9), committed=6))
     witness.record_report(make_report(generation=3, restored=6, progress=Progress(step=6)))
@@ -197,7 +197,7 @@ def test_a_job_that_wrote_nothing_is_noticed() -> None:
     ]
 
 
-def test_a_world_that_trains_on_beside_a_later_one_is_noticed() -> None:
+def test_world_that_trains_beside_a_later_one_is_detected() -> None:
     assert list(find_split_brain(lines((1, 1), (2, 1), (1, 2), (2, 2)))) == []
     assert list(find_split_brain(lines((1, 1), (2, 1), (1, 2), (1, 3)))) == [
         "generation 1 made 2 steps after a later one had begun"
@@ -214,7 +214,7 @@ def test_bursts_hold_at_most_one_fault_that_is_held_against_the_program() -> Non
     assert not any(CLOCK_FAULT in burst for burst in bursts[1::2])
 
 
-def test_recoveries_are_told_by_what_had_ended_the_world_before() -> None:
+def test_recoveries_are_grouped_by_the_end_of_the_previous_world() -> None:
     found = list_recoveries(make_status().attempts)
 
     assert {reason: [one.generation for one in attempts] for reason, attempts in found.items()} == {"Crash": [2]}

@@ -1,11 +1,11 @@
-"""A status is read while it grows: what is not there yet is nothing, and never an error."""
+"""Reading an incomplete status: missing fields are empty, and never an error."""
 
 import pytest
 
 from e2e.status import condition, generation_of, is_full, step_of, steps_trained
 
 
-def test_an_empty_status_says_nothing() -> None:
+def test_empty_status_has_no_values() -> None:
     assert (step_of({}), steps_trained({}), generation_of({}), is_full({}), condition({}, "Ready")) == (
         0,
         0,

@@ -1,4 +1,4 @@
-"""A host that stands still before the first step of its world: the others wait for it at a meeting, and it is named."""
+"""A host that stalls before the first step: the others wait for it at a barrier, and it is named."""
 
 from pathlib import Path
 from random import Random
@@ -48,9 +48,7 @@ class StandStill:
 
 @pytest.mark.parametrize("early", [False, True], ids=["on its way", "before it begins"])
 @pytest.mark.parametrize("number", [0, 1], ids=["the host of process 0", "the host of process 1"])
-async def test_a_host_that_stands_still_before_the_first_step_is_named(
-    number: int, early: bool, tmp_path: Path
-) -> None:
+async def test_host_that_stalls_before_the_first_step_is_named(number: int, early: bool, tmp_path: Path) -> None:
     spec = make_spec()
     job = spec | {"training": {**spec["training"], "steps": 10_000_000}}
     lines: list[str] = []
