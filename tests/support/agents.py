@@ -68,7 +68,7 @@ class Agent:
     exit_code: int | None = None
 
     def hear(self, news: Message, now: float) -> None:
-        """React to news and do what the rules say."""
+        """Handle news by the agent's rules."""
         step = handle_message(self.host, self.state, news, now)
         self.state = step.state
         for action in step.actions:
@@ -91,7 +91,7 @@ class Agent:
                     self.exit_code = 0 if isinstance(action, Finish) else 143
 
     def kill(self, child: int, now: float) -> None:
-        """End a child; that is heard unless the kernel holds it."""
+        """End a child; the agent is notified unless the kernel holds the process."""
         self.children.pop(child, None)
         if not self.holds:
             self.hear(ChildExited(child, signal="SIGKILL"), now)
@@ -107,7 +107,7 @@ class Agent:
             child.world = action.world
 
     def strike(self, child: int, drill: Drill, now: float) -> None:
-        """Make a fault that a drill asks for."""
+        """Inject the fault of a drill."""
         self.drills.append(drill)
         self.hear(DrillReported(drill.id), now)
         match drill.kind:
@@ -127,6 +127,6 @@ class Agent:
 
 
 def having_waited(event: AgentEvent, seconds: float) -> AgentEvent:
-    """Return what a host says of a step of which it spent so many seconds waiting for others."""
+    """Return the wait times of a host in a step, with the given seconds of waiting for others."""
     assert event.progress
     return event.model_copy(update={"progress": event.progress.model_copy(update={"wait_seconds": seconds})})

@@ -52,7 +52,7 @@ def spec_manifest(**sections: Any) -> Manifest:
 
 
 def make_plan(fewest: int = 1, most: int = 2, hosts: int = 2, allowed: tuple[int, ...] = (), **sections: Any) -> Plan:
-    """Return a plan of slices with a few hosts of two devices each; every size is allowed unless said otherwise."""
+    """Return a plan of slices with a few hosts of two devices each; every size is allowed by default."""
     slices = {"accelerator": "cpu", "topology": f"{hosts}x2", "min": fewest, "max": most}
     sizes = range(fewest, most + 1)
     return Plan(

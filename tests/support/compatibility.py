@@ -92,7 +92,7 @@ def find_rejected_writes(before: dict[str, Facts], after: dict[str, Facts]) -> l
 
 
 def _is_kept(before: Any, after: Any) -> bool:
-    """Return whether a fact is as it was; the default of a section may say more than before."""
+    """Return whether a fact is unchanged; the default of a section may have more fields than before."""
     if isinstance(before, dict) and isinstance(after, dict):
         return all(_is_kept(value, after.get(key)) for key, value in before.items())
     return bool(before == after)

@@ -1,4 +1,4 @@
-"""A job that may be drilled, and how its owner asks for it."""
+"""A job that allows drills, and requests of its owner."""
 
 from typing import Any
 
@@ -25,6 +25,6 @@ def newest(scene: Scene) -> DrillStatus:
 
 
 def look(scene: Scene, seconds: float = 0.0) -> DrillStatus:
-    """Let the operator look; return what it says of the newest drill."""
+    """Let the operator decide; return the state of the newest drill."""
     scene.step(seconds)
     return newest(scene)

@@ -50,7 +50,7 @@ class Time:
 
 @dataclass
 class Node:
-    """A machine with room for one pod."""
+    """A machine for one pod."""
 
     name: str
     slice: int
@@ -151,7 +151,7 @@ class FakeCluster:
         return stored
 
     def touch(self, manifest: Manifest) -> None:
-        """Let an object have changed."""
+        """Publish a changed object."""
         self._version += 1
         manifest["metadata"]["resourceVersion"] = str(self._version)
 
@@ -164,7 +164,7 @@ class FakeCluster:
         return next((pod for pod in self.all("Pod") if pod["spec"].get("nodeName") == node), None)
 
     def tick(self) -> None:
-        """Let controllers, scheduler, kubelets and the garbage collector do what they do in a moment."""
+        """Let controllers, scheduler, kubelets and the garbage collector act for a moment."""
         self._collect_garbage()
         for jobset in self.all("JobSet"):
             self._run_jobset(jobset)
@@ -281,7 +281,7 @@ class FakeCluster:
 
 
 def sent(manifest: Manifest) -> Manifest:
-    """Return an object as the API server gets it."""
+    """Return an object as the API server receives it."""
     arrived: Manifest = json.loads(json.dumps(manifest))
     return arrived
 

@@ -17,7 +17,7 @@ class Schema:
         self.title = model.__name__
 
     def resolve(self, node: Node) -> Node:
-        """Return what a node stands for, without None where it may be unset."""
+        """Return the type of a node, without None if it is optional."""
         if "$ref" in node:
             return self.resolve(self.root["$defs"][node["$ref"].rpartition("/")[2]])
         for key in ("anyOf", "oneOf"):

@@ -1,4 +1,4 @@
-"""Scenes: a job, its cluster and its hosts at one moment, for tests of what is decided about them."""
+"""Scenes: a job, its cluster and its hosts at one moment, for tests of decisions."""
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -43,7 +43,7 @@ TAINT = "cloud.google.com/impending-node-termination"
 
 @dataclass
 class Scene:
-    """A job, its cluster and its hosts at one moment; tests change it step by step and look what is decided."""
+    """A job, its cluster and its hosts at one moment; tests change it step by step and check the decisions."""
 
     plan: Plan = field(default_factory=make_plan)
     status: TrainingJobStatus = field(default_factory=TrainingJobStatus)
@@ -62,7 +62,7 @@ class Scene:
     now: datetime = NOW
 
     def place(self, *slices: int) -> "Scene":
-        """Let slices' JobSets, pods and nodes exist."""
+        """Create the JobSets, pods and nodes of slices."""
         fewest = self.plan.spec.slices.min_slices
         for number in slices:
             self.jobsets[number if number >= fewest else 0] = jobset_manifest(self.plan, number)
@@ -72,7 +72,7 @@ class Scene:
         return self
 
     def hear(self, slice_number: int, host: int, *, age: float = 0.2, still: float = 0.2, **changes: Any) -> "Scene":
-        """Let a host's pod say something; what it said before stays where `changes` do not replace it."""
+        """Record a report of a host's pod; fields of its previous report stay unless `changes` replace them."""
         uid = self.pods[slice_number, host]["metadata"]["uid"]
         known = self.news.get(uid)
         report = known.report.model_copy(update=changes) if known else make_report(slice_number, host, uid, **changes)
@@ -80,14 +80,14 @@ class Scene:
         return self
 
     def hear_slice(self, *slices: int, **changes: Any) -> "Scene":
-        """Let all hosts of slices say the same."""
+        """Record the same report for all hosts of slices."""
         for number in slices:
             for host in range(self.plan.shape.num_hosts):
                 self.hear(number, host, **changes)
         return self
 
     def see(self) -> Observed:
-        """Return what is observed."""
+        """Return the observation."""
         children = Children(
             jobsets=tuple(self.jobsets.values()),
             jobs=tuple(self.jobs),
@@ -102,11 +102,11 @@ class Scene:
         return observe(self.plan, job, self.status, children, hearing, self.now)
 
     def decide(self) -> Decision:
-        """Return what is decided."""
+        """Return the decision."""
         return decide(self.plan, self.see(), self.now)
 
     def chores(self) -> tuple[ChildOperation, ...]:
-        """Return what is to be done besides."""
+        """Return the maintenance of children."""
         return list_child_operations(self.plan, self.see(), self.decide())
 
     def happenings(self, refusal: ObjectProblem | None = None) -> tuple[JobEvent, ...]:
@@ -117,7 +117,7 @@ class Scene:
         return list_events(self.plan, seen, decision, written, refusal)
 
     def step(self, seconds: float = 0.0) -> Decision:
-        """Let time pass, decide, and take over the status."""
+        """Let time pass, decide, and apply the status."""
         self.now += timedelta(seconds=seconds)
         seen = self.see()
         decision = decide(self.plan, seen, self.now)
@@ -125,7 +125,7 @@ class Scene:
         return decision
 
     def form(self, *slices: int, step: int = 10, restored: int = 0) -> "Scene":
-        """Form a world of slices that idle now, and let it train."""
+        """Form a world of idle slices, and let it train."""
         self.place(*slices).hear_slice(*slices, phase=Phase.IDLE, still=1000.0)
         claim = self.step()
         assert isinstance(claim, Claim), claim
@@ -141,7 +141,7 @@ class Scene:
         return self.hear_slice(*self.status.world.slices, generation=self.status.world.generation, **changes)
 
     def silence(self, slice_number: int, age: float = 6.0) -> "Scene":
-        """Let no report of a slice come for a while."""
+        """Stop the reports of a slice for a while."""
         for host in range(self.plan.shape.num_hosts):
             uid = self.pods[slice_number, host]["metadata"]["uid"]
             self.news[uid] = replace(self.news[uid], report_age=age, stalled_for=age)
@@ -152,14 +152,14 @@ class Scene:
         return self.pods[slice_number, host]
 
     def delete_pod(self, slice_number: int, host: int, seconds_left: float = 30.0) -> "Scene":
-        """Let a pod be on its way out."""
+        """Mark a pod as terminating."""
         deadline = format_time(self.now + timedelta(seconds=seconds_left))
         self.pods[slice_number, host]["metadata"]["deletionTimestamp"] = deadline
         return self
 
 
 def kind(decision: Decision) -> tuple[object, ...]:
-    """Return a decision without its words."""
+    """Return a decision without its message."""
     match decision:
         case Claim(world, _, end):
             return Claim, world.slices, end.cause.reason if end else None, end.is_counted if end else None
@@ -176,7 +176,7 @@ def lose_node(scene: Scene, slice_number: int, host: int) -> Scene:
 
 
 def operate_from(scene: Scene, *, ready: bool, age: float) -> Scene:
-    """Let the operator run on a node that has been ready, or called dead, for so many seconds."""
+    """Let the operator run on a node that has been ready, or reported as lost, for the given seconds."""
     scene.own_node = ready_node("system-1", ready=ready, since=scene.now - timedelta(seconds=age))
     return scene
 
@@ -190,7 +190,7 @@ def fail(scene: Scene, slice_number: int, host: int, still: float = 0.1, **more:
 
 
 def delete_all(scene: Scene, slice_number: int) -> Scene:
-    """Let the pods of a slice be gone, where they are not yet."""
+    """Delete the remaining pods of a slice."""
     for place in [place for place in scene.pods if place[0] == slice_number]:
         del scene.pods[place]
     return scene

@@ -37,7 +37,7 @@ class Edit:
     operation: str
 
     def __repr__(self) -> str:
-        """Return it in words, for a schedule that fails."""
+        """Return the edit as text, for a schedule that fails."""
         return f"{self.operation} {'.'.join(self.path)}"
 
 
@@ -47,7 +47,7 @@ def list_edits() -> list[Edit]:
 
 
 def is_live(edit: Edit) -> bool:
-    """Return whether the API server lets an edit's field change, whatever else it asks of the value."""
+    """Return whether the API server allows an edit's field to change, apart from its value."""
     fixed = [path for path, rules in SPEC_RULES.items() for rule in rules if rule["rule"] == "self == oldSelf"]
     optional = [
         (*path, match[1])
@@ -84,7 +84,7 @@ def with_defaults(schema: Node, value: Any) -> Any:
 
 
 def refuse(old: Node, new: Node) -> str:
-    """Return in which words the API server refuses to make one spec of another; empty: it does not."""
+    """Return the message with which the API server rejects an edit of one spec into another; empty: it accepts it."""
     for path, rules in SPEC_RULES.items():
         for before, after in _pairs(old, new, path):
             broken = (rule["message"] for rule in rules if not _holds(rule["rule"], before, after))
@@ -94,7 +94,7 @@ def refuse(old: Node, new: Node) -> str:
 
 
 def _pairs(old: Any, new: Any, path: Names) -> Iterator[tuple[Any, Any]]:
-    """Yield what lies at a path before and after, where both are there: items of a list by their names."""
+    """Yield the values at a path before and after, if both exist: items of a list by their names."""
     if not path:
         yield old, new
     elif path[0] == "[]":

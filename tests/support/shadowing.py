@@ -1,4 +1,4 @@
-"""Shadow worlds of a simulation: who waits in them, who ends, and what must hold when one takes over."""
+"""Hot standby worlds of a simulation: their members, their ends, and the invariants of a takeover."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -8,7 +8,7 @@ from trainingjob_api.world import World
 
 
 def list_joined(agents: Iterable[Agent], since: float) -> Iterator[list[tuple[Agent, Child]]]:
-    """Yield who waits in each shadow world that all its hosts have joined, the last of them no later than `since`."""
+    """Yield the members of each hot standby world that all its hosts joined no later than `since`."""
     worlds: dict[str, list[tuple[Agent, Child]]] = {}
     for agent in agents:
         for child in agent.children.values():
@@ -21,7 +21,7 @@ def list_joined(agents: Iterable[Agent], since: float) -> Iterator[list[tuple[Ag
 
 
 def end(agent: Agent, now: float) -> bool:
-    """Let the shadow of a host end by itself; return whether there was one."""
+    """End the hot standby process of a host; return whether there was one."""
     child = next((one for one in agent.children.values() if one.shadow and not one.world), None)
     if child:
         del agent.children[child.number]
@@ -30,7 +30,7 @@ def end(agent: Agent, now: float) -> bool:
 
 
 def check(world: World, children: Sequence[Child]) -> None:
-    """Raise unless all of a world waited in the shadow world that it names, if any, with the values that hold now."""
+    """Raise unless all members of a world waited in its hot standby world, if any, with the current values."""
     if world.shadow:
         waited = [child.shadow for child in children if child.shadow]
         assert [one.shadow for one in waited] == [world.shadow] * len(children), "who takes over does so as a whole"

@@ -1,7 +1,7 @@
 """A job's whole life in simulated time: the real operator core and shell, the real rules of agents, a small cluster.
 
-Only the training itself is made up: a world makes a step a second while all its children live, commits every few steps,
-and goes on from the newest commit of its lineage.
+Only the training is simulated: a world trains a step each second while all its children live, commits every few steps,
+and resumes from the newest commit of its lineage.
 """
 
 from dataclasses import dataclass, field
@@ -80,7 +80,7 @@ class Simulation:
     # The operator
 
     def restart_operator(self) -> None:
-        """Start an operator that knows nothing."""
+        """Start an operator without memory."""
         self.hub = Hub(self.time.monotonic, self._wake)
         fenced = FencedCluster(self.cluster, lambda: self.is_leading)
         self.reconciler = Reconciler(fenced, self.hub, lambda: SETTINGS, self.time.now, set_by=lambda: self.time.skew)
@@ -91,7 +91,7 @@ class Simulation:
         self.due = self.time.seconds
 
     async def look(self) -> None:
-        """Let the operator look at the job, if it is up and it is time."""
+        """Let the operator reconcile the job, if it is up and due."""
         if not self.operator_up or self.time.seconds < self.due:
             return
         try:
@@ -116,13 +116,13 @@ class Simulation:
         self.check()
 
     async def report(self) -> None:
-        """Let every host report to the operator, and hear what it says."""
+        """Let every host report to the operator, and handle its answer."""
         for agent in list(self.agents.values()):
             await self._report(agent)
             self._exit_if_finished(agent)
 
     async def run(self, seconds: float, until: str = "") -> None:
-        """Let time pass, until the job's phase is as wanted."""
+        """Let time pass until the job has a phase."""
         end = self.time.seconds + seconds
         while self.time.seconds < end and not (until and self.status.phase == until):
             await self.tick()
@@ -149,7 +149,7 @@ class Simulation:
 
     @property
     def newest_step(self) -> int:
-        """Return the newest step that any agent knows of."""
+        """Return the newest step of all agents."""
         steps = [
             a.state.active.progress.step for a in self.agents.values() if a.state.active and a.state.active.progress
         ]
@@ -163,7 +163,7 @@ class Simulation:
     # Invariants
 
     def check(self) -> None:
-        """Raise where a status is wrong, by itself or after the one before, or a host heard of what is not written."""
+        """Raise if a status is wrong, by itself or after the previous one, or if a host got an unwritten directive."""
         for written in self.cluster.statuses[self.num_checked :]:
             status = TrainingJobStatus.model_validate(written)  # within the bounds of the schema
             wrong = list(find_impossible_states(self.checked, status))
@@ -189,17 +189,17 @@ class Simulation:
             del self.agents[agent.pod_uid]
 
     def restore_node(self, name: str) -> None:
-        """Give a node its power back: kubelet starts its pods' containers anew."""
+        """Restore power of a node: kubelet restarts its pods' containers."""
         self.cluster.nodes[name].up = True
 
     def partition_node(self, name: str) -> None:
-        """Cut a node off from the cluster and the operator; what runs on it goes on."""
+        """Partition a node from the cluster and the operator; its processes keep running."""
         node = self.cluster.nodes[name]
         node.reachable, node.down_since = False, self.time.seconds
         self.cut_off(name)
 
     def heal_node(self, name: str) -> None:
-        """Connect a node again; what was deleted on it meanwhile ends."""
+        """Reconnect a node; its deleted pods end."""
         self.cluster.nodes[name].reachable = True
         self.cut_off(name, cut_off=False)
 
@@ -222,14 +222,14 @@ class Simulation:
         return False
 
     def stop_child(self, name: str) -> bool:
-        """Let the child on a node stand still, and its world with it; return whether one made steps there."""
+        """Stall the child on a node, and its world with it; return whether one made steps there."""
         children = [a.active() for a in self._agents_on(name) if a.state.active and a.state.active.progress]
         for child in filter(None, children):
             child.state = ProcessState.STOPPED
         return any(children)
 
     def run_out_of_memory(self, name: str) -> None:
-        """Let the kernel end all processes of the container on a node; kubelet starts it anew."""
+        """Kill all processes of the container on a node; kubelet restarts it."""
         pod = self.cluster.pod_of(name)
         assert pod
         ended = {"exitCode": 137, "reason": "OOMKilled"}
@@ -272,7 +272,7 @@ class Simulation:
             self._say(joined, AgentEvent(waiting=True))
 
     def end_shadow(self, name: str) -> bool:
-        """Let a shadow on a node end by itself; return whether there was one."""
+        """End the hot standby process on a node; return whether there was one."""
         return any(shadowing.end(agent, self.time.seconds) for agent in self._agents_on(name))
 
     def _exit_if_finished(self, agent: Agent) -> None:
@@ -311,7 +311,7 @@ class Simulation:
                 self._advance(generation, world, joined)
 
     def _advance(self, generation: int, world: World, joined: list[tuple[Agent, Child]]) -> None:
-        """Let a complete world make progress: restore, compile, step, commit, leave, or be done."""
+        """Let a complete world make progress: restore, compile, train a step, commit, drain, or complete."""
         now = self.time.seconds
         begun = max(child.started for _, child in joined)
         shadowing.check(world, [child for _, child in joined])
@@ -385,7 +385,7 @@ class Simulation:
         self.due = self.time.seconds
 
     def drill(self, kind: DrillKind, number: str = "one", **more: int) -> None:
-        """Ask for a drill, as the command does."""
+        """Request a drill, as the command does."""
         asked = format_time(self.time.now())
         request = DrillRequest(id=number, job_uid=UID, kind=kind, requested=asked, **more)
         self.job["metadata"]["annotations"] = {DRILL_ANNOTATION: request.model_dump_json(by_alias=True)}

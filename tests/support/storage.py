@@ -1,4 +1,4 @@
-"""The storage of a simulated job: which world saved which steps, and by the trainer's real rules who builds on them."""
+"""The storage of a simulated job: the saved steps of each world, and restores by the rules of the trainer."""
 
 from tests.support.builders import UID
 from trainingjob_api.world import Span, World
@@ -19,7 +19,7 @@ class Storage:
         self._origins: dict[int, Key] = {}
 
     def restore(self, world: World) -> tuple[int, tuple[Span, ...]]:
-        """Return the step that a world goes on from, and the worlds that led to it of which it was not told."""
+        """Return the step that a world resumes from, and the worlds that led to it and are missing in its lineage."""
         mine = [(g, s) for g, s in self.commits if is_in_history(saved(g, s), world, takeover=False)]
         origin = self._origins[world.generation] = max(mine, default=(0, 0))
         past = extend_provenance(self.commits.get(origin, Provenance()), world, 1, *origin, "durable")
@@ -32,7 +32,7 @@ class Storage:
             self.commits[generation, step] = self._pasts[generation]
 
     def list_spans(self, generation: int) -> list[tuple[int, int, int | None]]:
-        """Return who trained what of all that a world holds, by what happened: world, first step, last one."""
+        """Return the spans of the steps in a world's state, by actual training: world, first step, last step."""
         spans: list[tuple[int, int, int | None]] = []
         last = None
         while generation:

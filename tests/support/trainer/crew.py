@@ -17,7 +17,7 @@ PATIENCE = 120.0
 
 
 class Trainer:
-    """A trainer process and all that it said."""
+    """A trainer process and its output."""
 
     def __init__(self) -> None:
         self.process = Forked(dict(os.environ))

@@ -1,6 +1,6 @@
-"""A trainer process that is forked from one that has imported everything: of a tiny world's time most goes into that.
+"""A trainer process that is forked from a process with all imports, which take most of the time of a tiny world.
 
-An agent starts its trainers each with an interpreter of its own; tests of agents do the same.
+An agent starts each trainer with a separate interpreter; tests of agents do the same.
 """
 
 import multiprocessing
@@ -29,7 +29,7 @@ INDICES = "TEST_PROCESS_INDICES"
 
 
 class Forked:
-    """A trainer process and the ends of its pipes, in the words of `subprocess.Popen`; it tells events on `events`."""
+    """A trainer process and its pipes, with the interface of `subprocess.Popen`; it reports events on `events`."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         stdin, to_stdin = os.pipe()

@@ -109,7 +109,7 @@ def run_backward(positions: Any, q: Any, k: Any, v: Any, grad: Any, dq: Any, dk:
 
 
 def run_experts(self: RoutedMLP, x_BLD: jax.Array) -> tuple[jax.Array, RoutingStats]:
-    """Compute `RoutedMLP.__call__` with room for all tokens, by sorting and `ragged_dot`."""
+    """Compute `RoutedMLP.__call__` with capacity for all tokens, by sorting and `ragged_dot`."""
     B, L, D = x_BLD.shape
     T = self.experts.group_size(L)
     weights_BNTE, _, routing = self._route(x_BLD.reshape(B, L // T, T, D))

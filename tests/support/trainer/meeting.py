@@ -8,7 +8,7 @@ from trainingjob_trainer.runtime.process_group import ProcessGroup
 
 
 class Meeting:
-    """What processes of one world tell each other, for processes that are threads."""
+    """The exchange among the processes of a world, for processes that are threads."""
 
     def __init__(self, size: int) -> None:
         self.barrier = threading.Barrier(size, timeout=30)

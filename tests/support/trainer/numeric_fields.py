@@ -62,7 +62,7 @@ def list_numeric_fields(model: type[BaseModel] = TrainingJobSpec, *above: str) -
 
 
 def _list_types(annotation: Any) -> Iterator[type]:
-    """Yield the types that an annotation is made of."""
+    """Yield the types in an annotation."""
     if isinstance(annotation, TypeAliasType):
         yield from _list_types(annotation.__value__)
     elif arguments := get_args(annotation):

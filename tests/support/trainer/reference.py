@@ -23,7 +23,7 @@ def row_losses(spec: TrainingJobSpec, params: Tree, tokens: np.ndarray) -> np.nd
 
 
 def run_row(spec: TrainingJobSpec, params: Tree, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the cross-entropy of each prediction of one row, and what each layer's router says of the row."""
+    """Return the cross-entropy of each prediction of one row, and each layer's routing statistics of the row."""
     model = spec.model
     said = []
     x = params["embedding"][tokens[:-1]]
@@ -164,14 +164,14 @@ def learning_rate(spec: TrainingJobSpec, step: int) -> float:
 
 
 class Spikes:
-    """What counts as a spike: far above the newest steps whose update was made, once half of a window is known."""
+    """Detection of spikes: values far above those of the newest updates, once half of a window is known."""
 
     def __init__(self, spec: TrainingJobSpec) -> None:
         self.spikes = spec.protection.spikes
         self.accepted: list[tuple[float, float]] = []
 
     def take(self, measured: tuple[float, float]) -> bool:
-        """Return whether a step with this loss and gradient norm is a spike; remember it where it is none."""
+        """Return whether a step with this loss and gradient norm is a spike; record it if it is none."""
         if not self.spikes:
             return False
         known = np.array(self.accepted[-self.spikes.window :])

@@ -100,7 +100,7 @@ def _run_mlp(mlp: Tree, h: jax.Array) -> jax.Array:
 
 
 def _run_experts(experts: Experts, numbers: Numbers, mlp: Tree, h_LD: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Run every expert on every token; return what those of its choice that had room add, and the balance loss."""
+    """Run every expert on every token; return the sum of the chosen ones with capacity, and the balance loss."""
     E, k = experts.count, experts.per_token
     length = experts.group_length or h_LD.shape[0]
     places = math.ceil(length * k * experts.capacity_factor / E)

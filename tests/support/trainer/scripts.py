@@ -1,4 +1,4 @@
-"""Scripts of news for an agent's rules: what comes, when, and what is to be done about it."""
+"""Scripts of news for an agent's rules: each news item, its time, and the expected actions."""
 
 from trainingjob_agent.host import handle_message, initial_state
 from trainingjob_agent.state import (
@@ -82,7 +82,7 @@ def killed(child: int) -> ChildExited:
 
 
 def play(script: Script, state: State | None = None, host: Host = HOST) -> State:
-    """Return the state after a script, each of whose pieces of news did what was written behind it."""
+    """Return the state after a script, each of whose news items caused the expected actions."""
     state = state or initial_state(0, 0.0)
     for now, news, want in script:
         step = handle_message(host, state, news, now)

@@ -72,7 +72,7 @@ def list_steps(folder: Path) -> list[str]:
 
 
 class Shelf:
-    """A lineage's folder with made-up steps, and what is said about it."""
+    """A lineage's folder with constructed steps, and the reports about it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -4,7 +4,7 @@ from trainingjob_trainer.hlo_analysis.parser import HloProgram
 
 
 def one(line: str) -> HloProgram:
-    """Return a program that does nothing but what a line says, with some arrays to do it to."""
+    """Return a program that consists of one line, and arrays for it."""
     arrays = [
         "%x = bf16[4,2048,16,128]{3,1,2,0} parameter(0)",
         "%w = bf16[16,128,1,256]{3,1,0,2} parameter(1)",

@@ -43,14 +43,14 @@ def skips(found: SourceFiles) -> dict[str, int]:
 
 
 def index_of(tmp_path: Path, **changes: Any) -> JobDatasets:
-    """Return the indexes of the text in `text`, made by a job."""
+    """Return the token datasets of the text in `text`, created by a job."""
     root = tmp_path / "checkpoints"
     root.mkdir(exist_ok=True)
     return prepare_datasets(root, make_config(make_spec(root, tmp_path / "text", **changes)), is_leader=True)
 
 
 def make_tokenizer(path: Path, *words: str, unk: str = "<unk>", special: tuple[str, ...] = ()) -> tokenizers.Tokenizer:
-    """Save a tokenizer that knows some words, split at blanks."""
+    """Save a tokenizer with some tokens, split at blanks."""
     vocab = {word: place for place, word in enumerate(words)}
     tokenizer = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token=unk))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -65,7 +65,7 @@ class Run:
 
 @cache
 def compiled(spec: str, layout: str) -> tuple[StepPrograms, Any, Any]:
-    """Return the programs of a job on a layout; tests of the same two share what is compiled."""
+    """Return the programs of a job on a layout; tests of the same two share the compiled programs."""
     over = Layout.model_validate_json(layout)
     steps = StepPrograms(TrainingJobSpec.model_validate_json(spec), build_mesh(jax.devices()[: over.num_devices], over))
     shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state_shapes)
@@ -75,7 +75,7 @@ def compiled(spec: str, layout: str) -> tuple[StepPrograms, Any, Any]:
 
 @cache
 def initial_state(spec: str) -> State:
-    """Return the state before the first step, made once for all layouts."""
+    """Return the state before the first step, created once for all layouts."""
     steps = StepPrograms(TrainingJobSpec.model_validate_json(spec), build_mesh(jax.devices()[:1], ONE))
     return jax.device_get(jax.jit(steps.init)())
 
