@@ -67,7 +67,7 @@ class ApiServer:
         return app
 
     def put(self, kind: Kind, manifest: Object) -> Object:
-        """Create or change an object as somebody else would."""
+        """Create or change an object as another client."""
         metadata = manifest["metadata"]
         key = (kind, metadata.get("namespace", ""), metadata["name"])
         known = self.objects.get(key)
@@ -84,7 +84,7 @@ class ApiServer:
         return copy.deepcopy(stored)
 
     def drop(self, kind: Kind, namespace: str, name: str, *, silently: bool = False) -> None:
-        """Remove an object for good; `silently`: as if the watch event were lost."""
+        """Remove an object permanently; `silently`: without a watch event."""
         gone = self.objects.pop((kind, namespace, name))
         self.version += 1
         gone["metadata"]["resourceVersion"] = str(self.version)
@@ -104,7 +104,7 @@ class ApiServer:
         return bool(self._watches[kind])
 
     def stall_watches(self, kind: Kind) -> int:
-        """Let the watches that are open hear nothing any more, as if their connections led nowhere; return how many."""
+        """Stop the events of open watches, as if their connections were dead; return the number of watches."""
         stalled = self._watches.pop(kind, [])
         self._stalled += stalled
         return len(stalled)

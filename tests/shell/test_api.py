@@ -74,7 +74,7 @@ WRITES: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize(("path", "write"), WRITES.values(), ids=WRITES.keys())
-async def test_no_write_is_tried_again_here_and_each_tells_how_long_to_wait(
+async def test_writes_are_not_retried_and_their_errors_contain_the_delay(
     path: str, write: Any, api: Api, api_server: Any
 ) -> None:
     api_server.fault = lambda _: web.Response(status=429, headers={"Retry-After": "7"})
@@ -248,7 +248,7 @@ async def test_neither_cluster_nor_kubeconfig(monkeypatch: pytest.MonkeyPatch, t
         await connect()
 
 
-async def test_a_kubeconfig_is_read_and_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+async def test_kubeconfig_is_read_and_not_changed(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     text = (
         "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}],\n"
         " clusters: [{name: k, cluster: {server: 'https://k.example'}}], users: [{name: u, user: {token: secret}}]}\n"

@@ -51,7 +51,7 @@ class Running:
             return response.status, await response.text()
 
     async def post(self, port: str, path: str, body: Any, token: str = "") -> tuple[int, Any]:
-        """Post to a TLS server as somebody who trusts the published CAs and knows the operator by its name."""
+        """Post to a TLS server as a client that trusts the published CAs and verifies the operator's name."""
         trusting = ssl.create_default_context(cadata=self.operator.tls.bundle)
         headers = {"Authorization": f"Bearer {token}"}
         async with (
@@ -175,7 +175,7 @@ def make_agent(api_server: Any, job: Any):
     return make
 
 
-async def test_an_agent_is_heard_and_answered(start: Any, api_server: Any, make_agent: Any) -> None:
+async def test_report_of_an_agent_is_answered(start: Any, api_server: Any, make_agent: Any) -> None:
     running = await start()
     (jobset,) = await until(lambda: found(api_server, JOB_SET), "a JobSet is there")
     report = make_agent(jobset)
@@ -188,7 +188,7 @@ async def test_an_agent_is_heard_and_answered(start: Any, api_server: Any, make_
     assert code == 403
 
 
-async def test_while_the_api_server_is_away_agents_hear_what_held(
+async def test_agents_get_the_last_directives_without_an_api_server(
     start: Any, api_server: Any, make_agent: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leader_election, "RENEW_DEADLINE_SECONDS", 1.0)
@@ -257,7 +257,7 @@ def spec_on(accelerator: str) -> dict[str, Any]:
     return spec
 
 
-async def test_accelerators_of_an_administrator_hold_and_bad_ones_are_told_by_name(
+async def test_custom_accelerators_are_used_and_invalid_ones_are_named(
     start: Any, api_server: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "accelerators.yaml"
@@ -293,7 +293,7 @@ async def test_the_node_that_it_runs_on_is_known(start: Any, api_server: Any) ->
     assert (children.own_node or {})["metadata"]["name"] == "system-1"
 
 
-async def test_certificates_of_somebody_else_and_no_webhook(start: Any, api_server: Any, tmp_path: Path) -> None:
+async def test_foreign_certificates_without_a_webhook(start: Any, api_server: Any, tmp_path: Path) -> None:
     made = to_secret_data(renew(None, (HOST,), datetime.now(UTC)))
     for name in ("tls.crt", "tls.key", "ca.crt"):
         (tmp_path / name).write_text(made[name])
@@ -345,7 +345,9 @@ async def test_of_two_only_one_leads_and_the_other_takes_over(start: Any, api_se
     assert len(found(api_server, SECRET)) == 1
 
 
-async def test_without_jobset_the_job_says_so_and_goes_on_when_it_comes(start: Any, api_server: Any, job: Any) -> None:
+async def test_job_reports_a_missing_jobset_crd_and_continues_when_it_is_installed(
+    start: Any, api_server: Any, job: Any
+) -> None:
     api_server.kinds.remove(JOB_SET)
     running = await start()
     status = await until(lambda: found(api_server, TRAINING_JOB)[0].get("status"), "the job has a status")

@@ -235,7 +235,7 @@ async def test_a_job_that_was_made_again_has_no_pods_of_the_former(
     assert (await authenticator.authenticate(make_token("another"))).job_uid == "job-uid"
 
 
-async def test_while_a_kind_is_unknown_nobody_is_refused_for_good(
+async def test_rejections_are_temporary_while_a_kind_is_unknown(
     authenticator: PodAuthenticator, api_server: Any, pod: Any
 ) -> None:
     accept(api_server, pod)
@@ -320,7 +320,7 @@ async def test_no_token_is_kept(authenticator: PodAuthenticator, api_server: Any
     [500, 401, 403, 404],
     ids=["server error", "the operator's own token has expired", "no right to ask", "no such review"],
 )
-async def test_without_an_answer_nobody_is_refused_for_good(
+async def test_rejections_are_temporary_without_an_answer(
     status: int, authenticator: PodAuthenticator, api_server: Any, pod: Any
 ) -> None:
     api_server.fault = lambda _: web.Response(status=status)

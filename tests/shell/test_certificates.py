@@ -27,7 +27,7 @@ def cas(bundle: str) -> list[int]:
 
 
 def is_trusted(serving: CertificatePair, bundle: str, now: datetime) -> bool:
-    """Return whether somebody who has a bundle accepts a serving certificate at a time, as TLS would."""
+    """Return whether a client with a bundle accepts a serving certificate at a time, as TLS would."""
     trusted = x509.load_pem_x509_certificates(bundle.encode())
     verifier = x509.verification.PolicyBuilder().store(x509.verification.Store(trusted)).time(now)
     try:
@@ -85,7 +85,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
 @pytest.mark.parametrize("which", ["ca", "serving"])
-def test_what_cannot_be_used_is_made_anew(fresh: Certificates, broken: CertificatePair, which: str) -> None:
+def test_unusable_certificate_is_recreated(fresh: Certificates, broken: CertificatePair, which: str) -> None:
     pair: CertificatePair = getattr(fresh, which)
     other = renew(None, NAMES, START)
     certificate = pair.certificate if broken.certificate == "same" else broken.certificate
@@ -98,7 +98,7 @@ def test_what_cannot_be_used_is_made_anew(fresh: Certificates, broken: Certifica
 
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
-def test_a_published_ca_that_cannot_be_used_is_made_anew(fresh: Certificates, broken: CertificatePair) -> None:
+def test_unusable_published_ca_is_recreated(fresh: Certificates, broken: CertificatePair) -> None:
     due = renew(fresh, NAMES, START + CA_LIFETIME * 2 / 3 + DAY)
     assert due.next_ca is not None
     certificate = due.next_ca.certificate if broken.certificate == "same" else "-"
@@ -157,7 +157,7 @@ def test_three_years_without_a_gap(fresh: Certificates) -> None:
         yesterday = known
 
 
-def test_after_years_without_an_operator_all_is_made_anew(fresh: Certificates) -> None:
+def test_expired_certificates_are_recreated(fresh: Certificates) -> None:
     now = START + 3 * CA_LIFETIME
 
     assert is_trusted((renewed := renew(fresh, NAMES, now)).serving, renewed.bundle, now)

@@ -141,7 +141,7 @@ async def test_the_verdict_is_that_of_the_rules() -> None:
             await checks.evaluate_review(b"{", "p")
 
 
-async def test_while_a_review_is_held_the_loop_goes_on_and_jobs_are_checked() -> None:
+async def test_slow_review_blocks_neither_the_loop_nor_other_checks() -> None:
     async with CheckPool(BUILTIN) as checks:
         await checks._reviews.close()
         checks._reviews = WorkerProcess(BUILTIN, HANGING)
@@ -171,7 +171,7 @@ async def test_a_process_that_is_killed_is_replaced(worker: WorkerProcess) -> No
     assert (await worker.start()).pid != process.pid
 
 
-async def test_a_process_that_cannot_start_is_told(worker: WorkerProcess) -> None:
+async def test_process_that_cannot_start_is_reported(worker: WorkerProcess) -> None:
     worker._command = DYING
 
     with pytest.raises(CheckFailedError, match="exited with code 7"):

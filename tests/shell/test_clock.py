@@ -49,7 +49,7 @@ def test_an_answer_sets_it(off: timedelta) -> None:
     assert clock.total_adjustment == off.total_seconds()
 
 
-def test_it_tells_by_how_much_it_was_set_all_in_all() -> None:
+def test_clock_reports_the_total_change() -> None:
     clock, _ = make()
 
     for off in (HOUR, 2 * HOUR, HOUR / 2):
@@ -58,7 +58,7 @@ def test_it_tells_by_how_much_it_was_set_all_in_all() -> None:
     assert clock.total_adjustment == 1800.0
 
 
-def test_what_an_answer_cannot_tell_changes_nothing() -> None:
+def test_answer_without_a_valid_date_changes_nothing() -> None:
     clock, _ = make()
 
     clock.synchronize(header(MACHINE - timedelta(seconds=4)))
@@ -86,7 +86,7 @@ def set_server_clock(api_server: ApiServer) -> Callable[[datetime], None]:
     return set_it
 
 
-async def test_each_answer_of_the_server_is_heard(api: Api, set_server_clock: Callable[[datetime], None]) -> None:
+async def test_each_answer_of_the_server_sets_the_clock(api: Api, set_server_clock: Callable[[datetime], None]) -> None:
     for off in (HOUR, -HOUR):
         set_server_clock(datetime.now(UTC) + off)
         await api.get(TRAINING_JOB, "research", "llama")

@@ -1,4 +1,4 @@
-"""The cluster port over an API server: reads what it wrote, fences writes by version and UID, tells why pods wait."""
+"""The cluster port over an API server: it reads its writes, fences writes by version and UID, and reports warnings."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -68,7 +68,9 @@ def jobset(name: str, make_child: Any, hosts: int = 2) -> dict[str, Any]:
     return {**make_child(name, spec=spec), "apiVersion": JOB_SET.api_version, "kind": JOB_SET.name}
 
 
-async def test_a_job_is_read_as_it_is_now(cluster: KubernetesCluster, api_server: Any, job: Any, store: Store) -> None:
+async def test_current_state_of_a_job_is_read(
+    cluster: KubernetesCluster, api_server: Any, job: Any, store: Store
+) -> None:
     assert await cluster.read_job("research", "llama") == job
     assert store[TRAINING_JOB].find("research", "llama") is not None
 
@@ -217,7 +219,7 @@ def warning(about: str, time: str, kind: str = "Warning", message: str = "m") ->
     }
 
 
-async def test_warnings_tell_why_pods_are_not_up(
+async def test_warnings_explain_why_pods_are_not_ready(
     cluster: KubernetesCluster, api_server: Any, feed: Reflector, make_child: Any
 ) -> None:
     await cluster.create(jobset("base", make_child))

@@ -1,4 +1,4 @@
-"""Whoever connects, and however often: connections are bounded, and a pod that proved itself keeps its own."""
+"""Connections are bounded for every client, and an authenticated pod keeps its connection."""
 
 import asyncio
 import contextlib
@@ -157,7 +157,7 @@ async def test_bodies_of_any_size_pass(is_tls: bool) -> None:
 
 
 @pytest.mark.parametrize("is_tls", [True, False], ids=["TLS", "plain"])
-async def test_idle_connections_keep_nobody_out(is_tls: bool) -> None:
+async def test_idle_connections_block_no_client(is_tls: bool) -> None:
     async with server(is_tls, ConnectionLimits(8, 8, 8)) as port, session(is_tls) as pod:
         assert await post(pod, is_tls, port, b"mine", "pod") == b"mine"
         idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]

@@ -1,7 +1,7 @@
-"""Each write of a whole life fails, is lost, or ends the operator: hosts are never told what is not written.
+"""Each write of a whole life fails, is lost, or ends the operator: hosts never get a directive that is not written.
 
-Of the status and of every object, each write is struck once, in its turn. Whatever a host is told at any moment, the
-status in the API server says it already.
+Of the status and of every object, each write is struck once, in its turn. The status in the API server always contains
+the directives of the hosts.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -52,7 +52,7 @@ class Life(Simulation):
 
 
 def find_unwritten(answer: Answer, stored: list[TrainingJobStatus]) -> Iterator[str]:
-    """Yield what an answer tells and no status says that was ever stored."""
+    """Yield the parts of an answer that no stored status ever contained."""
     if answer.directive is Directive.FINISH and not any(status.completion_time for status in stored):
         yield "the job is over"
     if answer.drill and not any(one.id == answer.drill.id for status in stored for one in status.drills):

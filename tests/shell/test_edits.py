@@ -1,8 +1,8 @@
-"""Edits of a job while it trains: whatever was edited in between, a job ends as one that was made like its last edit.
+"""Edits of a job while it trains: after any edits, a job ends like a job that was created with its last spec.
 
 The oracle is a fresh job of the last spec (Acto's differential oracle; Gu et al., 2023). The edits are those that the
-API's own schema gives. An edit that is refused for good changes nothing; one that breaks a rule is stored all the same,
-as where the webhook is away, and the next edit takes it back.
+API's own schema allows. A permanently rejected edit changes nothing; an edit that violates a rule is stored all the
+same, as without the webhook, and the next edit reverts it.
 """
 
 import asyncio
@@ -170,7 +170,7 @@ def describe_children(sim: Simulation) -> dict[str, Any]:
 
 
 def list_worlds(sim: Simulation) -> list[World]:
-    """Return the worlds that hosts train in, as each of them was told."""
+    """Return the worlds that hosts train in, by their directives."""
     return [child.world for agent in sim.agents.values() if (child := agent.active()) and child.world]
 
 

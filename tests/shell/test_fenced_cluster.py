@@ -1,4 +1,4 @@
-"""Whoever is not the leader writes nothing, also where the Lease is lost in the middle of a look."""
+"""An operator that is not the leader writes nothing, even if it loses the Lease in the middle of a reconciliation."""
 
 import inspect
 

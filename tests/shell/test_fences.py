@@ -93,7 +93,7 @@ async def test_two_operators_at_once_make_one_history() -> None:
     check_history(sim)
 
 
-async def test_an_operator_that_hears_of_no_host_suspects_itself() -> None:
+async def test_operator_without_any_heartbeat_suspects_itself() -> None:
     sim = Simulation(total=80)
     await sim.run_until_step(10)
     written = len(sim.cluster.writes)
@@ -112,7 +112,7 @@ async def test_an_operator_that_hears_of_no_host_suspects_itself() -> None:
     assert sim.status.restarts.total == 0
 
 
-async def test_a_host_that_only_the_operator_cannot_hear_keeps_its_world() -> None:
+async def test_host_whose_heartbeats_only_the_operator_misses_keeps_its_world() -> None:
     sim = Simulation(total=80)
     await sim.run_until_step(10)
 

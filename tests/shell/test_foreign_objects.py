@@ -68,9 +68,7 @@ async def test_a_pod_with_copied_labels_stands_for_no_host(
 
 @pytest.mark.parametrize("owners", OWNERS.values(), ids=OWNERS.keys())
 @pytest.mark.parametrize("name", ["forged", config_map(NAME, UID)], ids=["another name", "its name"])
-async def test_a_config_map_of_somebody_else_stops_no_repair(
-    sim: Simulation, owners: list[dict[str, object]], name: str
-) -> None:
+async def test_foreign_config_map_blocks_no_repair(sim: Simulation, owners: list[dict[str, object]], name: str) -> None:
     await sim.run(20)
     original = sim.cluster.objects.pop(("ConfigMap", config_map(NAME, UID)))
     is_its_own = name != "forged" and owners == OWNERS["the TrainingJob itself"]

@@ -1,4 +1,4 @@
-"""However one member of a world is lost, all of them begin anew together, once, and it is one attempt."""
+"""After any loss of a member, all members of the world restart together, once, as one attempt."""
 
 from collections.abc import Awaitable, Callable
 
@@ -16,7 +16,7 @@ async def crash(sim: Simulation, node: str) -> None:
 
 
 async def crash_and_take_the_others_along(sim: Simulation, node: str) -> None:
-    """JAX ends the other processes of a world, and they say so before the first one has told what it met."""
+    """JAX aborts the other processes of a world, which report it before the first one has reported its error."""
     for other in sorted({agent.node for agent in sim.agents.values()} - {node}):
         sim.crash_child(other, "another host of the world was lost", FailureReason.PEER)
     sim.time.seconds += 0.1

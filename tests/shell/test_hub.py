@@ -1,4 +1,4 @@
-"""What hosts say is kept with its age; what they are told is handed out once it is news to them."""
+"""Reports of hosts are stored with their age; a directive is sent once it is new to its host."""
 
 import asyncio
 from dataclasses import dataclass, field, replace
@@ -124,7 +124,7 @@ def test_who_enters_one_batch_after_the_other_comes_further_in_an_evaluation(
     assert desk.hear().latest_reports["pod-0-0"].stalled_for == still
 
 
-def test_what_could_not_be_heard_is_no_silence(desk: Desk) -> None:
+def test_unavailable_operator_counts_as_no_lost_heartbeat(desk: Desk) -> None:
     desk.receive(make_report(0, 0, "pod"))
     desk.now += 30.0
     desk.hub.reset_silence()
@@ -133,7 +133,7 @@ def test_what_could_not_be_heard_is_no_silence(desk: Desk) -> None:
     assert (desk.hear().latest_reports["pod"].report_age, desk.hear().listening_seconds) == (32.0, 2.0)
 
 
-def test_after_a_time_without_any_report_listening_begins_anew(desk: Desk) -> None:
+def test_listening_restarts_after_a_time_without_any_report(desk: Desk) -> None:
     assert desk.hear().listening_seconds == 0.0
     desk.receive(make_report(0, 0))
     desk.now += OUTAGE_SECONDS
@@ -166,7 +166,7 @@ NEWS = {
 
 
 @pytest.mark.parametrize(("before", "after", "wakes"), NEWS.values(), ids=NEWS.keys())
-def test_what_wakes_whoever_decides(desk: Desk, before: HostReport | None, after: HostReport, wakes: bool) -> None:
+def test_news_that_wake_the_reconciler(desk: Desk, before: HostReport | None, after: HostReport, wakes: bool) -> None:
     if before:
         desk.receive(before)
     desk.woken.clear()
@@ -183,7 +183,7 @@ async def test_nothing_is_answered_before_anything_is_known(desk: Desk) -> None:
     assert not desk.hub.has_published(KEY)
 
 
-async def test_a_member_hears_of_its_world_and_a_stranger_waits(desk: Desk) -> None:
+async def test_member_gets_its_world_and_another_pod_waits(desk: Desk) -> None:
     desk.hub.publish(KEY, train(3, "pod-0-0"))
 
     member = await desk.hub.answer(caller("pod-0-0"), "a", 0)
@@ -195,7 +195,7 @@ async def test_a_member_hears_of_its_world_and_a_stranger_waits(desk: Desk) -> N
     assert (stranger.directive, stranger.world) == (Directive.WAIT, None)
 
 
-async def test_all_hear_the_end(desk: Desk) -> None:
+async def test_all_hosts_get_the_outcome(desk: Desk) -> None:
     desk.hub.publish(KEY, JobDirective(Directive.FINISH, outcome="Succeeded"))
 
     answer = await desk.hub.answer(caller("pod-9-9"), "a", 0)
@@ -222,7 +222,7 @@ async def test_an_answer_waits_for_news_and_comes_at_once_with_it(desk: Desk) ->
     assert answer.world.generation == 2
 
 
-async def test_members_are_asked_at_once_where_they_stand(desk: Desk) -> None:
+async def test_members_get_the_request_for_diagnostics_at_once(desk: Desk) -> None:
     desk.receive(make_report())
     desk.hub.publish(KEY, train(1, "pod-0-0"))
     await desk.hub.answer(caller("pod-0-0"), "a", 0)
@@ -239,7 +239,7 @@ async def test_members_are_asked_at_once_where_they_stand(desk: Desk) -> None:
     assert (stranger.directive, stranger.collect_diagnostics) == (Directive.WAIT, False)
 
 
-async def test_an_agent_that_was_restarted_is_told_again_at_once(desk: Desk) -> None:
+async def test_restarted_agent_gets_its_directive_at_once(desk: Desk) -> None:
     desk.receive(make_report())
     desk.hub.publish(KEY, train(1, "pod-0-0"))
     await desk.hub.answer(caller("pod-0-0"), "a", 0)
@@ -250,7 +250,7 @@ async def test_an_agent_that_was_restarted_is_told_again_at_once(desk: Desk) -> 
     assert answer.directive is Directive.TRAIN
 
 
-async def test_who_reports_again_is_told_by_the_new_answer_not_by_the_old_one(desk: Desk) -> None:
+async def test_newer_report_of_a_host_gets_the_directive(desk: Desk) -> None:
     desk.receive(make_report())
     desk.hub.publish(KEY, train(1, "pod-0-0"))
     await desk.hub.answer(caller("pod-0-0"), "a", 0)
@@ -270,7 +270,7 @@ async def test_who_reports_again_is_told_by_the_new_answer_not_by_the_old_one(de
 
 
 @pytest.mark.parametrize("moves", [True, False])
-async def test_who_is_to_leave_hears_whether_memory_is_enough(desk: Desk, *, moves: bool) -> None:
+async def test_draining_host_gets_whether_snapshots_suffice(desk: Desk, *, moves: bool) -> None:
     desk.hub.publish(KEY, JobDirective(Directive.LEAVE, make_world(1, "pod-0-0"), moves=moves))
 
     answer = await desk.hub.answer(caller("pod-0-0"), "a", 0)
@@ -322,7 +322,7 @@ def test_a_job_that_is_gone_is_forgotten(desk: Desk) -> None:
     assert not desk.hub.has_published(KEY)
 
 
-async def test_a_drill_is_told_to_those_whom_it_strikes_and_once_each(desk: Desk) -> None:
+async def test_drill_is_sent_once_to_each_affected_host(desk: Desk) -> None:
     for host in (0, 1):
         desk.receive(make_report(0, host))
     order = InjectionOrder(Drill(id="one", kind=DrillKind.HANG), frozenset({"pod-0-1"}))
@@ -339,7 +339,7 @@ async def test_a_drill_is_told_to_those_whom_it_strikes_and_once_each(desk: Desk
     assert struck.drill == order.drill
 
 
-async def test_an_operator_that_is_away_for_a_job_hears_nobody_and_knows_nothing_later(desk: Desk) -> None:
+async def test_paused_job_drops_reports_and_its_state(desk: Desk) -> None:
     desk.receive(make_report())
     desk.hub.publish(KEY, train(1, "pod-0-0"))
     desk.hub.retire_generation(KEY, 7)
@@ -358,7 +358,7 @@ async def test_an_operator_that_is_away_for_a_job_hears_nobody_and_knows_nothing
     assert not desk.hub.has_published(KEY)
 
 
-async def test_each_host_hears_of_the_shadow_world_that_it_is_to_wait_in(desk: Desk) -> None:
+async def test_each_host_gets_its_hot_standby_world(desk: Desk) -> None:
     first, second, third = make_report(0, 0), make_report(1, 0), make_report(2, 0)
     for report in (first, second, third):
         desk.receive(report)

@@ -64,9 +64,7 @@ def test_who_shows_progress_is_not_idle(desk: Desk) -> None:
     ],
     ids=["without a pause", "the operator was away for an hour", "reports come seldom", "reports come seldom at times"],
 )
-def test_a_standstill_adds_up_over_the_time_in_which_hosts_are_heard_of(
-    desk: Desk, pauses: list[float], still: float
-) -> None:
+def test_stall_counts_only_time_with_reports(desk: Desk, pauses: list[float], still: float) -> None:
     desk.receive(make_report(0, 0, phase=Phase.COMPILING))
     for pause in pauses:
         desk.now += pause

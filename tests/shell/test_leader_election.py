@@ -1,4 +1,4 @@
-"""At no time do two operators lead, and soon after one falls silent another does."""
+"""Two operators never lead at the same time, and another one leads soon after the leader's heartbeats stop."""
 
 import asyncio
 import copy
@@ -167,7 +167,7 @@ async def test_the_wait_that_the_server_asks_for_is_kept(start) -> None:
     assert one.client.tries == [0.0, 5 * RETRY_PERIOD_SECONDS, 10 * RETRY_PERIOD_SECONDS]
 
 
-async def test_one_that_comes_back_alone_goes_on_where_it_was(start) -> None:
+async def test_leader_that_returns_without_a_rival_continues(start) -> None:
     leases = Leases()
     one = start("one", leases)
     await asyncio.sleep(51)
@@ -181,7 +181,7 @@ async def test_one_that_comes_back_alone_goes_on_where_it_was(start) -> None:
     assert one.lease.is_uninterrupted
 
 
-async def test_one_that_takes_it_back_from_another_does_not_go_on(start) -> None:
+async def test_leader_that_reacquires_from_another_restarts(start) -> None:
     leases = Leases()
     one, two = start("one", leases), start("two", leases)
     await asyncio.sleep(51)

@@ -21,7 +21,7 @@ PATIENCE_SECONDS = 60.0
 
 @pytest.fixture(autouse=True)
 def outside_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Any):
-    """Hide clusters and kubeconfigs of this machine, and leave the log as it is."""
+    """Hide clusters and kubeconfigs of this machine, and leave the log unchanged."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "config"))
     monkeypatch.setattr(main_module, "configure_logging", lambda level, form: None)
@@ -31,7 +31,7 @@ def outside_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Any):
     gc.unfreeze()
 
 
-def test_bad_settings_are_told_and_end_it(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_invalid_settings_are_reported_and_end_the_operator(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setenv("TRAININGJOB_LOG_LEVEL", "loud")
 
     with pytest.raises(SystemExit) as ended:
@@ -52,9 +52,7 @@ def test_without_a_cluster_it_says_so(monkeypatch: pytest.MonkeyPatch, caplog: p
     assert "cannot operate" in caplog.messages
 
 
-def test_what_nobody_foresaw_brings_a_traceback(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unexpected_error_has_a_traceback(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     async def break_down(settings: Settings) -> None:
         raise ZeroDivisionError
 

@@ -194,7 +194,7 @@ def test_the_operators_own_work(jobs: Jobs) -> None:
     assert jobs.read("trainingjob_webhook_duration_seconds_count") == labelled(1, allowed="false")
 
 
-def test_the_operators_memory_is_told(jobs: Jobs) -> None:
+def test_operator_s_memory_is_a_metric(jobs: Jobs) -> None:
     assert (jobs.metrics.registry.get_sample_value("process_resident_memory_bytes") or 0) > 1e6
 
 

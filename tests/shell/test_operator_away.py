@@ -1,4 +1,4 @@
-"""Nobody operates for a while, or the operator sees old things: nothing current is lost, and nothing is doubled."""
+"""Outages of the operator, and stale reads: no current state is lost, and nothing is duplicated."""
 
 import pytest
 
@@ -37,7 +37,7 @@ async def test_one_operator_after_the_other_writes_no_child_again() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 40.0], ids=["with the pods", "long before the pods"])
-async def test_pods_that_go_while_nobody_operates_come_back_into_one_world(seconds: float) -> None:
+async def test_pods_lost_during_an_outage_return_into_one_world(seconds: float) -> None:
     sim = Simulation(total=30)
     await sim.run_until_step(10)
     jobsets = uids(sim, "JobSet")

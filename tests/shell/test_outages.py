@@ -1,4 +1,4 @@
-"""The API server takes no writes for ten minutes: a job ends as without them, and nobody asks faster than is agreed.
+"""The API server accepts no writes for ten minutes: a job ends as without them, at the agreed rate of requests.
 
 The scheduler, the reconciler and the writer of events are the real ones, in the simulated time of a whole job.
 """
@@ -123,7 +123,7 @@ class Life:
         return await self.reconciler.reconcile(namespace, name)
 
     async def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
-        """Let time pass; the watch tells of all that happens in the cluster."""
+        """Let time pass; the watch reports all events of the cluster."""
         for _ in range(int(seconds / TICK)):
             if until():
                 return

@@ -94,7 +94,7 @@ async def test_a_drained_pod_that_is_gone_before_its_world_has_saved_costs_the_s
     assert sim.status.restarts == Restarts(total=1)
 
 
-async def test_a_crash_is_counted_once_and_training_goes_on() -> None:
+async def test_crash_is_counted_once_and_training_resumes() -> None:
     sim = Simulation()
     await sim.run_until_step(10)
 
@@ -109,7 +109,7 @@ async def test_a_crash_is_counted_once_and_training_goes_on() -> None:
     assert [(span.first, span.last) for span in sim.status.lineage] == [(1, 8), (9, None)]
 
 
-async def test_training_goes_back_for_a_bad_step_and_on_in_a_lineage_of_its_own() -> None:
+async def test_training_rolls_back_for_a_bad_step_into_a_separate_lineage() -> None:
     sim = Simulation(spec={"protection": {"nonFinite": "rollback"}})
     await sim.run_until_step(11)
 
@@ -181,7 +181,7 @@ async def test_the_same_crash_at_the_same_step_ends_the_job() -> None:
     assert all(pod["status"]["phase"] == "Succeeded" for pod in sim.cluster.all("Pod"))
 
 
-async def test_suspend_saves_and_gives_all_pods_back_and_resume_goes_on() -> None:
+async def test_suspend_saves_and_releases_all_pods_and_resume_continues() -> None:
     sim = Simulation(total=40)
     await sim.run_until_step(10)
 
@@ -299,7 +299,7 @@ async def test_two_slices_are_needed_and_one_is_lost_for_a_while() -> None:
     assert len(sim.cluster.all("JobSet")) == 1
 
 
-async def test_a_new_operator_changes_nothing_in_the_status_until_it_has_heard_of_all_hosts() -> None:
+async def test_new_operator_leaves_the_status_unchanged_until_all_hosts_report() -> None:
     sim = Simulation(total=60)
     await sim.run_until_step(10)
     before = sim.status

@@ -52,7 +52,7 @@ async def test_a_drill_that_ends_the_world_is_measured(kind: DrillKind, cause: s
     assert [reason for _, reason, _ in sim.cluster.events].count("Drill") in (2, 3)
 
 
-async def test_all_seconds_of_a_recovery_are_told_by_where_they_went() -> None:
+async def test_all_seconds_of_a_recovery_are_reported_by_phase() -> None:
     """No world can be formed until the pod is back, and that time belongs to no world."""
     fixed = {"slices": {"accelerator": "cpu", "topology": "2x2", "count": 2}, "elastic": {"faultInjection": "allowed"}}
     sim = Simulation(spec=fixed, total=400)
@@ -78,7 +78,7 @@ async def test_a_drill_that_a_world_withstands_costs_it_nothing(kind: DrillKind)
     assert sim.newest_step > before + (1 if kind is DrillKind.NAN else 15)
 
 
-async def test_an_operator_that_is_away_hears_nothing_and_writes_nothing() -> None:
+async def test_operator_during_an_outage_reads_and_writes_nothing() -> None:
     sim = await drilled(DrillKind.OPERATOR_DOWN, seconds=20)
     await sim.tick()
     written = len(sim.cluster.statuses)

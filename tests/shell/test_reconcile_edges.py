@@ -192,7 +192,7 @@ ERRORS = {"a webhook that is down": ForbiddenError(DOWN), "an API server that is
 
 
 @pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS.keys())
-async def test_a_slice_that_cannot_be_made_anew_stops_none_that_is_left(error: Exception) -> None:
+async def test_slice_that_cannot_be_recreated_stops_no_other_slice(error: Exception) -> None:
     sim = Simulation(total=400)
     await sim.run_until_step(10)
     elastic = sim.cluster.objects["JobSet", slice_jobset(NAME, UID, 1)]
@@ -228,7 +228,7 @@ async def test_a_pod_that_must_not_be_is_never_created(monkeypatch: pytest.Monke
     assert sim.condition("Queued") == ("True", "CreationRejected")
 
 
-async def test_a_jobset_that_appeared_meanwhile_is_taken_as_it_is() -> None:
+async def test_jobset_that_appeared_meanwhile_is_adopted_unchanged() -> None:
     sim = Simulation()
     await look(sim)
     stored = sim.cluster.objects["JobSet", base_jobset(NAME, UID)]["metadata"]["uid"]
@@ -240,7 +240,7 @@ async def test_a_jobset_that_appeared_meanwhile_is_taken_as_it_is() -> None:
     assert sim.cluster.objects["JobSet", base_jobset(NAME, UID)]["metadata"]["uid"] == stored
 
 
-async def test_a_jobset_of_somebody_else_is_never_touched() -> None:
+async def test_foreign_jobset_is_never_changed() -> None:
     sim = Simulation()
     await look(sim)
     jobset = sim.cluster.objects["JobSet", base_jobset(NAME, UID)]
@@ -331,7 +331,7 @@ async def test_a_namesake_starts_afresh() -> None:
     assert ("JobSet", base_jobset(NAME, "second")) in sim.cluster.objects
 
 
-async def test_people_hear_what_happened_once() -> None:
+async def test_each_event_is_reported_once() -> None:
     sim = Simulation()
     await sim.run_until_step(10)
     sim.crash_child("node-1-0", "ValueError: bad")

@@ -91,7 +91,7 @@ async def test_what_worlds_saved_that_were_lost_with_the_operator_is_in_the_hist
     assert [known[number] for number in lost] == [told[number] for number in lost]
 
 
-async def test_a_slice_whose_killed_trainer_does_not_end_is_made_anew() -> None:
+async def test_slice_is_recreated_if_its_killed_trainer_does_not_end() -> None:
     sim = Simulation(total=400)
     await sim.run_until_step(5)
     before = {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")}

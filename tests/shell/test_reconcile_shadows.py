@@ -118,7 +118,7 @@ async def test_who_lost_its_shadow_just_before_says_so_and_the_next_world_forms_
     assert sim.newest_step > (sim.status.attempts[2].first_step or 0)
 
 
-async def test_two_losses_at_once_leave_nobody_to_take_over() -> None:
+async def test_no_hot_standby_takes_over_after_two_losses_at_once() -> None:
     sim = shadowed()
     await run_until_shadows(sim, 2)
     for node in NODES:
@@ -132,7 +132,7 @@ async def test_two_losses_at_once_leave_nobody_to_take_over() -> None:
     assert sim.newest_step > (sim.status.attempts[1].first_step or 0)
 
 
-async def test_after_an_edit_nobody_takes_over_who_waited_with_the_old_values() -> None:
+async def test_hot_standby_with_old_values_does_not_take_over_after_an_edit() -> None:
     sim = shadowed()
     await run_until_shadows(sim, 2)
     before = shadows(sim)

@@ -1,4 +1,4 @@
-"""Situations that people are told of, over whole lives: what they read, and what is done by itself."""
+"""Situations that are reported to users, over whole lives: their messages, and the automatic actions."""
 
 import pytest
 
@@ -151,7 +151,7 @@ async def test_training_that_goes_back_too_often_ends() -> None:
     assert reasons(sim).count("RolledBack") == 1
 
 
-async def test_a_slow_host_is_named_while_it_is_slow_and_the_world_goes_on() -> None:
+async def test_slow_host_is_named_while_it_is_slow_and_training_continues() -> None:
     sim = Simulation(total=200, spec={"elastic": {"faultInjection": "allowed"}})
     await sim.run_until_step(10)
 

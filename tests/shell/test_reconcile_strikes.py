@@ -1,4 +1,4 @@
-"""The operator is killed, or hears no answer, at a write: the next one does what is left, and nothing twice."""
+"""The operator is killed or gets no answer at a write: the next one does the rest, and nothing twice."""
 
 import pytest
 

@@ -140,7 +140,7 @@ async def test_a_node_wakes_the_jobs_that_run_on_it(feed: Reflector, woken: List
     assert woken.take() == [("research", "one")]
 
 
-async def test_an_object_without_a_job_wakes_nobody(feed: Reflector, woken: Listener, make_child: Any) -> None:
+async def test_object_without_a_job_wakes_no_reconciler(feed: Reflector, woken: Listener, make_child: Any) -> None:
     pod = make_child("p")
     del pod["metadata"]["labels"][JOB_LABEL]
     pod["metadata"]["resourceVersion"] = "5"
@@ -165,7 +165,7 @@ async def test_an_unknown_kind_is_missing_until_it_is_there(api: Any, api_server
 
 
 class Lists:
-    """An API that counts lists and fails as told; it takes no time."""
+    """An API that counts lists and fails on request; it takes no time."""
 
     def __init__(self) -> None:
         self.failing: set[Any] = set()

@@ -62,7 +62,7 @@ async def service(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
         yield made[0]
 
 
-async def test_a_report_is_heard_and_answered(service: Service) -> None:
+async def test_report_is_recorded_and_answered(service: Service) -> None:
     service.hub.publish(KEY, JobDirective(Directive.FINISH, outcome="Succeeded: done"))
 
     status, body = await service.post(make_report())
@@ -136,7 +136,7 @@ async def test_an_error_repeats_the_names_of_fields_and_no_other_key(service: Se
     assert fields == rendezvous.SCHEMA_NAMES
 
 
-async def test_while_nobody_can_tell_who_calls_agents_are_asked_to_come_back(service: Service) -> None:
+async def test_agents_must_retry_while_their_identity_cannot_be_verified(service: Service) -> None:
     await service.post(make_report())
     service.tokens.is_down = True
 
@@ -144,7 +144,7 @@ async def test_while_nobody_can_tell_who_calls_agents_are_asked_to_come_back(ser
     assert service.hub.heartbeat_state(KEY).listening_seconds == 1.0, "that time is no silence of a host"
 
 
-async def test_while_a_drill_keeps_the_operator_away_it_hears_nothing(service: Service) -> None:
+async def test_reports_are_dropped_while_a_drill_pauses_the_operator(service: Service) -> None:
     service.hub.pause_job(KEY, 1000.0)
 
     assert await service.post(make_report()) == (503, {"error": "a drill: this operator does not respond to the job"})
@@ -176,9 +176,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("bulletin", MEMBERS.values(), ids=MEMBERS)
-async def test_a_member_of_a_world_hears_the_secret_of_the_jobs_programs(
-    service: Service, bulletin: JobDirective
-) -> None:
+async def test_member_of_a_world_gets_the_secret_of_the_compile_cache(service: Service, bulletin: JobDirective) -> None:
     caller = Caller("pod-0-0", NAMESPACE, NAME, UID)
 
     heard = await hear_secret(service, bulletin)
@@ -188,7 +186,7 @@ async def test_a_member_of_a_world_hears_the_secret_of_the_jobs_programs(
 
 
 @pytest.mark.parametrize("bulletin", OTHERS.values(), ids=OTHERS)
-async def test_nobody_else_does(service: Service, bulletin: JobDirective) -> None:
+async def test_other_pods_do_not_get_the_secret(service: Service, bulletin: JobDirective) -> None:
     assert await hear_secret(service, bulletin) == ""
 
 
@@ -198,7 +196,7 @@ async def test_an_operator_without_a_secret_gives_none(service: Service) -> None
     assert await hear_secret(service, MEMBERS["in a world"]) == ""
 
 
-def test_each_job_of_each_namespace_and_installation_has_a_secret_of_its_own() -> None:
+def test_each_job_of_each_namespace_and_installation_has_a_separate_secret() -> None:
     def derive(secret: str, namespace: str, uid: str, pod: str = "pod-0-0") -> str:
         return rendezvous.derive_program_secret(secret, Caller(pod, namespace, "job", uid))
 

@@ -134,7 +134,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
-async def test_what_the_server_refuses_is_told_in_its_words_and_tried_again(
+async def test_rejection_by_the_server_is_reported_and_retried(
     error: Exception, running, caplog: pytest.LogCaptureFixture
 ) -> None:
     reconciler = Reconciler(error, 100.0, takes=0.0)

@@ -1,4 +1,4 @@
-"""Settings are read from variables; every mistake is told at once."""
+"""Settings are read from variables; all mistakes are reported at once."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_unset_and_empty_variables_leave_the_defaults() -> None:
     assert settings == Settings(trainer_image="t")
 
 
-def test_certificates_of_its_own() -> None:
+def test_separate_certificates() -> None:
     assert read_settings({"TRAININGJOB_TRAINER_IMAGE": "t", "TRAININGJOB_CERTIFICATES": "self"}).certificates is None
 
 

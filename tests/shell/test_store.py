@@ -1,4 +1,4 @@
-"""The store orders what it hears by version, whatever the order of arrival."""
+"""The store orders objects by version, in any order of arrival."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def test_a_newer_state_wins_and_is_news(shelf: KindStore) -> None:
     assert shelf.find("ns", "p")["status"] == {"phase": "Running"}
 
 
-def test_what_nobody_reads_is_no_news(shelf: KindStore) -> None:
+def test_changes_of_unused_fields_wake_no_reconciler(shelf: KindStore) -> None:
     first, second = pod(version=1), pod(version=2)
     second["metadata"]["managedFields"] = [{"manager": "kubelet"}]
     shelf.put(first)
@@ -145,7 +145,7 @@ SLIM = {
 
 
 @pytest.mark.parametrize(("kind", "fields", "want"), SLIM.values(), ids=SLIM.keys())
-def test_only_what_somebody_reads_is_kept(kind: Any, fields: Any, want: Any) -> None:
+def test_store_keeps_only_used_fields(kind: Any, fields: Any, want: Any) -> None:
     slim = trim_manifest(kind, {"metadata": METADATA, **fields})
 
     assert slim == {"metadata": SLIM_METADATA, **want}

@@ -1,4 +1,4 @@
-"""A token of no pod of a job costs the API server few questions, and nobody else a turn."""
+"""A token of a foreign pod costs the API server few requests, and delays no other client."""
 
 import asyncio
 import base64

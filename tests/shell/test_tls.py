@@ -121,7 +121,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("data", DAMAGED.values(), ids=DAMAGED.keys())
-async def test_a_damaged_secret_is_filled_anew(data: Any, source: SecretSource, api_server: Any) -> None:
+async def test_damaged_secret_is_rewritten(data: Any, source: SecretSource, api_server: Any) -> None:
     api_server.put(SECRET, {"metadata": {"name": SETTINGS.ca_secret, "namespace": "ml"}, "data": data})
 
     proof = await source.read()

@@ -1,4 +1,4 @@
-"""kopf in its thread: its events arrive, it begins anew when it fails, and it ends when it is told to."""
+"""kopf in its thread: its events arrive, it restarts after an error, and it ends on request."""
 
 import asyncio
 import gc
@@ -128,7 +128,7 @@ async def test_only_its_namespaces_are_watched(start: Any, heard: Heard, api_ser
     assert "other" not in {name for _, _, name in heard.events}
 
 
-async def test_it_begins_anew_when_kopf_fails(
+async def test_watcher_restarts_when_kopf_fails(
     start: Any, heard: Heard, api_server: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(watcher, "FIRST_BACKOFF_SECONDS", 0.01)
@@ -153,7 +153,7 @@ async def test_it_begins_anew_when_kopf_fails(
     assert all(one.closed for one in sessions)
 
 
-async def test_a_watch_that_stalls_is_made_anew_and_misses_nothing(
+async def test_stalled_watch_is_restarted_without_missed_events(
     start: Any, heard: Heard, api_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watcher, "WATCH_IDLE_SECONDS", 1.0)
@@ -179,7 +179,7 @@ ANSWERS: dict[str, tuple[int, dict[str, str]]] = {
 
 
 class Pauses(list[float]):
-    """Lets nobody wait for real, and notes for how long they would have."""
+    """Skips real waits, and records their durations."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -111,7 +111,7 @@ async def test_warnings_come_along_with_problems() -> None:
     assert answer["warnings"] == ["spec.training.globalBatchSize: pads 3 rows a step."]
 
 
-async def test_a_long_warning_goes_on_in_the_next_line() -> None:
+async def test_long_warning_continues_on_the_next_line() -> None:
     words = " ".join(f"word{number}" for number in range(100))
     long = Problem("spec.data", None, f"{words}.", ("8",))
 

@@ -257,7 +257,7 @@ async def test_a_slow_body_that_arrives_is_answered(webhook: Webhook) -> None:
     assert b" 200 " in answer
 
 
-async def test_nobody_waits_for_a_slow_one(webhook: Webhook) -> None:
+async def test_slow_client_delays_no_other(webhook: Webhook) -> None:
     slow = asyncio.create_task(webhook.knock(num_bytes=1000))
     await asyncio.sleep(STALL / 4)
 
@@ -277,7 +277,7 @@ async def test_half_a_request_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
         writer.close()
 
 
-async def test_more_bodies_than_there_is_room_for_are_told_to_come_again(webhook: Webhook) -> None:
+async def test_bodies_above_the_capacity_must_retry(webhook: Webhook) -> None:
     piece = b"x" * (MAX_BYTES - 1)
 
     answers = await asyncio.gather(*(webhook.knock(piece, num_bytes=MAX_BYTES) for _ in range(5)))
