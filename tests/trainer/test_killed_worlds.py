@@ -1,4 +1,4 @@
-"""Worlds that are killed at any step: what follows them goes on as if nothing had been."""
+"""Worlds that are killed at any step: the next worlds resume without any difference."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def drop_lines(root: Path, first: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_world_that_is_killed_at_any_step_goes_on_to_the_same_bits(
+def test_world_killed_at_any_step_resumes_to_the_same_bits(
     crew: Crew, tmp_path: Path, text: Path, programs: Path
 ) -> None:
     root = tmp_path / "shared/checkpoints"
@@ -48,7 +48,7 @@ def test_a_world_that_is_killed_at_any_step_goes_on_to_the_same_bits(
 
 
 @pytest.mark.slow
-def test_a_world_goes_on_from_memory_and_hands_it_to_a_host_that_came_anew(
+def test_world_resumes_from_snapshots_and_sends_them_to_a_new_host(
     crew: Crew, tmp_path: Path, text: Path, programs: Path
 ) -> None:
     root = tmp_path / "shared/checkpoints"

@@ -1,4 +1,4 @@
-"""The loop: in which order a step is told, kept, evaluated and saved."""
+"""The loop: the order in which a step is reported, kept, evaluated and saved."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -16,11 +16,11 @@ from trainingjob_trainer.state import Signal
 
 
 class Notes:
-    """All parts of a loop at once, which only take down what is asked of them.
+    """All parts of a loop at once, which only record their calls.
 
-    The numbers say after how many steps something is due; 0: never. `asked`: what processes ask for, by the step that
-    they ask with. `failing`: the steps that cannot be saved, `best`: those whose evaluation calls for a save. `leave`:
-    what is going on when this process is asked to. `held`: whether this process has what it keeps in memory, and
+    The numbers are intervals in steps; 0: never. `asked`: signals of processes, by the step at which they arrive.
+    `failing`: the steps that cannot be saved, `best`: those whose evaluation requests a save. `leave`: the activity
+    during which this process gets the request to drain. `held`: whether this process has its snapshot in memory, and
     whether the other one has.
     """
 
@@ -94,7 +94,7 @@ class Notes:
         )
 
     def _meet(self, name: str) -> None:
-        """Be asked to leave while this goes on, if that is meant."""
+        """Receive the request to drain during this activity, if it is the chosen one."""
         if name == self.leave:
             self.asks.request_exit()
 

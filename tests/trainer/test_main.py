@@ -74,7 +74,7 @@ def test_two_processes_train_to_the_end(crew: Crew, root: Path, text: Path, prog
 
 
 @pytest.mark.slow
-def test_processes_enter_the_same_in_the_same_order_and_tell_where_they_stand(
+def test_processes_enter_the_same_phases_in_order_and_report_them(
     crew: Crew, root: Path, text: Path, programs: Path
 ) -> None:
     config = make(root, text, training__steps=MANY, checkpoint__save__everySteps=MANY)
@@ -283,7 +283,7 @@ def test_losses_that_stay_infinite_fail_the_world_at_the_same_step(
 
 
 @pytest.mark.slow
-def test_a_job_that_is_to_stop_fails_for_good_at_the_first_loss_that_is_not_finite(
+def test_job_with_policy_stop_fails_permanently_at_the_first_loss_that_is_not_finite(
     crew: Crew, root: Path, text: Path, programs: Path
 ) -> None:
     changes = {

@@ -111,7 +111,7 @@ def reporting(
     events.extend(read_sent(root))
 
 
-def test_events_are_lines_and_a_phase_is_told_once(tmp_path: Path) -> None:
+def test_events_are_lines_and_each_phase_is_reported_once(tmp_path: Path) -> None:
     with (tmp_path / "events").open("wb", buffering=0) as file:
         events = AgentEvents(file.fileno())
         for phase in (Phase.TRAINING, Phase.TRAINING, Phase.SAVING, Phase.TRAINING):
@@ -124,7 +124,7 @@ def test_events_are_lines_and_a_phase_is_told_once(tmp_path: Path) -> None:
     assert events.step == 3
 
 
-def test_held_out_losses_of_the_last_step_are_told(tmp_path: Path) -> None:
+def test_evaluation_losses_of_the_last_step_are_reported(tmp_path: Path) -> None:
     with reporting(tmp_path, restored=5) as (reporter, events):
         reporter.report(6, make_measures())
         reporter.report_evaluations(6, {"held": 1.25, "empty": float("nan")})
@@ -134,7 +134,7 @@ def test_held_out_losses_of_the_last_step_are_told(tmp_path: Path) -> None:
     assert told[1].model_copy(update={"evaluations": {}}) == told[0]
 
 
-def test_what_a_process_enters_is_told_before_and_what_steps_take_after_a_few(tmp_path: Path) -> None:
+def test_phases_are_reported_at_their_start_and_step_times_after_some_steps(tmp_path: Path) -> None:
     with reporting(tmp_path) as (reporter, events):
         for step in range(1, MIN_TYPICAL_STEPS + 1):
             reporter.report_entry(f"step {step}")
@@ -172,7 +172,7 @@ def test_updates_that_were_not_made_long_ago_are_no_longer_new(tmp_path: Path) -
     assert (lately[8], lately[RECENT_STEPS - 1], lately[-1]) == (2, 2, 1)
 
 
-def test_snapshots_are_told_once_there_are_some(tmp_path: Path) -> None:
+def test_snapshots_are_reported_from_the_first_one(tmp_path: Path) -> None:
     measures = make_measures()
     described = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((), leaf.dtype, sharding=leaf.sharding), [measures.loss])
     snapshots: Any = Snapshots("", 5, make_world(1, 2), "index", described, Shards(described))  # type: ignore[arg-type]
@@ -210,7 +210,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def test_what_a_save_kept_waiting_is_told_from_then_on(tmp_path: Path, clock: Clock) -> None:
+def test_seconds_blocked_by_a_save_are_reported_from_then_on(tmp_path: Path, clock: Clock) -> None:
     with reporting(tmp_path, process=0) as (reporter, events):
         for step, seconds in ((1, 0.25), (2, 0.5)):
             reporter.enter_phase(Phase.TRAINING)
@@ -227,7 +227,7 @@ def test_what_a_save_kept_waiting_is_told_from_then_on(tmp_path: Path, clock: Cl
     assert [line.get("save_seconds", "absent") for line in read_lines(tmp_path)] == ["absent", 0.25, 0.5, 0.5]
 
 
-def test_how_long_steps_were_waited_for_is_told_once_there_are_many(tmp_path: Path, clock: Clock) -> None:
+def test_wait_times_are_reported_after_many_steps(tmp_path: Path, clock: Clock) -> None:
     with reporting(tmp_path) as (reporter, events):
         for step in range(1, WINDOW_STEPS + 2):
             clock.now += 0.5
@@ -239,7 +239,7 @@ def test_how_long_steps_were_waited_for_is_told_once_there_are_many(tmp_path: Pa
     assert told[-1].typical_seconds == 2.5
 
 
-def test_how_long_the_process_did_not_run_is_told_with_each_step(tmp_path: Path) -> None:
+def test_scheduling_delay_is_reported_with_each_step(tmp_path: Path) -> None:
     stalls: Any = SimpleNamespace(delayed_share=None)
     with reporting(tmp_path, stalls=stalls) as (reporter, events):
         reporter.report(1, make_measures())
@@ -249,7 +249,7 @@ def test_how_long_the_process_did_not_run_is_told_with_each_step(tmp_path: Path)
     assert [event.progress.stalled_share for event in events if event.progress] == [None, 0.25]
 
 
-def test_what_routers_say_is_told_and_written(tmp_path: Path) -> None:
+def test_routing_metrics_are_reported_and_written(tmp_path: Path) -> None:
     dense = make_measures()
     with reporting(tmp_path, process=0) as (reporter, events):
         reporter.report(1, dense)
@@ -263,7 +263,7 @@ def test_what_routers_say_is_told_and_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("environment", [{}, {"TRAININGJOB_EVENTS_FD": "-1"}, {"TRAININGJOB_EVENTS_FD": "\u00b2"}])
-def test_a_program_started_by_hand_is_told_so(environment: dict[str, str]) -> None:
+def test_program_started_without_an_agent_is_reported(environment: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="TRAININGJOB_EVENTS_FD must be the number of an open file"):
         AgentEvents.from_environment(environment)
 

@@ -115,7 +115,9 @@ class Remembered:
 
 
 @pytest.mark.parametrize(("key", "skipped"), [((1, PARENT), ()), ((2, PARENT + 1), OWN)])
-def test_what_goes_on_from_memory_leaves_out_the_same(tmp_path: Path, key: Key, skipped: ExcludedSamples) -> None:
+def test_world_that_resumes_from_a_snapshot_skips_the_same_samples(
+    tmp_path: Path, key: Key, skipped: ExcludedSamples
+) -> None:
     config = make_config(make_spec(tmp_path, tmp_path, training__globalBatchSize=BATCH))
     state = make_state((1, 1))
     with (tmp_path / "events").open("wb", buffering=0) as file:
@@ -126,7 +128,7 @@ def test_what_goes_on_from_memory_leaves_out_the_same(tmp_path: Path, key: Key, 
     assert (checkpoints.newest, checkpoints.past.skipped) == (key[1], OWN)
 
 
-def test_another_job_goes_on_without_the_samples_that_the_first_one_left_out(tmp_path: Path) -> None:
+def test_takeover_skips_the_samples_that_the_first_job_skipped(tmp_path: Path) -> None:
     spec = make_spec(tmp_path, tmp_path, training__globalBatchSize=BATCH, checkpoint__takeover=True)
     state = make_state((1, 1))
     with (tmp_path / "events").open("wb", buffering=0) as file:
@@ -159,8 +161,8 @@ def test_another_job_goes_on_without_the_samples_that_the_first_one_left_out(tmp
 
 
 @contextmanager
-def gone_back(root: Path, state: State) -> Iterator[tuple[Checkpoints, Checkpoints]]:
-    """Return the checkpoints of a world that saved the parent, and of one that went back to it. Both keep one step."""
+def rolled_back(root: Path, state: State) -> Iterator[tuple[Checkpoints, Checkpoints]]:
+    """Return the checkpoints of a world that saved the parent, and of one that rolled back to it. Both keep 1 step."""
     spec = make_spec(root, root, checkpoint__keep__last=1)
     with (root / "events").open("wb", buffering=0) as file:
         first, second = (
@@ -175,7 +177,7 @@ def gone_back(root: Path, state: State) -> Iterator[tuple[Checkpoints, Checkpoin
 
 def test_old_steps_of_all_lineages_are_deleted_and_the_parent_stays(tmp_path: Path) -> None:
     state = make_state((1, 1))
-    with gone_back(tmp_path, state) as (_, second):
+    with rolled_back(tmp_path, state) as (_, second):
         for step in (4, 6):
             second.save(step, state)
             second.wait()
@@ -186,7 +188,7 @@ def test_old_steps_of_all_lineages_are_deleted_and_the_parent_stays(tmp_path: Pa
 
 def test_a_world_that_is_cut_off_from_a_rollback_saves_and_deletes_nothing(tmp_path: Path) -> None:
     state = make_state((1, 1))
-    with gone_back(tmp_path, state) as (first, _):
+    with rolled_back(tmp_path, state) as (first, _):
         first.save(6, state)
         with pytest.raises(TrainingError, match="generation 2 of the job is"):
             first.wait()
@@ -195,7 +197,9 @@ def test_a_world_that_is_cut_off_from_a_rollback_saves_and_deletes_nothing(tmp_p
 
 
 @pytest.mark.slow
-def test_a_world_goes_back_and_on_in_a_lineage_of_its_own(crew: Crew, root: Path, text: Path, programs: Path) -> None:
+def test_world_rolls_back_and_continues_in_a_separate_lineage(
+    crew: Crew, root: Path, text: Path, programs: Path
+) -> None:
     config = make(root, text, training__steps=MANY)
     (first,) = crew.start(config, make_world(1, 1), programs)
     crew.prepare(1)

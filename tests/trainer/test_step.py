@@ -194,7 +194,7 @@ def test_a_dim_that_its_axis_does_not_divide_is_whole_everywhere() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("axis", ["data", "fsdp"])
-def test_a_device_holds_the_activations_of_its_own_rows_alone(axis: str) -> None:
+def test_device_has_only_the_activations_of_its_rows(axis: str) -> None:
     larger = {"training__sequenceLength": 64, "model__embedDim": 32, "model__mlpDim": 128}
     alone = Run(
         spec_with(training__globalBatchSize=4, **larger),

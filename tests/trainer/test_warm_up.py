@@ -69,7 +69,7 @@ def test_describing_a_world_s_state_compiles_nothing() -> None:
 
 
 @pytest.mark.parametrize("content", [None, "{}", "no JSON"], ids=["no file", "another release's", "broken"])
-def test_a_config_that_cannot_be_used_waits_for_the_world_to_tell(tmp_path: Path, content: str | None) -> None:
+def test_unusable_config_is_reported_when_the_world_starts(tmp_path: Path, content: str | None) -> None:
     if content:
         (tmp_path / "run.json").write_text(content)
 

@@ -186,7 +186,7 @@ def test_a_world_that_has_not_settled_compiles_nothing(world: Callable[..., Worl
     assert one.asked(1) is None
 
 
-def test_the_compiler_takes_only_what_is_left_over_and_is_told_nothing_of_the_agent(
+def test_compiler_has_low_priority_and_no_variables_of_the_agent(
     world: Callable[..., World],
 ) -> None:
     one = world("stay")
@@ -232,7 +232,7 @@ def test_who_compiles_nothing(world: Callable[..., World], changes: dict[str, An
     assert not (tmp_path / "root").exists()
 
 
-def test_a_size_that_cannot_be_compiled_is_told_in_the_compilers_last_words(
+def test_size_that_cannot_be_compiled_reports_the_compiler_s_output(
     world: Callable[..., World], caplog: pytest.LogCaptureFixture
 ) -> None:
     one = world("fail")
@@ -253,7 +253,7 @@ def test_without_memory_nothing_is_compiled_and_the_field_is_named(
     assert one.asked(1) is None
 
 
-def test_what_is_there_is_not_compiled_and_what_nobody_needs_is_deleted(
+def test_existing_programs_are_not_compiled_and_unused_ones_are_deleted(
     world: Callable[..., World], tmp_path: Path
 ) -> None:
     config = make_config(make_spec(tmp_path / "root", tmp_path), SIZES)

@@ -78,10 +78,10 @@ def test_a_shadow_world_takes_over_and_its_losses_are_those_of_the_world_before(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("goes_back", [False, True], ids=["the newest snapshot", "what a rollback goes back to"])
-def test_who_waits_goes_on_from_what_its_world_says_when_it_takes_over(
+def test_hot_standby_resumes_from_the_step_of_its_world_when_it_takes_over(
     crew: Crew, root: Path, text: Path, programs: Path, tmp_path: Path, *, goes_back: bool
 ) -> None:
-    """All that it goes on from, and all that is left out, came about while it waited."""
+    """Its steps and its skipped samples came into being while it waited."""
     config = make(root, text, snapshots={"everySteps": SNAPSHOT_EVERY})
     crew.prepare(2)
     (before,) = crew.start(config, make_world(1, 1), programs, tmp_path)

@@ -1,4 +1,4 @@
-"""Copies on a second store: whole or not there, made at times, and told when they fail."""
+"""Copies on a second store: complete or absent, made on schedule, and reported when they fail."""
 
 import errno
 import os
@@ -63,7 +63,7 @@ def test_a_copy_is_the_step_itself_with_its_proof(stores: Stores) -> None:
     assert (stores.copied, stores.failed) == ([2], [])
 
 
-def test_a_full_backup_stops_nothing_is_told_and_used_again(
+def test_full_backup_is_reported_and_used_again_without_blocking(
     stores: Stores, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = stores.open(every="1h")

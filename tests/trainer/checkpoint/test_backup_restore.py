@@ -1,4 +1,4 @@
-"""What a world goes on from where there are two stores: the newest step that is whole, wherever it is."""
+"""Restores with two stores: the newest complete step of either."""
 
 import shutil
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def stores(tmp_path: Path) -> Iterator[Stores]:
     stores.close()
 
 
-def test_a_world_goes_on_from_the_backup_where_the_store_came_back_empty(stores: Stores) -> None:
+def test_world_resumes_from_the_backup_if_the_store_is_empty(stores: Stores) -> None:
     stores.open().save(2)
     shutil.rmtree(stores.fast)
 
@@ -77,7 +77,7 @@ def test_a_damaged_step_is_taken_from_its_copy(stores: Stores) -> None:
     assert [one.step for one in stores.damaged] == [2]
 
 
-def test_a_damaged_copy_is_told_set_aside_and_passed_over(stores: Stores) -> None:
+def test_damaged_copy_is_reported_quarantined_and_skipped(stores: Stores) -> None:
     stores.open().save(2, 4)
     shutil.rmtree(stores.fast)
     flip(largest(step_path(stores.slow, 4)))
@@ -154,7 +154,7 @@ def test_what_was_copied_after_a_rollbacks_parent_is_void(stores: Stores) -> Non
 
 
 @pytest.mark.slow
-def test_a_job_whose_store_is_lost_goes_on_from_its_backup(
+def test_job_whose_store_is_lost_resumes_from_its_backup(
     crew: Crew, tmp_path: Path, text: Path, programs: Path
 ) -> None:
     fast, slow = tmp_path / "fast/run", tmp_path / "slow/run"

@@ -1,4 +1,4 @@
-"""What a world knows of the saved steps up to the one that it goes on from."""
+"""The saved steps that a world records, up to the one that it resumes from."""
 
 from pathlib import Path
 from unittest.mock import patch

@@ -106,7 +106,7 @@ def test_nothing_saved_is_nothing_restored(opened: Opened) -> None:
     assert checkpoints.newest == 0
 
 
-def test_a_step_that_an_ended_generation_saved_is_written_anew(opened: Opened, tmp_path: Path) -> None:
+def test_step_saved_by_an_ended_generation_is_written_again(opened: Opened, tmp_path: Path) -> None:
     first = opened(1)
     for step in (2, 4):
         first.save(step, make_state((1, 1), step))
@@ -155,7 +155,7 @@ def failed(tmp_path: Path) -> list[tuple[int, str]]:
     return [(one.step, one.message) for one in told]
 
 
-def test_a_save_that_fails_is_told_and_stops_nothing(
+def test_failed_save_is_reported_and_blocks_nothing(
     opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_once(monkeypatch, errno.ENOSPC)
@@ -331,7 +331,7 @@ def test_one_process_asks_for_all(tmp_path: Path, events: AgentEvents, clock: Cl
     assert [checkpoints.save_signal() for checkpoints in opened] == [Signal.SAVE, Signal.NONE]
 
 
-def test_where_steps_alone_decide_nobody_asks(opened: Opened, clock: Clock) -> None:
+def test_saves_by_steps_need_no_exchange(opened: Opened, clock: Clock) -> None:
     checkpoints = opened()
     clock.now += 1e6
 

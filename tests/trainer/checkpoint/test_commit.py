@@ -1,4 +1,4 @@
-"""One save by several processes: what fails on one of them all know, nobody waits, and the next one succeeds."""
+"""One save by several processes: all receive the failure of one, none waits, and the next save succeeds."""
 
 import errno
 from pathlib import Path
@@ -142,7 +142,7 @@ def test_a_folder_that_takes_nothing_is_found_before_anything_is_written_and_the
     assert together(2, act) == [("host 0: Not a directory", True)] * 2
 
 
-def test_nobody_meets_another_while_training_waits(tmp_path: Path) -> None:
+def test_processes_do_not_synchronize_while_training_is_blocked(tmp_path: Path) -> None:
     class Lonely(ProcessGroup):
         def exchange(self, name: str, text: str, seconds: float) -> tuple[str, ...]:
             raise AssertionError(name)

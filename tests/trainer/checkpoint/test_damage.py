@@ -201,7 +201,7 @@ def test_where_storage_gives_no_step_nothing_is_touched(
     assert (shelf.damaged(), shelf.names()) == ({}, ["10", "20"])
 
 
-def test_an_older_step_that_storage_does_not_give_stays_as_it_is(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_older_step_is_unchanged(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     impatient(monkeypatch)
     Refusing(monkeypatch).refuse(shelf.save(10) / "integrity.json")
     shelf.save(20)
@@ -210,7 +210,7 @@ def test_an_older_step_that_storage_does_not_give_stays_as_it_is(shelf: Shelf, m
     assert (shelf.damaged(), shelf.names()) == ({}, ["10", "20"])
 
 
-def test_a_snapshot_is_gone_on_from_where_storage_does_not_give_a_later_step(
+def test_training_resumes_from_a_snapshot_if_a_later_step_is_unreadable(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     impatient(monkeypatch)
@@ -232,7 +232,7 @@ def test_a_snapshot_saves_a_job_whose_checkpoints_are_damaged(shelf: Shelf) -> N
 
 
 @pytest.mark.parametrize("name", ["array/0", "metadata", "integrity.json"])
-def test_all_processes_agree_whoever_finds_the_damage(shelf: Shelf, name: str) -> None:
+def test_all_processes_agree_on_damage_that_one_finds(shelf: Shelf, name: str) -> None:
     shelf.save(10)
     (shelf.save(20) / name).write_bytes(b"\x00")
 

@@ -1,4 +1,4 @@
-"""A world that was given up and goes on where nobody hears it, on the storage of its successor."""
+"""A superseded world that keeps training without contact, on the storage of its successor."""
 
 import json
 import shutil
@@ -36,7 +36,7 @@ def stores(tmp_path: Path) -> Any:
 
 @pytest.fixture
 def first(stores: Stores) -> World:
-    """Return the world that is given up; the newest step that anybody heard of is 20."""
+    """Return the superseded world; its newest reported step is 20."""
     world = stores.open()
     world.restore()
     return world.save(20)
@@ -44,7 +44,7 @@ def first(stores: Stores) -> World:
 
 @pytest.fixture
 def second(first: World, stores: Stores) -> World:
-    """Return its successor, which has gone on from there and saved nothing yet."""
+    """Return its successor, which has resumed from there and saved nothing yet."""
     world = stores.open(2, UNTIL_20)
     world.restore()
     return world
@@ -166,7 +166,7 @@ OWNERS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("prepare", OWNERS.values(), ids=OWNERS.keys())
-def test_who_has_the_folder_goes_on(prepare: Callable[[Path], object], tmp_path: Path) -> None:
+def test_owner_of_the_folder_continues(prepare: Callable[[Path], object], tmp_path: Path) -> None:
     prepare(tmp_path)
     fence = Fence(open_store(tmp_path), make_world(2, 1))
 

@@ -1,4 +1,4 @@
-"""Checkpoint folders that somebody else has filled: read without harm, told in words, and nothing deleted of theirs."""
+"""Checkpoint folders with foreign content: read without harm, reported, and never deleted."""
 
 import json
 import os
@@ -112,7 +112,7 @@ NOT_RECORDS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("make", NOT_RECORDS.values(), ids=NOT_RECORDS)
-def test_a_step_with_a_hostile_record_is_told_set_aside_and_passed_over(
+def test_step_with_a_hostile_record_is_reported_quarantined_and_skipped(
     shelf: Shelf, make: Callable[[Path], object]
 ) -> None:
     shelf.save(10)
@@ -127,7 +127,7 @@ def test_a_step_with_a_hostile_record_is_told_set_aside_and_passed_over(
 
 @pytest.mark.parametrize("make", NOT_FILES.values(), ids=NOT_FILES)
 @pytest.mark.parametrize("name", ["array/0", "array", "not listed", "array/not listed"])
-def test_a_step_with_a_hostile_file_is_told_set_aside_and_passed_over(
+def test_step_with_a_hostile_file_is_reported_quarantined_and_skipped(
     shelf: Shelf, name: str, make: Callable[[Path], object]
 ) -> None:
     if make is os.mkdir:
@@ -215,7 +215,7 @@ OWNERS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("make", OWNERS.values(), ids=OWNERS)
-def test_a_hostile_owner_is_told_and_nothing_is_claimed(tmp_path: Path, make: Callable[[Path], object]) -> None:
+def test_hostile_owner_file_is_reported_and_nothing_is_claimed(tmp_path: Path, make: Callable[[Path], object]) -> None:
     make(tmp_path / owner.OWNER_FILE)
     for takeover in (False, True):
         config = make_config(make_spec(tmp_path, tmp_path, checkpoint__takeover=takeover))
@@ -260,7 +260,7 @@ def test_a_file_in_the_place_of_a_step_is_set_aside(shelf: Shelf) -> None:
     assert shelf.names() == ["10", "20 quarantined"]
 
 
-def test_a_lineage_that_is_a_link_is_told_and_nothing_is_deleted_there(shelf: Shelf) -> None:
+def test_lineage_that_is_a_link_is_reported_and_nothing_is_deleted_there(shelf: Shelf) -> None:
     shelf.save(10)
     shelf.folder.rename(shelf.root / "elsewhere")
     shelf.folder.symlink_to(shelf.root / "elsewhere")
@@ -294,7 +294,7 @@ COPIES: dict[str, tuple[Callable[[Shelf], Path], str]] = {
 
 
 @pytest.mark.parametrize(("make", "words"), COPIES.values(), ids=COPIES)
-def test_a_step_that_was_copied_by_hand_is_told_and_set_aside(
+def test_manually_copied_step_is_reported_and_quarantined(
     shelf: Shelf, make: Callable[[Shelf], Path], words: str
 ) -> None:
     shelf.save(10)

@@ -1,4 +1,4 @@
-"""Parameters of another job: the newest whole step's, laid out anew, and never of another model."""
+"""Initialization from another job: the parameters of its newest complete step, resharded, of the same model only."""
 
 import os
 from collections.abc import Callable
@@ -115,7 +115,7 @@ CHOICES: dict[str, tuple[Callable[[Path], None], int | None, int]] = {
 
 
 @pytest.mark.parametrize(("prepare", "step", "want"), CHOICES.values(), ids=CHOICES.keys())
-def test_a_step_is_chosen_laid_out_anew_and_left_as_it_is(
+def test_step_is_chosen_resharded_and_not_changed(
     prepare: Callable[[Path], None], step: int | None, want: int, tmp_path: Path
 ) -> None:
     save(tmp_path, 2, 4, 6)
@@ -183,7 +183,7 @@ ERRORS: dict[str, tuple[Callable[[Path], None], int | None, dict[str, Any], Fail
 
 
 @pytest.mark.parametrize(("prepare", "step", "changes", "reason", "path", "words"), ERRORS.values(), ids=ERRORS.keys())
-def test_what_cannot_be_taken_is_told_by_the_field(
+def test_unusable_source_is_reported_at_its_field(
     prepare: Callable[[Path], None],
     step: int | None,
     changes: dict[str, Any],
@@ -254,7 +254,7 @@ def test_words_about_many_arrays_are_not_endless(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_begins_with_the_parameters_of_another_and_all_else_anew(
+def test_job_begins_with_the_parameters_of_another_and_a_new_state(
     crew: Crew, tmp_path: Path, text: Path, programs: Path
 ) -> None:
     held_out = [{"name": "held", "path": str(text), "everySteps": 100, "numBatches": 2}]

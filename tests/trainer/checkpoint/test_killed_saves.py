@@ -1,7 +1,7 @@
-"""A world that is killed at any moment of a save: what is restored is the newest step that was proven.
+"""A world that is killed at any moment of a save: the newest committed step is restored.
 
-A kill leaves on storage what was there at that moment. So one save is watched, the folder is copied before each thing
-that it does to a file, and a world goes on from each of these copies.
+A kill leaves on storage the files of that moment. So one save is traced, the folder is copied before each file
+operation, and a world resumes from each of these copies.
 """
 
 import shutil
@@ -51,7 +51,7 @@ class Camera:
         self.take()
 
     def take(self) -> None:
-        """Copy the folder as it is, unless it is as it was."""
+        """Copy the folder unless it is unchanged."""
         with self._lock:
             found = {path.relative_to(self.root).as_posix(): size_of(path) for path in self.root.rglob("*")}
             if found != self._newest:
@@ -116,7 +116,7 @@ def test_whenever_a_save_is_killed_the_newest_proven_step_is_found(tmp_path: Pat
 
 
 def find(image: Path, events: AgentEvents) -> int:
-    """Return the step that a world goes on from that finds storage as it is in an image, also with a file cut short."""
+    """Return the step that a world resumes from with the storage of an image, also with a truncated file."""
     world = make_world(2, 1, (Span(generation=1, first=1),)).model_copy(update={"committed": 2})
     state = hash_shapes(describe(make_state((1, 1))))
     proven = [path.parent for path in image.glob("lineage-0/*/integrity.json")]

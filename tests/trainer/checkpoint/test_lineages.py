@@ -1,4 +1,4 @@
-"""Which saved step is restored after training went back, and what happens to the others."""
+"""The saved step that is restored after a rollback, and the fate of the others."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_what_a_rollback_made_void_does_not_belong(
     assert is_in_history(saved, make_world(5, 1, lineage, rollbacks=rollbacks), takeover=False) is want
 
 
-def test_a_rollback_goes_on_from_its_parent_and_later_steps_make_way(shelf: Shelf) -> None:
+def test_rollback_resumes_from_its_parent_and_later_steps_are_moved_aside(shelf: Shelf) -> None:
     for step, generation in ((10, 1), (20, 2), (30, 2)):
         shelf.save(step, generation)
 

@@ -15,7 +15,7 @@ from trainingjob_trainer.checkpoint.store.posix import CHUNK_BYTES, PosixStore
 
 
 class Clock:
-    """Time that passes where somebody waits for it, and while storage is read."""
+    """A clock that advances by waits, and by reads of storage."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, reading: float = 0.0) -> None:
         self.now = 1000.0
@@ -75,7 +75,7 @@ def test_who_is_waited_for_does_not_wait(folder: StepFolder, monkeypatch: pytest
     assert sum(clock.waited) == pytest.approx(9.0)
 
 
-def test_a_fingerprint_is_the_one_that_everybody_computes(tmp_path: Path) -> None:
+def test_all_processes_compute_the_same_fingerprint(tmp_path: Path) -> None:
     (tmp_path / "abc").write_bytes(b"abc")
     want = FileHash(size=3, sha256="ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
     seen: Any = hash_files(at(tmp_path), ["abc"])

@@ -1,4 +1,4 @@
-"""Saves that are owed where worlds go on from memory, and did not come to save what was due."""
+"""Overdue saves of worlds that resume from snapshots before a due save was written."""
 
 from collections.abc import Iterator
 from pathlib import Path

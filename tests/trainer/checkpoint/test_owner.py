@@ -61,7 +61,7 @@ def test_an_owner_that_died_while_signing_is_replaced(tmp_path: Path, monkeypatc
     assert owner(tmp_path) == UID
 
 
-def test_a_file_of_somebody_else_is_not_overwritten(tmp_path: Path) -> None:
+def test_foreign_file_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "OWNER").write_text("Alice\n")
 
     with pytest.raises(TrainingError, match="not written by a TrainingJob"):

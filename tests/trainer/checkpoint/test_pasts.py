@@ -1,4 +1,4 @@
-"""What a kept step tells of the worlds that led to it, so that no history lacks one of which nobody had heard."""
+"""The lineage in a saved step, so that the history contains worlds that never reported."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def test_a_past_has_what_no_lineage_has(
     assert extend_provenance(Provenance(spans=spans), make_world(5, 1, lineage), 8, since, 30, "ram").spans == want
 
 
-def test_a_past_stays_short_however_long_nobody_hears() -> None:
+def test_recorded_lineage_is_bounded_without_reports() -> None:
     past = Provenance()
     for generation in range(1, 2 * MAX_MISSING_LINEAGE):
         past = extend_provenance(past, make_world(generation, 1), 8, generation - 1, generation * 10, "ram")
@@ -42,7 +42,7 @@ def test_a_past_stays_short_however_long_nobody_hears() -> None:
     assert len(past.spans) == MAX_MISSING_LINEAGE + 1
 
 
-def test_a_saved_step_tells_of_its_world_and_of_those_before_that_nobody_heard_of(tmp_path: Path) -> None:
+def test_saved_step_contains_its_world_and_earlier_unreported_ones(tmp_path: Path) -> None:
     config = make_config(make_spec(tmp_path, tmp_path))
     state = make_state((1, 1))
     with (tmp_path / "events").open("wb", buffering=0) as file:

@@ -133,7 +133,7 @@ def test_the_newest_of_both_tiers_is_taken(
     assert shelf.find(OPEN, memory=memory) == want
 
 
-def test_what_was_saved_after_a_snapshot_that_is_gone_on_from_makes_way(shelf: Shelf) -> None:
+def test_steps_after_a_restored_snapshot_are_moved_aside(shelf: Shelf) -> None:
     for step in (10, 20):
         shelf.save(step, 1)
 

@@ -1,4 +1,4 @@
-"""One replica of a state is read, and all devices have it: to the last bit, and nobody else reads."""
+"""Only one replica of a state is read, and all devices receive the same bits."""
 
 import shutil
 from pathlib import Path
@@ -154,7 +154,7 @@ WORLDS: dict[str, tuple[Layout, str, set[int]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("layout", "indices", "readers"), WORLDS.values(), ids=WORLDS.keys())
-def test_a_world_goes_on_from_what_one_of_its_replicas_read(
+def test_world_resumes_from_the_state_that_one_replica_read(
     crew: Crew,
     tmp_path: Path,
     text: Path,

@@ -1,4 +1,4 @@
-"""A job that takes over another's steps: it goes on with the very next sample, or is told why it cannot."""
+"""A job that takes over another's steps: it continues with the next sample, or reports why it cannot."""
 
 import json
 from collections.abc import Iterator
@@ -73,7 +73,7 @@ STORIES: dict[str, tuple[tuple[int, ...], BatchSizes]] = {
 
 
 @pytest.mark.parametrize(("batches", "want"), STORIES.values(), ids=STORIES.keys())
-def test_a_takeover_goes_on_with_the_next_sample(
+def test_takeover_continues_with_the_next_sample(
     events: AgentEvents, tmp_path: Path, batches: tuple[int, ...], want: BatchSizes
 ) -> None:
     stage = Stage(tmp_path, events)
@@ -114,14 +114,14 @@ def test_another_order_is_refused(events: AgentEvents, tmp_path: Path, seed: int
     assert str(told).startswith("must be 0, that of the job which saved step 10")
 
 
-def test_the_same_order_is_gone_on_with(events: AgentEvents, tmp_path: Path) -> None:
+def test_takeover_continues_the_order_of_the_data(events: AgentEvents, tmp_path: Path) -> None:
     stage = Stage(tmp_path, events)
     stage.train(STEP, seed=3)
 
     assert stage.train(STEP, seed=3)
 
 
-def test_a_rollback_after_a_takeover_leaves_out_the_samples_of_its_own_batches() -> None:
+def test_rollback_after_a_takeover_skips_the_samples_of_its_batches() -> None:
     before = Provenance(batch_sizes=((1, 4),))
     back = (Rollback(generation=1, lineage=1, parent=10, step=12),)
 

@@ -249,7 +249,7 @@ BAD: dict[str, tuple[dict[str, Any], FailureReason, str, str]] = {
 
 
 @pytest.mark.parametrize(("changes", "reason", "path", "words"), BAD.values(), ids=BAD.keys())
-def test_bad_data_is_told_with_its_place(
+def test_invalid_data_is_reported_with_its_position(
     tmp_path: Path, changes: dict[str, Any], reason: FailureReason, path: str, words: str
 ) -> None:
     write(tmp_path, "a.txt", b"text enough for one row")
@@ -286,7 +286,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("name", ["job", "account", "index.json", "tokens.bin"])
-def test_a_hostile_file_among_the_tokens_is_told(tmp_path: Path, name: str, make: Callable[[Path], object]) -> None:
+def test_hostile_file_in_the_token_cache_is_reported(tmp_path: Path, name: str, make: Callable[[Path], object]) -> None:
     write(tmp_path, "a.txt", b"text enough for one row")
     folder = tmp_path / "checkpoints/data" / prepare_with(tmp_path).dataset_hash
     (account,) = folder.parent.glob("*.account.json")

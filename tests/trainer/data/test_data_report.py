@@ -21,7 +21,7 @@ def warn(tmp_path: Path, files: dict[str, str], tokenizer: Path | None = None, *
     return "\n".join(made.report.warnings)
 
 
-def test_open_documents_are_told_with_the_tokens_that_may_end_them(tmp_path: Path) -> None:
+def test_missing_end_of_document_reports_candidate_tokens(tmp_path: Path) -> None:
     make_tokenizer(tmp_path / "t.json", "a", "<unk>", "</s>", "<|endoftext|>")
 
     words = warn(tmp_path, {"a.txt": "a a a a", "b.txt": "a a a"}, tmp_path / "t.json")
@@ -94,14 +94,14 @@ LENGTHS: dict[str, tuple[int, int, int, str]] = {
 
 
 @pytest.mark.parametrize(("size", "length", "steps", "words"), LENGTHS.values(), ids=LENGTHS.keys())
-def test_a_short_text_is_told(tmp_path: Path, size: int, length: int, steps: int, words: str) -> None:
+def test_short_text_has_a_warning(tmp_path: Path, size: int, length: int, steps: int, words: str) -> None:
     said = warn(tmp_path, {"a.txt": "x" * size}, training__sequenceLength=length, training__steps=steps)
 
     assert said.startswith(words)
     assert bool(said) == bool(words)
 
 
-def test_a_short_held_out_text_is_told(tmp_path: Path) -> None:
+def test_short_evaluation_text_has_a_warning(tmp_path: Path) -> None:
     grow(tmp_path, **{"held.txt": "y" * 20})
     held_out = [{"name": "held", "path": str(tmp_path / "held.txt"), "everySteps": 5}]
 
@@ -111,7 +111,7 @@ def test_a_short_held_out_text_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["json", "jsonl", "ndjson", "csv", "JSON"])
-def test_records_are_told(tmp_path: Path, suffix: str) -> None:
+def test_records_have_a_warning(tmp_path: Path, suffix: str) -> None:
     source = [{"name": "text", "path": str(tmp_path / "text"), "pattern": "*"}]
 
     words = warn(tmp_path, {f"a.{suffix}": "x" * 640}, data__train=source)
@@ -120,7 +120,7 @@ def test_records_are_told(tmp_path: Path, suffix: str) -> None:
     assert "read as they are, with keys, quotes and separators." in words
 
 
-def test_text_that_is_also_held_out_is_told(tmp_path: Path) -> None:
+def test_evaluation_text_in_training_data_has_a_warning(tmp_path: Path) -> None:
     grow(tmp_path, **{"held/copy.txt": "x" * 640, "held/own.txt": "y" * 640})
     held_out = [{"name": "held", "path": str(tmp_path / "held"), "everySteps": 5}]
 
@@ -129,7 +129,7 @@ def test_text_that_is_also_held_out_is_told(tmp_path: Path) -> None:
     assert words == "evaluation held: 1 document of 2 is trained on too (text: deep/a.txt): the loss on it says little."
 
 
-def test_text_of_two_sources_is_told(tmp_path: Path) -> None:
+def test_text_of_two_sources_has_a_warning(tmp_path: Path) -> None:
     sources = [{"name": name, "path": str(tmp_path / "text")} for name in ("one", "two")]
 
     words = warn(tmp_path, {"a.txt": "x" * 640, "b.txt": "y" * 640}, data__train=sources)
@@ -137,13 +137,13 @@ def test_text_of_two_sources_is_told(tmp_path: Path) -> None:
     assert words == "2 files of more than one source: that text is trained on more often."
 
 
-def test_copies_are_told(tmp_path: Path) -> None:
+def test_copies_have_a_warning(tmp_path: Path) -> None:
     assert warn(tmp_path, {"a.txt": "x" * 640, "b/a.txt": "x" * 640}) == (
         "1 file with the same text as another one: each is read."
     )
 
 
-def test_names_that_lead_to_the_same_file_are_told(tmp_path: Path) -> None:
+def test_names_of_the_same_file_have_a_warning(tmp_path: Path) -> None:
     words = warn(tmp_path, {"a.txt": "x" * 640, "b.txt": "-> a.txt", "c": "-> /nowhere"})
 
     assert words.splitlines() == [

@@ -1,4 +1,4 @@
-"""Files that are no text are refused by their kind; what is text is read as it is."""
+"""Files that are not text are rejected with their format; text is read verbatim."""
 
 import bz2
 import codecs

@@ -1,4 +1,4 @@
-"""Tokenizer files: none of their settings loses or adds text, and what is wrong with them is told with the field."""
+"""Tokenizer files: their settings neither lose nor add text, and their errors name the field."""
 
 import codecs
 import gzip
@@ -126,7 +126,7 @@ def test_a_tokenizer_file_may_begin_with_a_mark(tmp_path: Path) -> None:
     assert index_of(tmp_path, **use(tmp_path / "marked.json")).train.tokens.tolist() == [0, 0, 0]
 
 
-def test_a_folder_is_told_the_file_in_it(tmp_path: Path) -> None:
+def test_folder_suggests_the_file_in_it(tmp_path: Path) -> None:
     grow(tmp_path, **{"text/a.txt": WORDS, "model/tokenizer.json": "{}"})
 
     error = fail(lambda: index_of(tmp_path, **use(tmp_path / "model")))
@@ -155,7 +155,7 @@ UNKNOWNS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("model", "words"), UNKNOWNS.values(), ids=UNKNOWNS.keys())
-def test_a_document_that_cannot_be_encoded_is_told(tmp_path: Path, model: Any, words: str) -> None:
+def test_document_that_cannot_be_encoded_is_named(tmp_path: Path, model: Any, words: str) -> None:
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(str(tmp_path / "t.json"))

@@ -57,7 +57,7 @@ BYTES = {
 
 
 @pytest.mark.parametrize(("kind", "want"), BYTES.items())
-def test_a_type_has_the_bits_that_its_name_tells(kind: str, want: int) -> None:
+def test_type_has_the_bits_of_its_name(kind: str, want: int) -> None:
     line = f"ROOT %c = {kind}[8,16]{{1,0}} all-gather(%x), channel_id=1, replica_groups={{{{0,1}},{{2,3}}}}"
 
     (found,) = count_collectives(one(line), FOUR)

@@ -1,4 +1,4 @@
-"""What an agent asks of its trainer: when the loop hears it, and how often."""
+"""Control signals of an agent to its trainer: when the loop receives them, and how often."""
 
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.state import Signal

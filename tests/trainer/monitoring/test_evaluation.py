@@ -69,7 +69,7 @@ class Counted:
 
 
 @pytest.mark.parametrize(("asks", "want", "told"), [([0, 0, 0], {"often": 1.0}, 3), ([0, 1], None, 2)])
-def test_each_batch_is_told_before_it_is_entered(
+def test_each_batch_is_reported_before_it_begins(
     asks: list[int], want: dict[str, float] | None, told: int, tmp_path: Path
 ) -> None:
     spec = TrainingJobSpec.model_validate(make_spec(tmp_path, tmp_path, evaluation=EVALUATIONS[:1]))

@@ -97,7 +97,7 @@ def test_bits_that_are_flipped_twice_do_not_cancel() -> None:
         assert (odd.positions, odd.has_majority) == (frozenset({5}), True)
 
 
-def test_of_two_replicas_both_are_told() -> None:
+def test_both_of_two_different_replicas_are_reported() -> None:
     described = describe(TWO)
     state = make_state(described, 3)
     leaf = next(leaf for leaf in range(len(jax.tree.leaves(state))) if is_split(described, leaf))
@@ -108,7 +108,7 @@ def test_of_two_replicas_both_are_told() -> None:
     assert (odd.positions, odd.has_majority) == (frozenset({2, 6}), False)
 
 
-def test_what_a_broken_device_holds_stays_different_while_training_goes_on() -> None:
+def test_corrupted_replica_stays_different_while_training_continues() -> None:
     run = Run(spec_with(), FOUR)
     next(run.train(1))
     leaf = next(place for place, one in enumerate(jax.tree.leaves(run.state)) if one.ndim > 1)
@@ -171,7 +171,7 @@ def test_a_device_s_host_is_found_where_the_runtime_counts_its_processes_otherwi
     assert (own.value.reason, anothers.value.reason) == (FailureReason.CORRUPTION, FailureReason.PEER)
 
 
-def test_nothing_is_compared_where_nobody_asks() -> None:
+def test_replicas_are_not_compared_unless_enabled() -> None:
     watch = replicas(None)
 
     watch.check(5, flip(make_state(describe(FOUR), 1), 1, 3, 0, 0))

@@ -1,4 +1,4 @@
-"""A process tells of the time in which it did not get to run: a real one, stopped and let go again and again."""
+"""Scheduling delay: a real process, stopped and continued repeatedly, reports the time in which it did not run."""
 
 import signal
 import subprocess
@@ -24,7 +24,7 @@ with SchedulingDelayMonitor(window_seconds=0.25, num_windows=4) as stalls:
 
 @contextmanager
 def telling() -> Iterator[tuple["subprocess.Popen[str]", Callable[[], float | None]]]:
-    """Start a process that tells its share, and return it and what reads the next one."""
+    """Start a process that reports its share; return it and a function that reads the next report."""
     with subprocess.Popen([sys.executable, "-c", TELL], stdout=subprocess.PIPE, text=True) as child:
         shares: SimpleQueue[str] = SimpleQueue()
 
@@ -36,20 +36,20 @@ def telling() -> Iterator[tuple["subprocess.Popen[str]", Callable[[], float | No
         reader = threading.Thread(target=read)
         reader.start()
 
-        def hear() -> float | None:
+        def read_share() -> float | None:
             told = shares.get(timeout=ENDLESS_SECONDS)
             return None if told == "None" else float(told)
 
         try:
-            yield child, hear
+            yield child, read_share
         finally:
             child.kill()
             reader.join()
 
 
-def test_who_is_stopped_again_and_again_tells_for_how_much_of_its_time() -> None:
-    with telling() as (child, hear):
-        assert hear() is None, "nothing is told of a moment"
+def test_repeatedly_stopped_process_reports_its_stopped_share() -> None:
+    with telling() as (child, read_share):
+        assert read_share() is None, "nothing is told of a moment"
         over = threading.Event()
 
         def stumble() -> None:
@@ -62,14 +62,14 @@ def test_who_is_stopped_again_and_again_tells_for_how_much_of_its_time() -> None
         stumbling = threading.Thread(target=stumble)
         stumbling.start()
         try:
-            while (share := hear()) is None or share < 0.3:
+            while (share := read_share()) is None or share < 0.3:
                 pass
         finally:
             over.set()
             stumbling.join()
         assert share < 0.8
 
-        while (share := hear()) is None or share > 0.15:
+        while (share := read_share()) is None or share > 0.15:
             pass
 
 

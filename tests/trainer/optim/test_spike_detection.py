@@ -208,7 +208,7 @@ def test_what_follows_bad_steps(
     assert (caught.value.reason, caught.value.fatal) == want
 
 
-def test_too_many_of_the_newest_are_told_with_their_number() -> None:
+def test_too_many_skipped_updates_are_reported_with_their_number() -> None:
     measures: Any = StepMetrics(9.0, 3.0, 0.1, 1, 30, 0, {})  # type: ignore[arg-type]
 
     with pytest.raises(TrainingError, match=r"at step 41. 26 of the newest 100 updates were skipped \(limit: 25\)"):

@@ -112,7 +112,7 @@ def test_an_optimizer_over_data_keeps_a_part_of_each_tensor() -> None:
 
 
 @pytest.mark.slow
-def test_a_state_goes_on_over_another_split_over_data(tmp_path: Path) -> None:
+def test_state_continues_with_another_split_over_data(tmp_path: Path) -> None:
     saving, going_on = Run(SPREAD_SPEC, SPREAD["data 4, tensor 2"]), Run(SPREAD_SPEC, SPREAD["data 3, padding"])
     list(saving.train(3))
 

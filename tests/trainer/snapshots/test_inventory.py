@@ -1,4 +1,4 @@
-"""Which snapshot the processes of a world can go on from, by what each of them holds."""
+"""The snapshot that the processes of a world can resume from, by their inventories."""
 
 from dataclasses import replace
 

@@ -24,7 +24,7 @@ SHORT, LONG = 4.0, 40.0
 
 
 class Trained:
-    """A host that trains and takes snapshots, by a clock of its own."""
+    """A host that trains and takes snapshots, with a simulated clock."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
         self.now = 0.0
@@ -73,7 +73,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
 
 
 @pytest.mark.parametrize(("seconds", "is_told"), [(SHORT, True), (LONG, False)])
-def test_snapshots_that_cost_more_than_their_share_are_told_of_once(
+def test_snapshots_above_their_share_of_time_are_reported_once(
     seconds: float, is_told: bool, begin: Begin, caplog: pytest.LogCaptureFixture
 ) -> None:
     trained = begin(0)

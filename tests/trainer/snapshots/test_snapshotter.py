@@ -132,7 +132,7 @@ def test_a_snapshot_is_put_back_to_the_last_bit(layout: Layout, changes: dict[st
     ]
 
 
-def test_training_goes_on_beside_the_snapshot_that_it_went_on_from(opened: Opened) -> None:
+def test_training_does_not_change_the_snapshot_that_it_resumed_from(opened: Opened) -> None:
     consume = jax.jit(lambda state: jax.tree.map(lambda leaf: leaf + 1, state), donate_argnums=0)
     take(opened(WORLD), 5)
     restored = recall(opened(NEXT)).load((1, 5))
@@ -145,7 +145,7 @@ def test_training_goes_on_beside_the_snapshot_that_it_went_on_from(opened: Opene
     assert read_bits(again) == read_bits(make_state(describe(), 5))
 
 
-def test_a_smaller_world_goes_on_from_the_larger_ones(opened: Opened) -> None:
+def test_smaller_world_resumes_from_snapshots_of_a_larger_one(opened: Opened) -> None:
     take(opened(WORLD), 5)
 
     found = recall(opened(NEXT, describe(ONE_SLICE)), describe(ONE_SLICE))

@@ -119,7 +119,7 @@ FOREIGN: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize(("make", "words"), FOREIGN.values(), ids=FOREIGN)
-def test_what_is_no_metrics_file_is_told_and_not_touched(
+def test_foreign_metrics_file_is_reported_and_not_changed(
     tmp_path: Path, make: Callable[[Path], object], words: str
 ) -> None:
     (tmp_path / "metrics").mkdir()
@@ -174,7 +174,7 @@ def test_a_full_disk_stops_neither_lines_nor_plots_nor_training(
 
 
 def wait_until_written(thread: TrackerThread) -> None:
-    """Wait until the thread has taken all that was told so far."""
+    """Wait until the thread has handled everything so far."""
     written = threading.Event()
     last: Any = SimpleNamespace(items=lambda: written.set() or ())
     thread.add(Point("last", 0, 1, last))

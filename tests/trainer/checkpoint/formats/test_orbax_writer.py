@@ -102,7 +102,7 @@ def test_nothing_is_written_before_the_folder_is_there_and_the_state_may_be_cons
     assert np.all(OrbaxWriter(ProcessGroup(0, 1)).restore(tmp_path / "7", after)["weights"] == 7)
 
 
-def test_nobody_is_asked_for_anything_while_a_state_is_copied(
+def test_no_process_communicates_while_a_state_is_copied(
     copy: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -168,7 +168,7 @@ def test_two_threads_may_await_the_folder_of_one_array() -> None:
     assert info.parent_dir == epath.Path("there")
 
 
-def test_orbax_hears_of_processes_by_the_numbers_that_jax_gives_them() -> None:
+def test_orbax_gets_the_process_indices_of_jax() -> None:
     peers = renumber(ProcessGroup(1, 3), (2, 0, 1))
 
     everyone, alone = world_options(peers, "all"), process_options(peers)

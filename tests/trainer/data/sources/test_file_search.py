@@ -218,7 +218,7 @@ NOTHING: dict[str, tuple[dict[str, str], dict[str, Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize(("tree", "options", "words"), NOTHING.values(), ids=NOTHING.keys())
-def test_a_pattern_that_matches_nothing_is_told_what_there_is(
+def test_pattern_without_matches_lists_the_files_that_exist(
     tmp_path: Path, tree: dict[str, str], options: dict[str, Any], words: tuple[str, ...]
 ) -> None:
     error = fail(lambda: find(grow(tmp_path / "text", **tree), **options))
