@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from e2e.soak.invariants import find_impossible_states
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 
 type Manifest = dict[str, Any]
 type Target = tuple[str, str, str]

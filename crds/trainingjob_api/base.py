@@ -155,6 +155,12 @@ ShortName = Annotated[
 """A name inside the spec: at most 32 lower-case letters, digits and `-`."""
 
 
+Text = Annotated[str, Field(max_length=1024)]
+"""A text of the status for people."""
+Time = Annotated[str, Field(max_length=32, json_schema_extra={"format": "date-time"})]
+"""A time of the status, as the API server writes it."""
+
+
 class KeyRef(Strict):
     """One key of a Secret or ConfigMap in the job's namespace."""
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from trainingjob_api.cel import ROOT_RULES, SPEC_RULES
 from trainingjob_api.spec.job import GROUP, KIND, PLURAL, VERSION, TrainingJobSpec
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 
 type Schema = dict[str, Any]
 

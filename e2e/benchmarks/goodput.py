@@ -26,7 +26,8 @@ from e2e.soak.harness import NUM_SLICES, JobHarness, StateTimeoutError, list_tra
 from e2e.soak.job import make_spec
 from trainingjob_agent.checkpoint_layout import parse_step_name
 from trainingjob_api.protocol import HostReport
-from trainingjob_api.status import Attempt, TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
+from trainingjob_api.status.world_status import Attempt
 from trainingjob_operator.cli.fault_model import LOSSES_ONLY, FaultModel, draw_faults
 from trainingjob_operator.core.goodput import Bucket
 from trainingjob_operator.core.planner.plan import Plan

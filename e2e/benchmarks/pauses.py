@@ -10,7 +10,8 @@ from rich.console import Console
 
 from e2e.benchmarks.figures import Figure, show, write
 from e2e.history import Line
-from trainingjob_api.status import Attempt, TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
+from trainingjob_api.status.world_status import Attempt
 from trainingjob_operator.core.diagnose.hangs import TIMEOUT_STEPS
 
 RUNS = int(os.environ.get("RUNS", "20"))

@@ -39,7 +39,7 @@ from e2e.node_faults import power_off_nodes, slice_nodes
 from e2e.product import Job, Manifest, Product, load_example, wait_until
 from e2e.status import generation_of, is_full, steps_trained
 from trainingjob_api.drill_kinds import DrillKind
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 
 NAMESPACE = "bench-restart"
 STEADY_STEPS = 30

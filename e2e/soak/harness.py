@@ -18,7 +18,7 @@ from e2e.soak.invariants import InvariantChecker
 from e2e.soak.job import NAME, SHARED
 from e2e.soak.report_proxy import ReportProxy
 from e2e.soak.result_check import Outage
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.cli.documents import Document
 from trainingjob_operator.cli.local.container import Container
 from trainingjob_operator.cli.local.local_backend import LocalBackend

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from trainingjob_api.protocol import HostReport, Phase
-from trainingjob_api.status import Attempt, TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
+from trainingjob_api.status.world_status import Attempt
 
 
 @dataclass

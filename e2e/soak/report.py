@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from e2e.soak.soak_run import SoakResult
-from trainingjob_api.status import Attempt
+from trainingjob_api.status.world_status import Attempt
 from trainingjob_operator.core.units import pluralize
 
 

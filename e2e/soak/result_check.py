@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import inf
 
 from e2e.history import Line, committed_curve
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 
 type Outage = tuple[float, float]
 """Begin and end of a time without working writes, by the clock of the metrics lines."""

@@ -16,7 +16,7 @@ from e2e.soak.faults import CLOCK_FAULT, COUNTED_FAULTS, UNCOUNTED_FAULTS, Fault
 from e2e.soak.harness import JobHarness, StateTimeoutError
 from e2e.soak.job import STEPS, make_spec
 from e2e.soak.result_check import check_result
-from trainingjob_api.status import Attempt
+from trainingjob_api.status.world_status import Attempt
 from trainingjob_operator.core.times import parse_time
 
 type Note = Callable[[str], None]

@@ -12,7 +12,8 @@ from trainingjob_api.live import LiveFields
 from trainingjob_api.protocol import Answer, Directive, HostReport
 from trainingjob_api.schema import status_schema
 from trainingjob_api.spec.checkpoint import Keep, KeepStage
-from trainingjob_api.status import DrillStatus, TrainingJobStatus
+from trainingjob_api.status.fault_status import DrillStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_api.world import Layout, Span, World
 from trainingjob_operator.core.stored_status import read_status
 

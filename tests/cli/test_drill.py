@@ -7,7 +7,8 @@ import pytest
 from tests.support.builders import NAME, NOW, UID, job_manifest, make_plan
 from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
 from trainingjob_api.drill_kinds import DrillKind
-from trainingjob_api.status import DrillStatus, TrainingJobStatus
+from trainingjob_api.status.fault_status import DrillStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.cli.drill import DrillOptions, list_operations, make_request
 from trainingjob_operator.cli.errors import CommandError
 from trainingjob_operator.cli.report import describe_drills, describe_job

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.builders import make_plan, spec_manifest
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.cli.errors import CommandError
 from trainingjob_operator.cli.local.local_spec import external_variables, localize_spec
 from trainingjob_operator.cli.local.resume import has_succeeded, new_job, resume_job

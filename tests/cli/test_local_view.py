@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.support.builders import make_report
 from trainingjob_api.data_report import DataReport, SourceReport
 from trainingjob_api.protocol import Phase, Progress
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.cli.local.operator_log import capture_operator_log
 from trainingjob_operator.cli.local.run_events import (
     RunProgress,

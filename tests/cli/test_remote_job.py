@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestServer
 from typer.testing import CliRunner
 
 from tests.support.builders import NAME, NAMESPACE, UID, job_manifest, make_plan, pod_manifest
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.cli import drill, pod_logs, status, wait
 from trainingjob_operator.cli.entry_point import app
 

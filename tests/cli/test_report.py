@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.cli.report import describe_job
 
 NOW = datetime(2026, 11, 21, 12, 10, 0, tzinfo=UTC)

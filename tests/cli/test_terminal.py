@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 from typer.testing import CliRunner
 
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.cli import printing
 from trainingjob_operator.cli.console import SafeConsole
 from trainingjob_operator.cli.entry_point import app

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.support.builders import NOW, make_plan
 from tests.support.scenes import Scene, fail, trained
 from trainingjob_api.protocol import FailureReason, Phase
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_api.world import Span
 from trainingjob_operator.core import goodput
 from trainingjob_operator.core.times import format_time

@@ -10,7 +10,7 @@ from e2e.soak.harness import JobHarness
 from e2e.soak.job import make_spec
 from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
 from trainingjob_api.drill_kinds import DrillKind
-from trainingjob_api.status import DrillStatus
+from trainingjob_api.status.fault_status import DrillStatus
 from trainingjob_operator.core.times import format_time
 
 pytestmark = pytest.mark.slow

@@ -15,7 +15,9 @@ from e2e.benchmarks.goodput import (
     measure_pace,
 )
 from tests.support.builders import make_report
-from trainingjob_api.status import Attempt, Goodput, TrainingJobStatus
+from trainingjob_api.status.progress_status import Goodput
+from trainingjob_api.status.training_job_status import TrainingJobStatus
+from trainingjob_api.status.world_status import Attempt
 from trainingjob_operator.core.simulate.durations import Durations
 from trainingjob_operator.core.simulate.faults import Fault
 from trainingjob_operator.core.simulate.simulation_run import simulate

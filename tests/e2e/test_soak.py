@@ -13,7 +13,7 @@ from e2e.soak.result_check import check_result, find_split_brain
 from e2e.soak.soak_run import MAX_BURST_FAULTS, draw_burst
 from tests.support.builders import make_report
 from trainingjob_api.protocol import Progress
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.shell.logging_setup import Log
 
 TIME = "2026-11-21T12:00:00Z"

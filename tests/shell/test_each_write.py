@@ -16,7 +16,7 @@ from tests.support.fake_cluster import OperatorKilledError
 from tests.support.simulation import Simulation
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.protocol import Answer, Directive, FailureReason
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.shell.interfaces import Children, ClusterUnavailableError, ConflictError
 
 ELASTIC = {"growCooldown": "5s", "maxRestarts": 100, "maxRestartsWithoutCommit": 100}

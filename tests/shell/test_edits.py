@@ -17,7 +17,7 @@ from tests.support.schema_edits import SCHEMA, Edit, Node, change, is_live, list
 from tests.support.simulation import Simulation
 from trainingjob_api.live import live_fields
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_api.world import World
 from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL, config_map
 from trainingjob_operator.core.reasons import Reason

@@ -9,7 +9,7 @@ import pytest
 from tests.support.builders import NAME, UID
 from tests.support.simulation import Simulation
 from tests.support.storage import saved
-from trainingjob_api.status import Restarts
+from trainingjob_api.status.world_status import Restarts
 from trainingjob_operator.core.names import base_jobset
 from trainingjob_trainer.snapshots.lineage import is_in_history
 

@@ -3,7 +3,7 @@
 from tests.support.builders import NAME, UID
 from tests.support.simulation import Simulation
 from trainingjob_api.protocol import FailureReason, Phase
-from trainingjob_api.status import Restarts
+from trainingjob_api.status.world_status import Restarts
 from trainingjob_operator.core.names import base_jobset
 
 

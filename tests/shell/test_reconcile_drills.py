@@ -6,7 +6,7 @@ from tests.support.builders import KEY
 from tests.support.fake_cluster import OperatorKilledError
 from tests.support.simulation import Simulation
 from trainingjob_api.drill_kinds import DrillKind
-from trainingjob_api.status import DrillStatus
+from trainingjob_api.status.fault_status import DrillStatus
 from trainingjob_operator.shell.interfaces import ClusterUnavailableError, ForbiddenError
 
 ALLOWED = {"elastic": {"faultInjection": "allowed", "growCooldown": "5s"}}

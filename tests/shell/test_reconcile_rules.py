@@ -2,7 +2,7 @@
 
 from tests.support.fake_cluster import Node
 from tests.support.simulation import Simulation
-from trainingjob_api.status import Restarts
+from trainingjob_api.status.world_status import Restarts
 
 
 async def crash_twice(sim: Simulation, node: str) -> None:

@@ -5,7 +5,7 @@ import pytest
 from tests.support.simulation import Simulation
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.protocol import FailureReason
-from trainingjob_api.status import Restarts
+from trainingjob_api.status.world_status import Restarts
 from trainingjob_operator.core.observe.nodes import TERMINATION_TAINTS
 
 SLICE = ("node-1-0", "node-1-1")

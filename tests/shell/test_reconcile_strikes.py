@@ -5,7 +5,7 @@ import pytest
 from tests.support.builders import NAME, UID
 from tests.support.fake_cluster import OperatorKilledError
 from tests.support.simulation import Simulation
-from trainingjob_api.status import Restarts
+from trainingjob_api.status.world_status import Restarts
 from trainingjob_operator.core.names import base_jobset, slice_jobset
 from trainingjob_operator.shell.interfaces import ClusterUnavailableError
 

@@ -6,7 +6,7 @@ from typing import Any
 from trainingjob_api.parse.parser import dump_spec
 from trainingjob_api.protocol import Failure, FailureReason, HostReport
 from trainingjob_api.spec.job import API_VERSION, KIND, TrainingJobSpec
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.names import (
     HOST_LABEL,

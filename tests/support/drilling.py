@@ -5,7 +5,7 @@ from typing import Any
 from tests.support.builders import UID, make_plan
 from tests.support.scenes import Scene, trained
 from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
-from trainingjob_api.status import DrillStatus
+from trainingjob_api.status.fault_status import DrillStatus
 from trainingjob_operator.core.times import format_time
 
 

@@ -16,7 +16,7 @@ from tests.support.builders import (
     ready_node,
 )
 from trainingjob_api.protocol import Phase, Progress
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.core.decide.child_maintenance import ChildOperation, list_child_operations
 from trainingjob_operator.core.decide.decision_rules import decide
 from trainingjob_operator.core.decide.decisions import (

@@ -21,7 +21,7 @@ from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.protocol import Answer, Failure, FailureReason, Phase, ProcessState, Progress
 from trainingjob_api.spec.job import API_VERSION, KIND
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_api.world import World
 from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL
 from trainingjob_operator.core.observe.members import hash_members

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
 from trainingjob_api.drill_kinds import DRILL_SECONDS, DrillKind
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.cli.errors import EXIT_NEGATIVE, CommandError
 from trainingjob_operator.cli.interrupts import run_interruptible
 from trainingjob_operator.cli.printing import echo

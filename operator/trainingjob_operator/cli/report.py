@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from trainingjob_api.data_report import DataReport, SourceReport
-from trainingjob_api.status import Attempt, Condition, DrillStatus, Goodput, ProgressStatus, TrainingJobStatus
+from trainingjob_api.status.fault_status import DrillStatus
+from trainingjob_api.status.progress_status import Goodput, ProgressStatus
+from trainingjob_api.status.training_job_status import Condition, TrainingJobStatus
+from trainingjob_api.status.world_status import Attempt
 from trainingjob_api.world import Tier
 from trainingjob_operator.cli.printing import align
 from trainingjob_operator.core.decide.drills import STATE_DESCRIPTIONS

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.cli.errors import EXIT_NEGATIVE
 from trainingjob_operator.cli.interrupts import run_interruptible
 from trainingjob_operator.cli.remote_job import Target, open_remote_job

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.cli.errors import EXIT_NO_RESULT
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.remote_job import RemoteJob

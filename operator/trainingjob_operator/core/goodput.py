@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from trainingjob_api.protocol import Phase
-from trainingjob_api.status import Goodput, TrainingJobStatus
+from trainingjob_api.status.progress_status import Goodput
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.core.times import format_time, parse_time, seconds_between
 
 

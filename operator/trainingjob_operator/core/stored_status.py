@@ -6,7 +6,7 @@ a manual edit. Unreadable top-level fields are dropped one by one, so that one b
 
 from pydantic import ValidationError
 
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.core.manifests import Manifest, get_value
 
 

@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 
 from trainingjob_api.problem import Problem
 from trainingjob_api.protocol import Directive
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.core.decide.child_maintenance import (
     ChildOperation,
     CreateBase,

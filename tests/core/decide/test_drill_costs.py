@@ -3,7 +3,7 @@
 from tests.support.drilling import ask, drillable, look
 from tests.support.scenes import claim, fail
 from trainingjob_api.protocol import Phase, Progress
-from trainingjob_api.status import Cause
+from trainingjob_api.status.world_status import Cause
 from trainingjob_operator.core.decide.decisions import Claim
 
 

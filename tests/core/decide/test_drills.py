@@ -13,7 +13,7 @@ from tests.support.scenes import Scene, delete_all, fail, trained
 from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.protocol import Phase
-from trainingjob_api.status import RollbackStatus
+from trainingjob_api.status.progress_status import RollbackStatus
 from trainingjob_operator.core.decide.decisions import Claim, EndWorld
 from trainingjob_operator.core.decide.drill_injection import (
     find_injection_order,

@@ -9,7 +9,7 @@ import pytest
 from tests.support.builders import NOW, make_plan
 from tests.support.scenes import Scene, announce, claim, drop_pod, kind, shrunk
 from trainingjob_api.protocol import Phase
-from trainingjob_api.status import NodeFaults
+from trainingjob_api.status.fault_status import NodeFaults
 from trainingjob_operator.core.decide.decisions import Claim, DrainWorld, EndWorld
 from trainingjob_operator.core.planner.plan import Plan, SnapshotPlan
 from trainingjob_operator.core.reasons import Reason

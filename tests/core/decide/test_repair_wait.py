@@ -8,7 +8,7 @@ import pytest
 from tests.support.builders import NOW, make_plan
 from tests.support.scenes import Scene, drop_pod, fail, kind
 from trainingjob_api.protocol import Phase
-from trainingjob_api.status import Attempt, Cause
+from trainingjob_api.status.world_status import Attempt, Cause
 from trainingjob_operator.core.decide.decisions import Claim, EndWorld, Wait
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.reasons import Reason

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import NOW
-from trainingjob_api.status import Attempt, Cause
+from trainingjob_api.status.world_status import Attempt, Cause
 from trainingjob_operator.core.decide.repair_wait_limit import (
     DEFAULT_RESTART_SECONDS,
     RepairHistory,

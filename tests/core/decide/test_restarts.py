@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.builders import make_plan
 from tests.support.scenes import Scene, drop_pod, fail, kind, trained
 from trainingjob_api.protocol import FailureReason, Phase
-from trainingjob_api.status import Restarts
+from trainingjob_api.status.world_status import Restarts
 from trainingjob_operator.core.decide.decisions import Claim, Decision, EndWorld, Fail, Wait
 from trainingjob_operator.core.decide.restarts import (
     JITTER,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.builders import make_plan
 from tests.support.scenes import Scene, claim, drop_pod, fail, kind
 from trainingjob_api.protocol import FailureReason, Progress
-from trainingjob_api.status import Restarts
+from trainingjob_api.status.world_status import Restarts
 from trainingjob_api.world import Rollback
 from trainingjob_operator.core.decide.decisions import Claim, Decision, EndWorld, Fail
 from trainingjob_operator.core.goodput import Bucket

@@ -7,7 +7,7 @@ import pytest
 from tests.support.builders import make_plan
 from tests.support.scenes import Scene, claim, drop_pod, fail, kind, trained
 from trainingjob_api.protocol import FailedSave, Phase
-from trainingjob_api.status import BackupStatus, FailingSaves
+from trainingjob_api.status.progress_status import BackupStatus, FailingSaves
 from trainingjob_api.world import Span
 from trainingjob_operator.core.decide.decisions import DrainWorld, Wait
 from trainingjob_operator.core.reasons import Reason

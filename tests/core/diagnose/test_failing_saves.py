@@ -9,7 +9,7 @@ import pytest
 from tests.support.builders import make_plan, pod_manifest
 from tests.support.scenes import Scene, claim, fail, kind, trained
 from trainingjob_api.protocol import FailedSave, Phase
-from trainingjob_api.status import FailingSaves
+from trainingjob_api.status.progress_status import FailingSaves
 from trainingjob_operator.core.decide.decisions import Claim, DrainWorld, EndWorld, Fail, Wait
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.report.status_writes import should_write

@@ -8,7 +8,7 @@ import pytest
 from tests.support.builders import make_plan
 from tests.support.scenes import Scene, claim, kind, lose_node, trained
 from trainingjob_api.protocol import Diagnostics, Directive, Phase, ProcessState, Progress
-from trainingjob_api.status import Restarts
+from trainingjob_api.status.world_status import Restarts
 from trainingjob_operator.core.decide.decisions import Claim, CollectDiagnostics, EndWorld, Fail, Wait
 from trainingjob_operator.core.diagnose.hangs import seconds_until_hang
 from trainingjob_operator.core.reasons import Reason

@@ -8,7 +8,7 @@ import pytest
 from tests.support.builders import NOW, make_report
 from tests.support.scenes import Scene, trained
 from trainingjob_api.protocol import Phase, Progress
-from trainingjob_api.status import Straggler
+from trainingjob_api.status.fault_status import Straggler
 from trainingjob_api.world import Member
 from trainingjob_operator.core.diagnose.stragglers import describe_straggler, detect_straggler, update_straggler
 from trainingjob_operator.core.observe.heartbeats import LatestReport

@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.builders import make_plan
 from tests.support.scenes import Scene, fail, lose_node, trained
-from trainingjob_api.status import DrillStatus, TrainingJobStatus
+from trainingjob_api.status.fault_status import DrillStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.core.observe.clock_changes import TIME_FIELDS, shift_times
 from trainingjob_operator.core.times import parse_time
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.builders import failure, jobset_name, make_plan
 from tests.support.scenes import Scene, drop_pod, lose_node, set_pod, trained
-from trainingjob_api.status import Condition
+from trainingjob_api.status.training_job_status import Condition
 from trainingjob_operator.core.decide.decision_rules import decide
 from trainingjob_operator.core.observe.pods import ObjectProblem
 from trainingjob_operator.core.reasons import Reason

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.support.builders import UID, make_report
-from trainingjob_api.status import Attempt
+from trainingjob_api.status.world_status import Attempt
 from trainingjob_api.world import Member, Span, World
 from trainingjob_operator.core.observe.heartbeats import LatestReport
 from trainingjob_operator.core.observe.members import MemberView

@@ -8,7 +8,7 @@ import pytest
 from tests.support.builders import NOW, make_plan
 from tests.support.scenes import Scene, edited, trained
 from trainingjob_api.protocol import Phase
-from trainingjob_api.status import Condition, TrainingJobStatus
+from trainingjob_api.status.training_job_status import Condition, TrainingJobStatus
 from trainingjob_operator.core.report.conditions import CONDITION_TYPES
 from trainingjob_operator.core.report.job_status import blocked_status, invalid_status
 from trainingjob_operator.core.times import format_time

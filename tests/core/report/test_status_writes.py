@@ -6,7 +6,8 @@ from datetime import timedelta
 from tests.support.builders import NOW, job_manifest, make_plan
 from tests.support.scenes import fail, trained
 from trainingjob_api.data_report import DataReport, SourceReport
-from trainingjob_api.status import Attempt, TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
+from trainingjob_api.status.world_status import Attempt
 from trainingjob_operator.core.report.status_writes import MAX_BYTES, shorten_to_limit, should_write
 from trainingjob_operator.core.stored_status import read_status, write_status
 from trainingjob_operator.core.times import format_time, seconds_between

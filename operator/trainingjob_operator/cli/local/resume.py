@@ -9,7 +9,7 @@ from typing import Any
 
 from trainingjob_api.cel import IMMUTABLE, SPEC_RULES
 from trainingjob_api.spec.job import API_VERSION, KIND
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.cli.errors import CommandError
 from trainingjob_operator.core.goodput import Bucket
 from trainingjob_operator.core.manifests import Manifest, get_int, get_value

@@ -7,7 +7,8 @@ a recovery is printed at once.
 from dataclasses import dataclass
 
 from trainingjob_api.protocol import Phase, Progress
-from trainingjob_api.status import Attempt, TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
+from trainingjob_api.status.world_status import Attempt
 from trainingjob_operator.cli.report import describe_data, describe_recovery
 from trainingjob_operator.core.observe.heartbeats import HeartbeatState
 from trainingjob_operator.core.reasons import Reason

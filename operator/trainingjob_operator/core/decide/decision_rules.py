@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import assert_never
 
-from trainingjob_api.status import Cause
+from trainingjob_api.status.world_status import Cause
 from trainingjob_operator.core import goodput
 from trainingjob_operator.core.decide.decisions import (
     Claim,

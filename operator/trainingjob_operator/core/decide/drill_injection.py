@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from trainingjob_api.drill import Drill
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.protocol import MAX_MESSAGE
-from trainingjob_api.status import DrillStatus, TrainingJobStatus
+from trainingjob_api.status.fault_status import DrillStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_api.world import World
 from trainingjob_operator.core.decide.child_maintenance import DeletePod
 from trainingjob_operator.core.decide.drills import OPEN_STATES

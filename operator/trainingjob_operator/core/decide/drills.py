@@ -12,7 +12,8 @@ from itertools import pairwise
 from trainingjob_api.drill import DrillRequest
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.protocol import Progress
-from trainingjob_api.status import Attempt, DrillStatus
+from trainingjob_api.status.fault_status import DrillStatus
+from trainingjob_api.status.world_status import Attempt
 from trainingjob_api.world import World
 from trainingjob_operator.core.decide.decisions import Decision, Wait
 from trainingjob_operator.core.goodput import Bucket

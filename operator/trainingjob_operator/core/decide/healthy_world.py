@@ -10,7 +10,8 @@ from datetime import datetime
 from trainingjob_api.base import seconds
 from trainingjob_api.live import describe_changes, live_fields
 from trainingjob_api.protocol import Phase
-from trainingjob_api.status import Cause, FailingSaves
+from trainingjob_api.status.progress_status import FailingSaves
+from trainingjob_api.status.world_status import Cause
 from trainingjob_operator.core.decide.decisions import Decision, DrainWorld, EndWorld, Fail, Wait
 from trainingjob_operator.core.decide.world_formation import choose_slices, list_ready_slices, list_usable_slices
 from trainingjob_operator.core.diagnose.failing_saves import (

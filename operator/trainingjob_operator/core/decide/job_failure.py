@@ -5,7 +5,7 @@ program that keeps failing. `maxRestartsWithoutCommit` stops a job that never sa
 machines are the cause. Lost nodes, deleted pods and planned changes never fail a job.
 """
 
-from trainingjob_api.status import Cause
+from trainingjob_api.status.world_status import Cause
 from trainingjob_operator.core.decide.decisions import Fail
 from trainingjob_operator.core.decide.repeated_failures import describe_repeated_failures, find_repeated_failure
 from trainingjob_operator.core.decide.restarts import is_program_failure

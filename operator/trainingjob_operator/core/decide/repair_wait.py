@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from trainingjob_api.base import seconds
-from trainingjob_api.status import Attempt, Waiting
+from trainingjob_api.status.world_status import Attempt, Waiting
 from trainingjob_operator.core.decide.decisions import Wait
 from trainingjob_operator.core.decide.repair_wait_limit import (
     describe_repair_history,

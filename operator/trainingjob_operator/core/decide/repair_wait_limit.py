@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 
-from trainingjob_api.status import Attempt
+from trainingjob_api.status.world_status import Attempt
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.times import parse_time, seconds_between
 from trainingjob_operator.core.units import format_duration, pluralize

@@ -10,7 +10,7 @@ saved between two failures also disproves a repetition.
 """
 
 from trainingjob_api.protocol import FailureReason
-from trainingjob_api.status import Attempt, Cause
+from trainingjob_api.status.world_status import Attempt, Cause
 from trainingjob_operator.core.diagnose.bad_nodes import NODE_INDEPENDENT_REASONS
 from trainingjob_operator.core.diagnose.health import WorldEnd
 from trainingjob_operator.core.observe.observed import Observed

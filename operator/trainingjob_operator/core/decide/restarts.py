@@ -23,7 +23,7 @@ import hashlib
 from datetime import datetime, timedelta
 
 from trainingjob_api.protocol import FailureReason
-from trainingjob_api.status import Restarts
+from trainingjob_api.status.world_status import Restarts
 from trainingjob_operator.core.decide.decisions import Wait
 from trainingjob_operator.core.decide.drill_injection import is_drill_in_progress
 from trainingjob_operator.core.diagnose.health import WorldEnd

@@ -12,7 +12,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from trainingjob_api.protocol import FailureReason
-from trainingjob_api.status import Cause, RollbackStatus
+from trainingjob_api.status.progress_status import RollbackStatus
+from trainingjob_api.status.world_status import Cause
 from trainingjob_api.world import STORAGE_TIERS
 from trainingjob_operator.core.decide.decisions import Fail
 from trainingjob_operator.core.diagnose.health import WorldEnd

@@ -6,7 +6,7 @@ user is warned, because the redundancy that the job relies on is missing.
 
 from datetime import datetime
 
-from trainingjob_api.status import BackupStatus, FailingSaves
+from trainingjob_api.status.progress_status import BackupStatus, FailingSaves
 from trainingjob_operator.core.diagnose.failing_saves import merge_failures
 from trainingjob_operator.core.observe.members import find_restored_step, find_restored_tier
 from trainingjob_operator.core.observe.observed import Observed

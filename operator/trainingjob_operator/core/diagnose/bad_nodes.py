@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from trainingjob_api.protocol import FailureReason
-from trainingjob_api.status import NodeFaults
+from trainingjob_api.status.fault_status import NodeFaults
 from trainingjob_operator.core.diagnose.health import WorldEnd
 from trainingjob_operator.core.observe.jobsets import JobSet
 from trainingjob_operator.core.observe.observed import Observed, Slice

@@ -12,7 +12,7 @@ from math import inf
 
 from trainingjob_api.base import seconds
 from trainingjob_api.protocol import FailedSave, Phase
-from trainingjob_api.status import FailingSaves
+from trainingjob_api.status.progress_status import FailingSaves
 from trainingjob_operator.core.observe.members import find_newest_step
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.observe.progress import find_committed_step

@@ -26,7 +26,7 @@ from math import inf
 
 from trainingjob_api.base import seconds
 from trainingjob_api.protocol import STARTUP_PHASES, Diagnostics, Phase, ProcessState
-from trainingjob_api.status import Cause
+from trainingjob_api.status.world_status import Cause
 from trainingjob_operator.core.diagnose.hang_localization import BlockingMember, find_blocking_member
 from trainingjob_operator.core.diagnose.health import DIAGNOSTICS_SECONDS, Failed, Stalled, WorldEnd
 from trainingjob_operator.core.diagnose.member_state import MemberState, MemberStatus, classify_members

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trainingjob_api.protocol import Failure, FailureReason, Phase
-from trainingjob_api.status import Cause
+from trainingjob_api.status.world_status import Cause
 from trainingjob_operator.core.diagnose.hang_localization import describe_evidence
 from trainingjob_operator.core.diagnose.member_state import MemberState, MemberStatus
 from trainingjob_operator.core.observe.members import MemberView

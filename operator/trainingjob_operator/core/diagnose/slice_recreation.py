@@ -7,7 +7,7 @@ trainer, and the slice's other hosts cannot train without it.
 
 from collections.abc import Mapping
 
-from trainingjob_api.status import Cause
+from trainingjob_api.status.world_status import Cause
 from trainingjob_operator.core.diagnose.health import WorldEnd
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.reasons import Reason

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Literal, NamedTuple
 
 from trainingjob_api.protocol import Progress
-from trainingjob_api.status import Straggler
+from trainingjob_api.status.fault_status import Straggler
 from trainingjob_operator.core.observe.members import MemberView
 from trainingjob_operator.core.times import format_time
 from trainingjob_operator.core.units import format_percent

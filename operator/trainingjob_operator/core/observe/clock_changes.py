@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from pydantic import BaseModel
 
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.core.times import format_time, parse_time
 
 TIME_FIELDS = frozenset(

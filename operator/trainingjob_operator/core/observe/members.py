@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from trainingjob_api.protocol import HostReport
-from trainingjob_api.status import TrainingJobStatus, WorldStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
+from trainingjob_api.status.world_status import WorldStatus
 from trainingjob_api.world import Member, Span, Tier, World
 from trainingjob_operator.core.observe import lineage
 from trainingjob_operator.core.observe.heartbeats import HeartbeatState, LatestReport

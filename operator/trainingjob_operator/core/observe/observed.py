@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
 from trainingjob_api.protocol import Failure
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_api.world import JobIdentity, World
 from trainingjob_operator.core.manifests import Children, Manifest, get_int, get_text
 from trainingjob_operator.core.names import base_jobset, slice_jobset

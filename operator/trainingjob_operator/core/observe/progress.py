@@ -6,7 +6,7 @@ from typing import Any
 
 from trainingjob_api.data_report import DataReport
 from trainingjob_api.protocol import Progress
-from trainingjob_api.status import CheckpointStatus, ProgressStatus
+from trainingjob_api.status.progress_status import CheckpointStatus, ProgressStatus
 from trainingjob_api.world import STORAGE_TIERS
 from trainingjob_operator.core.observe.members import find_restored_step, find_restored_tier
 from trainingjob_operator.core.observe.observed import Observed

@@ -1,6 +1,6 @@
 """The plan for users: its sizes, its parameters, and its form in the status."""
 
-from trainingjob_api.status import PlanStatus, SizeStatus
+from trainingjob_api.status.plan_status import PlanStatus, SizeStatus
 from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan
 from trainingjob_operator.core.units import format_count, format_ranges, pluralize

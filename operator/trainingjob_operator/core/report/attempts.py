@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from trainingjob_api.status import Attempt, Goodput
+from trainingjob_api.status.progress_status import Goodput
+from trainingjob_api.status.world_status import Attempt
 from trainingjob_api.world import Tier, World
 from trainingjob_operator.core.diagnose.health import WorldEnd
 from trainingjob_operator.core.observe.members import (

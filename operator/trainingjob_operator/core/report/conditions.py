@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Literal
 
-from trainingjob_api.status import Condition
+from trainingjob_api.status.training_job_status import Condition
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.report.situation import Situation, Stage
 from trainingjob_operator.core.times import format_time

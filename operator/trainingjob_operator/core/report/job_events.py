@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainingjob_api.protocol import Directive
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_api.world import World
 from trainingjob_operator.core.decide.child_maintenance import ChildOperation, DeleteJob
 from trainingjob_operator.core.decide.decisions import (

@@ -6,7 +6,9 @@ It is derived from the previous status, the observed state and the decision.
 from collections.abc import Sequence
 from datetime import datetime
 
-from trainingjob_api.status import Cause, Display, Goodput, TrainingJobStatus, WorldStatus
+from trainingjob_api.status.progress_status import Goodput
+from trainingjob_api.status.training_job_status import Display, TrainingJobStatus
+from trainingjob_api.status.world_status import Cause, WorldStatus
 from trainingjob_api.world import World
 from trainingjob_operator.core import goodput
 from trainingjob_operator.core.decide.decisions import Claim, Decision, Wait, get_world_end

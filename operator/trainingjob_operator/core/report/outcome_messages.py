@@ -5,7 +5,7 @@ succeeds, but its model has had fewer updates than its steps suggest.
 """
 
 from trainingjob_api.protocol import RECENT_STEPS
-from trainingjob_api.status import ProgressStatus
+from trainingjob_api.status.progress_status import ProgressStatus
 from trainingjob_operator.core.observe.members import find_newest_step, find_restored_step
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.planner.plan import Plan

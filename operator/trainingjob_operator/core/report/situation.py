@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import partial
 
 from trainingjob_api.protocol import Phase
-from trainingjob_api.status import Cause
+from trainingjob_api.status.world_status import Cause
 from trainingjob_api.world import World
 from trainingjob_operator.core.decide.decisions import (
     Claim,

@@ -6,7 +6,9 @@ write.
 
 from datetime import datetime
 
-from trainingjob_api.status import Attempt, Goodput, TrainingJobStatus
+from trainingjob_api.status.progress_status import Goodput
+from trainingjob_api.status.training_job_status import TrainingJobStatus
+from trainingjob_api.status.world_status import Attempt
 from trainingjob_operator.core.times import seconds_between
 
 WRITE_INTERVAL_SECONDS = 10.0

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from heapq import heappop, heappush
 
 from trainingjob_api.protocol import Phase
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_api.world import JobIdentity, World
 from trainingjob_operator.core.decide.child_maintenance import ChildOperation, DeleteJobSet, list_child_operations
 from trainingjob_operator.core.decide.decision_rules import decide

@@ -7,7 +7,7 @@ next decision. No timeout or cooldown is modelled here.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from trainingjob_api.status import TrainingJobStatus
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.core.decide.decisions import CollectDiagnostics, Decision, DrainWorld, Fail, Succeed, Wait
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.simulate.durations import Durations

@@ -1,0 +1,35 @@
+"""The plan in the status: its parameters, and each number of slices."""
+
+from pydantic import Field
+
+from trainingjob_api.base import Open, Text
+
+
+class SizeStatus(Open):
+    """The plan at one number of slices."""
+
+    slices: int = Field(description="Number of slices of this plan.")
+    devices: int = Field(description="Number of JAX devices of these slices.")
+    valid: bool = Field(description="Whether the job can train at this size.")
+    why: Text = Field(default="", description="Reason why the job cannot train at this size. Empty: it can.")
+    mesh: Text = Field(default="", description="Mesh: DCN and ICI degrees.")
+    rows_per_shard: int = Field(default=0, description="Sequences of a microbatch on each batch shard.")
+    microbatches: int = Field(
+        default=0, description="Microbatches of a gradient-accumulation step: several only in a pipeline."
+    )
+    accumulation: int = Field(default=0, description="Gradient-accumulation steps of one optimizer step.")
+    padding_rows: int = Field(default=0, description="Sequences of weight zero in each step.")
+    memory_bytes: int = Field(default=0, description="Estimated memory of a device in bytes.")
+
+
+class PlanStatus(Open):
+    """The plan of the spec."""
+
+    parameters: int = Field(description="Number of parameters of the model that training changes.")
+    active_parameters: int = Field(
+        default=0, description="Number of parameters that process one token: all, unless the model has experts."
+    )
+    tokens_per_step: int = Field(description="Tokens of one optimizer step, without padding.")
+    sizes: tuple[SizeStatus, ...] = Field(
+        default=(), max_length=256, description="Plan at each number of slices, in ascending order."
+    )

@@ -1,0 +1,87 @@
+"""The progress in the status: steps, speed, saved steps, rollbacks and goodput."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trainingjob_api.base import Open, Text, Time
+from trainingjob_api.world import Rollback
+
+
+class ProgressStatus(Open):
+    """How far training has come, and how fast it goes."""
+
+    step: int = Field(description="Newest finished optimizer step.")
+    of: int = Field(description="Optimizer step at which the job succeeds.")
+    percent: float = Field(default=0.0, description="Finished share of all steps, in percent.")
+    loss: float | None = Field(default=None, description="Mean loss per token of the newest step.")
+    grad_norm: float | None = Field(default=None, description="Global norm of the newest gradient.")
+    learning_rate: float | None = Field(default=None, description="Learning rate of the newest step.")
+    tokens_per_second: float | None = Field(default=None, description="Tokens per second over all devices.")
+    step_seconds: float | None = Field(default=None, description="Median seconds of the newest optimizer steps.")
+    eta_seconds: int | None = Field(default=None, description="Estimated seconds to the last step.")
+    evaluations: dict[str, float] = Field(
+        default={}, max_length=8, description="Newest evaluation loss by the evaluation's name."
+    )
+    skipped: int = Field(
+        default=0, description="Steps whose update was skipped, because their loss was not finite or a spike."
+    )
+    skipped_lately: int = Field(
+        default=0, description="Number of skipped updates in the newest 100 steps of this world."
+    )
+    snapshot: int | None = Field(
+        default=None, description="Newest step that is complete in the memory of every host. Unset: none."
+    )
+    snapshot_seconds: float | None = Field(
+        default=None, description="Seconds for which the newest snapshot blocked training on the slowest host."
+    )
+    save_seconds: float | None = Field(
+        default=None, description="Seconds for which this world's newest save blocked training on the slowest host."
+    )
+
+
+class CheckpointStatus(Open):
+    """The newest durable checkpoint."""
+
+    step: int = Field(description="Newest step that is saved, hashed and committed.")
+    time: Time = Field(description="Time at which the operator received the report of it.")
+    tier: Literal["durable"] = Field(
+        default="durable", description="Storage tier of the step: `durable` outlives pods and nodes."
+    )
+
+
+class FailingSaves(Open):
+    """Consecutive failures of saves, or of copies of checkpoints, while the job trains on."""
+
+    since: Time = Field(description="Time at which the operator received the first failure.")
+    step: int = Field(description="Newest step whose save failed.")
+    message: Text = Field(default="", description="Reason of the failure, with the host.")
+
+
+class BackupStatus(Open):
+    """The newest copy of a checkpoint on the backup store."""
+
+    step: int = Field(description="Newest step that is copied, hashed and committed.")
+    time: Time = Field(description="Time at which the operator received the report of it.")
+
+
+class RollbackStatus(Rollback):
+    """A rollback, and why."""
+
+    time: Time = Field(description="Time at which training returned to the earlier step.")
+    reason: Annotated[str, Field(max_length=64)] = Field(description="Cause in one CamelCase word.")
+    message: Annotated[str, Field(max_length=256)] = Field(
+        default="", description="Explanation of the cause for people."
+    )
+
+
+class Goodput(Open):
+    """Where the time of the job's life went."""
+
+    ratio: float = Field(
+        default=0.0, description="Seconds of training as a share of all seconds since the pods were requested."
+    )
+    seconds: dict[str, float] = Field(default={}, max_length=16, description="Seconds by activity.")
+    current: Annotated[str, Field(max_length=32)] = Field(
+        default="", description="Present activity, to which the seconds from here on count."
+    )
