@@ -46,6 +46,12 @@ async def post(client: TestClient[Any, Any], body: bytes) -> tuple[int, str]:
         return response.status, await response.text()
 
 
+def alone(name: str | int) -> dict[str, Any]:
+    """Return the sample with a field under one of its two names, because the new name is read if both are there."""
+    other = {former: new for new, former in HostReport.former_names().items()}.get(str(name))
+    return {key: value for key, value in SAMPLE.items() if key != other}
+
+
 def beyond(node: Node) -> list[object]:
     """Return values that a field must not have."""
     match node.get("type"):
@@ -81,7 +87,7 @@ async def test_what_is_out_of_bounds_is_refused_with_the_name_of_its_field(
 ) -> None:
     client, hub = service
     for value in beyond(node):
-        status, text = await post(client, json.dumps(put(SAMPLE, path, value)).encode())
+        status, text = await post(client, json.dumps(put(alone(path[0]), path, value)).encode())
 
         assert status in (400, 413), (value, text)
         assert str(path[0]) in text or status == 413
