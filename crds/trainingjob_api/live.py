@@ -18,7 +18,7 @@ Every = Annotated[int, Field(ge=1, le=100_000_000)]
 
 
 def _read_former_keep(value: object) -> object:
-    """Return the retention of a status or world that an operator before 0.2 wrote, with the names of today."""
+    """Return the retention of a status or world that an operator before 0.1 wrote, with the names of today."""
     match value:
         case {"everySteps": every, **others}:
             return others | ({"stages": [{"every": every}]} if every else {})

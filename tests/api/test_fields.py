@@ -47,7 +47,7 @@ def test_facts_are_those_of_the_schema() -> None:
 
 
 def test_the_api_server_takes_and_keeps_the_status_of_an_operator_before_0_2() -> None:
-    written = read(GOLDEN.with_name("status-0.1.fields").read_text())
+    written = read(GOLDEN.with_name("status-before-0.1.fields").read_text())
     status = {path: facts for path, facts in list_facts().items() if path.startswith("status")}
 
     assert find_rejected_writes(written, status) == []

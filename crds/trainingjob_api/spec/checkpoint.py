@@ -67,7 +67,7 @@ class Keep(Strict):
         max_length=8,
         description="Ranges of steps in which multiples of a number are kept, in ascending order. Unset: no such "
         "checkpoints are kept.",
-        exclude_if=_is_unset,  # an agent before 0.2 refuses a world with a field that it does not know
+        exclude_if=_is_unset,  # an agent before 0.1 refuses a world with a field that it does not know
     )
     best: KeepBest | None = Field(
         default=None,
