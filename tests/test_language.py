@@ -1,7 +1,7 @@
-"""The language of texts for users: no banned phrase, and no sentence that is too long.
+"""The language of texts for users and of tests: no banned phrase, and no text for users with a sentence too long.
 
 Texts are the string constants of at least three words in the packages, the help texts of commands, the field
-descriptions of the CRD, the documentation and the notes of the chart.
+descriptions of the CRD, the documentation and the notes of the chart. Of tests they are the names and docstrings.
 """
 
 import ast
@@ -23,6 +23,7 @@ PACKAGES = (
 )
 PAGES = ("docs/*.md", "README.md", "CONTRIBUTING.md", "charts/trainingjob/templates/NOTES.txt")
 CRD = "crds/trainingjob.yaml"
+TESTS = ("tests", "e2e")
 
 MIN_WORDS = 3
 MAX_SENTENCE_WORDS = 25
@@ -62,7 +63,7 @@ PATTERN = re.compile("|".join(rf"\b(?:{phrase})\b" for phrase in BANNED), re.IGN
 
 
 class Text(NamedTuple):
-    """A text for users, and its place."""
+    """A text, and its place."""
 
     place: str
     text: str
@@ -127,6 +128,22 @@ def string_constants(source: str) -> Iterator[tuple[int, str]]:
             yield getattr(node, "lineno", 0), text
 
 
+def texts_of_tests(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of the names of tests, as words, and of all docstrings."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            yield node.lineno, node.name.replace("_", " ")
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
+            yield getattr(node, "lineno", 1), ast.get_docstring(node) or ""
+
+
+def list_test_texts() -> Iterator[Text]:
+    for folder in TESTS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for line, text in texts_of_tests(path.read_text()):
+                yield Text(f"{path.relative_to(ROOT)}:{line}", text, is_message=False)
+
+
 def text_of(node: ast.AST) -> str | None:
     """Return the text of a string, with `X` for each placeholder. None: it is no string."""
     if isinstance(node, ast.JoinedStr):
@@ -175,6 +192,13 @@ def test_texts_use_the_terms_of_the_field() -> None:
     assert [line for one in all_texts() for line in violations_of(one)] == []
 
 
+def test_names_and_docstrings_of_tests_use_the_terms_of_the_field() -> None:
+    texts = list(list_test_texts())
+
+    assert len(texts) > 4000
+    assert [line for one in texts for line in violations_of(one)] == []
+
+
 SOURCE = '''
 """Nobody reads a docstring of a module here."""
 PLAIN = "the world goes on"
@@ -194,6 +218,27 @@ def test_string_constants() -> None:
         "the world goes on",
         "X is made anew",
         "the host X has X steps",
+    ]
+
+
+TEST_SOURCE = '''
+"""A module."""
+def test_a_job_goes_on(): ...
+class Case:
+    """A class."""
+    async def test_it(self):
+        """A function."""
+def helper(): ...
+'''
+
+
+def test_texts_of_tests() -> None:
+    assert [text for _, text in texts_of_tests(TEST_SOURCE) if text] == [
+        "A module.",
+        "test a job goes on",
+        "A class.",
+        "test it",
+        "A function.",
     ]
 
 

@@ -1,4 +1,4 @@
-"""What the agent's tests share: a small config, a trainer without JAX, an operator that says what it is told to."""
+"""Fixtures of the agent's tests: a small config, a trainer without JAX, and a scripted operator."""
 
 import asyncio
 import contextlib
@@ -168,9 +168,9 @@ tell(progress={"step": 5}, committed=5, phase="left")
 
 
 class FakeOperator:
-    """A rendezvous that answers what it is told to, at once when that changes.
+    """A scripted rendezvous, which answers at once when its directive changes.
 
-    Otherwise it holds answers back for very long, so that what an agent says in time it says because it has news.
+    Otherwise it delays its answers for very long, so that every other report of an agent is caused by news.
     """
 
     def __init__(self) -> None:
@@ -250,7 +250,7 @@ class FakeOperator:
 
 @pytest.fixture
 def login(variables, run_config, monkeypatch) -> None:
-    """Let the job take a variable from a Secret."""
+    """Set a variable of the job from a Secret."""
     reference = EnvVar.model_validate({"name": "LOGIN", "secretKeyRef": {"name": "wandb", "key": "login"}})
     runtime = run_config.spec.runtime.model_copy(update={"env": (reference,)})
     config = run_config.model_copy(update={"spec": run_config.spec.model_copy(update={"runtime": runtime})})
@@ -270,7 +270,7 @@ async def operator(variables: dict[str, str]) -> AsyncIterator[FakeOperator]:
 
 @pytest.fixture
 async def launch(variables, operator, fake_trainer, tmp_path, monkeypatch) -> AsyncIterator[Launch]:
-    """Return a function that starts an agent whose trainers play the given parts, and returns its exit code's task."""
+    """Return a function that starts an agent with scripted trainers, and returns its exit code's task."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     tasks: list[asyncio.Task[int]] = []

@@ -1,4 +1,4 @@
-"""Names of steps: what is written is parsed, and no other name is a step."""
+"""Names of steps: written names are parsed, and no other name is a step."""
 
 import pytest
 

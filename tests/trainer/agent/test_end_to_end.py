@@ -20,7 +20,7 @@ type Agent = asyncio.subprocess.Process
 
 @pytest.fixture
 def endless(variables, text, tmp_path) -> None:
-    """Make the job one that trains until it is told otherwise."""
+    """Let the job train until it receives a directive."""
     spec = make_spec(tmp_path / "checkpoints", text, training__steps=1_000_000, checkpoint__save__everySteps=5)
     Path(variables["TRAININGJOB_CONFIG"]).write_text(make_config(spec).model_dump_json(by_alias=True))
 
@@ -86,7 +86,7 @@ def is_well(report: HostReport) -> bool:
     return True
 
 
-async def test_two_slices_lose_one_go_on_grow_back_and_leave(operator, launch) -> None:
+async def test_two_slices_shrink_resume_grow_back_and_drain(operator, launch) -> None:
     survivor, victim = await launch("uid-0"), await launch("uid-1")
     hosts = await operator.hear(is_ready), await operator.hear(is_ready, "uid-1")
     await operator.say(Directive.TRAIN, form(1, (), *hosts))

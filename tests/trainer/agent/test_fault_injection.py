@@ -1,4 +1,4 @@
-"""What an agent does when a drill asks for it: once, where the job allows it, and for real."""
+"""Drills of an agent: each is injected once, for real, and only if the job allows it."""
 
 import asyncio
 import shutil
@@ -27,7 +27,7 @@ def told(drill: Drill, generation: int = 1) -> AnswerReceived:
 
 
 def actions(state: State, *drills: Drill) -> list[Action]:
-    """Return what is done about answers that ask for drills, one after the other."""
+    """Return the actions for a sequence of answers with drills."""
     done: list[Action] = []
     for drill in drills:
         step = handle_message(ALLOWED, state, told(drill), 9.0)
@@ -35,7 +35,7 @@ def actions(state: State, *drills: Drill) -> list[Action]:
     return done
 
 
-def test_a_drill_is_made_once_however_often_it_is_asked_for() -> None:
+def test_repeated_request_injects_a_drill_once() -> None:
     other = Drill(id="two", kind=DrillKind.SLOW)
 
     assert actions(play(TRAINING), DRILL, DRILL, other, other) == [InjectFault(1, DRILL), InjectFault(1, other)]
@@ -59,7 +59,7 @@ def test_a_world_that_is_over_is_not_struck() -> None:
     assert step.actions == (KillChild(1),)
 
 
-def test_a_drill_that_is_no_longer_asked_for_is_not_made() -> None:
+def test_withdrawn_drill_is_not_injected() -> None:
     state = handle_message(ALLOWED, play([*TRAINING, (9, phase(1, Phase.SAVING), [])]), told(DRILL), 9.0).state
     state = handle_message(ALLOWED, state, train(ONE), 10.0).state
 
@@ -68,7 +68,7 @@ def test_a_drill_that_is_no_longer_asked_for_is_not_made() -> None:
     assert handle_message(ALLOWED, state, ready(2), 12.0).actions == ()
 
 
-def test_a_host_reports_what_it_has_made_and_what_it_could_not() -> None:
+def test_host_reports_injected_and_failed_drills() -> None:
     state = handle_message(
         ALLOWED, handle_message(ALLOWED, play(TRAINING), told(DRILL), 9.0).state, DrillReported("one"), 9.1
     ).state
@@ -80,7 +80,7 @@ def test_a_host_reports_what_it_has_made_and_what_it_could_not() -> None:
 
 
 class FakeChild:
-    """Remembers what was done to it; it ends after so many stops."""
+    """Records its signals, and ends after a number of stops."""
 
     def __init__(self, stops: int = 1000) -> None:
         self.done: list[str] = []
@@ -120,7 +120,7 @@ class FakeReporter:
         (DrillKind.PARTITION, ["told"], 7.0),
     ],
 )
-async def test_each_fault_is_made(kind: DrillKind, done: list[str], silence: float, saved: Path) -> None:
+async def test_each_fault_is_injected(kind: DrillKind, done: list[str], silence: float, saved: Path) -> None:
     child, reporter, drill = FakeChild(), FakeReporter(), Drill(id="one", kind=kind, seconds=7)
 
     def tell(struck: DrillReported) -> None:
@@ -144,7 +144,7 @@ async def test_each_fault_is_made(kind: DrillKind, done: list[str], silence: flo
         ),
     ],
 )
-async def test_what_is_not_made_is_told_and_harms_nobody(
+async def test_failed_injection_is_reported_and_harms_no_process(
     kind: DrillKind, why: str, done: list[str], tmp_path: Path
 ) -> None:
     child, reporter = FakeChild(), FakeReporter()
@@ -157,7 +157,7 @@ async def test_what_is_not_made_is_told_and_harms_nobody(
 
 
 @pytest.mark.looptime
-async def test_a_slow_trainer_stops_and_goes_on_until_the_time_is_over() -> None:
+async def test_slow_drill_stops_and_continues_the_trainer_until_its_end() -> None:
     child = FakeChild()
 
     drill = Drill(id="one", kind=DrillKind.SLOW, seconds=2)
@@ -228,7 +228,7 @@ def test_a_saved_step_that_goes_meanwhile_is_not_damaged(saved: Path) -> None:
     assert corrupt_newest_checkpoint(saved) == f"the saved step has no files in {saved}/{NEWEST}"
 
 
-def test_a_store_that_cannot_be_written_is_told(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_store_is_reported(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, mode: str) -> None:
         raise OSError("Read-only file system")
 

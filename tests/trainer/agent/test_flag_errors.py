@@ -1,4 +1,4 @@
-"""Variables that a library cannot use are told as their field of the spec, at the first try."""
+"""Variables that a library rejects are reported as their field of the spec, at the first try."""
 
 import os
 import subprocess
@@ -96,7 +96,7 @@ def test_a_process_that_was_killed_is_no_matter_of_flags() -> None:
     assert explain_exit(ended, step=None, memory="2Gi", env=ENV).reason is FailureReason.KILLED
 
 
-def test_a_failure_about_another_field_keeps_it() -> None:
+def test_failure_of_another_field_keeps_its_field() -> None:
     told = Failure(reason=FailureReason.DATA, message="no text", path="spec.data", value="a")
 
     assert explain_exit(ChildExited(1, code=1, failure=told), step=None, memory="2Gi", env=ENV).path == "spec.data"

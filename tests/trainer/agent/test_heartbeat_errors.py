@@ -1,4 +1,4 @@
-"""What JAX says of a process of which it hears nothing, by whoever says it: real processes, one of them stopped."""
+"""Lost JAX heartbeats: the errors of each kind of process, from real processes, one of which is stopped."""
 
 import os
 import signal
@@ -60,13 +60,13 @@ def pair(program: str, *arguments: str) -> Iterator[list["subprocess.Popen[str]"
 
 
 def explain_signal(ended: "subprocess.Popen[str]", log: str) -> Failure:
-    """Return what an agent tells of a process that a signal has ended."""
+    """Return an agent's report of a process that a signal has ended."""
     name = signal.Signals(-ended.returncode).name
     return explain_exit(ChildExited(ended.pid, signal=name, log=log), step=1, memory="")
 
 
 def live(missed: int, *, meets: bool) -> Failure:
-    """Return what is told of the end of one process of two, when the other stands still."""
+    """Return the report about the end of one of two processes while the other is stopped."""
     with pair(WORLD, *("meets" if meets and number != missed else "waits" for number in range(2))) as processes:
         ended = processes[1 - missed]
         for process in processes:
@@ -121,7 +121,7 @@ def test_a_process_that_gloo_gave_up_on_is_named_by_jax_soon_after() -> None:
     ],
     ids=["one is late", "one is gone"],
 )
-def test_jax_may_name_who_is_late_before_the_failure_is_told(
+def test_jax_may_name_the_missing_process_before_the_failure_is_reported(
     words: str, naps: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader, writer = os.pipe()

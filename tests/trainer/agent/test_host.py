@@ -1,4 +1,4 @@
-"""The rules of an agent, one script of news a rule: what is done about each piece, written out."""
+"""The rules of an agent: one script of news for each rule, with the expected actions."""
 
 import pytest
 
@@ -331,7 +331,7 @@ PROOFS: dict[str, tuple[Script, bool]] = {
 
 
 @pytest.mark.parametrize(("script", "want"), PROOFS.values(), ids=PROOFS.keys())
-def test_who_has_proven_that_its_devices_compute_right(script: Script, want: bool) -> None:
+def test_preflight_result_is_recorded(script: Script, want: bool) -> None:
     assert play(script).devices_verified is want
 
 
@@ -362,7 +362,7 @@ def test_next_tick(script: Script, want: float | None) -> None:
 BAD_FLAG = "ValueError: invalid truth value 'maybe' for environment 'JAX_ENABLE_X64'"
 
 
-def test_a_standby_that_no_further_try_helps_is_told_at_once() -> None:
+def test_permanent_failure_of_a_standby_is_reported_at_once() -> None:
     script: Script = [(0, TimerFired(), [SpawnStandby(1)]), (2, ChildExited(1, code=1, log=BAD_FLAG), [])]
     failure = play(script).broken
 

@@ -1,4 +1,4 @@
-"""What the pod tells its agent, and the words for everything that can be wrong with it."""
+"""The environment of an agent, and the message for each mistake in it."""
 
 from pathlib import Path
 
@@ -73,7 +73,7 @@ BROKEN: dict[str, tuple[dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize(("change", "words"), BROKEN.values(), ids=BROKEN.keys())
-def test_what_is_wrong_is_said(variables: dict[str, str], change: dict[str, str], words: str) -> None:
+def test_each_mistake_has_its_message(variables: dict[str, str], change: dict[str, str], words: str) -> None:
     variables |= {f"TRAININGJOB_{key}": value for key, value in change.items()}
 
     with pytest.raises(BrokenEnvironmentError) as caught:
@@ -106,7 +106,7 @@ def test_all_problems_come_at_once() -> None:
     assert str(caught.value).count("must be set.") == 9
 
 
-def test_a_broken_environment_is_the_last_word_and_no_success(tmp_path: Path, monkeypatch) -> None:
+def test_invalid_environment_ends_the_agent_with_a_termination_message(tmp_path: Path, monkeypatch) -> None:
     last_words = tmp_path / "termination.log"
     monkeypatch.setattr(main_module.os, "environ", {"TRAININGJOB_TERMINATION_LOG": str(last_words)})
 

@@ -385,7 +385,7 @@ def test_steps_alone_can_wait_for_the_next_report() -> None:
     assert is_urgent(commit, old)
 
 
-def test_of_very_many_damaged_steps_the_newest_are_told() -> None:
+def test_report_contains_the_newest_of_many_damaged_steps() -> None:
     news: Script = [
         (9, EventReceived(1, AgentEvent(damaged=Damage(step=step, message="bad hash"))), [])
         for step in range(MAX_DAMAGED + 5)

@@ -1,4 +1,4 @@
-"""The rules of an agent about shadow worlds, one script of news a rule."""
+"""The rules of an agent about hot standby worlds: one script of news for each rule."""
 
 from dataclasses import replace
 
@@ -46,7 +46,7 @@ PLACE = HostIdentity("pod", 0, 0, "10.0.0.1", "a")
 
 
 def shadow(name: str, generation: int = 1, job: str = "job", *pods: str) -> World:
-    """Return a shadow world in which this host is process 0."""
+    """Return a hot standby world in which this host is process 0."""
     return world(generation, *(pods or ("me",)), job=job).model_copy(update={"shadow": name})
 
 
@@ -163,7 +163,7 @@ def test_react(script: Script) -> None:
     play(script, host=SHADOWED)
 
 
-def test_a_job_without_shadows_asks_for_none() -> None:
+def test_job_without_hot_standby_starts_none() -> None:
     play([*TRAINING, (9, asked(A), [])])
 
 
@@ -187,7 +187,7 @@ def test_reports(script: Script, port: int | None, name: str) -> None:
     assert (report.shadow_port, report.shadow) == (port, name)
 
 
-def test_who_is_named_in_vain_is_in_that_world_without_a_child() -> None:
+def test_host_without_a_hot_standby_process_joins_the_world_without_a_child() -> None:
     report = make_report(
         SHADOWED, PLACE, play(SCRIPTS["who is named and waits for another says so"], host=SHADOWED), 1234, 77
     )
@@ -195,7 +195,7 @@ def test_who_is_named_in_vain_is_in_that_world_without_a_child() -> None:
     assert (report.generation, report.phase, report.failure) == (2, Phase.IDLE, None)
 
 
-def test_a_job_without_shadows_tells_no_port() -> None:
+def test_job_without_hot_standby_reports_no_port() -> None:
     assert make_report(HOST, PLACE, play(TRAINING), 1234, 77).shadow_port is None
 
 

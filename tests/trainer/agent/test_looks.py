@@ -61,7 +61,7 @@ def test_compare(before: ProcessSample, after: ProcessSample, want: tuple[Proces
     assert compare_samples(before, after, 0.5) == want
 
 
-def test_a_process_is_looked_at_through_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_diagnostics_of_a_process_are_read_from_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_stat(tmp_path / "12", "S", utime=250, stime=50)
     write_stat(tmp_path / "12/task/12", "S")
     write_stat(tmp_path / "12/task/13", "D")
@@ -74,7 +74,7 @@ def test_a_process_is_looked_at_through_proc(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("state", "stopped"), [("R", False), ("S", False), ("D", False), ("T", True), ("t", True)])
-def test_each_report_says_whether_a_process_is_stopped_and_what_it_used(
+def test_each_report_contains_process_state_and_cpu_time(
     state: str, stopped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_stat(tmp_path / "12", state, utime=250, stime=149)

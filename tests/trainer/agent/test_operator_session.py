@@ -1,4 +1,4 @@
-"""When an agent reports: always one report under way, a fresh one for its own news, patience while nobody answers."""
+"""Reports of an agent: always one open report, a new one for each news, and backoff while the operator is away."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ NEVER = 3600.0
 
 
 class Line:
-    """The line to an operator that answers each report after a while, or fails to; keeps when reports were begun."""
+    """The line to an operator that answers each report after a while, or fails to; records when reports began."""
 
     def __init__(self, *delays: float | RendezvousError, again: float = 1.0) -> None:
         self.began: list[float] = []
@@ -75,25 +75,25 @@ async def test_an_answer_at_once_is_followed_after_the_while_that_it_names() -> 
     assert line.began == [0, 3, 6]
 
 
-async def test_news_are_told_by_a_fresh_report_beside_the_one_under_way() -> None:
+async def test_news_are_sent_in_a_new_report_beside_the_open_one() -> None:
     line = Line(NEVER, 0.4, again=30)
 
-    async def tell_news(reporter: Reporter) -> None:
+    async def report_news(reporter: Reporter) -> None:
         await asyncio.sleep(0.5)
         reporter.report_now()
 
-    await report_for(2.0, line, tell_news)
+    await report_for(2.0, line, report_news)
 
     assert line.began == [0, 0.5]
     assert line.cancelled == 1, "a fresher answer ends the wait for an older one"
     assert len(line.heard) == 1
 
 
-async def test_a_host_that_has_news_all_the_time_hears_answers_all_the_same() -> None:
-    """Each report is overtaken before its answer is there: where it was dropped then, no answer was ever heard."""
+async def test_host_with_constant_news_receives_answers() -> None:
+    """Each report is superseded before its answer arrives: if it were dropped then, no answer would ever arrive."""
     line = Line(*[0.3] * 20)
 
-    async def tell_news(reporter: Reporter) -> None:
+    async def report_news(reporter: Reporter) -> None:
         async def hurry() -> None:
             while True:
                 await asyncio.sleep(0.02)
@@ -102,7 +102,7 @@ async def test_a_host_that_has_news_all_the_time_hears_answers_all_the_same() ->
         tasks.append(asyncio.create_task(hurry()))
 
     tasks: list[asyncio.Task[None]] = []
-    await report_for(2.0, line, tell_news)
+    await report_for(2.0, line, report_news)
     tasks[0].cancel()
 
     assert len(line.began) == 10
@@ -112,11 +112,11 @@ async def test_a_host_that_has_news_all_the_time_hears_answers_all_the_same() ->
 async def test_an_answer_to_a_fresher_report_ends_the_wait_for_older_ones() -> None:
     line = Line(1.0, 0.3)
 
-    async def tell_news(reporter: Reporter) -> None:
+    async def report_news(reporter: Reporter) -> None:
         for moment in (0.1, 0.25):
             asyncio.get_running_loop().call_later(moment, reporter.report_now)
 
-    await report_for(3.0, line, tell_news)
+    await report_for(3.0, line, report_news)
 
     assert line.began == [0, 0.2, 0.4]
     assert (len(line.heard), line.cancelled) == (1, 2), "of the first and of the last, which nobody answers"
@@ -125,11 +125,11 @@ async def test_an_answer_to_a_fresher_report_ends_the_wait_for_older_ones() -> N
 async def test_an_operator_that_answers_nothing_holds_few_reports_at_a_time() -> None:
     line = Line()
 
-    async def tell_news(reporter: Reporter) -> None:
+    async def report_news(reporter: Reporter) -> None:
         for number in range(50):
             asyncio.get_running_loop().call_later(0.1 * number, reporter.report_now)
 
-    await report_for(3.0, line, tell_news)
+    await report_for(3.0, line, report_news)
 
     assert len(line.began) == line.cancelled
     assert line.most_waiting == MAX_PENDING + 1
@@ -138,30 +138,30 @@ async def test_an_operator_that_answers_nothing_holds_few_reports_at_a_time() ->
 async def test_news_do_not_wait_for_the_regular_report() -> None:
     line = Line(0.0, 0.0, again=30)
 
-    async def tell_news(reporter: Reporter) -> None:
+    async def report_news(reporter: Reporter) -> None:
         await asyncio.sleep(0.5)
         reporter.report_now()
 
-    await report_for(10, line, tell_news)
+    await report_for(10, line, report_news)
 
     assert line.began == [0, 0.5]
 
 
-async def test_a_burst_of_news_is_told_together() -> None:
+async def test_burst_of_news_is_one_report() -> None:
     line = Line(again=30)
 
-    async def tell_news(reporter: Reporter) -> None:
+    async def report_news(reporter: Reporter) -> None:
         for _ in range(100):
             await asyncio.sleep(0.01)
             reporter.report_now()
 
-    await report_for(0.5, line, tell_news)
+    await report_for(0.5, line, report_news)
 
     assert len(line.began) <= 7
     assert min(late - early for early, late in zip(line.began, line.began[1:], strict=False)) >= 0.19
 
 
-async def test_an_operator_that_is_away_is_tried_ever_more_rarely(caplog) -> None:
+async def test_reports_back_off_while_the_operator_is_away(caplog) -> None:
     caplog.set_level("INFO")
     away = [RendezvousError("nobody listens")] * 8
     line = Line(*away, 0.0, again=1000)
@@ -178,7 +178,7 @@ async def test_an_operator_that_is_away_is_tried_ever_more_rarely(caplog) -> Non
     assert caplog.text.count("answers again failures=8") == 1
 
 
-async def test_after_a_good_answer_patience_starts_anew() -> None:
+async def test_answer_resets_the_backoff() -> None:
     away = RendezvousError("nobody listens")
     line = Line(away, away, away, 0.0, away, 0.0, again=10)
 
@@ -187,7 +187,7 @@ async def test_after_a_good_answer_patience_starts_anew() -> None:
     assert line.began[5] - line.began[4] <= 1.01
 
 
-async def test_who_falls_silent_reports_once_more_and_then_says_nothing_for_a_while() -> None:
+async def test_silence_drill_sends_one_report_and_then_none_for_a_while() -> None:
     line = Line(1.0, 1.0, 1.0, 1.0)
 
     async def fall_silent(reporter: Reporter) -> None:

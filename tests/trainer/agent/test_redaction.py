@@ -48,7 +48,7 @@ SECRETS = {
 
 
 @pytest.mark.parametrize(("text", "secret"), SECRETS.values(), ids=SECRETS.keys())
-def test_what_has_the_shape_of_a_secret_is_taken_out(text: str, secret: str) -> None:
+def test_texts_with_the_form_of_a_secret_are_redacted(text: str, secret: str) -> None:
     told = Redactor().redact(text)
 
     assert secret not in told
@@ -71,7 +71,7 @@ HARMLESS = (
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_other_texts_are_not_redacted(text: str) -> None:
     assert Redactor(["short", "", " \n"]).redact(text) == text
 
 

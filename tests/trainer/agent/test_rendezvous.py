@@ -70,7 +70,7 @@ ANSWERS: dict[str, tuple[int, str, str]] = {
 
 
 @pytest.mark.parametrize(("status", "text", "words"), ANSWERS.values(), ids=ANSWERS.keys())
-async def test_no_answer_is_an_error_in_words(token: Path, status: int, text: str, words: str) -> None:
+async def test_missing_answer_is_an_error_with_a_message(token: Path, status: int, text: str, words: str) -> None:
     async def handle(_: web.Request) -> web.Response:
         return web.Response(status=status, text=text, headers={"Location": "/elsewhere"})
 
@@ -87,7 +87,7 @@ async def test_a_newer_operator_is_understood(token: Path) -> None:
         assert (await rendezvous.post(REPORT)).directive is Directive.WAIT
 
 
-async def test_nobody_listens(token: Path, unused_tcp_port: int) -> None:
+async def test_connection_refused(token: Path, unused_tcp_port: int) -> None:
     async with Rendezvous(f"http://127.0.0.1:{unused_tcp_port}", token, None) as rendezvous:
         with pytest.raises(RendezvousError, match="ClientConnectorError"):
             await rendezvous.post(REPORT)

@@ -103,13 +103,13 @@ MISSED: dict[str, tuple[str, str, tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize(("signal", "log", "want"), MISSED.values(), ids=MISSED.keys())
-def test_whom_jax_missed_is_told(signal: str, log: str, want: tuple[int, ...]) -> None:
+def test_process_without_jax_heartbeats_is_reported(signal: str, log: str, want: tuple[int, ...]) -> None:
     ended = ChildExited(1, signal=signal, log=f"{PEER_LOG}: UNAVAILABLE: The following tasks are unhealthy {log}")
 
     assert explain_exit(ended, step=7, memory="2Gi").missed == want
 
 
-def test_a_child_that_told_its_failure_is_believed() -> None:
+def test_failure_reported_by_a_child_takes_precedence() -> None:
     words = Failure(reason=FailureReason.DATA, fatal=True, message="no text", path="spec.data", step=3)
 
     believed = explain_exit(ChildExited(1, code=3, log="the log", failure=words), step=7, memory="2Gi")
@@ -142,7 +142,7 @@ def test_count_oom_kills(files: dict[str, str], want: int, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-def test_a_held_port_is_free_for_nobody_until_it_is_released(address: str) -> None:
+def test_reserved_port_is_taken_until_it_is_released(address: str) -> None:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     held = ReservedPort(address)
 
@@ -204,7 +204,7 @@ def test_the_ledger_outlives_its_agent(tmp_path: Path) -> None:
     assert GenerationFile("another", tmp_path).read() == 0
 
 
-def test_a_forgotten_ledger_leaves_nothing(tmp_path: Path) -> None:
+def test_deleted_generation_file_leaves_nothing(tmp_path: Path) -> None:
     ledger = GenerationFile("uid", tmp_path)
     ledger.write(3)
     ledger.delete()

@@ -94,7 +94,7 @@ async def test_a_standby_takes_over_in_a_higher_generation(launch, operator) -> 
     assert report.failure is None
 
 
-async def test_a_world_tells_what_was_edited_since_the_pod_began(launch, operator, run_config) -> None:
+async def test_world_contains_edits_since_the_start_of_the_pod(launch, operator, run_config) -> None:
     launch(g1="count")
     await operator.hear(has_standby)
     edited = live_fields(run_config.spec).model_copy(update={"steps": 77})
@@ -131,7 +131,7 @@ async def test_a_secret_that_a_trainer_logs_as_it_dies_is_not_reported(launch, o
     assert "login failed with [redacted]" in failed.failure.log
 
 
-async def test_a_trainer_that_somebody_kills_is_reported(launch, operator) -> None:
+async def test_killed_trainer_is_reported(launch, operator) -> None:
     launch()
     await operator.hear(has_standby)
     await operator.say(Directive.TRAIN, world(1))
@@ -144,18 +144,20 @@ async def test_a_trainer_that_somebody_kills_is_reported(launch, operator) -> No
     assert (report.failure.reason, report.failure.signal) == (FailureReason.KILLED, "SIGKILL")
 
 
-def has_told(report: HostReport) -> bool:
+def has_diagnostics(report: HostReport) -> bool:
     return report.evidence is not None
 
 
-async def test_a_trainer_that_makes_no_progress_is_looked_at(launch, operator, variables, run_config, tmp_path) -> None:
+async def test_diagnostics_of_a_trainer_without_progress_are_reported(
+    launch, operator, variables, run_config, tmp_path
+) -> None:
     write_config(variables, run_config, tmp_path / "run")
     launch()
     before = await operator.hear(has_standby)
     await operator.say(Directive.TRAIN, world(1))
     training = await operator.hear(is_training(1))
     await operator.say(Directive.TRAIN, world(1), examine=True)
-    told = await operator.hear(has_told)
+    told = await operator.hear(has_diagnostics)
     await operator.say(Directive.TRAIN, world(1))
     after = await operator.hear(lambda report: report.evidence is None)
 
@@ -171,7 +173,7 @@ async def test_a_trainer_that_makes_no_progress_is_looked_at(launch, operator, v
 
 
 def write_config(variables: dict[str, str], config: RunConfig, uri: Path) -> None:
-    """Let the job's checkpoints be in another folder."""
+    """Move the job's checkpoints to another folder."""
     checkpoint = config.spec.checkpoint.model_copy(update={"uri": str(uri)})
     changed = config.model_copy(update={"spec": config.spec.model_copy(update={"checkpoint": checkpoint})})
     Path(variables["TRAININGJOB_CONFIG"]).write_text(changed.model_dump_json(by_alias=True))
@@ -188,7 +190,7 @@ def read_file(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-async def test_a_stopped_trainer_is_told_and_ended_for_the_next_world(
+async def test_stopped_trainer_is_reported_and_ended_for_the_next_world(
     launch, operator, variables, run_config, caplog
 ) -> None:
     write_config(variables, run_config, Path("/proc/no"))
@@ -199,7 +201,7 @@ async def test_a_stopped_trainer_is_told_and_ended_for_the_next_world(
     stopped = min(trainers())
     os.kill(stopped, signal.SIGSTOP)
     await operator.say(Directive.TRAIN, world(1), examine=True)
-    told = await operator.hear(has_told)
+    told = await operator.hear(has_diagnostics)
     await operator.say(Directive.TRAIN, world(2))
     await operator.hear(is_training(2))
 
@@ -243,13 +245,13 @@ async def train_and_report_often(launch, operator, monkeypatch):
 
 
 async def be_refused(operator) -> None:
-    """Wait until the agent was refused some reports, and forget what was heard."""
+    """Wait until some reports of the agent were rejected, and clear the received reports."""
     told = len(operator.tokens)
     await operator.hear(lambda _: len(operator.tokens) >= told + 3)
     operator.reports.clear()
 
 
-async def test_an_operator_that_goes_and_comes_back_finds_the_trainer_at_work(launch, operator, monkeypatch) -> None:
+async def test_trainer_keeps_running_during_an_operator_outage(launch, operator, monkeypatch) -> None:
     before = await train_and_report_often(launch, operator, monkeypatch)
     operator.refuses_with = 503
     await be_refused(operator)
@@ -263,7 +265,7 @@ def renew(token: Path) -> None:
     token.write_text("renewed\n")
 
 
-async def test_an_agent_whose_token_has_expired_leaves_its_trainer_at_work_and_takes_the_next_one(
+async def test_agent_with_an_expired_token_keeps_its_trainer_and_reads_the_next_token(
     launch, operator, variables, monkeypatch
 ) -> None:
     before = await train_and_report_often(launch, operator, monkeypatch)
@@ -285,7 +287,7 @@ async def test_done_and_no_operator_ends_well(launch, operator, variables) -> No
     assert last_words(variables) == Termination(job_uid="job-1", generation=1, phase=Phase.DONE, committed=10)
 
 
-async def test_a_deleted_pod_saves_tells_and_does_not_complete_its_index(launch, operator, variables) -> None:
+async def test_deleted_pod_saves_reports_and_does_not_complete_its_index(launch, operator, variables) -> None:
     task = launch()
     await operator.hear(has_standby)
     await operator.say(Directive.TRAIN, world(1))
@@ -299,7 +301,7 @@ async def test_a_deleted_pod_saves_tells_and_does_not_complete_its_index(launch,
     assert trainers() == []
 
 
-async def test_a_deleted_pod_whose_trainer_is_deaf_ends_in_time(launch, operator, variables) -> None:
+async def test_deleted_pod_with_an_unresponsive_trainer_ends_in_time(launch, operator, variables) -> None:
     variables["TRAININGJOB_GRACE_SECONDS"] = "0.2"
     task = launch(g1="deaf")
     await operator.hear(has_standby)
@@ -326,7 +328,7 @@ async def test_a_restarted_agent_does_not_enter_the_world_of_the_one_before(laun
     await operator.hear(is_training(2))
 
 
-async def test_a_standby_that_cannot_start_is_reported_with_its_words(launch, operator, monkeypatch) -> None:
+async def test_standby_that_cannot_start_is_reported_with_its_output(launch, operator, monkeypatch) -> None:
     monkeypatch.setattr(host_module, "BACKOFF_SECONDS", (0.01,))
     launch(standby="broken")
     report = await operator.hear(is_broken)

@@ -1,4 +1,4 @@
-"""A whole agent with a shadow: a third trainer process that waits to take over."""
+"""A whole agent with a hot standby: a third trainer process that waits to take over."""
 
 from pathlib import Path
 
@@ -23,14 +23,14 @@ def trains_beside_standby(report: HostReport) -> bool:
 
 @pytest.fixture
 def shadowed(variables, run_config) -> None:
-    """Make the job one with shadow worlds."""
+    """Enable hot standby worlds of the job."""
     elastic = run_config.spec.elastic.model_copy(update={"hot_standby": True})
     spec = run_config.spec.model_copy(update={"elastic": elastic})
     config = run_config.model_copy(update={"spec": spec})
     Path(variables["TRAININGJOB_CONFIG"]).write_text(config.model_dump_json(by_alias=True))
 
 
-async def test_a_shadow_takes_over_in_a_higher_generation(shadowed, launch, operator, capfdbinary) -> None:
+async def test_hot_standby_takes_over_in_a_higher_generation(shadowed, launch, operator, capfdbinary) -> None:
     launch()
     await operator.hear(has_standby)
     await operator.say(Directive.TRAIN, world(1))
@@ -47,7 +47,7 @@ async def test_a_shadow_takes_over_in_a_higher_generation(shadowed, launch, oper
     assert capfdbinary.readouterr().out.count(b"[world 2] takes over") == 1
 
 
-async def test_a_shadow_that_ends_asks_for_another(shadowed, launch, operator) -> None:
+async def test_hot_standby_that_ends_is_replaced(shadowed, launch, operator) -> None:
     launch(shadow="broken")
     await operator.hear(has_standby)
     await operator.say(Directive.TRAIN, world(1))

@@ -1,4 +1,4 @@
-"""A whole agent whose trainer, or the standby before it, is stopped by a signal: real processes play the trainer."""
+"""A whole agent whose trainer or standby is stopped by a signal: scripted trainers in real processes."""
 
 import os
 import signal

@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 60.0
 
 
 class Followed:
-    """A child with all that it told, so far."""
+    """A child with its output so far."""
 
     def __init__(self, command: Sequence[str], config: RunConfig, output: io.BytesIO | None = None) -> None:
         self.told: list[EventReceived | ChildExited] = []
@@ -63,7 +63,7 @@ class Followed:
         return end
 
 
-async def test_a_child_trains_and_leaves_when_asked(fake_trainer, run_config) -> None:
+async def test_child_trains_and_drains_on_request(fake_trainer, run_config) -> None:
     followed = Followed(fake_trainer(g1="train"), run_config)
 
     await followed.start()
@@ -78,7 +78,7 @@ async def test_a_child_trains_and_leaves_when_asked(fake_trainer, run_config) ->
     assert followed.output.getvalue() == b"[world 1] generation 1 process 0 plays train\n"
 
 
-async def test_a_child_is_started_without_what_the_pod_says_of_a_world(run_config, monkeypatch) -> None:
+async def test_child_starts_without_the_world_variables_of_the_pod(run_config, monkeypatch) -> None:
     monkeypatch.setenv("MEGASCALE_NUM_SLICES", "2")
     monkeypatch.setenv("JAX_ENABLE_RECOVERABILITY", "1")
     monkeypatch.setenv("TPU_TOPOLOGY", "2x2x2")
@@ -101,7 +101,7 @@ async def test_a_crash_ends_with_the_last_lines_of_the_log(fake_trainer, run_con
     assert end.log.endswith("RuntimeError: the matrix is singular\n")
 
 
-async def test_a_failure_is_told_with_the_end(fake_trainer, run_config) -> None:
+async def test_failure_is_reported_with_the_exit(fake_trainer, run_config) -> None:
     followed = Followed(fake_trainer(g1="fail"), run_config)
 
     await followed.start()
@@ -112,7 +112,7 @@ async def test_a_failure_is_told_with_the_end(fake_trainer, run_config) -> None:
     assert (end.failure.reason, end.failure.message) == (FailureReason.DATA, "no text")
 
 
-async def test_who_told_a_failure_and_does_not_end_is_ended(fake_trainer, run_config, monkeypatch) -> None:
+async def test_child_that_reported_a_failure_and_does_not_exit_is_killed(fake_trainer, run_config, monkeypatch) -> None:
     monkeypatch.setattr(child_module, "FAILURE_EXIT_SECONDS", 0.05)
     followed = Followed(fake_trainer(g1="fail and hang"), run_config)
 
@@ -147,7 +147,7 @@ async def examine(followed: Followed) -> ChildDiagnosed:
     return found
 
 
-async def test_a_child_tells_where_its_threads_stand_and_goes_on(fake_trainer, run_config, patient) -> None:
+async def test_child_dumps_its_stacks_and_continues(fake_trainer, run_config, patient) -> None:
     followed = Followed(fake_trainer(g1="train"), run_config)
 
     await followed.start()
@@ -165,7 +165,7 @@ async def test_a_child_tells_where_its_threads_stand_and_goes_on(fake_trainer, r
     assert end.code == 0
 
 
-async def test_a_child_that_computes_is_told_from_one_that_waits(fake_trainer, run_config, patient) -> None:
+async def test_computing_child_is_distinguished_from_a_waiting_one(fake_trainer, run_config, patient) -> None:
     followed = Followed(fake_trainer(g1="compute"), run_config)
 
     await followed.start()
@@ -200,7 +200,7 @@ async def test_a_child_that_has_ended_shows_nothing(fake_trainer, run_config) ->
     assert await followed.child.collect_diagnostics() is None
 
 
-async def test_a_child_that_ends_while_it_is_looked_at_shows_nothing(fake_trainer, run_config) -> None:
+async def test_child_that_exits_during_diagnostics_has_none(fake_trainer, run_config) -> None:
     followed = Followed(fake_trainer(), run_config)
 
     look = asyncio.create_task(followed.child.collect_diagnostics())
@@ -250,7 +250,7 @@ async def test_a_killed_standby_ends_too(fake_trainer, run_config) -> None:
     assert (end.code, end.signal) == (None, "SIGKILL")
 
 
-async def test_a_malformed_event_is_ignored_and_said(fake_trainer, run_config, caplog) -> None:
+async def test_malformed_event_is_ignored_and_logged(fake_trainer, run_config, caplog) -> None:
     followed = Followed(fake_trainer(g1="chatter"), run_config)
 
     await followed.start()
@@ -277,7 +277,7 @@ class FullDisk(io.BytesIO):
         raise OSError("no space left on device")
 
 
-async def test_a_log_that_nobody_takes_stops_nothing(run_config) -> None:
+async def test_unread_log_blocks_nothing(run_config) -> None:
     much = 3 * child_module.CHUNK
     command = ["/bin/sh", "-c", f"head -c {much} /dev/zero | tr '\\0' '\\n'; printf 'the end'"]
     followed = Followed(command, run_config, FullDisk())
@@ -287,7 +287,7 @@ async def test_a_log_that_nobody_takes_stops_nothing(run_config) -> None:
     assert (end.code, end.log.strip()) == (0, "the end")
 
 
-async def test_who_stops_following_a_child_ends_it(fake_trainer, run_config) -> None:
+async def test_child_is_ended_when_its_watcher_stops(fake_trainer, run_config) -> None:
     followed = Followed(fake_trainer(), run_config)
 
     await followed.start()

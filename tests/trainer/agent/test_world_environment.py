@@ -193,19 +193,19 @@ def test_slices_of_successive_worlds_meet_at_other_ports() -> None:
     assert all(20_000 <= int(port or 0) < 21_000 for port in ports)
 
 
-def test_a_child_that_waits_for_a_world_knows_of_none() -> None:
+def test_standby_has_no_variables_of_a_world() -> None:
     assert without_world_variables(GKE | OF_A_GONE_WORLD) == OF_THE_IMAGE | OF_THE_PLUGIN
 
 
-def test_all_that_makes_a_world_is_refused_in_a_spec_and_taken_away_from_a_child() -> None:
+def test_variables_of_a_world_are_rejected_in_a_spec_and_removed_from_a_child() -> None:
     made = {name for case in CASES.values() for name in become(case, 0, {})}
 
     tuning = {"XLA_FLAGS", "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_ABORT_COLLECTIVES_ON_FAILURE", "no_grpc_proxy"}
     assert {name for name in made if not name.startswith(WORLD_VARIABLES)} == tuning
 
 
-def test_xla_knows_the_flags() -> None:
-    """It ends a process whose flags it does not know, whatever the platform."""
+def test_xla_accepts_the_flags() -> None:
+    """XLA aborts a process with unknown flags, on every platform."""
     environment = {**become(CASES["gpu-two-hosts"], 0), "PATH": "/usr/bin:/bin", "JAX_PLATFORMS": "cpu"}
 
     program = "import jax; print(len(jax.devices()))"

@@ -39,7 +39,7 @@ def spec_of(experts: dict[str, Any], **changes: Any) -> TrainingJobSpec:
 
 
 def sharpen(run: Run) -> None:
-    """Make the routers decided and uneven: at first they know nothing."""
+    """Make the routers decided and uneven; initially they are uniform."""
     mlp = run.state.params["layers"]["mlp"]
     mlp["router"] = mlp["router"] * 8
 
@@ -50,7 +50,7 @@ def routing_of(metrics: StepMetrics) -> tuple[jax.Array, jax.Array]:
 
 
 @each("experts", KINDS, "two of four, some dropped")
-def test_each_token_goes_its_way_as_in_the_reference(experts: dict[str, Any]) -> None:
+def test_each_token_is_routed_as_in_the_reference(experts: dict[str, Any]) -> None:
     spec = spec_of(experts)
     run = Run(spec, ONE)
     sharpen(run)
@@ -68,7 +68,7 @@ def test_each_token_goes_its_way_as_in_the_reference(experts: dict[str, Any]) ->
 
 
 @pytest.mark.slow
-def test_where_room_is_short_tokens_are_dropped_and_else_none() -> None:
+def test_tokens_are_dropped_only_beyond_the_capacity() -> None:
     dropped = {}
     for name in ("two of four, some dropped", "room for all"):
         run = Run(spec_of(KINDS[name]), ONE)
@@ -121,7 +121,7 @@ def test_the_curves_do_not_depend_on_the_layout(layout: Layout) -> None:
 
 
 @pytest.mark.slow
-def test_a_state_goes_on_over_another_mesh(tmp_path: Path) -> None:
+def test_state_continues_over_another_mesh(tmp_path: Path) -> None:
     saving, going_on = Run(SPEC, LAYOUTS["expert 4"]), Run(SPEC, LAYOUTS["expert 2, context 4"])
     list(saving.train(3))
 

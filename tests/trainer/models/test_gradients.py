@@ -33,7 +33,7 @@ SUMS = {"scatter-add", "reduce_sum", "cumsum", "psum", "psum_invariant", "reduce
 
 @cache
 def alone(written: str) -> Gradients:
-    """Return the gradients on one device in one microstep, made once for all layouts."""
+    """Return the gradients on one device in one microbatch, computed once for all layouts."""
     return measure(TrainingJobSpec.model_validate_json(written), SINGLE_DEVICE, TOKENS)
 
 
@@ -66,7 +66,7 @@ def test_bfloat16_is_near_float32_and_the_same_on_every_layout(case: tuple[Secti
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_sums_nothing_in_bfloat16(name: str) -> None:
-    """Products of matrices add up in float32 by themselves; all other sums must ask for it."""
+    """Matmuls accumulate in float32 by themselves; all other sums must request it."""
     changes, layout = CASES[name]
     steps = StepPrograms(describe(changes, "bfloat16"), build_mesh(jax.devices()[: layout.num_devices], layout))
     rows = layout.rows_per_shard * steps.batch_sharding.mesh.shape["data"] * steps.batch_sharding.mesh.shape["fsdp"]

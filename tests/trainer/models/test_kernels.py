@@ -174,7 +174,7 @@ def test_a_kernel_that_is_left_to_the_partitioner_does_not_lower(monkeypatch: py
         step.trace(*arguments).lower(lowering_platforms=("tpu",))
 
 
-def test_a_stage_runs_the_kernels_of_its_own_layers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stage_runs_only_the_kernels_of_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Attention, "__call__", run_attention)
     step, arguments = trace(DENSE, LAYOUTS["2 stages, fsdp 2, tensor 2, 4 microbatches"])
 

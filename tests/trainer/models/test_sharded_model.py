@@ -1,4 +1,4 @@
-"""What a batch says of each token: its document, its position, and its weight in the loss."""
+"""Batches with a document, a position and a loss weight for each token."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def place(batch: Batch, **arrays: np.ndarray) -> Batch:
 
 
 def pack(batch: Batch) -> Batch:
-    """Return a batch whose sequences hold two documents each."""
+    """Return a batch whose sequences contain two documents each."""
     column = np.arange(batch.tokens.shape[-1], dtype=np.int32)
     segments, positions = np.where(column < FIRST, 1, 2), np.where(column < FIRST, column, column - FIRST)
     shape = batch.tokens.shape

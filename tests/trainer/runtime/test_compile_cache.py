@@ -89,9 +89,7 @@ def test_a_program_whose_loading_was_begun_is_not_read_again(
 
 
 @pytest.mark.parametrize("folder", ["kept", ""])
-def test_a_program_whose_loading_was_begun_in_vain_is_compiled(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, folder: str
-) -> None:
+def test_program_whose_load_failed_is_compiled(tmp_path: Path, caplog: pytest.LogCaptureFixture, folder: str) -> None:
     programs, argument = begin(tmp_path / folder if folder else "", tmp_path)
 
     result = programs.compile_or_load("double", double, (argument,), 0)(argument)
@@ -131,16 +129,14 @@ def test_a_program_whose_data_leave_the_order_of_collectives_open_is_compiled_ea
 
 @pytest.fixture
 def kept_by_jax(tmp_path: Path) -> Iterator[Path]:
-    """The folder in which JAX keeps programs of its own meanwhile."""
+    """The folder in which JAX stores its own programs meanwhile."""
     folder, before = tmp_path / "jax", jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", str(folder))
     yield folder
     jax.config.update("jax_compilation_cache_dir", before)
 
 
-def test_jax_keeps_no_programs_of_its_own_which_could_not_be_written_down_again(
-    tmp_path: Path, kept_by_jax: Path
-) -> None:
+def test_jax_stores_no_programs_that_cannot_be_serialized_again(tmp_path: Path, kept_by_jax: Path) -> None:
     jax.jit(lambda x: 3 * x)(jnp.arange(5.0))
     before = set(kept_by_jax.iterdir())
     jax.clear_caches()  # in which other tests left the program below
@@ -166,7 +162,7 @@ def test_another_spec_is_another_program(
 
 
 @pytest.mark.parametrize("content", [b"", b"not a program"])
-def test_a_broken_program_is_compiled_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes) -> None:
+def test_broken_program_is_compiled_again(tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes) -> None:
     build(tmp_path / "kept", tmp_path)
     (kept,) = (tmp_path / "kept").glob("*.program")
     kept.write_bytes(content)
@@ -186,9 +182,7 @@ def test_one_process_compiles_for_all(tmp_path: Path, caplog: pytest.LogCaptureF
     assert list((tmp_path / "programs").iterdir()) == []
 
 
-def test_a_process_that_comes_back_gets_the_program_from_one_that_stayed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_restarted_process_receives_the_program_from_a_peer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     build(tmp_path / "kept-1", tmp_path)
 
     together(2, lambda peers: build(tmp_path / f"kept-{peers.process}", tmp_path, peers))
@@ -196,9 +190,7 @@ def test_a_process_that_comes_back_gets_the_program_from_one_that_stayed(
     assert count(caplog, "compiled a program") == 1
 
 
-def test_what_was_compiled_ahead_is_loaded_by_all_kept_and_stays(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_program_compiled_ahead_is_loaded_by_all_and_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     build(tmp_path / SHARED_FOLDER, tmp_path)  # as a process does that compiles for others
     (ahead,) = (tmp_path / SHARED_FOLDER).iterdir()
 
@@ -209,7 +201,7 @@ def test_what_was_compiled_ahead_is_loaded_by_all_kept_and_stays(
     assert ahead.exists()
 
 
-def test_a_damaged_program_of_the_shared_folder_is_compiled_anew(
+def test_damaged_program_of_the_shared_folder_is_compiled_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     build(tmp_path / SHARED_FOLDER, tmp_path)
@@ -222,7 +214,7 @@ def test_a_damaged_program_of_the_shared_folder_is_compiled_anew(
     assert len(list(tmp_path.glob("kept-*/*"))) == 2
 
 
-def test_a_host_shares_what_it_keeps(tmp_path: Path) -> None:
+def test_host_shares_its_programs(tmp_path: Path) -> None:
     build(tmp_path / "kept", tmp_path)
     config = make_config(make_spec(tmp_path, tmp_path))
     programs = CompileCache(str(tmp_path / "kept"), tmp_path, config, make_layout(), ProcessGroup(0, 1), SECRET)

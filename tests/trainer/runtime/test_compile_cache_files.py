@@ -1,4 +1,4 @@
-"""Compiled programs that somebody else has put there: none is unpickled, whatever lies under the right name."""
+"""Compiled programs of foreign origin: none is unpickled, under any name."""
 
 import logging
 import os
@@ -146,7 +146,7 @@ def test_a_file_that_is_too_large_is_not_taken_into_memory(tmp_path: Path, monke
     assert read_program(path, SECRET) == b"conten"
 
 
-def test_jobs_that_share_a_folder_keep_their_programs_apart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_jobs_that_share_a_folder_have_separate_programs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """So is a job that takes over the folder of another: it has another secret."""
     for secret in (SECRET, OTHER, SECRET, OTHER):
         run(make_programs(tmp_path, secret))
@@ -167,7 +167,7 @@ def test_without_a_secret_nothing_is_kept_or_loaded(tmp_path: Path, caplog: pyte
     assert not make_programs(tmp_path, "").is_cached("double")
 
 
-def test_what_is_not_a_program_of_this_job_is_not_shared_and_does_not_stand_in_the_way(tmp_path: Path) -> None:
+def test_foreign_program_is_neither_shared_nor_an_obstacle(tmp_path: Path) -> None:
     run(make_programs(tmp_path))
     programs = make_programs(tmp_path)
     plant(programs.shared_path("double"), b"not a program")

@@ -1,4 +1,4 @@
-"""What a compiled program depends on: each part of it changes the key, and what is left out changes no program."""
+"""The compile-cache key: each input of a program changes it, and excluded settings change no program."""
 
 import os
 import shutil
@@ -38,7 +38,7 @@ hash_libraries_anew = hash_libraries.__wrapped__
 
 @pytest.fixture
 def packages(tmp_path: Path) -> tuple[Path, ...]:
-    """Copies of the packages whose modules make programs."""
+    """Copies of the packages whose modules shape programs."""
     copies = tuple(tmp_path / package.name for package in PACKAGES)
     for package, copy in zip(PACKAGES, copies, strict=True):
         shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -134,7 +134,7 @@ def find(described: Any, path: str) -> Any:
 
 
 class Lowered:
-    """Lowers programs in the place of `CompileCache`, and keeps their texts."""
+    """Lowers programs in place of `CompileCache`, and records their texts."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -155,7 +155,7 @@ def lower(spec: TrainingJobSpec) -> list[str]:
     return lowered.texts
 
 
-def test_what_is_listed_as_without_effect_changes_no_program(tmp_path: Path) -> None:
+def test_settings_without_effect_change_no_program(tmp_path: Path) -> None:
     """All listed fields at once: each other one of the two specs is the same."""
     plain = make_config(make_spec(tmp_path, tmp_path, protection={"spikes": {}})).spec
     written = plain.model_dump(by_alias=True)
@@ -344,7 +344,7 @@ print("rate", float(programs.compile_or_load("rate", rate, (step,), 0, out_shard
 
 
 @pytest.mark.slow
-def test_a_program_of_an_edited_module_is_compiled_anew(packages: tuple[Path, ...], tmp_path: Path) -> None:
+def test_program_of_an_edited_module_is_compiled_again(packages: tuple[Path, ...], tmp_path: Path) -> None:
     """As a release does that changes the model: with the same spec, and the folder of the release before."""
 
     def run() -> str:

@@ -1,4 +1,4 @@
-"""What is said of a world whose devices are others than its layout has."""
+"""Errors of a world whose devices differ from its layout."""
 
 from types import SimpleNamespace
 
@@ -51,7 +51,7 @@ CASES: dict[str, Row] = {
 
 
 @pytest.mark.parametrize(("found", "lineage", "reason", "words"), CASES.values(), ids=CASES.keys())
-def test_a_host_that_lacks_devices_is_told_from_a_wrong_topology(
+def test_missing_devices_are_distinguished_from_a_wrong_topology(
     monkeypatch: pytest.MonkeyPatch,
     found: dict[int, int],
     lineage: tuple[Span, ...],
@@ -79,7 +79,7 @@ def test_a_world_that_has_them_all_is_well(monkeypatch: pytest.MonkeyPatch) -> N
     [(1, FailureReason.ACCELERATOR, "this host has 1 of 2"), (0, FailureReason.PEER, "process 1 has 1 of 2")],
     ids=["itself", "another"],
 )
-def test_who_lacks_devices_is_found_where_the_runtime_counts_its_processes_otherwise(
+def test_host_without_devices_is_found_if_the_runtime_numbers_processes_differently(
     monkeypatch: pytest.MonkeyPatch, process: int, reason: FailureReason, words: str
 ) -> None:
     give(monkeypatch, {0: 1, 1: FULL})
@@ -91,6 +91,6 @@ def test_who_lacks_devices_is_found_where_the_runtime_counts_its_processes_other
 
 
 def give(monkeypatch: pytest.MonkeyPatch, found: dict[int, int]) -> None:
-    """Let each process have so many devices."""
+    """Give each process a number of devices."""
     everyone = [SimpleNamespace(process_index=host, device_kind="GPU") for host in found for _ in range(found[host])]
     monkeypatch.setattr(jax, "devices", lambda: everyone)

@@ -1,4 +1,4 @@
-"""Errors of the runtime in its own words, and whose matter each of them is."""
+"""Errors of the runtime with their original messages, and the component that causes each."""
 
 import pytest
 from jax.errors import JaxRuntimeError
@@ -93,7 +93,7 @@ SAID: dict[str, tuple[Exception, FailureReason]] = {
 
 
 @pytest.mark.parametrize(("error", "want"), SAID.values(), ids=SAID.keys())
-def test_whose_matter_an_error_is(error: Exception, want: FailureReason) -> None:
+def test_cause_of_an_error(error: Exception, want: FailureReason) -> None:
     failure = failure_record(error, step=7)
 
     assert (failure.reason, failure.fatal) == (want, False)
@@ -127,7 +127,7 @@ os._exit(0)
 """
 
 
-def test_a_process_that_calls_a_program_after_a_peer_has_ended_tells_of_a_lost_peer() -> None:
+def test_call_after_the_end_of_a_peer_reports_a_lost_peer() -> None:
     with pair(LEFT_ALONE) as processes:
         log, _ = processes[0].communicate(timeout=60)
 

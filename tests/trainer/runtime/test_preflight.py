@@ -71,7 +71,7 @@ def test_a_device_that_computes_wrongly_is_named(tmp_path: Path, monkeypatch: py
     assert (caught.value.reason, caught.value.fatal) == (FailureReason.ACCELERATOR, False)
 
 
-def test_a_host_that_is_well_blames_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_healthy_host_blames_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProcessGroup, "exchange", lambda self, name, text, seconds: (text, "1"))
     config = make_config(make_spec(tmp_path, tmp_path))
     peers = ProcessGroup(0, 2)
@@ -94,13 +94,13 @@ def test_a_sum_that_comes_out_wrong_is_nobodys_fault(tmp_path: Path, monkeypatch
     assert caught.value.reason is FailureReason.NETWORK
 
 
-def test_hosts_that_have_trained_before_are_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preflight_is_skipped_for_hosts_that_have_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "check_arithmetic", lambda *_: pytest.fail("asked"))
 
     check(tmp_path, is_proven=True)
 
 
-def test_all_are_asked_where_one_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preflight_runs_on_all_hosts_if_one_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(preflight, "check_arithmetic", lambda mesh, *_: asked.append(mesh))
 
@@ -164,7 +164,7 @@ def test_the_fastest_figure_of_a_sum_counts(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(("left", "is_told"), [(0, True), (1 << 50, False)])
-def test_a_host_without_devices_of_its_own_is_told_of_little_memory_and_trains(
+def test_host_without_separate_devices_warns_of_little_memory_and_trains(
     left: int, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(preflight, "available_memory", lambda: left)

@@ -32,7 +32,7 @@ watch.cancel()
 """
 
 
-def test_a_trainer_that_stands_still_ends_with_its_agent() -> None:
+def test_stalled_trainer_ends_with_its_agent() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60)
 
     assert done.stdout == "-9\n"

@@ -1,4 +1,4 @@
-"""Joining a world: what JAX is told before, and what is said when the devices are others."""
+"""Joining a world: the settings of JAX before, and the error if the devices differ."""
 
 import os
 import threading
@@ -49,7 +49,7 @@ def test_an_image_without_the_platform_is_a_config_failure(monkeypatch: pytest.M
     assert (caught.value.reason, caught.value.path) == (FailureReason.CONFIG, "spec.runtime.image")
 
 
-def test_any_other_error_of_the_devices_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_of_the_devices_are_reported_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError, match="no such device"):
         connect_where(monkeypatch, RuntimeError("CUDA_ERROR_NO_DEVICE: no such device"))
 
@@ -64,7 +64,7 @@ def connect_where(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     connect(make_world(1, 1), 0, make_layout(), "cuda")
 
 
-def test_processes_tell_each_other_what_the_runtime_calls_them() -> None:
+def test_processes_exchange_their_runtime_indices() -> None:
     indices, devices = (2, 0, 1), [SimpleNamespace(process_index=index) for index in (0, 0, 1, 1, 2, 2)]
 
     def act(peers: ProcessGroup) -> tuple[list[int], list[int]]:
@@ -84,16 +84,16 @@ def test_a_process_joins_with_the_number_that_the_runtime_gave_it(monkeypatch: p
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
-    """Keep what JAX is told from this process, and the machine's shared memory from the test."""
-    told: dict[str, Any] = {}
-    monkeypatch.setattr(jax.config, "update", told.__setitem__)
+def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+    """Record the settings of JAX from this process, and hide the machine's shared memory."""
+    settings: dict[str, Any] = {}
+    monkeypatch.setattr(jax.config, "update", settings.__setitem__)
     monkeypatch.setattr(os, "environ", {})
     monkeypatch.setattr(world_module, "SHARED_MEMORY", tmp_path)
-    return told
+    return settings
 
 
-def test_what_nccl_left_of_a_killed_child_is_deleted(told: dict[str, Any], tmp_path: Path) -> None:
+def test_what_nccl_left_of_a_killed_child_is_deleted(settings: dict[str, Any], tmp_path: Path) -> None:
     for name in ("nccl-x1y2z3", "nccl-a4b5c6", "other"):
         (tmp_path / name).touch()
 
@@ -102,16 +102,16 @@ def test_what_nccl_left_of_a_killed_child_is_deleted(told: dict[str, Any], tmp_p
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
-def test_what_a_gone_world_left_is_taken_away_before_jax_touches_a_device(
-    monkeypatch: pytest.MonkeyPatch, told: dict[str, Any]
+def test_leftovers_of_an_ended_world_are_removed_before_jax_initializes(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(os, "environ", {"MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "1", "HOME": "/tmp"})
 
     configure("tpu", make_layout(), make_world(1, 1), 0)
 
     assert os.environ == {"HOME": "/tmp", "TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
-    assert told["jax_platforms"] == "tpu"
-    assert "jax_num_cpu_devices" not in told
+    assert settings["jax_platforms"] == "tpu"
+    assert "jax_num_cpu_devices" not in settings
 
 
 def test_the_first_thread_without_a_name_that_came_meanwhile_gives_way() -> None:
