@@ -44,7 +44,7 @@ SHELL_MUTATIONS = (
         f"{SHELL}/children.py",
         "                with suppress(ConflictError):  # it is there; the next look sees it\n",
         "                if True:\n",
-        ("tests/shell/test_each_write.py::test_a_jobset_that_the_watch_has_not_shown_yet_is_asked_for_once_a_look",),
+        ("tests/shell/test_each_write.py::test_jobset_that_is_missing_in_the_watch_is_read_once_per_reconciliation",),
     ),
     Mutation(
         "the rendezvous answers with what it was sent",

@@ -1,6 +1,6 @@
 """An API server in memory, over real HTTP: objects with UIDs and versions, conflicts, lists in pages, watches.
 
-It knows nothing of controllers, admission or rights; a test sets `fault` to answer a request as it likes.
+It has no controllers, admission or rights; a test sets `fault` to answer a request in its own way.
 """
 
 import asyncio

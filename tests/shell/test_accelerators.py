@@ -56,7 +56,7 @@ def test_what_a_row_leaves_out_is_never_judged() -> None:
     assert (shape.memory_bytes, shape.rates, shape.node_labels, shape.exclusive_topology) == (0, Rates(), (), "")
 
 
-def test_a_row_may_stand_in_the_place_of_a_built_in_one() -> None:
+def test_row_may_replace_a_built_in_one() -> None:
     hardware = read_accelerators({"nvidia-h100": {**ROW, "nodeLabels": {"gpu": "h100"}}}).hardware
 
     assert hardware.accelerators == BUILTIN.accelerators

@@ -52,7 +52,7 @@ async def mocked(kmock: Any):
 
 
 @pytest.mark.parametrize(("code", "body", "want"), WRITE_ERRORS.values(), ids=WRITE_ERRORS.keys())
-async def test_a_refused_write_says_why(
+async def test_rejected_write_contains_the_reason(
     code: int, body: dict[str, Any], want: type[Exception], kmock: Any, mocked: Api
 ) -> None:
     payload = body["text"].encode() if "text" in body else body
@@ -94,14 +94,14 @@ READ_ERRORS = {
 
 
 @pytest.mark.parametrize(("code", "want"), READ_ERRORS.values(), ids=READ_ERRORS.keys())
-async def test_a_refused_read_is_tried_again_later(code: int, want: type[Exception], kmock: Any, mocked: Api) -> None:
+async def test_rejected_read_is_retried_later(code: int, want: type[Exception], kmock: Any, mocked: Api) -> None:
     kmock["get /api/v1/namespaces/ns/pods/a"] << code << status("Forbidden")
 
     with pytest.raises(want):
         await mocked.get(POD, "ns", "a")
 
 
-async def test_the_wait_that_the_server_asks_for_is_kept(kmock: Any, mocked: Api) -> None:
+async def test_client_waits_for_the_requested_delay(kmock: Any, mocked: Api) -> None:
     kmock["get /api/v1/nodes"] << 429 << kmock.headers({"Retry-After": "7"}) << status("TooManyRequests")
 
     with pytest.raises(Unavailable) as caught:
@@ -119,7 +119,7 @@ async def test_a_wait_in_another_form_is_ignored(kmock: Any, mocked: Api) -> Non
     assert caught.value.retry_after == 0
 
 
-async def test_an_object_that_is_not_there_is_none(kmock: Any, mocked: Api) -> None:
+async def test_missing_object_is_none(kmock: Any, mocked: Api) -> None:
     kmock["get /api/v1/namespaces/ns/pods/a"] << 404 << status("NotFound", name="a", kind="pods")
 
     assert await mocked.get(POD, "ns", "a") is None
@@ -185,7 +185,7 @@ async def test_a_list_comes_in_pages_and_shows_one_state(api: Api, api_server: A
     assert pages[0].resource_version == version
 
 
-async def test_replace_refuses_a_stale_object(api: Api, api_server: Any, make_child: Any) -> None:
+async def test_replace_rejects_a_stale_object(api: Api, api_server: Any, make_child: Any) -> None:
     stale = api_server.put(SECRET, make_child("s", data={"a": "1"}))
     api_server.put(SECRET, {**stale, "data": {"a": "2"}})
 
@@ -205,7 +205,7 @@ async def test_delete_leaves_a_namesake_alone(api: Api, api_server: Any, make_ch
     assert api_server.find(CONFIG_MAP, "research", "c") == new
 
 
-async def test_delete_of_what_is_gone_is_fine(api: Api, api_server: Any, make_child: Any) -> None:
+async def test_delete_of_a_missing_object_succeeds(api: Api, api_server: Any, make_child: Any) -> None:
     old = api_server.put(CONFIG_MAP, make_child("c"))
 
     assert await api.delete(CONFIG_MAP, old) is None
@@ -234,7 +234,7 @@ def test_paths(want: str, path: str) -> None:
     assert path == want
 
 
-def test_a_kind_that_is_none_of_ours() -> None:
+def test_unknown_kind() -> None:
     assert kind_of(POD_A) is POD
     with pytest.raises(KeyError):
         kind_of({"apiVersion": "v1", "kind": "Service"})
@@ -278,7 +278,7 @@ def kubeconfig(server: str, **user: Any) -> str:
 
 
 def take_only(api_server: Any, token: str) -> None:
-    """Let the API server refuse every other token."""
+    """Let the API server reject every other token."""
 
     def refuse(request: web.Request) -> web.Response | None:
         is_good = request.headers.get("Authorization") == f"Bearer {token}"
@@ -288,7 +288,7 @@ def take_only(api_server: Any, token: str) -> None:
 
 
 def write_plugin(folder: Path) -> dict[str, Any]:
-    """Return a user whose token a program prints: the next one each time that it runs."""
+    """Return a user whose token a program prints: the next one at each run."""
     script = (
         'n=$(($(cat "$1" 2>/dev/null || echo 0) + 1)); echo $n > "$1"; '
         'echo "{\\"kind\\": \\"ExecCredential\\", \\"apiVersion\\": \\"client.authentication.k8s.io/v1\\", '
@@ -306,7 +306,7 @@ async def log_in(url: str, folder: Path, **user: Any) -> Api:
     return api
 
 
-async def test_a_token_that_has_expired_is_asked_for_again_and_the_write_is_made_once(
+async def test_expired_token_is_renewed_and_the_write_is_made_once(
     server: Any, api_server: Any, make_child: Any, tmp_path: Path
 ) -> None:
     async with await log_in(server[1], tmp_path, **write_plugin(tmp_path)) as api:
@@ -318,9 +318,7 @@ async def test_a_token_that_has_expired_is_asked_for_again_and_the_write_is_made
     assert api_server.requests == ["POST /api/v1/namespaces/research/configmaps"] * 2
 
 
-async def test_of_many_requests_that_are_refused_at_once_one_asks_for_a_token(
-    server: Any, api_server: Any, tmp_path: Path
-) -> None:
+async def test_one_of_many_rejected_requests_renews_the_token(server: Any, api_server: Any, tmp_path: Path) -> None:
     async with await log_in(server[1], tmp_path, **write_plugin(tmp_path)) as api:
         take_only(api_server, "t2")
 
@@ -329,7 +327,7 @@ async def test_of_many_requests_that_are_refused_at_once_one_asks_for_a_token(
     assert (tmp_path / "count").read_text() == "2\n"
 
 
-async def test_who_logs_in_again_needs_no_new_start(server: Any, api_server: Any, tmp_path: Path) -> None:
+async def test_new_login_needs_no_restart(server: Any, api_server: Any, tmp_path: Path) -> None:
     take_only(api_server, "new")
     async with await log_in(server[1], tmp_path, token="old") as api:
         for _ in range(2):
@@ -350,7 +348,7 @@ async def test_a_kubeconfig_that_is_gone_when_a_token_has_expired(server: Any, a
             await api.get(POD, "research", "p")
 
 
-async def test_a_clock_that_is_set_back_keeps_no_token_past_its_end(
+async def test_token_is_not_used_past_its_expiry_after_the_clock_is_set_back(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     token, authority = tmp_path / "token", tmp_path / "ca.crt"

@@ -127,7 +127,7 @@ def pod_of(api_server: Any, jobset: dict[str, Any]) -> dict[str, Any]:
     return put(POD, f"{child['metadata']['name']}-0", child, spec={}, status={"phase": "Pending"})
 
 
-async def test_a_job_gets_its_children_and_a_status(start: Any, api_server: Any, job: Any) -> None:
+async def test_job_has_its_children_and_a_status(start: Any, api_server: Any, job: Any) -> None:
     await start()
 
     (jobset,) = await until(lambda: found(api_server, JOB_SET), "a JobSet is there")
@@ -152,7 +152,7 @@ async def test_a_job_that_comes_later_is_seen_by_the_watch(start: Any, api_serve
 
 @pytest.fixture
 def make_agent(api_server: Any, job: Any):
-    """Return a function that makes a pod of a JobSet, whose token is `good`, and returns its report."""
+    """Return a function that creates a pod of a JobSet, whose token is `good`, and returns its report."""
 
     def make(jobset: dict[str, Any]) -> dict[str, Any]:
         pod = pod_of(api_server, jobset)
@@ -224,7 +224,7 @@ def review(spec: Any) -> dict[str, Any]:
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
 
 
-async def test_the_webhook_knows_the_rules(start: Any) -> None:
+async def test_webhook_applies_the_rules(start: Any) -> None:
     running = await start()
     await until(running.operator.tls.ready.is_set, "there is a certificate")
     bad = copy.deepcopy(EXAMPLE["spec"])
@@ -283,7 +283,7 @@ async def test_custom_accelerators_are_used_and_invalid_ones_are_named(
 
 
 async def test_the_node_that_it_runs_on_is_known(start: Any, api_server: Any) -> None:
-    """Where that one is called dead, it is the operator who sees nothing, and no other node is given up."""
+    """If that node is reported as lost, the operator itself is partitioned, and no other node counts as lost."""
     api_server.put(NODE, ready_node("system-1", ready=False))
     running = await start(replace(SETTINGS, node="system-1"))
     await until(running.operator.feed.synced.is_set, "all is listed")

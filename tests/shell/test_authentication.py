@@ -127,7 +127,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("changes", "want"), REFUSED.values(), ids=REFUSED.keys())
-async def test_anybody_else_is_refused(
+async def test_other_callers_are_rejected(
     changes: Any, want: str, authenticator: PodAuthenticator, api_server: Any, pod: Any
 ) -> None:
     accept(api_server, pod, **changes)
@@ -136,7 +136,7 @@ async def test_anybody_else_is_refused(
         await authenticator.authenticate(TOKEN)
 
 
-async def test_a_deleted_pod_is_refused(authenticator: PodAuthenticator, api_server: Any, pod: Any) -> None:
+async def test_deleted_pod_is_rejected(authenticator: PodAuthenticator, api_server: Any, pod: Any) -> None:
     accept(api_server, pod)
     api_server.drop(POD, "research", pod["metadata"]["name"])
 
@@ -154,7 +154,7 @@ NO_JOB = {
 
 
 @pytest.mark.parametrize("owner", NO_JOB.values(), ids=NO_JOB.keys())
-async def test_a_pod_of_no_job_is_refused(
+async def test_pod_without_a_job_is_rejected(
     owner: Any, authenticator: PodAuthenticator, api_server: Any, pod: Any
 ) -> None:
     other = api_server.put(POD, {"metadata": {"name": "other", "namespace": "research", **owner}, "spec": {}})
@@ -184,7 +184,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize("links", FORGED.values(), ids=FORGED.keys())
-async def test_a_chain_of_owners_is_believed_only_to_its_end(
+async def test_owner_chain_is_verified_to_its_end(
     links: Any, authenticator: PodAuthenticator, api_server: Any, pod: Any
 ) -> None:
     put(api_server, TRAINING_JOB, "victim", {"uid": "victim-uid"}, namespace="private")
@@ -220,7 +220,7 @@ async def test_a_later_version_of_an_owner_is_the_same_owner(
     assert (await authenticator.authenticate(TOKEN)).job_uid == "job-uid"
 
 
-async def test_a_job_that_was_made_again_has_no_pods_of_the_former(
+async def test_recreated_job_has_no_pods_of_the_former_one(
     authenticator: PodAuthenticator, api_server: Any, store: Store, pod: Any
 ) -> None:
     (former,) = (item for key, item in api_server.objects.items() if key[0] is TRAINING_JOB)
@@ -280,7 +280,7 @@ async def test_a_refusal_is_good_for_a_little_while(authenticator: PodAuthentica
     assert await authenticator.authenticate(TOKEN)
 
 
-async def test_who_was_refused_for_an_old_token_is_known_at_once_by_the_next(
+async def test_pod_rejected_for_an_old_token_is_accepted_with_the_next(
     authenticator: PodAuthenticator, api_server: Any, pod: Any
 ) -> None:
     api_server.reviews["tokenreviews"] = lambda _: {"authenticated": False, "error": "token has expired"}
@@ -292,7 +292,7 @@ async def test_who_was_refused_for_an_old_token_is_known_at_once_by_the_next(
     assert await authenticator.authenticate(make_token("new"))
 
 
-async def test_a_pod_that_is_deleted_is_forgotten_with_the_answer_about_it(
+async def test_cached_answer_is_dropped_when_the_pod_is_deleted(
     authenticator: PodAuthenticator, api_server: Any, pod: Any
 ) -> None:
     accept(api_server, pod)

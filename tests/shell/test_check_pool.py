@@ -95,7 +95,7 @@ async def test_peers_take_turns(asked: list[str], want: list[str]) -> None:
     assert done == want
 
 
-async def test_who_stops_waiting_does_not_keep_the_turn() -> None:
+async def test_cancelled_caller_releases_its_place() -> None:
     turns, done = FairQueue(), list[str]()
     async with turns.acquire("a"):
         tasks = [asyncio.create_task(hold(turns, done, name)) for name in "bcd"]
@@ -247,7 +247,7 @@ async def test_without_a_verdict_the_review_is_answered_all_the_same(error: Exce
     assert words in response["status"]["message"]
 
 
-async def test_a_review_that_takes_too_long_is_refused_for_now(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_review_that_takes_too_long_is_rejected_temporarily(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_pool, "REVIEW_SECONDS", 0.05)
     async with CheckPool(BUILTIN, HANGING) as checks:
         answer = await Admission(checks.evaluate_review, may_use).review(review(COSTLY), "10.0.0.1")

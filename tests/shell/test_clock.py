@@ -67,7 +67,7 @@ def test_answer_without_a_valid_date_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("date", ["", "yesterday", "Mon, 99 Nov 2026 09:00:00 GMT", "Mon, 23 Nov 2026 09:00:00 -0000"])
-def test_what_is_no_date_is_passed_over(date: str) -> None:
+def test_invalid_date_is_ignored(date: str) -> None:
     clock, _ = make()
 
     clock.synchronize(date)

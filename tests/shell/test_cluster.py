@@ -112,7 +112,7 @@ async def test_it_reads_the_node_of_the_operator_itself(
     assert (await cluster.read_children("research", "job-uid")).own_node is None
 
 
-async def test_a_deleted_pod_is_seen_on_its_way_out(
+async def test_deleted_pod_is_observed_as_terminating(
     cluster: KubernetesCluster, api_server: Any, feed: Reflector, make_child: Any
 ) -> None:
     api_server.put(POD, make_child("p"))
@@ -153,14 +153,14 @@ async def test_nodes_are_those_of_the_pods(
     assert (await cluster.read_children("research", "job-uid")).nodes.keys() == {"here"}
 
 
-async def test_create_refuses_what_exists(cluster: KubernetesCluster, make_child: Any) -> None:
+async def test_create_rejects_an_existing_object(cluster: KubernetesCluster, make_child: Any) -> None:
     await cluster.create(jobset("base", make_child))
 
     with pytest.raises(ConflictError):
         await cluster.create(jobset("base", make_child))
 
 
-async def test_without_jobset_the_words_say_so(
+async def test_message_names_the_missing_jobset_crd(
     cluster: KubernetesCluster, api_server: Any, feed: Reflector, make_child: Any
 ) -> None:
     api_server.kinds.remove(JOB_SET)
@@ -264,7 +264,7 @@ async def test_when_all_pods_are_up_no_event_is_read(
     assert not any(path.endswith("/events") for path in api_server.requests)
 
 
-async def test_events_that_cannot_be_read_cost_only_the_words(
+async def test_unreadable_events_omit_only_their_message(
     cluster: KubernetesCluster, api_server: Any, make_child: Any
 ) -> None:
     await cluster.create(jobset("base", make_child))
@@ -274,7 +274,7 @@ async def test_events_that_cannot_be_read_cost_only_the_words(
 
 
 @pytest.mark.parametrize("headers", [{}, {"Retry-After": "60"}])
-async def test_events_that_cannot_be_read_are_not_asked_for_by_every_look(
+async def test_unreadable_events_are_not_read_by_every_reconciliation(
     headers: dict[str, str], cluster: KubernetesCluster, api_server: Any, make_child: Any
 ) -> None:
     await cluster.create(jobset("base", make_child))

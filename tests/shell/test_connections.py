@@ -28,7 +28,7 @@ PATIENCE_SECONDS = 60.0
 
 
 class Transport:
-    """Stands for a connection of a peer."""
+    """Stands in for a connection of a peer."""
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
@@ -72,7 +72,7 @@ async def test_of_too_many_in_all_those_of_the_peer_with_most_go() -> None:
     assert len(open_of(flood)) + len(open_of(others)) == 4
 
 
-async def test_what_is_proved_stays() -> None:
+async def test_authenticated_connection_is_kept() -> None:
     gate = ConnectionLimiter(ConnectionLimits(total=6, unauthenticated=6, unauthenticated_per_peer=6))
     pods = [connect(gate, "node") for _ in range(3)]
     for number, entry in enumerate(pods):
@@ -174,7 +174,7 @@ STALLED = {"nothing": b"", "half a handshake": b"\x16\x03\x01\x02\x00\x01"}
 
 
 @pytest.mark.parametrize("sent", STALLED.values(), ids=STALLED.keys())
-async def test_who_does_not_come_to_a_request_is_closed(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connection_without_a_request_is_closed(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "FIRST_REQUEST_SECONDS", 0.2)
     async with server(is_tls=True, limits=ConnectionLimits(8, 8, 8)) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -184,7 +184,7 @@ async def test_who_does_not_come_to_a_request_is_closed(sent: bytes, monkeypatch
         writer.close()
 
 
-async def test_who_does_not_end_the_head_of_a_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connection_with_an_unfinished_request_head_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "FIRST_REQUEST_SECONDS", 0.2)
     async with server(is_tls=False, limits=ConnectionLimits(8, 8, 8)) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

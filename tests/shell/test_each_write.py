@@ -25,7 +25,7 @@ PATIENCE_SECONDS = 240.0
 
 @dataclass
 class Life(Simulation):
-    """A simulated job whose every answer to a host is held against what is stored."""
+    """A simulated job that checks every answer to a host against the stored status."""
 
     num_read: int = 0
     stored: list[TrainingJobStatus] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Life(Simulation):
         assert not unwritten, unwritten
 
     async def until(self, holds: Callable[["Life"], object]) -> None:
-        """Let time pass until something holds; an operator that was killed is started again a second later."""
+        """Let time pass until a condition is true; a killed operator is restarted a second later."""
         end = self.time.seconds + PATIENCE_SECONDS
         down_since = None
         while not holds(self):
@@ -151,7 +151,7 @@ FAULTS: dict[str, tuple[str, type[BaseException]]] = {
 
 
 async def live(story: str, strike: Callable[[int, str], bool], where: str, error: type[BaseException]) -> Life:
-    """Let a job live, with a fault at each write that is to be struck; it must end well."""
+    """Run a job with a fault at each affected write; it must complete."""
     told, sections = STORIES[story]
     life = Life(dict(sections), total=60)
     number = 0
@@ -202,7 +202,7 @@ async def test_each_single_write_is_struck_again_and_again(fault: str, number: i
     await live("form, shrink, grow", lambda now, write: number <= now < number + 3, where, error)
 
 
-async def test_a_jobset_that_the_watch_has_not_shown_yet_is_asked_for_once_a_look() -> None:
+async def test_jobset_that_is_missing_in_the_watch_is_read_once_per_reconciliation() -> None:
     life = Life(total=60)
     await life.until(lambda life: life.cluster.all("JobSet"))
     read = life.cluster.read_children

@@ -41,7 +41,7 @@ COOLDOWN = "5s"
 
 
 def start(**slices: Any) -> Node:
-    """Return a valid spec that says of nearly all that may be edited something else than the default."""
+    """Return a valid spec that changes nearly all mutable fields from their defaults."""
     given: Node = spec_manifest(
         slices={"accelerator": "cpu", "topology": "2x2", **slices},
         training={"steps": STEPS, "globalBatchSize": 16, "sequenceLength": 32},
@@ -74,7 +74,7 @@ schedules = st.lists(st.tuples(st.sampled_from((1, 4, EDIT_SECONDS)), edits), mi
 
 
 @pytest.mark.parametrize("spec", STARTS)
-def test_no_operation_changes_what_is_fixed(spec: Node) -> None:
+def test_no_operation_changes_an_immutable_field(spec: Node) -> None:
     changed = {edit: change(spec, edit) for edit in FIXED}
 
     assert [edit for edit, after in changed.items() if after != spec and not refuse(spec, after)] == []
@@ -94,7 +94,7 @@ def close(spec: Node, step: int) -> Node:
 
 
 def is_refused(sim: Simulation, after: Node) -> bool:
-    """Return whether an edit never comes to the operator: the API server refuses it, or the webhook by what is done."""
+    """Return whether an edit never reaches the operator: the API server or the webhook rejects it."""
     before = sim.job["spec"]
     ends_early = after["training"] != before["training"] and after["training"]["steps"] <= sim.newest_step + LAG
     problems = list(check_update(sim.job, {**sim.job, "spec": after}))
@@ -142,15 +142,15 @@ async def run_with_a_bad_spec(sim: Simulation, spec: Node, seconds: int) -> None
 
 
 def list_objects(sim: Simulation) -> dict[tuple[str, str], str]:
-    """Return the versions of what the operator has made."""
+    """Return the versions of the operator's objects."""
     made = (*sim.cluster.all("JobSet"), *sim.cluster.all("ConfigMap"))
     return {(one["kind"], one["metadata"]["name"]): one["metadata"]["resourceVersion"] for one in made}
 
 
 def describe_children(sim: Simulation) -> dict[str, Any]:
-    """Return what a job has made and who trains: slice by slice, since the minimum may have been another before.
+    """Return the objects of a job and its members: slice by slice, because the minimum may have been another before.
 
-    The base JobSet keeps the slices that it was made with. Those that the job wants no more are left out.
+    The base JobSet keeps its original slices. Slices outside the current spec are omitted.
     """
     wanted = sim.job["spec"]["slices"]
     most = wanted.get("count") or wanted["max"]
@@ -175,7 +175,7 @@ def list_worlds(sim: Simulation) -> list[World]:
 
 
 def describe_slice(jobset: Node) -> Node:
-    """Return what one slice of a JobSet was rendered to, but for which one it is and what was planned when."""
+    """Return the rendered form of one slice of a JobSet, without its index and the time of the plan."""
     (replicated,) = jobset["spec"]["replicatedJobs"]
     metadata = {key: jobset["metadata"].get(key) for key in ("labels", "ownerReferences")}
     spec = {**jobset["spec"], "replicatedJobs": [{**replicated, "replicas": 1}]}
@@ -236,7 +236,7 @@ async def test_each_edit_comes_to_all_hosts(first: int) -> None:
 
 @settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(STARTS), schedules, st.sampled_from((0, EDIT_SECONDS)))
-def test_a_job_ends_as_one_that_was_made_like_its_last_edit(
+def test_job_ends_like_one_created_with_its_last_spec(
     spec: Node, schedule: list[tuple[int, Edit]], head_start: int
 ) -> None:
     asyncio.run(compare(spec, schedule, head_start))

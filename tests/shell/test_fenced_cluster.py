@@ -14,7 +14,7 @@ WRITES = sorted({*METHODS} - {*READS})
 
 
 class Recorder:
-    """A cluster that notes what is called."""
+    """A cluster that records its calls."""
 
     def __init__(self) -> None:
         self.called: list[str] = []
@@ -52,7 +52,7 @@ async def test_only_the_leader_writes(name: str) -> None:
 
 
 def lose_at(sim: Simulation, number: int) -> None:
-    """Let the Lease be lost while one of the next writes is on its way to the API server."""
+    """Lose the Lease while one of the next writes is in flight to the API server."""
     left = number
 
     def lose(write: str) -> None:
@@ -65,7 +65,7 @@ def lose_at(sim: Simulation, number: int) -> None:
 
 
 async def live(sim: Simulation) -> None:
-    """Let a job form, lose a node, get it back and finish, so that looks write, create and delete."""
+    """Let a job form, lose a node, recover it and complete, so that reconciliations write, create and delete."""
     await sim.run(20)
     sim.kill_node("node-1-0")
     await sim.run(45)

@@ -1,4 +1,4 @@
-"""What keeps worlds apart, attacked one by one: never two writers to one history, never two worlds."""
+"""Fences between worlds, attacked one by one: never two writers to one history, never two worlds."""
 
 import asyncio
 import copy
@@ -61,7 +61,7 @@ async def test_a_world_that_is_cut_off_and_saves_on_writes_no_history() -> None:
 
 
 async def test_two_operators_at_once_make_one_history() -> None:
-    """The Lease keeps them apart; this is what holds where it does not."""
+    """The Lease separates them; these are the guarantees without it."""
     sim = Simulation(total=160)
     other = copy.copy(sim)  # the same cluster, hosts and saved steps, and an operator of its own
     other.restart_operator()

@@ -46,7 +46,7 @@ def put_foreign_job(sim: Simulation) -> None:
 
 @pytest.mark.parametrize("phase", ["Pending", "Running", "Failed", "Succeeded"])
 @pytest.mark.parametrize("owners", OWNERS.values(), ids=OWNERS.keys())
-async def test_a_pod_with_copied_labels_stands_for_no_host(
+async def test_pod_with_copied_labels_represents_no_host(
     sim: Simulation, owners: list[dict[str, object]], phase: str
 ) -> None:
     await sim.run(4)

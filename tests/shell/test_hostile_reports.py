@@ -1,4 +1,4 @@
-"""A compromised host reports what it likes: it is refused, or the status that follows is one that can be written."""
+"""Arbitrary reports of a compromised host: each is rejected, or the resulting status is writable."""
 
 import json
 import random
@@ -27,7 +27,7 @@ STATUS = jsonschema.Draft202012Validator(status_schema())
 
 
 class Tokens:
-    """Knows every caller as the same pod."""
+    """Authenticates every caller as the same pod."""
 
     async def authenticate(self, token: str, peer: str) -> Caller:
         return Caller("pod-0-0", NAMESPACE, NAME, UID)
@@ -82,7 +82,7 @@ def beyond(node: Node) -> list[object]:
 
 
 @pytest.mark.parametrize(("path", "node"), LEAVES.values(), ids=LEAVES.keys())
-async def test_what_is_out_of_bounds_is_refused_with_the_name_of_its_field(
+async def test_report_out_of_bounds_is_rejected_with_the_name_of_its_field(
     path: Path, node: Node, service: tuple[TestClient[Any, Any], Hub]
 ) -> None:
     client, hub = service
@@ -166,7 +166,7 @@ async def form() -> tuple[Simulation, Caller, dict[str, Any]]:
 
 
 async def hear(sim: Simulation, caller: Caller, report: dict[str, Any]) -> None:
-    """Let a host report, and the operator look and write."""
+    """Let a host report, and the operator reconcile and write."""
     sim.hub.receive(caller, HostReport.model_validate_json(json.dumps(report)))
     for _ in range(3):
         sim.time.seconds += 0.5

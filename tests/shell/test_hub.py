@@ -80,7 +80,7 @@ def test_ages_run_on_the_hubs_own_clock(desk: Desk) -> None:
     ],
     ids=str,
 )
-def test_a_host_that_changes_does_not_stand_still(desk: Desk, change: dict[str, object]) -> None:
+def test_host_whose_report_changes_is_not_stalled(desk: Desk, change: dict[str, object]) -> None:
     desk.receive(make_report(0, 0))
     desk.now += 2.0
     desk.receive(make_report(0, 0, **change))
@@ -88,7 +88,7 @@ def test_a_host_that_changes_does_not_stand_still(desk: Desk, change: dict[str, 
     assert desk.hear().latest_reports["pod-0-0"].stalled_for == 0.0
 
 
-def test_a_standby_that_gets_ready_is_no_progress_of_the_world_that_trains(desk: Desk) -> None:
+def test_readiness_of_a_standby_is_no_progress_of_the_training_world(desk: Desk) -> None:
     training = {"phase": Phase.TRAINING, "progress": Progress(step=1)}
     desk.receive(make_report(0, 0, standby=False, **training))
     desk.now += 2.0
@@ -105,7 +105,7 @@ MOVED = {
 
 
 @pytest.mark.parametrize(("phase", "still"), MOVED.values(), ids=MOVED.keys())
-def test_who_reads_or_writes_comes_further_where_that_is_its_work(desk: Desk, phase: Phase, still: float) -> None:
+def test_io_counts_as_progress_in_phases_of_io(desk: Desk, phase: Phase, still: float) -> None:
     desk.receive(make_report(0, 0, phase=phase, moved_mebibytes=3))
     desk.now += 2.0
     desk.receive(make_report(0, 0, phase=phase, moved_mebibytes=4))
@@ -114,9 +114,7 @@ def test_who_reads_or_writes_comes_further_where_that_is_its_work(desk: Desk, ph
 
 
 @pytest.mark.parametrize(("phase", "still"), [(Phase.EVALUATING, 0.0), (Phase.SAVING, 2.0)])
-def test_who_enters_one_batch_after_the_other_comes_further_in_an_evaluation(
-    desk: Desk, phase: Phase, still: float
-) -> None:
+def test_batches_count_as_progress_of_an_evaluation(desk: Desk, phase: Phase, still: float) -> None:
     desk.receive(make_report(0, 0, phase=phase, entered=3))
     desk.now += 2.0
     desk.receive(make_report(0, 0, phase=phase, entered=4))
@@ -300,7 +298,7 @@ def test_a_burned_generation_stays_burned(desk: Desk) -> None:
     assert desk.hear().max_unconfirmed_generation == 4
 
 
-def test_pods_that_are_long_gone_are_forgotten_unless_they_are_members(desk: Desk) -> None:
+def test_state_of_deleted_pods_is_dropped_unless_they_are_members(desk: Desk) -> None:
     for host in (0, 1):
         desk.receive(make_report(0, host))
     desk.now += RETENTION_SECONDS + 1
@@ -310,7 +308,7 @@ def test_pods_that_are_long_gone_are_forgotten_unless_they_are_members(desk: Des
     assert list(desk.hear().latest_reports) == ["pod-0-0"]
 
 
-def test_a_job_that_is_gone_is_forgotten(desk: Desk) -> None:
+def test_state_of_a_deleted_job_is_dropped(desk: Desk) -> None:
     desk.receive(make_report())
     desk.hub.drop_job(KEY)
     desk.hub.drop_job(KEY)

@@ -1,4 +1,4 @@
-"""The hub keeps no entry for long that only late reports of deleted jobs created."""
+"""The hub drops entries that only late reports of deleted jobs created."""
 
 from tests.support.builders import NAME, NAMESPACE, make_report
 from trainingjob_api.protocol import Directive

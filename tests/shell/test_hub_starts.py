@@ -37,7 +37,7 @@ def test_a_stop_counts_from_its_beginning_before_the_first_step(
     [(4, 2.0), (9, 2.0), (10, 0.0), (25, 0.0), (None, 2.0)],
     ids=["none", "as much as who waits", "some", "much", "not reported"],
 )
-def test_who_uses_cpu_time_is_not_idle_and_shows_no_progress(desk: Desk, used: int | None, idle: float) -> None:
+def test_cpu_time_is_neither_idleness_nor_progress(desk: Desk, used: int | None, idle: float) -> None:
     desk.receive(make_report(0, 0, phase=Phase.COMPILING, cpu_seconds=4))
     desk.now += 2.0
     desk.receive(make_report(0, 0, phase=Phase.COMPILING, cpu_seconds=used))
@@ -46,7 +46,7 @@ def test_who_uses_cpu_time_is_not_idle_and_shows_no_progress(desk: Desk, used: i
     assert (news.stalled_for, news.idle_for) == (2.0, idle)
 
 
-def test_who_shows_progress_is_not_idle(desk: Desk) -> None:
+def test_process_with_progress_is_not_idle(desk: Desk) -> None:
     desk.receive(make_report(0, 0, phase=Phase.COMPILING, cpu_seconds=4))
     desk.now += 2.0
     desk.receive(make_report(0, 0, phase=Phase.TRAINING, cpu_seconds=4))

@@ -104,7 +104,7 @@ def now() -> float:
     return round(asyncio.get_running_loop().time(), 3)
 
 
-async def test_the_first_leads_at_once_and_keeps_leading(start) -> None:
+async def test_first_operator_leads_at_once_and_stays_leader(start) -> None:
     leases = Leases()
     one = start("one", leases)
     await asyncio.sleep(100)
@@ -148,7 +148,7 @@ async def test_one_that_cannot_renew_ceases_before_another_may_begin(start) -> N
     assert ceased_at < began_at
 
 
-async def test_one_whose_requests_hang_ceases_in_time(start) -> None:
+async def test_leader_whose_requests_hang_steps_down_in_time(start) -> None:
     leases = Leases()
     one = start("one", leases)
     await asyncio.sleep(51)
@@ -159,7 +159,7 @@ async def test_one_whose_requests_hang_ceases_in_time(start) -> None:
     assert one.lease.is_last_known_leader, "nobody else leads: what it last said still holds"
 
 
-async def test_the_wait_that_the_server_asks_for_is_kept(start) -> None:
+async def test_leader_waits_for_the_requested_delay(start) -> None:
     one = start("one", Leases())
     one.client.is_down, one.client.retry_after = True, 5 * RETRY_PERIOD_SECONDS
     await asyncio.sleep(12 * RETRY_PERIOD_SECONDS)
@@ -211,7 +211,7 @@ async def test_one_that_comes_back_finds_the_other_and_waits(start) -> None:
     assert [one.lease.is_last_known_leader, two.lease.is_last_known_leader] == [False, True]
 
 
-async def test_one_whose_lease_was_taken_ceases_at_once(start) -> None:
+async def test_leader_whose_lease_was_taken_steps_down_at_once(start) -> None:
     leases = Leases()
     one = start("one", leases)
     await asyncio.sleep(51)

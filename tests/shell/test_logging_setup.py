@@ -1,4 +1,4 @@
-"""A log line has constant words and variable fields, in JSON or in text."""
+"""A log line has a constant message and variable fields, in JSON or in text."""
 
 import json
 import logging
@@ -21,7 +21,7 @@ def restore_logging():
     logging.getLogger(logging_setup.KOPF_REQUEST_LOGGER).removeFilter(logging_setup.downgrade_retried_errors)
 
 
-def test_json_line_has_words_and_fields(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_line_has_message_and_fields(capsys: pytest.CaptureFixture[str]) -> None:
     logging_setup.configure_logging("info", "json")
 
     logging_setup.Log("lease").info("lease taken", holder="one\ntwo", generation=3)
@@ -37,7 +37,7 @@ def test_json_line_has_words_and_fields(capsys: pytest.CaptureFixture[str]) -> N
     }
 
 
-def test_no_field_hides_the_words_or_is_hidden_by_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fields_and_message_do_not_override_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     logging_setup.configure_logging("info", "json")
 
     logging_setup.Log("hub").info("heard", message="theirs", level="high")

@@ -1,4 +1,4 @@
-"""The process ends by a signal, and its exit code says how it went."""
+"""The process ends by a signal, and its exit code states the result."""
 
 import asyncio
 import gc
@@ -42,7 +42,7 @@ def test_invalid_settings_are_reported_and_end_the_operator(monkeypatch: pytest.
     assert "TRAININGJOB_LOG_LEVEL: 'loud'" in err
 
 
-def test_without_a_cluster_it_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_cluster_is_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("TRAININGJOB_TRAINER_IMAGE", "t")
 
     with pytest.raises(SystemExit) as ended:

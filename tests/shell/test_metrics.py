@@ -210,7 +210,7 @@ async def test_prometheus_can_read_them(jobs: Jobs) -> None:
     assert all(name.startswith(("trainingjob_", "process_")) for name in names)
 
 
-async def test_probes_say_what_is_wrong(jobs: Jobs) -> None:
+async def test_probes_report_the_cause(jobs: Jobs) -> None:
     trouble = {"/healthz": "", "/readyz": ""}
     app = health_app(jobs.metrics.registry, lambda: trouble["/healthz"], lambda: trouble["/readyz"])
 

@@ -52,7 +52,7 @@ OUTAGES = {
 
 
 class StruckServer:
-    """The cluster of a simulation, through an API server that is out for a while. It notes what is written."""
+    """The cluster of a simulation, through an API server with an outage. It records the writes."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
@@ -71,7 +71,7 @@ class StruckServer:
         await self._write("create", manifest, self.cluster.create(manifest))
 
     async def apply(self, kind_or_manifest: Any, event: Manifest | None = None) -> None:
-        """Apply a child, as the reconciler asks for it, or an event, as their writer does."""
+        """Apply a child, as the reconciler does, or an event, as the writer of events does."""
         if event is None:
             await self._write("apply", kind_or_manifest, self.cluster.apply(kind_or_manifest))
         else:
@@ -88,7 +88,7 @@ class StruckServer:
 
     @property
     def created(self) -> list[str]:
-        """Return what was made, as often as it was."""
+        """Return the created objects, with duplicates."""
         return sorted(what for what in self.writes if what.startswith("create"))
 
     async def _write(self, verb: str, manifest: Manifest, write: Any) -> Any:
@@ -108,7 +108,7 @@ class StruckServer:
 
 
 class Life:
-    """A job's life, looked at by a scheduler."""
+    """A job's life, reconciled by a scheduler."""
 
     def __init__(self) -> None:
         self.sim = Simulation(total=45)

@@ -138,7 +138,7 @@ async def test_an_operator_that_is_killed_before_a_rollback_is_announced_repeats
     assert [(a.first_step, a.last_step) for a in sim.status.attempts] == [(0, 11), (8, 20)]
 
 
-async def test_a_hang_is_seen_in_time_and_the_host_named_that_keeps_the_others() -> None:
+async def test_hang_is_detected_in_time_and_its_host_is_named() -> None:
     sim = Simulation(total=60)
     await sim.run_until_step(10)
     before = sim.time.seconds
@@ -239,7 +239,7 @@ async def test_steps_that_are_added_in_the_last_moment_are_trained_too() -> None
     assert sim.status.restarts == Restarts()
 
 
-async def test_a_job_grows_beyond_what_its_pods_were_made_for() -> None:
+async def test_job_grows_beyond_the_config_of_its_pods() -> None:
     sim = Simulation(total=200, spec={"slices": {"accelerator": "cpu", "topology": "2x2", "min": 1, "max": 1}})
     await sim.run_until_step(10)
     pods = {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")}
@@ -270,7 +270,7 @@ async def test_a_job_gives_back_the_slices_that_an_edit_takes() -> None:
     assert sim.newest_step > 20
 
 
-async def test_a_new_operator_knows_what_the_world_was_formed_with() -> None:
+async def test_new_operator_reads_the_config_of_the_world() -> None:
     sim = Simulation(total=40)
     await sim.run_until_step(10)
     sim.restart_operator()

@@ -1,4 +1,4 @@
-"""Drills over whole lives in a small cluster: the fault is made, once, and what it cost is written down."""
+"""Drills over whole lives in a small cluster: each fault is injected once, and its cost is recorded."""
 
 import pytest
 
@@ -13,7 +13,7 @@ ALLOWED = {"elastic": {"faultInjection": "allowed", "growCooldown": "5s"}}
 
 
 async def drilled(kind: DrillKind, **more: int) -> Simulation:
-    """Return a job that trains, and of which a drill is asked."""
+    """Return a job that trains, with a requested drill."""
     sim = Simulation(spec=ALLOWED, total=400)
     await sim.run_until_step(10)
     sim.drill(kind, **more)
@@ -91,7 +91,7 @@ async def test_operator_during_an_outage_reads_and_writes_nothing() -> None:
 
 @pytest.mark.parametrize("kind", DrillKind)
 @pytest.mark.parametrize("moment", ["before", "after", "lost answer"])
-async def test_no_drill_is_made_twice_whenever_the_operator_dies(kind: DrillKind, moment: str) -> None:
+async def test_no_drill_is_injected_twice_if_the_operator_is_killed(kind: DrillKind, moment: str) -> None:
     sim = await drilled(kind, seconds=5)
     pods = {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")}
     struck = iter([True])
@@ -120,7 +120,7 @@ async def test_no_drill_is_made_twice_whenever_the_operator_dies(kind: DrillKind
 
 
 @pytest.mark.parametrize("kind", [DrillKind.KILL_SLICE, DrillKind.KILL_HOST, DrillKind.PREEMPT])
-async def test_a_drill_whose_pods_must_not_be_deleted_is_refused_in_the_words_of_the_api_server(
+async def test_forbidden_drill_is_rejected_with_the_message_of_the_api_server(
     kind: DrillKind,
 ) -> None:
     sim = await drilled(kind)

@@ -1,4 +1,4 @@
-"""Reconciling where something is missing, refused, wrong or gone."""
+"""Reconciliation with missing, rejected, invalid or deleted objects."""
 
 import pytest
 
@@ -35,7 +35,7 @@ async def look(sim: Simulation) -> float | None:
 
 
 def answer_creations(sim: Simulation, error: Exception) -> list[float]:
-    """Answer each creation of a JobSet with an error; return when they are asked for, as they are."""
+    """Answer each creation of a JobSet with an error; return the times of the requests."""
     asked: list[float] = []
 
     def answer(write: str) -> None:
@@ -55,7 +55,7 @@ async def test_a_job_that_is_gone_needs_no_look() -> None:
     assert sim.cluster.writes == []
 
 
-async def test_a_job_on_its_way_out_is_left_alone() -> None:
+async def test_terminating_job_is_not_changed() -> None:
     sim = Simulation()
     sim.job["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
 
@@ -146,7 +146,7 @@ def reconcile_caller(pod_uid: str) -> Caller:
     return Caller(pod_uid, NAMESPACE, NAME, UID)
 
 
-async def test_a_cluster_without_jobset_says_so_until_it_is_installed() -> None:
+async def test_missing_jobset_crd_is_reported_until_it_is_installed() -> None:
     sim = Simulation()
     sim.cluster.has_jobset = False
 
@@ -160,7 +160,7 @@ async def test_a_cluster_without_jobset_says_so_until_it_is_installed() -> None:
     assert sim.status.phase == "Succeeded"
 
 
-async def test_what_the_api_server_refuses_is_said_in_its_words() -> None:
+async def test_rejection_is_reported_with_the_message_of_the_api_server() -> None:
     sim = Simulation()
     answer_creations(sim, ForbiddenError("exceeded quota: research"))
     assert await look(sim) == FORMING_REQUEUE_SECONDS
@@ -174,7 +174,7 @@ async def test_what_the_api_server_refuses_is_said_in_its_words() -> None:
     assert sim.status.phase == "Succeeded"
 
 
-async def test_what_was_refused_is_asked_for_again_after_a_while_however_often_the_job_is_looked_at() -> None:
+async def test_rejected_request_is_retried_after_a_delay_despite_reconciliations() -> None:
     sim = Simulation()
     asked, begun = answer_creations(sim, ForbiddenError("no")), sim.time.seconds
 
@@ -254,7 +254,7 @@ async def test_foreign_jobset_is_never_changed() -> None:
     assert ("JobSet", base_jobset(NAME, UID)) in sim.cluster.objects
 
 
-async def test_a_conflict_is_looked_at_again_a_few_times() -> None:
+async def test_conflict_is_retried_a_few_times() -> None:
     sim = Simulation()
     tries = 0
 
@@ -284,7 +284,7 @@ async def test_a_new_certificate_authority_reaches_the_pods() -> None:
     assert sim.cluster.writes.count("apply ConfigMap") == 2
 
 
-async def test_a_job_keeps_its_image_when_the_operator_comes_with_another() -> None:
+async def test_job_keeps_its_image_after_an_upgrade_of_the_operator() -> None:
     sim = Simulation(total=900)
     await sim.run_until_step(5)
     upgraded = RenderSettings("newer-image", "https://here", "pem")

@@ -114,7 +114,7 @@ async def test_slice_is_recreated_if_its_killed_trainer_does_not_end() -> None:
 
 
 async def stop_at_its_first_step(sim: Simulation, node: str) -> None:
-    """Let the child on a node stand still as soon as it makes steps, until its world is over."""
+    """Stall the child on a node at its first step, until its world is over."""
     (agent,) = (one for one in sim.agents.values() if one.node == node)
     while not (sim.status.world and agent.state.started == sim.status.world.generation and sim.stop_child(node)):
         await sim.tick()
@@ -123,7 +123,7 @@ async def stop_at_its_first_step(sim: Simulation, node: str) -> None:
         await sim.tick()
 
 
-async def test_a_host_that_hangs_again_gets_new_pods() -> None:
+async def test_pods_of_a_repeatedly_hanging_host_are_recreated() -> None:
     sim = Simulation(total=400)
     await sim.run_until_step(5)
     before = {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")}

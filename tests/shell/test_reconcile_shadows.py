@@ -1,4 +1,4 @@
-"""Shadow worlds in a small cluster with real agents' rules: they form, take over, and make way."""
+"""Hot standby worlds in a small cluster with the real rules of agents: they form, take over, and end."""
 
 from tests.support.fake_cluster import OperatorKilledError
 from tests.support.simulation import Simulation
@@ -12,7 +12,7 @@ def shadowed() -> Simulation:
 
 
 def shadows(sim: Simulation) -> set[str]:
-    """Return the shadow worlds that hosts wait in."""
+    """Return the hot standby worlds in which hosts wait."""
     found = (agent.state.hot_standby for agent in sim.agents.values())
     return {one.world.shadow for one in found if one and one.ready and one.world}
 
@@ -25,7 +25,7 @@ async def run_until_shadows(sim: Simulation, number: int) -> None:
     raise AssertionError(f"not {number} shadow worlds: {shadows(sim)}")
 
 
-async def test_a_lost_slice_is_followed_by_the_shadow_world_of_the_other() -> None:
+async def test_hot_standby_of_the_remaining_slice_takes_over_after_a_loss() -> None:
     sim = shadowed()
     await run_until_shadows(sim, 2)
 
@@ -42,7 +42,7 @@ async def test_a_lost_slice_is_followed_by_the_shadow_world_of_the_other() -> No
     assert sim.status.restarts.counted == 0
 
 
-async def test_the_world_that_comes_back_has_shadows_again() -> None:
+async def test_grown_world_has_hot_standbys_again() -> None:
     sim = shadowed()
     await run_until_shadows(sim, 2)
     for host in (0, 1):
@@ -57,7 +57,7 @@ async def test_the_world_that_comes_back_has_shadows_again() -> None:
     assert sim.status.restarts.counted == 0
 
 
-async def test_a_shadow_that_ends_is_no_failure_and_comes_again() -> None:
+async def test_hot_standby_that_ends_is_no_failure_and_is_restarted() -> None:
     sim = shadowed()
     await run_until_shadows(sim, 2)
     before = shadows(sim)
@@ -76,7 +76,7 @@ def claim_of(sim: Simulation) -> int:
     return int(world["generation"]) if world else 0
 
 
-async def test_an_operator_that_dies_between_claim_and_word_finds_the_shadow_world_again() -> None:
+async def test_operator_killed_after_the_claim_finds_the_hot_standby_world() -> None:
     sim = shadowed()
     await run_until_shadows(sim, 2)
 
@@ -98,7 +98,7 @@ async def test_an_operator_that_dies_between_claim_and_word_finds_the_shadow_wor
     assert sim.newest_step > (sim.status.attempts[1].first_step or 0)
 
 
-async def test_who_lost_its_shadow_just_before_says_so_and_the_next_world_forms_without() -> None:
+async def test_host_that_lost_its_hot_standby_reports_it_and_the_world_forms_without() -> None:
     sim = shadowed()
     await run_until_shadows(sim, 2)
     lost: list[bool] = []
@@ -149,7 +149,7 @@ async def test_hot_standby_with_old_values_does_not_take_over_after_an_edit() ->
     assert world.live.steps == 410
 
 
-async def test_a_suspended_job_has_no_shadows() -> None:
+async def test_suspended_job_has_no_hot_standbys() -> None:
     sim = shadowed()
     await run_until_shadows(sim, 2)
     sim.edit(suspend=True)
@@ -162,7 +162,7 @@ async def test_a_suspended_job_has_no_shadows() -> None:
     assert sim.status.restarts.counted == 0
 
 
-async def test_a_slice_that_is_asked_to_go_leaves_to_the_shadow_world_of_the_other() -> None:
+async def test_draining_slice_leaves_to_the_hot_standby_of_the_other() -> None:
     sim = shadowed()
     await run_until_shadows(sim, 2)
     last = sim.newest_step

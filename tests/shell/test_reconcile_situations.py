@@ -28,7 +28,7 @@ async def run_until_in_world(sim: Simulation, generation: int) -> None:
     pytest.fail(f"no step in generation {generation}: {sim.status}")
 
 
-async def test_a_slice_whose_node_is_announced_to_go_is_left_in_time_and_taken_back() -> None:
+async def test_slice_with_a_termination_notice_is_drained_in_time_and_used_again() -> None:
     sim = Simulation(total=200)
     await sim.run_until_step(10)
     pods = {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")}
@@ -68,7 +68,7 @@ async def test_slices_of_the_minimum_are_given_back_by_a_suspension() -> None:
 
 
 @pytest.mark.parametrize("is_repaired", [True, False])
-async def test_a_job_waits_for_its_slice_and_no_longer_than_it_says(is_repaired: bool) -> None:
+async def test_job_waits_for_its_slice_until_the_reported_deadline(is_repaired: bool) -> None:
     sim = Simulation(total=200, spec={"elastic": {"policy": "wait", "shrinkAfter": "40s"}})
     await sim.run_until_step(10)
     for node in SLICE:
@@ -171,7 +171,7 @@ async def test_slow_host_is_named_while_it_is_slow_and_training_continues() -> N
     assert len(sim.status.attempts) == 1
 
 
-async def test_a_drill_that_the_job_does_not_allow_is_refused_by_the_name_of_its_field() -> None:
+async def test_disallowed_drill_is_rejected_with_the_name_of_its_field() -> None:
     sim = Simulation(total=200)
     await sim.run_until_step(5)
 
@@ -184,7 +184,7 @@ async def test_a_drill_that_the_job_does_not_allow_is_refused_by_the_name_of_its
     assert not [write for write in sim.cluster.writes if write.startswith("delete")]
 
 
-async def test_a_slice_that_an_edit_has_made_needed_is_waited_for_by_its_number() -> None:
+async def test_wait_for_a_slice_that_an_edit_requires_names_its_index() -> None:
     """It is above the base, which has all that it had from the start."""
     sim = Simulation()
     await sim.run_until_step(5)

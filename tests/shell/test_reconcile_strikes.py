@@ -69,7 +69,7 @@ async def test_the_faults_strike_all_writes_of_that_life() -> None:
 
 @pytest.mark.parametrize(("after", "error"), STRIKES.values(), ids=STRIKES.keys())
 @pytest.mark.parametrize("repair", ["delete Pod", "delete Job"])
-async def test_a_fault_at_a_repair_is_made_good(repair: str, after: bool, error: BaseException) -> None:
+async def test_fault_at_a_repair_is_recovered(repair: str, after: bool, error: BaseException) -> None:
     sim = Simulation(total=150)
     struck: list[str] = []
 
@@ -104,7 +104,7 @@ WRITES_OF_A_CALM_LIFE = {
 
 @pytest.mark.parametrize(("after", "error"), STRIKES.values(), ids=STRIKES.keys())
 @pytest.mark.parametrize(("write", "number"), WRITES_OF_A_CALM_LIFE.values(), ids=WRITES_OF_A_CALM_LIFE.keys())
-async def test_a_fault_at_a_write_of_a_calm_life_is_made_good(
+async def test_fault_at_a_write_of_a_job_without_losses_is_recovered(
     write: str, number: int, after: bool, error: BaseException
 ) -> None:
     sim = Simulation(total=9, spec={"ttlSecondsAfterFinished": 5})

@@ -54,7 +54,7 @@ async def test_a_list_wakes_all_jobs_that_it_finds(feed: Reflector, api_server: 
     assert woken.take() == [], "nothing changed since"
 
 
-async def test_a_lost_event_is_made_good_by_the_next_list(
+async def test_lost_event_is_recovered_by_the_next_list(
     feed: Reflector, api_server: Any, store: Store, woken: Listener, make_child: Any
 ) -> None:
     api_server.put(POD, make_child("p"))
@@ -204,7 +204,7 @@ async def test_what_failed_is_listed_again_soon_and_the_rest_rarely(store: Store
 
 
 @pytest.mark.looptime
-async def test_ten_minutes_without_an_answer_are_asked_through_at_a_steady_pace(store: Store, woken: Listener) -> None:
+async def test_lists_are_retried_at_a_steady_pace_for_ten_minutes(store: Store, woken: Listener) -> None:
     lists = Lists()
     lists.failing = set(KINDS)
     feed = Reflector(lists, store, (), woken)
@@ -221,7 +221,7 @@ async def test_ten_minutes_without_an_answer_are_asked_through_at_a_steady_pace(
 
 
 @pytest.mark.looptime
-async def test_the_wait_that_the_server_asks_for_is_kept(store: Store, woken: Listener) -> None:
+async def test_reflector_waits_for_the_requested_delay(store: Store, woken: Listener) -> None:
     lists = Lists()
     lists.failing = {NODE}
     lists.retry_after = 4 * RETRY_LIST_SECONDS
@@ -238,9 +238,7 @@ async def test_the_wait_that_the_server_asks_for_is_kept(store: Store, woken: Li
 
 
 @pytest.mark.looptime
-async def test_a_kind_that_never_comes_does_not_keep_the_others_from_being_listed(
-    store: Store, woken: Listener
-) -> None:
+async def test_missing_kind_does_not_block_lists_of_other_kinds(store: Store, woken: Listener) -> None:
     lists = Lists()
     lists.unknown = {JOB_SET}
     running = asyncio.create_task(Reflector(lists, store, (), woken).run())
@@ -289,7 +287,7 @@ async def test_an_object_that_comes_before_its_job_waits_for_it(
     assert not feed._pending
 
 
-async def test_an_object_that_waits_in_vain_is_forgotten(
+async def test_object_without_a_reader_is_dropped(
     feed: Reflector, api_server: Any, make_child: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed_module, "MAX_PENDING", 3)

@@ -1,4 +1,4 @@
-"""The rendezvous over real HTTP: who may speak, what is refused and in which words, and that answers arrive."""
+"""The rendezvous over real HTTP: authorized callers, the messages of rejections, and the answers."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from trainingjob_operator.shell.interfaces import Caller, ClusterUnavailableErro
 
 
 class Tokens:
-    """Knows one token, of one pod."""
+    """Authenticates one token, of one pod."""
 
     is_down = False
 
@@ -72,7 +72,7 @@ async def test_report_is_recorded_and_answered(service: Service) -> None:
     assert service.hub.heartbeat_state(KEY).latest_reports["pod-0-0"].report == make_report()
 
 
-async def test_an_agent_that_knows_more_is_understood(service: Service) -> None:
+async def test_report_of_a_newer_agent_is_parsed(service: Service) -> None:
     service.hub.publish(KEY, JobDirective(Directive.WAIT))
     body = make_report().model_dump(mode="json", by_alias=True) | {"newInThisVersion": 1}
 
@@ -81,11 +81,11 @@ async def test_an_agent_that_knows_more_is_understood(service: Service) -> None:
     assert status == 200
 
 
-async def test_before_the_job_was_looked_at_there_is_no_answer(service: Service) -> None:
+async def test_no_answer_before_the_first_reconciliation_of_the_job(service: Service) -> None:
     assert await service.post(make_report()) == (503, {"error": "the job has not been reconciled yet; retry"})
 
 
-async def test_who_does_not_lead_says_nothing(service: Service) -> None:
+async def test_operator_that_does_not_lead_gives_no_answer(service: Service) -> None:
     service.leads = False
 
     assert await service.post(make_report()) == (503, {"error": "another operator is the leader; retry"})
@@ -116,7 +116,9 @@ REFUSALS: dict[str, tuple[HostReport | bytes, str, int, str]] = {
 
 
 @pytest.mark.parametrize(("body", "token", "status", "words"), REFUSALS.values(), ids=REFUSALS.keys())
-async def test_what_is_refused(service: Service, body: HostReport | bytes, token: str, status: int, words: str) -> None:
+async def test_rejected_reports(
+    service: Service, body: HostReport | bytes, token: str, status: int, words: str
+) -> None:
     seen, answer = await service.post(body, token)
 
     assert seen == status
@@ -207,7 +209,7 @@ def test_each_job_of_each_namespace_and_installation_has_a_separate_secret() -> 
     assert derive("a", "x1", "2") != derive("a", "x", "12")
 
 
-def test_a_secret_is_shown_neither_by_an_answer_nor_by_what_is_wrong_with_one() -> None:
+def test_secret_is_neither_in_the_repr_of_an_answer_nor_in_its_errors() -> None:
     answer = Answer(directive=Directive.TRAIN, world=make_world(), program_secret="canary-5")
     broken = answer.model_dump(mode="json", by_alias=True) | {"directive": "stand", "world": 5}
     with pytest.raises(ValidationError) as caught:

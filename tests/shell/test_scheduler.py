@@ -1,4 +1,4 @@
-"""A job is looked at in time, never twice at once, and ever more rarely while that fails."""
+"""A job is reconciled in time, never twice at once, and with backoff while that fails."""
 
 import asyncio
 
@@ -52,7 +52,7 @@ async def running():
         await scheduler.stop()
 
 
-async def test_looks_again_after_the_time_that_was_asked_for(running) -> None:
+async def test_job_is_reconciled_again_after_the_requested_time(running) -> None:
     reconciler = Reconciler(10.0, 5.0, 100.0)
     running(reconciler).wake("ns", "a")
 
@@ -87,7 +87,7 @@ async def test_a_burst_while_it_looks_is_one_more_look(running) -> None:
     assert reconciler.most_running == 1
 
 
-async def test_a_job_that_is_gone_is_forgotten(running) -> None:
+async def test_deleted_job_is_dropped(running) -> None:
     scheduler = running(reconciler := Reconciler(None))
     scheduler.wake("ns", "a")
     await asyncio.sleep(10)
@@ -96,7 +96,7 @@ async def test_a_job_that_is_gone_is_forgotten(running) -> None:
     assert reconciler.begun == [0.0]
 
 
-async def test_a_namesake_that_came_while_it_looked_is_not_forgotten(running) -> None:
+async def test_job_recreated_during_a_reconciliation_is_kept(running) -> None:
     scheduler = running(reconciler := Reconciler(None, 100.0))
     scheduler.wake("ns", "a")
     await asyncio.sleep(0.5)
@@ -118,7 +118,7 @@ async def test_failures_are_tried_ever_more_rarely_even_when_woken(running) -> N
     assert gaps[:7] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, MAX_BACKOFF_SECONDS]
 
 
-async def test_the_wait_that_the_server_asks_for_is_kept(running) -> None:
+async def test_scheduler_waits_for_the_requested_delay(running) -> None:
     reconciler = Reconciler(ClusterUnavailableError("busy", retry_after=40.0), 100.0, takes=0.0)
     running(reconciler).wake("ns", "a")
     await asyncio.sleep(90)
@@ -185,7 +185,7 @@ async def test_only_a_few_jobs_at_once(running) -> None:
     assert len(reconciler.begun) == 10
 
 
-async def test_paused_it_begins_nothing_and_resumed_it_looks_at_all() -> None:
+async def test_paused_scheduler_starts_nothing_and_resumed_one_reconciles_all() -> None:
     reconciler = Reconciler(5.0)
     scheduler = Scheduler(reconciler)
     scheduler.wake("ns", "a")
@@ -203,7 +203,7 @@ async def test_paused_it_begins_nothing_and_resumed_it_looks_at_all() -> None:
     assert reconciler.begun == [20.0, 40.0]
 
 
-async def test_a_pause_lets_what_has_begun_end_and_stop_waits_for_it(running) -> None:
+async def test_running_reconciliation_ends_during_a_pause_and_stop_waits_for_it(running) -> None:
     reconciler = Reconciler(5.0)
     scheduler = running(reconciler)
     scheduler.wake("ns", "a")
@@ -218,7 +218,7 @@ async def test_a_pause_lets_what_has_begun_end_and_stop_waits_for_it(running) ->
 
 
 async def begin_one_of_many(scheduler: Scheduler, num_jobs: int = 12) -> None:
-    """Let the only worker be busy with the first of many jobs, while the others wait for it."""
+    """Keep the only worker busy with the first of many jobs, while the others wait."""
     for number in range(num_jobs):
         scheduler.wake("ns", f"job-{number}")
     await asyncio.sleep(0.5)
@@ -238,7 +238,7 @@ async def test_a_pause_holds_back_looks_that_wait_for_a_worker(running) -> None:
     assert reconciler.most_running == 1
 
 
-async def test_what_a_pause_held_back_is_looked_at_once(running) -> None:
+async def test_job_delayed_by_a_pause_is_reconciled_once(running) -> None:
     scheduler = running(reconciler := Reconciler(100.0), num_workers=1)
     await begin_one_of_many(scheduler)
 
@@ -252,7 +252,7 @@ async def test_what_a_pause_held_back_is_looked_at_once(running) -> None:
     assert reconciler.most_running == 1
 
 
-async def test_stop_cancels_what_has_not_begun(running) -> None:
+async def test_stop_cancels_pending_reconciliations(running) -> None:
     scheduler = running(reconciler := Reconciler(100.0), num_workers=1)
     await begin_one_of_many(scheduler)
 

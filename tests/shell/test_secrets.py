@@ -1,4 +1,4 @@
-"""What is secret comes out nowhere: not in an answer, a log line, an event, a status or a metric."""
+"""Secrets appear neither in answers nor in log lines, events, the status or metrics."""
 
 import json
 import logging
@@ -34,7 +34,7 @@ LEAVES = {".".join(map(str, path)): path for path, _ in REPORT.walk() if path}
 
 
 class Tokens:
-    """Knows every caller as the same pod."""
+    """Authenticates every caller as the same pod."""
 
     async def authenticate(self, token: str, peer: str) -> Caller:
         return Caller("pod-0-0", NAMESPACE, NAME, UID)
@@ -60,10 +60,10 @@ def all_of(caplog: pytest.LogCaptureFixture) -> str:
 
 
 @pytest.mark.parametrize("path", LEAVES.values(), ids=LEAVES.keys())
-async def test_what_is_refused_is_not_in_the_answer(
+async def test_rejected_value_is_not_in_the_answer(
     path: Path, client: TestClient[Any, Any], logged: pytest.LogCaptureFixture
 ) -> None:
-    """The canary stands where a value does, as a value of the wrong shape, and as the name of a key."""
+    """The canary is a value, a value of the wrong type, and the name of a key."""
     values = (f"{CANARY}" * 50, [CANARY, {CANARY: CANARY}], {CANARY: CANARY}, {CANARY: {CANARY: [CANARY]}})
     for value in values:
         body = json.dumps(put(SAMPLE, path, value))
@@ -112,7 +112,7 @@ ANSWERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS.keys())
-async def test_the_api_servers_words_about_a_token_do_not_carry_it_on(
+async def test_message_of_the_api_server_about_a_token_is_redacted(
     answer: Any, api: Any, api_server: Any, logged: pytest.LogCaptureFixture
 ) -> None:
     asked = []
@@ -166,7 +166,7 @@ async def test_a_secret_of_the_trainers_environment_is_nowhere_after_a_whole_lif
     assert all(public)
 
 
-async def test_probes_and_scrapes_say_nothing_of_a_callers_headers() -> None:
+async def test_probes_and_scrapes_contain_no_headers_of_the_caller() -> None:
     metrics = Metrics("1")
     app = health_app(metrics.registry, lambda: "", lambda: "there is no leader yet")
     async with TestClient(TestServer(app)) as client:

@@ -1,4 +1,4 @@
-"""A job that names a ServiceAccount runs only where the API server's objects prove that the webhook was asked."""
+"""A job with a ServiceAccount runs only if objects of the API server prove the admission by the webhook."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ CONFIGURED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("changes", "want"), CONFIGURED.values(), ids=CONFIGURED.keys())
-async def test_a_service_account_needs_proof_that_the_webhook_was_asked(
+async def test_service_account_needs_proof_of_admission_by_the_webhook(
     changes: Any, want: str, api: Any, api_server: Any
 ) -> None:
     configure(api_server, **changes)
@@ -105,14 +105,14 @@ async def test_many_jobs_cost_one_request(api: Any, api_server: Any, monkeypatch
     assert await known.find_problem(job()) is not None
 
 
-async def test_while_the_api_server_is_away_nothing_is_decided(api: Any, api_server: Any) -> None:
+async def test_no_decision_without_the_api_server(api: Any, api_server: Any) -> None:
     api_server.fault = lambda _: web.Response(status=503)
 
     with pytest.raises(ClusterUnavailableError):
         await make(api).find_problem(job())
 
 
-async def test_a_refused_account_is_a_condition_and_makes_nothing(api: Any) -> None:
+async def test_rejected_account_is_a_condition_and_creates_nothing(api: Any) -> None:
     sim = Simulation()
     sim.job["spec"] = spec_manifest()
     sim.job["spec"]["runtime"]["serviceAccountName"] = "trainer"

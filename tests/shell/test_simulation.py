@@ -38,7 +38,7 @@ schedules = st.lists(st.tuples(st.integers(0, 40), faults), max_size=8)
 
 
 class Chaos:
-    """Brings faults into a simulation, and takes them away again."""
+    """Injects faults into a simulation, and removes them."""
 
     def __init__(self, sim: Simulation) -> None:
         self.sim = sim
@@ -73,13 +73,13 @@ class Chaos:
             getattr(sim, kind)(what)
 
     def harm_child(self, kind: str, node: str) -> bool:
-        """Let the child on a node fail or stand still; return whether there was one."""
+        """Let the child on a node fail or stall; return whether there was one."""
         if kind == "stop_child":
             return self.sim.stop_child(node)
         return self.sim.crash_child(node, f"ValueError: number {self.num_crashes}")
 
     def arm(self, kind: str, at: int) -> None:
-        """Let the operator be killed, or the API server be gone, before or after one of the next writes."""
+        """Kill the operator, or stop the API server, before or after one of the next writes."""
         error: BaseException = OperatorKilledError() if kind.startswith("kill") else ClusterUnavailableError("gone")
         left = at
 

@@ -59,7 +59,7 @@ def test_a_list_drops_what_it_does_not_show(shelf: KindStore) -> None:
     assert names(shelf) == ["b"]
 
 
-def test_a_list_keeps_what_was_written_after_it_was_made(shelf: KindStore) -> None:
+def test_list_preserves_later_writes(shelf: KindStore) -> None:
     shelf.put(pod("mine", version=8))
 
     shelf.replace([pod("other", version=3)], version=5)
@@ -189,7 +189,7 @@ def test_data_is_compared_by_its_hash() -> None:
     assert hash_data(trim_manifest(CONFIG_MAP, {"metadata": {"name": "c"}})) != hash_data(config_map())
 
 
-def test_a_shelf_knows_the_uids_of_a_namespace(shelf: KindStore) -> None:
+def test_uids_of_a_namespace_are_indexed(shelf: KindStore) -> None:
     shelf.put(pod("a", uid="u-1"))
     shelf.put(pod("b", uid="u-2", namespace="other"))
 

@@ -27,7 +27,7 @@ NOT_OURS = {
 
 
 @pytest.mark.parametrize("token", NOT_OURS.values(), ids=NOT_OURS.keys())
-async def test_what_is_no_token_for_the_operator_is_not_asked_about(
+async def test_token_for_another_audience_needs_no_request(
     token: str, authenticator: PodAuthenticator, api_server: Any
 ) -> None:
     with pytest.raises(UnauthenticatedCallerError, match="not a JSON web token for"):
@@ -42,7 +42,7 @@ def test_a_token_names_its_audience_in_either_form(audience: Any) -> None:
 
 
 class SlowReviews:
-    """Stands for the API server: its token reviews end when a test says so."""
+    """Stands in for the API server: a test ends its token reviews."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -59,7 +59,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_strangers_keep_few_questions_in_flight_and_their_peers_take_turns(store: Store) -> None:
+async def test_foreign_callers_have_few_reviews_in_flight_and_take_turns(store: Store) -> None:
     api = SlowReviews()
     authenticator = PodAuthenticator(api, store)  # type: ignore[arg-type]
     flood = [

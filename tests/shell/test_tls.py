@@ -96,7 +96,7 @@ STAGES = {
 
 
 @pytest.mark.parametrize("passes", STAGES.values(), ids=STAGES.keys())
-def test_what_the_secret_holds_is_what_was_stored(passes: list[timedelta]) -> None:
+def test_secret_contains_the_stored_certificates(passes: list[timedelta]) -> None:
     known: Certificates | None = None
     now = START
     for after in [timedelta(0), *passes]:
@@ -218,7 +218,7 @@ def bundles_in(api_server: Any) -> set[str]:
     return {webhook["clientConfig"]["caBundle"] for webhook in found["webhooks"]}
 
 
-async def test_every_webhook_gets_the_bundle(trust: CaBundleInjector, api_server: Any) -> None:
+async def test_bundle_is_written_into_every_webhook(trust: CaBundleInjector, api_server: Any) -> None:
     api_server.put(WEBHOOK_CONFIGURATION, configuration("", "b2xk"))
 
     assert await trust.refresh()

@@ -26,7 +26,7 @@ JOB = {"metadata": {"name": "llama", "namespace": "research"}, "spec": {}}
 
 
 class Heard:
-    """Notes events in the test's own loop and lets it wait for one."""
+    """Records events in the test's own loop and lets the test wait for one."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str | None, str]] = []
@@ -199,7 +199,7 @@ def tries_are_warnings():
 
 
 @pytest.mark.parametrize(("status", "headers"), ANSWERS.values(), ids=ANSWERS.keys())
-async def test_ten_minutes_without_an_answer_are_asked_through_at_a_steady_pace(
+async def test_watch_is_retried_at_a_steady_pace_for_ten_minutes(
     status: int,
     headers: dict[str, str],
     start: Any,
@@ -209,7 +209,7 @@ async def test_ten_minutes_without_an_answer_are_asked_through_at_a_steady_pace(
     caplog: pytest.LogCaptureFixture,
     tries_are_warnings: None,
 ) -> None:
-    """What was asked is held against how long there was nothing to do but to wait."""
+    """Compare the requests with the time in which the watcher could only wait."""
     pauses, refused = Pauses(), 0
 
     def refuse(request: web.Request) -> web.Response | None:
@@ -239,7 +239,7 @@ async def test_ten_minutes_without_an_answer_are_asked_through_at_a_steady_pace(
         assert max(pauses) == RETRY_SECONDS[-1], "no longer does an API server go unnoticed that is back"
 
 
-async def test_a_restart_watches_what_is_there_then(start: Any, heard: Heard, api_server: Any, make_child: Any) -> None:
+async def test_restart_watches_the_current_objects(start: Any, heard: Heard, api_server: Any, make_child: Any) -> None:
     kinds = [TRAINING_JOB]
     api_server.put(TRAINING_JOB, JOB)
     watcher = start(kinds=kinds)

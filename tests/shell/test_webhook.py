@@ -1,4 +1,4 @@
-"""What the webhook lets in, what it refuses, and in which words."""
+"""Admission by the webhook: accepted and rejected jobs, and the messages."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ class Found:
 
 @dataclass
 class Rules:
-    """Stands for the check of specs and the rights of users; keeps what it was asked."""
+    """Stands in for the check of specs and the rights of users; records its requests."""
 
     found: Found = Found()
     may_use: bool = True
@@ -73,13 +73,13 @@ async def ask(rules: Rules, body: Any) -> dict[str, Any]:
     return answer["response"]
 
 
-async def test_a_good_job_is_let_in() -> None:
+async def test_valid_job_is_admitted() -> None:
     assert await ask(rules := Rules(), review({"slices": {}})) == {"uid": "u-1", "allowed": True}
     assert rules.checked == [("llama", {"slices": {}})]
     assert rules.asked == []
 
 
-async def test_a_bad_job_is_refused_with_all_its_problems() -> None:
+async def test_invalid_job_is_rejected_with_all_its_problems() -> None:
     other = Problem("spec.slices", None, "must be set.")
 
     answer = await ask(Rules(Found((TOO_MANY, other), (WASTE,))), review())
@@ -163,14 +163,14 @@ UNCHECKED["a job on its way out"]["request"]["object"]["metadata"]["deletionTime
 
 
 @pytest.mark.parametrize("body", UNCHECKED.values(), ids=UNCHECKED.keys())
-async def test_what_is_none_of_its_business_passes(body: Any) -> None:
+async def test_other_requests_are_admitted(body: Any) -> None:
     answer = await ask(rules := Rules(Found((TOO_MANY,))), body)
 
     assert answer["allowed"] is True
     assert rules.checked == []
 
 
-async def test_a_wrong_configuration_is_said_aloud() -> None:
+async def test_wrong_configuration_is_reported() -> None:
     answer = await ask(Rules(), review(kind={"kind": "Pod"}))
 
     assert answer["warnings"] == [
@@ -178,7 +178,7 @@ async def test_a_wrong_configuration_is_said_aloud() -> None:
     ]
 
 
-async def test_a_version_that_it_cannot_check_is_refused() -> None:
+async def test_unknown_version_is_rejected() -> None:
     answer = await ask(rules := Rules(), review(kind=OURS | {"version": "v1beta1"}))
 
     assert (answer["allowed"], answer["status"]["code"], rules.checked) == (False, 422, [])
@@ -268,7 +268,7 @@ async def test_a_service_account_needs_the_right_to_use_it(
     assert answer["allowed"] is is_allowed
 
 
-async def test_the_refused_service_account_comes_with_the_other_problems() -> None:
+async def test_rejected_service_account_is_listed_with_the_other_problems() -> None:
     answer = await ask(Rules(Found((TOO_MANY,)), may_use=False), review(ACCOUNT))
 
     message = answer["status"]["message"]
@@ -276,7 +276,7 @@ async def test_the_refused_service_account_comes_with_the_other_problems() -> No
     assert "spec.runtime.serviceAccountName: 'alice' needs the right to `use` ServiceAccount 'trainer'" in message
 
 
-async def test_a_service_account_that_is_refused_anyway_is_not_asked_about() -> None:
+async def test_rights_to_an_invalid_service_account_are_not_requested() -> None:
     unfit = Problem("spec.runtime.serviceAccountName", "x", "is not an object's name.")
 
     await ask(rules := Rules(Found((unfit,))), review(ACCOUNT))
@@ -284,7 +284,7 @@ async def test_a_service_account_that_is_refused_anyway_is_not_asked_about() -> 
     assert rules.asked == []
 
 
-async def test_what_cannot_be_checked_is_refused_for_now() -> None:
+async def test_job_that_cannot_be_checked_is_rejected_temporarily() -> None:
     answer = await ask(Rules(is_down=True), review(ACCOUNT))
 
     assert answer["allowed"] is False
@@ -292,7 +292,7 @@ async def test_what_cannot_be_checked_is_refused_for_now() -> None:
     assert "Try again" in answer["status"]["message"]
 
 
-async def test_a_broken_rule_refuses_and_says_where_to_look(caplog: pytest.LogCaptureFixture) -> None:
+async def test_internal_error_rejects_and_names_the_log(caplog: pytest.LogCaptureFixture) -> None:
     def broken(job: Any) -> Found:
         raise ZeroDivisionError
 
@@ -303,7 +303,7 @@ async def test_a_broken_rule_refuses_and_says_where_to_look(caplog: pytest.LogCa
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_questions_about_rights_keep_few_requests_in_flight() -> None:
+async def test_reviews_of_rights_have_few_requests_in_flight() -> None:
     asked, go_on = [], asyncio.Event()
 
     async def slow(user: Any, namespace: str, name: str) -> bool:

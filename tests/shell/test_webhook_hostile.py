@@ -1,4 +1,4 @@
-"""Whatever is posted to the webhook, at whatever speed: it answers in words, soon, and stays up."""
+"""Arbitrary requests to the webhook, at any speed: it answers with a message, soon, and stays up."""
 
 import asyncio
 import gzip
@@ -49,7 +49,7 @@ def review(spec: Any, **request: Any) -> dict[str, Any]:
 
 
 def review_with(spec: str) -> bytes:
-    """Return the bytes of a review whose spec is written as given, JSON or not."""
+    """Return the bytes of a review with a given spec, JSON or not."""
     return json.dumps(review("SPEC")).replace('"SPEC"', spec).encode(errors="surrogatepass")
 
 
@@ -74,7 +74,7 @@ class Webhook:
             return response.status
 
     async def knock(self, *pieces: bytes, num_bytes: int) -> bytes:
-        """Announce a body, send only pieces of it, and return what is answered."""
+        """Announce a body, send only pieces of it, and return the answer."""
         assert self.client.port
         reader, writer = await asyncio.open_connection("127.0.0.1", self.client.port)
         writer.write(f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {num_bytes}\r\n\r\n".encode())
@@ -131,7 +131,7 @@ NOT_REVIEWS = {
 
 
 @pytest.mark.parametrize("body", NOT_REVIEWS.values(), ids=NOT_REVIEWS.keys())
-async def test_what_is_no_review_is_refused_in_words(body: bytes, webhook: Webhook) -> None:
+async def test_body_that_is_no_review_is_rejected_with_a_message(body: bytes, webhook: Webhook) -> None:
     with at_once():
         status, text = await webhook.post(body)
 
@@ -192,7 +192,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("body", "code", "words"), REFUSED.values(), ids=REFUSED.keys())
-async def test_a_hostile_job_is_refused_at_once(body: bytes, code: int, words: str, webhook: Webhook) -> None:
+async def test_hostile_job_is_rejected_at_once(body: bytes, code: int, words: str, webhook: Webhook) -> None:
     with at_once():
         status, answer = await webhook.post(body)
 
@@ -233,7 +233,7 @@ async def test_a_bomb_is_not_blown_up(webhook: Webhook) -> None:
     assert webhook.intake.held_bytes == 0
 
 
-async def test_a_body_that_stands_still_is_given_up(webhook: Webhook) -> None:
+async def test_stalled_body_is_dropped(webhook: Webhook) -> None:
     answer = await webhook.knock(b'{"kind":', num_bytes=1000)
 
     assert b" 408 " in answer
@@ -306,7 +306,7 @@ SECTIONS = st.sampled_from(sorted(SAMPLE))
 
 
 async def answer_well_formed(body: bytes) -> bool | None:  # None: it is told to be no review
-    """Return whether an object is let in; fail where the answer is none."""
+    """Return whether an object is admitted; fail without an answer."""
     try:
         answer = await ADMISSION.review(body)
     except NotAReviewError:

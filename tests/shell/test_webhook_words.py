@@ -50,7 +50,7 @@ def validate(path: Path) -> tuple[str, list[str]]:
 
 
 @pytest.mark.parametrize("path", INVALID, ids=[path.stem for path in INVALID])
-async def test_an_invalid_job_is_refused_in_the_words_of_the_command_line(path: Path) -> None:
+async def test_invalid_job_is_rejected_with_the_messages_of_the_command_line(path: Path) -> None:
     response = await answer_to(load(path))
     verdict, warnings = validate(path)
 
@@ -60,7 +60,7 @@ async def test_an_invalid_job_is_refused_in_the_words_of_the_command_line(path: 
 
 
 @pytest.mark.parametrize("example", ["demo", "elastic", "fixed", "tpu-v5p-4-slices"])
-async def test_a_wasteful_job_is_warned_of_in_the_words_of_the_command_line(example: str, tmp_path: Path) -> None:
+async def test_wasteful_job_has_the_warnings_of_the_command_line(example: str, tmp_path: Path) -> None:
     job = load(EXAMPLES / f"{example}.yaml")
     job["spec"] |= {"evaluation": [job["spec"]["data"]["train"][0] | {"name": "held-out", "everySteps": 10**8}]}
     job["spec"]["training"]["globalBatchSize"] += 1
@@ -87,7 +87,7 @@ def rejoin(lines: list[str]) -> list[str]:
     return whole
 
 
-async def test_a_mark_without_effect_is_warned_of_in_the_words_of_the_command_line(tmp_path: Path) -> None:
+async def test_annotation_without_effect_has_the_warning_of_the_command_line(tmp_path: Path) -> None:
     job = load(EXAMPLES / "fixed.yaml")
     job["metadata"] |= {"labels": {"kueue.x-k8s.io/queue-name": "research"}}
     path = tmp_path / "job.yaml"
@@ -111,7 +111,9 @@ METADATA: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("metadata", METADATA)
-async def test_metadata_is_refused_in_the_words_of_the_command_line(metadata: dict[str, Any], tmp_path: Path) -> None:
+async def test_invalid_metadata_is_rejected_with_the_messages_of_the_command_line(
+    metadata: dict[str, Any], tmp_path: Path
+) -> None:
     job = load(EXAMPLES / "fixed.yaml")
     job["metadata"] |= metadata
     path = tmp_path / "job.yaml"
