@@ -27,7 +27,7 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 @pytest.fixture(autouse=True)
 def compiled_before() -> None:
-    """Let a test take what was compiled before, until it makes `CompileCache`: those switch it off."""
+    """Let a test use the compiled programs of earlier tests, until it creates `CompileCache`, which disables them."""
     jax.config.update("jax_enable_compilation_cache", True)
     compilation_cache.reset_cache()
 

@@ -1,4 +1,4 @@
-"""Real trainer processes that are asked to leave where they make no steps: in an evaluation, in a compilation."""
+"""Real trainer processes that get a request to drain outside of steps: in an evaluation, in a compilation."""
 
 import signal
 from pathlib import Path
@@ -41,7 +41,7 @@ def find_evaluated(trainer: Trainer) -> float | None:
 
 
 @pytest.mark.slow
-def test_who_is_asked_in_an_evaluation_breaks_off_and_saves_the_step_and_the_next_world_evaluates_it(
+def test_drain_during_an_evaluation_saves_the_step_and_the_next_world_evaluates_it(
     crew: Crew, tmp_path: Path, text: Path, held_out: Path
 ) -> None:
     programs = tmp_path / "programs"
@@ -70,7 +70,7 @@ def test_who_is_asked_in_an_evaluation_breaks_off_and_saves_the_step_and_the_nex
 
 
 @pytest.mark.slow
-def test_who_is_asked_while_it_compiles_leaves_with_the_second_step_and_saves_it(
+def test_drain_during_compilation_leaves_after_the_second_step_and_saves_it(
     crew: Crew, tmp_path: Path, text: Path
 ) -> None:
     trainers = crew.start(make(tmp_path, text), make_world(1, 2))

@@ -150,7 +150,7 @@ def thawed() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("thawed")
-def test_the_collector_does_not_look_through_what_training_stands_on() -> None:
+def test_garbage_collector_ignores_the_objects_of_startup() -> None:
     stands = [object()]
     before = gc.get_freeze_count()
 

@@ -93,7 +93,7 @@ def test_processes_enter_the_same_phases_in_order_and_report_them(
 
 
 def ask_for_stacks(trainer: Trainer) -> str:
-    """Return what was dumped so far, and ask for one more dump: a line of the log may stand in the middle of one."""
+    """Return the dumps so far, and request one more: a line of the log may be in the middle of one."""
     trainer.process.send_signal(signal.SIGUSR1)
     return find_stacks(trainer.log)
 
@@ -169,7 +169,9 @@ def test_an_end_that_was_brought_forward_to_a_snapshot_is_saved(
 
 
 @pytest.mark.slow
-def test_a_world_leaves_together_when_one_process_is_asked(crew: Crew, root: Path, text: Path, programs: Path) -> None:
+def test_whole_world_drains_when_one_process_gets_the_request(
+    crew: Crew, root: Path, text: Path, programs: Path
+) -> None:
     config = make(root, text, training__steps=MANY, checkpoint__save__everySteps=MANY)
     trainers = crew.start(config, make_world(1, 2), programs)
     for trainer in trainers:
@@ -306,7 +308,7 @@ def fail(crew: Crew, config: RunConfig) -> Trainer:
     return trainer
 
 
-def test_what_cannot_be_trained_fails_at_once_in_words(crew: Crew, root: Path, text: Path, programs: Path) -> None:
+def test_untrainable_job_fails_at_once_with_a_message(crew: Crew, root: Path, text: Path, programs: Path) -> None:
     crew.prepare(3)
     (text / "part-0.txt").write_bytes(b"text \xff")
     bad_text = fail(crew, make(root, text)).failure
@@ -335,7 +337,7 @@ def test_a_folder_that_cannot_be_written_is_a_storage_failure(crew: Crew, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_trainer_whose_agent_is_gone_ends(crew: Crew, root: Path, text: Path, programs: Path) -> None:
+def test_trainer_without_its_agent_ends(crew: Crew, root: Path, text: Path, programs: Path) -> None:
     config = make(root, text, training__steps=MANY)
     (trainer,) = crew.start(config, make_world(1, 1), programs)
     trainer.wait_for_step(1)
@@ -346,7 +348,7 @@ def test_a_trainer_whose_agent_is_gone_ends(crew: Crew, root: Path, text: Path, 
     assert trainer.failure is None
 
 
-def test_a_standby_whose_agent_is_gone_ends_quietly(crew: Crew) -> None:
+def test_standby_without_its_agent_ends_quietly(crew: Crew) -> None:
     crew.prepare(1)
     (standby,) = crew.standbys
     standby.wait(lambda event: event.ready)

@@ -25,7 +25,7 @@ def test_jaxlib_starts_a_coordination_service_and_cpu_clients() -> None:
     assert {"distributed_client", "node_id", "num_nodes", "num_devices"} <= set(cpu)
 
 
-def test_orbax_asks_one_function_for_the_signals_of_a_save() -> None:
+def test_orbax_reads_the_signals_of_a_save_from_one_function() -> None:
     function = vars(AwaitableSignalsContract)["get_awaitable_signals_from_contract"]
 
     assert isinstance(function, (staticmethod, classmethod))

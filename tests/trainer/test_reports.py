@@ -1,4 +1,4 @@
-"""What the trainer says: failures, events, learning rates."""
+"""Reports of the trainer: failures, events, learning rates."""
 
 import errno
 import json
@@ -163,7 +163,7 @@ def test_a_loss_that_is_not_finite_at_every_second_step_ends_training(tmp_path: 
     assert newest.step == 51
 
 
-def test_updates_that_were_not_made_long_ago_are_no_longer_new(tmp_path: Path) -> None:
+def test_updates_skipped_long_ago_are_not_reported(tmp_path: Path) -> None:
     with reporting(tmp_path) as (reporter, events):
         for step in range(1, RECENT_STEPS + 3):
             reporter.report(step, make_measures()._replace(non_finite=jnp.asarray(int(step in (1, 9)))))
@@ -189,7 +189,7 @@ def test_snapshots_are_reported_from_the_first_one(tmp_path: Path) -> None:
 
 
 class Clock:
-    """Seconds that pass only where a test lets them, and a loss that takes some."""
+    """A clock that a test advances, and a loss that takes some time."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -89,7 +89,7 @@ OWN = ((16, 32),)
         "what another job left out, and a rollback of one's own": (BACK, 0, ((0, 8),), ((0, 8), (24, 40))),
     }.values(),
 )
-def test_what_is_left_out(
+def test_skipped_samples(
     rollbacks: tuple[Rollback, ...],
     since: int,
     skipped: tuple[tuple[int, int], ...],

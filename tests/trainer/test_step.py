@@ -134,7 +134,7 @@ def test_memory_settings_change_no_number(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_bfloat16_stays_close_and_keeps_its_moments_in_float32() -> None:
+def test_bfloat16_stays_close_with_moments_in_float32() -> None:
     spec = spec_with(precision={"compute": "bfloat16", "params": "bfloat16"})
     run = Run(spec, LAYOUTS["data 2, fsdp 2, tensor 2, accumulation 2"])
 
@@ -177,7 +177,7 @@ def test_initial_parameters_depend_on_the_seed_and_differ_from_layer_to_layer() 
     assert not (query[0] == query[1]).any()
 
 
-def test_a_state_is_split_as_its_logical_axes_say() -> None:
+def test_state_is_sharded_by_its_logical_axes() -> None:
     state = Run(spec_with(), LAYOUTS["data 2, fsdp 2, tensor 2, accumulation 2"]).state
 
     for tree in (state.params, state.opt[1].mu, state.opt[1].nu):
@@ -229,7 +229,7 @@ def test_gradients_cross_the_data_axis_once_a_step() -> None:
 
 
 def crosses_slices(line: str) -> bool:
-    """Return whether a reduction joins devices 0, 1 (slice 0) with 2, 3 (slice 1). XLA has three ways to say."""
+    """Return whether a reduction joins devices 0, 1 (slice 0) with 2, 3 (slice 1). XLA has three notations."""
     if named := re.search(r"replica_groups=mesh\[.*?\] ?\{(.*?)\}", line):
         return "'data'" in named[1]
     if listed := re.search(r"replica_groups=\{\{([\d,]+)\}", line):
@@ -272,12 +272,12 @@ def test_training_recovers_after_a_skipped_step() -> None:
 
 
 def ask(run: Run, *flags: int) -> Controls:
-    """Return the controls of a step for which the process of each device asks for something."""
+    """Return the control signals of a step in which the process of each device sends one."""
     nothing = run.steps.controls(Signal.NONE)
     return nothing._replace(signals=jax.device_put(np.array(flags, np.int32), nothing.signals.sharding))
 
 
-def test_what_any_process_asks_for_reaches_all() -> None:
+def test_signal_of_any_process_reaches_all() -> None:
     run = Run(spec_with(), LAYOUTS["data 8"])
 
     _, measures = run.step(run.state, run.batch(1), ask(run, 0, 0, 0, 1, 0, 0, 2, 3))
@@ -286,7 +286,7 @@ def test_what_any_process_asks_for_reaches_all() -> None:
     assert measures.signals.sharding.is_fully_replicated
 
 
-def test_what_any_process_asks_for_with_an_evaluation_reaches_all() -> None:
+def test_signal_of_any_process_at_an_evaluation_reaches_all() -> None:
     run = Run(spec_with(), LAYOUTS["data 8"])
 
     _, _, asked = run.evaluation(run.state.params, run.batch(1), ask(run, 0, 0, 0, 1, 0, 0, 0, 0).signals)
@@ -309,7 +309,7 @@ def test_a_step_is_poisoned_by_any_process() -> None:
 
 
 @pytest.mark.parametrize(("drills", "want"), [("allowed", Signal.INJECT_NAN | Signal.SAVE), ("refused", Signal.SAVE)])
-def test_a_process_asks_for_poison_only_where_drills_are_allowed(drills: str, want: Signal) -> None:
+def test_nan_is_injected_only_if_drills_are_allowed(drills: str, want: Signal) -> None:
     steps = Run(spec_with(elastic={"faultInjection": drills}), ONE).steps
 
     assert int(steps.controls(Signal.INJECT_NAN | Signal.SAVE).signals[0]) == want

@@ -62,7 +62,7 @@ PLENTY = MIN_COMPILE_BYTES + RESERVED_BYTES
 
 
 class World:
-    """A world that trains as far as a test lets it, and what its neighbours' compiler was asked."""
+    """A world that trains as far as a test allows, and the requests to its compiler of neighbouring sizes."""
 
     def __init__(self, folder: Path, config: RunConfig, part: str, process: int, compile_cache: str) -> None:
         (folder / "compiler.py").write_text(COMPILER)
@@ -99,7 +99,7 @@ class World:
 def world(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> Iterator[Callable[..., World]]:
-    """Return a function that makes process 0 of a world of two slices, whose container has just enough memory."""
+    """Return a function that creates process 0 of a world of two slices, whose container has just enough memory."""
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(neighbor_compiler, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(neighbor_compiler, "available_memory", lambda: PLENTY)
@@ -222,7 +222,7 @@ NOBODY: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("changes", NOBODY.values(), ids=NOBODY.keys())
-def test_who_compiles_nothing(world: Callable[..., World], changes: dict[str, Any], tmp_path: Path) -> None:
+def test_processes_that_compile_nothing(world: Callable[..., World], changes: dict[str, Any], tmp_path: Path) -> None:
     one = world(**changes)
     one.reach(200)
     with one.neighbours:
@@ -308,7 +308,7 @@ def test_free_memory_is_the_containers_or_the_machines(files: dict[str, str], wa
     assert available_memory(tmp_path / "cgroup", tmp_path) == want
 
 
-def test_a_process_knows_what_it_takes() -> None:
+def test_process_measures_its_memory() -> None:
     before = resident_memory()
     with mmap.mmap(-1, 64 << 20) as taken:  # what is freed before may serve another allocator anew
         taken.write(bytes(len(taken)))

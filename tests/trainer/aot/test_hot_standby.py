@@ -1,4 +1,4 @@
-"""Real trainer processes that wait in a shadow world and take over, beside one that trains."""
+"""Real trainer processes that wait in a hot standby world and take over, beside one that trains."""
 
 import json
 from pathlib import Path
@@ -35,13 +35,13 @@ def taken_over(shadow: World, world: World) -> World:
 
 
 @pytest.mark.slow
-def test_a_shadow_world_takes_over_and_its_losses_are_those_of_the_world_before(
+def test_hot_standby_world_takes_over_with_the_losses_of_the_previous_world(
     crew: Crew, root: Path, text: Path, programs: Path
 ) -> None:
-    """The world that trains has one process, that in its shadow two: so that they must find each other.
+    """The training world has one process and its hot standby two, which must connect to each other.
 
-    Two sizes add up in another order, and what that makes of a loss grows tenfold with every twenty steps or so: the
-    curves are held against each other from one save to the next.
+    Two sizes sum in different orders, and the difference of a loss grows tenfold with about every twenty steps. So the
+    curves are compared from one save to the next.
     """
     config = make(root, text)
     crew.prepare(5)
@@ -116,7 +116,7 @@ def read_lines(root: Path) -> list[dict[str, int]]:
 
 
 @pytest.mark.slow
-def test_a_shadow_whose_agent_goes_ends_unseen(crew: Crew, root: Path, text: Path, tmp_path: Path) -> None:
+def test_hot_standby_without_its_agent_ends_silently(crew: Crew, root: Path, text: Path, tmp_path: Path) -> None:
     """Without its programs it waits for them, and leaves no trace."""
     (shadow,) = crew.start(make(root, text), shadow_of(1), tmp_path / "none")
 

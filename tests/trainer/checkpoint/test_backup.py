@@ -130,7 +130,7 @@ def test_the_newest_copies_stay_and_the_one_that_was_restored(stores: Stores) ->
     assert stores.names() == ["10", "6"]
 
 
-def test_copies_are_made_at_times_and_the_first_and_the_last_step_of_a_world(stores: Stores, clock: Clock) -> None:
+def test_copies_are_made_on_schedule_and_at_the_first_and_last_step(stores: Stores, clock: Clock) -> None:
     world = stores.open(every="10m").save(2)
     clock.now += 599
     world.save(4)
@@ -238,7 +238,7 @@ def test_the_end_of_a_job_does_not_fail_because_another_process_is_gone(
     assert stores.failed == [(2, "another process is gone: DEADLINE_EXCEEDED")]
 
 
-def test_the_backup_of_another_job_is_refused_but_for_a_takeover(stores: Stores) -> None:
+def test_backup_of_another_job_is_rejected_except_for_a_takeover(stores: Stores) -> None:
     claim(stores.config())
 
     with pytest.raises(TrainingError, match="holds the checkpoints of tests/tiny") as caught:
@@ -275,7 +275,7 @@ FAILING: dict[str, Callable[[Path, Path], None]] = {
 
 
 @pytest.mark.parametrize("spoil", FAILING.values(), ids=FAILING.keys())
-def test_hosts_share_out_the_files_and_what_fails_on_one_all_know(
+def test_hosts_split_the_files_and_all_receive_the_failure_of_one(
     spoil: Callable[[Path, Path], None], stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record, real = fill(stores), step_copier.copy_files

@@ -139,7 +139,7 @@ def test_a_copy_that_was_killed_is_no_step_and_makes_way(stores: Stores, monkeyp
     assert stores.names() == ["2"]
 
 
-def test_what_was_copied_after_a_rollbacks_parent_is_void(stores: Stores) -> None:
+def test_copies_after_the_parent_of_a_rollback_are_void(stores: Stores) -> None:
     stores.open().save(2, 4)
     shutil.rmtree(stores.fast)
     back = Rollback(lineage=1, generation=1, step=5, parent=2)

@@ -46,7 +46,7 @@ def test_where_nothing_is_kept_for_being_best_no_loss_matters() -> None:
     assert CheckpointInventory.from_manifests([saved(20, news=2.0)], (UID, 1, 20), None).losses == {}
 
 
-def test_all_processes_know_what_the_first_one_found() -> None:
+def test_all_processes_receive_the_inventory_of_the_first() -> None:
     found = CheckpointInventory(newest=20, evaluated=frozenset({"news"}), losses={20: 2.0})
 
     assert together(2, lambda peers: (CheckpointInventory() if peers.process else found).broadcast(peers)) == [

@@ -52,7 +52,7 @@ def committed(tmp_path: Path) -> list[int | None]:
 
 
 def make_state(shape: tuple[int, int], step: int = 0) -> State:
-    """Return a state whose matrices are split both ways over a mesh of this shape."""
+    """Return a state whose matrices are sharded both ways over a mesh of this shape."""
     mesh = Mesh(np.array(jax.devices()[: shape[0] * shape[1]]).reshape(shape), ("a", "b"))
 
     def place(value: np.ndarray, *spec: str | None) -> jax.Array:
@@ -138,7 +138,7 @@ def test_a_state_of_another_shape_is_a_config_failure(opened: Opened) -> None:
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, *codes: int) -> None:
-    """Let records meet these errors, one after the other, before they can be written."""
+    """Fail the writes of records with these errors, one after the other."""
     left = list(codes)
 
     def write(folder: StepFolder, record: Integrity) -> None:
@@ -204,9 +204,7 @@ def test_the_last_step_is_tried_until_it_is_saved(
     assert clock.slept == [FINAL_RETRY_SECONDS] * 3
 
 
-def test_a_save_that_failed_is_soon_asked_for_again(
-    opened: Opened, clock: "Clock", monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_save_is_soon_requested_again(opened: Opened, clock: "Clock", monkeypatch: pytest.MonkeyPatch) -> None:
     fail_once(monkeypatch, errno.ENOSPC)
     checkpoints = opened(checkpoint__save__every="10m")
     checkpoints.save(2, make_state((1, 1)))
@@ -266,7 +264,7 @@ def test_a_step_that_is_there_already_is_not_passed_over(opened: Opened, tmp_pat
 
 
 class Clock:
-    """Seconds that pass only where a test lets them."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -286,7 +284,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_a_save_is_asked_for_once_when_it_is_time(opened: Opened, clock: Clock) -> None:
+def test_due_save_is_requested_once(opened: Opened, clock: Clock) -> None:
     checkpoints = opened(checkpoint__save__every="1m")
     clock.now += 59.0
     assert checkpoints.save_signal() is Signal.NONE
@@ -302,9 +300,7 @@ def test_a_save_is_asked_for_once_when_it_is_time(opened: Opened, clock: Clock) 
     assert checkpoints.save_signal() is Signal.SAVE
 
 
-def test_no_save_is_asked_for_while_one_is_being_written(
-    opened: Opened, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_save_is_requested_during_another(opened: Opened, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     written = threading.Event()
 
     def write_late(folder: StepFolder, record: Integrity) -> None:
@@ -323,7 +319,7 @@ def test_no_save_is_asked_for_while_one_is_being_written(
     assert checkpoints.save_signal() is Signal.SAVE
 
 
-def test_one_process_asks_for_all(tmp_path: Path, events: AgentEvents, clock: Clock) -> None:
+def test_one_process_requests_a_save_for_all(tmp_path: Path, events: AgentEvents, clock: Clock) -> None:
     config = make_config(make_spec(tmp_path, tmp_path, checkpoint__save__every="1m"))
     opened = [Checkpoints(tmp_path, config, make_world(1, 2), ProcessGroup(one, 1), "index", events) for one in (0, 1)]
     clock.now += 60.0
@@ -372,7 +368,7 @@ def test_a_step_that_is_one_of_the_best_is_saved_and_stays_in_the_next_world_too
     assert read_record(step_path(tmp_path, 7)).evaluations == {"news": 2.4}
 
 
-def test_a_step_that_could_not_be_saved_is_none_of_the_best(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsaved_step_is_not_among_the_best(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoints = opened(checkpoint__keep__best={"evaluation": "news"})
     checkpoints.restore(describe(make_state((1, 1))))
     with monkeypatch.context() as broken:

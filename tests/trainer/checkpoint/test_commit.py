@@ -191,7 +191,7 @@ def test_a_host_that_is_gone_is_no_failure_of_the_store(tmp_path: Path) -> None:
         save(start(Gone(0, 1), {}, tmp_path), 2)
 
 
-def test_words_are_the_operating_systems_own_and_not_endless() -> None:
+def test_message_contains_the_system_error_and_is_bounded() -> None:
     assert describe_error(OSError(errno.EROFS, "")) == "Read-only file system"
     assert describe_error(ValueError()) == "ValueError"
     assert len(describe_error(ValueError("x" * 5000))) == MAX_PROBLEM

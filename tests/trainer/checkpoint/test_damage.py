@@ -1,4 +1,4 @@
-"""What is found wrong with saved steps, and what a world makes of it: reported, passed over, never hidden."""
+"""Damaged steps: they are reported and skipped, and never hidden."""
 
 import errno
 import os
@@ -46,7 +46,7 @@ def test_a_damaged_step_is_reported_set_aside_and_passed_over(
     assert shelf.names() == ["10", "20 quarantined"]
 
 
-def test_no_flipped_bit_of_a_record_changes_what_is_read_from_it(shelf: Shelf) -> None:
+def test_flipped_bit_of_a_record_is_detected(shelf: Shelf) -> None:
     folder = shelf.save(20)
     path = folder / "integrity.json"
     whole, said = path.read_bytes(), read_integrity(at(folder))
@@ -84,7 +84,7 @@ def test_a_step_that_was_announced_and_is_gone_is_reported_too(
     assert shelf.names() == left
 
 
-def test_what_is_saved_where_it_was_announced_is_not_reported(shelf: Shelf) -> None:
+def test_committed_step_is_not_reported_as_missing(shelf: Shelf) -> None:
     shelf.save(10)
     shelf.save(20, commit=False)
 
@@ -114,7 +114,7 @@ def test_training_never_starts_from_scratch_when_its_checkpoints_are_gone(shelf:
         shelf.find(HISTORY)
 
 
-def test_training_never_starts_from_scratch_when_what_was_saved_is_gone_before_it_was_ever_restored(
+def test_training_never_starts_from_scratch_if_saved_steps_are_missing(
     shelf: Shelf,
 ) -> None:
     words = r"though step 20 was saved before\. Bring the folder back from a copy, or start a new job from scratch"
@@ -128,7 +128,7 @@ ENDLESS = 10**9
 
 
 class Refusing:
-    """Storage that does not let some files be read, for so many times each."""
+    """Storage that fails the reads of some files, a number of times each."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int = errno.EIO) -> None:
         self.left: dict[Path, int] = {}
@@ -159,9 +159,7 @@ NAMES = pytest.mark.parametrize("name", ["array/0", "integrity.json"])
 
 
 @NAMES
-def test_what_storage_refuses_for_a_moment_is_read_again(
-    shelf: Shelf, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_transient_read_errors_are_retried(shelf: Shelf, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf.save(10)
     storage = Refusing(monkeypatch)
     storage.refuse(shelf.save(20) / name, times=3)
@@ -224,7 +222,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainingjob_trainer.checkpoint.restore_search.ReadRetry", lambda: ReadRetry(0))
 
 
-def test_a_snapshot_saves_a_job_whose_checkpoints_are_damaged(shelf: Shelf) -> None:
+def test_job_with_damaged_checkpoints_resumes_from_a_snapshot(shelf: Shelf) -> None:
     flip(shelf.save(20) / "array/0")
 
     assert shelf.find(OPEN, memory=Snapshots((1, 15))) == (1, 15)

@@ -174,7 +174,7 @@ def test_a_name_that_leads_out_of_a_step_is_damage(shelf: Shelf, name: str) -> N
     assert "is not the name of a file below the folder" in shelf.damaged()[20]
 
 
-def test_a_file_is_read_no_further_than_its_record_says(tmp_path: Path) -> None:
+def test_file_is_read_up_to_its_recorded_size(tmp_path: Path) -> None:
     (tmp_path / "array").write_bytes(b"x" * 10)
     wanted = hash_files(at(tmp_path), ["array"])
     stretch(tmp_path / "array", 1 << 40)  # to read it would take an hour
@@ -356,7 +356,7 @@ def test_only_what_a_killed_save_copy_or_deletion_leaves_is_deleted(shelf: Shelf
     assert (LEFTOVER_NAME.fullmatch(name) is None) == (name in OTHERS)
 
 
-def test_a_step_that_is_quarantined_again_keeps_the_first_reason(shelf: Shelf) -> None:
+def test_step_quarantined_again_keeps_the_first_reason(shelf: Shelf) -> None:
     folder = at(shelf.save(20))
     for reason in ("a flipped bit", "another"):
         quarantine_step(folder, 2, reason)
@@ -384,7 +384,7 @@ def test_a_folder_to_begin_from_is_read_with_the_same_care(shelf: Shelf) -> None
     assert shelf.names() == before
 
 
-def test_json_that_is_read_is_what_was_written(tmp_path: Path) -> None:
+def test_json_survives_a_round_trip(tmp_path: Path) -> None:
     (tmp_path / "file").write_text('{"a": [1]}')
 
     assert read_untrusted_json(tmp_path / "file") == {"a": [1]}

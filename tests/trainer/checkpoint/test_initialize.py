@@ -98,7 +98,7 @@ def files(root: Path) -> dict[str, bytes]:
 
 
 def go_back(root: Path) -> None:
-    """Let step 2 be the newest of the lineage that a rollback has opened."""
+    """Make step 2 the newest of the lineage that a rollback began."""
     (root / "lineage-1").mkdir()
     source = step_path(root, 2)
     folder = source.rename(root / "lineage-1" / source.name)
@@ -244,7 +244,7 @@ def test_another_shape_is_never_allowed(tmp_path: Path) -> None:
     assert caught.value.path == "spec.model"
 
 
-def test_words_about_many_arrays_are_not_endless(tmp_path: Path) -> None:
+def test_message_about_many_arrays_is_bounded(tmp_path: Path) -> None:
     save(tmp_path, 2)
 
     found = take(tmp_path, allow_partial=True, **{f"parameter-{number}": leaf() for number in range(200)})
@@ -287,7 +287,7 @@ def test_job_begins_with_the_parameters_of_another_and_a_new_state(
         assert heir.losses[1] != base.losses[1]
 
 
-def test_what_is_taken_is_the_sources_and_all_else_that_of_a_fresh_job_of_the_same_seed(tmp_path: Path) -> None:
+def test_parameters_are_of_the_source_and_all_else_of_a_fresh_job(tmp_path: Path) -> None:
     layout = make_layout()
     mesh = build_mesh(jax.devices()[: layout.num_devices], layout)
 

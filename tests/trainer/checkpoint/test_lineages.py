@@ -26,7 +26,7 @@ ROLLED_BACK: dict[str, tuple[Integrity, tuple[Span, ...], tuple[Rollback, ...], 
 
 
 @pytest.mark.parametrize(("saved", "lineage", "rollbacks", "want"), ROLLED_BACK.values(), ids=ROLLED_BACK.keys())
-def test_what_a_rollback_made_void_does_not_belong(
+def test_steps_voided_by_a_rollback_are_outside_the_lineage(
     saved: Integrity, lineage: tuple[Span, ...], rollbacks: tuple[Rollback, ...], want: bool
 ) -> None:
     assert is_in_history(saved, make_world(5, 1, lineage, rollbacks=rollbacks), takeover=False) is want
@@ -77,7 +77,7 @@ def test_a_rollback_before_the_first_save_starts_from_scratch(shelf: Shelf) -> N
     assert shelf.names() == []
 
 
-def test_a_world_that_does_not_know_of_a_rollback_refuses_what_came_after_it(shelf: Shelf) -> None:
+def test_world_without_the_rollback_rejects_later_steps(shelf: Shelf) -> None:
     shelf.save(20, 2)
     shelf.save(30, 3, lineage=1)
 

@@ -75,7 +75,7 @@ def test_a_step_that_a_newer_trainer_wrote_is_restored(events: AgentEvents, tmp_
     assert_restored(events, tmp_path)
 
 
-def test_a_step_that_a_trainer_wrote_whose_records_had_no_hash_is_restored(events: AgentEvents, tmp_path: Path) -> None:
+def test_step_without_hashes_in_its_records_is_restored(events: AgentEvents, tmp_path: Path) -> None:
     path = save(events, tmp_path) / "integrity.json"
     record = json.loads(path.read_bytes())
     del record["sha256"]
@@ -85,7 +85,9 @@ def test_a_step_that_a_trainer_wrote_whose_records_had_no_hash_is_restored(event
 
 
 def test_a_step_that_an_older_orbax_wrote_is_restored(events: AgentEvents, tmp_path: Path) -> None:
-    """`older/` has what `AsyncCheckpointer(StandardCheckpointHandler())` of that release made of the same state."""
+    """`older/` has the files that `AsyncCheckpointer(StandardCheckpointHandler())` of that release wrote of the same
+    state.
+    """
     folder = at(tmp_path / "lineage-0/7")
     shutil.copytree(Path(__file__).parent / "older/orbax-0.11.0", folder.location)
     files = hash_files(folder, list_files(folder))

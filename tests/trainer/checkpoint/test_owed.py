@@ -31,7 +31,7 @@ def events(tmp_path: Path) -> Iterator[AgentEvents]:
 
 
 @pytest.mark.parametrize(("saved", "held", "want"), CASES.values(), ids=CASES.keys())
-def test_what_was_due_and_not_saved_is_saved_at_once(
+def test_overdue_save_is_written_at_once(
     saved: list[int], held: int, want: list[int], events: AgentEvents, tmp_path: Path
 ) -> None:
     config = make_config(make_spec(tmp_path, tmp_path, checkpoint__save__everySteps=EVERY))

@@ -1,4 +1,4 @@
-"""Whose a checkpoint folder is."""
+"""Ownership of a checkpoint folder."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_the_first_job_owns_the_folder_and_may_come_back(tmp_path: Path) -> None
     assert owner(tmp_path) == UID
 
 
-def test_another_job_is_refused(tmp_path: Path) -> None:
+def test_another_job_is_rejected(tmp_path: Path) -> None:
     claim_as(tmp_path, UID)
 
     with pytest.raises(TrainingError, match=rf"holds the checkpoints of tests/tiny \(UID {UID}\)") as caught:
@@ -43,7 +43,7 @@ def test_another_job_is_refused(tmp_path: Path) -> None:
     assert owner(tmp_path) == UID
 
 
-def test_another_job_may_take_over_and_then_the_first_is_refused(tmp_path: Path) -> None:
+def test_first_job_is_rejected_after_a_takeover(tmp_path: Path) -> None:
     claim_as(tmp_path, UID)
     claim_as(tmp_path, "other", checkpoint__takeover=True)
 
@@ -68,13 +68,13 @@ def test_foreign_file_is_not_overwritten(tmp_path: Path) -> None:
         claim_as(tmp_path, UID)
 
 
-def test_a_writable_folder_is_made_and_left_clean(tmp_path: Path) -> None:
+def test_writable_folder_is_created_and_left_clean(tmp_path: Path) -> None:
     check_writable(open_store(tmp_path / "new/folder"))
 
     assert list((tmp_path / "new/folder").iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_is_a_fatal_storage_failure(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_is_a_fatal_storage_failure(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(TrainingError, match="Not a directory") as caught:

@@ -87,11 +87,11 @@ def test_later_steps_and_unfinished_saves_make_way(shelf: Shelf) -> None:
     assert shelf.names() == ["10"]
 
 
-def test_a_snapshot_saves_a_job_whose_checkpoints_are_gone(shelf: Shelf) -> None:
+def test_job_without_checkpoints_resumes_from_a_snapshot(shelf: Shelf) -> None:
     assert shelf.find(OPEN, committed=20, memory=Snapshots((1, 25))) == (1, 25)
 
 
-def test_other_data_refuses_to_resume(shelf: Shelf) -> None:
+def test_resume_is_rejected_with_other_data(shelf: Shelf) -> None:
     shelf.save(10, data="another index")
 
     with pytest.raises(TrainingError, match="step 10 was trained on other rows") as caught:

@@ -99,7 +99,7 @@ def test_a_process_of_another_replica_opens_nothing(tmp_path: Path, monkeypatch:
     assert replica.load(str(tmp_path / "that is not there")) == ({}, set())
 
 
-def test_who_reads_is_found_where_the_runtime_counts_its_processes_otherwise(tmp_path: Path) -> None:
+def test_readers_are_found_if_the_runtime_numbers_processes_differently(tmp_path: Path) -> None:
     described = describe(FOUR_SLICES, spec_with())
     want = make_state(described, 7)
     save(tmp_path / "7", want)

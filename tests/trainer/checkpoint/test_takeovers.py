@@ -40,7 +40,7 @@ class Stage:
         self.step = 0
 
     def train(self, steps: int, **training: Any) -> Provenance:
-        """Let a further job take over, train and save; return what its steps carry."""
+        """Let another job take over, train and save; return the provenance of its steps."""
         self._number += 1
         uid = f"job-{self._number}"
         changes = {f"training__{name}": value for name, value in training.items()}
@@ -97,7 +97,7 @@ def test_a_step_of_an_older_trainer_is_taken_over(events: AgentEvents, tmp_path:
 
 
 @pytest.mark.parametrize("seed", [1, 2_147_483_647])
-def test_another_order_is_refused(events: AgentEvents, tmp_path: Path, seed: int) -> None:
+def test_another_order_is_rejected(events: AgentEvents, tmp_path: Path, seed: int) -> None:
     stage = Stage(tmp_path, events)
     stage.train(STEP, seed=0)
 

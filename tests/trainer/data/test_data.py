@@ -1,4 +1,4 @@
-"""Text to index: which files, which ids, and what is said when they cannot be used."""
+"""Text to token datasets: the files, the token ids, and the errors of unusable ones."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def test_a_source_may_be_one_file(tree: Path) -> None:
     assert find(tree / "b.md") == ["b.md"]
 
 
-def test_the_standard_library_is_without_what_is_installed_into_it() -> None:
+def test_standard_library_excludes_installed_packages() -> None:
     names = find("python:", pattern="**/*.py", exclude=("test",))
 
     assert "json/decoder.py" in names
@@ -265,7 +265,7 @@ def test_invalid_data_is_reported_with_its_position(
     assert words in str(caught.value)
 
 
-def test_a_cut_index_is_refused(tmp_path: Path) -> None:
+def test_truncated_token_cache_is_rejected(tmp_path: Path) -> None:
     write(tmp_path, "a.txt", b"text enough for one row")
     index = prepare_with(tmp_path)
     tokens = tmp_path / "checkpoints/data" / index.dataset_hash / "tokens.bin"

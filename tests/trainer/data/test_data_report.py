@@ -1,4 +1,4 @@
-"""What is reported of a text: how much was read, what was skipped, and what is unusual about it."""
+"""The data report of a text: read and skipped files, and warnings."""
 
 import json
 from pathlib import Path
@@ -152,7 +152,7 @@ def test_names_of_the_same_file_have_a_warning(tmp_path: Path) -> None:
     ]
 
 
-def test_the_report_counts_what_was_read_of_each_source(tmp_path: Path) -> None:
+def test_report_counts_the_text_of_each_source(tmp_path: Path) -> None:
     grow(
         tmp_path,
         **{"one/a.txt": "é" * 30, "one/b.txt": "", "one/.c.txt": "c", "two/d.txt": "d" * 99, "held.txt": "x" * 80},
@@ -212,7 +212,7 @@ def test_an_account_that_is_damaged_is_left_out() -> None:
     assert load_reports("{") == []
 
 
-def test_a_report_fits_beside_everything_else() -> None:
+def test_report_fits_into_the_status() -> None:
     skip = {"count": 10**9, "example": "é" * 64}
     reasons = ("hidden", "excluded", "otherName", "notSearched", "duplicate", "brokenLink", "notAFile", "empty")
     source = {"files": 1, "documents": 1, "characters": 1, "skipped": [{"reason": one, **skip} for one in reasons]}
@@ -229,7 +229,7 @@ def test_a_report_fits_beside_everything_else() -> None:
     assert DataReport.model_validate_json(report.model_dump_json()) == report
 
 
-def test_what_was_read_stands_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_data_report_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     grow(tmp_path / "text", **{"a.txt": "x" * 64, ".b.txt": "b"})
     index_of(tmp_path)

@@ -71,7 +71,7 @@ KINDS: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize(("content", "words"), KINDS.values(), ids=KINDS.keys())
-def test_what_is_not_text_is_refused_by_its_kind(tmp_path: Path, content: bytes, words: str) -> None:
+def test_file_that_is_not_text_is_rejected_with_its_format(tmp_path: Path, content: bytes, words: str) -> None:
     grow(tmp_path / "text", **{"a.txt": WORDS, "b.txt": content})
 
     error = fail(lambda: index_of(tmp_path))
@@ -105,7 +105,7 @@ def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
     assert [(one.reason, one.count) for one in made.report.sources[0].skipped] == [("empty", 1)]
 
 
-def test_a_file_that_changes_while_it_is_read_is_refused_and_tried_again(tmp_path: Path) -> None:
+def test_file_that_changes_during_the_read_is_rejected_and_retried(tmp_path: Path) -> None:
     grow(tmp_path, **{"a.txt": "before"})
     file = find(tmp_path).files[0]
     before = hash_file(file)
@@ -118,7 +118,9 @@ def test_a_file_that_changes_while_it_is_read_is_refused_and_tried_again(tmp_pat
     assert "a.txt changed while it was read" in str(error)
 
 
-def test_an_index_is_not_made_of_a_file_that_changes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_cache_is_not_written_for_a_file_that_changes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     grow(tmp_path / "text", **{"a.txt": "before"})
     read = SourceFile.read
 

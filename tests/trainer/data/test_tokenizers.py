@@ -109,7 +109,9 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
 
 
 @pytest.mark.parametrize(("content", "words"), BROKEN.values(), ids=BROKEN.keys())
-def test_a_file_that_is_no_tokenizer_is_refused_by_its_kind(tmp_path: Path, content: str | bytes, words: str) -> None:
+def test_file_that_is_no_tokenizer_is_rejected_with_its_format(
+    tmp_path: Path, content: str | bytes, words: str
+) -> None:
     grow(tmp_path, **{"text/a.txt": WORDS, "t.json": content})
 
     error = fail(lambda: index_of(tmp_path, **use(tmp_path / "t.json")))
@@ -134,7 +136,7 @@ def test_folder_suggests_the_file_in_it(tmp_path: Path) -> None:
     assert str(error).endswith(f"Nearest legal value: {tmp_path}/model/tokenizer.json.")
 
 
-def test_a_tokenizer_without_tokens_is_refused(tmp_path: Path) -> None:
+def test_tokenizer_without_tokens_is_rejected(tmp_path: Path) -> None:
     tokenizers.Tokenizer(models.BPE()).save(str(tmp_path / "t.json"))
     grow(tmp_path / "text", **{"a.txt": WORDS})
 

@@ -65,14 +65,14 @@ def test_type_has_the_bits_of_its_name(kind: str, want: int) -> None:
     assert found.bytes == want // 2
 
 
-def test_a_type_of_unknown_size_is_refused() -> None:
+def test_type_of_unknown_size_is_rejected() -> None:
     line = "ROOT %c = posit[8,16]{1,0} all-gather(%x), channel_id=1, replica_groups={{0,1},{2,3}}"
 
     with pytest.raises(ValueError, match="the type posit has no known size"):
         count_collectives(one(line), FOUR)
 
 
-def test_a_sum_of_which_each_device_keeps_a_part_is_a_scattered_one() -> None:
+def test_all_reduce_of_which_each_device_uses_a_part_is_a_reduce_scatter() -> None:
     lines = "%s = f32[8]{0} all-reduce(%x), channel_id=1, replica_groups={{0,2},{1,3}}, to_apply=%add\n"
     lines += "ROOT %part = f32[4]{0} dynamic-slice(%s, %w), dynamic_slice_sizes={4}"
 

@@ -63,9 +63,7 @@ OUTSIDE = {
 
 
 @pytest.mark.parametrize(("outside", "unordered"), OUTSIDE.values(), ids=OUTSIDE.keys())
-def test_what_a_loop_sends_is_in_order_with_what_is_sent_outside(
-    outside: str, unordered: list[tuple[str, str]]
-) -> None:
+def test_collectives_of_a_loop_are_ordered_with_those_outside(outside: str, unordered: list[tuple[str, str]]) -> None:
     program = HloProgram(LOOP.replace("IN_LOOP", IN_LOOP).replace("OUTSIDE", outside))
 
     assert [(call.name, rival.name) for call, rival in find_unordered_collectives(program)] == unordered

@@ -4,7 +4,7 @@ from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.state import Signal
 
 
-def test_to_leave_is_asked_with_every_step_from_then_on() -> None:
+def test_drain_signal_is_sent_with_every_later_step() -> None:
     asks = ControlSignals()
     assert asks.take_signals() is Signal.NONE
 
@@ -13,7 +13,7 @@ def test_to_leave_is_asked_with_every_step_from_then_on() -> None:
     assert [asks.take_signals(), asks.take_signals()] == [Signal.EXIT, Signal.EXIT]
 
 
-def test_who_is_to_move_and_then_to_leave_asks_for_both() -> None:
+def test_resize_and_drain_signals_are_both_sent() -> None:
     asks = ControlSignals()
 
     asks.request_rescale()

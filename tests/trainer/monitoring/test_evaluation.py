@@ -44,7 +44,7 @@ OWED: dict[str, tuple[int, set[str] | None, bool]] = {
 
 
 @pytest.mark.parametrize(("step", "evaluated", "want"), OWED.values(), ids=OWED.keys())
-def test_an_evaluation_is_owed_where_a_step_was_saved_without(
+def test_evaluation_is_due_if_a_step_was_saved_without_it(
     step: int, evaluated: set[str] | None, want: bool, tmp_path: Path
 ) -> None:
     assert make(tmp_path).is_missing(step, evaluated) is want

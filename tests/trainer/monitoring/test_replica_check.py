@@ -190,7 +190,7 @@ SUMS: dict[str, tuple[list[list[int]], tuple[int, ...], bool | None]] = {
 
 
 @pytest.mark.parametrize(("sums", "places", "certain"), SUMS.values(), ids=SUMS.keys())
-def test_who_differs(sums: list[list[int]], places: tuple[int, ...], certain: bool | None) -> None:
+def test_differing_replicas(sums: list[list[int]], places: tuple[int, ...], certain: bool | None) -> None:
     odd = find_mismatch(np.array(sums, np.uint32), [(leaf, f"array {leaf}", (0, 1, 2, 3)) for leaf in (0, 1)])
 
     assert (odd.positions, odd.has_majority) == (frozenset(places), certain) if odd else certain is None
@@ -233,7 +233,7 @@ TOLD: dict[str, tuple[Mismatch, int, tuple[FailureReason, bool], str]] = {
 
 
 @pytest.mark.parametrize(("odd", "process", "want", "words"), TOLD.values(), ids=TOLD.keys())
-def test_what_each_process_says(odd: Mismatch, process: int, want: tuple[FailureReason, bool], words: str) -> None:
+def test_report_of_each_process(odd: Mismatch, process: int, want: tuple[FailureReason, bool], words: str) -> None:
     failure = explain_error(mismatch_error(7, odd, OWNERS, WORLD, process), step=7)
 
     assert (failure.reason, failure.is_host_known, failure.fatal) == (*want, False)

@@ -73,7 +73,7 @@ def test_repeatedly_stopped_process_reports_its_stopped_share() -> None:
             pass
 
 
-def test_what_is_left_measures_no_longer() -> None:
+def test_stopped_monitor_measures_nothing() -> None:
     with SchedulingDelayMonitor() as stalls:
         assert "stalls" in {thread.name for thread in threading.enumerate()}
 

@@ -156,14 +156,14 @@ def test_the_last_step_is_always_saved(signals: Signal, after: Due) -> None:
 
 
 @given(some_steps, some_signals, some_dues)
-def test_what_is_kept_is_compared_before(step: int, signals: Signal, after: Due) -> None:
+def test_replicas_are_compared_before_a_step_is_kept(step: int, signals: Signal, after: Due) -> None:
     actions = step_actions(step, signals, after)
 
     assert actions.compare or not (actions.save or actions.snapshot)
 
 
 @given(some_steps, some_signals, some_dues)
-def test_a_world_that_leaves_keeps_the_step(step: int, signals: Signal, after: Due) -> None:
+def test_draining_world_keeps_the_step(step: int, signals: Signal, after: Due) -> None:
     actions = step_actions(step, signals, after)
 
     assert actions.snapshot or actions.leave is Leave.NO

@@ -1,4 +1,4 @@
-"""The optimizers of the trainer keep exactly the slots that the API declares."""
+"""The optimizers of the trainer have exactly the slots that the API declares."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ PARAMS: Any = {"embedding": jnp.ones((3, 5)), "norm": {"scale": jnp.ones(7)}}
 
 
 @pytest.mark.parametrize("name", SLOTS)
-def test_an_optimizer_keeps_its_declared_slots_and_nothing_else_of_their_size(name: Any) -> None:
+def test_optimizer_has_only_its_declared_slots(name: Any) -> None:
     state = make_optimizer(Optimizer(type=name, learning_rate=0.1), NETWORK).init(PARAMS)
 
     for slot in SLOTS[name]:

@@ -1,4 +1,4 @@
-"""Spikes: what counts as one, what is compared with, and what follows."""
+"""Spikes: their definition, their window, and their consequences."""
 
 from functools import cache
 from typing import Any
@@ -43,7 +43,7 @@ def find_spikes(measured: list[tuple[float, float]], size: int = SIZE) -> list[b
 
 
 def reference(measured: list[tuple[float, float]]) -> list[bool]:
-    """Return the spikes by the definition: the newest accepted steps, once there are half as many as asked for."""
+    """Return the spikes by the definition: the newest accepted steps, once half of the window is filled."""
     accepted: list[tuple[float, float]] = []
     found = []
     for pair in measured:
@@ -61,7 +61,7 @@ noise = st.integers(-8, 8).map(lambda part: 1 + part / 64)
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(levels, noise, noise), min_size=SIZE, max_size=4 * SIZE))
-def test_a_spike_is_what_the_definition_says(numbers: list[tuple[float, float, float]]) -> None:
+def test_spikes_match_the_definition(numbers: list[tuple[float, float, float]]) -> None:
     """Levels differ by much more than noise, so that no rounding decides."""
     measured = [(level * first, second) for level, first, second in numbers]
 
@@ -79,7 +79,7 @@ STORIES: dict[str, tuple[list[tuple[float, float]], list[bool]]] = {
 
 
 @pytest.mark.parametrize(("measured", "want"), STORIES.values(), ids=STORIES.keys())
-def test_what_is_a_spike(measured: list[tuple[float, float]], want: list[bool]) -> None:
+def test_spike_thresholds(measured: list[tuple[float, float]], want: list[bool]) -> None:
     assert find_spikes(measured) == want
 
 
@@ -97,7 +97,7 @@ def test_few_steps_do_not_make_a_rise_a_spike(size: int, measured: list[tuple[fl
 
 
 def watched(layout: Layout) -> Run:
-    """Return a run that looks for spikes, after two steps, in whose eyes the next step is one."""
+    """Return a run with spike detection after two steps, for which the next step is a spike."""
     run = Run(spec_with(protection__spikes={"window": 4}), layout)
     list(run.train(2))
     calm = SpikeWindow(np.zeros((2, 4), np.float32), np.int32(4), np.int32(0))  # type: ignore[arg-type]
@@ -108,7 +108,7 @@ def watched(layout: Layout) -> Run:
 
 
 @each("layout", {name: LAYOUTS[name] for name in ("one device", "data 2 over slices, fsdp 4")}, "one device")
-def test_the_update_of_a_spike_is_not_made(layout: Layout) -> None:
+def test_update_of_a_spike_is_skipped(layout: Layout) -> None:
     run = watched(layout)
     before = flat((run.state.params, run.state.opt, run.state.window.seen if run.state.window else None))
 
@@ -120,7 +120,7 @@ def test_the_update_of_a_spike_is_not_made(layout: Layout) -> None:
     assert all(np.array_equal(before[path], after[path]) for path in before)
 
 
-def test_accepted_steps_are_remembered_and_those_without_a_finite_loss_are_not() -> None:
+def test_window_contains_accepted_steps_with_a_finite_loss() -> None:
     run = Run(spec_with(protection__spikes={"window": 4}), ONE)
     (first,) = run.train(1)
     whole = run.state.params["embedding"]
@@ -134,7 +134,7 @@ def test_accepted_steps_are_remembered_and_those_without_a_finite_loss_are_not()
     assert (int(run.state.window.num_steps), int(broken.spikes or 0), int(broken.non_finite)) == (1, 0, 1)
 
 
-def test_what_was_seen_is_saved_and_a_step_saved_before_has_seen_nothing(tmp_path: Any) -> None:
+def test_window_is_saved_and_empty_for_an_older_step(tmp_path: Any) -> None:
     run = Run(spec_with(protection__spikes={"window": 4}), ONE)
     list(run.train(2))
 
@@ -215,7 +215,7 @@ def test_too_many_skipped_updates_are_reported_with_their_number() -> None:
         check_step(41, measures, Protection(), 26)
 
 
-def test_the_words_name_the_step_and_what_was_measured() -> None:
+def test_message_names_the_step_and_the_values() -> None:
     measures: Any = StepMetrics(9.123, 33.4, 0.1, 0, 1, 0, {}, 1)  # type: ignore[arg-type]
 
     with pytest.raises(TrainingError) as caught:

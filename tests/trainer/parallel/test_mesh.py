@@ -53,7 +53,7 @@ def test_orders_devices(layout: Layout, want: list[list[list[int]]]) -> None:
 
 
 class Chip(SimpleNamespace):
-    """A device of a TPU, as far as its place is asked for."""
+    """A device of a TPU, with the coordinates that the mesh reads."""
 
     platform = "tpu"
     device_kind = "TPU v5 lite"
@@ -99,7 +99,7 @@ def test_experts_lie_inside_fsdp_and_around_contexts() -> None:
     assert ids[0, 0, :, :, :, 0].tolist() == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
 
 
-def test_another_number_of_devices_is_refused() -> None:
+def test_another_number_of_devices_is_rejected() -> None:
     with pytest.raises(ValueError, match="the layout has 2 devices, not 8"):
         build_mesh(jax.devices(), make_layout())
 
@@ -117,7 +117,7 @@ def meshes(draw: st.DrawFn) -> tuple[tuple[int, ...], list[int]]:
 
 @given(meshes())
 @settings(max_examples=150, deadline=None)
-def test_the_plan_knows_where_jax_lays_the_axes(mesh: tuple[tuple[int, ...], list[int]]) -> None:
+def test_plan_has_the_axis_order_of_jax(mesh: tuple[tuple[int, ...], list[int]]) -> None:
     dims, degrees = mesh
     devices = np.full(dims, SimpleNamespace(device_kind="any"))
     _, matrix = mesh_utils._create_device_mesh_for_nd_torus(devices, degrees, allow_split_physical_axes=True)
@@ -126,7 +126,7 @@ def test_the_plan_knows_where_jax_lays_the_axes(mesh: tuple[tuple[int, ...], lis
 
 
 @pytest.mark.parametrize("degrees", [[64, 2], [16, 8], [32, 4], [4, 4, 8], [128], [2, 64]])
-def test_the_plan_knows_where_jax_lays_the_axes_of_double_chips(degrees: list[int]) -> None:
+def test_plan_has_the_axis_order_of_jax_for_double_chips(degrees: list[int]) -> None:
     devices = np.full((4, 4, 4, 2), SimpleNamespace(device_kind="TPU7x"))
     _, matrix = mesh_utils._create_device_mesh_for_nd_torus(devices, degrees, allow_split_physical_axes=True)
 

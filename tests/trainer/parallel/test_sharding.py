@@ -67,7 +67,7 @@ def held(tree: Any) -> dict[str, int]:
     }
 
 
-def test_a_table_lies_as_its_rules_say() -> None:
+def test_embedding_table_is_sharded_by_its_rules() -> None:
     state = Run(spec_of(RULES["embedding split by rows alone"]), EIGHT).state
 
     assert state.params["embedding"].addressable_shards[0].data.shape == (272 // 4, 16)
@@ -92,7 +92,7 @@ def test_an_optimizer_that_is_split_over_data_changes_no_number(layout: Layout) 
 
 
 @each("layout", SPREAD)
-def test_the_planner_counts_what_an_optimizer_over_data_keeps(layout: Layout) -> None:
+def test_planner_counts_the_optimizer_state_sharded_over_data(layout: Layout) -> None:
     degrees = combine_degrees(layout.ici, layout.dcn)
     ways, data = count_shards(degrees), degrees["data"]
     run = Run(SPREAD_SPEC, layout)
@@ -104,7 +104,7 @@ def test_the_planner_counts_what_an_optimizer_over_data_keeps(layout: Layout) ->
         assert held(moments) == {name: leaf.data_sharded_size(ways, data) for name, leaf in leaves.items()}
 
 
-def test_an_optimizer_over_data_keeps_a_part_of_each_tensor() -> None:
+def test_optimizer_sharded_over_data_has_a_part_of_each_tensor() -> None:
     state = Run(SPREAD_SPEC, SPREAD["data 4, tensor 2"]).state
     params, moments = held(state.params), held(state.opt[1].mu)
 

@@ -47,7 +47,7 @@ def test_find_givers(holdings: list[ShardInventory], want: dict[int, int] | None
     assert find_senders(holdings, NEW) == want
 
 
-def test_what_a_process_says_arrives() -> None:
+def test_inventory_of_a_process_is_exchanged() -> None:
     held = holding(3, old=[0, 2], next=[])
     said = replace(held, metrics={OLD: ({"generation": 1, "step": 40, "loss": None},)})
 

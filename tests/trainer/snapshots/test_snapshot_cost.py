@@ -101,7 +101,7 @@ def test_where_the_plan_chose_them_they_lie_further_apart_until_they_are_worth_i
     assert intervals == [10, 20, 40], "after 40 steps of 4 s a second is 0.6 %"
 
 
-def test_they_are_not_asked_for_where_they_are_cheap(begin: Begin) -> None:
+def test_cheap_snapshots_request_no_change(begin: Begin) -> None:
     trained = begin(100)
 
     trained.train(26 * EVERY, LONG)
@@ -120,7 +120,7 @@ def test_they_lie_no_further_apart_than_they_may(begin: Begin, caplog: pytest.Lo
     assert sum("snapshots block training" in line for line in caplog.messages) == 1, "what cannot be helped is told"
 
 
-def test_hosts_that_ask_one_after_the_other_mean_one_change(begin: Begin) -> None:
+def test_successive_requests_of_hosts_are_one_change(begin: Begin) -> None:
     trained = begin(100)
 
     for step in (21, 22):

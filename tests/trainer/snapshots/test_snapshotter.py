@@ -1,4 +1,4 @@
-"""Snapshots in a host's memory: taken, kept, refused, and put back to the last bit, on the same mesh and on others."""
+"""Snapshots in a host's memory: taken, kept, rejected, and restored to the same bits, on any mesh."""
 
 import errno
 import os
@@ -200,7 +200,7 @@ def test_the_state_may_be_consumed_once_it_is_copied(opened: Opened) -> None:
     assert read_bits(restored) == want
 
 
-def test_two_are_kept_beside_the_one_in_writing(opened: Opened, tmp_path: Path) -> None:
+def test_two_snapshots_are_kept_besides_the_pending_one(opened: Opened, tmp_path: Path) -> None:
     snapshots = opened(WORLD)
     take(snapshots, 5, 10, 15, 20)
 
@@ -209,7 +209,7 @@ def test_two_are_kept_beside_the_one_in_writing(opened: Opened, tmp_path: Path) 
     assert len(list(tmp_path.glob("*.header"))) == 2
 
 
-def test_what_was_restored_outlives_what_is_void(opened: Opened) -> None:
+def test_restored_snapshot_is_kept_when_others_are_void(opened: Opened) -> None:
     take(opened(WORLD), 5, 10)  # other hosts never finished step 10
 
     second = opened(NEXT)
@@ -260,7 +260,7 @@ def remove(path: Path, _: int) -> None:
     path.unlink()
 
 
-def test_a_rollback_holds_for_what_is_in_memory_too(opened: Opened) -> None:
+def test_rollback_voids_snapshots_too(opened: Opened) -> None:
     rollbacks, skipped = (Rollback(lineage=1, generation=1, step=8, parent=5),), ((20, 32),)
     take(opened(WORLD), 5, 10)
     second = opened(make_world(2, 1, (FIRST,), rollbacks=rollbacks))
@@ -368,7 +368,7 @@ HOSTS = {
 
 @pytest.mark.parametrize("changes", [{}, {"parallelism__shardOptimizerOverData": True}], ids=["copied", "spread"])
 @pytest.mark.parametrize("layout", HOSTS.values(), ids=HOSTS.keys())
-def test_no_host_needs_more_than_the_plan_says(layout: Layout, changes: dict[str, Any]) -> None:
+def test_no_host_needs_more_memory_than_planned(layout: Layout, changes: dict[str, Any]) -> None:
     spec = spec_with(**changes, model__embedDim=256, model__vocabSize=1024)
     devices = jax.devices()[: layout.devices_per_host]
 

@@ -1,4 +1,4 @@
-"""Metrics files and plots: what is written, what is cut, and storage that is full, foreign or hangs."""
+"""Metrics files and plots: written and truncated lines, and storage that is full, foreign or hangs."""
 
 import json
 import os
@@ -140,7 +140,7 @@ def test_a_loss_that_is_not_finite_is_written_as_null(tmp_path: Path) -> None:
     assert read_lines(tmp_path)[0]["held_out_loss"] is None
 
 
-def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:
+def test_tensorboard_has_the_same_numbers(tmp_path: Path) -> None:
     with open_writer(tmp_path) as writer:
         write(writer, 4, range(12, 16))
 

@@ -14,7 +14,7 @@ from trainingjob_trainer.trackers.tracker import Point, TrackerThread, close_tra
 
 
 class Destination:
-    """A tracker that keeps its points. Each action may be replaced."""
+    """A tracker that records its points. Each action is replaceable."""
 
     def __init__(self, **actions: Callable[..., None]) -> None:
         self.points: list[int] = []
@@ -70,7 +70,7 @@ def test_points_wait_until_the_destination_is_reached(
     assert caplog.messages == ["tracker connect failed tracker=server error=no route"]
 
 
-def test_the_end_does_not_wait_for_what_is_unreachable(
+def test_shutdown_does_not_wait_for_an_unreachable_tracker(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(trackers, "RETRY_SECONDS", 0.001)

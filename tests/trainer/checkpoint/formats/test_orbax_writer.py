@@ -1,4 +1,4 @@
-"""What is written of a state: what Orbax itself writes and reads, and nothing before the folder is there."""
+"""The written state: files that Orbax itself writes and reads, and none before the folder exists."""
 
 import asyncio
 import json
@@ -60,7 +60,7 @@ def list_names(folder: Path) -> set[str]:
     return {str(path.parent if path.parent.name == "d" else path) for path in files}
 
 
-def test_orbax_reads_what_was_written(copy: Copy, tmp_path: Path) -> None:
+def test_orbax_reads_the_written_state(copy: Copy, tmp_path: Path) -> None:
     write(copy, tmp_path / "7")
 
     with ocp.StandardCheckpointer() as reader:
@@ -114,9 +114,7 @@ def test_no_process_communicates_while_a_state_is_copied(
     assert asked == []
 
 
-def test_a_copy_that_is_given_up_ends_without_a_word(
-    copy: Copy, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_cancelled_copy_ends_silently(copy: Copy, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     writing = copy(tmp_path / "7", STATE)
     (part,) = writing._parts
 
@@ -135,7 +133,7 @@ def test_a_state_that_cannot_be_copied_is_a_problem_and_no_error(copy: Copy, tmp
     assert "deleted" in copy(tmp_path / "7", {"gone": gone}).problem
 
 
-def test_what_lies_below_an_expected_folder_is_expected_with_it() -> None:
+def test_paths_below_an_awaited_folder_are_awaited_too() -> None:
     folder = PendingFolder(epath.Path("there"))
 
     folder.mark_created()
@@ -144,7 +142,7 @@ def test_what_lies_below_an_expected_folder_is_expected_with_it() -> None:
 
 
 class SharedParamInfo(ParamInfo):
-    """Describes an array whose folder another thread resolves after this one has seen that it must be awaited."""
+    """Describes an array whose folder another thread resolves after this thread has found it pending."""
 
     @property
     def _parent_dir(self) -> Any:

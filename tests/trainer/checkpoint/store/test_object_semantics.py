@@ -127,7 +127,7 @@ def test_a_damaged_step_is_quarantined_and_stays(jobs: Jobs) -> None:
     assert jobs.durable.list_files(folder.name) == ["d/0", "integrity.json", "metadata", "writer.json"]
 
 
-def test_an_earlier_world_commits_nothing_beside_its_successor(jobs: Jobs) -> None:
+def test_earlier_world_cannot_commit_after_its_successor(jobs: Jobs) -> None:
     jobs.save(1, 10)
     early = jobs.open(1)
     pending = early.begin(0, 20, {})

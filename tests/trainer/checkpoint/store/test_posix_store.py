@@ -29,7 +29,7 @@ def test_the_root_may_be_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", NOT_FILES.values(), ids=NOT_FILES)
-def test_what_is_no_file_is_not_read(store: PosixStore, tmp_path: Path, make: Callable[[Path], object]) -> None:
+def test_irregular_file_is_not_read(store: PosixStore, tmp_path: Path, make: Callable[[Path], object]) -> None:
     make(tmp_path / "a")
 
     with pytest.raises(ValueError, match="a is not a regular file"):

@@ -23,7 +23,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 
 @pytest.mark.parametrize("name", ["OWNER", "lineage-0/20/array/0"])
-def test_what_is_written_is_read(store: Store, name: str) -> None:
+def test_written_content_is_read(store: Store, name: str) -> None:
     store.write(name, (b"num", b"", b"bers"))
 
     assert store.read(name, 7) == b"numbers"
@@ -44,7 +44,7 @@ def test_a_write_replaces_the_object(store: Store) -> None:
     assert store.read("a", 100) == b"new"
 
 
-def test_a_write_that_fails_keeps_the_old_content(store: Store) -> None:
+def test_failed_write_preserves_the_old_content(store: Store) -> None:
     def fail() -> Iterator[bytes]:
         yield b"half"
         raise ValueError("the source is damaged")

@@ -1,4 +1,4 @@
-"""Which files of a folder are read, and what is said of all others: none is lost or doubled without a word."""
+"""Files of a folder that are read, and the reports of all others: none is lost or doubled silently."""
 
 import os
 import random
@@ -112,7 +112,7 @@ TREES: dict[str, tuple[dict[str, str], dict[str, Any], list[str], dict[str, int]
 
 
 @pytest.mark.parametrize(("tree", "options", "want", "skipped"), TREES.values(), ids=TREES.keys())
-def test_what_is_read_and_what_is_skipped(
+def test_read_and_skipped_files(
     tmp_path: Path, tree: dict[str, str], options: dict[str, Any], want: list[str], skipped: dict[str, int]
 ) -> None:
     found = find(grow(tmp_path / "text", **tree), **options)
@@ -129,7 +129,7 @@ def test_pipes_are_not_read(tmp_path: Path) -> None:
 
 
 def test_many_links_between_folders_end(tmp_path: Path) -> None:
-    """Each of nine folders links to all: without a memory of what was searched there are 9! ways through them."""
+    """Each of nine folders links to all: without a record of searched folders there are 9! paths through them."""
     for one in range(9):
         grow(tmp_path, **{f"d{one}/{one}.txt": "x"}, **{f"d{one}/to{other}": f"-> ../d{other}" for other in range(9)})
 
@@ -143,8 +143,8 @@ SEEDS = range(20)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_all_that_lies_there_is_read_or_reported(tmp_path: Path, seed: int) -> None:
-    """Of a random folder with links, what is read and what is skipped are together exactly what there is."""
+def test_every_file_is_read_or_reported(tmp_path: Path, seed: int) -> None:
+    """Read and skipped files of a random folder with links are together exactly its files."""
     draw = random.Random(seed)  # noqa: S311  # which trees are tried, nothing else
     root = plant(draw, tmp_path / "text")
     pattern = draw.choice(["**/*.txt", "*.txt", "**/*", "**/d/*.txt", ".h/**/*", "d/**", "*/*"])
@@ -235,7 +235,7 @@ def test_an_empty_folder_is_called_so(tmp_path: Path) -> None:
     ("goal", "words"),
     [("/nowhere/a", "is a link to /nowhere/a"), (".git/annex/objects/X/a", "Run `git annex get`")],
 )
-def test_a_matching_link_that_leads_nowhere_is_refused(tmp_path: Path, goal: str, words: str) -> None:
+def test_matching_broken_link_is_rejected(tmp_path: Path, goal: str, words: str) -> None:
     grow(tmp_path / "text", **{"a.txt": "a", "b.txt": f"-> {goal}"})
 
     error = fail(lambda: find(tmp_path / "text"))
@@ -244,7 +244,7 @@ def test_a_matching_link_that_leads_nowhere_is_refused(tmp_path: Path, goal: str
     assert words in str(error)
 
 
-def test_a_folder_that_cannot_be_listed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_that_cannot_be_listed_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grow(tmp_path, **{"a.txt": "a", "secret/b.txt": "b"})
     scan = os.scandir
 

@@ -1,4 +1,4 @@
-"""JSON Lines: one field of each record is a document, and what is no such record is named with its line."""
+"""JSON Lines: one field of each record is a document, and an invalid record is named with its line."""
 
 import json
 from pathlib import Path
@@ -62,7 +62,7 @@ NOT_RECORDS = {
 
 
 @pytest.mark.parametrize(("content", "want"), NOT_RECORDS.values(), ids=NOT_RECORDS.keys())
-def test_what_is_no_record_fails_with_its_line(tmp_path: Path, content: bytes, want: str) -> None:
+def test_invalid_record_fails_with_its_line(tmp_path: Path, content: bytes, want: str) -> None:
     error = fail(lambda: read(tmp_path, content))
 
     assert want in str(error)
