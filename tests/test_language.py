@@ -56,6 +56,15 @@ BANNED = {
     r"obey(s|ed)?": "inject, or apply",
     r"everywhere else": "name the places",
     r"come to nothing": "have no result",
+    r"in words": "with a message",
+    r"deaf": "unresponsive",
+    r"comes? late|came late": "be slow",
+    r"at work": "running",
+    r"(its|their|his) way": "name the state, such as terminating",
+    r"rooms?": "folder, package, or capacity",
+    r"(stands?|stood) still": "stall",
+    r"in vain": "without effect",
+    r"shadow (world|process)(es|s)?": "hot standby",
 }
 """Banned phrase, as a regular expression over whole words, and the words to use instead."""
 

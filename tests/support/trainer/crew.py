@@ -143,9 +143,9 @@ class Crew:
     def start(
         self, config: RunConfig, world: World, compile_cache: Path | None = None, memory: Path | None = None
     ) -> list[Trainer]:
-        """Hand a world to as many trainers as it has members; below `memory` each pod has a folder for snapshots.
+        """Send a world to as many trainers as it has members; below `memory` each pod has a folder for snapshots.
 
-        In a shadow world they wait.
+        In a hot standby world they wait.
         """
         count = len(world.members)
         self.prepare(count)

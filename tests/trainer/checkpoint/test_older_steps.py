@@ -85,9 +85,7 @@ def test_step_without_hashes_in_its_records_is_restored(events: AgentEvents, tmp
 
 
 def test_a_step_that_an_older_orbax_wrote_is_restored(events: AgentEvents, tmp_path: Path) -> None:
-    """`older/` has the files that `AsyncCheckpointer(StandardCheckpointHandler())` of that release wrote of the same
-    state.
-    """
+    """`older/` has the files of the same state by `AsyncCheckpointer(StandardCheckpointHandler())` of that release."""
     folder = at(tmp_path / "lineage-0/7")
     shutil.copytree(Path(__file__).parent / "older/orbax-0.11.0", folder.location)
     files = hash_files(folder, list_files(folder))
