@@ -85,8 +85,8 @@ class Request:
 def parse(event: Manifest) -> Request:
     """Return the request of an audit event."""
     about, status = event.get("objectRef", {}), event.get("responseStatus", {})
-    asked = event.get("requestObject")
-    body: Manifest = asked if isinstance(asked, dict) else {}  # a JSON patch is a list
+    requested = event.get("requestObject")
+    body: Manifest = requested if isinstance(requested, dict) else {}  # a JSON patch is a list
     resource, subresource = about.get("resource", ""), about.get("subresource", "")
     return Request(
         at=datetime.fromisoformat(event["requestReceivedTimestamp"]),

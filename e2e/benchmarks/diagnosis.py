@@ -156,9 +156,9 @@ async def corrupt(stage: JobHarness, place: tuple[int, int]) -> Diagnosis:
 def _read_diagnosis(stage: JobHarness, world: int, place: tuple[int, int], reason: str, seconds: float) -> Diagnosis:
     """Compare a world's recorded cause with the expected reason and host."""
     cause = find_attempt(stage.status, world).cause
-    said = (cause.slice, cause.host) if cause else (None, None)
-    is_right = cause is not None and cause.reason == reason and said == place
-    return Diagnosis(is_right, said == (None, None), seconds)
+    named = (cause.slice, cause.host) if cause else (None, None)
+    is_right = cause is not None and cause.reason == reason and named == place
+    return Diagnosis(is_right, named == (None, None), seconds)
 
 
 async def slow_down(stage: JobHarness, place: tuple[int, int]) -> Diagnosis:

@@ -193,8 +193,8 @@ def wait_until_steady(job: Job, *, has_shadow: bool = False) -> int:
 
 def are_hot_standbys_ready(job: Job, since: str) -> bool:
     """Return whether every host has logged since a time that its hot standby is ready."""
-    told = [job.cluster.kubectl("logs", pod, "-n", job.namespace, f"--since-time={since}") for pod in job.pods()]
-    return all(HOT_STANDBY_LOG_LINE in log for log in told)
+    reported = [job.cluster.kubectl("logs", pod, "-n", job.namespace, f"--since-time={since}") for pod in job.pods()]
+    return all(HOT_STANDBY_LOG_LINE in log for log in reported)
 
 
 def wait_for_world(job: Job, before: int, holds: Callable[[Manifest], bool] = bool) -> int:

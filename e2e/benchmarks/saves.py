@@ -44,8 +44,8 @@ def find_blocked_seconds(lines: Iterable[Line], field: str, group_key: str) -> l
 
     Each line repeats the value of the newest save or snapshot before it.
     """
-    told = [line for line in lines if line.get(field) is not None]
-    return [float(next(same)[field]) for _, same in groupby(told, key=lambda line: line[group_key])]
+    reported = [line for line in lines if line.get(field) is not None]
+    return [float(next(same)[field]) for _, same in groupby(reported, key=lambda line: line[group_key])]
 
 
 def find_save_seconds(lines: Iterable[Line]) -> list[float]:

@@ -50,8 +50,8 @@ def run_streaming(
         raise _failure(words, process.returncode, "".join(output))
 
 
-def _failure(words: Sequence[str], code: int, said: str) -> ClusterError:
-    return ClusterError(f"`{' '.join(words)[:300]}` failed with exit code {code}:\n{said.strip()[-2000:]}")
+def _failure(words: Sequence[str], code: int, printed: str) -> ClusterError:
+    return ClusterError(f"`{' '.join(words)[:300]}` failed with exit code {code}:\n{printed.strip()[-2000:]}")
 
 
 def wait_until(condition: Callable[[], bool], what: str, *, seconds: float) -> None:

@@ -92,8 +92,8 @@ def test_a_slow_host_is_named_while_it_is_slow(job: Job) -> None:
     job.wait("both slices", is_full, PATIENCE_SECONDS)
     job.command("drill", "slow", "--slice", "1", "--host", "1", "--seconds", "60")
 
-    told = job.get_json("events", "--field-selector", f"involvedObject.name={job.name},reason=SlowHost")["items"]
-    assert [event for event in told if "host 1 of slice 1" in event["message"]], told
+    reported = job.get_json("events", "--field-selector", f"involvedObject.name={job.name},reason=SlowHost")["items"]
+    assert [event for event in reported if "host 1 of slice 1" in event["message"]], reported
     job.wait("that it is not slow any more", lambda status: not status.get("straggler"), PATIENCE_SECONDS)
 
 

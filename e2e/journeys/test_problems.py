@@ -117,9 +117,9 @@ def test_dry_run_reports_the_problems_of_validate(
 
 
 def test_the_definition_costs_the_api_server_little(product: Product) -> None:
-    said = product.cluster.kubectl("apply", "--dry-run=server", "-f", str(ROOT / "crds/trainingjob.yaml"))
+    printed = product.cluster.kubectl("apply", "--dry-run=server", "-f", str(ROOT / "crds/trainingjob.yaml"))
 
-    assert "customresourcedefinition.apiextensions.k8s.io/trainingjobs.trainingjob.dev" in said
+    assert "customresourcedefinition.apiextensions.k8s.io/trainingjobs.trainingjob.dev" in printed
 
 
 FIXED: dict[str, dict[str, Any]] = {
@@ -255,5 +255,5 @@ def test_env_from_secrets_and_config_maps_and_claims_work(product: Product, name
     pod = next(iter(job.pods()))
     seen = product.cluster.kubectl("exec", "-n", namespace, pod, "--", "env")
     assert {"FROM_SECRET=s3cr3t-value", "FROM_CONFIG=plain", "PLAIN=text"} <= set(seen.splitlines())
-    told = str(job.read()) + product.cluster.kubectl("logs", "-n", namespace, pod)
-    assert "s3cr3t-value" not in told
+    reported = str(job.read()) + product.cluster.kubectl("logs", "-n", namespace, pod)
+    assert "s3cr3t-value" not in reported

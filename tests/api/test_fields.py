@@ -18,9 +18,9 @@ def test_the_public_fields_change_only_on_purpose(golden: Callable[[Path, str], 
     before = read(GOLDEN.read_text()) if GOLDEN.exists() else {}
     breaks = find_breaks(before, list_facts())
     if breaks and os.environ.get("GOLDEN") != "write":
-        told = "\n  ".join(breaks)
+        reported = "\n  ".join(breaks)
         way_out = "docs/api-versions.md says when that may be. Where it may: make golden"
-        pytest.fail(f"jobs that were written before would break:\n  {told}\n{way_out}", pytrace=False)
+        pytest.fail(f"jobs that were written before would break:\n  {reported}\n{way_out}", pytrace=False)
 
     golden(GOLDEN, write(list_facts()))
 
@@ -123,9 +123,9 @@ BREAKING = {
 }
 
 
-@pytest.mark.parametrize(("told", "change"), BREAKING.items(), ids=BREAKING.keys())
-def test_breaking_changes(told: str, change: Callable[[dict[str, Facts]], None]) -> None:
+@pytest.mark.parametrize(("reported", "change"), BREAKING.items(), ids=BREAKING.keys())
+def test_breaking_changes(reported: str, change: Callable[[dict[str, Facts]], None]) -> None:
     after = copy.deepcopy(list_facts())
     change(after)
 
-    assert find_breaks(list_facts(), after) == [told]
+    assert find_breaks(list_facts(), after) == [reported]

@@ -77,10 +77,10 @@ def test_no_measure_is_other_than_finite(name: str, value: float) -> None:
 def test_long_texts_are_truncated_and_not_rejected() -> None:
     words = "x" * (MAX_MESSAGE + 1)
 
-    told = Failure(reason=FailureReason.CRASH, message=words, path=words, value="x" * MAX_MESSAGE)
+    reported = Failure(reason=FailureReason.CRASH, message=words, path=words, value="x" * MAX_MESSAGE)
 
-    assert told.message == told.path == "x" * (MAX_MESSAGE - 1) + "…"
-    assert told.value == "x" * MAX_MESSAGE
+    assert reported.message == reported.path == "x" * (MAX_MESSAGE - 1) + "…"
+    assert reported.value == "x" * MAX_MESSAGE
     with pytest.raises(ValidationError):
         FailedSave.model_validate({"step": 1, "message": 5})
 

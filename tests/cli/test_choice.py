@@ -28,33 +28,33 @@ def plan(text: str, *options: str) -> str:
 
 @pytest.mark.parametrize("name", ["tpu-v5p-4-slices", "demo"])
 def test_fields_to_paste_give_the_same_plan(name: str) -> None:
-    told = plan(manifest(name, parallelism={"strategy": "auto"})).splitlines()
-    begin = told.index("The same as an explicit spec:")
-    pasted = yaml.safe_load("\n".join(told[begin + 1 : begin + 3]))
-    auto = next(place for place, line in enumerate(told) if line.startswith("auto, the best of "))
+    reported = plan(manifest(name, parallelism={"strategy": "auto"})).splitlines()
+    begin = reported.index("The same as an explicit spec:")
+    pasted = yaml.safe_load("\n".join(reported[begin + 1 : begin + 3]))
+    auto = next(place for place, line in enumerate(reported) if line.startswith("auto, the best of "))
 
-    assert plan(manifest(name, **pasted)).splitlines()[: auto - 1] == told[: auto - 1]
+    assert plan(manifest(name, **pasted)).splitlines()[: auto - 1] == reported[: auto - 1]
 
 
 def test_runners_up_are_listed_with_their_cost() -> None:
-    told = plan(manifest("tpu-v5p-4-slices", parallelism={"strategy": "auto"})).splitlines()
-    others = [line for line in told if line.startswith("  instead of ")]
+    reported = plan(manifest("tpu-v5p-4-slices", parallelism={"strategy": "auto"})).splitlines()
+    others = [line for line in reported if line.startswith("  instead of ")]
 
     assert len(others) == 3
     assert all(line.endswith(" %)") and " per step (+" in line for line in others)
 
 
 def test_the_number_of_ways_names_the_size_that_it_counts() -> None:
-    told = plan(manifest("tpu-v5p-4-slices", parallelism={"strategy": "auto"}))
+    reported = plan(manifest("tpu-v5p-4-slices", parallelism={"strategy": "auto"}))
 
-    assert re.search(r"auto, the best of \d+ candidates at the largest size: ici", told)
+    assert re.search(r"auto, the best of \d+ candidates at the largest size: ici", reported)
 
 
 def test_choice_without_rates_has_no_times() -> None:
-    told = plan(manifest("demo", parallelism={"strategy": "auto"}))
+    reported = plan(manifest("demo", parallelism={"strategy": "auto"}))
 
-    assert "auto, the best of " in told
-    assert "per step" not in told
+    assert "auto, the best of " in reported
+    assert "per step" not in reported
 
 
 def test_a_job_on_one_device_is_written_out_too() -> None:

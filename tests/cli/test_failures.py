@@ -352,10 +352,10 @@ def test_an_interrupt_ends_with_its_own_code(tmp_path: Path) -> None:
 
 def test_version_is_printed() -> None:
     runner = CliRunner()
-    told = [runner.invoke(app, args).stdout for args in (["--version"], ["version"])]
+    reported = [runner.invoke(app, args).stdout for args in (["--version"], ["version"])]
 
-    assert told == [f"trainingjob {app_module.find_version()}\n"] * 2
-    assert told[0].split()[1][0].isdigit()
+    assert reported == [f"trainingjob {app_module.find_version()}\n"] * 2
+    assert reported[0].split()[1][0].isdigit()
 
 
 def test_a_tree_that_was_never_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,9 +78,9 @@ def test_json_has_the_plan_and_every_answer(monkeypatch: pytest.MonkeyPatch) -> 
     result = call(DEMO, "--json")
 
     assert result.code == 0
-    told = json.loads(result.out)
-    assert told["allowed"] == [1, 2]
-    assert [CompileAnswer.model_validate(one) for one in told["compiled"]] == answers
+    reported = json.loads(result.out)
+    assert reported["allowed"] == [1, 2]
+    assert [CompileAnswer.model_validate(one) for one in reported["compiled"]] == answers
 
 
 def test_crashed_compiler_is_reported_with_its_last_output(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,15 +95,17 @@ def test_crashed_compiler_is_reported_with_its_last_output(monkeypatch: pytest.M
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_compiler_ends_with_the_command(number: signal.Signals, tmp_path: Path) -> None:
-    told = tmp_path / "pid"
-    compiler = f"import os, pathlib, time; pathlib.Path({str(told)!r}).write_text(f'{{os.getpid()}} '); time.sleep(60)"
+    pid_file = tmp_path / "pid"
+    compiler = (
+        f"import os, pathlib, time; pathlib.Path({str(pid_file)!r}).write_text(f'{{os.getpid()}} '); time.sleep(60)"
+    )
     program = (
         "from trainingjob_operator.cli import entry_point, plan_compile\n"
         f"plan_compile.PROGRAM = ('-c', {compiler!r})\n"
         f"entry_point.app(['plan', '--compile', {DEMO!r}])\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL) as command:
-        pid = wait_for_pid(told)
+        pid = wait_for_pid(pid_file)
         pidfd = os.pidfd_open(pid)
         command.send_signal(number)
 

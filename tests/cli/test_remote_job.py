@@ -241,8 +241,8 @@ async def test_drill_request_has_the_cluster_s_time(api: FakeApi) -> None:
 
     (((request,),),) = (api.patches,)
     value = request["value"]
-    asked = json.loads(value if isinstance(value, str) else value["trainingjob.dev/drill"])["asked"]
-    assert asked.startswith("2026-11-21T12:00:0")
+    requested = json.loads(value if isinstance(value, str) else value["trainingjob.dev/drill"])["asked"]
+    assert requested.startswith("2026-11-21T12:00:0")
 
 
 async def test_drill_of_a_job_that_ends_meanwhile_is_reported(api: FakeApi) -> None:

@@ -38,11 +38,11 @@ def call(*args: str) -> tuple[int, str]:
 
 def test_the_same_faults_strike_every_variant() -> None:
     code, text = call(TPU, *SHORT, "--mtbf", "2h", "--json")
-    told = json.loads(text[text.index("{") :])
-    written, *variants = told["variants"]
+    reported = json.loads(text[text.index("{") :])
+    written, *variants = reported["variants"]
 
     assert code == 0
-    assert told["faults"] > 3
+    assert reported["faults"] > 3
     assert written["restarts"] > 0
     assert {one["change"].split(":")[0].lstrip("12 ") for one in variants} == {
         "checkpoint.save.everySteps",
@@ -152,18 +152,18 @@ def resize(folder: Path, steps: int = 2000, **elastic: Any) -> str:
 def simulate_json(*args: str) -> dict[str, Any]:
     code, text = call(*args, "--json")
     assert code == 0
-    told: dict[str, Any] = json.loads(text[text.index("{") :])
-    return told
+    reported: dict[str, Any] = json.loads(text[text.index("{") :])
+    return reported
 
 
 @pytest.mark.parametrize("steps", [10, 2000])
 def test_a_simulation_ends_with_the_job(steps: int, tmp_path: Path) -> None:
-    told = simulate_json(resize(tmp_path, steps), "--step-seconds", "5", "--mtbf", "3000d", "--save-seconds", "1")
+    reported = simulate_json(resize(tmp_path, steps), "--step-seconds", "5", "--mtbf", "3000d", "--save-seconds", "1")
 
-    written = told["variants"][0]
-    assert told["idealSeconds"] == 5 * steps
-    assert (written["runsSucceeded"], written["step"]) == (told["runs"], steps)
-    assert 5 * steps <= written["simulatedSeconds"] / told["runs"] < 5 * steps * 1.01 + 300
+    written = reported["variants"][0]
+    assert reported["idealSeconds"] == 5 * steps
+    assert (written["runsSucceeded"], written["step"]) == (reported["runs"], steps)
+    assert 5 * steps <= written["simulatedSeconds"] / reported["runs"] < 5 * steps * 1.01 + 300
 
 
 @pytest.mark.usefixtures("all_runs")

@@ -135,10 +135,10 @@ def _write_case(case: Case) -> Iterator[str]:
         yield f"  base: {case.base}"
     yield "  patch:"
     yield from (f"    {_inline(field)}: {_inline(value)}" for field, value in case.patch.items())
-    for key, told in (("problems", checked.problems), ("warnings", checked.warnings)):
-        if told:
+    for key, reported in (("problems", checked.problems), ("warnings", checked.warnings)):
+        if reported:
             yield f"  {key}:"
-            yield from (f"    - {_quoted(str(problem))}" for problem in told)
+            yield from (f"    - {_quoted(str(problem))}" for problem in reported)
 
 
 def _inline(value: Any) -> str:

@@ -97,6 +97,6 @@ def ways_broken(case: Case) -> set[str]:
     try:
         TrainingJobSpec.model_validate_json(json.dumps(case.job["spec"]), strict=True)
     except ValidationError as error:
-        told = error.errors()
-        return {one["type"] for one in told} | {f"pattern {one.get('ctx', {}).get('pattern')}" for one in told}
+        reported = error.errors()
+        return {one["type"] for one in reported} | {f"pattern {one.get('ctx', {}).get('pattern')}" for one in reported}
     return set()

@@ -80,9 +80,11 @@ def is_legal(job: Job, problem: Problem, suggestion: str, before: tuple[Problem,
     """Return whether a job with a suggestion followed lacks that problem and has no new one."""
     after = judge(follow(job, dataclasses.replace(problem, nearest=(suggestion,)))).problems
     paths = {one.path for one in before}
-    told = {(one.path, one.message.partition(" It has ")[0]) for one in before}
+    reported = {(one.path, one.message.partition(" It has ")[0]) for one in before}
     new = [
-        one for one in after if (one.path, one.message.partition(" It has ")[0]) not in told and one.path not in paths
+        one
+        for one in after
+        if (one.path, one.message.partition(" It has ")[0]) not in reported and one.path not in paths
     ]
     if is_respelt(problem, suggestion):
         new = [one for one in new if one.path == problem.path]

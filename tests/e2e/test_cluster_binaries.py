@@ -65,8 +65,8 @@ def test_existing_programs_are_not_built(asked: Path) -> None:
 def test_build_reports_its_progress(asked: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ensure_binaries(["etcd"])
 
-    told = capsys.readouterr().err
-    assert [line.split("[")[1] for line in told.splitlines() if "[" in line] == [
+    reported = capsys.readouterr().err
+    assert [line.split("[")[1] for line in reported.splitlines() if "[" in line] == [
         f"{number}/600] package-{number}" for number in range(1, 600, PACKAGES_PER_LINE)
     ]
 

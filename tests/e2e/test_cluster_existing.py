@@ -33,8 +33,8 @@ def test_missing_images_and_tags_are_reported_together(
     with pytest.raises(ClusterError) as refused:
         ExistingCluster().up()
 
-    told, _, advice = str(refused.value).partition(": must be the NAME:TAG of an image")
-    assert told == "E2E_OPERATOR_IMAGE= and E2E_TRAINER_IMAGE=registry.example:5000/ml/trainer"
+    reported, _, advice = str(refused.value).partition(": must be the NAME:TAG of an image")
+    assert reported == "E2E_OPERATOR_IMAGE= and E2E_TRAINER_IMAGE=registry.example:5000/ml/trainer"
     assert advice
 
 

@@ -72,9 +72,9 @@ def test_the_pace_is_read_off_what_a_job_left_behind() -> None:
 def test_a_job_that_lived_as_it_was_foretold_is_nothing_apart() -> None:
     plan = validate_job("bench", make_unlimited_spec()).plan
     assert plan
-    told = simulate(plan, PACE, FAULTS, SECONDS)
+    reported = simulate(plan, PACE, FAULTS, SECONDS)
 
-    figures = {one.name: one for one in compare(plan, FAULTS, make_lived(told.status))}
+    figures = {one.name: one for one in compare(plan, FAULTS, make_lived(reported.status))}
 
     assert figures["apart"].value == pytest.approx(0.0, abs=1e-4)
     assert figures["goodput foretold"].ratio == pytest.approx(1.0, abs=1e-3)

@@ -23,13 +23,13 @@ def test_errors_are_found_in_the_logs_of_operators_that_run(monkeypatch: pytest.
     cluster = ExistingCluster()
     pods = [make_pod("old"), make_pod("new"), make_pod("going", deletionTimestamp="t"), make_pod("coming", "Pending")]
     logs = {"old": f"{CALM}\n{BROKEN}\n", "new": f"{RAW}\n{CALM}"}
-    asked: list[tuple[str, ...]] = []
+    requested: list[tuple[str, ...]] = []
 
     def kubectl(*words: str) -> str:
-        asked.append(words)
+        requested.append(words)
         return json.dumps({"items": pods}) if words[0] == "get" else logs[words[1]]
 
     monkeypatch.setattr(cluster, "kubectl", kubectl)
 
     assert Product(cluster).operator_errors(SINCE) == [BROKEN, RAW]
-    assert all("--since-time=2026-11-21T12:00:00+00:00" in words for words in asked[1:])
+    assert all("--since-time=2026-11-21T12:00:00+00:00" in words for words in requested[1:])

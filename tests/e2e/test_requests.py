@@ -20,9 +20,9 @@ def event(verb: str, resource: str, body: Any = None, *, code: int = 200, after:
     about = {"resource": name, "namespace": "n", "name": "x"} | ({"subresource": subresource} if subresource else {})
     at = (BEGUN + timedelta(seconds=after)).isoformat()
     about |= {key: more.pop(key) for key in ("namespace",) if key in more}
-    asked = {} if body is None else {"requestObject": body}
+    requested = {} if body is None else {"requestObject": body}
     status = {"code": code, **more}
-    return {"verb": verb, "objectRef": about, "responseStatus": status, "requestReceivedTimestamp": at, **asked}
+    return {"verb": verb, "objectRef": about, "responseStatus": status, "requestReceivedTimestamp": at, **requested}
 
 
 def status(after: float = 0.0, *, uid: str = "u", version: str = "7", total: int = 0) -> Event:
@@ -111,10 +111,10 @@ CASES: dict[str, tuple[list[Event], list[str]]] = {
 
 @pytest.mark.parametrize(("events", "want"), CASES.values(), ids=CASES.keys())
 def test_forbidden_requests_of_an_operator(events: list[Event], want: list[str]) -> None:
-    told = list(find_forbidden_requests(events, OWN))
+    reported = list(find_forbidden_requests(events, OWN))
 
-    assert len(told) == len(want), told
-    assert all(one.startswith(begin) for one, begin in zip(told, want, strict=True)), told
+    assert len(reported) == len(want), reported
+    assert all(one.startswith(begin) for one, begin in zip(reported, want, strict=True)), reported
 
 
 def test_no_body_with_a_token_or_a_secret_is_recorded() -> None:

@@ -7,8 +7,8 @@ import pytest
 from e2e.benchmarks.saves import find_blocked_seconds, summarise
 
 
-def make_line(step: int, **told: float) -> dict[str, Any]:
-    return {"step": step, "step_seconds": 0.5, **told}
+def make_line(step: int, **reported: float) -> dict[str, Any]:
+    return {"step": step, "step_seconds": 0.5, **reported}
 
 
 WORLD = (

@@ -277,9 +277,11 @@ async def test_custom_accelerators_are_used_and_invalid_ones_are_named(
     assert "broken must be an accelerator of the operator's hardware" in answer["response"]["status"]["message"]
     _, text = await running.get("/metrics")
     assert 'trainingjob_refused_accelerators{name="broken"} 1.0' in text
-    (told,) = [record.fields for record in caplog.records if record.getMessage() == "ignoring an invalid accelerator"]
-    assert told["name"] == "broken"
-    assert told["why"] == "resource: Field required. topologies: Field required."
+    (reported,) = [
+        record.fields for record in caplog.records if record.getMessage() == "ignoring an invalid accelerator"
+    ]
+    assert reported["name"] == "broken"
+    assert reported["why"] == "resource: Field required. topologies: Field required."
 
 
 async def test_the_node_that_it_runs_on_is_known(start: Any, api_server: Any) -> None:

@@ -337,12 +337,12 @@ ANSWERS = {"allowed": ({"allowed": True}, True), "denied": ({"allowed": False}, 
 
 @pytest.mark.parametrize(("status", "want"), ANSWERS.values(), ids=ANSWERS.keys())
 async def test_the_right_to_use_a_service_account(status: Any, want: bool, api: Any, api_server: Any) -> None:
-    asked = []
-    api_server.reviews["subjectaccessreviews"] = lambda spec: asked.append(spec) or status
+    requested = []
+    api_server.reviews["subjectaccessreviews"] = lambda spec: requested.append(spec) or status
     user = {"username": "alice", "uid": "u", "groups": ["dev"], "extra": {"scopes": ["a"]}}
 
     assert await may_use_service_account(api, user, "research", "trainer") is want
-    assert asked == [
+    assert requested == [
         {
             "user": "alice",
             "uid": "u",

@@ -86,11 +86,11 @@ FAIR = {
 }
 
 
-@pytest.mark.parametrize(("asked", "want"), FAIR.values(), ids=FAIR.keys())
-async def test_peers_take_turns(asked: list[str], want: list[str]) -> None:
+@pytest.mark.parametrize(("requested", "want"), FAIR.values(), ids=FAIR.keys())
+async def test_peers_take_turns(requested: list[str], want: list[str]) -> None:
     turns, done = FairQueue(), list[str]()
 
-    await asyncio.gather(*(hold(turns, done, peer, user) for peer, user in asked))
+    await asyncio.gather(*(hold(turns, done, peer, user) for peer, user in requested))
 
     assert done == want
 

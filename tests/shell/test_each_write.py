@@ -68,8 +68,8 @@ def find_unwritten(answer: Answer, stored: list[TrainingJobStatus]) -> Iterator[
         rollbacks = {(one.lineage, one.parent) for status in stored for one in status.rollbacks}
         yield from (f"rollback {one.lineage}" for one in world.rollbacks if (one.lineage, one.parent) not in rollbacks)
         spans = {(span.generation, span.first, span.last) for status in stored for span in status.lineage}
-        told = ((span.generation, span.first, span.last) for span in world.lineage)
-        yield from (f"span {span}" for span in told if span not in spans)
+        reported = ((span.generation, span.first, span.last) for span in world.lineage)
+        yield from (f"span {span}" for span in reported if span not in spans)
 
 
 def trains(life: Life) -> bool:
@@ -152,7 +152,7 @@ FAULTS: dict[str, tuple[str, type[BaseException]]] = {
 
 async def live(story: str, strike: Callable[[int, str], bool], where: str, error: type[BaseException]) -> Life:
     """Run a job with a fault at each affected write; it must complete."""
-    told, sections = STORIES[story]
+    reported, sections = STORIES[story]
     life = Life(dict(sections), total=60)
     number = 0
 
@@ -163,7 +163,7 @@ async def live(story: str, strike: Callable[[int, str], bool], where: str, error
             raise error(write)
 
     setattr(life.cluster, where, fault)
-    await told(life)
+    await reported(life)
     await life.until(lambda life: life.status.phase == "Succeeded")
     await life.run(5)
     assert life.num_told > 20

@@ -368,8 +368,8 @@ async def test_each_host_gets_its_hot_standby_world(desk: Desk) -> None:
     desk.hub.publish(KEY, replace(train(1, "pod-0-0", "pod-1-0", "pod-2-0"), standby_worlds=shadows))
 
     async with asyncio.timeout(1.0):  # it is news: nobody waits for it
-        told = [await desk.hub.answer(caller(one.pod_uid), "a", 1000.0) for one in (first, second)]
-    assert [answer and answer.shadow for answer in told] == list(shadows)
+        reported = [await desk.hub.answer(caller(one.pod_uid), "a", 1000.0) for one in (first, second)]
+    assert [answer and answer.shadow for answer in reported] == list(shadows)
     assert (await desk.hub.answer(caller("pod-2-0"), "a", 0)) == answers[2]
 
 

@@ -17,8 +17,8 @@ def test_late_reports_of_deleted_jobs_leave_nothing_for_long() -> None:
         hub.receive(late, make_report(0, 0))
         now += RETENTION_SECONDS / 10
 
-    heard = [number for number in range(100) if hub.heartbeat_state((NAMESPACE, f"deleted-{number}")).latest_reports]
-    assert heard == list(range(89, 100))
+    received = [number for number in range(100) if hub.heartbeat_state((NAMESPACE, f"deleted-{number}")).latest_reports]
+    assert received == list(range(89, 100))
 
 
 def test_a_new_job_drops_nothing_that_holds_for_others() -> None:

@@ -214,11 +214,11 @@ async def test_ten_minutes_without_writes_change_nothing_in_the_end(happening: s
 
     struck = await live(*HAPPENINGS[happening], outage)
 
-    told, want = describe(struck), describe(calm)
+    reported, want = describe(struck), describe(calm)
     if happening == "is made" and outage.is_done:  # it begins with the minimum, which is there before the others
-        assert told.pop("attempts") == [(1, None), (2, 0)]
+        assert reported.pop("attempts") == [(1, None), (2, 0)]
         assert want.pop("attempts") == [(2, None)]
-    assert told == want
+    assert reported == want
     assert struck.server.created == calm.server.created, "nothing is made twice"
     failed = struck.server.failed
     assert len(failed) <= (len(calm.server.writes) if outage.is_done else MAX_LOOKS)

@@ -36,15 +36,15 @@ async def look(sim: Simulation) -> float | None:
 
 def answer_creations(sim: Simulation, error: Exception) -> list[float]:
     """Answer each creation of a JobSet with an error; return the times of the requests."""
-    asked: list[float] = []
+    requested: list[float] = []
 
     def answer(write: str) -> None:
         if write == "create JobSet":
-            asked.append(sim.time.seconds)
+            requested.append(sim.time.seconds)
             raise error
 
     sim.cluster.before = answer
-    return asked
+    return requested
 
 
 async def test_a_job_that_is_gone_needs_no_look() -> None:
@@ -176,14 +176,18 @@ async def test_rejection_is_reported_with_the_message_of_the_api_server() -> Non
 
 async def test_rejected_request_is_retried_after_a_delay_despite_reconciliations() -> None:
     sim = Simulation()
-    asked, begun = answer_creations(sim, ForbiddenError("no")), sim.time.seconds
+    requested, begun = answer_creations(sim, ForbiddenError("no")), sim.time.seconds
 
     for seconds in (0.0, 1.0, CREATE_BACKOFF_SECONDS - 1.5, 1.0, -3600.0):  # the last one: the clock is set back
         sim.time.seconds += seconds
         await look(sim)
         await look(sim)
 
-    assert [at - begun for at in asked] == [0.0, CREATE_BACKOFF_SECONDS + 0.5, CREATE_BACKOFF_SECONDS + 0.5 - 3600.0]
+    assert [at - begun for at in requested] == [
+        0.0,
+        CREATE_BACKOFF_SECONDS + 0.5,
+        CREATE_BACKOFF_SECONDS + 0.5 - 3600.0,
+    ]
     assert events(sim) == [(True, "CreationRejected")] * 3
 
 

@@ -87,8 +87,8 @@ async def test_what_worlds_saved_that_were_lost_with_the_operator_is_in_the_hist
     assert saved[lost[0]] < saved[lost[1]]
     assert sim.status.attempts[-1].first_step == saved[lost[1]] == restored
     known = {one.generation: (one.first_step, one.last_step) for one in sim.status.attempts}
-    told = {span.generation: (span.first - 1, span.last) for span in sim.status.lineage}
-    assert [known[number] for number in lost] == [told[number] for number in lost]
+    reported = {span.generation: (span.first - 1, span.last) for span in sim.status.lineage}
+    assert [known[number] for number in lost] == [reported[number] for number in lost]
 
 
 async def test_slice_is_recreated_if_its_killed_trainer_does_not_end() -> None:

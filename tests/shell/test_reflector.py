@@ -74,16 +74,16 @@ async def test_whichever_event_is_lost_the_next_list_ends_the_same(
 ) -> None:
     api_server.put(POD, make_child("old"))
     await feed.list_all(POD)
-    told: list[tuple[str, Any]] = [
+    reported: list[tuple[str, Any]] = [
         ("ADDED", api_server.put(POD, make_child("new"))),
         ("MODIFIED", api_server.put(POD, make_child("new", status={"phase": "Running"}))),
         ("MODIFIED", api_server.put(POD, make_child("old", status={"phase": "Failed"}))),
         ("DELETED", api_server.find(POD, "research", "old")),
     ]
     api_server.drop(POD, "research", "old", silently=True)
-    told.append(("ADDED", api_server.put(POD, make_child("old"))))  # a namesake
+    reported.append(("ADDED", api_server.put(POD, make_child("old"))))  # a namesake
 
-    for number, (event, manifest) in enumerate(told):
+    for number, (event, manifest) in enumerate(reported):
         if number != lost:
             feed.handle_event(POD, event, manifest)
     await feed.list_all(POD)
@@ -151,8 +151,8 @@ async def test_object_without_a_job_wakes_no_reconciler(feed: Reflector, woken: 
 
 
 async def test_an_unknown_kind_is_missing_until_it_is_there(api: Any, api_server: Any, store: Store) -> None:
-    told = []
-    feed = Reflector(api, store, (), lambda *_: None, lambda: told.append(feed.missing_kinds))
+    reported = []
+    feed = Reflector(api, store, (), lambda *_: None, lambda: reported.append(feed.missing_kinds))
     api_server.kinds.remove(JOB_SET)
     await feed._try_to_list(JOB_SET)
     await feed._try_to_list(JOB_SET)
@@ -161,7 +161,7 @@ async def test_an_unknown_kind_is_missing_until_it_is_there(api: Any, api_server
 
     api_server.kinds.add(JOB_SET)
     await feed._try_to_list(JOB_SET)
-    assert told == [{JOB_SET}, frozenset()], "only changes are told"
+    assert reported == [{JOB_SET}, frozenset()], "only changes are told"
 
 
 class Lists:

@@ -181,10 +181,10 @@ OTHERS = {
 async def test_member_of_a_world_gets_the_secret_of_the_compile_cache(service: Service, bulletin: JobDirective) -> None:
     caller = Caller("pod-0-0", NAMESPACE, NAME, UID)
 
-    heard = await hear_secret(service, bulletin)
+    received = await hear_secret(service, bulletin)
 
-    assert heard == rendezvous.derive_program_secret(service.secret, caller)
-    assert len(heard) == 64
+    assert received == rendezvous.derive_program_secret(service.secret, caller)
+    assert len(received) == 64
 
 
 @pytest.mark.parametrize("bulletin", OTHERS.values(), ids=OTHERS)

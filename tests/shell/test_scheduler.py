@@ -142,8 +142,8 @@ async def test_rejection_by_the_server_is_reported_and_retried(
     await asyncio.sleep(60)
 
     assert reconciler.begun == [0.0, 0.5]
-    (told,) = [record for record in caplog.records if record.name == "trainingjob.scheduler"]
-    assert (told.levelname, told.exc_info, told.fields["error"]) == ("WARNING", None, str(error))
+    (reported,) = [record for record in caplog.records if record.name == "trainingjob.scheduler"]
+    assert (reported.levelname, reported.exc_info, reported.fields["error"]) == ("WARNING", None, str(error))
 
 
 async def test_success_forgets_the_failures(running) -> None:

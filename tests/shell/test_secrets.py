@@ -115,10 +115,10 @@ ANSWERS: dict[str, Any] = {
 async def test_message_of_the_api_server_about_a_token_is_redacted(
     answer: Any, api: Any, api_server: Any, logged: pytest.LogCaptureFixture
 ) -> None:
-    asked = []
+    requested = []
 
     def review(request: web.Request) -> web.Response:
-        asked.append(request.path)
+        requested.append(request.path)
         response: web.Response = answer({"spec": {"token": TOKEN}})
         return response
 
@@ -127,7 +127,7 @@ async def test_message_of_the_api_server_about_a_token_is_redacted(
     with pytest.raises((UnauthenticatedCallerError, ClusterUnavailableError)) as refused:
         await PodAuthenticator(api, Store(KINDS)).authenticate(TOKEN)
 
-    assert asked
+    assert requested
     assert TOKEN not in str(refused.value)
     assert TOKEN not in all_of(logged)
 

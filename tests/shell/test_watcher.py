@@ -300,7 +300,7 @@ async def test_a_token_that_has_expired_ends_no_watch_that_is_open(
         while not all(api_server.is_watched(kind) for kind in KINDS):  # noqa: ASYNC110  # the list comes before it
             await asyncio.sleep(0.01)
     api_server.fault = refuse
-    asked = len(api_server.requests)
+    requested = len(api_server.requests)
     api_server.end_watches(TRAINING_JOB)
     async with asyncio.timeout(PATIENCE_SECONDS):
         while len(refused) < 5:  # noqa: ASYNC110  # the server tells nobody
@@ -308,7 +308,7 @@ async def test_a_token_that_has_expired_ends_no_watch_that_is_open(
     api_server.put(NODE, {"metadata": {"name": "meanwhile"}})
     await heard.wait_for("Node", "ADDED", "meanwhile")
 
-    assert set(api_server.requests[asked:]) == {f"GET {path}" for path in refused}
+    assert set(api_server.requests[requested:]) == {f"GET {path}" for path in refused}
     api_server.fault = lambda _: None
     api_server.put(TRAINING_JOB, {"metadata": {"name": "later", "namespace": "research"}, "spec": {}})
     await heard.wait_for_any("later")

@@ -129,9 +129,9 @@ def test_evaluation_losses_of_the_last_step_are_reported(tmp_path: Path) -> None
         reporter.report(6, make_measures())
         reporter.report_evaluations(6, {"held": 1.25, "empty": float("nan")})
 
-    told = [event.progress for event in events if event.progress]
-    assert [one.evaluations for one in told] == [{}, {"held": 1.25}]
-    assert told[1].model_copy(update={"evaluations": {}}) == told[0]
+    reported = [event.progress for event in events if event.progress]
+    assert [one.evaluations for one in reported] == [{}, {"held": 1.25}]
+    assert reported[1].model_copy(update={"evaluations": {}}) == reported[0]
 
 
 def test_phases_are_reported_at_their_start_and_step_times_after_some_steps(tmp_path: Path) -> None:
@@ -181,8 +181,8 @@ def test_snapshots_are_reported_from_the_first_one(tmp_path: Path) -> None:
         snapshots.newest, snapshots.seconds = 5, 0.25
         reporter.report(6, measures)
 
-    told = [event.progress for event in events if event.progress]
-    assert [(one.snapshot, one.snapshot_seconds) for one in told] == [(None, None), (5, 0.25)]
+    reported = [event.progress for event in events if event.progress]
+    assert [(one.snapshot, one.snapshot_seconds) for one in reported] == [(None, None), (5, 0.25)]
     written = read_lines(tmp_path)
     assert [line.get("snapshot_seconds") for line in written] == [None, 0.25]
     assert "snapshot" not in written[0]
@@ -222,8 +222,8 @@ def test_seconds_blocked_by_a_save_are_reported_from_then_on(tmp_path: Path, clo
         for step in (3, 4):
             reporter.report(step, make_measures(clock))
 
-    told = [event.progress for event in events if event.progress]
-    assert [one.save_seconds for one in told] == [None, 0.25, 0.5, 0.5]
+    reported = [event.progress for event in events if event.progress]
+    assert [one.save_seconds for one in reported] == [None, 0.25, 0.5, 0.5]
     assert [line.get("save_seconds", "absent") for line in read_lines(tmp_path)] == ["absent", 0.25, 0.5, 0.5]
 
 
@@ -234,9 +234,9 @@ def test_wait_times_are_reported_after_many_steps(tmp_path: Path, clock: Clock) 
             clock.wait = 0.25 if step < WINDOW_STEPS // 2 else 2.0
             reporter.report(step, make_measures(clock))
 
-    told = [event.progress for event in events if event.progress]
-    assert [one.wait_seconds for one in told] == [None] * (WINDOW_STEPS - 1) + [2.0, 2.0]
-    assert told[-1].typical_seconds == 2.5
+    reported = [event.progress for event in events if event.progress]
+    assert [one.wait_seconds for one in reported] == [None] * (WINDOW_STEPS - 1) + [2.0, 2.0]
+    assert reported[-1].typical_seconds == 2.5
 
 
 def test_scheduling_delay_is_reported_with_each_step(tmp_path: Path) -> None:
@@ -255,8 +255,8 @@ def test_routing_metrics_are_reported_and_written(tmp_path: Path) -> None:
         reporter.report(1, dense)
         reporter.report(2, dense._replace(objective={"load_balance": jnp.asarray(1.5), "dropped": jnp.asarray(0.25)}))
 
-    told = [event.progress for event in events if event.progress]
-    assert [(one.load_balance, one.dropped) for one in told] == [(None, None), (1.5, 0.25)]
+    reported = [event.progress for event in events if event.progress]
+    assert [(one.load_balance, one.dropped) for one in reported] == [(None, None), (1.5, 0.25)]
     first, second = read_lines(tmp_path)
     assert {"load_balance", "dropped"} & first.keys() == set()
     assert (second["load_balance"], second["dropped"]) == (1.5, 0.25)

@@ -289,9 +289,9 @@ def test_signal_of_any_process_reaches_all() -> None:
 def test_signal_of_any_process_at_an_evaluation_reaches_all() -> None:
     run = Run(spec_with(), LAYOUTS["data 8"])
 
-    _, _, asked = run.evaluation(run.state.params, run.batch(1), ask(run, 0, 0, 0, 1, 0, 0, 0, 0).signals)
+    _, _, requested = run.evaluation(run.state.params, run.batch(1), ask(run, 0, 0, 0, 1, 0, 0, 0, 0).signals)
 
-    assert Signal(int(asked)) is Signal.EXIT
+    assert Signal(int(requested)) is Signal.EXIT
 
 
 def test_a_step_is_poisoned_by_any_process() -> None:

@@ -57,14 +57,14 @@ def test_a_world_of_the_same_model_does_not_trace_it_again(tmp_path: Path) -> No
 def test_describing_a_world_s_state_compiles_nothing() -> None:
     mesh = build_mesh(jax.devices()[:2], make_layout())
     jax.clear_caches()
-    heard: list[str] = []
-    jax.monitoring.register_event_duration_secs_listener(lambda name, seconds, **_: heard.append(name))
+    received: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(lambda name, seconds, **_: received.append(name))
 
     StepPrograms(spec_with(), mesh)
-    assert [name for name in heard if "backend_compile" in name] == []
+    assert [name for name in received if "backend_compile" in name] == []
 
     jax.jit(lambda: 2)()
-    assert [name for name in heard if "backend_compile" in name]
+    assert [name for name in received if "backend_compile" in name]
     jax.monitoring.clear_event_listeners()
 
 

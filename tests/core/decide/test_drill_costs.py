@@ -97,8 +97,8 @@ def test_a_host_that_was_slowed_down_is_named_or_not() -> None:
     scene.step()
     for number, host in ((0, 0), (0, 1), (1, 0), (1, 1)):
         waits = 0.01 if (number, host) == (1, 1) else 0.4
-        told = Progress(step=60, step_seconds=0.5, typical_seconds=0.5, wait_seconds=waits)
-        scene.hear(number, host, progress=told)
+        reported = Progress(step=60, step_seconds=0.5, typical_seconds=0.5, wait_seconds=waits)
+        scene.hear(number, host, progress=reported)
     scene.step(12)
 
     one = look(scene, 30)
@@ -112,8 +112,8 @@ def test_nan_drill_ends_when_metrics_of_its_step_are_reported() -> None:
     scene.hear(1, 1, drill_id="one")
     scene.step()
     for number, host in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        told = Progress(step=60, step_seconds=0.5, typical_seconds=0.5, skipped=1)
-        scene.hear(number, host, progress=told, drill_id="one")
+        reported = Progress(step=60, step_seconds=0.5, typical_seconds=0.5, skipped=1)
+        scene.hear(number, host, progress=reported, drill_id="one")
     assert look(scene, 4.9).state == "injected"
 
     one = look(scene, 0.1)

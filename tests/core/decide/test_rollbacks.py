@@ -46,8 +46,8 @@ def test_next_world_rolls_back_to_the_newest_saved_step(reason: FailureReason) -
     scene.step()
 
     assert [place_of(one) for one in world.rollbacks] == [(1, 1, 11, 8)]
-    (told,) = scene.status.rollbacks
-    assert (place_of(told), told.reason, told.message) == ((1, 1, 11, 8), reason, "bad step 11")
+    (reported,) = scene.status.rollbacks
+    assert (place_of(reported), reported.reason, reported.message) == ((1, 1, 11, 8), reason, "bad step 11")
     assert scene.status.restarts == Restarts()
     assert scene.status.attempts[0].cause
     assert scene.status.attempts[0].cause.reason == reason
@@ -160,9 +160,9 @@ def test_rollback_is_one_event_and_its_steps_count_as_lost() -> None:
     scene = trained()
     scene.step(30.0)
     spoil(scene)
-    told = [one for one in scene.happenings() if one.reason == Reason.ROLLED_BACK]
+    reported = [one for one in scene.happenings() if one.reason == Reason.ROLLED_BACK]
 
-    assert [(one.message, one.is_warning) for one in told] == [
+    assert [(one.message, one.is_warning) for one in reported] == [
         (
             ("rolled back from step 11 to step 8: bad step 11. Lineage 1 continues without the samples of 3 steps"),
             True,

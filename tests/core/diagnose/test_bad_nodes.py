@@ -86,11 +86,11 @@ def test_second_failure_excludes_the_slice_from_the_next_world() -> None:
     assert scene.status.world
     assert scene.status.world.slices == (0, 1)
     fail(scene, 1, 1, message="other")
-    told = [(one.is_warning, one.message) for one in scene.happenings() if one.reason == Reason.BAD_NODE]
+    reported = [(one.is_warning, one.message) for one in scene.happenings() if one.reason == Reason.BAD_NODE]
 
     assert claim(scene).world.slices == (0,)
     words = "node node-1-1 is bad: it alone ended 2 worlds within a day. Last fault: Crash: other"
-    assert told == [(True, f"{words}. The operator recreates its slice on another node")]
+    assert reported == [(True, f"{words}. The operator recreates its slice on another node")]
     scene.step()
     (held,) = scene.status.nodes
     assert (held.node, held.faults, held.why) == ("node-1-1", 2, "Crash: other")
@@ -173,9 +173,9 @@ def test_slice_that_cannot_move_stays_and_the_event_requests_action(
     assert at.chores() == ()
 
     fail(at, slice_number, 1, message="again")
-    (told,) = [one.message for one in at.happenings() if one.reason == Reason.BAD_NODE]
+    (reported,) = [one.message for one in at.happenings() if one.reason == Reason.BAD_NODE]
     words = "Last fault: Crash: again. Cordon the node and delete its pod; the new pod gets another node"
-    assert told == f"node node-{slice_number}-1 is bad: it alone ended 3 worlds within a day. {words}"
+    assert reported == f"node node-{slice_number}-1 is bad: it alone ended 3 worlds within a day. {words}"
 
 
 def test_job_keeps_the_slices_of_its_minimum() -> None:

@@ -18,8 +18,8 @@ def test_host_that_reports_its_own_corruption_is_named() -> None:
 
 
 def test_where_two_hosts_may_be_broken_none_is_named() -> None:
-    told = {"reason": FailureReason.CORRUPTION, "is_host_known": False, "message": "host 0 or host 1"}
-    scene = fail(fail(trained(), 1, 1, **told), 0, 0, **told)
+    reported = {"reason": FailureReason.CORRUPTION, "is_host_known": False, "message": "host 0 or host 1"}
+    scene = fail(fail(trained(), 1, 1, **reported), 0, 0, **reported)
 
     end = claim(scene).end
     scene.step()

@@ -37,10 +37,10 @@ def test_failing_save_is_reported_once_and_training_continues() -> None:
     scene = failing()
     before, begun = scene.status, format_time(scene.now)
 
-    told = [(one.reason, one.message, one.is_warning) for one in scene.happenings()]
+    reported = [(one.reason, one.message, one.is_warning) for one in scene.happenings()]
     assert kind(scene.step()) == (Wait, Reason.TRAINING)
 
-    assert told == [("CheckpointFailing", WORDS, True)]
+    assert reported == [("CheckpointFailing", WORDS, True)]
     assert scene.happenings() == ()
     assert scene.status.failing_saves == FailingSaves(since=begun, step=40, message=FULL.message)
     assert (scene.status.phase, scene.status.display.reason) == ("Degraded", "CheckpointFailing")

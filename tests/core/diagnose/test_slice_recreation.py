@@ -31,8 +31,13 @@ def hang(scene: Scene, host: tuple[int, int] = (1, 0), phase: Phase = Phase.TRAI
         for other in range(2):
             entered = 11 if (number, other) == host else 12
             clue = Diagnostics(state=ProcessState.SLEEPING, cores=0.0, entered=entered, newest=f"step {entered}")
-            told = {"generation": scene.status.world.generation, "phase": phase, "progress": progress, "restored": 10}
-            scene.hear(number, other, still=2000.0, evidence=clue, **told)
+            reported = {
+                "generation": scene.status.world.generation,
+                "phase": phase,
+                "progress": progress,
+                "restored": 10,
+            }
+            scene.hear(number, other, still=2000.0, evidence=clue, **reported)
     return scene
 
 

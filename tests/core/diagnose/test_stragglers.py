@@ -97,10 +97,10 @@ def test_find_slow(case: Case, reason: str) -> None:
 
 
 def test_starved_host_that_is_also_late_is_reported_as_starved() -> None:
-    told = [(0.1, 0.6), (0.9, 0.02), (0.9, 0.01)]
+    reported = [(0.1, 0.6), (0.9, 0.02), (0.9, 0.01)]
     seats = [
         seat(index, Progress(step=40, typical_seconds=1.0, wait_seconds=wait, stalled_share=share))
-        for index, (wait, share) in enumerate(told)
+        for index, (wait, share) in enumerate(reported)
     ]
 
     slow = detect_straggler(seats, None)
@@ -173,12 +173,12 @@ def test_straggler_is_reported_once_and_keeps_training() -> None:
 
     seen = scene.see()
     decision = scene.step()
-    told = list_events(scene.plan, seen, decision, scene.status, None)
+    reported = list_events(scene.plan, seen, decision, scene.status, None)
     seen = scene.see()
     again = list_events(scene.plan, seen, scene.step(1.0), scene.status, None)
 
     words = "host 0 of slice 1 (node node-1-0) is a straggler: all other hosts wait for it during 80.0 % of each step"
-    assert [(one.reason, one.message, one.is_warning) for one in told] == [("SlowHost", words, True)]
+    assert [(one.reason, one.message, one.is_warning) for one in reported] == [("SlowHost", words, True)]
     assert again == ()
     straggler = scene.status.straggler
     assert straggler

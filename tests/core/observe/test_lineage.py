@@ -28,29 +28,29 @@ def test_unreported_worlds_enter_the_lineage_by_the_report_of_a_later_world() ->
         Span(generation=5, first=31),
     )
 
-    told = lineage.extend_lineage(known, 5, 30, missing_lineage=unheard)
+    reported = lineage.extend_lineage(known, 5, 30, missing_lineage=unheard)
 
-    assert told == want
-    assert lineage.extend_lineage(told, 5, 30, missing_lineage=unheard) == told
+    assert reported == want
+    assert lineage.extend_lineage(reported, 5, 30, missing_lineage=unheard) == reported
 
 
 def test_what_cannot_have_led_to_a_step_is_in_no_lineage() -> None:
     known = lineage.extend_lineage((), 1, 0)
 
-    told = lineage.extend_lineage(
+    reported = lineage.extend_lineage(
         known, 5, 30, missing_lineage=(Span(generation=2, first=31), Span(generation=7, first=11))
     )
 
-    assert told == (Span(generation=1, first=1, last=30), Span(generation=5, first=31))
+    assert reported == (Span(generation=1, first=1, last=30), Span(generation=5, first=31))
 
 
 def test_unreported_world_invalidates_steps_after_its_start() -> None:
     """The newest saved step of generation 6 is damaged, and generation 5, which it did not build on, has the next."""
     known = (Span(generation=4, first=1, last=87), Span(generation=6, first=88))
 
-    told = lineage.extend_lineage(known, 7, 70, missing_lineage=(Span(generation=5, first=61),))
+    reported = lineage.extend_lineage(known, 7, 70, missing_lineage=(Span(generation=5, first=61),))
 
-    assert told == (
+    assert reported == (
         Span(generation=4, first=1, last=60),
         Span(generation=5, first=61, last=70),
         Span(generation=7, first=71),

@@ -28,11 +28,11 @@ CUTS: dict[str, tuple[int, int | None, dict[str, int], tuple[int, int, int, int]
 }
 
 
-@pytest.mark.parametrize(("batch", "asked", "degrees", "want"), CUTS.values(), ids=CUTS.keys())
+@pytest.mark.parametrize(("batch", "requested", "degrees", "want"), CUTS.values(), ids=CUTS.keys())
 def test_a_batch_is_cut(
-    make_spec: MakeSpec, batch: int, asked: int | None, degrees: dict[str, int], want: tuple[int, int, int, int]
+    make_spec: MakeSpec, batch: int, requested: int | None, degrees: dict[str, int], want: tuple[int, int, int, int]
 ) -> None:
-    spec = make_spec({"training.globalBatchSize": batch, "parallelism.pipeline.microbatches": asked})
+    spec = make_spec({"training.globalBatchSize": batch, "parallelism.pipeline.microbatches": requested})
     cut = split_batch(spec, ONE | degrees, estimate_device_memory(spec, ONE), 0)
 
     assert cut

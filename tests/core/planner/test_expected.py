@@ -50,9 +50,9 @@ def test_hosts_get_the_snapshot_interval_and_whether_they_may_extend_it(
     planned = judge(job).plan
     assert planned
 
-    told = attach_program_config(
+    reported = attach_program_config(
         World(generation=1, job_uid="uid", coordinator="10.0.0.1:1", members=()), planned, planned.sizes[0].layout
     )
 
-    assert (told.snapshots, told.snapshots_may_stretch) == want
-    assert (told.layout, told.remat) == (planned.sizes[0].layout, planned.spec.memory.remat)
+    assert (reported.snapshots, reported.snapshots_may_stretch) == want
+    assert (reported.layout, reported.remat) == (planned.sizes[0].layout, planned.spec.memory.remat)

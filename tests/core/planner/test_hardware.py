@@ -248,9 +248,9 @@ LINKS = {
 }
 
 
-@pytest.mark.parametrize(("name", "told"), LINKS.items(), ids=LINKS.keys())
-def test_links_and_network_match_the_published_bandwidth(name: str, told: tuple[str, int, int]) -> None:
-    topology, both_ways, network = told
+@pytest.mark.parametrize(("name", "published"), LINKS.items(), ids=LINKS.keys())
+def test_links_and_network_match_the_published_bandwidth(name: str, published: tuple[str, int, int]) -> None:
+    topology, both_ways, network = published
     shape = BUILTIN.find_shape(name, topology)
 
     assert shape

@@ -67,6 +67,6 @@ def test_where_each_world_began_and_how_far_it_came(
 
     attempts = update_attempts((*before, silent(4)), WORLD, [seat], NOW)
 
-    told = [(one.generation, one.first_step, one.last_step, one.lost_steps, one.tier) for one in attempts]
-    assert told == want
+    reported = [(one.generation, one.first_step, one.last_step, one.lost_steps, one.tier) for one in attempts]
+    assert reported == want
     assert update_attempts(attempts, WORLD, [seat], NOW) == attempts

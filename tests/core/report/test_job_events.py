@@ -75,9 +75,9 @@ CASES: dict[str, tuple[Callable[[], Scene], Directive, int | None, list[tuple[bo
 }
 
 
-@pytest.mark.parametrize(("scene", "directive", "generation", "told"), CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize(("scene", "directive", "generation", "reported"), CASES.values(), ids=CASES.keys())
 def test_announcements(
-    scene: Callable[[], Scene], directive: Directive, generation: int | None, told: list[tuple[bool, str, str]]
+    scene: Callable[[], Scene], directive: Directive, generation: int | None, reported: list[tuple[bool, str, str]]
 ) -> None:
     at = scene()
     seen, decision = at.see(), at.decide()
@@ -87,7 +87,7 @@ def test_announcements(
 
     assert bulletin.directive is directive
     assert (bulletin.world.generation if bulletin.world else None) == generation
-    assert [(one.is_warning, one.reason, one.message) for one in happenings] == told
+    assert [(one.is_warning, one.reason, one.message) for one in happenings] == reported
 
 
 def test_request_to_drain_is_one_event() -> None:

@@ -58,8 +58,8 @@ def test_slices_that_cannot_be_released_are_reported_with_advice() -> None:
     scene = edited(Scene(plan=make_plan(2, 2)).form(0, 1), 1, 1)
     scene.step()
 
-    told = by_type(scene.status)["Valid"].message.splitlines()[1:]
-    assert told == [
+    reported = by_type(scene.status)["Valid"].message.splitlines()[1:]
+    assert reported == [
         (
             "spec.slices: JobSet demo-666ff holds 2 slices and cannot shrink while the job runs, so 1 slice above the "
             "maximum cannot be released. Set spec.suspend to true, and to false once the pods are gone"

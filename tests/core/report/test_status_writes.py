@@ -64,12 +64,12 @@ def test_a_status_never_outgrows_the_object() -> None:
         assert size(fitted) <= MAX_BYTES
 
     sources = tuple(SourceReport(name="n", files=1, documents=1, characters=1) for _ in range(2))
-    told = DataReport(tokens=1, rows=1, epochs=1.0, sources=sources, warnings=("short",))
-    full = status.model_copy(update={"attempts": tuple(add_event(one) for one in status.attempts), "data": told})
-    assert shorten_to_limit(full).data == told.model_copy(update={"sources": ()}), (
+    reported = DataReport(tokens=1, rows=1, epochs=1.0, sources=sources, warnings=("short",))
+    full = status.model_copy(update={"attempts": tuple(add_event(one) for one in status.attempts), "data": reported})
+    assert shorten_to_limit(full).data == reported.model_copy(update={"sources": ()}), (
         "what was read of each source goes early"
     )
-    assert shorten_to_limit(status.model_copy(update={"data": told})).data == told
+    assert shorten_to_limit(status.model_copy(update={"data": reported})).data == reported
 
     endless = status.model_copy(
         update={"world": None, "attempts": tuple(add_event(one, 30000) for one in status.attempts)}

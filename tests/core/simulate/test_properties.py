@@ -66,17 +66,17 @@ def test_whatever_fails_there_is_one_valid_world_and_all_come_back(
 @settings(max_examples=25, deadline=None)
 @given(FAULTS | STORMS)
 def test_every_second_is_in_one_place_and_none_is_taken_back(faults: list[Fault]) -> None:
-    told = 0.0
+    reported = 0.0
 
     for life, _ in run_job(endless(**PATIENT), PACE, faults, end_of(faults)):
         spent = sum(life.status.goodput.seconds.values())
         assert all(seconds >= 0 for seconds in life.status.goodput.seconds.values())
-        assert spent >= told - 0.01
-        told = spent
+        assert spent >= reported - 0.01
+        reported = spent
 
-    assert told == pytest.approx(life.now, rel=0.005)
+    assert reported == pytest.approx(life.now, rel=0.005)
     of_attempts = sum(sum(one.seconds.values()) for one in life.status.attempts)
-    assert of_attempts <= told + 0.1
+    assert of_attempts <= reported + 0.1
 
 
 @settings(max_examples=25, deadline=None)

@@ -18,12 +18,12 @@ def live_well(num_slices: int, days: float, mtbf: float, seed: int) -> None:
     pace = Durations({size: 5.0 * num_slices / size for size in plan.allowed_sizes})
     length = days * DAY
     faults = draw_faults(FaultModel(mtbf * DAY, 3600.0, length - 2 * SETTLED, seed), num_slices)
-    told = sizes = 0.0
+    reported = sizes = 0.0
     before = 0.0
     for life, decision in run_job(plan, pace, faults, length):
         spent = sum(life.status.goodput.seconds.values())
-        assert spent >= told - 0.01
-        told = spent
+        assert spent >= reported - 0.01
+        reported = spent
         if isinstance(decision, Claim):
             assert len(decision.world.slices) in plan.allowed_sizes
         for attempt in life.status.attempts[-1:]:
@@ -35,7 +35,7 @@ def live_well(num_slices: int, days: float, mtbf: float, seed: int) -> None:
     assert life.training
     assert len(life.training.slices) >= num_slices - sum(place.lost_at is not None for place in life.slices)
     assert life.num_worlds <= 2 * len(faults) + 1
-    assert told == pytest.approx(length, rel=0.005)
+    assert reported == pytest.approx(length, rel=0.005)
     assert sizes / length > 0.9 * num_slices
     assert life.status.goodput.ratio > 0.9
 

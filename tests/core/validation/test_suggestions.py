@@ -36,8 +36,8 @@ def at(path: str, *nearest: str) -> Problem:
     return problem("must be another.", path, *nearest)
 
 
-def shown(judge: Judge, *told: Problem) -> list[tuple[str, ...]]:
-    return [one.nearest for one in SuggestionFilter(DOCUMENT, told, judge).keep_legal_suggestions(told)]
+def shown(judge: Judge, *reported: Problem) -> list[tuple[str, ...]]:
+    return [one.nearest for one in SuggestionFilter(DOCUMENT, reported, judge).keep_legal_suggestions(reported)]
 
 
 def test_legal_values_are_shown() -> None:
@@ -45,9 +45,9 @@ def test_legal_values_are_shown() -> None:
 
 
 def test_a_value_that_leaves_the_problem_is_not_shown() -> None:
-    told = at(PATH, "1", "2")
+    reported = at(PATH, "1", "2")
 
-    assert shown(lambda changed: [told] if changed["spec"]["a"] == 1 else [], told) == [("2",)]
+    assert shown(lambda changed: [reported] if changed["spec"]["a"] == 1 else [], reported) == [("2",)]
 
 
 def test_a_value_that_brings_a_new_problem_is_not_shown() -> None:
@@ -83,9 +83,9 @@ def test_required_fields_below_the_problem_are_named() -> None:
         return [] if changed["spec"]["a"].get("y") == 2 else [problem("must be 2.", "spec.a.y", "2")]
 
     document = {"spec": {"a": {}}}
-    told = [at(PATH, "x: 1")]
+    reported = [at(PATH, "x: 1")]
 
-    assert SuggestionFilter(document, told, judge).keep_legal_suggestions(told)[0].nearest == ("x: 1 and y: 2",)
+    assert SuggestionFilter(document, reported, judge).keep_legal_suggestions(reported)[0].nearest == ("x: 1 and y: 2",)
 
 
 def test_changes_without_end_are_not_shown() -> None:
@@ -96,16 +96,16 @@ def test_changes_without_end_are_not_shown() -> None:
 
 
 def test_a_field_that_cannot_be_reached_has_no_suggestion() -> None:
-    told = [at("spec.a.b.c", "1"), at("spec.list[7].x", "1"), at("spec.list.x", "1")]
+    reported = [at("spec.a.b.c", "1"), at("spec.list[7].x", "1"), at("spec.list.x", "1")]
 
-    assert shown(lambda _: [], *told) == [(), (), ()]
+    assert shown(lambda _: [], *reported) == [(), (), ()]
 
 
 def test_misspelt_field_is_shown_first() -> None:
-    told = Problem(PATH, "My Name", "is not a name.", ("my-name",))
+    reported = Problem(PATH, "My Name", "is not a name.", ("my-name",))
 
-    assert shown(lambda _: [problem("is new.", "spec.b")], told) == [("my-name",)]
-    assert shown(lambda _: [problem("is taken.")], told) == [()]
+    assert shown(lambda _: [problem("is new.", "spec.b")], reported) == [("my-name",)]
+    assert shown(lambda _: [problem("is taken.")], reported) == [()]
 
 
 UNKNOWN = Problem("spec.list[0].x", 1, "x is not a field of spec.list[0].", ("y",))
@@ -118,8 +118,8 @@ def test_a_name_is_shown_where_what_it_holds_was_not_judged_before() -> None:
 
 def test_a_name_is_not_suggested_where_its_field_is_there() -> None:
     document = {"spec": {"data": {"train": [{"z": 1, "name": "a"}]}}}
-    told = [Problem("spec.data.train[0].z", 1, "z is not a field of spec.data.train[0].", ("name",))]
-    (kept,) = SuggestionFilter(document, told, lambda _: []).keep_legal_suggestions(told)
+    reported = [Problem("spec.data.train[0].z", 1, "z is not a field of spec.data.train[0].", ("name",))]
+    (kept,) = SuggestionFilter(document, reported, lambda _: []).keep_legal_suggestions(reported)
 
     assert kept.nearest == ()
     assert kept.message.endswith("train[0]. It has name, format, path, pattern, exclude, column.")
@@ -153,10 +153,12 @@ def test_a_suggestion_is_followed(path: str, text: str, place: tuple[Any, ...], 
 
 
 def test_one_validation_is_enough_for_what_the_budget_does_not_reach() -> None:
-    told = [at(f"spec.f{number}", "1") for number in range(60)]
+    reported = [at(f"spec.f{number}", "1") for number in range(60)]
     judged: list[Document] = []
 
-    kept = SuggestionFilter(DOCUMENT, told, lambda changed: judged.append(changed) or []).keep_legal_suggestions(told)  # type: ignore[func-returns-value]
+    kept = SuggestionFilter(DOCUMENT, reported, lambda changed: judged.append(changed) or []).keep_legal_suggestions(
+        reported
+    )  # type: ignore[func-returns-value]
 
     assert [one.nearest for one in kept] == [("1",)] * 60
     assert len(judged) == MAX_CHECKED_PROBLEMS // 60 < MAX_CHECKS
@@ -164,18 +166,20 @@ def test_one_validation_is_enough_for_what_the_budget_does_not_reach() -> None:
 
 @pytest.mark.parametrize("left", [at("spec.f59", "1"), at("spec.new", "1")], ids=["it stays", "a new one"])
 def test_what_the_budget_does_not_reach_is_not_shown_where_not_all_of_it_is_legal(left: Problem) -> None:
-    told = [at(f"spec.f{number}", "1") for number in range(60)]
+    reported = [at(f"spec.f{number}", "1") for number in range(60)]
     kept = SuggestionFilter(
-        DOCUMENT, told, lambda changed: [left] if "f59" in changed["spec"] else []
-    ).keep_legal_suggestions(told)
+        DOCUMENT, reported, lambda changed: [left] if "f59" in changed["spec"] else []
+    ).keep_legal_suggestions(reported)
 
     assert [one.nearest for one in kept[10:]] == [()] * 50
 
 
 def test_what_cannot_be_followed_together_is_not_shown() -> None:
-    told = [at(f"spec.a.b{number}", "1") for number in range(60)]
+    reported = [at(f"spec.a.b{number}", "1") for number in range(60)]
 
-    assert {one.nearest for one in SuggestionFilter(DOCUMENT, told, lambda _: []).keep_legal_suggestions(told)} == {()}
+    assert {
+        one.nearest for one in SuggestionFilter(DOCUMENT, reported, lambda _: []).keep_legal_suggestions(reported)
+    } == {()}
 
 
 def endless() -> Document:
@@ -196,10 +200,10 @@ LARGE: dict[str, Document] = {"endless": endless(), "deep": deep(10_000), "two m
 
 @pytest.mark.parametrize("document", LARGE.values(), ids=LARGE.keys())
 def test_nothing_is_validated_of_a_document_that_is_too_large(document: Document) -> None:
-    told = [at("spec.a", "1")]
+    reported = [at("spec.a", "1")]
 
     with at_once():
-        assert SuggestionFilter(document, told, lambda _: []).keep_legal_suggestions(told)[0].nearest == ()
+        assert SuggestionFilter(document, reported, lambda _: []).keep_legal_suggestions(reported)[0].nearest == ()
 
 
 def test_so_many_problems_that_they_are_no_slip_have_no_suggestions() -> None:
@@ -214,24 +218,24 @@ def test_so_many_problems_that_they_are_no_slip_have_no_suggestions() -> None:
 
 
 def test_problems_without_suggestions_need_no_budget() -> None:
-    told = [at(f"spec.f{number}", *([str(number)] if number % 2 else [])) for number in range(60)]
+    reported = [at(f"spec.f{number}", *([str(number)] if number % 2 else [])) for number in range(60)]
 
-    assert [one.nearest for one in SuggestionFilter(DOCUMENT, told, lambda _: []).keep_legal_suggestions(told)] == [
-        one.nearest for one in told
-    ]
+    assert [
+        one.nearest for one in SuggestionFilter(DOCUMENT, reported, lambda _: []).keep_legal_suggestions(reported)
+    ] == [one.nearest for one in reported]
 
 
 def test_after_too_many_planned_sizes_only_one_validation_is_left() -> None:
-    told = [at(f"spec.f{number}", "1", "2") for number in range(10)]
+    reported = [at(f"spec.f{number}", "1", "2") for number in range(10)]
     judged: list[Document] = []
 
     def judge(changed: Document) -> list[Problem]:
         judged.append(changed)
         return []
 
-    kept = SuggestionFilter(DOCUMENT, told, judge, lambda: len(judged) * (MAX_PLANS // 3 + 1)).keep_legal_suggestions(
-        told
-    )
+    kept = SuggestionFilter(
+        DOCUMENT, reported, judge, lambda: len(judged) * (MAX_PLANS // 3 + 1)
+    ).keep_legal_suggestions(reported)
 
     assert len(judged) == 4
     assert [one.nearest for one in kept] == [("1",)] * 10, "the rest is validated together"
@@ -239,10 +243,10 @@ def test_after_too_many_planned_sizes_only_one_validation_is_left() -> None:
 
 def test_nothing_is_validated_where_nothing_is_suggested() -> None:
     judged: list[Document] = []
-    told = [at("spec.a")]
+    reported = [at("spec.a")]
 
     SuggestionFilter(DOCUMENT, [], lambda changed: judged.append(changed) or []).keep_legal_suggestions([])  # type: ignore[func-returns-value]
-    SuggestionFilter(DOCUMENT, told, lambda changed: judged.append(changed) or []).keep_legal_suggestions(told)  # type: ignore[func-returns-value]
+    SuggestionFilter(DOCUMENT, reported, lambda changed: judged.append(changed) or []).keep_legal_suggestions(reported)  # type: ignore[func-returns-value]
 
     assert judged == []
 

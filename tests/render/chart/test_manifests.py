@@ -57,8 +57,8 @@ def environment(chart: Any, values: dict[str, Any]) -> dict[str, str]:
 
 
 def set_by_kubelet(variable: dict[str, Any]) -> str:
-    told = {"metadata.namespace": NAMESPACE, "spec.nodeName": "system-1"}
-    return told[variable["valueFrom"]["fieldRef"]["fieldPath"]]
+    reported = {"metadata.namespace": NAMESPACE, "spec.nodeName": "system-1"}
+    return reported[variable["valueFrom"]["fieldRef"]["fieldPath"]]
 
 
 def test_operator_reads_every_setting_of_the_chart(chart, variants) -> None:

@@ -148,11 +148,11 @@ async def test_failed_injection_is_reported_and_harms_no_process(
     kind: DrillKind, why: str, done: list[str], tmp_path: Path
 ) -> None:
     child, reporter = FakeChild(), FakeReporter()
-    heard: list[DrillReported] = []
+    received: list[DrillReported] = []
 
-    await inject_fault(Drill(id="one", kind=kind), child, reporter, tmp_path, heard.append)  # type: ignore[arg-type]
+    await inject_fault(Drill(id="one", kind=kind), child, reporter, tmp_path, received.append)  # type: ignore[arg-type]
 
-    assert heard == [DrillReported("one", why)]
+    assert received == [DrillReported("one", why)]
     assert (child.done, reporter.silence) == (done, 0.0)
 
 

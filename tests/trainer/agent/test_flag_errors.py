@@ -46,8 +46,8 @@ def test_a_process_that_ends_over_a_variable_names_its_field(text: str, variable
 
 @each_text
 def test_an_exception_over_a_variable_names_its_field(text: str, variable: str, words: str) -> None:
-    told = failure_record(ValueError(text), step=None)
-    failure = explain_exit(ChildExited(1, code=1, failure=told), step=None, memory="2Gi", env=ENV)
+    reported = failure_record(ValueError(text), step=None)
+    failure = explain_exit(ChildExited(1, code=1, failure=reported), step=None, memory="2Gi", env=ENV)
 
     assert (failure.reason, failure.fatal) == (FailureReason.CONFIG, True)
     assert failure.path == place(variable)
@@ -97,9 +97,9 @@ def test_a_process_that_was_killed_is_no_matter_of_flags() -> None:
 
 
 def test_failure_of_another_field_keeps_its_field() -> None:
-    told = Failure(reason=FailureReason.DATA, message="no text", path="spec.data", value="a")
+    reported = Failure(reason=FailureReason.DATA, message="no text", path="spec.data", value="a")
 
-    assert explain_exit(ChildExited(1, code=1, failure=told), step=None, memory="2Gi", env=ENV).path == "spec.data"
+    assert explain_exit(ChildExited(1, code=1, failure=reported), step=None, memory="2Gi", env=ENV).path == "spec.data"
 
 
 REAL: dict[str, tuple[str, str]] = {

@@ -49,10 +49,10 @@ SECRETS = {
 
 @pytest.mark.parametrize(("text", "secret"), SECRETS.values(), ids=SECRETS.keys())
 def test_texts_with_the_form_of_a_secret_are_redacted(text: str, secret: str) -> None:
-    told = Redactor().redact(text)
+    reported = Redactor().redact(text)
 
-    assert secret not in told
-    assert REDACTED in told
+    assert secret not in reported
+    assert REDACTED in reported
 
 
 HARMLESS = (
@@ -88,10 +88,10 @@ FORMS = {
 
 @pytest.mark.parametrize("text", FORMS.values(), ids=FORMS.keys())
 def test_the_value_of_a_variable_that_comes_from_a_secret_is_taken_out(text: str) -> None:
-    told = Redactor([f"{VALUE}\n"]).redact(text)
+    reported = Redactor([f"{VALUE}\n"]).redact(text)
 
-    assert REDACTED in told
-    assert "staple" not in told
+    assert REDACTED in reported
+    assert "staple" not in reported
 
 
 def test_every_line_of_a_value_is_taken_out() -> None:
@@ -131,17 +131,17 @@ def test_every_text_of_a_report_is_without_secrets() -> None:
         drill_error=VALUE,
     )
 
-    told = Redactor([VALUE]).redact_report(report)
+    reported = Redactor([VALUE]).redact_report(report)
 
-    assert VALUE not in told.model_dump_json()
-    assert told.model_dump_json().count(REDACTED) == 17
+    assert VALUE not in reported.model_dump_json()
+    assert reported.model_dump_json().count(REDACTED) == 17
     assert Redactor([VALUE]).redact_report(make_report()) == make_report()
 
 
 def test_a_text_is_not_longer_than_it_may_be_for_being_redacted() -> None:
     failure = Failure(reason=FailureReason.CRASH, message="abcdef " * 146)
 
-    told = Redactor(["abcdef"]).redact_report(make_report(failure=failure))
+    reported = Redactor(["abcdef"]).redact_report(make_report(failure=failure))
 
-    assert told.failure
-    assert len(told.failure.message) <= 1024
+    assert reported.failure
+    assert len(reported.failure.message) <= 1024

@@ -46,10 +46,10 @@ def url(server: TestServer, scheme: str = "http") -> str:
 
 
 async def test_a_report_arrives_and_its_answer_comes_back(token: Path) -> None:
-    heard = []
+    received = []
 
     async def handle(request: web.Request) -> web.Response:
-        heard.append((request.headers["Authorization"], HostReport.model_validate_json(await request.read())))
+        received.append((request.headers["Authorization"], HostReport.model_validate_json(await request.read())))
         return web.Response(text='{"directive": "wait", "reportAgainSeconds": 2.5}')
 
     async with serve(handle) as server, Rendezvous(url(server), token, None) as rendezvous:
@@ -58,7 +58,7 @@ async def test_a_report_arrives_and_its_answer_comes_back(token: Path) -> None:
         await rendezvous.post(REPORT)
 
     assert answer == Answer(directive=Directive.WAIT, report_again_seconds=2.5)
-    assert heard == [("Bearer first", REPORT), ("Bearer second", REPORT)]
+    assert received == [("Bearer first", REPORT), ("Bearer second", REPORT)]
 
 
 ANSWERS: dict[str, tuple[int, str, str]] = {

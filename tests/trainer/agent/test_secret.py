@@ -23,8 +23,8 @@ async def test_the_secret_of_programs_reaches_the_trainer_and_nothing_else(
     await operator.hear(is_training(2))
 
     assert hashlib.sha256(SECRET.encode()).hexdigest() in failed.failure.log
-    said = [report.model_dump_json() for report in operator.reports]
+    printed = [report.model_dump_json() for report in operator.reports]
     written = [path.read_text() for path in Path(variables["TRAININGJOB_CONFIG"]).parent.glob("*") if path.is_file()]
     output = capfdbinary.readouterr()
-    assert not any(SECRET in text for text in (*said, *written, caplog.text, str(output.out + output.err)))
+    assert not any(SECRET in text for text in (*printed, *written, caplog.text, str(output.out + output.err)))
     assert not any(SECRET.encode() in read_proc(pid, "environ") + read_proc(pid, "cmdline") for pid in trainers())

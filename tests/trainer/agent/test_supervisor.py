@@ -157,19 +157,23 @@ async def test_diagnostics_of_a_trainer_without_progress_are_reported(
     await operator.say(Directive.TRAIN, world(1))
     training = await operator.hear(is_training(1))
     await operator.say(Directive.TRAIN, world(1), examine=True)
-    told = await operator.hear(has_diagnostics)
+    report = await operator.hear(has_diagnostics)
     await operator.say(Directive.TRAIN, world(1))
     after = await operator.hear(lambda report: report.evidence is None)
 
-    assert told.evidence is not None
-    assert (told.evidence.state, told.evidence.entered, told.evidence.newest) == (ProcessState.SLEEPING, 1, "step 1")
-    assert told.evidence.stack.startswith("Current thread")
+    assert report.evidence is not None
+    assert (report.evidence.state, report.evidence.entered, report.evidence.newest) == (
+        ProcessState.SLEEPING,
+        1,
+        "step 1",
+    )
+    assert report.evidence.stack.startswith("Current thread")
     assert is_training(1)(after)
     assert before.moved_mebibytes is None
     assert training.moved_mebibytes is not None
     written = await read_when_written(tmp_path / "run/stacks/1-3-0.txt")
     assert written.startswith("host 0 of slice 3, child 1: sleeping, 0.0")
-    assert told.evidence.stack in written
+    assert report.evidence.stack in written
 
 
 def write_config(variables: dict[str, str], config: RunConfig, uri: Path) -> None:
@@ -201,12 +205,12 @@ async def test_stopped_trainer_is_reported_and_ended_for_the_next_world(
     stopped = min(trainers())
     os.kill(stopped, signal.SIGSTOP)
     await operator.say(Directive.TRAIN, world(1), examine=True)
-    told = await operator.hear(has_diagnostics)
+    report = await operator.hear(has_diagnostics)
     await operator.say(Directive.TRAIN, world(2))
     await operator.hear(is_training(2))
 
-    assert told.evidence is not None
-    assert (told.evidence.state, told.evidence.cores, told.evidence.stack) == (ProcessState.STOPPED, 0.0, "")
+    assert report.evidence is not None
+    assert (report.evidence.state, report.evidence.cores, report.evidence.stack) == (ProcessState.STOPPED, 0.0, "")
     assert stopped not in trainers()
     assert "the stacks cannot be written path=/proc/no/stacks/1-3-0.txt" in caplog.text
 
@@ -246,8 +250,8 @@ async def train_and_report_often(launch, operator, monkeypatch):
 
 async def be_refused(operator) -> None:
     """Wait until some reports of the agent were rejected, and clear the received reports."""
-    told = len(operator.tokens)
-    await operator.hear(lambda _: len(operator.tokens) >= told + 3)
+    seen = len(operator.tokens)
+    await operator.hear(lambda _: len(operator.tokens) >= seen + 3)
     operator.reports.clear()
 
 

@@ -193,12 +193,12 @@ def test_compiler_has_low_priority_and_no_variables_of_the_agent(
     with one.neighbours:
         one.reach(200)
         wait_for(lambda: one.asked(1))
-        said = one.asked(1)
-        assert said
-        assert (said["nice"], said["policy"]) == (19, os.SCHED_IDLE)
-        assert Path(f"/proc/{said['pid']}/oom_score_adj").read_text().strip() == "1000"
-        assert os.getpgid(said["pid"]) == os.getpgid(0)
-        assert EVENTS_FD_VARIABLE not in said["environment"]
+        printed = one.asked(1)
+        assert printed
+        assert (printed["nice"], printed["policy"]) == (19, os.SCHED_IDLE)
+        assert Path(f"/proc/{printed['pid']}/oom_score_adj").read_text().strip() == "1000"
+        assert os.getpgid(printed["pid"]) == os.getpgid(0)
+        assert EVENTS_FD_VARIABLE not in printed["environment"]
 
 
 def test_the_end_of_a_world_ends_its_compiler(world: Callable[..., World], caplog: pytest.LogCaptureFixture) -> None:
@@ -206,10 +206,10 @@ def test_the_end_of_a_world_ends_its_compiler(world: Callable[..., World], caplo
     with one.neighbours:
         one.reach(200)
         wait_for(lambda: one.asked(1))
-    said = one.asked(1)
+    printed = one.asked(1)
 
-    assert said
-    assert not Path(f"/proc/{said['pid']}").exists()
+    assert printed
+    assert not Path(f"/proc/{printed['pid']}").exists()
     assert one.asked(4) is None
     assert caplog.messages == ["compiling ahead slices=1 names=train"]
 

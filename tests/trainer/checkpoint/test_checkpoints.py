@@ -151,8 +151,8 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, *codes: int) -> None:
 
 def failed(tmp_path: Path) -> list[tuple[int, str]]:
     lines = (tmp_path / "events").read_text().splitlines()
-    told = [event.failed_save for event in map(AgentEvent.model_validate_json, lines) if event.failed_save]
-    return [(one.step, one.message) for one in told]
+    reported = [event.failed_save for event in map(AgentEvent.model_validate_json, lines) if event.failed_save]
+    return [(one.step, one.message) for one in reported]
 
 
 def test_failed_save_is_reported_and_blocks_nothing(

@@ -49,14 +49,14 @@ def test_a_damaged_step_is_reported_set_aside_and_passed_over(
 def test_flipped_bit_of_a_record_is_detected(shelf: Shelf) -> None:
     folder = shelf.save(20)
     path = folder / "integrity.json"
-    whole, said = path.read_bytes(), read_integrity(at(folder))
+    whole, printed = path.read_bytes(), read_integrity(at(folder))
 
     for place in range(len(whole) * 8):
         flipped = bytearray(whole)
         flipped[place // 8] ^= 1 << place % 8
         path.write_bytes(flipped)
         with suppress(ValueError):
-            assert read_integrity(at(folder)) == said
+            assert read_integrity(at(folder)) == printed
 
 
 LOSSES: dict[str, tuple[Callable[[Path], object], str, list[str]]] = {

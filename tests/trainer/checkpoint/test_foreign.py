@@ -166,9 +166,9 @@ def test_a_name_that_leads_out_of_a_step_is_damage(shelf: Shelf, name: str) -> N
     folder = shelf.save(20)
     found = read_integrity(at(folder))
     assert found is not None
-    said = found.model_dump(mode="json")
-    said["files"][name] = said["files"]["metadata"]
-    (folder / "integrity.json").write_text(json.dumps(add_hash(said)))
+    printed = found.model_dump(mode="json")
+    printed["files"][name] = printed["files"]["metadata"]
+    (folder / "integrity.json").write_text(json.dumps(add_hash(printed)))
 
     assert shelf.find(OPEN) == 10
     assert "is not the name of a file below the folder" in shelf.damaged()[20]

@@ -321,13 +321,13 @@ def test_parameters_are_of_the_source_and_all_else_of_a_fresh_job(tmp_path: Path
             lacks.append(name)
     rest = begun._replace(params=()), fresh._replace(params=())
     assert jax.tree.all(jax.tree.map(np.array_equal, *rest))
-    (told,) = [
+    (reported,) = [
         event.initialized_from
         for event in map(AgentEvent.model_validate_json, log.read_text().splitlines())
         if event.initialized_from
     ]
     assert lacks
-    assert told == f"step 2 of {tmp_path / 'base'}; missing there, so they start random: {', '.join(lacks)}"
+    assert reported == f"step 2 of {tmp_path / 'base'}; missing there, so they start random: {', '.join(lacks)}"
 
 
 def name_leaf(path: Any) -> str:

@@ -64,6 +64,6 @@ def test_saved_step_contains_its_world_and_earlier_unreported_ones(tmp_path: Pat
 
 def test_what_a_snapshot_came_from_arrives_at_all() -> None:
     past = Provenance(skipped=((8, 16),), spans=(SECOND, THIRD))
-    said = ShardInventory(1, {(3, 25): frozenset((0,))}, {(3, 25): past})
+    printed = ShardInventory(1, {(3, 25): frozenset((0,))}, {(3, 25): past})
 
-    assert parse_inventory(said.dump()) == said
+    assert parse_inventory(printed.dump()) == printed

@@ -104,14 +104,14 @@ def test_another_order_is_rejected(events: AgentEvents, tmp_path: Path, seed: in
     with pytest.raises(TrainingError) as caught:
         stage.train(STEP, seed=seed)
 
-    told = caught.value
-    assert (told.reason, told.path, told.value, told.fatal) == (
+    reported = caught.value
+    assert (reported.reason, reported.path, reported.value, reported.fatal) == (
         FailureReason.CONFIG,
         "spec.training.seed",
         str(seed),
         True,
     )
-    assert str(told).startswith("must be 0, that of the job which saved step 10")
+    assert str(reported).startswith("must be 0, that of the job which saved step 10")
 
 
 def test_takeover_continues_the_order_of_the_data(events: AgentEvents, tmp_path: Path) -> None:
@@ -142,9 +142,9 @@ def test_a_rollback_to_before_a_takeover_s_own_steps() -> None:
 
 def test_snapshots_carry_the_batch_sizes() -> None:
     past = Provenance(batch_sizes=((1, 4), (11, 8)))
-    said = ShardInventory(1, {(3, 25): frozenset((0,))}, {(3, 25): past})
+    printed = ShardInventory(1, {(3, 25): frozenset((0,))}, {(3, 25): past})
 
-    assert parse_inventory(said.dump()).pasts[3, 25] == past
+    assert parse_inventory(printed.dump()).pasts[3, 25] == past
 
 
 def test_a_restart_of_the_job_itself_changes_nothing() -> None:

@@ -42,10 +42,10 @@ def test_a_compiled_step_has_the_products_of_the_model(config: RunConfig) -> Non
 def test_the_program_answers_each_size_on_a_line(config: RunConfig) -> None:
     missing = config.model_copy(update={"accelerator_platform": "cuda"})
 
-    for asked, want in ((config, ""), (missing, "only cpu and TPUs can be compiled for")):
+    for requested, want in ((config, ""), (missing, "only cpu and TPUs can be compiled for")):
         ended = subprocess.run(
             [sys.executable, "-m", "trainingjob_trainer.compile_report"],
-            input=asked.model_dump_json(),
+            input=requested.model_dump_json(),
             capture_output=True,
             text=True,
             check=True,

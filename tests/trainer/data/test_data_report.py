@@ -95,10 +95,10 @@ LENGTHS: dict[str, tuple[int, int, int, str]] = {
 
 @pytest.mark.parametrize(("size", "length", "steps", "words"), LENGTHS.values(), ids=LENGTHS.keys())
 def test_short_text_has_a_warning(tmp_path: Path, size: int, length: int, steps: int, words: str) -> None:
-    said = warn(tmp_path, {"a.txt": "x" * size}, training__sequenceLength=length, training__steps=steps)
+    printed = warn(tmp_path, {"a.txt": "x" * size}, training__sequenceLength=length, training__steps=steps)
 
-    assert said.startswith(words)
-    assert bool(said) == bool(words)
+    assert printed.startswith(words)
+    assert bool(printed) == bool(words)
 
 
 def test_short_evaluation_text_has_a_warning(tmp_path: Path) -> None:

@@ -61,10 +61,10 @@ def test_each_token_is_routed_as_in_the_reference(experts: dict[str, Any]) -> No
     _, measures = run.step(run.state, batch, run.steps.controls(Signal.NONE))
 
     rows = [run_row(spec, params, row) for row in sequences_of(batch)[0, 0]]
-    said = np.mean([routing for _, routing in rows], axis=(0, 1))
+    printed = np.mean([routing for _, routing in rows], axis=(0, 1))
     assert float(total) == pytest.approx(np.sum([losses for losses, _ in rows]), rel=1e-5)
     assert float(measures.loss) == pytest.approx(float(total / weight), rel=1e-5)
-    assert [float(value) for value in routing_of(measures)] == pytest.approx(said.tolist(), rel=1e-4)
+    assert [float(value) for value in routing_of(measures)] == pytest.approx(printed.tolist(), rel=1e-4)
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ class Counted:
     shape = ()
 
     def compile_evaluate(self, programs: object, shape: object) -> Any:
-        return lambda params, batch, asked: (batch, 1.0, asked)
+        return lambda params, batch, requested: (batch, 1.0, requested)
 
     def count_held_out(self, index: object, most: object) -> int:
         return 3
@@ -64,20 +64,20 @@ class Counted:
     def held_out_batch(self, index: object, number: int) -> float:
         return float(number)
 
-    def controls(self, asked: int) -> Any:
-        return SimpleNamespace(signals=asked)
+    def controls(self, requested: int) -> Any:
+        return SimpleNamespace(signals=requested)
 
 
-@pytest.mark.parametrize(("asks", "want", "told"), [([0, 0, 0], {"often": 1.0}, 3), ([0, 1], None, 2)])
+@pytest.mark.parametrize(("asks", "want", "reported"), [([0, 0, 0], {"often": 1.0}, 3), ([0, 1], None, 2)])
 def test_each_batch_is_reported_before_it_begins(
-    asks: list[int], want: dict[str, float] | None, told: int, tmp_path: Path
+    asks: list[int], want: dict[str, float] | None, reported: int, tmp_path: Path
 ) -> None:
     spec = TrainingJobSpec.model_validate(make_spec(tmp_path, tmp_path, evaluation=EVALUATIONS[:1]))
     parts: Any = Counted()
     evaluator = Evaluator(spec, {"often": parts}, parts, parts, parts)
-    said: list[str] = []
+    printed: list[str] = []
 
-    measured = evaluator.measure(10, None, lambda: Signal(asks.pop(0)), said.append)  # type: ignore[arg-type]
+    measured = evaluator.measure(10, None, lambda: Signal(asks.pop(0)), printed.append)  # type: ignore[arg-type]
 
     assert measured == want
-    assert said == [f"batch {number + 1} of the evaluation `often`" for number in range(told)]
+    assert printed == [f"batch {number + 1} of the evaluation `often`" for number in range(reported)]

@@ -37,8 +37,8 @@ def telling() -> Iterator[tuple["subprocess.Popen[str]", Callable[[], float | No
         reader.start()
 
         def read_share() -> float | None:
-            told = shares.get(timeout=ENDLESS_SECONDS)
-            return None if told == "None" else float(told)
+            reported = shares.get(timeout=ENDLESS_SECONDS)
+            return None if reported == "None" else float(reported)
 
         try:
             yield child, read_share

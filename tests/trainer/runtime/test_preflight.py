@@ -101,8 +101,8 @@ def test_preflight_is_skipped_for_hosts_that_have_trained(tmp_path: Path, monkey
 
 
 def test_preflight_runs_on_all_hosts_if_one_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(preflight, "check_arithmetic", lambda mesh, *_: asked.append(mesh))
+    requested: list[int] = []
+    monkeypatch.setattr(preflight, "check_arithmetic", lambda mesh, *_: requested.append(mesh))
 
     def take_part(peers: ProcessGroup) -> None:
         mesh: Any = peers.process
@@ -111,7 +111,7 @@ def test_preflight_runs_on_all_hosts_if_one_is_new(monkeypatch: pytest.MonkeyPat
 
     together(3, take_part)
 
-    assert sorted(asked) == [0, 1, 2]
+    assert sorted(requested) == [0, 1, 2]
 
 
 def test_a_device_that_falls_behind_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,6 @@ def test_find_givers(holdings: list[ShardInventory], want: dict[int, int] | None
 
 def test_inventory_of_a_process_is_exchanged() -> None:
     held = holding(3, old=[0, 2], next=[])
-    said = replace(held, metrics={OLD: ({"generation": 1, "step": 40, "loss": None},)})
+    printed = replace(held, metrics={OLD: ({"generation": 1, "step": 40, "loss": None},)})
 
-    assert parse_inventory(said.dump()) == said
+    assert parse_inventory(printed.dump()) == printed

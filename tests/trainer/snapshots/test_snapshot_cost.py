@@ -80,9 +80,9 @@ def test_snapshots_above_their_share_of_time_are_reported_once(
 
     trained.train(26 * EVERY, seconds)
 
-    told = [line for line in caplog.messages if "snapshots block training" in line]
-    assert len(told) == int(is_told)
-    assert not told or "blocked_share=0.0455 limit=0.0100" in told[0]
+    reported = [line for line in caplog.messages if "snapshots block training" in line]
+    assert len(reported) == int(is_told)
+    assert not reported or "blocked_share=0.0455 limit=0.0100" in reported[0]
     assert trained.snapshots.stretch_signal() is Signal.NONE, "the job itself says how many steps lie between them"
 
 

@@ -105,13 +105,13 @@ def test_nothing_is_written_before_the_folder_is_there_and_the_state_may_be_cons
 def test_no_process_communicates_while_a_state_is_copied(
     copy: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    requested: list[str] = []
     client = signaling_client.ThreadSafeKeyValueSignalingClient
     for name in ("key_value_try_get", "blocking_key_value_get", "key_value_set"):
-        monkeypatch.setattr(client, name, lambda *arguments, name=name, **options: asked.append(name))
+        monkeypatch.setattr(client, name, lambda *arguments, name=name, **options: requested.append(name))
 
     assert copy(tmp_path / "7", STATE).problem == ""
-    assert asked == []
+    assert requested == []
 
 
 def test_cancelled_copy_ends_silently(copy: Copy, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

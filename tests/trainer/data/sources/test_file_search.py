@@ -152,15 +152,15 @@ def test_every_file_is_read_or_reported(tmp_path: Path, seed: int) -> None:
 
     entries = list(FileSearch(pattern, exclude).walk(root))
 
-    told = {entry.names: entry.reason for entry in entries}
-    assert len(told) == len(entries)
+    reported = {entry.names: entry.reason for entry in entries}
+    assert len(reported) == len(entries)
     for folder, folders, files in os.walk(root):
         for name in (*folders, *files):
             parts = (Path(folder) / name).relative_to(root).parts
             whole = Path(folder, name)
-            is_searched = whole.is_dir() and parts not in told
-            is_below_skipped = any(parts[:end] in told for end in range(1, len(parts)))
-            assert parts in told or is_searched or is_below_skipped, parts
+            is_searched = whole.is_dir() and parts not in reported
+            is_below_skipped = any(parts[:end] in reported for end in range(1, len(parts)))
+            assert parts in reported or is_searched or is_below_skipped, parts
     read = {entry.real for entry in entries if entry.reason is None}
     plain = {path for path in root.glob(pattern) if path.is_file()} if pattern != "d/**" else set()
     hidden = {path for path in plain if any(part.startswith(".") for part in path.relative_to(root).parts)}
