@@ -293,6 +293,20 @@ TRAINER_MUTATIONS = (
 )
 CHECKPOINT_MUTATIONS = (
     Mutation(
+        "a world takes the marker of another one of its generation",
+        f"{TRAINER}/checkpoint/fence.py",
+        "            self._store.create_exclusive(self._marker, self._identity)\n",
+        "            self._store.write(self._marker, (self._identity,))\n",
+        ("tests/trainer/checkpoint/test_reused_generation.py", "tests/trainer/checkpoint/test_fence.py"),
+    ),
+    Mutation(
+        "a step of the world's own generation is no evidence",
+        f"{TRAINER}/checkpoint/candidates.py",
+        "record.generation >= self._world.generation for record in own",
+        "record.generation > self._world.generation for record in own",
+        ("tests/trainer/checkpoint/test_reused_generation.py",),
+    ),
+    Mutation(
         "restore a checkpoint that lacks a required item",
         f"{TRAINER}/checkpoint/items.py",
         "return equal if saved.layout == STATE_LAYOUT and required <= equal else None",

@@ -3,7 +3,7 @@
 import json
 import shutil
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -178,14 +178,14 @@ def test_owner_of_the_folder_continues(prepare: Callable[[Path], object], tmp_pa
 
 
 def test_of_two_worlds_that_come_at_once_the_later_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = PosixStore.write
+    real = PosixStore.create_exclusive
 
-    def write(store: PosixStore, name: str, chunks: Iterable[bytes]) -> None:
-        real(store, name, chunks)
+    def create(store: PosixStore, name: str, content: bytes) -> None:
+        real(store, name, content)
         if name == f"WORLD-2-{UID}":
             (tmp_path / f"WORLD-3-{UID}").touch()
 
-    monkeypatch.setattr(PosixStore, "write", write)
+    monkeypatch.setattr(PosixStore, "create_exclusive", create)
 
     with pytest.raises(TrainingError, match="generation 3 of the job is there"):
         Fence(open_store(tmp_path), make_world(2, 1)).claim()

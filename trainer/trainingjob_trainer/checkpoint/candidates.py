@@ -106,7 +106,9 @@ class Candidates:
             OSError: the store does not respond.
         """
         saved = list_saved(self._stores.durable, self._patience)
-        readable = self._quarantine_damaged([*saved, *self._list_copies()])
+        copies = self._list_copies()
+        self._reject_reused_generation([*saved, *copies])
+        readable = self._quarantine_damaged([*saved, *copies])
         self.saved = [one.integrity for one in readable if one.integrity and not self._stores.is_copy(one.folder)]
         best = next(iter(rank_restorable(readable, self._world, takeover=self._takeover)), None)
         if self._world.committed > (best.step if best else 0):
@@ -186,6 +188,16 @@ class Candidates:
             self._discard(one.folder, MANIFEST_MISSING)
         if not (found or is_all):  # if nothing remains, the failure reports it
             self._reports.report(lost, STEP_MISSING)
+
+    def _reject_reused_generation(self, saved: list[SavedStep]) -> None:
+        """Raise TrainingError if this job saved a step in this generation or a later one.
+
+        This world has saved nothing yet, and a marker may be lost with its store. The step would be in no history of
+        this world, which would delete it.
+        """
+        own = (one.integrity for one in saved if one.integrity and one.integrity.job_uid == self._world.job_uid)
+        if any(record.generation >= self._world.generation for record in own):
+            raise self._fence.reused_error()
 
     def _reject_scratch_start(self) -> None:
         """Raise TrainingError if a step was saved before: a start from scratch would hide the loss."""
