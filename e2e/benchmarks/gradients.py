@@ -136,7 +136,7 @@ def measure(spec: TrainingJobSpec, target_layout: Layout, tokens: np.ndarray) ->
         TokenDataset("made up", tokens, spec.training.sequence_length), 1, 0
     )
     step = jax.jit(steps.train, donate_argnums=0, out_shardings=(shardings, None))
-    after, _ = step(state, batch, steps.controls(Signal.NONE))
+    after, _ = step(state, batch, steps.controls(Signal.NONE, spec.training.steps))
     leaves = jax.tree_util.tree_leaves_with_path(after.opt[1].mu)
     return {".".join(str(key.key) for key in path): np.asarray(leaf, np.float64) for path, leaf in leaves}
 

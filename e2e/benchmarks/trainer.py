@@ -120,13 +120,15 @@ def make_steps(spec: TrainingJobSpec) -> tuple[Step, Step, dict[str, float]]:
     assert count == NUM_PARAMS, f"the model has {count:,} parameters"
 
     dataset, loader = make_dataset(), BatchLoader(over, steps.batch_sharding, BATCH)
-    batches = [loader.train_batch(dataset, number, steps.seed) for number in range(1, 1 + BLOCK_STEPS)]
+    batches = [loader.train_batch(dataset, number, spec.training.seed) for number in range(1, 1 + BLOCK_STEPS)]
     samples = [samples_of_step(number, ((1, BATCH),), ()) for number in range(1, 1 + BLOCK_STEPS)]
     tokens = [
-        jax.device_put(dataset.sequences(sequences_of_samples(one, dataset.num_sequences, steps.seed)).astype(np.int32))
+        jax.device_put(
+            dataset.sequences(sequences_of_samples(one, dataset.num_sequences, spec.training.seed)).astype(np.int32)
+        )
         for one in samples
     ]
-    controls = steps.controls(Signal.NONE)
+    controls = steps.controls(Signal.NONE, spec.training.steps)
     train = jax.jit(steps.train, donate_argnums=0, out_shardings=(shardings, None))
     compiled = train.lower(ours, batches[0], controls).compile()
     theirs = handwritten.start(jax.tree.map(jax.device_put, params), shape_of(spec))

@@ -66,15 +66,19 @@ class Notes:
             report=self._report,
             report_evaluations=lambda step, losses: self.said.append(f"evaluate {step}"),
         )
-        steps = SimpleNamespace(num_steps=last, seed=0, controls=lambda asked: asked)
+        training = SimpleNamespace(steps=last, seed=0)
+        config: Any = SimpleNamespace(spec=SimpleNamespace(training=training))
+        steps = SimpleNamespace(controls=lambda asked, num_steps: asked)
         world: Any = SimpleNamespace(peers=peers, steps=steps, datasets=SimpleNamespace(train=None))
         batches: Any = SimpleNamespace(train_batch=self._read)
-        self.context = Context(world, batches, self.checkpoints, self.snapshots, self.reporter, self.asks)
+        self.context = Context(
+            config, world, batches, self.evaluator, self.checkpoints, self.snapshots, self.reporter, self.asks
+        )
 
     def train(self) -> list[str]:
         """Train to the end and return what happened; `step 3` is its dispatch."""
         self._meet("compile")
-        compiled = CompiledSteps(self._step, self.evaluator, self.replicas)
+        compiled = CompiledSteps(self._step, None, self.replicas)
         state: Any = SimpleNamespace(params=None)
         phase = train(state, compiled, self.context)
         return [*self.said, phase]

@@ -207,7 +207,7 @@ def test_device_has_only_the_activations_of_its_rows(axis: str) -> None:
 
 
 def temporary_bytes(run: Run) -> int:
-    step = run.step.lower(run.state, run.batch(1), run.steps.controls(Signal.NONE)).compile()
+    step = run.step.lower(run.state, run.batch(1), run.controls()).compile()
     return int(step.memory_analysis().temp_size_in_bytes)
 
 
@@ -216,7 +216,7 @@ def test_gradients_cross_the_data_axis_once_a_step() -> None:
         num_slices=2, ici=AxisDegrees(fsdp=2), dcn=AxisDegrees(data=2), rows_per_shard=1, accumulation=2
     )
     run = Run(spec_with(), layout)
-    program = run.step.lower(run.state, run.batch(1), run.steps.controls(Signal.NONE)).compile().as_text()
+    program = run.step.lower(run.state, run.batch(1), run.controls()).compile().as_text()
 
     inside_loops, outside = [], []
     for computation in re.split(r"\n(?=\S)", program):
@@ -300,7 +300,7 @@ def test_a_step_is_poisoned_by_any_process() -> None:
 
     state, measures = run.step(run.state, run.batch(1), ask(run, 0, 0, 0, 4, 0, 0, 0, 1))
     after = flat(state.params)
-    _, next_measures = run.step(state, run.batch(2), run.steps.controls(Signal.NONE))
+    _, next_measures = run.step(state, run.batch(2), run.controls())
 
     assert (int(measures.skipped), int(next_measures.skipped)) == (1, 1)
     assert np.isfinite(float(measures.loss))
@@ -312,7 +312,7 @@ def test_a_step_is_poisoned_by_any_process() -> None:
 def test_nan_is_injected_only_if_drills_are_allowed(drills: str, want: Signal) -> None:
     steps = Run(spec_with(elastic={"faultInjection": drills}), ONE).steps
 
-    assert int(steps.controls(Signal.INJECT_NAN | Signal.SAVE).signals[0]) == want
+    assert int(steps.signals(Signal.INJECT_NAN | Signal.SAVE)[0]) == want
 
 
 def test_padding_may_hold_anything() -> None:

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
+from jax.sharding import Mesh
 
 from trainingjob_agent.trainer_protocol import StartWorld
 from trainingjob_api.protocol import Phase
-from trainingjob_api.world import Layout
+from trainingjob_api.world import Layout, RunConfig
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
 from trainingjob_trainer.checkpoint.single_replica import SingleReplicaRestore
 from trainingjob_trainer.data.loader import BatchLoader, batch_shape
@@ -25,7 +26,7 @@ from trainingjob_trainer.runtime.process_group import ProcessGroup, configure, c
 from trainingjob_trainer.snapshots.snapshot_restore import SnapshotRestore
 from trainingjob_trainer.snapshots.snapshotter import Snapshots
 from trainingjob_trainer.snapshots.state_shards import Shards
-from trainingjob_trainer.state import Batch, Signal, State, TrainStep
+from trainingjob_trainer.state import Batch, Controls, EvaluateStep, Signal, State, TrainStep
 from trainingjob_trainer.step import StepPrograms
 from trainingjob_trainer.trackers.metrics_file import Line
 
@@ -35,6 +36,7 @@ class JoinedWorld:
     """A world that this process has joined, with the token datasets of the job."""
 
     layout: Layout
+    mesh: Mesh
     peers: ProcessGroup
     programs: CompileCache
     steps: StepPrograms
@@ -53,22 +55,25 @@ class Restored(NamedTuple):
 
 
 class CompiledSteps(NamedTuple):
-    """The compiled programs of a world."""
+    """The compiled programs of a world. No value that an edit of the spec may change is part of them."""
 
     train_step: TrainStep
-    evaluator: Evaluator
+    evaluate_step: EvaluateStep | None  # None: the spec has no evaluations
     replicas: ReplicaCheck
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a training program receives: its world and data, and how to report, save and leave.
+    """What a training program receives: its configuration, world and data, and how to report, save and leave.
 
-    The data position is the newest step of `checkpoints`, with the excluded samples and batch sizes of `batches`.
+    `config` is that of the world in which it trains, also if a hot standby joined that world with an older one. The
+    data position is the newest step of `checkpoints`, with the excluded samples and batch sizes of `batches`.
     """
 
+    config: RunConfig
     world: JoinedWorld
     batches: BatchLoader
+    evaluator: Evaluator
     checkpoints: Checkpoints
     snapshots: Snapshots
     reporter: StepReporter
@@ -77,11 +82,20 @@ class Context:
     @property
     def last_step(self) -> int:
         """Return the step after which training is done."""
-        return self.world.steps.num_steps
+        return self.config.spec.training.steps
+
+    @property
+    def mesh(self) -> Mesh:
+        """Return the mesh of the world's devices: all processes compute on it together."""
+        return self.world.mesh
 
     def train_batch(self, step: int) -> Batch:
         """Return the batch of a step, counted from 1."""
-        return self.batches.train_batch(self.world.datasets.train, step, self.world.steps.seed)
+        return self.batches.train_batch(self.world.datasets.train, step, self.config.spec.training.seed)
+
+    def controls(self) -> Controls:
+        """Return the controls of the next step, with the signals that this process sends."""
+        return self.world.steps.controls(self.take_signals(), self.last_step)
 
     def take_signals(self) -> Signal:
         """Return the signals that this process sends with the next step: from its agent, and from its measurements."""
@@ -114,7 +128,7 @@ def join_world(start: StartWorld, events: AgentEvents) -> JoinedWorld:
     )
     steps = StepPrograms(config.spec, mesh)
     steps.begin_loading_train(programs, batch_shape(layout))  # runs while the state is restored
-    return JoinedWorld(layout, peers, programs, steps, Shards(steps.state_shapes), indexes)
+    return JoinedWorld(layout, mesh, peers, programs, steps, Shards(steps.state_shapes), indexes)
 
 
 def restore_state(start: StartWorld, joined: JoinedWorld, events: AgentEvents) -> Restored:
@@ -143,7 +157,7 @@ def compile_steps(start: StartWorld, joined: JoinedWorld) -> CompiledSteps:
     compare = spec.protection.compare_replicas
     return CompiledSteps(
         train_step=steps.compile_train(programs, batches.shape),
-        evaluator=Evaluator(spec, joined.datasets.evaluations, steps, programs, batches),
+        evaluate_step=steps.compile_evaluate(programs, batches.shape) if spec.evaluation else None,
         replicas=ReplicaCheck(
             compare.every_steps if compare else None,
             start.world,

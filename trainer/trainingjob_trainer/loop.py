@@ -29,6 +29,7 @@ from trainingjob_trainer.context import (
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.monitoring.bad_steps import BadStepError
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
+from trainingjob_trainer.monitoring.evaluation import Evaluator
 from trainingjob_trainer.monitoring.scheduling_delay import SchedulingDelayMonitor
 from trainingjob_trainer.monitoring.step_actions import Due, Leave, StepActions, step_actions
 from trainingjob_trainer.monitoring.step_reporter import StepReporter
@@ -75,7 +76,7 @@ def run(
     compiled = compiled or compile_steps(start, joined)
     joined.peers.barrier("ready", READY_SECONDS)  # a first collective fails if a peer is 30 s late
 
-    with _open_context(start, joined, restored, events, signals) as context:
+    with _open_context(start, joined, compiled, restored, events, signals) as context:
         phase = _train_and_back_up(state, compiled, context)
     events.enter_phase(phase)
     joined.peers.exit_barrier(EXIT_BARRIER_SECONDS)
@@ -104,7 +105,12 @@ def _initial_state(
 
 @contextmanager
 def _open_context(
-    start: StartWorld, joined: JoinedWorld, restored: Restored, events: AgentEvents, signals: ControlSignals
+    start: StartWorld,
+    joined: JoinedWorld,
+    compiled: CompiledSteps,
+    restored: Restored,
+    events: AgentEvents,
+    signals: ControlSignals,
 ) -> Iterator[Context]:
     """Report the restored step, and provide the context of the world while it trains."""
     spec, checkpoints, snapshots = start.config.spec, restored.checkpoints, restored.snapshots
@@ -114,6 +120,7 @@ def _open_context(
     batches = BatchLoader(
         joined.layout, joined.steps.batch_sharding, spec.training.global_batch_size, past.skipped, past.batch_sizes
     )
+    evaluator = Evaluator(spec, joined.datasets.evaluations, joined.steps, compiled.evaluate_step, batches)
     with (
         SchedulingDelayMonitor() as delay,
         StepReporter(
@@ -129,15 +136,15 @@ def _open_context(
         ) as reporter,
         NeighborCompiler(start, events, snapshots, restored=newest),
     ):
-        yield Context(joined, batches, checkpoints, snapshots, reporter, signals)
+        yield Context(start.config, joined, batches, evaluator, checkpoints, snapshots, reporter, signals)
 
 
 def _train_and_back_up(state: State, compiled: CompiledSteps, context: Context) -> Phase:
     """Run the evaluation that the previous world owes, train, and wait for the backup if training is done."""
     checkpoints, restored = context.checkpoints, context.checkpoints.newest
     try:
-        is_missing = compiled.evaluator.is_missing(restored, checkpoints.inventory.evaluated)
-        if is_missing and _evaluate(restored, state, compiled, context, context.signals) is None:
+        is_missing = context.evaluator.is_missing(restored, checkpoints.inventory.evaluated)
+        if is_missing and _evaluate(restored, state, context, context.signals) is None:
             return Phase.LEFT  # without a save: an evaluation is owed for a saved step only
         phase = train(state, compiled, context)
         if phase is Phase.DONE:
@@ -160,7 +167,7 @@ def train(state: State, compiled: CompiledSteps, context: Context) -> Phase:
     world runs an evaluation that is missing, and no world is done before it has run.
     """
     checkpoints, snapshots, reporter = context.checkpoints, context.snapshots, context.reporter
-    controls, last = context.world.steps.controls, context.last_step
+    last = context.last_step
     unreported: StepMetrics | None = None
     actions = StepActions()
     if checkpoints.newest >= last and not checkpoints.inventory.is_saved:  # an edit has lowered spec.training.steps
@@ -170,7 +177,7 @@ def train(state: State, compiled: CompiledSteps, context: Context) -> Phase:
     for step in range(checkpoints.newest + 1, last + 1):
         batch = context.train_batch(step)
         reporter.report_entry(f"step {step}")
-        state, metrics = compiled.train_step(state, batch, controls(context.take_signals()))
+        state, metrics = compiled.train_step(state, batch, context.controls())
         signals = reporter.report(step - 1, unreported) if unreported else Signal.NONE
         unreported = metrics
         checkpoints.raise_background_error()
@@ -196,7 +203,7 @@ def _find_due(step: int, compiled: CompiledSteps, context: Context) -> Due:
         last_step=context.last_step,
         save=context.checkpoints.is_due(step),
         snapshot=context.snapshots.is_due(step),
-        evaluation=compiled.evaluator.is_due(step),
+        evaluation=context.evaluator.is_due(step),
         comparison=compiled.replicas.is_due(step),
         saves_fail=context.checkpoints.is_failing,
     )
@@ -210,7 +217,7 @@ def _finish_step(
     _compare_and_snapshot(step, state, actions, compiled, context)
     if actions.evaluate:
         signals = context.signals if actions.is_interruptible else ControlSignals()
-        losses = _evaluate(step, state, compiled, context, signals)
+        losses = _evaluate(step, state, context, signals)
         if losses is None:
             actions = actions.interrupt_evaluation()
             _compare_and_snapshot(step, state, actions, compiled, context)
@@ -240,12 +247,12 @@ def _compare_and_snapshot(
 
 
 def _evaluate(
-    step: int, state: State, compiled: CompiledSteps, context: Context, signals: ControlSignals
+    step: int, state: State, context: Context, signals: ControlSignals
 ) -> dict[str, float] | None:  # None: it was interrupted, because a process received EXIT
     """Measure and report the held-out losses that are due after a step."""
     reporter = context.reporter
     reporter.enter_phase(Phase.EVALUATING)
-    losses = compiled.evaluator.measure(step, state.params, lambda: signals.exit_signal, reporter.report_entry)
+    losses = context.evaluator.measure(step, state.params, lambda: signals.exit_signal, reporter.report_entry)
     if losses is not None:
         reporter.report_evaluations(step, losses)
     return losses

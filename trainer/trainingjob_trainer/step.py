@@ -7,7 +7,7 @@ Shapes: B bits of `Signal`, M metrics of spike detection: loss and gradient norm
 """
 
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -46,8 +46,7 @@ class StepPrograms:
         """Shapes and shardings of the state."""
         self.batch_sharding = NamedSharding(mesh, PartitionSpec(None, None, RULES["batch"]))
         """Sharding of the sequences of a batch over the mesh."""
-        self.num_steps = spec.training.steps
-        self.seed = spec.training.seed
+        self._totals: dict[int, jax.Array] = {}
         self._replicated = NamedSharding(mesh, PartitionSpec())
         self._one_per_device = NamedSharding(mesh, PartitionSpec(AXES))
 
@@ -106,18 +105,19 @@ class StepPrograms:
         )
         return compiled
 
-    def controls(self, asked: Signal) -> Controls:
-        """Return the controls of a step; `asked` are the control signals of this process."""
+    def signals(self, asked: Signal) -> jax.Array:
+        """Return the control signals of this process as an argument of a program, int32 [devices]."""
         permitted = asked if self._spec.elastic.fault_injection == "allowed" else asked & ~Signal.INJECT_NAN
         here = np.full(1, int(permitted), np.int32)
-        return Controls(
-            signals=jax.make_array_from_callback((self._mesh.size,), self._one_per_device, lambda _: here),
-            num_steps=self._last,
-        )
+        return jax.make_array_from_callback((self._mesh.size,), self._one_per_device, lambda _: here)
 
-    @cached_property
-    def _last(self) -> jax.Array:
-        return jax.make_array_from_callback((), self._replicated, lambda _: np.array(self.num_steps, np.int32))
+    def controls(self, asked: Signal, num_steps: int) -> Controls:
+        """Return the controls of a step, with the control signals of this process and the total number of steps."""
+        if num_steps not in self._totals:
+            self._totals[num_steps] = jax.make_array_from_callback(
+                (), self._replicated, lambda _: np.array(num_steps, np.int32)
+            )
+        return Controls(self.signals(asked), self._totals[num_steps])
 
     def init(self) -> State:
         """Return the state before the first step; compile it with the shardings of `state`."""

@@ -19,7 +19,7 @@ from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.process_group import ProcessGroup
-from trainingjob_trainer.state import Batch, Signal, State, StepMetrics
+from trainingjob_trainer.state import Batch, Controls, Signal, State, StepMetrics
 from trainingjob_trainer.step import StepPrograms
 
 NUM_STEPS = 6
@@ -50,16 +50,19 @@ class Run:
         self.state: State = jax.device_put(initial_state(written), shardings)
 
     def batch(self, number: int) -> Batch:
-        return self.batches.train_batch(self.index, number, self.steps.seed)
+        return self.batches.train_batch(self.index, number, self.spec.training.seed)
+
+    def controls(self, asked: Signal = Signal.NONE) -> Controls:
+        return self.steps.controls(asked, self.spec.training.steps)
 
     def evaluate(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        total, weight, _ = self.evaluation(params, batch, self.steps.controls(Signal.NONE).signals)
+        total, weight, _ = self.evaluation(params, batch, self.steps.signals(Signal.NONE))
         return total, weight
 
     def train(self, num_steps: int = NUM_STEPS) -> Iterator[StepMetrics]:
         first = int(self.state.step) + 1
         for number in range(first, first + num_steps):
-            self.state, measures = self.step(self.state, self.batch(number), self.steps.controls(Signal.NONE))
+            self.state, measures = self.step(self.state, self.batch(number), self.controls())
             yield measures
 
 

@@ -21,9 +21,10 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "shared/checkpoints"
 
 
-def make(root: Path, text: Path, **checkpoint: object) -> RunConfig:
+def make(root: Path, text: Path, *, steps: int = 100_000, **checkpoint: object) -> RunConfig:
     kept = {"uri": str(root), "save": {"everySteps": SAVE_EVERY}, "keep": {"last": 1000}, **checkpoint}
-    return make_config(make_spec(root, text, checkpoint=kept, training__steps=100_000))
+    held_out = [{"name": "news", "path": str(text), "everySteps": 1000}]
+    return make_config(make_spec(root, text, checkpoint=kept, training__steps=steps, evaluation=held_out))
 
 
 def shadow_of(num_hosts: int) -> World:
@@ -108,6 +109,29 @@ def test_hot_standby_resumes_from_the_step_of_its_world_when_it_takes_over(
         assert waiting.tier == "ram"
     (line,) = [line for line in read_lines(root) if (line["generation"], line["step"]) == (2, waiting.restored + 1)]
     assert line["first_slot"] == BATCH * (bad if goes_back else waiting.restored)
+
+
+@pytest.mark.slow
+def test_who_waits_trains_and_evaluates_to_the_last_step_of_the_world_that_it_takes_over(
+    crew: Crew, root: Path, text: Path, programs: Path
+) -> None:
+    """The steps were edited while it waited, and an edit has no part in what is compiled."""
+    crew.prepare(2)
+    (before,) = crew.start(make(root, text), make_world(1, 1), programs)
+    shadow = shadow_of(1)
+    (waiting,) = crew.start(make(root, text), shadow, programs)
+    waiting.wait(lambda event: event.waiting)
+    before.wait(lambda event: event.committed)
+    before.kill()
+    before.wait_for_end()
+
+    last = before.committed[-1] + 3
+    world = make_world(2, 1, (Span(generation=1, first=1),))
+    crew.hand_over(make(root, text, steps=last), taken_over(shadow, world), [waiting], programs)
+    waiting.wait(lambda event: event.phase is Phase.DONE or (event.progress and event.progress.step > last))
+
+    assert (waiting.phases[-1], max(waiting.losses)) == (Phase.DONE, last)
+    assert [event.progress.evaluations for event in waiting.events if event.progress][-1].keys() == {"news"}
 
 
 def read_lines(root: Path) -> list[dict[str, int]]:

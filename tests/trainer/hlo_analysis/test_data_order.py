@@ -13,7 +13,6 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout
 from trainingjob_trainer.hlo_analysis.data_order import find_unordered_collectives
 from trainingjob_trainer.hlo_analysis.parser import HloProgram
-from trainingjob_trainer.state import Signal
 
 LOOP = """HloModule made_up
 
@@ -91,7 +90,7 @@ CASES: dict[str, tuple[TrainingJobSpec, Layout]] = {
 @each("case", CASES, SPREAD)
 def test_a_step_sends_in_the_order_of_its_data(case: tuple[TrainingJobSpec, Layout]) -> None:
     run = Run(*case)
-    controls = run.steps.controls(Signal.NONE)
+    controls = run.controls()
     train = run.step.lower(run.state, run.batch(1), controls)
     evaluate = run.evaluation.lower(run.state.params, run.batch(1), controls.signals)
 

@@ -17,7 +17,7 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.models.decoder import split_model
-from trainingjob_trainer.state import Signal, StepMetrics
+from trainingjob_trainer.state import StepMetrics
 
 WEIGHT = 0.1
 TIGHT = {"count": 4, "perToken": 2, "capacityFactor": 0.75, "balance": {"lossWeight": WEIGHT}}
@@ -58,7 +58,7 @@ def test_each_token_is_routed_as_in_the_reference(experts: dict[str, Any]) -> No
     params = numpy_tree(run.state.params)
 
     total, weight = run.evaluate(run.state.params, batch)
-    _, measures = run.step(run.state, batch, run.steps.controls(Signal.NONE))
+    _, measures = run.step(run.state, batch, run.controls())
 
     rows = [run_row(spec, params, row) for row in sequences_of(batch)[0, 0]]
     printed = np.mean([routing for _, routing in rows], axis=(0, 1))
@@ -134,7 +134,7 @@ def test_state_continues_over_another_mesh(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_tokens_travel_to_their_experts_and_back_once_each_way() -> None:
     run = Run(SPEC, LAYOUTS["expert 4"])
-    program = run.step.lower(run.state, run.batch(1), run.steps.controls(Signal.NONE)).compile().as_text()
+    program = run.step.lower(run.state, run.batch(1), run.controls()).compile().as_text()
 
     tokens = 4  # there and back, in the forward pass and in the backward pass
     embedding = 1  # the gradient of the stream, to the devices that sum the embedding's

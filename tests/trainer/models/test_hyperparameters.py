@@ -134,7 +134,7 @@ class Training:
         measured = []
         for batch in self.batches:
             before = int(state.skipped)
-            state, found = step(state, batch, self.steps.controls(Signal.NONE))
+            state, found = step(state, batch, self.steps.controls(Signal.NONE, self.spec.training.steps))
             seen = (found.loss, found.grad_norm, found.learning_rate, int(state.skipped) - before)
             measured.append([float(one) for one in seen])
         adam = state.opt[1]

@@ -45,14 +45,19 @@ def prepare(spec: TrainingJobSpec, layout: Layout) -> tuple[StepPrograms, State,
     steps = StepPrograms(spec, build_mesh(jax.devices()[: layout.num_devices], layout))
     shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state_shapes)
     state = jax.device_put(initial_state(spec.model_dump_json()), shardings)
-    return steps, state, BatchLoader(layout, steps.batch_sharding, BATCH).train_batch(make_index(spec), 1, steps.seed)
+    loader = BatchLoader(layout, steps.batch_sharding, BATCH)
+    return steps, state, loader.train_batch(make_index(spec), 1, spec.training.seed)
 
 
 def trace(spec: TrainingJobSpec, layout: Layout) -> tuple[Any, tuple[Any, ...]]:
     """Return the train step of a layout as a jitted function, and its arguments."""
     steps, state, batch = prepare(spec, layout)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state_shapes)
-    return jax.jit(steps.train, out_shardings=(shardings, None)), (state, batch, steps.controls(Signal.NONE))
+    return jax.jit(steps.train, out_shardings=(shardings, None)), (
+        state,
+        batch,
+        steps.controls(Signal.NONE, spec.training.steps),
+    )
 
 
 def differentiate(spec: TrainingJobSpec, layout: Layout) -> Found:
@@ -113,7 +118,7 @@ def test_an_evaluation_with_kernels_sums_the_same_loss(monkeypatch: pytest.Monke
     totals = []
     for layout in (ONE, EXPERT_LAYOUTS["data 2 over slices, expert 4"]):
         steps, state, batch = prepare(EXPERTS, layout)
-        totals.append(jax.jit(steps.evaluate)(state.params, batch, steps.controls(Signal.NONE).signals)[0])
+        totals.append(jax.jit(steps.evaluate)(state.params, batch, steps.signals(Signal.NONE))[0])
         monkeypatch.setattr(Attention, "__call__", run_attention)
         monkeypatch.setattr(RoutedMLP, "__call__", run_experts)
 

@@ -60,7 +60,7 @@ def test_the_loss_weighs_each_token() -> None:
     want = np.array([row_losses(spec, numpy_tree(run.state.params), row) for row in sequences_of(batch)[0, 0]])
 
     total, weight = run.evaluate(run.state.params, weighed)
-    _, metrics = run.step(run.state, weighed, run.steps.controls(0))
+    _, metrics = run.step(run.state, weighed, run.controls())
 
     assert float(weight) == pytest.approx(np.sum(weights), rel=1e-6)
     assert float(total) == pytest.approx(np.sum(want * weights[0, 0]), rel=1e-5)
@@ -78,7 +78,7 @@ def test_a_token_without_weight_has_no_gradient() -> None:
 
     def grad_norm(one: Batch) -> Any:
         state = jax.tree.map(lambda leaf: leaf.copy(), run.state)
-        return run.step(state, one, run.steps.controls(0))[1].grad_norm
+        return run.step(state, one, run.controls())[1].grad_norm
 
     prompted = place(batch, loss_weights=weights)
     norms = [float(grad_norm(one)) for one in (batch, prompted, place(prompted, targets=targets))]

@@ -1,7 +1,6 @@
 """Evaluations that a world left out: the next one owes them."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,18 +16,10 @@ EVALUATIONS = [
 ]
 
 
-class Untraced:
-    """Steps that compile nothing."""
-
-    def compile_evaluate(self, programs: object, shape: object) -> object:
-        return self
-
-
 def make(root: Path, **changes: Any) -> Evaluator:
     spec = TrainingJobSpec.model_validate(make_spec(root, root, evaluation=EVALUATIONS, **changes))
-    parts: Any = Untraced()
-    parts.shape = ()
-    return Evaluator(spec, {}, parts, parts, parts)
+    unused: Any = None
+    return Evaluator(spec, {}, unused, unused, unused)
 
 
 OWED: dict[str, tuple[int, set[str] | None, bool]] = {
@@ -55,7 +46,7 @@ class Counted:
 
     shape = ()
 
-    def compile_evaluate(self, programs: object, shape: object) -> Any:
+    def evaluate(self, programs: object, shape: object) -> Any:
         return lambda params, batch, requested: (batch, 1.0, requested)
 
     def count_held_out(self, index: object, most: object) -> int:
@@ -64,7 +55,7 @@ class Counted:
     def held_out_batch(self, index: object, number: int) -> float:
         return float(number)
 
-    def controls(self, requested: int) -> Any:
+    def signals(self, requested: int) -> Any:
         return SimpleNamespace(signals=requested)
 
 

@@ -20,7 +20,6 @@ from trainingjob_trainer.runtime import compile_cache_files
 from trainingjob_trainer.runtime.compile_cache import SHARED_FOLDER, CompileCache
 from trainingjob_trainer.runtime.compile_cache_key import compile_cache_key
 from trainingjob_trainer.runtime.process_group import ProcessGroup
-from trainingjob_trainer.state import Signal
 
 
 def double(x: jax.Array) -> jax.Array:
@@ -268,7 +267,7 @@ def test_a_train_step_is_loaded_and_trains(
 
     run.steps.compile_train(programs, run.batches.shape)
     step = run.steps.compile_train(programs, run.batches.shape)
-    _, measures = step(run.state, run.batch(1), run.steps.controls(Signal.NONE))
+    _, measures = step(run.state, run.batch(1), run.controls())
 
     assert (count(caplog, "compiled a program"), count(caplog, "loaded a compiled program")) == (1, 1)
     assert float(measures.loss) > 1
@@ -287,7 +286,7 @@ def test_a_train_step_serves_on_after_an_edit_of_the_number_of_steps(
         run = Run(config.spec, ALL)
         programs = CompileCache(str(tmp_path / "kept"), tmp_path, config, ALL, PEERS, SECRET)
         step = run.steps.compile_train(programs, run.batches.shape)
-        _, measures = step(run.state, run.batch(1), run.steps.controls(Signal.NONE))
+        _, measures = step(run.state, run.batch(1), run.controls())
         rates.append(float(measures.learning_rate))
 
     assert (count(caplog, "compiled a program"), count(caplog, "loaded a compiled program")) == (1, 1)

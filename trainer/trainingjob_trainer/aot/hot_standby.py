@@ -73,13 +73,15 @@ def _wait_for_programs_and_memory(start: StartWorld) -> None:
 
 def _run_dry_step(start: StartWorld, joined: JoinedWorld, compiled: CompiledSteps) -> None:
     """Run one step on a state of zeros, if all hosts have memory for it."""
-    steps, size = joined.steps, start.config.spec.training.global_batch_size
+    steps, training = joined.steps, start.config.spec.training
     needed = RESERVED_BYTES + STATES_PER_STEP * sum(shard.num_bytes for shard in joined.shards.local_shards.values())
     is_free = available_memory() >= needed
     if not all(joined.peers.exchange("rehearsal", "yes" if is_free else "", EXCHANGE_SECONDS)):
         return
-    batch = BatchLoader(joined.layout, steps.batch_sharding, size).train_batch(joined.datasets.train, 1, steps.seed)
-    _, measures = compiled.train_step(_make_zeros(steps.state_shapes), batch, steps.controls(Signal.NONE))
+    loader = BatchLoader(joined.layout, steps.batch_sharding, training.global_batch_size)
+    batch = loader.train_batch(joined.datasets.train, 1, training.seed)
+    controls = steps.controls(Signal.NONE, training.steps)
+    _, measures = compiled.train_step(_make_zeros(steps.state_shapes), batch, controls)
     jax.block_until_ready(measures)
 
 

@@ -12,7 +12,6 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.token_cache import TokenDataset
 from trainingjob_trainer.models.decoder import Params
-from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.state import EvaluateStep, Signal
 from trainingjob_trainer.step import StepPrograms
 
@@ -30,7 +29,7 @@ class Evaluator:
         spec: TrainingJobSpec,
         indexes: dict[str, TokenDataset],
         steps: StepPrograms,
-        programs: CompileCache,
+        evaluate: EvaluateStep | None,  # None: there are no evaluations
         batches: BatchLoader,
     ) -> None:
         self._evaluations = spec.evaluation
@@ -38,9 +37,7 @@ class Evaluator:
         self._indexes = indexes
         self._batches = batches
         self._steps = steps
-        self._evaluate: EvaluateStep | None = (  # None: there are no evaluations
-            steps.compile_evaluate(programs, batches.shape) if spec.evaluation else None
-        )
+        self._evaluate = evaluate
 
     def is_due(self, step: int) -> bool:
         """Return whether any evaluation is due after a step."""
@@ -83,7 +80,7 @@ class Evaluator:
         for number in range(self._batches.count_held_out(index, evaluation.num_batches)):
             tell(f"batch {number + 1} of the evaluation `{evaluation.name}`")
             batch = self._batches.held_out_batch(index, number)
-            batch_total, batch_weight, asked = evaluate(params, batch, self._steps.controls(ask()).signals)
+            batch_total, batch_weight, asked = evaluate(params, batch, self._steps.signals(ask()))
             if int(asked):
                 return None
             total += float(batch_total)
