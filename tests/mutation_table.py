@@ -237,7 +237,7 @@ TRAINER_MUTATIONS = (
     Mutation(
         "load a program that another job wrote",
         f"{TRAINER}/runtime/compile_cache_files.py",
-        "    if not hmac.compare_digest(code, _sign(path.name, content, secret)):\n",
+        "    if not hmac.compare_digest(code, _sign(name, content, secret)):\n",
         "    if False:\n",
         ("tests/trainer/runtime/test_compile_cache_files.py",),
     ),

@@ -109,9 +109,9 @@ def join_world(start: StartWorld, events: AgentEvents) -> JoinedWorld:
         TrainingError: the text, the devices or the other processes cannot be used.
     """
     config = start.config
-    layout, root = config.layout(len(start.world.slices)), Path(config.spec.checkpoint.uri)
+    layout, root = config.layout(len(start.world.slices)), config.spec.checkpoint.uri
     # A hot standby uses the datasets that were prepared for the world that trains.
-    indexes = prepare_datasets(root, config, is_leader=start.process == 0 and not start.waits)
+    indexes = prepare_datasets(Path(root), config, is_leader=start.process == 0 and not start.waits)
     events.enter_phase(Phase.CONNECTING)
     configure(config.accelerator_platform, layout, start.world, start.process)
     peers = connect(start.world, start.process, layout, config.accelerator_platform, events.report_entry)
@@ -139,7 +139,7 @@ def restore_state(start: StartWorld, joined: JoinedWorld, events: AgentEvents) -
     """
     checkpoint, world, shapes = start.config.spec.checkpoint, start.world, joined.steps.state_shapes
     peers, programs, dataset_hash = joined.peers, joined.programs, joined.datasets.train.dataset_hash
-    checkpoints = Checkpoints(Path(checkpoint.uri), start.config, world, peers, dataset_hash, events)
+    checkpoints = Checkpoints(checkpoint.uri, start.config, world, peers, dataset_hash, events)
     every = (checkpoint.snapshots.every_steps if checkpoint.snapshots else None) or 0
     max_every = checkpoint.save.every_steps // 2 if world.snapshots_may_stretch else 0
     snapshots = Snapshots(start.snapshots, every, world, dataset_hash, shapes, joined.shards, max_every=max_every)

@@ -16,7 +16,6 @@ from trainingjob_trainer.aot.hot_standby import wait_in_hot_standby
 from trainingjob_trainer.aot.neighbor_compiler import NeighborCompiler
 from trainingjob_trainer.checkpoint import backup, owner
 from trainingjob_trainer.checkpoint.initialize import load_initial_params
-from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.context import (
     CompiledSteps,
     Context,
@@ -38,6 +37,7 @@ from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.state import Signal, State, StepMetrics
 from trainingjob_trainer.step import StepPrograms
+from trainingjob_trainer.store.opening import open_store
 
 READY_SECONDS = 1800
 """Seconds that the first ready process waits for the last: each restores and compiles at its own speed."""

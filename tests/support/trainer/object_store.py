@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator
 
 from trainingjob_agent.shared_files import split_name
-from trainingjob_trainer.checkpoint.store.port import Entry
+from trainingjob_trainer.store.port import Entry
 
 
 class ObjectStore:

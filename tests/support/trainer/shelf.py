@@ -12,12 +12,12 @@ from trainingjob_trainer.checkpoint.candidates import Expected, Stores
 from trainingjob_trainer.checkpoint.manifest import Integrity, hash_files, list_files, read_integrity, write_integrity
 from trainingjob_trainer.checkpoint.restore_search import RestoredSnapshot, RestoreSearch, SnapshotSource
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
-from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.snapshots.lineage import Provenance
 from trainingjob_trainer.snapshots.snapshot_files import Key
 from trainingjob_trainer.state import State
+from trainingjob_trainer.store.opening import open_store
 
 DATA = "index"
 STATE = "shapes"

@@ -35,6 +35,7 @@ from trainingjob_trainer.runtime.available_memory import available_memory, resid
 from trainingjob_trainer.runtime.compile_cache import SHARED_FOLDER, CompileCache
 from trainingjob_trainer.runtime.compile_cache_files import write_program
 from trainingjob_trainer.runtime.process_group import ProcessGroup
+from trainingjob_trainer.store.opening import open_store
 
 SIZES = tuple(
     make_layout(
@@ -261,16 +262,16 @@ def test_existing_programs_are_not_compiled_and_unused_ones_are_deleted(
         CompileCache(str(tmp_path / "kept"), tmp_path / "root", config, layout, ProcessGroup(0, 1), SECRET)
         for layout in SIZES[1:]
     )
-    kept = tmp_path / "kept" / own.shared_path("train").name
-    for path in (kept, larger.shared_path("train"), tmp_path / "root" / SHARED_FOLDER / f"train-{'0' * 32}.program"):
-        write_program(path, path.name.encode(), SECRET)
+    kept, shared = tmp_path / "kept" / own.file_name("train"), tmp_path / "root" / SHARED_FOLDER
+    for path in (kept, shared / larger.file_name("train"), shared / f"train-{'0' * 32}.program"):
+        write_program(open_store(path.parent), path.name, path.name.encode(), SECRET)
     one = world("stay")
     with one.neighbours:
         one.reach(200)
         wait_for(lambda: one.asked(1))
 
-    assert set((tmp_path / "root" / SHARED_FOLDER).iterdir()) == {own.shared_path("train"), larger.shared_path("train")}
-    assert own.shared_path("train").read_bytes() == kept.read_bytes()
+    assert {path.name for path in shared.iterdir()} == {own.file_name("train"), larger.file_name("train")}
+    assert (shared / own.file_name("train")).read_bytes() == kept.read_bytes()
     assert one.asked(4) is None
 
 

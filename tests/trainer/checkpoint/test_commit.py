@@ -16,8 +16,8 @@ from trainingjob_trainer.checkpoint.commit import COMMIT_SECONDS, Committer
 from trainingjob_trainer.checkpoint.error_exchange import MAX_PROBLEM, ErrorExchange, SaveFailedError, describe_error
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.manifest import Integrity, find_damage
-from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.runtime.process_group import ProcessGroup
+from trainingjob_trainer.store.opening import open_store
 
 STATE: Any = None
 FULL = OSError(errno.ENOSPC, "full")

@@ -15,8 +15,8 @@ from tests.support.trainer.shelf import HISTORY, OPEN, Shelf, Snapshots, at, fli
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Span
 from trainingjob_trainer.checkpoint.manifest import ReadRetry, read_integrity
-from trainingjob_trainer.checkpoint.store import posix
 from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.store import posix
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a flipped bit": (lambda folder: flip(folder / "array/0"), "array/0 has changed since it was saved"),

@@ -20,9 +20,9 @@ from trainingjob_api.world import Span
 from trainingjob_trainer.checkpoint import commit, owner
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.manifest import write_integrity
-from trainingjob_trainer.checkpoint.store.opening import open_store
-from trainingjob_trainer.checkpoint.store.posix import PosixStore
 from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.store.opening import open_store
+from trainingjob_trainer.store.posix import PosixStore
 
 UNTIL_20 = Span(generation=1, first=1, last=20)
 

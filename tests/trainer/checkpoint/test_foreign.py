@@ -29,8 +29,8 @@ from trainingjob_trainer.checkpoint.manifest import add_hash, find_damage, hash_
 from trainingjob_trainer.checkpoint.older_layout import LEFTOVER_NAME
 from trainingjob_trainer.checkpoint.saved_steps import list_lineages, list_saved
 from trainingjob_trainer.checkpoint.step_changes import quarantine_step
-from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.store.opening import open_store
 
 NAMES = [
     "²",

@@ -22,10 +22,10 @@ from trainingjob_trainer.checkpoint.candidates import Expected, Stores
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
 from trainingjob_trainer.checkpoint.restore_search import RestoreSearch
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
-from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.snapshots.state_shards import hash_shapes
+from trainingjob_trainer.store.opening import open_store
 
 CHANGES = ("open", "os.mkdir", "os.remove", "os.rename", "os.rmdir")
 """What Python tells its audit hooks before it does it."""

@@ -11,7 +11,7 @@ import pytest
 from tests.support.trainer.shelf import at
 from trainingjob_trainer.checkpoint.manifest import FileHash, RateLimit, hash_files
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
-from trainingjob_trainer.checkpoint.store.posix import CHUNK_BYTES, PosixStore
+from trainingjob_trainer.store.posix import CHUNK_BYTES, PosixStore
 
 
 class Clock:

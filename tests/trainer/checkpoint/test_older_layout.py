@@ -18,10 +18,10 @@ from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.initialize import _list_candidates
 from trainingjob_trainer.checkpoint.manifest import hash_files, list_files, write_integrity
 from trainingjob_trainer.checkpoint.retention import delete_expired
-from trainingjob_trainer.checkpoint.store.opening import open_store
-from trainingjob_trainer.checkpoint.store.posix import PosixStore
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.process_group import ProcessGroup
+from trainingjob_trainer.store.opening import open_store
+from trainingjob_trainer.store.posix import PosixStore
 
 
 @pytest.fixture

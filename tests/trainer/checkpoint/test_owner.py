@@ -9,8 +9,8 @@ import pytest
 from tests.support.trainer.tiny import UID, make_config, make_spec
 from trainingjob_api.protocol import FailureReason
 from trainingjob_trainer.checkpoint.owner import check_writable, claim
-from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.store.opening import open_store
 
 
 def claim_as(root: Path, uid: str, **changes: Any) -> None:

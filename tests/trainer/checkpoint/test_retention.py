@@ -10,8 +10,8 @@ from trainingjob_api.spec.checkpoint import Keep, KeepBest, KeepStage
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.retention import choose_deletions, delete_expired
 from trainingjob_trainer.checkpoint.step_changes import quarantine_step
-from trainingjob_trainer.checkpoint.store.opening import open_store
-from trainingjob_trainer.checkpoint.store.posix import PosixStore
+from trainingjob_trainer.store.opening import open_store
+from trainingjob_trainer.store.posix import PosixStore
 
 
 def keep_best(count: int) -> Keep:

@@ -22,11 +22,11 @@ from trainingjob_trainer.checkpoint.retention import Keep, delete_expired
 from trainingjob_trainer.checkpoint.saved_steps import list_saved
 from trainingjob_trainer.checkpoint.step_changes import claim_step, new_step_folder
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
-from trainingjob_trainer.checkpoint.store.opening import open_store
-from trainingjob_trainer.checkpoint.store.port import Store
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.runtime.process_group import ProcessGroup
+from trainingjob_trainer.store.opening import open_store
+from trainingjob_trainer.store.port import Store
 
 REUSED = "another world was generation 1 of the job: its status was lost"
 OPENERS: dict[str, Callable[[Path], Store]] = {

@@ -16,10 +16,10 @@ from tests.support.trainer.meeting import together
 from tests.support.trainer.tiny import SECRET, make_config, make_layout, make_spec
 from tests.support.trainer.training import Run
 from trainingjob_api.spec.parallelism import AxisDegrees
-from trainingjob_trainer.runtime import compile_cache_files
 from trainingjob_trainer.runtime.compile_cache import SHARED_FOLDER, CompileCache
 from trainingjob_trainer.runtime.compile_cache_key import compile_cache_key
 from trainingjob_trainer.runtime.process_group import ProcessGroup
+from trainingjob_trainer.store.posix import PosixStore
 
 
 def double(x: jax.Array) -> jax.Array:
@@ -73,17 +73,15 @@ def test_a_program_whose_loading_was_begun_is_not_read_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(tmp_path / "kept", tmp_path)
-    reads: list[Path] = []
-    read = compile_cache_files.read_untrusted
-    monkeypatch.setattr(
-        compile_cache_files, "read_untrusted", lambda path, most: (reads.append(path), read(path, most))[1]
-    )
+    reads: list[str] = []
+    read = PosixStore.read
+    monkeypatch.setattr(PosixStore, "read", lambda store, name, most: (reads.append(name), read(store, name, most))[1])
 
     programs, argument = begin(tmp_path / "kept", tmp_path)
     result = programs.compile_or_load("double", double, (argument,), 0)(argument)
 
     assert result.tolist() == [0.0, 2.0, 4.0, 6.0]
-    assert len([path for path in reads if path.suffix == ".program"]) == 1
+    assert len([name for name in reads if name.endswith(".program")]) == 1
     assert count(caplog, "loaded a compiled program") == 1
 
 

@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from tests.support.trainer.object_store import ObjectStore
 from tests.support.trainer.tiny import SECRET, make_config, make_layout, make_spec
 from tests.trainer.runtime.test_compile_cache import count, double, everywhere
-from trainingjob_trainer.runtime import compile_cache_files
+from trainingjob_trainer.runtime import compile_cache, compile_cache_files
 from trainingjob_trainer.runtime.compile_cache import (
     PROGRAM_FILE_NAME,
     SHARED_FOLDER,
@@ -22,6 +23,7 @@ from trainingjob_trainer.runtime.compile_cache import (
 )
 from trainingjob_trainer.runtime.compile_cache_files import program_file_name, read_program, write_program
 from trainingjob_trainer.runtime.process_group import ProcessGroup
+from trainingjob_trainer.store.opening import open_store
 
 OTHER = "another job's"
 
@@ -51,6 +53,18 @@ def run(programs: CompileCache) -> None:
     assert programs.compile_or_load("double", double, (argument,), 0)(argument).tolist() == [0.0, 2.0, 4.0, 6.0]
 
 
+def shared_path(root: Path, programs: CompileCache) -> Path:
+    return root / SHARED_FOLDER / programs.file_name("double")
+
+
+def write_at(path: Path, content: bytes, secret: str) -> None:
+    write_program(open_store(path.parent), path.name, content, secret)
+
+
+def read_at(path: Path, secret: str) -> bytes:
+    return read_program(open_store(path.parent), path.name, secret)
+
+
 def plant(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
@@ -76,8 +90,8 @@ ATTACKS: dict[str, Callable[[Path, bytes], None]] = {
     "a bare pickle": plant,
     "compressed": lambda path, bad: plant(path, zlib.compress(bad)),
     "behind a code of zeros": lambda path, bad: plant(path, bytes(32) + zlib.compress(bad)),
-    "with the code of another job": lambda path, bad: write_program(path, zlib.compress(bad), OTHER),
-    "with the code of no secret": lambda path, bad: write_program(path, zlib.compress(bad), ""),
+    "with the code of another job": lambda path, bad: write_at(path, zlib.compress(bad), OTHER),
+    "with the code of no secret": lambda path, bad: write_at(path, zlib.compress(bad), ""),
     "shorter than a code": lambda path, bad: plant(path, b"short"),
     "a link": lambda path, bad: plant_link(path, zlib.compress(bad)),
     "a link to a device": lambda path, bad: plant_device(path),
@@ -92,7 +106,7 @@ def test_what_another_has_put_under_the_name_of_a_program_does_not_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, attack: str, place: str
 ) -> None:
     programs = make_programs(tmp_path)
-    shared = programs.shared_path("double")
+    shared = shared_path(tmp_path, programs)
     path = shared if place == "shared" else tmp_path / "kept" / shared.name
     proof = tmp_path / "ran"
     ATTACKS[attack](path, pickle.dumps(Payload(proof)))
@@ -113,37 +127,53 @@ def test_the_payload_would_run_if_it_were_unpickled(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kept", [0, 1, 31, 32, 33, -1])
 def test_a_program_that_was_cut_short_is_not_loaded(tmp_path: Path, kept: int) -> None:
     path = tmp_path / "double.program"
-    write_program(path, b"content", SECRET)
+    write_at(path, b"content", SECRET)
     path.write_bytes(path.read_bytes()[:kept])
 
-    assert read_program(path, SECRET) == b""
+    assert read_at(path, SECRET) == b""
 
 
 @pytest.mark.parametrize("place", range(39))
 def test_a_program_of_which_a_bit_was_changed_is_not_loaded(tmp_path: Path, place: int) -> None:
     path = tmp_path / "double.program"
-    write_program(path, b"content", SECRET)
+    write_at(path, b"content", SECRET)
     content = bytearray(path.read_bytes())
     content[place] ^= 1
     path.write_bytes(content)
 
-    assert read_program(path, SECRET) == b""
+    assert read_at(path, SECRET) == b""
+
+
+def test_a_store_of_objects_keeps_programs_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stores: dict[str, ObjectStore] = {}
+    monkeypatch.setattr(compile_cache, "open_store", lambda root: stores.setdefault(root, ObjectStore(root)))
+    config = make_config(make_spec(Path("/unused"), Path("/unused")))
+    for host in ("first", "second"):
+        programs = CompileCache(f"mem://{host}", "mem://run", config, make_layout(), ProcessGroup(0, 1), SECRET)
+        run(programs)
+        programs.copy_to_shared("double")
+
+    assert (count(caplog, "compiled a program"), count(caplog, "loaded a compiled program")) == (1, 1)
+    delete_other_programs("mem://run", set())
+    assert [len(store.objects) for store in stores.values()] == [1, 0, 1]
 
 
 def test_a_program_of_this_job_under_another_name_is_not_loaded(tmp_path: Path) -> None:
-    write_program(tmp_path / "train-1.program", b"content", SECRET)
+    write_at(tmp_path / "train-1.program", b"content", SECRET)
     (tmp_path / "train-1.program").rename(tmp_path / "train-2.program")
 
-    assert read_program(tmp_path / "train-2.program", SECRET) == b""
+    assert read_at(tmp_path / "train-2.program", SECRET) == b""
 
 
 def test_a_file_that_is_too_large_is_not_taken_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_cache_files, "MAX_PROGRAM_BYTES", 38)
     path = tmp_path / "double.program"
-    write_program(path, b"content", SECRET)
-    assert read_program(path, SECRET) == b""
-    write_program(path, b"conten", SECRET)
-    assert read_program(path, SECRET) == b"conten"
+    write_at(path, b"content", SECRET)
+    assert read_at(path, SECRET) == b""
+    write_at(path, b"conten", SECRET)
+    assert read_at(path, SECRET) == b"conten"
 
 
 def test_jobs_that_share_a_folder_have_separate_programs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -170,13 +200,13 @@ def test_without_a_secret_nothing_is_kept_or_loaded(tmp_path: Path, caplog: pyte
 def test_foreign_program_is_neither_shared_nor_an_obstacle(tmp_path: Path) -> None:
     run(make_programs(tmp_path))
     programs = make_programs(tmp_path)
-    plant(programs.shared_path("double"), b"not a program")
+    plant(shared_path(tmp_path, programs), b"not a program")
 
     assert programs.copy_to_shared("double")
-    assert read_program(programs.shared_path("double"), SECRET)
+    assert read_at(shared_path(tmp_path, programs), SECRET)
 
-    plant(tmp_path / "kept" / programs.shared_path("double").name, b"not a program")
-    programs.shared_path("double").unlink()
+    plant(tmp_path / "kept" / shared_path(tmp_path, programs).name, b"not a program")
+    shared_path(tmp_path, programs).unlink()
     assert not programs.copy_to_shared("double")
 
 
@@ -191,12 +221,12 @@ def test_only_programs_are_deleted_from_the_folder_of_programs(tmp_path: Path) -
     (folder / f"train-{'e' * 32}.program").symlink_to(tmp_path / "elsewhere")
     plant(tmp_path / "elsewhere", b"stays")
 
-    delete_other_programs(tmp_path, {wanted})
+    delete_other_programs(str(tmp_path), {wanted.name})
 
     assert set(folder.iterdir()) == {wanted, *others, folder / f"train-{'d' * 32}.program"}
     assert (tmp_path / "elsewhere").exists()
     assert PROGRAM_FILE_NAME.fullmatch(program_file_name(SECRET, "train", "x"))
-    delete_other_programs(tmp_path / "not there", set())
+    delete_other_programs(str(tmp_path / "not there"), set())
 
 
 def test_a_link_in_the_place_of_the_unfinished_file_is_not_written_through(tmp_path: Path) -> None:
@@ -204,7 +234,7 @@ def test_a_link_in_the_place_of_the_unfinished_file_is_not_written_through(tmp_p
     plant(tmp_path / "precious", b"stays")
     (tmp_path / f".{path.name}.{os.uname().nodename}.{os.getpid()}").symlink_to(tmp_path / "precious")
 
-    write_program(path, b"content", SECRET)
+    write_at(path, b"content", SECRET)
 
     assert (tmp_path / "precious").read_bytes() == b"stays"
-    assert read_program(path, SECRET) == b"content"
+    assert read_at(path, SECRET) == b"content"

@@ -8,7 +8,6 @@ import select
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import NoReturn
 
 import jax
@@ -49,10 +48,10 @@ def main() -> NoReturn:
 def compile_ahead(request: CompileRequest) -> None:
     """Write the requested programs to the shared folder."""
     config, spec = request.config, request.config.spec
-    layout, root = config.layout(request.num_slices), Path(spec.checkpoint.uri)
+    layout, root = config.layout(request.num_slices), spec.checkpoint.uri
     configure(config.accelerator_platform, layout)
     fake_topology(layout)
-    programs = CompileCache(str(root / SHARED_FOLDER), root, config, layout, ProcessGroup(0, 1), request.program_secret)
+    programs = CompileCache(f"{root}/{SHARED_FOLDER}", root, config, layout, ProcessGroup(0, 1), request.program_secret)
     steps = StepPrograms(spec, build_mesh(jax.devices(), layout))
     batches = BatchLoader(layout, steps.batch_sharding, spec.training.global_batch_size)
     compilers: dict[str, Callable[[], object]] = {

@@ -58,7 +58,7 @@ def _wait_for_programs_and_memory(start: StartWorld) -> None:
     layout = config.layout(len(start.world.slices))
     # The flags that it sets are part of the compile-cache key.
     configure(config.accelerator_platform, layout, start.world, start.process)
-    root = Path(config.spec.checkpoint.uri)
+    root = config.spec.checkpoint.uri
     programs = CompileCache(start.compile_cache, root, config, layout, ProcessGroup(0, 1), start.program_secret)
     while not all(map(programs.is_cached, program_names(config.spec, layout))):
         time.sleep(POLL_SECONDS)

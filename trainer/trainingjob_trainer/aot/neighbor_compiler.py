@@ -94,11 +94,11 @@ class NeighborCompiler:
 
     def _compile_missing(self) -> None:
         config = self._start.config
-        root = Path(config.spec.checkpoint.uri)
+        root = config.spec.checkpoint.uri
         sizes = {one.num_slices: self._programs(root, one) for one in config.layouts}
         names = {one.num_slices: program_names(config.spec, one) for one in config.layouts}
         delete_other_programs(
-            root, {programs.shared_path(name) for size, programs in sizes.items() for name in names[size]}
+            root, {programs.file_name(name) for size, programs in sizes.items() for name in names[size]}
         )
         own = len(self._start.world.slices)
         for size in (own, *neighbor_sizes(own, tuple(sizes))):
@@ -106,7 +106,7 @@ class NeighborCompiler:
             if missing and size != own and not self._stop.is_set():
                 self._compile(size, missing)
 
-    def _programs(self, root: Path, layout: Layout) -> CompileCache:
+    def _programs(self, root: str, layout: Layout) -> CompileCache:
         start = self._start
         return CompileCache(start.compile_cache, root, start.config, layout, ProcessGroup(0, 1), start.program_secret)
 

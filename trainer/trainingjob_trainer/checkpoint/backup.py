@@ -21,11 +21,11 @@ from trainingjob_trainer.checkpoint.manifest import Integrity
 from trainingjob_trainer.checkpoint.retention import delete_expired
 from trainingjob_trainer.checkpoint.step_copier import StepCopier, claim_backup
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
-from trainingjob_trainer.checkpoint.store.opening import open_store
-from trainingjob_trainer.checkpoint.store.port import Store
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.runtime.process_group import ProcessGroup
+from trainingjob_trainer.store.opening import open_store
+from trainingjob_trainer.store.port import Store
 
 LOG = logging.getLogger(__name__)
 START_SECONDS = 1800

@@ -24,10 +24,10 @@ from trainingjob_trainer.checkpoint.saved_steps import (
 )
 from trainingjob_trainer.checkpoint.step_changes import quarantine_step
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
-from trainingjob_trainer.checkpoint.store.port import Store
 from trainingjob_trainer.runtime.errors import TrainingError, storage_error
 from trainingjob_trainer.snapshots.lineage import has_known_lineage
 from trainingjob_trainer.snapshots.snapshot_files import Key
+from trainingjob_trainer.store.port import Store
 
 LOG = logging.getLogger(__name__)
 FROM_SNAPSHOT = "memory"

@@ -9,7 +9,6 @@ bookkeeping knows neither generations nor damage.
 import time
 from collections.abc import Mapping
 from math import isfinite
-from pathlib import Path
 
 from trainingjob_api.protocol import FailedSave
 from trainingjob_api.world import RunConfig, Tier, World
@@ -24,7 +23,6 @@ from trainingjob_trainer.checkpoint.restore import RestoredState, RunningJob, re
 from trainingjob_trainer.checkpoint.restore_search import SnapshotSource
 from trainingjob_trainer.checkpoint.retention import BestSteps
 from trainingjob_trainer.checkpoint.single_replica import SingleReplicaRestore
-from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.checkpoint.upkeep import Upkeep
 from trainingjob_trainer.checkpoint.writer import CheckpointWriter
 from trainingjob_trainer.runtime.agent_events import AgentEvents
@@ -32,6 +30,7 @@ from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.snapshots.lineage import Provenance
 from trainingjob_trainer.snapshots.snapshot_files import Key
 from trainingjob_trainer.state import Signal, State
+from trainingjob_trainer.store.opening import open_store
 
 FINAL_RETRY_SECONDS = 10.0
 """Seconds between retries when no step is left to train."""
@@ -41,7 +40,7 @@ class Checkpoints:
     """The checkpoints of a job, as one process of one world writes and reads them. `data` is the token index's hash."""
 
     def __init__(
-        self, root: Path, config: RunConfig, world: World, peers: ProcessGroup, data: str, events: AgentEvents
+        self, root: str, config: RunConfig, world: World, peers: ProcessGroup, data: str, events: AgentEvents
     ) -> None:
         checkpoint, name = config.spec.checkpoint, _host_name(world, peers.process)
         backup = Backup(config, world, peers, events, name) if checkpoint.backup else None

@@ -31,9 +31,9 @@ from trainingjob_trainer.checkpoint.manifest import (
 )
 from trainingjob_trainer.checkpoint.step_changes import claim_step, delete_step, new_step_folder
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
-from trainingjob_trainer.checkpoint.store.port import Store
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.runtime.process_group import ProcessGroup
+from trainingjob_trainer.store.port import Store
 
 LOG = logging.getLogger(__name__)
 COMMIT_SECONDS = 1800

@@ -12,7 +12,7 @@ A world may be suspended between that check and the write. So each save has a fo
 a second check after the manifest deletes it again if a later world has appeared.
 """
 
-import os
+import platform
 import re
 import uuid
 from contextlib import suppress
@@ -21,11 +21,11 @@ from trainingjob_agent.shared_files import parse_number
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import World
 from trainingjob_trainer.checkpoint import owner
-from trainingjob_trainer.checkpoint.store.port import Store
 from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.store.port import Store
 
 MARKER_PREFIX = "WORLD-"
-THIS_PROCESS = f"{os.uname().nodename}/{uuid.uuid4().hex}"
+THIS_PROCESS = f"{platform.node()}/{uuid.uuid4().hex}"
 """The identity of a world, in its marker. Process 0 creates the marker, and a process belongs to one world only."""
 MAX_BYTES = 4096
 """Maximum size of a marker in bytes. Older trainers left it empty."""

@@ -15,11 +15,11 @@ from trainingjob_api.spec.checkpoint import InitializeFrom
 from trainingjob_trainer.checkpoint.formats.orbax_writer import PLACEHOLDER, make_restore_args, world_options
 from trainingjob_trainer.checkpoint.saved_steps import list_saved
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
-from trainingjob_trainer.checkpoint.store.opening import open_store
 from trainingjob_trainer.checkpoint.verify import VERIFY_SECONDS, verify
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.runtime.errors import TrainingError, shorten
 from trainingjob_trainer.runtime.process_group import ProcessGroup
+from trainingjob_trainer.store.opening import open_store
 
 LOG = logging.getLogger(__name__)
 FIELD = "spec.checkpoint.initializeFrom"

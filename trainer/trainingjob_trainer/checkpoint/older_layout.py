@@ -8,7 +8,7 @@ from trainingjob_agent.shared_files import parse_number
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.manifest import read_integrity
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
-from trainingjob_trainer.checkpoint.store.port import Store
+from trainingjob_trainer.store.port import Store
 
 LEFTOVER_NAME = re.compile(
     r"[0-9]+(\.(saving|copying)-[0-9]+)?\.orbax-checkpoint-tmp(-[0-9]+)?"

@@ -12,8 +12,8 @@ from typing import Any
 from trainingjob_agent.shared_files import parse_untrusted_json
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import RunConfig
-from trainingjob_trainer.checkpoint.store.port import Store
 from trainingjob_trainer.runtime.errors import TrainingError, storage_error
+from trainingjob_trainer.store.port import Store
 
 OWNER_FILE = "OWNER"
 MAX_BYTES = 4096

@@ -8,7 +8,7 @@ from trainingjob_api.spec.checkpoint import Keep, KeepBest
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.saved_steps import delete_quarantined, list_saved
 from trainingjob_trainer.checkpoint.step_changes import delete_step
-from trainingjob_trainer.checkpoint.store.port import Store
+from trainingjob_trainer.store.port import Store
 
 LOG = logging.getLogger(__name__)
 

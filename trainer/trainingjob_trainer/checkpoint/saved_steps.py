@@ -20,8 +20,8 @@ from trainingjob_trainer.checkpoint.manifest import Integrity, ReadRetry, read_i
 from trainingjob_trainer.checkpoint.older_layout import delete_older_leftovers, delete_older_quarantined
 from trainingjob_trainer.checkpoint.step_changes import delete_step, read_quarantined_job
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
-from trainingjob_trainer.checkpoint.store.port import Entry, Store
 from trainingjob_trainer.snapshots.lineage import is_in_history
+from trainingjob_trainer.store.port import Entry, Store
 
 MANIFEST_MISSING = f"{MANIFEST_FILE} is missing"
 

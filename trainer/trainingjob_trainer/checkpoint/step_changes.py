@@ -19,7 +19,7 @@ from trainingjob_agent.checkpoint_layout import (
 from trainingjob_agent.shared_files import parse_untrusted_json
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
-from trainingjob_trainer.checkpoint.store.port import Store
+from trainingjob_trainer.store.port import Store
 
 MAX_MARKER_BYTES = 1 << 16
 MAX_REASON = 1024

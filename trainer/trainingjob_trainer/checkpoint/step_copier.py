@@ -17,9 +17,9 @@ from trainingjob_trainer.checkpoint.manifest import FileHash, Integrity, RateLim
 from trainingjob_trainer.checkpoint.saved_steps import delete_interrupted
 from trainingjob_trainer.checkpoint.step_changes import delete_step
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
-from trainingjob_trainer.checkpoint.store.port import Store
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.runtime.process_group import ProcessGroup
+from trainingjob_trainer.store.port import Store
 
 FIELD = "spec.checkpoint.backup.uri"
 COPY_SECONDS = 24 * 3600

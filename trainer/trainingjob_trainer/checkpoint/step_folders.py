@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from trainingjob_agent.checkpoint_layout import StepName, parse_lineage, parse_step_name
-from trainingjob_trainer.checkpoint.store.port import Store
+from trainingjob_trainer.store.port import Store
 
 
 class StepFolder(NamedTuple):

@@ -24,7 +24,7 @@ def compile_step(config: RunConfig, layout: Layout, dump: Path | None = None) ->
     """
     mesh = build_mesh(find_devices(config, layout), layout)
     steps = StepPrograms(config.spec, mesh)
-    programs = CompileCache("", Path(), config, layout, ProcessGroup(0, 1))
+    programs = CompileCache("", "", config, layout, ProcessGroup(0, 1))
     began = time.monotonic()
     # What a built train step offers beyond being called is JAX's `Compiled`.
     compiled = steps.compile_train(programs, batch_shape(layout))

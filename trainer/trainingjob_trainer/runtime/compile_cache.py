@@ -20,7 +20,6 @@ import zlib
 from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -38,6 +37,8 @@ from trainingjob_trainer.runtime.compile_cache_files import (
 )
 from trainingjob_trainer.runtime.compile_cache_key import compile_cache_key
 from trainingjob_trainer.runtime.process_group import ProcessGroup
+from trainingjob_trainer.store.opening import open_store
+from trainingjob_trainer.store.port import Store
 
 LOG = logging.getLogger(__name__)
 SHARE_SECONDS = 1800
@@ -57,14 +58,14 @@ class CompileCache:
     """
 
     def __init__(
-        self, folder: str, root: Path, config: RunConfig, layout: Layout, peers: ProcessGroup, secret: str = ""
+        self, folder: str, root: str, config: RunConfig, layout: Layout, peers: ProcessGroup, secret: str = ""
     ) -> None:
-        self._folder = Path(folder) if folder and secret else None
+        self._kept = open_store(folder) if folder and secret else None
         self._secret = secret
-        self._shared = root / SHARED_FOLDER
+        self._shared = open_shared(root)
         if folder and not secret:
             LOG.warning("no compiled program is kept: the operator sent no secret to authenticate it")
-        self._key = json.dumps(compile_cache_key(config, layout), sort_keys=True) if self._folder else ""
+        self._key = json.dumps(compile_cache_key(config, layout), sort_keys=True) if self._kept else ""
         self._platform = config.accelerator_platform
         self._peers = peers
         self._loader = ThreadPoolExecutor(1, "load-program")
@@ -87,15 +88,14 @@ class CompileCache:
             LOG.info("compiled a program name=%s", name)
             return compiled
 
-        if not self._folder:
+        if not self._kept:
             return compile_here()
-        shared = self.shared_path(name)
-        kept = self._folder / shared.name
+        file_name = self.file_name(name)
         trees = _structures(arguments, result)
         content, program = (
             self._loading.pop(name).result() if name in self._loading else self._deserialize(name, *trees)
         )
-        texts = self._peers.exchange(f"program/{name}", json.dumps([shared.name, program is not None]), SHARE_SECONDS)
+        texts = self._peers.exchange(f"program/{name}", json.dumps([file_name, program is not None]), SHARE_SECONDS)
         everyone: list[tuple[str, bool]] = [json.loads(text) for text in texts]
         if all(has for _, has in everyone):
             LOG.info("loaded a compiled program name=%s", name)
@@ -105,18 +105,18 @@ class CompileCache:
         if self._peers.process == sender and program is None:
             program = compile_here()
             content = self._serialize(name, program)
-            self._write(kept, content)
+            self._write(self._kept, name, content)
         if is_sending:
-            self._write(shared, content)
+            self._write(self._shared, name, content)
         self._peers.barrier(f"program/{name}/given", SHARE_SECONDS)
-        if program is None and everyone[sender][0] == shared.name:
-            content = self._read(shared)
+        if program is None and everyone[sender][0] == file_name:
+            content = self._read(self._shared, name)
             program = _load(content, *trees)
-            self._write(kept, content)
+            self._write(self._kept, name, content)
         self._peers.barrier(f"program/{name}/taken", SHARE_SECONDS)
         if is_sending:
             with suppress(OSError):  # another process has created a folder at this path
-                shared.unlink(missing_ok=True)
+                self._shared.delete(file_name)
         # The sender has another kind of processor, or the platform cannot serialize programs.
         return compile_here() if program is None else program
 
@@ -133,51 +133,66 @@ class CompileCache:
 
     def begin_loading(self, name: str, arguments: tuple[Any, ...], result: Any) -> None:
         """Start to load a program in the background, if it is kept; `compile_or_load` takes the result."""
-        if self._folder:
+        if self._kept:
             self._loading[name] = self._loader.submit(self._deserialize, name, *_structures(arguments, result))
 
     def _deserialize(self, name: str, arguments: Any, result: Any) -> LoadedProgram:
         """Return a program from this host's folder, or else from the shared folder, and keep the latter here."""
-        assert self._folder is not None  # noqa: S101  # programs are loaded from a folder only
-        shared = self.shared_path(name)
-        kept = self._folder / shared.name
-        content = self._read(kept)
+        assert self._kept is not None  # noqa: S101  # programs are loaded from a folder only
+        content = self._read(self._kept, name)
         program = _load(content, arguments, result)
-        if program is None and (program := _load(content := self._read(shared), arguments, result)) is not None:
-            self._write(kept, content)
+        if program is None:
+            program = _load(content := self._read(self._shared, name), arguments, result)
+            if program is not None:
+                self._write(self._kept, name, content)
         return content, program
 
-    def shared_path(self, name: str) -> Path:
-        """Return the path under which hosts share a program, whether the file exists or not."""
-        return self._shared / program_file_name(self._secret, name, self._key)
+    def file_name(self, name: str) -> str:
+        """Return the name of a program's file, whether it exists or not."""
+        return program_file_name(self._secret, name, self._key)
 
     def is_cached(self, name: str) -> bool:
         """Return whether a program need not be compiled: this host or the shared folder has it."""
-        shared = self.shared_path(name)
-        return self._folder is not None and (shared.exists() or (self._folder / shared.name).exists())
+        return self._kept is not None and (self._has(self._shared, name) or self._has(self._kept, name))
 
     def copy_to_shared(self, name: str) -> bool:
         """Copy a program to the shared folder if it is missing there; return whether it is there."""
-        shared = self.shared_path(name)
-        if not self._folder:
+        if not self._kept:
             return False
-        if self._read(shared):
+        if self._read(self._shared, name):
             return True
-        self._write(shared, self._read(self._folder / shared.name))
-        return bool(self._read(shared))
+        self._write(self._shared, name, self._read(self._kept, name))
+        return bool(self._read(self._shared, name))
 
-    def _read(self, path: Path) -> bytes:
-        return read_program(path, self._secret)
+    def _has(self, store: Store, name: str) -> bool:
+        try:
+            store.size(self.file_name(name))
+        except (OSError, ValueError):  # what cannot be read is compiled again
+            return False
+        return True
 
-    def _write(self, path: Path, content: bytes) -> None:
-        write_program(path, content, self._secret)
+    def _read(self, store: Store, name: str) -> bytes:
+        return read_program(store, self.file_name(name), self._secret)
+
+    def _write(self, store: Store, name: str, content: bytes) -> None:
+        write_program(store, self.file_name(name), content, self._secret)
 
 
-def delete_other_programs(root: Path, wanted: Collection[Path]) -> None:
-    """Delete all other programs below a checkpoint folder: those of an edited spec or of another release."""
-    for path in (root / SHARED_FOLDER).glob("*"):
-        if path not in wanted and PROGRAM_FILE_NAME.fullmatch(path.name) and (path.is_symlink() or path.is_file()):
-            path.unlink(missing_ok=True)
+def open_shared(root: str) -> Store:
+    """Return the store through which the hosts of a job share programs, below its checkpoint folder."""
+    return open_store(f"{root}/{SHARED_FOLDER}")
+
+
+def delete_other_programs(root: str, wanted: Collection[str]) -> None:
+    """Delete all programs below a checkpoint folder but the wanted files: those of an edited spec or another release.
+
+    Raises:
+        OSError: storage refuses.
+    """
+    store = open_shared(root)
+    for entry in store.list_folder():
+        if not entry.is_folder and entry.name not in wanted and PROGRAM_FILE_NAME.fullmatch(entry.name):
+            store.delete(entry.name)
 
 
 def _structures(arguments: tuple[Any, ...], result: Any) -> tuple[Any, Any]:

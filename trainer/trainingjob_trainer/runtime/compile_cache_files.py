@@ -8,9 +8,8 @@ which is verified before anything of the file is parsed. The HMAC's secret is ne
 import hashlib
 import hmac
 import logging
-from pathlib import Path
 
-from trainingjob_agent.shared_files import read_untrusted, write_atomically
+from trainingjob_trainer.store.port import Store
 
 LOG = logging.getLogger(__name__)
 PROGRAM_SUFFIX = ".program"
@@ -28,29 +27,31 @@ def program_file_name(secret: str, name: str, key: str) -> str:
     return f"{name}-{hmac.digest(secret.encode(), NAME_CONTEXT + named, 'sha256').hex()[:32]}{PROGRAM_SUFFIX}"
 
 
-def write_program(path: Path, content: bytes, secret: str) -> None:
+def write_program(store: Store, name: str, content: bytes, secret: str) -> None:
     """Write a program unless it is empty; if storage rejects it, training continues without the file."""
     if not content:
         return
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, _sign(path.name, content, secret) + content)
+        store.write(name, (_sign(name, content, secret), content))
     except OSError as error:
-        LOG.warning("cannot keep a compiled program path=%s error=%s", path, error)
+        LOG.warning("cannot keep a compiled program path=%s error=%s", store.locate(name), error)
 
 
-def read_program(path: Path, secret: str) -> bytes:
+def read_program(store: Store, name: str, secret: str) -> bytes:
     """Return the program that this job wrote under this name; empty: there is none."""
     try:
-        signed = memoryview(read_untrusted(path, MAX_PROGRAM_BYTES))
+        signed = memoryview(store.read(name, MAX_PROGRAM_BYTES))
     except FileNotFoundError:
         return b""
     except (OSError, ValueError) as error:
-        LOG.warning("cannot read a compiled program path=%s error=%s", path, error)
+        LOG.warning("cannot read a compiled program path=%s error=%s", store.locate(name), error)
         return b""
     code, content = signed[: hashlib.sha256().digest_size], signed[hashlib.sha256().digest_size :]
-    if not hmac.compare_digest(code, _sign(path.name, content, secret)):
-        LOG.warning("a compiled program was not written by this job, or has changed, and is not loaded path=%s", path)
+    if not hmac.compare_digest(code, _sign(name, content, secret)):
+        LOG.warning(
+            "a compiled program was not written by this job, or has changed, and is not loaded path=%s",
+            store.locate(name),
+        )
         return b""
     return bytes(content)
 

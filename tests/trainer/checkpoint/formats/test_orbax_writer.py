@@ -153,6 +153,16 @@ class SharedParamInfo(ParamInfo):
         self.__dict__["folders"] = [folder] * 2
 
 
+@pytest.mark.parametrize("root", ["/shared/run", "gs://bucket/run"])
+def test_an_expected_folder_may_have_any_root(root: str) -> None:
+    expected = PendingFolder(epath.Path(root)) / "array"
+    expected.mark_created()
+
+    created = asyncio.run(expected.await_creation())
+
+    assert (str(created), str(created / "0")) == (f"{root}/array", f"{root}/array/0")
+
+
 def test_two_threads_may_await_the_folder_of_one_array() -> None:
     expected = PendingFolder(epath.Path("there"))
     expected.mark_created()

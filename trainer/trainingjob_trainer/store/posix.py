@@ -21,7 +21,7 @@ from trainingjob_agent.shared_files import (
     split_name,
     write_chunks_atomically,
 )
-from trainingjob_trainer.checkpoint.store.port import Entry
+from trainingjob_trainer.store.port import Entry
 
 CHUNK_BYTES = 1 << 22
 

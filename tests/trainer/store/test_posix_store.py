@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.checkpoint.test_foreign import NOT_FILES
-from trainingjob_trainer.checkpoint.store.port import Entry
-from trainingjob_trainer.checkpoint.store.posix import PosixStore
+from trainingjob_trainer.store.port import Entry
+from trainingjob_trainer.store.posix import PosixStore
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_creation_that_fails_leaves_nothing(
         raise OSError(errno.ENOSPC, "full")
 
     with monkeypatch.context() as full:
-        full.setattr("trainingjob_trainer.checkpoint.store.posix.os.fsync", refuse)
+        full.setattr("trainingjob_trainer.store.posix.os.fsync", refuse)
         with pytest.raises(OSError, match="full"):
             store.create_exclusive("lineage-0/20/writer.json", b"x")
 
@@ -105,7 +105,7 @@ def test_a_creation_that_fails_leaves_other_files(
         raise OSError(errno.EIO, "broken")
 
     with monkeypatch.context() as broken:
-        broken.setattr("trainingjob_trainer.checkpoint.store.posix.os.fsync", refuse)
+        broken.setattr("trainingjob_trainer.store.posix.os.fsync", refuse)
         with pytest.raises(OSError, match="broken"):
             store.create_exclusive("folder/a", b"x")
 

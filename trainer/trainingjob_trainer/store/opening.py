@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from trainingjob_trainer.checkpoint.store.port import Store
-from trainingjob_trainer.checkpoint.store.posix import PosixStore
+from trainingjob_trainer.store.port import Store
+from trainingjob_trainer.store.posix import PosixStore
 
 
 def open_store(root: str | Path) -> Store:

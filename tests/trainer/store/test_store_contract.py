@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.trainer.object_store import ObjectStore
-from trainingjob_trainer.checkpoint.store.opening import open_store
-from trainingjob_trainer.checkpoint.store.port import Entry, Store
+from trainingjob_trainer.store.opening import open_store
+from trainingjob_trainer.store.port import Entry, Store
 
 STORES: dict[str, Callable[[Path], Store]] = {
     "posix": lambda folder: open_store(folder / "root"),
