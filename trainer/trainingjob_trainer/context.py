@@ -1,7 +1,6 @@
 """What a training program receives, in the order in which it comes to be: join a world, restore, compile, context."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -28,6 +27,7 @@ from trainingjob_trainer.snapshots.snapshotter import Snapshots
 from trainingjob_trainer.snapshots.state_shards import Shards
 from trainingjob_trainer.state import Batch, Controls, EvaluateStep, Signal, State, TrainStep
 from trainingjob_trainer.step import StepPrograms
+from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.trackers.metrics_file import Line
 
 
@@ -111,7 +111,7 @@ def join_world(start: StartWorld, events: AgentEvents) -> JoinedWorld:
     config = start.config
     layout, root = config.layout(len(start.world.slices)), config.spec.checkpoint.uri
     # A hot standby uses the datasets that were prepared for the world that trains.
-    indexes = prepare_datasets(Path(root), config, is_leader=start.process == 0 and not start.waits)
+    indexes = prepare_datasets(open_store(root), config, is_leader=start.process == 0 and not start.waits)
     events.enter_phase(Phase.CONNECTING)
     configure(config.accelerator_platform, layout, start.world, start.process)
     peers = connect(start.world, start.process, layout, config.accelerator_platform, events.report_entry)

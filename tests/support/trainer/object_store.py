@@ -5,8 +5,11 @@ It shows that the rules above a store need nothing else. It is no product: proce
 
 import errno
 import os
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator
+from io import FileIO
+from pathlib import Path
 
 from trainingjob_agent.shared_files import split_name
 from trainingjob_trainer.store.port import Entry
@@ -46,6 +49,14 @@ class ObjectStore:
         content = self._get(name)
         if content:
             yield content if max_bytes is None else content[: max_bytes + 1]
+
+    def open_local(self, name: str) -> FileIO:
+        number, path = tempfile.mkstemp()
+        os.close(number)
+        Path(path).write_bytes(self._get(name))
+        file = FileIO(path)
+        Path(path).unlink()
+        return file
 
     def write(self, name: str, chunks: Iterable[bytes]) -> None:
         split_name(name)

@@ -14,6 +14,7 @@ from trainingjob_api.spec.data import TextSource
 from trainingjob_trainer.data.sources.source_files import SourceFiles, find_files
 from trainingjob_trainer.data.token_cache import JobDatasets, prepare_datasets
 from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.store.opening import open_store
 
 FIELD = "spec.data.train[0]"
 
@@ -46,7 +47,8 @@ def index_of(tmp_path: Path, **changes: Any) -> JobDatasets:
     """Return the token datasets of the text in `text`, created by a job."""
     root = tmp_path / "checkpoints"
     root.mkdir(exist_ok=True)
-    return prepare_datasets(root, make_config(make_spec(root, tmp_path / "text", **changes)), is_leader=True)
+    config = make_config(make_spec(root, tmp_path / "text", **changes))
+    return prepare_datasets(open_store(root), config, is_leader=True)
 
 
 def make_tokenizer(path: Path, *words: str, unk: str = "<unk>", special: tuple[str, ...] = ()) -> tokenizers.Tokenizer:

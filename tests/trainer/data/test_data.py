@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+from tests.support.trainer.object_store import ObjectStore
 from tests.support.trainer.tiny import make_config, make_spec
 from tests.trainer.checkpoint.test_foreign import NOT_FILES, stretch
 from trainingjob_api.protocol import FailureReason
@@ -18,6 +19,7 @@ from trainingjob_api.spec.data import TextSource
 from trainingjob_trainer.data.sources.source_files import find_files
 from trainingjob_trainer.data.token_cache import TokenDataset, prepare_datasets
 from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.store.opening import open_store
 
 FIELD = "spec.data.train[0]"
 
@@ -65,7 +67,7 @@ def prepare_with(tmp_path: Path, **changes: Any) -> TokenDataset:
     root.mkdir(exist_ok=True)
     text = tmp_path / "text"
     text.mkdir(exist_ok=True)
-    return prepare_datasets(root, make_config(make_spec(root, text, **changes)), is_leader=True).train
+    return prepare_datasets(open_store(root), make_config(make_spec(root, text, **changes)), is_leader=True).train
 
 
 def write(tmp_path: Path, name: str, content: bytes) -> Path:
@@ -154,7 +156,9 @@ def test_equal_text_is_shared_between_jobs(tmp_path: Path) -> None:
     spec = make_spec(tmp_path / "checkpoints", tmp_path / "elsewhere" / "text")
 
     assert (
-        prepare_datasets(tmp_path / "checkpoints", make_config(spec, uid="other"), is_leader=True).train.dataset_hash
+        prepare_datasets(
+            open_store(tmp_path / "checkpoints"), make_config(spec, uid="other"), is_leader=True
+        ).train.dataset_hash
         == before.dataset_hash
     )
 
@@ -166,11 +170,11 @@ def test_the_others_wait_for_the_one_that_leads(tmp_path: Path) -> None:
     config = make_config(make_spec(root, tmp_path / "text"))
     found: list[str] = []
     follower = threading.Thread(
-        target=lambda: found.append(prepare_datasets(root, config, is_leader=False).train.dataset_hash)
+        target=lambda: found.append(prepare_datasets(open_store(root), config, is_leader=False).train.dataset_hash)
     )
     follower.start()
 
-    led = prepare_datasets(root, config, is_leader=True).train.dataset_hash
+    led = prepare_datasets(open_store(root), config, is_leader=True).train.dataset_hash
     follower.join(timeout=30)
 
     assert found == [led]
@@ -184,7 +188,7 @@ def test_evaluations_have_indexes_of_their_own(tmp_path: Path) -> None:
     evaluation = [{"name": "held", "path": str(held_out), "everySteps": 5}]
 
     indexes = prepare_datasets(
-        root, make_config(make_spec(root, tmp_path / "text", evaluation=evaluation)), is_leader=True
+        open_store(root), make_config(make_spec(root, tmp_path / "text", evaluation=evaluation)), is_leader=True
     )
 
     assert bytes(indexes.evaluations["held"].tokens[:8].tolist()) == b"held-out"
@@ -297,15 +301,24 @@ def test_hostile_file_in_the_token_cache_is_reported(tmp_path: Path, name: str, 
     if name == "account":
         assert prepare_with(tmp_path).dataset_hash == folder.name, "it is only reported"
         return
-    if name == "job" and not path.exists():
-        assert prepare_with(tmp_path).dataset_hash == folder.name, "it is written again"
-        assert not job.is_symlink()
-        return
 
     with pytest.raises(TrainingError) as caught:
         prepare_with(tmp_path)
 
     assert (caught.value.reason, caught.value.path) == (FailureReason.STORAGE, "spec.checkpoint.uri")
+
+
+def test_a_store_of_objects_keeps_the_tokens(tmp_path: Path) -> None:
+    write(tmp_path, "a.txt", b"text enough for one row")
+    want, store = prepare_with(tmp_path), ObjectStore()
+    config = make_config(make_spec(tmp_path, tmp_path / "text"))
+
+    made = prepare_datasets(store, config, is_leader=True)
+    (tmp_path / "text/a.txt").unlink()
+    found = prepare_datasets(store, config, is_leader=True)
+
+    assert [one.train.tokens.tolist() for one in (made, found)] == [want.tokens.tolist()] * 2
+    assert made.report == found.report
 
 
 def test_a_link_in_the_place_of_unfinished_tokens_is_not_written_through(tmp_path: Path) -> None:
@@ -315,7 +328,7 @@ def test_a_link_in_the_place_of_unfinished_tokens_is_not_written_through(tmp_pat
         path.unlink()
     precious = tmp_path / "precious"
     precious.write_text("stays")
-    (folder / f".tokens.{os.uname().nodename}.{os.getpid()}").symlink_to(precious)
+    (folder / f".tokens.bin.{os.uname().nodename}.{os.getpid()}").symlink_to(precious)
 
     prepare_with(tmp_path)
 

@@ -13,6 +13,7 @@ from tests.support.trainer.tiny import make_config, make_spec
 from trainingjob_api.data_report import DataReport
 from trainingjob_trainer.data.data_report import MAX_REPORT_BYTES, DatasetReport, build_data_report, load_reports
 from trainingjob_trainer.data.token_cache import prepare_datasets
+from trainingjob_trainer.store.opening import open_store
 
 
 def warn(tmp_path: Path, files: dict[str, str], tokenizer: Path | None = None, **changes: Any) -> str:
@@ -203,7 +204,7 @@ def test_of_an_older_trainer_s_index_the_sums_are_reported(tmp_path: Path) -> No
 
     root = tmp_path / "checkpoints"
     another = prepare_datasets(
-        root, make_config(make_spec(root, tmp_path / "text"), uid="another"), is_leader=True
+        open_store(root), make_config(make_spec(root, tmp_path / "text"), uid="another"), is_leader=True
     ).report
     assert [(one.characters, one.tokens, one.rows) for one in another.sources] == [(64, None, None)]
 

@@ -1,5 +1,6 @@
 """What every store guarantees: a new implementation joins `STORES` and passes the same tests."""
 
+import mmap
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,6 +36,17 @@ def test_an_object_may_be_empty(store: Store) -> None:
     store.write("empty", ())
 
     assert (store.read("empty", 0), store.size("empty"), list(store.read_chunks("empty"))) == (b"", 0, [])
+
+
+def test_an_object_may_be_mapped_into_memory(store: Store) -> None:
+    store.write("data/tokens", (b"num", b"bers"))
+
+    with store.open_local("data/tokens") as file:
+        mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        store.write("data/tokens", (b"others!",))
+    assert mapped[:] == b"numbers"
+    with pytest.raises(FileNotFoundError):
+        store.open_local("data/missing")
 
 
 def test_a_write_replaces_the_object(store: Store) -> None:

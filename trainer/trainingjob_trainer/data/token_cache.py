@@ -11,24 +11,15 @@ holds what was read and skipped, so that a restart reports it too.
 
 import hashlib
 import json
-import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trainingjob_agent.shared_files import (
-    MAX_JSON_BYTES,
-    UntrustedFileError,
-    open_untrusted,
-    read_untrusted,
-    read_untrusted_json,
-    write_atomically,
-)
+from trainingjob_agent.shared_files import MAX_JSON_BYTES, UntrustedFileError, parse_untrusted_json
 from trainingjob_api.data_report import DataReport
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.data import TextSource
@@ -49,10 +40,15 @@ from trainingjob_trainer.data.sources.readers import read_documents
 from trainingjob_trainer.data.sources.source_files import SourceFile, find_files, plural, printable
 from trainingjob_trainer.data.tokenizers import DocumentEncoder
 from trainingjob_trainer.runtime.errors import TrainingError, foreign_error, storage_error
+from trainingjob_trainer.store.port import Store
 
+FOLDER = "data"
+"""The folder of all token datasets, below the root of the checkpoint store."""
 CACHE_FORMAT = 1
 IDENTITY = re.compile(r"[0-9a-f]{64}")
 POLL_SECONDS = 0.05
+SEEK_END = 2
+"""The end of a file, as `os.SEEK_END`."""
 
 
 @dataclass(frozen=True)
@@ -84,34 +80,31 @@ class JobDatasets:
     report: DataReport
 
 
-def prepare_datasets(root: Path, config: RunConfig, *, is_leader: bool) -> JobDatasets:
+def prepare_datasets(store: Store, config: RunConfig, *, is_leader: bool) -> JobDatasets:
     """Return the job's token datasets. The leading process creates missing ones; the others wait for it.
 
     Raises:
         TrainingError: the text or the tokenizer cannot be used, or the folder cannot be written.
     """
-    pointer = root / "data" / f"{config.job.uid}-{_hash_sections(config.spec)}.json"
-    account = pointer.with_suffix(".account.json")
+    name = f"{FOLDER}/{config.job.uid}-{_hash_sections(config.spec)}"
+    pointer, account = f"{name}.json", f"{name}.account.json"
     try:
-        if is_leader and not pointer.exists():
-            pointer.parent.mkdir(exist_ok=True)
-            made = {
-                name: _create(root / "data", sources, config.spec) for name, sources in _sources_by_dataset(config.spec)
-            }
-            write_atomically(account, dump_reports([one.text for one in made.values()]).encode())
-            write_atomically(pointer, json.dumps({name: one.identity for name, one in made.items()}).encode())
-        while not pointer.exists():
+        if is_leader and not _exists(store, pointer):
+            made = {name: _create(store, sources, config.spec) for name, sources in _sources_by_dataset(config.spec)}
+            store.write(account, (dump_reports([one.text for one in made.values()]).encode(),))
+            store.write(pointer, (json.dumps({name: one.identity for name, one in made.items()}).encode(),))
+        while not _exists(store, pointer):
             time.sleep(POLL_SECONDS)
-        identities = _read_identities(pointer, config.spec)
+        identities = _read_identities(store, pointer, config.spec)
         opened = {
-            name: _open(root / "data", identities[name], config.spec.training.sequence_length)
+            name: _open(store, identities[name], config.spec.training.sequence_length)
             for name, _ in _sources_by_dataset(config.spec)
         }
-        texts = _read_account(account)
+        texts = _read_account(store, account)
     except OSError as error:
-        raise storage_error(error, f"preparing the data in {root / 'data'}", str(root)) from error
+        raise storage_error(error, f"preparing the data in {store.locate(FOLDER)}", store.root) from error
     except UntrustedFileError as error:
-        raise foreign_error(error, root / "data", str(root)) from error
+        raise foreign_error(error, store.locate(FOLDER), store.root) from error
     report = build_data_report(
         texts, len(opened[""].tokens), {name: one.num_sequences for name, one in opened.items()}, config.spec
     )
@@ -120,43 +113,56 @@ def prepare_datasets(root: Path, config: RunConfig, *, is_leader: bool) -> JobDa
     return JobDatasets(opened[""], {name: index for name, index in opened.items() if name}, report)
 
 
-def _read_identities(pointer: Path, spec: TrainingJobSpec) -> dict[str, str]:
+def _exists(store: Store, name: str) -> bool:
+    try:
+        store.size(name)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _read_json(store: Store, name: str) -> Any:
+    return parse_untrusted_json(name, store.read(name, MAX_JSON_BYTES))
+
+
+def _read_identities(store: Store, pointer: str, spec: TrainingJobSpec) -> dict[str, str]:
     """Return the hash of each token dataset of a job.
 
     Raises:
         UntrustedFileError: the file is not one that `prepare_datasets` writes.
     """
-    identities = read_untrusted_json(pointer)
+    identities = _read_json(store, pointer)
     if isinstance(identities, dict) and all(
         isinstance(one := identities.get(name), str) and IDENTITY.fullmatch(one)
         for name, _ in _sources_by_dataset(spec)
     ):
         return identities
-    raise UntrustedFileError(f"{pointer.name} names no token datasets")
+    raise UntrustedFileError(f"{pointer} names no token datasets")
 
 
-def _read_account(account: Path) -> list[DatasetReport]:
+def _read_account(store: Store, account: str) -> list[DatasetReport]:
     """Return the reports of the texts; empty if there are none, or they cannot be read."""
     try:
-        return load_reports(read_untrusted(account, MAX_JSON_BYTES).decode(errors="replace"))
+        return load_reports(store.read(account, MAX_JSON_BYTES).decode(errors="replace"))
     except FileNotFoundError:
         return []
     except UntrustedFileError:
         return load_reports("")
 
 
-def _read_description(path: Path) -> dict[str, Any]:
+def _read_description(store: Store, identity: str) -> dict[str, Any]:
     """Return the content of index.json.
 
     Raises:
         UntrustedFileError: the file is not one that `_write` writes.
     """
-    match read_untrusted_json(path):
+    name = _description_name(identity)
+    match _read_json(store, name):
         case {"dtype": "uint16" | "uint32", "numTokens": int(number), **others} as metadata if number > 0 and all(
-            isinstance(others.get(name, kind()), kind) for name, kind in (("tokens", dict), ("warnings", list))
+            isinstance(others.get(key, kind()), kind) for key, kind in (("tokens", dict), ("warnings", list))
         ):
             return dict(metadata)
-    raise UntrustedFileError(f"{path.name} describes no tokens")
+    raise UntrustedFileError(f"{name} describes no tokens")
 
 
 type Sources = Sequence[tuple[str, TextSource]]
@@ -189,68 +195,75 @@ class _CreatedDataset:
     text: DatasetReport
 
 
-def _create(folder: Path, sources: Sources, spec: TrainingJobSpec) -> _CreatedDataset:
+def _create(store: Store, sources: Sources, spec: TrainingJobSpec) -> _CreatedDataset:
     """Create the token dataset of some sources unless it exists."""
     encoder = DocumentEncoder(spec.tokenizer, spec.model.vocab_size)
     length = spec.training.sequence_length
     found = [(source, find_files(source, field)) for field, source in sources]
     files = [(file, hash_file(file)) for _, one in found for file in one.files]
     identity = _dataset_hash(files, encoder, length)
-    described = folder / identity / "index.json"
-    if not described.exists():
-        _write(folder / identity, files, encoder, sources, length)
-    said = _read_description(described)
+    if not _exists(store, _description_name(identity)):
+        _write(store, identity, files, encoder, sources, length)
+    said = _read_description(store, identity)
     text = describe_dataset(found, files, said.get("tokens", {}), said.get("warnings", []), length)
     return _CreatedDataset(identity, text)
 
 
+def _description_name(identity: str) -> str:
+    return f"{FOLDER}/{identity}/index.json"
+
+
+def _tokens_name(identity: str) -> str:
+    return f"{FOLDER}/{identity}/tokens.bin"
+
+
 def _write(
-    folder: Path,
+    store: Store,
+    identity: str,
     files: Sequence[tuple[SourceFile, FileHash]],
     encoder: DocumentEncoder,
     sources: Sources,
     length: int,
 ) -> None:
-    """Tokenize the documents of files into a folder."""
-    folder.mkdir(exist_ok=True)
-    fresh = folder / f".tokens.{os.uname().nodename}.{os.getpid()}"
+    """Tokenize the documents of files into the store."""
     tokens = {source.name: 0 for _, source in sources}
-    fresh.unlink(missing_ok=True)  # it may be a link to a file that must not be overwritten
-    try:
-        with fresh.open("xb") as file:
-            for source_file, hashed in files:
-                hasher = DocumentHasher()
-                for document in read_documents(source_file):
-                    hasher.add(document)
-                    if document:
-                        ids = encoder.encode(document, printable(source_file.name))
-                        file.write(ids.tobytes())
-                        tokens[source_file.source.name] += len(ids)
-                hashed.check(source_file, hasher.hexdigest())
-            file.flush()
-            os.fsync(file.fileno())
-        num_tokens = sum(tokens.values())
-        if num_tokens <= length:
-            field, source = sources[0]
-            given = "gives" if len(files) == 1 else "give"
-            raise TrainingError(
-                FailureReason.DATA,
-                f"{plural(len(files), 'file')} {given} {plural(num_tokens, 'token')}, and one row takes "
-                f"{length + 1:,}. Add text.",
-                path=f"{field}.path",
-                value=source.path,
-            )
-        fresh.replace(folder / "tokens.bin")
-    finally:
-        fresh.unlink(missing_ok=True)
+
+    def tokenize() -> Iterator[bytes]:
+        for source_file, hashed in files:
+            hasher = DocumentHasher()
+            for document in read_documents(source_file):
+                hasher.add(document)
+                if document:
+                    ids = encoder.encode(document, printable(source_file.name))
+                    tokens[source_file.source.name] += len(ids)
+                    yield ids.tobytes()
+            hashed.check(source_file, hasher.hexdigest())
+        _check_length(sum(tokens.values()), length, len(files), sources)
+
+    store.write(_tokens_name(identity), tokenize())
     described = {
         "format": CACHE_FORMAT,
-        "numTokens": num_tokens,
+        "numTokens": sum(tokens.values()),
         "dtype": np.dtype(encoder.dtype).name,
         "tokens": tokens,
         "warnings": encoder.quality.list_warnings(),
     }
-    write_atomically(folder / "index.json", json.dumps(described).encode())
+    store.write(_description_name(identity), (json.dumps(described).encode(),))
+
+
+def _check_length(num_tokens: int, length: int, num_files: int, sources: Sources) -> None:
+    """Raise TrainingError if the tokens do not fill one row."""
+    if num_tokens > length:
+        return
+    field, source = sources[0]
+    given = "gives" if num_files == 1 else "give"
+    raise TrainingError(
+        FailureReason.DATA,
+        f"{plural(num_files, 'file')} {given} {plural(num_tokens, 'token')}, and one row takes "
+        f"{length + 1:,}. Add text.",
+        path=f"{field}.path",
+        value=source.path,
+    )
 
 
 def _dataset_hash(files: Sequence[tuple[SourceFile, FileHash]], encoder: DocumentEncoder, length: int) -> str:
@@ -260,19 +273,18 @@ def _dataset_hash(files: Sequence[tuple[SourceFile, FileHash]], encoder: Documen
     return digest.hexdigest()
 
 
-def _open(folder: Path, identity: str, sequence_length: int) -> TokenDataset:
-    described = _read_description(folder / identity / "index.json")
-    path = folder / identity / "tokens.bin"
+def _open(store: Store, identity: str, sequence_length: int) -> TokenDataset:
+    described = _read_description(store, identity)
     dtype = np.dtype(described["dtype"])
     wanted = described["numTokens"] * dtype.itemsize
-    with open_untrusted(path) as file:
-        size = os.fstat(file.fileno()).st_size
+    with store.open_local(_tokens_name(identity)) as file:
+        size = file.seek(0, SEEK_END)
         if size != wanted:
             raise TrainingError(
                 FailureReason.STORAGE,
-                f"{path} has {size} bytes and should have {wanted}. Delete {path.parent}: the text is then tokenised "
-                "again.",
+                f"{store.locate(_tokens_name(identity))} has {size} bytes and should have {wanted}. Delete "
+                f"{store.locate(f'{FOLDER}/{identity}')}: the text is then tokenised again.",
                 path="spec.checkpoint.uri",
-                value=folder.parent,
+                value=store.root,
             )
         return TokenDataset(identity, np.memmap(file, dtype, mode="r"), sequence_length)

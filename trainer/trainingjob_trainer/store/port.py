@@ -13,6 +13,7 @@ a link, a device, an object that is too large, or a name that leads out of the r
 """
 
 from collections.abc import Iterable, Iterator
+from io import FileIO
 from typing import NamedTuple, Protocol
 
 
@@ -69,6 +70,13 @@ class Store(Protocol):
         """Yield the content of an object in chunks, up to one byte more than `max_bytes`. None: all of it.
 
         The extra byte shows that an object is longer than expected.
+        """
+        ...
+
+    def open_local(self, name: str) -> FileIO:
+        """Return an object as a file of this host, open for reading, to be mapped into memory.
+
+        A store that is no file system downloads the object first, and nothing of it remains after `close`.
         """
         ...
 

@@ -80,6 +80,10 @@ class PosixStore:
                 yield part
                 left = None if left is None else left - len(part)
 
+    def open_local(self, name: str) -> FileIO:
+        """Return the file itself."""
+        return self._open(name)
+
     def write(self, name: str, chunks: Iterable[bytes]) -> None:
         """Write a temporary file beside the final one, and rename it."""
         path = self._path(name)
