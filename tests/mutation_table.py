@@ -300,6 +300,13 @@ CHECKPOINT_MUTATIONS = (
         ("tests/trainer/checkpoint/test_reused_generation.py", "tests/trainer/checkpoint/test_fence.py"),
     ),
     Mutation(
+        "keep a late step of a fenced-off world in place of another",
+        f"{TRAINER}/checkpoint/fence.py",
+        "return generation < self.generation and self.resumed_step is not None and step > self.resumed_step\n",
+        "return False\n",
+        ("tests/trainer/checkpoint/test_fence.py",),
+    ),
+    Mutation(
         "a step of the world's own generation is no evidence",
         f"{TRAINER}/checkpoint/candidates.py",
         "record.generation >= self._world.generation for record in own",

@@ -28,10 +28,10 @@ class Stores:
         self._file = self.log.open("wb", buffering=0)
         self.events = AgentEvents(self._file.fileno())
 
-    def config(self, uid: str = UID, *, takeover: bool = False, **changes: Any) -> RunConfig:
+    def config(self, uid: str = UID, *, takeover: bool = False, last: int = 1, **changes: Any) -> RunConfig:
         copies = {"uri": str(self.slow), "every": "0s", "keep": 3, **changes}
         spec = make_spec(self.fast, self.fast, checkpoint__backup=copies, checkpoint__takeover=takeover)
-        spec["checkpoint"]["keep"] = {"last": 1}
+        spec["checkpoint"]["keep"] = {"last": last}
         return make_config(spec, uid=uid)
 
     def open(

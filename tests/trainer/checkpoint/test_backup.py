@@ -21,6 +21,7 @@ from trainingjob_agent.checkpoint_layout import hash_job
 from trainingjob_api.protocol import FailureReason
 from trainingjob_trainer.checkpoint import backup, step_copier
 from trainingjob_trainer.checkpoint.backup import LAST_COPY_SECONDS, RETRY_SECONDS, Backup, claim
+from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.manifest import (
     FileHash,
     Integrity,
@@ -34,6 +35,7 @@ from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.runtime.process_group import ProcessGroup
+from trainingjob_trainer.store.opening import open_store
 
 
 @pytest.fixture
@@ -187,7 +189,9 @@ def test_the_end_of_a_job_does_not_wait_for_ever(stores: Stores, monkeypatch: py
 def test_a_copy_that_ends_just_after_the_deadline_fails_nothing_else(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copies = Backup(stores.config(), make_world(1, 1), ProcessGroup(0, 1), stores.events, "host")
+    copies = Backup(
+        stores.config(), Fence(open_store(stores.fast), make_world(1, 1)), ProcessGroup(0, 1), stores.events, "host"
+    )
     seen = iter((2, 2))
     monkeypatch.setattr(Backup, "_step_in_copy", property(lambda self: next(seen, None)), raising=False)
 
@@ -214,7 +218,7 @@ def test_no_process_begins_the_last_copy_while_another_is_busy_with_an_earlier_o
     monkeypatch.setattr(Backup, "_start_copy", lambda self, *_: begun.append(self._peers.process))
 
     def act(peers: ProcessGroup, busy: int) -> None:
-        copies = Backup(stores.config(), make_world(1, 3), peers, stores.events, "host")
+        copies = Backup(stores.config(), Fence(open_store(stores.fast), make_world(1, 3)), peers, stores.events, "host")
         copies._step_in_copy = 1 if peers.process == busy else None
         copies.wait_for_last(source_of(stores), record, 0)
 
@@ -231,7 +235,9 @@ def test_the_end_of_a_job_does_not_fail_because_another_process_is_gone(
         raise JaxRuntimeError("DEADLINE_EXCEEDED")
 
     monkeypatch.setattr(ProcessGroup, "exchange", miss)
-    copies = Backup(stores.config(), make_world(1, 2), ProcessGroup(0, 2), stores.events, "host")
+    copies = Backup(
+        stores.config(), Fence(open_store(stores.fast), make_world(1, 2)), ProcessGroup(0, 2), stores.events, "host"
+    )
 
     copies.wait_for_last(source_of(stores), fill(stores), 0)
 
@@ -288,7 +294,13 @@ def test_hosts_split_the_files_and_all_receive_the_failure_of_one(
     monkeypatch.setattr(step_copier, "copy_files", copy_files)
 
     def act(peers: ProcessGroup) -> Backup:
-        copies = Backup(stores.config(), make_world(1, 3), peers, AgentEvents(os.open(os.devnull, os.O_WRONLY)), "host")
+        copies = Backup(
+            stores.config(),
+            Fence(open_store(stores.fast), make_world(1, 3)),
+            peers,
+            AgentEvents(os.open(os.devnull, os.O_WRONLY)),
+            "host",
+        )
         copies.wait_for_last(source_of(stores), record, 0)
         return copies
 

@@ -125,6 +125,19 @@ def test_what_it_committed_at_the_last_moment_makes_way(first: World, second: Wo
     assert stores.failing == []
 
 
+def test_what_it_committed_at_the_last_moment_takes_no_place_of_a_step_to_keep(first: World, stores: Stores) -> None:
+    """Its step is in no history, so the older one is the last resort if the newest step is damaged."""
+    second = stores.open(2, UNTIL_20, last=2)
+    second.restore()
+    late = step_path(stores.fast, 20).with_name(f"25.g1.s2.{hash_job(UID)}")
+    shutil.copytree(step_path(stores.fast, 20), late)
+    write_integrity(at(late), read_record(late).model_copy(update={"step": 25}))
+
+    second.save(30)
+
+    assert saved(stores) == {20: 1, 30: 2}
+
+
 def test_no_copy_of_it_takes_the_place_of_its_successors(first: World, stores: Stores) -> None:
     second = stores.open(2, UNTIL_20)
     second.restore()

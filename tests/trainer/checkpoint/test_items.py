@@ -1,14 +1,17 @@
 """Which items of a checkpoint a state restores: by the rule of each, and by the version of the layout."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from tests.support.trainer.stores import Stores
 from tests.support.trainer.training import ONE, Run, spec_with
 from tests.trainer.checkpoint.test_checkpoints import describe, make_state
+from trainingjob_trainer.checkpoint import items
 from trainingjob_trainer.checkpoint.items import complete_state, describe_items, find_restorable, saved_items
 from trainingjob_trainer.checkpoint.manifest import Integrity, SavedItem
 from trainingjob_trainer.optim.spike_detection import empty_window
@@ -84,3 +87,15 @@ def test_zeros_are_the_initial_values_of_optional_items() -> None:
     assert jax.tree.map(lambda leaf: leaf.sharding, describe(completed)) == jax.tree.map(
         lambda leaf: leaf.sharding, describe(run.state)
     )
+
+
+def test_a_save_hashes_no_shapes_while_training_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stores = Stores(tmp_path)
+    world = stores.open()
+    world.restore()
+    monkeypatch.setattr(items, "hash_shapes", None)
+
+    world.save(2)
+
+    assert world.checkpoints.newest == 2
+    stores.close()

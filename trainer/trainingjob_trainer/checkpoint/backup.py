@@ -14,7 +14,7 @@ from trainingjob_agent.trainer_protocol import AgentEvent
 from trainingjob_api.base import seconds
 from trainingjob_api.protocol import MAX_MESSAGE, FailedSave, FailureReason
 from trainingjob_api.spec.checkpoint import Keep
-from trainingjob_api.world import RunConfig, World
+from trainingjob_api.world import RunConfig
 from trainingjob_trainer.checkpoint.error_exchange import SaveFailedError
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.manifest import Integrity
@@ -59,7 +59,7 @@ class Backup:
         ValueError: the spec has no backup.
     """
 
-    def __init__(self, config: RunConfig, world: World, peers: ProcessGroup, events: AgentEvents, name: str) -> None:
+    def __init__(self, config: RunConfig, fence: Fence, peers: ProcessGroup, events: AgentEvents, name: str) -> None:
         backup = config.spec.checkpoint.backup
         if backup is None:
             raise ValueError("the spec names no backup folder")
@@ -67,7 +67,6 @@ class Backup:
         self._keep = Keep(last=backup.keep)
         self._peers = peers.without_reports()
         self._events = events
-        fence = Fence(open_store(config.spec.checkpoint.uri), world)
         self._copier = StepCopier(open_store(backup.uri), config, fence, self._peers, name)
         self._exchanges = 0
         self._started_at: float | None = None  # None: this world has copied nothing yet

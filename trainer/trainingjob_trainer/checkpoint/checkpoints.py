@@ -17,7 +17,7 @@ from trainingjob_trainer.checkpoint.candidates import Stores
 from trainingjob_trainer.checkpoint.checkpoint_inventory import CheckpointInventory
 from trainingjob_trainer.checkpoint.commit import Committer
 from trainingjob_trainer.checkpoint.fence import Fence
-from trainingjob_trainer.checkpoint.items import saved_items
+from trainingjob_trainer.checkpoint.items import StateShapes, describe_state, saved_items
 from trainingjob_trainer.checkpoint.policy import SavePolicy
 from trainingjob_trainer.checkpoint.restore import RestoredState, RunningJob, restore_newest
 from trainingjob_trainer.checkpoint.restore_search import SnapshotSource
@@ -43,16 +43,18 @@ class Checkpoints:
         self, root: str, config: RunConfig, world: World, peers: ProcessGroup, data: str, events: AgentEvents
     ) -> None:
         checkpoint, name = config.spec.checkpoint, _host_name(world, peers.process)
-        backup = Backup(config, world, peers, events, name) if checkpoint.backup else None
-        stores = Stores(open_store(root), backup.store if backup else None)
-        fence = Fence(stores.durable, world)
-        committer = Committer(stores.durable, peers, name, fence)
+        durable = open_store(root)
+        self._fence = fence = Fence(durable, world)
+        backup = Backup(config, fence, peers, events, name) if checkpoint.backup else None
+        stores = Stores(durable, backup.store if backup else None)
+        committer = Committer(durable, peers, name, fence)
         self._job = RunningJob(config, world, stores, peers, data, events)
         self._upkeep = Upkeep(checkpoint.keep, fence, peers, backup)
         self._writer = CheckpointWriter(committer, events, self._upkeep.after_commit)
         self._policy = SavePolicy.from_spec(checkpoint.save)
         self._bests = BestSteps(checkpoint.keep.best, {})
         self._restored = RestoredState()
+        self._shapes: StateShapes | None = None  # None: no state was restored or saved yet
         self._last_save_at = time.monotonic()
         self._has_signaled = False
 
@@ -66,8 +68,10 @@ class Checkpoints:
         Raises:
             TrainingError: checkpoints exist, and none can be used.
         """
+        self._shapes = describe_state(state)  # now, because training waits for a save
         self._restored = restored = restore_newest(self._job, state, memory, replica)
         self._upkeep.restored = restored.checkpoint_step
+        self._fence.resumed_step = restored.step
         self._bests = BestSteps(self._job.config.spec.checkpoint.keep.best, restored.inventory.losses)
         if restored.snapshot:
             self._policy = self._policy.after_snapshot(restored.step, restored.inventory.newest)
@@ -128,7 +132,8 @@ class Checkpoints:
         self._last_save_at, self._has_signaled, self._policy = time.monotonic(), False, self._policy.after_save()
         finite = {name: loss for name, loss in (measured or {}).items() if isfinite(loss)}
         self._bests.add(step, finite)
-        self._writer.begin(self._job.new_record(step, state, self.past, finite), saved_items(state))
+        self._shapes = self._shapes or describe_state(state)
+        self._writer.begin(self._job.new_record(step, self._shapes, self.past, finite), saved_items(state))
 
     def wait(self) -> None:
         """Wait until the newest save is committed, or has failed.

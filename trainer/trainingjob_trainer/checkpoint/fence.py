@@ -41,6 +41,15 @@ class Fence:
         self._identity = THIS_PROCESS.encode()
         self.job_uid = world.job_uid
         self.generation = world.generation
+        self.resumed_step: int | None = None
+        """The step from which this world resumes; 0: from scratch. None: it has not resumed yet."""
+
+    def has_replaced(self, generation: int, step: int) -> bool:
+        """Return whether an earlier world saved a step after the one from which this world resumes.
+
+        That world was cut off, and its step is in no history.
+        """
+        return generation < self.generation and self.resumed_step is not None and step > self.resumed_step
 
     def claim(self) -> None:
         """Create the marker of this world. One process calls this before any process reads checkpoints.

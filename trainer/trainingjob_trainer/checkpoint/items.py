@@ -6,7 +6,7 @@ not make the checkpoint unreadable.
 
 import logging
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,18 @@ def describe_items(state: State) -> dict[str, SavedItem]:
         name: SavedItem(shapes=hash_shapes(item), required=ITEM_RULES[name] is ItemRule.REQUIRED)
         for name, item in saved_items(state).items()
     }
+
+
+class StateShapes(NamedTuple):
+    """The hash of all shapes of a state, which older trainers compare, and the entries of its items."""
+
+    whole: str
+    items: dict[str, SavedItem]
+
+
+def describe_state(state: State) -> StateShapes:
+    """Return the shapes of a state as a manifest has them. They are the same for all steps of a world."""
+    return StateShapes(hash_shapes(state), describe_items(state))
 
 
 def find_restorable(state: State, saved: Integrity) -> frozenset[str] | None:  # None: the state does not fit

@@ -7,7 +7,7 @@ from trainingjob_api.world import RunConfig, Tier, World
 from trainingjob_trainer.checkpoint.candidates import Expected, Stores
 from trainingjob_trainer.checkpoint.checkpoint_inventory import CheckpointInventory
 from trainingjob_trainer.checkpoint.formats.orbax_writer import OrbaxWriter
-from trainingjob_trainer.checkpoint.items import complete_state, describe_items, find_restorable, select
+from trainingjob_trainer.checkpoint.items import StateShapes, complete_state, find_restorable, select
 from trainingjob_trainer.checkpoint.manifest import Integrity, read_integrity
 from trainingjob_trainer.checkpoint.restore_search import RestoredSnapshot, RestoreSearch, SnapshotSource
 from trainingjob_trainer.checkpoint.single_replica import SingleReplicaRestore
@@ -31,16 +31,18 @@ class RunningJob(NamedTuple):
     data: str
     events: AgentEvents
 
-    def new_record(self, step: int, state: State, past: Provenance, evaluations: Mapping[str, float]) -> Integrity:
+    def new_record(
+        self, step: int, shapes: StateShapes, past: Provenance, evaluations: Mapping[str, float]
+    ) -> Integrity:
         """Return the record of a step that this world saves, without file hashes."""
         return Integrity(
             job_uid=self.world.job_uid,
             generation=self.world.generation,
             step=step,
             data=self.data,
-            state=hash_shapes(state),
+            state=shapes.whole,
             layout=STATE_LAYOUT,
-            items=describe_items(state),
+            items=shapes.items,
             lineage=len(self.world.rollbacks),
             seed=self.config.spec.training.seed,
             skipped=past.skipped,

@@ -50,8 +50,8 @@ def select_losses(keep: KeepBest | None, saved: Mapping[int, Mapping[str, float]
 def delete_expired(store: Store, fence: Fence, keep: Keep, step: int, protected: Collection[int]) -> None:
     """Delete the job's own steps that need not be kept, up to the step that was just committed.
 
-    Of one step that several lineages or generations saved, the latest counts; the others are in no history and are
-    deleted. Quarantined steps are deleted once every kept step is newer.
+    Of one step that several lineages or generations saved, the latest counts. The others are in no history and are
+    deleted, as are steps that this world has replaced. Quarantined steps are deleted once every kept step is newer.
 
     Raises:
         TrainingError: a later world exists, so this one is fenced off.
@@ -60,10 +60,13 @@ def delete_expired(store: Store, fence: Fence, keep: Keep, step: int, protected:
         saved = [(one.folder, one.integrity) for one in list_saved(store) if one.integrity]
         own = [(folder, record) for folder, record in saved if record.job_uid == fence.job_uid and record.step <= step]
         own.sort(key=lambda pair: (pair[1].step, pair[1].lineage, pair[1].generation))
-        committed = {record.step: folder for folder, record in own}
+        counting = [
+            (folder, record) for folder, record in own if not fence.has_replaced(record.generation, record.step)
+        ]
+        committed = {record.step: folder for folder, record in counting}
         latest = set(committed.values())
         deleted = choose_deletions(
-            {record.step: record.evaluations for folder, record in own if folder in latest}, keep, protected
+            {record.step: record.evaluations for folder, record in counting if folder in latest}, keep, protected
         )
         superseded = [folder for folder, _ in own if folder not in latest]
         for old in (*superseded, *(committed[number] for number in deleted)):
