@@ -98,6 +98,8 @@ AbsolutePath = Annotated[
     Pattern(r"^/([A-Za-z0-9_@%+=:,.-]+/?)*$", "an absolute path such as /shared/run", add_slash, is_path=True),
     Field(max_length=MAX_PATH, description="An absolute path inside the pod."),
 ]
+StoreUri = AbsolutePath
+"""The root of a store. `STORES` in the trainer's `store/opening.py` has the same schemes: an absolute path has none."""
 Duration = Annotated[
     str,
     Pattern(r"^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$", "a duration such as 90s, 5m or 1h30m", normalize_duration),

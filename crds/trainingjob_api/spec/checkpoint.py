@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainingjob_api.base import (
-    AbsolutePath,
     Duration,
     ShortName,
+    StoreUri,
     Strict,
 )
 from trainingjob_api.meta import INITIALIZATION, PODS, STORAGE, Example, Live, Unit
@@ -96,7 +96,7 @@ class Snapshots(Strict):
 class Backup(Strict):
     """Copies of checkpoints on a second store, which is slower and survives a loss of the first."""
 
-    uri: Annotated[AbsolutePath, Example("/archive/run")] = Field(
+    uri: Annotated[StoreUri, Example("/archive/run")] = Field(
         description="Folder of this job on another volume of `runtime.volumes`, at least two levels deep. All hosts "
         "must see the same files there."
     )
@@ -113,7 +113,7 @@ class Backup(Strict):
 class InitializeFrom(Strict):
     """Initial parameters from another job's checkpoint, for a job without own checkpoints."""
 
-    uri: Annotated[AbsolutePath, Example("/shared/base")] = Field(
+    uri: Annotated[StoreUri, Example("/shared/base")] = Field(
         description="Folder that was `checkpoint.uri` of the source job. It is only read."
     )
     step: Annotated[Annotated[int, Field(ge=1, le=100_000_000)] | None, Unit("optimizer steps"), Example(5000)] = Field(
@@ -138,7 +138,7 @@ class Restore(Strict):
 class Checkpoint(Strict):
     """Checkpoint storage. All hosts must see the same files there."""
 
-    uri: Annotated[AbsolutePath, Example("/shared/run"), STORAGE] = Field(
+    uri: Annotated[StoreUri, Example("/shared/run"), STORAGE] = Field(
         description="Folder on shared storage that `runtime.volumes` mounts, at least two levels deep."
     )
     save: Annotated[Save, Live(in_world=True)] = Field(default=Save(), description="Save interval of checkpoints.")

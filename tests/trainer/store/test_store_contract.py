@@ -1,4 +1,4 @@
-"""What every store guarantees: a new implementation joins `STORES` and passes the same tests."""
+"""What every store guarantees: a new implementation joins `OPENERS` and passes the same tests."""
 
 import mmap
 import threading
@@ -6,21 +6,36 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from tests.support.trainer.object_store import ObjectStore
-from trainingjob_trainer.store.opening import open_store
+from trainingjob_api.base import StoreUri
+from trainingjob_trainer.store.opening import STORES, open_store
 from trainingjob_trainer.store.port import Entry, Store
 
-STORES: dict[str, Callable[[Path], Store]] = {
+OPENERS: dict[str, Callable[[Path], Store]] = {
     "posix": lambda folder: open_store(folder / "root"),
     "objects in memory": lambda folder: ObjectStore(),
 }
 
 
-@pytest.fixture(params=STORES.values(), ids=STORES)
+@pytest.fixture(params=OPENERS.values(), ids=OPENERS)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     opened: Store = request.param(tmp_path)
     return opened
+
+
+def test_the_api_allows_the_roots_that_a_store_serves() -> None:
+    uri = TypeAdapter(StoreUri)
+    examples = {"": "/shared/run", "gs": "gs://bucket/run", "s3": "s3://bucket/run", "file": "file:///shared/run"}
+
+    for scheme, root in examples.items():
+        if scheme in STORES:
+            assert open_store(uri.validate_python(root)).root == root
+            continue
+        with pytest.raises(ValidationError):
+            uri.validate_python(root)
+    assert STORES.keys() <= examples.keys()
 
 
 @pytest.mark.parametrize("name", ["OWNER", "lineage-0/20/array/0"])
