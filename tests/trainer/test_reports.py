@@ -27,6 +27,7 @@ from trainingjob_trainer.runtime.errors import TrainingError, failure_record, st
 from trainingjob_trainer.snapshots.snapshotter import Snapshots
 from trainingjob_trainer.snapshots.state_shards import Shards
 from trainingjob_trainer.state import StepMetrics
+from trainingjob_trainer.store.opening import open_store
 
 EXPLAINED: dict[str, tuple[BaseException, FailureReason, bool]] = {
     "a known cause": (
@@ -104,7 +105,7 @@ def reporting(
     with (
         (root / "events").open("wb", buffering=0) as file,
         StepReporter(
-            start, AgentEvents(file.fileno()), root, restored=restored, snapshots=snapshots, stalls=stalls
+            start, AgentEvents(file.fileno()), open_store(root), restored=restored, snapshots=snapshots, stalls=stalls
         ) as reporter,
     ):
         yield reporter, events

@@ -7,7 +7,6 @@ that it will train in.
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from trainingjob_agent.trainer_protocol import AgentEvent, StartWorld
 from trainingjob_api.protocol import Phase
@@ -126,7 +125,7 @@ def _open_context(
         StepReporter(
             start,
             events,
-            Path(spec.checkpoint.uri),
+            open_store(spec.checkpoint.uri),
             restored=newest,
             snapshots=snapshots,
             stalls=delay,

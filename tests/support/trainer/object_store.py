@@ -58,6 +58,11 @@ class ObjectStore:
         Path(path).unlink()
         return file
 
+    def open_log(self, name: str) -> "ObjectLog":
+        split_name(name)
+        self.objects.setdefault(name, b"")
+        return ObjectLog(self, name)
+
     def write(self, name: str, chunks: Iterable[bytes]) -> None:
         split_name(name)
         self.objects[name] = b"".join(chunks)
@@ -83,3 +88,26 @@ class ObjectStore:
         if name not in self.objects:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         return self.objects[name]
+
+
+class ObjectLog:
+    """An object that is replaced with each record."""
+
+    def __init__(self, store: ObjectStore, name: str) -> None:
+        self._store = store
+        self._name = name
+
+    def size(self) -> int:
+        return self._store.size(self._name)
+
+    def read(self, start: int, stop: int) -> bytes:
+        return self._store.objects[self._name][start:stop]
+
+    def append(self, record: bytes) -> None:
+        self._store.objects[self._name] += record
+
+    def truncate(self, size: int) -> None:
+        self._store.objects[self._name] = self._store.objects[self._name][:size]
+
+    def close(self) -> None:
+        pass

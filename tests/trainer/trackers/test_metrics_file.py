@@ -14,6 +14,7 @@ from tensorboardX.proto import event_pb2
 
 from tests.support.patience import ENDLESS_SECONDS
 from tests.support.trainer.cases import each
+from tests.support.trainer.object_store import ObjectStore
 from tests.trainer.checkpoint.test_foreign import NOT_FILES, stretch
 from tests.trainer.test_reports import read_lines, reporting
 from trainingjob_agent.shared_files import append_record
@@ -21,15 +22,30 @@ from trainingjob_api.protocol import FailureReason, Progress
 from trainingjob_api.spec.metrics import Metrics
 from trainingjob_api.world import JobIdentity
 from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.store.opening import open_store
+from trainingjob_trainer.store.posix import FileLog
 from trainingjob_trainer.trackers.metrics_file import MetricsWriter, describe_step
 from trainingjob_trainer.trackers.tracker import Point, Run, TrackerThread
 
 JOB = JobIdentity(name="demo", namespace="research", uid="11111111-2222-3333-4444-555555555555")
 
 
+def test_a_store_of_objects_keeps_lines_and_plots() -> None:
+    store = ObjectStore()
+    for generation in (1, 2):
+        with MetricsWriter(Metrics(every_steps=1), Run(JOB, store, 0), generation) as writer:
+            write(writer, 1, range(4))
+        store.objects["metrics/metrics.jsonl"] += b'{"half of a li'
+
+    names = sorted(store.objects)
+    lines = store.objects["metrics/metrics.jsonl"].splitlines()
+    assert [json.loads(line)["generation"] for line in lines[:-1]] == [1, 2]
+    assert [name.partition("events")[0] for name in names] == ["metrics/metrics.jsonl", "metrics/tensorboard/"]
+
+
 def open_writer(root: Path, *, generation: int = 1, **metrics: Any) -> MetricsWriter:
     return MetricsWriter(
-        Metrics(**{"every_steps": 1} | metrics), Run(JOB, root / "metrics", generation - 1), generation
+        Metrics(**{"every_steps": 1} | metrics), Run(JOB, open_store(root), generation - 1), generation
     )
 
 
@@ -157,7 +173,7 @@ def test_a_full_disk_stops_neither_lines_nor_plots_nor_training(
         board: Any = thread._tracker
         lines, plots = writer._lines, board._file
         wait_until_written(thread)
-        writer._lines = board._file = full
+        writer._lines = board._file = FileLog(full)
         for step in range(1, 40):
             write(writer, step, range(4))
         wait_until_written(thread)

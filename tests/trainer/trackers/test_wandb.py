@@ -14,18 +14,19 @@ KEY = "canary-0123456789abcdef0123456789abcdef0123456789"
 UID = "11111111-2222-3333-4444-555555555555"
 WORLD = """
 import logging, sys, os
-from pathlib import Path
 from trainingjob_api.spec.metrics import Metrics
 from trainingjob_api.world import JobIdentity
+from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.trackers import tracker, wandb
 from trainingjob_trainer.trackers.metrics_file import MetricsWriter
 logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
 wandb.CONNECT_SECONDS, tracker.CLOSE_SECONDS = float(os.environ["CONNECT"]), 120
-root, generation, steps = Path(sys.argv[1]), int(sys.argv[2]), [int(step) for step in sys.argv[3].split()]
+store = open_store(sys.argv[1])
+generation, steps = int(sys.argv[2]), [int(step) for step in sys.argv[3].split()]
 key = {"secretKeyRef": {"name": "keys", "key": "wandb"}}
 metrics = Metrics(wandb={"project": "research", "entity": "team", "tags": ["7b"], "apiKey": key}, tensorboard=False)
 job = JobIdentity(name="demo", namespace="research", uid="11111111-2222-3333-4444-555555555555")
-with MetricsWriter(metrics, tracker.Run(job, root / "metrics", 0), generation) as writer:
+with MetricsWriter(metrics, tracker.Run(job, store, 0), generation) as writer:
     for step in steps:
         writer.write_step({"time": 1.0, "generation": generation, "step": step, "loss": 1.0 / step})
     writer.write_evaluation(steps[-1], "held", 1.25)

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from math import isfinite
-from pathlib import Path
 from statistics import median
 from types import TracebackType
 from typing import Any, Self
@@ -23,8 +22,9 @@ from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.errors import foreign_error, storage_error
 from trainingjob_trainer.snapshots.snapshotter import Snapshots
 from trainingjob_trainer.state import Signal, StepMetrics
+from trainingjob_trainer.store.port import Store
 from trainingjob_trainer.trackers.metrics_file import RECENT_LINES, Line, MetricsWriter, describe_step
-from trainingjob_trainer.trackers.tracker import Run
+from trainingjob_trainer.trackers.tracker import FOLDER, Run
 
 LOG = logging.getLogger(__name__)
 MIN_TYPICAL_STEPS, WINDOW_STEPS = 5, 32
@@ -44,7 +44,7 @@ class StepReporter:
         self,
         start: StartWorld,
         events: AgentEvents,
-        root: Path,
+        store: Store,
         *,
         restored: int,
         snapshots: Snapshots | None = None,
@@ -76,12 +76,12 @@ class StepReporter:
         self._writer: MetricsWriter | None = None
         if start.process == 0:
             try:
-                run = Run(start.config.job, root / "metrics", restored)
+                run = Run(start.config.job, store, restored)
                 writer = MetricsWriter(start.config.spec.metrics, run, start.world.generation)
             except OSError as error:
-                raise storage_error(error, f"opening {root / 'metrics'}", str(root)) from error
+                raise storage_error(error, f"opening {store.locate(FOLDER)}", store.root) from error
             except UntrustedFileError as error:
-                raise foreign_error(error, root / "metrics", str(root)) from error
+                raise foreign_error(error, store.locate(FOLDER), store.root) from error
             self._writer = self._open.enter_context(writer)
             self._writer.recover(recent)
 

@@ -12,7 +12,6 @@ import errno
 import os
 import re
 import traceback
-from pathlib import Path
 
 from jax.errors import JaxRuntimeError
 
@@ -76,7 +75,7 @@ def storage_error(error: OSError, operation: str, uri: str, field: str = "spec.c
     )
 
 
-def foreign_error(error: ValueError, where: Path | str, uri: str) -> TrainingError:
+def foreign_error(error: ValueError, where: str, uri: str) -> TrainingError:
     """Return the error for a file below the checkpoint folder that is not in the format of this project."""
     return TrainingError(
         FailureReason.STORAGE,

@@ -2,7 +2,7 @@
 
 A store holds objects below one root. An object has a name of parts that slashes separate, such as
 `lineage-0/20/integrity.json`. A folder is the common beginning of names, and nothing creates a folder. A folder without
-objects counts as missing, although a file system may still list it. There is no rename, no link, no append, no lock and
+objects counts as missing, although a file system may still list it. There is no rename, no link, no lock and
 no time of change.
 
 All methods raise `OSError` with an `errno` if the store does not respond or refuses. A missing object raises
@@ -23,6 +23,33 @@ class Entry(NamedTuple):
     name: str
     is_folder: bool
     """Whether it is a folder. On POSIX, false also for links and devices."""
+
+
+class Log(Protocol):
+    """An object that grows by whole records, such as metrics. One process writes it.
+
+    A store without append replaces the object from time to time. The newest records are lost with their host then.
+    """
+
+    def size(self) -> int:
+        """Return the size in bytes."""
+        ...
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return the bytes from `start` to before `stop`; fewer if the object ends there."""
+        ...
+
+    def append(self, record: bytes) -> None:
+        """Append a record, all of it or nothing."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut the object to a size in bytes."""
+        ...
+
+    def close(self) -> None:
+        """Write what is left, and free the resources."""
+        ...
 
 
 class Store(Protocol):
@@ -77,6 +104,14 @@ class Store(Protocol):
         """Return an object as a file of this host, open for reading, to be mapped into memory.
 
         A store that is no file system downloads the object first, and nothing of it remains after `close`.
+        """
+        ...
+
+    def open_log(self, name: str) -> Log:
+        """Return an object to append to. It is created if it is missing.
+
+        Raises:
+            ValueError: the entry is not an object.
         """
         ...
 

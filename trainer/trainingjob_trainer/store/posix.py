@@ -17,6 +17,8 @@ from pathlib import Path
 from trainingjob_agent.shared_files import (
     DIRECTORY_FLAGS,
     UntrustedFileError,
+    append_record,
+    open_appending,
     open_untrusted_below,
     split_name,
     write_chunks_atomically,
@@ -84,6 +86,12 @@ class PosixStore:
         """Return the file itself."""
         return self._open(name)
 
+    def open_log(self, name: str) -> "FileLog":
+        """Open a file for appending."""
+        path = self._path(name)
+        _make_parents(path)
+        return FileLog(open_appending(path))
+
     def write(self, name: str, chunks: Iterable[bytes]) -> None:
         """Write a temporary file beside the final one, and rename it."""
         path = self._path(name)
@@ -128,6 +136,33 @@ class PosixStore:
         probe.unlink(missing_ok=True)  # it may be a link
         probe.touch()
         probe.unlink()
+
+
+class FileLog:
+    """A file that is open for appending."""
+
+    def __init__(self, file: FileIO) -> None:
+        self._file = file
+
+    def size(self) -> int:
+        """Return the size of the file."""
+        return os.fstat(self._file.fileno()).st_size
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return a part of the file."""
+        return os.pread(self._file.fileno(), stop - start, start)
+
+    def append(self, record: bytes) -> None:
+        """Append a record, and cut what a full disk took of it."""
+        append_record(self._file, record)
+
+    def truncate(self, size: int) -> None:
+        """Cut the file."""
+        self._file.truncate(size)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
 
 def _walk(folder: Path, prefix: str) -> Iterator[str]:

@@ -8,19 +8,18 @@ lost, the next world appends the lines that this host did not write.
 import errno
 import json
 import logging
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from io import FileIO
 from math import isfinite
 from types import TracebackType
 from typing import Any, Self
 
-from trainingjob_agent.shared_files import UntrustedFileError, append_record, open_appending
+from trainingjob_agent.shared_files import UntrustedFileError
 from trainingjob_api.protocol import Progress
 from trainingjob_api.spec.metrics import Metrics
-from trainingjob_trainer.trackers.tracker import Point, Run, close_trackers, open_trackers
+from trainingjob_trainer.store.port import Log
+from trainingjob_trainer.trackers.tracker import FOLDER, Point, Run, close_trackers, open_trackers
 
 LOG = logging.getLogger(__name__)
 BLOCK = 1 << 16
@@ -37,7 +36,7 @@ type Line = dict[str, Any]
 
 
 class MetricsWriter:
-    """Appends to `metrics.jsonl` in the run's folder, and sends each line to the trackers.
+    """Appends to `metrics.jsonl` in the run's store, and sends each line to the trackers.
 
     Raises:
         UntrustedFileError: a file there is not one of this project.
@@ -46,9 +45,8 @@ class MetricsWriter:
 
     def __init__(self, metrics: Metrics, run: Run, generation: int) -> None:
         self._generation = generation
-        run.folder.mkdir(exist_ok=True)
         self._is_failing = False
-        self._lines = open_appending(run.folder / "metrics.jsonl")
+        self._lines = run.store.open_log(f"{FOLDER}/metrics.jsonl")
         try:
             _truncate_partial_line(self._lines)
             self._trackers = open_trackers(metrics, run)
@@ -83,9 +81,9 @@ class MetricsWriter:
 
     def _read_newest(self) -> Iterator[Line]:
         """Yield the training steps' lines at the end of the file."""
-        size = os.fstat(self._lines.fileno()).st_size
+        size = self._lines.size()
         start = max(size - BLOCK, 0)
-        texts = os.pread(self._lines.fileno(), size - start, start).split(b"\n")
+        texts = self._lines.read(start, size).split(b"\n")
         for text in texts[1 if start else 0 : -1]:
             with suppress(ValueError):
                 line = json.loads(text)
@@ -100,7 +98,7 @@ class MetricsWriter:
 
     def _append(self, line: bytes) -> None:
         try:
-            append_record(self._lines, line)
+            self._lines.append(line)
         except OSError as error:
             if not self._is_failing:
                 LOG.warning("metrics write failed error=%s", error)
@@ -131,16 +129,16 @@ def _make_line(generation: int, step: int, values: dict[str, Value]) -> Line:
     return {"time": round(time.time(), 3), "generation": generation, "step": step, **finite}
 
 
-def _truncate_partial_line(file: FileIO) -> None:
+def _truncate_partial_line(log: Log) -> None:
     """Truncate the incomplete last line of a killed writer."""
-    end = start = os.fstat(file.fileno()).st_size
+    end = start = log.size()
     found = -1
     while start > 0 and found < 0:
         start, stop = max(start - BLOCK, 0), start
         if end - stop >= LONGEST_TAIL:
             raise UntrustedFileError(f"metrics.jsonl has no line in its last {LONGEST_TAIL} bytes")
-        block = os.pread(file.fileno(), stop - start, start)
+        block = log.read(start, stop)
         if len(block) < stop - start:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+            raise OSError(errno.EIO, "the file has become shorter")
         found = block.rfind(b"\n")
-    file.truncate(start + found + 1)
+    log.truncate(start + found + 1)

@@ -6,34 +6,32 @@ Records are framed here: the writer of tensorboardX ends at the first failed wri
 import os
 import struct
 import time
-from pathlib import Path
 
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 from tensorboardX.summary import scalar
 
-from trainingjob_agent.shared_files import append_record, open_appending
-from trainingjob_trainer.trackers.tracker import Point, Run
+from trainingjob_trainer.store.port import Store
+from trainingjob_trainer.trackers.tracker import FOLDER, Point, Run
 
 
 def create_tracker(enabled: bool, run: Run) -> "TensorBoard":  # noqa: FBT001  # the field's value
     """Return the tracker of `metrics.tensorboard`."""
     del enabled
-    return TensorBoard(run.folder / "tensorboard", run.restored + 1)
+    return TensorBoard(run.store, run.restored + 1)
 
 
 class TensorBoard:
-    """Writes plots below a folder. `first_step` is its first step: TensorBoard hides older points from that step on.
+    """Writes plots to a store. `first_step` is its first step: TensorBoard hides older points from that step on.
 
     Raises:
         UntrustedFileError: something other than a file has the name of its file.
         OSError: the folder cannot be written.
     """
 
-    def __init__(self, folder: Path, first_step: int) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self, store: Store, first_step: int) -> None:
         name = f"events.out.tfevents.{int(time.time())}.{os.uname().nodename}.{os.getpid()}"
-        self._file = open_appending(folder / name)
+        self._file = store.open_log(f"{FOLDER}/tensorboard/{name}")
         self._first_step = first_step
 
     def connect(self) -> None:
@@ -51,7 +49,7 @@ class TensorBoard:
         self._file.close()
 
     def _append(self, event: Event) -> None:
-        append_record(self._file, frame_record(event.SerializeToString()))
+        self._file.append(frame_record(event.SerializeToString()))
 
 
 def frame_record(data: bytes) -> bytes:

@@ -11,12 +11,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from trainingjob_api.spec.metrics import Metrics
 from trainingjob_api.world import JobIdentity
+from trainingjob_trainer.store.port import Store
 
+FOLDER = "metrics"
+"""The folder of metrics and plots, below the root of the checkpoint store."""
 LOG = logging.getLogger(__name__)
 CLOSE_SECONDS = 10.0
 """Seconds for which the end of a trainer waits for the last points of a tracker."""
@@ -39,7 +41,7 @@ class Run(NamedTuple):
     """What a tracker receives about the job. `restored` is the step from which this generation resumes."""
 
     job: JobIdentity
-    folder: Path
+    store: Store
     restored: int
 
 
@@ -61,7 +63,7 @@ def open_trackers(metrics: Metrics, run: Run) -> list["TrackerThread"]:
 
     Raises:
         UntrustedFileError: a file of a tracker is not one of this project.
-        OSError: a tracker cannot write below the run's folder.
+        OSError: a tracker cannot write to the run's store.
     """
     return [
         TrackerThread(name, import_module(f"{__package__}.{name}").create_tracker(settings, run))
