@@ -273,7 +273,7 @@ def test_training_recovers_after_a_skipped_step() -> None:
 
 def ask(run: Run, *flags: int) -> Controls:
     """Return the control signals of a step in which the process of each device sends one."""
-    nothing = run.steps.controls(Signal.NONE)
+    nothing = run.controls()
     return nothing._replace(signals=jax.device_put(np.array(flags, np.int32), nothing.signals.sharding))
 
 

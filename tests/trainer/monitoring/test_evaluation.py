@@ -44,10 +44,8 @@ def test_evaluation_is_due_if_a_step_was_saved_without_it(
 class Counted:
     """Batches of which each has a loss of one more than the one before it, and a program that returns it."""
 
-    shape = ()
-
-    def evaluate(self, programs: object, shape: object) -> Any:
-        return lambda params, batch, requested: (batch, 1.0, requested)
+    def evaluate(self, params: object, batch: float, requested: int) -> tuple[float, float, int]:
+        return batch, 1.0, requested
 
     def count_held_out(self, index: object, most: object) -> int:
         return 3
@@ -55,8 +53,8 @@ class Counted:
     def held_out_batch(self, index: object, number: int) -> float:
         return float(number)
 
-    def signals(self, requested: int) -> Any:
-        return SimpleNamespace(signals=requested)
+    def signals(self, requested: int) -> int:
+        return requested
 
 
 @pytest.mark.parametrize(("asks", "want", "reported"), [([0, 0, 0], {"often": 1.0}, 3), ([0, 1], None, 2)])
@@ -65,7 +63,7 @@ def test_each_batch_is_reported_before_it_begins(
 ) -> None:
     spec = TrainingJobSpec.model_validate(make_spec(tmp_path, tmp_path, evaluation=EVALUATIONS[:1]))
     parts: Any = Counted()
-    evaluator = Evaluator(spec, {"often": parts}, parts, parts, parts)
+    evaluator = Evaluator(spec, {"often": parts}, parts, parts.evaluate, parts)
     printed: list[str] = []
 
     measured = evaluator.measure(10, None, lambda: Signal(asks.pop(0)), printed.append)  # type: ignore[arg-type]
