@@ -1,5 +1,6 @@
 """Invalid input on a real cluster: the answers of `kubectl apply`, and the conditions for host-side problems."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -114,6 +115,15 @@ def test_dry_run_reports_the_problems_of_validate(
     assert validated.returncode == 1
     assert "\n".join(problems) in str(refusal.value)
     assert [warning for warning in warnings if f"Warning: {warning}" not in str(refusal.value)] == []
+
+
+def test_null_is_stored_where_a_field_has_a_default(product: Product, namespace: str, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(load_example("demo", optimizer__clipNorm=None)))
+    printed = product.cluster.kubectl("apply", "--dry-run=server", "-n", namespace, "-o", "json", "-f", str(file))
+
+    stored = json.loads(printed)["spec"]["optimizer"]
+    assert (stored["clipNorm"], stored["weightDecay"]["rate"]) == (None, 0.1)
 
 
 def test_the_definition_costs_the_api_server_little(product: Product) -> None:
