@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from trainingjob_api.base import Strict
-from trainingjob_api.meta import Example, Immutable, Live, Pattern, Unit
+from trainingjob_api.meta import Example, Immutable, Live, NoStoredDefaults, Pattern, Unit
 from trainingjob_api.spec.job import TrainingJobSpec
 
 type Location = tuple[str | int, ...]
@@ -63,6 +63,11 @@ class SpecField:
     def mutability(self) -> Live | Immutable | None:
         """Return whether the field may change, as it declares itself. None: as the enclosing object declares."""
         return self._find(Live) or self._find(Immutable)
+
+    @property
+    def stores_defaults(self) -> bool:
+        """Return whether the API server writes the defaults of this field and of all fields below it."""
+        return self._find(NoStoredDefaults) is None
 
     @property
     def has_live_parts(self) -> bool:

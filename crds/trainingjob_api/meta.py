@@ -73,6 +73,14 @@ class Immutable:
         return f"cannot change: {self.reason} {self.advice}"
 
 
+@dataclass(frozen=True)
+class NoStoredDefaults:
+    """An object whose defaults the API server does not write into the spec, where they would look like user values.
+
+    A stored default could not be told from a value that overrides one of a model preset.
+    """
+
+
 def cel_rule(rule: str, message: str, field: str = "") -> CelRule:
     """Return a CEL rule of an object. With `field`, the API server reports its violation at that field."""
     return {"rule": rule, "message": message} | ({"fieldPath": f".{field}"} if field else {})

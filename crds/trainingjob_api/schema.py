@@ -6,6 +6,7 @@ the webhook and the condition report them by name. Defaults are written into the
 file changes a job.
 """
 
+import json
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from trainingjob_api.cel import ROOT_RULES, SPEC_RULES
+from trainingjob_api.fields import fields_of
 from trainingjob_api.spec.job import GROUP, KIND, PLURAL, VERSION, TrainingJobSpec
 from trainingjob_api.status.training_job_status import TrainingJobStatus
 
@@ -89,6 +91,9 @@ def _column(name: str, kind: str, path: str, priority: int) -> Schema:
 
 def _object_schema() -> Schema:
     spec = spec_schema()
+    for field in fields_of(TrainingJobSpec):
+        if not field.stores_defaults:
+            _describe_defaults(spec["properties"][field.name])
     for path, rules in SPEC_RULES.items():
         place = spec
         for name in path:
@@ -107,6 +112,22 @@ def _object_schema() -> Schema:
         },
         "x-kubernetes-validations": list(ROOT_RULES),
     }
+
+
+def _describe_defaults(node: Schema) -> None:
+    """Replace the defaults of a structural schema by a sentence in the descriptions."""
+    default = node.pop("default", None)
+    if default is not None and node["type"] != "object":
+        text = (
+            default
+            if isinstance(default, str)
+            else json.dumps(default)
+            if isinstance(default, bool)
+            else f"{default:g}"
+        )
+        node["description"] += f" Unset: {text}."
+    for child in node.get("properties", {}).values():
+        _describe_defaults(child)
 
 
 def _structural(node: Mapping[str, Any], definitions: Mapping[str, Any], *, keep_unknown: bool) -> Schema:

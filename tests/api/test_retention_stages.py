@@ -33,7 +33,7 @@ def test_stages_keep_the_multiples_in_their_ranges(drawn: list[tuple[int, int | 
     assert {step for step in range(1, STEPS + 1) if keep.keeps_in_stage(step)} == list_kept(drawn)
 
 
-def test_without_stages_no_step_is_kept_by_them() -> None:
+def test_without_stages_they_keep_nothing() -> None:
     assert not any(Keep().keeps_in_stage(step) for step in range(1, STEPS))
 
 

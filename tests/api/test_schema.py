@@ -275,6 +275,18 @@ def test_the_files_are_those_of_the_models() -> None:
     assert yaml.load((ROOT / "crds/trainingjob.yaml").read_text(), yaml.CSafeLoader) == make_crd()
 
 
+def test_the_api_server_stores_no_default_of_the_model() -> None:
+    spec = make_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    stored = dict(walk("spec", spec))
+    silent = {path for path, node in SPEC.items() if "default" in node and "default" not in stored[path]}
+
+    assert silent == {path for path, node in SPEC.items() if path.startswith("spec.model.") and "default" in node}
+    assert stored["spec.model.norm.epsilon"]["description"].endswith(" Unset: 1e-05.")
+    assert stored["spec.model.experts.scoring"]["description"].endswith(" Unset: softmax.")
+    assert stored["spec.model.tieEmbeddings"]["description"].endswith(" Unset: false.")
+    assert "Unset" not in stored["spec.model.norm"]["description"]
+
+
 @pytest.mark.parametrize("path", [("nothing",), ("training", "steps", "more"), ("scheduling", "nodeSelector", "disk")])
 def test_there_is_no_object_at_a_value(path: tuple[str, ...]) -> None:
     assert find_model(path) is None

@@ -197,7 +197,7 @@ SINGLE_WRITES = list(product([name for name in FAULTS if name != "conflicts"], r
 
 @pytest.mark.parametrize(("fault", "number"), sample(SINGLE_WRITES, every=4))
 async def test_each_single_write_is_struck_again_and_again(fault: str, number: int) -> None:
-    """Three times in a row, so that what would be told meanwhile is heard by every host."""
+    """Three times in a row, so that every host receives what would be announced meanwhile."""
     where, error = FAULTS[fault]
     await live("form, shrink, grow", lambda now, write: number <= now < number + 3, where, error)
 

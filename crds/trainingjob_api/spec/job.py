@@ -5,7 +5,18 @@ from typing import Annotated
 from pydantic import Field
 
 from trainingjob_api.base import LIST_TYPE_MAP_BY_NAME, Strict
-from trainingjob_api.meta import DATA_ORDER, LOSS_CURVE, MODEL_STATE, PODS, SEQUENCES, WORLDS, Example, Live, Unit
+from trainingjob_api.meta import (
+    DATA_ORDER,
+    LOSS_CURVE,
+    MODEL_STATE,
+    PODS,
+    SEQUENCES,
+    WORLDS,
+    Example,
+    Live,
+    NoStoredDefaults,
+    Unit,
+)
 from trainingjob_api.spec.checkpoint import Checkpoint
 from trainingjob_api.spec.data import Data
 from trainingjob_api.spec.elastic import Elastic
@@ -38,7 +49,7 @@ class TrainingJobSpec(Strict):
     parallelism: Annotated[Parallelism, WORLDS] = Field(
         default=Parallelism(), description="Mesh of devices: sizes of its axes inside a slice and across slices."
     )
-    model: Annotated[Model, MODEL_STATE] = Field(
+    model: Annotated[Model, MODEL_STATE, NoStoredDefaults()] = Field(
         description="Dimensions of the model: vocabulary, width, layers and heads."
     )
     data: Annotated[Data, DATA_ORDER] = Field(description="Training data: the sources of text.")

@@ -127,7 +127,7 @@ class Job:
         self.num_saves = 0
 
     def start(self) -> None:
-        """Let the next world begin, in a process of its own."""
+        """Let the next world begin, in another process."""
         self.generation += 1
         world = make_world(self.generation, 1)
         patch = pytest.MonkeyPatch()
