@@ -27,8 +27,9 @@ from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.initialize import _list_candidates
 from trainingjob_trainer.checkpoint.manifest import add_hash, find_damage, hash_files, read_integrity
 from trainingjob_trainer.checkpoint.older_layout import LEFTOVER_NAME
-from trainingjob_trainer.checkpoint.saved_steps import list_lineages, list_saved
+from trainingjob_trainer.checkpoint.saved_steps import list_saved
 from trainingjob_trainer.checkpoint.step_changes import quarantine_step
+from trainingjob_trainer.checkpoint.step_folders import list_lineages
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.store.opening import open_store
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from trainingjob_agent.checkpoint_layout import MANIFEST_FILE, hash_job, lineage_folder, parse_step_name
+from trainingjob_agent.checkpoint_layout import MANIFEST_FILE, hash_job, lineage_folder
 from trainingjob_trainer.checkpoint.error_exchange import ErrorExchange, SaveFailedError, describe_error
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.formats.orbax_writer import OrbaxWriter, PendingWrite
@@ -29,6 +29,7 @@ from trainingjob_trainer.checkpoint.manifest import (
     select_share,
     write_integrity,
 )
+from trainingjob_trainer.checkpoint.saved_steps import list_step_folders
 from trainingjob_trainer.checkpoint.step_changes import claim_step, delete_step, new_step_folder
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.runtime.errors import TrainingError
@@ -153,12 +154,11 @@ def commit_step(folder: StepFolder, record: Integrity, fence: Fence) -> None:
 
 def _has_saved(folder: StepFolder, fence: Fence) -> bool:
     """Return whether this world or a later one of the job has committed a step with this number."""
-    lineage = lineage_folder(folder.lineage or 0)
-    for entry in folder.store.list_folder(lineage):
-        name = parse_step_name(entry.name)
-        if name is None or name.writer is None or name.step != folder.step:
-            continue
-        is_own = name.writer.job == hash_job(fence.job_uid) and name.writer.generation >= fence.generation
-        if is_own and read_integrity(StepFolder(folder.store, f"{lineage}/{entry.name}")) is not None:
-            return True
-    return False
+    job, lineage = hash_job(fence.job_uid), lineage_folder(folder.lineage or 0)
+    return any(
+        found.step == folder.step
+        and found.step_name.job == job
+        and found.step_name.generation >= fence.generation
+        and read_integrity(found) is not None
+        for found, _, _ in list_step_folders(folder.store, lineage)
+    )

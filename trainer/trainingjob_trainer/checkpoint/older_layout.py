@@ -7,7 +7,7 @@ from trainingjob_agent.checkpoint_layout import parse_lineage
 from trainingjob_agent.shared_files import parse_number
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.manifest import read_integrity
-from trainingjob_trainer.checkpoint.step_folders import StepFolder
+from trainingjob_trainer.checkpoint.step_folders import StepFolder, list_lineages
 from trainingjob_trainer.store.port import Store
 
 LEFTOVER_NAME = re.compile(
@@ -55,5 +55,9 @@ def delete_older_quarantined(store: Store, step: int, fence: Fence) -> None:
 
 def _list_names(store: Store) -> list[tuple[str, str]]:
     """Return lineage and name of each folder in a lineage."""
-    lineages = [entry.name for entry in store.list_folder() if parse_lineage(entry.name) is not None]
-    return [(lineage, entry.name) for lineage in lineages for entry in store.list_folder(lineage) if entry.is_folder]
+    return [
+        (lineage, entry.name)
+        for lineage in list_lineages(store)
+        for entry in store.list_folder(lineage)
+        if entry.is_folder
+    ]

@@ -1,6 +1,5 @@
 """The steps in a store: which are committed, which are damaged, and which an interrupted save has left."""
 
-import errno
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -8,10 +7,8 @@ from dataclasses import dataclass
 from trainingjob_agent.checkpoint_layout import (
     MANIFEST_FILE,
     QUARANTINE_SUFFIX,
-    StepName,
     Writer,
     hash_job,
-    parse_lineage,
     parse_step_name,
 )
 from trainingjob_api.world import World
@@ -19,7 +16,7 @@ from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.manifest import Integrity, ReadRetry, read_integrity
 from trainingjob_trainer.checkpoint.older_layout import delete_older_leftovers, delete_older_quarantined
 from trainingjob_trainer.checkpoint.step_changes import delete_step, read_quarantined_job
-from trainingjob_trainer.checkpoint.step_folders import StepFolder
+from trainingjob_trainer.checkpoint.step_folders import StepFolder, list_lineages
 from trainingjob_trainer.snapshots.lineage import is_in_history
 from trainingjob_trainer.store.port import Entry, Store
 
@@ -49,19 +46,6 @@ class SavedStep:
         return bool(self.integrity or self.damage or self.unreadable)
 
 
-def list_lineages(store: Store) -> list[str]:
-    """Return the folders of all lineages, oldest first.
-
-    Raises:
-        OSError: the store does not respond, or a lineage folder is a link: steps would be deleted elsewhere.
-    """
-    lineages = [(number, entry) for entry in store.list_folder() if (number := parse_lineage(entry.name)) is not None]
-    for _, entry in lineages:
-        if not entry.is_folder:
-            raise NotADirectoryError(errno.ENOTDIR, f"{entry.name} must be a folder itself, not a link or a file")
-    return [entry.name for _, entry in sorted(lineages)]
-
-
 def list_saved(store: Store, patience: ReadRetry | None = None) -> list[SavedStep]:
     """Return the steps of all lineages that are not quarantined, oldest first, committed or not.
 
@@ -75,21 +59,29 @@ def list_saved(store: Store, patience: ReadRetry | None = None) -> list[SavedSte
 
 def _list_after(store: Store, after: int, patience: ReadRetry) -> list[SavedStep]:
     found = (
-        _read_step(StepFolder(store, f"{lineage}/{entry.name}"), entry, patience)
-        for lineage, entry, name, is_quarantined in _list_steps(store)
-        if name.step > after and not is_quarantined
+        _read_step(folder, entry, patience)
+        for folder, entry, is_quarantined in _list_steps(store)
+        if folder.step > after and not is_quarantined
     )
     return sorted(found, key=lambda one: one.step)
 
 
-def _list_steps(store: Store) -> Iterator[tuple[str, Entry, StepName, bool]]:
-    """Yield lineage, entry and name of each step, and whether it is quarantined."""
+def _list_steps(store: Store) -> Iterator[tuple[StepFolder, Entry, bool]]:
     for lineage in list_lineages(store):
-        entries = store.list_folder(lineage)
-        names = {entry.name for entry in entries}
-        for entry in entries:
-            if name := parse_step_name(entry.name):
-                yield lineage, entry, name, entry.name + QUARANTINE_SUFFIX in names
+        yield from list_step_folders(store, lineage)
+
+
+def list_step_folders(store: Store, lineage: str) -> Iterator[tuple[StepFolder, Entry, bool]]:
+    """Yield what has the name of a step in a lineage, with its entry, and whether it is quarantined.
+
+    Raises:
+        OSError: the lineage cannot be listed.
+    """
+    entries = store.list_folder(lineage)
+    names = {entry.name for entry in entries}
+    for entry in entries:
+        if parse_step_name(entry.name):
+            yield StepFolder(store, f"{lineage}/{entry.name}"), entry, entry.name + QUARANTINE_SUFFIX in names
 
 
 def _read_step(folder: StepFolder, entry: Entry, patience: ReadRetry) -> SavedStep:
@@ -136,9 +128,8 @@ def delete_quarantined(store: Store, step: int, fence: Fence) -> None:
     Raises:
         OSError: the store refuses the deletion.
     """
-    for lineage, entry, name, is_quarantined in _list_steps(store):
-        folder = StepFolder(store, f"{lineage}/{entry.name}")
-        if not is_quarantined or name.step >= step:
+    for folder, entry, is_quarantined in _list_steps(store):
+        if not is_quarantined or folder.step >= step:
             continue
         saved = _read_step(folder, entry, ReadRetry(0)).integrity
         if (read_quarantined_job(folder) or (saved and saved.job_uid)) == fence.job_uid:
@@ -154,9 +145,9 @@ def delete_interrupted(store: Store, fence: Fence, *, own: bool = False) -> None
     Raises:
         OSError: the folders cannot be listed.
     """
-    for lineage, entry, name, is_quarantined in _list_steps(store):
-        folder = StepFolder(store, f"{lineage}/{entry.name}")
-        if name.writer and not is_quarantined and _is_abandoned(name.writer, fence, own=own):
+    for folder, _, is_quarantined in _list_steps(store):
+        writer = folder.step_name.writer
+        if writer and not is_quarantined and _is_abandoned(writer, fence, own=own):
             with suppress(OSError):
                 if not _has_manifest(folder):
                     store.delete_tree(folder.name)

@@ -1,5 +1,6 @@
-"""The folder of a step in a store, and the parts of its name."""
+"""The folder of a step in a store, the parts of its name, and the lineages that hold such folders."""
 
+import errno
 from typing import NamedTuple
 
 from trainingjob_agent.checkpoint_layout import StepName, parse_lineage, parse_step_name
@@ -37,3 +38,16 @@ class StepFolder(NamedTuple):
     def file(self, name: str) -> str:
         """Return the name of a file of the step below the root of the store."""
         return f"{self.name}/{name}"
+
+
+def list_lineages(store: Store) -> list[str]:
+    """Return the folders of all lineages, oldest first.
+
+    Raises:
+        OSError: the store does not respond, or a lineage folder is a link: steps would be deleted elsewhere.
+    """
+    lineages = [(number, entry) for entry in store.list_folder() if (number := parse_lineage(entry.name)) is not None]
+    for _, entry in lineages:
+        if not entry.is_folder:
+            raise NotADirectoryError(errno.ENOTDIR, f"{entry.name} must be a folder itself, not a link or a file")
+    return [entry.name for _, entry in sorted(lineages)]
