@@ -1,12 +1,16 @@
-"""Pauses of training: measurement and summary, independent of their cause and of the kind of cluster."""
+"""Pauses of training after losses: measurement and summary, independent of the kind of cluster.
+
+A benchmark has a table of losses, and a target that injects them into a job: local processes, or pods of a cluster.
+"""
 
 import os
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
+from rich.progress import track
 
 from e2e.benchmarks.figures import Figure, show, write
 from e2e.history import Line
@@ -36,6 +40,8 @@ ELASTIC: Mapping[str, Any] = {
     "nodeExclusion": "report",
 }
 """Settings that let a job survive repeated losses."""
+ENDLESS: Mapping[str, Any] = {"metrics__everySteps": 1, "training__steps": 1_000_000, "evaluation": []}
+"""Changes of the demo's spec for a run that never ends, with a metrics line for each step."""
 FLOORS = {"detecting": 0.13, "restoring": 0.05, "compiling": 0.08}
 """Minimum seconds of each phase, measured separately."""
 NON_PAUSE_PHASES = ("training", "resizing", "saving")
@@ -51,6 +57,45 @@ class Pause:
     phases: dict[str, float]
     by_hot_standby: bool
     """Whether a hot standby world took over."""
+
+
+def no_budget(own: Sequence[Line]) -> float:
+    """Return 0: no part of the pause is a budgeted wait."""
+    return 0.0
+
+
+@dataclass(frozen=True)
+class Loss[Inject]:
+    """A kind of loss, and the recovery that follows. `strike` injects it, `undo` begins the recovery.
+
+    `budget` returns the budgeted seconds of the pause from the metrics lines of the affected world.
+    """
+
+    strike: Inject
+    goal: float
+    """Seconds beyond one step, with a standby."""
+    back: str = ""
+    """Name under which the recovery is measured; empty: it is not."""
+    undo: Inject | None = None
+    budget: Callable[[Sequence[Line]], float] = no_budget
+    is_planned: bool = False
+    """Whether the world trains until it leaves, so that the pause begins with its last step."""
+    has_hot_standby: bool = False
+    """Whether hot standby processes of the smaller world run beside the larger one."""
+    runs: int = RUNS
+
+
+class Target[Inject](Protocol):
+    """A job into which a benchmark injects losses."""
+
+    async def wait_until_steady(self, *, has_hot_standby: bool) -> None:
+        """Wait until both slices have trained for a while and the hosts are ready for the next loss."""
+
+    async def lose(self, loss: Loss[Inject]) -> Pause:
+        """Inject a loss; return the pause."""
+
+    async def recover(self, loss: Loss[Inject]) -> Pause:
+        """Undo a loss; return the pause of the recovery."""
 
 
 def is_selected(name: str) -> bool:
@@ -109,6 +154,36 @@ class BenchmarkReport:
         self.figures.extend(figures)
         show(title, figures, self.console)
         write(self._name, self.figures)
+
+
+def select_losses[Inject](losses: Mapping[str, Loss[Inject]], *, has_hot_standby: bool) -> dict[str, Loss[Inject]]:
+    """Return the selected losses with or without hot standby. The first loss precedes the others of its job."""
+    wanted = {name: loss for name, loss in losses.items() if loss.has_hot_standby is has_hot_standby}
+    return {name: loss for name, loss in wanted.items() if is_selected(name) or name == FIRST}
+
+
+async def measure_losses[Inject](
+    target: Target[Inject], losses: Mapping[str, Loss[Inject]], report: "BenchmarkReport"
+) -> None:
+    """Measure losses of one job, one after another, and the recovery from each."""
+    for name, loss in losses.items():
+        pauses, recoveries = await measure_loss(target, name, loss, report.console)
+        report.add_pauses(name, pauses, loss.goal)
+        if recoveries:
+            report.add_pauses(loss.back, recoveries, BACK_GOAL)
+
+
+async def measure_loss[Inject](
+    target: Target[Inject], name: str, loss: Loss[Inject], console: Console
+) -> tuple[list[Pause], list[Pause]]:
+    """Return the pauses of a loss and of the recoveries from it."""
+    pauses, recoveries = [], []
+    for _ in track(range(loss.runs), description=name, console=console):
+        await target.wait_until_steady(has_hot_standby=loss.has_hot_standby)
+        pauses.append(await target.lose(loss))
+        if loss.back:
+            recoveries.append(await target.recover(loss))
+    return pauses, recoveries
 
 
 def summarise(name: str, pauses: Sequence[Pause], goal: float) -> Iterator[Figure]:

@@ -9,34 +9,36 @@ recreated.
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from signal import SIGKILL, SIGSTOP
 from typing import Any
 
 from rich.console import Console
-from rich.progress import track
 
 from e2e.benchmarks.figures import Figure, publish
 from e2e.benchmarks.pauses import (
-    BACK_GOAL,
     ELASTIC,
+    ENDLESS,
     FIRST,
     FIRST_GOAL,
     HOT_STANDBY_GOAL,
     PATIENCE_SECONDS,
     RECREATED,
-    RUNS,
     STEPS_TO_TIME,
     BenchmarkReport,
+    Loss,
     Pause,
     find_attempt,
     find_hang_budget,
     is_selected,
     make_pause,
+    measure_loss,
+    measure_losses,
+    no_budget,
+    select_losses,
     time_step,
 )
 from e2e.history import Line
@@ -51,7 +53,7 @@ AWAY_SECONDS = 4.0
 """Seconds until a lost slice returns."""
 
 type LossInjection = Callable[[JobHarness], float]
-"""Injects a fault; returns the time at which the pause begins: now, or later after a budgeted wait."""
+"""Injects a fault; returns the time at which the pause begins."""
 
 
 def kill_process(stage: JobHarness) -> float:
@@ -79,7 +81,7 @@ def hang_process(stage: JobHarness) -> float:
     """Stop the trainer of the last host; its agent keeps reporting."""
     *_, (_, last) = stage.containers()
     send_signal(SIGSTOP, *list_trainers(last)[:1])
-    return time.time() + find_hang_budget(lines_of_generation(stage, generation(stage)))
+    return time.time()
 
 
 def shrink(stage: JobHarness) -> float:
@@ -104,29 +106,13 @@ def _resize(stage: JobHarness, most: int) -> float:
     return 0.0
 
 
-@dataclass(frozen=True)
-class Loss:
-    """A kind of loss. `undo_action` undoes it. The recovery that follows is measured under the name `back`."""
-
-    strike: LossInjection
-    goal: float
-    """Seconds beyond one step, with a standby."""
-    back: str = ""
-    undo_action: LossInjection | None = None
-    is_planned: bool = False
-    """Whether the world trains until it leaves, so that the pause begins with its last step."""
-    has_hot_standby: bool = False
-    """Whether hot standby processes of the smaller world run beside the larger one."""
-    runs: int = RUNS
-
-
-LOSSES = {
+LOSSES: dict[str, Loss[LossInjection]] = {
     FIRST: Loss(kill_slice, FIRST_GOAL, back="first slice back", runs=1),
     "process killed": Loss(kill_process, 1.5),
     "slice killed": Loss(kill_slice, 1.5, back="slice back"),
-    "node gone": Loss(lose_node, 6.0, back="node back", undo_action=kill_slice),
-    "hang": Loss(hang_process, 2.0),
-    "planned shrink": Loss(shrink, 2.0, back="planned growth", undo_action=grow, is_planned=True),
+    "node gone": Loss(lose_node, 6.0, back="node back", undo=kill_slice),
+    "hang": Loss(hang_process, 2.0, budget=find_hang_budget),
+    "planned shrink": Loss(shrink, 2.0, back="planned growth", undo=grow, is_planned=True),
     "slice killed, shadow": Loss(kill_slice, HOT_STANDBY_GOAL, back="slice back, shadow", has_hot_standby=True),
 }
 
@@ -170,51 +156,32 @@ def make_spec(**changes: Any) -> Manifest:
     """Return the demo's spec for a run that never ends."""
     spec: Manifest = load_example(
         "demo",
-        metrics__everySteps=1,
-        training__steps=1_000_000,
         checkpoint={"uri": f"{SHARED}/{NAME}", "save": {"everySteps": 20}, "snapshots": {"everySteps": 5}},
-        evaluation=[],
         elastic=dict(ELASTIC),
         runtime={"volumes": [{"name": "shared", "claimName": "shared", "mountPath": SHARED}]},
+        **ENDLESS,
         **changes,
     )["spec"]
     return spec
 
 
-async def measure_losses(losses: dict[str, Loss], console: Console) -> AsyncIterator[dict[str, list[Pause]]]:
-    """Yield the pauses of each loss under its name, and those of the recovery."""
-    for has_shadow in sorted({loss.has_hot_standby for loss in losses.values()}):
-        of_job = {name: loss for name, loss in losses.items() if loss.has_hot_standby is has_shadow}
-        async for measured in measure_losses_of_job(of_job, console, has_shadow=has_shadow):
-            yield measured
+class LocalTarget:
+    """The demo's job on local processes."""
 
+    def __init__(self, stage: JobHarness) -> None:
+        self._stage, self._hosts = stage, HostReadiness(stage)
 
-async def measure_losses_of_job(
-    losses: dict[str, Loss], console: Console, *, has_shadow: bool
-) -> AsyncIterator[dict[str, list[Pause]]]:
-    """Yield the pauses of the losses of one job, one after another, and those of the recoveries."""
-    async with running_job(AWAY_SECONDS, elastic__hotStandby=has_shadow) as stage:
-        hosts = HostReadiness(stage)
-        for name, loss in losses.items():
-            pauses: dict[str, list[Pause]] = {}
-            for _ in track(range(loss.runs), description=name, console=console):
-                await wait_until_steady(stage, hosts, has_shadow=has_shadow)
-                pauses.setdefault(name, []).append(await strike(stage, loss.strike, is_planned=loss.is_planned))
-                if loss.back:
-                    undo = loss.undo_action or (lambda _: 0.0)
-                    pauses.setdefault(loss.back, []).append(await strike(stage, undo, is_planned=True))
-            yield pauses
+    async def wait_until_steady(self, *, has_hot_standby: bool) -> None:
+        """Wait as `Target` describes it."""
+        await wait_until_steady(self._stage, self._hosts, has_shadow=has_hot_standby)
 
+    async def lose(self, loss: Loss[LossInjection]) -> Pause:
+        """Inject a loss; return the pause."""
+        return await strike(self._stage, loss.strike, loss.budget, is_planned=loss.is_planned)
 
-async def measure_recreation(console: Console) -> list[Pause]:
-    """Return the pauses of a full recreation: all pods die and are recreated at once."""
-    pauses = []
-    async with running_job(0.0) as stage:
-        hosts = HostReadiness(stage)
-        for _ in track(range(RUNS), description=RECREATED, console=console):
-            await wait_until_steady(stage, hosts)
-            pauses.append(await strike(stage, kill_all, is_planned=False))
-    return pauses
+    async def recover(self, loss: Loss[LossInjection]) -> Pause:
+        """Undo a loss, or wait for the return of its slice; return the pause of the recovery."""
+        return await strike(self._stage, loss.undo or (lambda _: 0.0), is_planned=True)
 
 
 async def wait_until_steady(stage: JobHarness, hosts: HostReadiness, *, has_shadow: bool = False) -> None:
@@ -236,10 +203,17 @@ async def wait_until_steady(stage: JobHarness, hosts: HostReadiness, *, has_shad
     await stage.wait_for("a calm world of both slices", is_calm, PATIENCE_SECONDS)
 
 
-async def strike(stage: JobHarness, inject: LossInjection, *, is_planned: bool) -> Pause:
+async def strike(
+    stage: JobHarness,
+    inject: LossInjection,
+    budget: Callable[[Sequence[Line]], float] = no_budget,
+    *,
+    is_planned: bool,
+) -> Pause:
     """Inject a fault; return the pause when the status includes the first step after it."""
     before = generation(stage)
     begun = inject(stage)
+    budgeted = 0.0 if is_planned else budget(lines_of_generation(stage, before))
     await stage.wait_for(
         "a new step",
         lambda: len(lines_of_generation(stage, generation(stage), above=before)) > STEPS_TO_TIME,
@@ -252,7 +226,7 @@ async def strike(stage: JobHarness, inject: LossInjection, *, is_planned: bool) 
     own = lines_of_generation(stage, number)
     if is_planned:
         begun = [line for line in stage.lines() if line["generation"] < number][-1]["time"]
-    return make_pause(stage.status, before, number, own[0]["time"] - begun - time_step(own))
+    return make_pause(stage.status, before, number, own[0]["time"] - begun - budgeted - time_step(own))
 
 
 def generation(stage: JobHarness) -> int:
@@ -267,14 +241,16 @@ def lines_of_generation(stage: JobHarness, number: int, above: int = 0) -> list[
 
 async def measure(console: Console) -> list[Figure]:
     """Return all figures. Each kind of loss is shown and written at once, because the whole run is long."""
-    account = BenchmarkReport("restart", console)
-    wanted = {name: loss for name, loss in LOSSES.items() if is_selected(name) or name == FIRST}
-    async for measured in measure_losses(wanted, console):
-        for name, pauses in measured.items():
-            account.add_pauses(name, pauses, LOSSES[name].goal if name in LOSSES else BACK_GOAL)
+    report = BenchmarkReport("restart", console)
+    for has_hot_standby in (False, True):
+        if losses := select_losses(LOSSES, has_hot_standby=has_hot_standby):
+            async with running_job(AWAY_SECONDS, elastic__hotStandby=has_hot_standby) as stage:
+                await measure_losses(LocalTarget(stage), losses, report)
     if is_selected(RECREATED):
-        account.add_reference(await measure_recreation(console))
-    return account.figures
+        async with running_job(0.0) as stage:
+            pauses, _ = await measure_loss(LocalTarget(stage), RECREATED, Loss(kill_all, 0.0), console)
+            report.add_reference(pauses)
+    return report.figures
 
 
 def main() -> None:

@@ -6,18 +6,18 @@ step of the next, by the trainer's metrics lines. The figure excludes the durati
 budget. The reference is a full recreation: all pods are deleted and recreated.
 """
 
+import asyncio
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.progress import track
 
 from e2e.benchmarks.pauses import (
-    BACK_GOAL,
     ELASTIC,
+    ENDLESS,
     FIRST,
     FIRST_GOAL,
     HOT_STANDBY_GOAL,
@@ -26,11 +26,16 @@ from e2e.benchmarks.pauses import (
     RUNS,
     STEPS_TO_TIME,
     BenchmarkReport,
+    Loss,
     Pause,
     find_attempt,
     find_hang_budget,
     is_selected,
     make_pause,
+    measure_loss,
+    measure_losses,
+    no_budget,
+    select_losses,
     time_step,
 )
 from e2e.demo import prepare
@@ -50,29 +55,6 @@ HOT_STANDBY_LOG_LINE = "waiting in a hot standby world"
 """Log line of a trainer that is ready to take over as part of the smaller world."""
 
 type LossInjection = Callable[[Job], object]
-type Wait = Callable[[list[Line]], float]
-
-
-def no_budget(own: list[Line]) -> float:
-    """Return 0: no part of the pause is a budgeted wait."""
-    return 0.0
-
-
-@dataclass(frozen=True)
-class Loss:
-    """A kind of loss, the name of the recovery from it, and the action that undoes it.
-
-    `waits` returns the budgeted seconds of the pause from the metrics lines of the affected world.
-    """
-
-    strike: LossInjection
-    goal: float
-    back: str = ""
-    undo: LossInjection | None = None
-    budget: Wait = no_budget
-    has_hot_standby: bool = False
-    """Whether hot standby processes of the smaller world run beside the larger one."""
-    runs: int = RUNS
 
 
 def drill(kind: DrillKind) -> LossInjection:
@@ -92,7 +74,7 @@ def delete_pods(job: Job) -> None:
     job.cluster.kubectl("delete", "pods", "-n", job.namespace, *words)
 
 
-LOSSES = {
+LOSSES: dict[str, Loss[LossInjection]] = {
     FIRST: Loss(drill(DrillKind.KILL_SLICE), FIRST_GOAL, back="first slice back", runs=1),
     "slice killed": Loss(drill(DrillKind.KILL_SLICE), 1.5, back="slice back"),
     "host killed": Loss(drill(DrillKind.KILL_HOST), 1.5, back="host back"),
@@ -106,22 +88,22 @@ OTHER_LOSSES = ("node gone", RECREATED)
 """Losses that are measured in another way than the ones above."""
 
 
-def measure(product: Product, console: Console) -> None:
+async def measure(product: Product, console: Console) -> None:
     """Measure all losses. Each kind is shown and written at once, because the whole run is long."""
-    account = BenchmarkReport("restart-pods", console)
-    shadowed = {name: loss for name, loss in LOSSES.items() if loss.has_hot_standby and is_selected(name)}
-    plain = {name: loss for name, loss in LOSSES.items() if not loss.has_hot_standby and is_selected(name)}
-    if plain or any(map(is_selected, OTHER_LOSSES)):
+    report = BenchmarkReport("restart-pods", console)
+    losses = select_losses(LOSSES, has_hot_standby=False)
+    if any(map(is_selected, (*losses, *OTHER_LOSSES))):
         with running(product, NAMESPACE) as job:
-            measure_losses(job, product, {FIRST: LOSSES[FIRST], **plain}, account)
+            target = PodTarget(job, product)
+            await measure_losses(target, losses, report)
             if is_selected("node gone"):
-                account.add_pauses("node gone", measure_nodes(job, product, console), 6.0)
+                report.add_pauses("node gone", await measure_nodes(target, console), 6.0)
             if is_selected(RECREATED):
-                everything, _ = measure_loss(job, product, RECREATED, Loss(delete_pods, 0.0), console)
-                account.add_reference(everything)
-    if shadowed:
-        with running(product, f"{NAMESPACE}-shadow", **HOT_STANDBY_CHANGES) as job:
-            measure_losses(job, product, shadowed, account)
+                pauses, _ = await measure_loss(target, RECREATED, Loss(delete_pods, 0.0), console)
+                report.add_reference(pauses)
+    if losses := select_losses(LOSSES, has_hot_standby=True):
+        with running(product, f"{NAMESPACE}-standby", **HOT_STANDBY_CHANGES) as job:
+            await measure_losses(PodTarget(job, product), losses, report)
 
 
 @contextmanager
@@ -129,52 +111,52 @@ def running(product: Product, namespace: str, **changes: Any) -> Iterator[Job]:
     """Run the job in its own namespace while the context lasts; `changes` replace parts of its spec."""
     manifest = load_example(
         "demo",
-        metrics__everySteps=1,
-        training__steps=1_000_000,
         checkpoint__snapshots={"everySteps": 5},
-        evaluation=[],
         elastic={**ELASTIC, "faultInjection": "allowed"},
+        **ENDLESS,
         **changes,
     )
     with product.namespace(namespace):
         yield product.submit(namespace, manifest)
 
 
-def measure_losses(job: Job, product: Product, losses: Mapping[str, Loss], account: BenchmarkReport) -> None:
-    """Measure losses of one job, one after another, and the recovery from each."""
-    for name, loss in losses.items():
-        there, back = measure_loss(job, product, name, loss, account.console)
-        account.add_pauses(name, there, loss.goal)
-        if back:
-            account.add_pauses(loss.back, back, BACK_GOAL)
+class PodTarget:
+    """The demo's job on pods of the real cluster."""
+
+    def __init__(self, job: Job, product: Product) -> None:
+        self.job, self.product = job, product
+        self._generation = 0
+
+    async def wait_until_steady(self, *, has_hot_standby: bool) -> None:
+        """Wait as `Target` describes it."""
+        self._generation = wait_until_steady(self.job, has_shadow=has_hot_standby)
+
+    async def lose(self, loss: Loss[LossInjection]) -> Pause:
+        """Inject a loss; return the pause."""
+        loss.strike(self.job)
+        return self.read_next_pause(loss.budget)
+
+    async def recover(self, loss: Loss[LossInjection]) -> Pause:
+        """Undo a loss, or wait for the return of its slice; return the pause of the recovery."""
+        if loss.undo:
+            loss.undo(self.job)
+        return self.read_next_pause(holds=is_full)
+
+    def read_next_pause(
+        self, budget: Callable[[Sequence[Line]], float] = no_budget, holds: Callable[[Manifest], bool] = bool
+    ) -> Pause:
+        """Wait until a later world has made a step; return the pause before it."""
+        self._generation = wait_for_world(self.job, self._generation, holds)
+        return read_pause(self.job, self.product, self._generation, budget)
 
 
-def measure_loss(
-    job: Job, product: Product, name: str, loss: Loss, console: Console
-) -> tuple[list[Pause], list[Pause]]:
-    """Return the pauses of a loss and of the recovery from it."""
-    there, back = [], []
-    for _ in track(range(loss.runs), description=name, console=console):
-        before = wait_until_steady(job, has_shadow=loss.has_hot_standby)
-        loss.strike(job)
-        after = wait_for_world(job, before)
-        there.append(read_pause(job, product, after, loss.budget))
-        if loss.back:
-            if loss.undo:
-                loss.undo(job)
-            full = wait_for_world(job, after, is_full)
-            back.append(read_pause(job, product, full))
-    return there, back
-
-
-def measure_nodes(job: Job, product: Product, console: Console) -> list[Pause]:
+async def measure_nodes(target: PodTarget, console: Console) -> list[Pause]:
     """Return the pauses after a power loss of slice 1's nodes; power returns each time."""
     pauses = []
     for _ in track(range(RUNS), description="node gone", console=console):
-        before = wait_until_steady(job)
-        with power_off_nodes(product.cluster, slice_nodes(job, 1)):
-            after = wait_for_world(job, before)
-            pauses.append(read_pause(job, product, after))
+        await target.wait_until_steady(has_hot_standby=False)
+        with power_off_nodes(target.product.cluster, slice_nodes(target.job, 1)):
+            pauses.append(target.read_next_pause())
     return pauses
 
 
@@ -209,7 +191,7 @@ def wait_for_world(job: Job, before: int, holds: Callable[[Manifest], bool] = bo
     return generation_of(job.wait("the next world", trains, PATIENCE_SECONDS))
 
 
-def read_pause(job: Job, product: Product, after: int, waits: Wait = no_budget) -> Pause:
+def read_pause(job: Job, product: Product, after: int, budget: Callable[[Sequence[Line]], float]) -> Pause:
     """Return the pause before a world from its metrics lines and those of the world before it."""
 
     def find_lines() -> list[Line] | None:
@@ -221,14 +203,14 @@ def read_pause(job: Job, product: Product, after: int, waits: Wait = no_budget) 
     own = [line for line in lines if line["generation"] == after]
     status = TrainingJobStatus.model_validate(job.status())
     before = max(one.generation for one in status.attempts if one.generation < after)
-    return make_pause(status, before, after, own[0]["time"] - old[-1]["time"] - time_step(own) - waits(old))
+    return make_pause(status, before, after, own[0]["time"] - old[-1]["time"] - time_step(own) - budget(old))
 
 
 def main() -> int:
     """Measure all, return the exit code."""
     console = Console()
     _, product = prepare(console)
-    measure(product, console)
+    asyncio.run(measure(product, console))
     return 0
 
 
