@@ -178,7 +178,7 @@ def test_services_answer_through_kube_proxy(world: Cluster) -> None:
     wait_until_reachable(make_reachability_check(world, pods[0, 0], f"{address}:80"), "the service to answer")
 
 
-def test_what_one_host_writes_another_reads(world: Cluster) -> None:
+def test_file_of_one_host_is_read_by_another(world: Cluster) -> None:
     pods = running_pods(world)
     run_in(world, pods[0, 0], "sh", "-c", "echo step 7 > /shared/progress")
 

@@ -193,7 +193,7 @@ def test_a_container_dies_with_its_runner(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the environment of a process")
-async def test_what_a_container_has_started_ends_with_it_even_where_it_is_stopped(tmp_path: Path) -> None:
+async def test_processes_of_a_container_end_with_it_even_if_stopped(tmp_path: Path) -> None:
     container = await start(tmp_path, "setsid sleep 60 & kill -STOP $!; exit 3")
 
     assert (await container.wait()).exit_code == 3

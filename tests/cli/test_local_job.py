@@ -28,7 +28,7 @@ def make_spec(**sections: Any) -> TrainingJobSpec:
     return TrainingJobSpec.model_validate(spec_manifest(**sections))
 
 
-def test_what_only_a_cluster_can_honour_is_left_out() -> None:
+def test_settings_of_a_cluster_are_omitted() -> None:
     spec = make_spec(
         scheduling={"queueName": "q"},
         suspend=True,
@@ -144,7 +144,7 @@ LIVE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("sections", LIVE.values(), ids=LIVE.keys())
-def test_what_may_change_in_a_cluster_may_change_here(sections: dict[str, Any]) -> None:
+def test_mutable_fields_are_mutable_locally(sections: dict[str, Any]) -> None:
     job = make_job(**MEMORY, phase="Running")
     changed = localize_spec(make_spec(**sections), 1)
 
@@ -186,7 +186,7 @@ def test_completed_job_resumes_with_more_steps() -> None:
     assert resume_job(job, fewer) == job
 
 
-def test_what_saved_state_does_not_depend_on_may_change() -> None:
+def test_fields_independent_of_saved_state_may_change() -> None:
     job = make_job(**MEMORY)
     changed = localize_spec(make_spec(checkpoint={"uri": "/shared/runs/demo", "save": {"everySteps": 7}}), 1)
 

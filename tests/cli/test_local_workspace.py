@@ -35,7 +35,7 @@ def test_memory_volumes_are_removed_with_the_run(workspace: Workspace) -> None:
     assert not workspace.memory.exists()
 
 
-def test_what_a_killed_run_left_in_memory_is_gone_with_the_next(workspace: Workspace) -> None:
+def test_memory_volumes_of_a_killed_run_are_removed_by_the_next(workspace: Workspace) -> None:
     left = workspace.memory / "of-a-pod"
     left.mkdir(parents=True)
 

@@ -64,7 +64,7 @@ def test_the_table_ends_with_advice() -> None:
     assert "alone:" in text.splitlines()[-1]
 
 
-def test_where_nothing_fails_nothing_helps() -> None:
+def test_simulation_without_faults_has_no_advice() -> None:
     code, text = call(TPU, *SHORT, "--mtbf", "3000d")
 
     assert code == 0
@@ -86,7 +86,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize(("args", "words"), REFUSALS.values(), ids=REFUSALS.keys())
-def test_what_cannot_be_simulated(args: tuple[str, ...], words: str) -> None:
+def test_jobs_that_cannot_be_simulated(args: tuple[str, ...], words: str) -> None:
     code, text = call(*args)
 
     assert code == 2

@@ -132,7 +132,7 @@ def test_a_pause_is_no_recovery() -> None:
     assert [(attempt.first_step, attempt.recovery_seconds) for attempt in scene.status.attempts[1:]] == [(10, None)]
 
 
-def test_what_passes_after_a_clock_was_set_back_counts() -> None:
+def test_time_after_the_clock_was_set_back_counts() -> None:
     scene = trained()
     for seconds in (100.0, -3600.0, 50.0):
         scene.step(seconds)

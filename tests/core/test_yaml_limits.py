@@ -66,6 +66,6 @@ def test_a_document_nearly_as_large_as_allowed_is_loaded() -> None:
 @pytest.mark.parametrize(
     "text", ["[" * 1500, "a: !!bool maybe", 'a: !!int ""', "a: !!timestamp x", "a: !!map x", "a: ["]
 )
-def test_whatever_a_loader_raises_is_foreseen(text: str) -> None:
+def test_every_error_of_a_loader_is_handled(text: str) -> None:
     with pytest.raises(YAML_ERRORS):
         yaml.load(text, Loader=BoundedLoader)  # noqa: S506  # a safe loader

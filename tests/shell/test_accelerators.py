@@ -49,7 +49,7 @@ def test_a_row_becomes_a_slice() -> None:
     )
 
 
-def test_what_a_row_leaves_out_is_never_judged() -> None:
+def test_omitted_rates_of_a_row_are_not_checked() -> None:
     shape = read_accelerators({"gpu": ROW}).hardware.find_shape("gpu", "8")
 
     assert shape

@@ -184,7 +184,7 @@ def truthful(honest: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("group", range(8))
 @pytest.mark.parametrize("failed", [False, True], ids=["trains", "failed"])
-async def test_whatever_is_within_bounds_gives_a_status_that_can_be_written(group: int, *, failed: bool) -> None:
+async def test_every_report_within_bounds_gives_a_writable_status(group: int, *, failed: bool) -> None:
     sim, caller, honest = await form()
     base = truthful(honest)
     if failed:

@@ -95,7 +95,7 @@ def test_a_request_of_kopf_that_is_tried_again_is_no_error(
     assert line["message"].endswith("refused")
 
 
-def test_what_anybody_can_cause_is_written_seldom(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_lines_that_any_caller_can_cause_are_limited(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     rare = RateLimitedLog(Log("part"), lambda: now[0], every_seconds=10.0)
 

@@ -139,7 +139,7 @@ def test_each_end_of_a_world_counts_once(jobs: Jobs) -> None:
     )
 
 
-def test_what_an_earlier_process_counted_does_not_count_again(jobs: Jobs) -> None:
+def test_counts_of_an_earlier_process_are_not_added_again(jobs: Jobs) -> None:
     jobs.put(created=BEFORE, attempts=attempts("NodeLost", "Crash"))
     assert jobs.read("trainingjob_restarts_total") == {}
 

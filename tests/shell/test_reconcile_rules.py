@@ -35,7 +35,7 @@ async def test_a_slice_leaves_a_node_that_ended_two_worlds() -> None:
     assert sim.status.restarts == Restarts(total=2, counted=2)
 
 
-async def test_where_there_is_no_other_node_the_slice_takes_the_bad_one_back() -> None:
+async def test_slice_returns_to_its_bad_node_without_another_node() -> None:
     sim = Simulation(total=900)
 
     await crash_twice(sim, "node-1-0")
@@ -68,7 +68,7 @@ async def lose_all_after_the_claim(sim: Simulation) -> int:
     return world.generation
 
 
-async def test_what_worlds_saved_that_were_lost_with_the_operator_is_in_the_history_under_their_names() -> None:
+async def test_saves_of_worlds_lost_with_the_operator_are_in_the_lineage() -> None:
     sim = Simulation(total=60)
     await sim.run_until_step(5)
     sim.crash_child("node-0-0", "ValueError: bad")

@@ -184,7 +184,7 @@ class Lists:
 
 
 @pytest.mark.looptime
-async def test_what_failed_is_listed_again_soon_and_the_rest_rarely(store: Store, woken: Listener) -> None:
+async def test_failed_list_is_retried_soon_and_others_rarely(store: Store, woken: Listener) -> None:
     lists = Lists()
     lists.failing = {NODE}
     feed = Reflector(lists, store, (), woken)

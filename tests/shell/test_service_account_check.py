@@ -86,7 +86,7 @@ NEEDS_NONE = {
 
 
 @pytest.mark.parametrize(("one", "enabled", "allowed"), NEEDS_NONE.values(), ids=NEEDS_NONE.keys())
-async def test_where_nothing_is_to_be_proven_nothing_is_read(
+async def test_job_without_a_service_account_needs_no_reads(
     one: Any, enabled: bool, allowed: bool, api: Any, api_server: Any
 ) -> None:
     assert await make(api, enabled=enabled, allowed=allowed).find_problem(one) is None

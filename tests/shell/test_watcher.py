@@ -330,7 +330,7 @@ def quiet_kopf():
     logging.getLogger("kopf").setLevel(logging.NOTSET)
 
 
-async def test_what_kopf_has_not_begun_yet_is_not_left_behind() -> None:
+async def test_pending_tasks_of_kopf_are_cancelled() -> None:
     waiting = asyncio.sleep(0)
     scheduler = Scheduler(limit=1)
     for work in (asyncio.Event().wait(), waiting):

@@ -126,7 +126,7 @@ async def test_invalid_metadata_is_rejected_with_the_messages_of_the_command_lin
     assert response["status"]["message"] == verdict
 
 
-async def test_what_the_cluster_writes_takes_no_budget_of_the_suggestions() -> None:
+async def test_fields_of_the_cluster_use_no_budget_of_the_suggestions() -> None:
     job = load(EXAMPLES / "fixed.yaml")
     job["spec"]["model"]["numLayer"] = job["spec"]["model"].pop("numLayers")
     large = {

@@ -7,7 +7,7 @@ from trainingjob_api.status.world_status import Cause
 from trainingjob_operator.core.decide.decisions import Claim
 
 
-def test_what_a_drill_cost_is_measured_when_the_next_world_trains() -> None:
+def test_cost_of_a_drill_is_measured_when_the_next_world_trains() -> None:
     scene = ask(drillable(), "hang")
     scene.step()
     scene.hear(1, 1, drill_id="one")

@@ -99,7 +99,7 @@ NOT_MEANT = {
 
 
 @pytest.mark.parametrize("written", NOT_MEANT.values(), ids=NOT_MEANT.keys())
-def test_what_does_not_mean_this_job_is_passed_over(written: str) -> None:
+def test_request_for_another_job_is_ignored(written: str) -> None:
     scene = drillable()
     scene.annotations = {DRILL_ANNOTATION: written}
 

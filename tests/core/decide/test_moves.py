@@ -83,7 +83,7 @@ MOVES: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
 
 
 @pytest.mark.parametrize(("scene", "want"), MOVES.values(), ids=MOVES.keys())
-def test_where_a_world_goes_that_has_left_unsaved(scene: Callable[[], Scene], want: tuple[object, ...]) -> None:
+def test_next_world_after_an_unsaved_resize(scene: Callable[[], Scene], want: tuple[object, ...]) -> None:
     assert kind(scene().decide()) == want
 
 

@@ -126,7 +126,7 @@ class Story:
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(events, st.sampled_from(["shrink", "wait", "auto"]), st.sampled_from(["avoid", "report"]), corners, corners)
 @example([*[("crash", 1, 1), ("save", 0, 0)] * 2], "shrink", "avoid", 0, 1)  # what is left is a slice on a bad node
-def test_whatever_happens(
+def test_invariants_under_random_events(
     fewest: int,
     most: int,
     allowed: tuple[int, ...],

@@ -131,7 +131,7 @@ def test_weeks_and_saved_steps_apart_it_proves_nothing() -> None:
 
 
 @pytest.mark.parametrize("reason", [FailureReason.DATA, FailureReason.NON_FINITE, FailureReason.OUT_OF_MEMORY])
-def test_what_no_node_can_cause_is_the_end_also_of_one_node_alone(reason: FailureReason) -> None:
+def test_failure_that_no_node_can_cause_fails_the_job_on_one_node_too(reason: FailureReason) -> None:
     scene = job()
     end(scene, HERE, step=12, reason=reason)
 
@@ -148,7 +148,7 @@ PASSING = (
 
 
 @pytest.mark.parametrize("reason", PASSING)
-def test_what_may_pass_is_no_proof(reason: FailureReason) -> None:
+def test_transient_failure_does_not_count_as_repeated(reason: FailureReason) -> None:
     scene = job()
     for host, want in ((HERE, Claim), (THERE, EndWorld), (HERE, EndWorld)):
         assert isinstance(end(scene, host, reason=reason, signal="SIGKILL", trains=False), want)

@@ -156,7 +156,7 @@ KINDS: dict[str, tuple[Callable[[Scene], Scene], Restarts]] = {
 
 
 @pytest.mark.parametrize(("happens", "want"), KINDS.values(), ids=KINDS.keys())
-def test_what_the_end_of_a_world_is_counted_as(happens: Callable[[Scene], Scene], want: Restarts) -> None:
+def test_category_of_the_end_of_a_world(happens: Callable[[Scene], Scene], want: Restarts) -> None:
     scene = happens(trained())
     assert isinstance(scene.step(), Claim)
 

@@ -129,7 +129,7 @@ def test_a_slice_that_waits_for_another_node_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("placed", [False, True], ids=["for no host", "for one of two hosts"])
-def test_where_no_other_node_is_found_the_bad_one_is_taken_back(*, placed: bool) -> None:
+def test_bad_node_is_used_again_without_another_node(*, placed: bool) -> None:
     scene = elsewhere(bad(), created=SEARCH_SECONDS + 1)
     if placed:
         scene.pods[1, 0] = pod_manifest(scene.plan, 1, 0, uid="new-1-0")
@@ -237,7 +237,7 @@ def test_first_world_after_a_pause_avoids_the_bad_node() -> None:
     assert kind(without_world(bad()).decide()) == (Claim, (0,), None, None)
 
 
-def test_where_only_the_slice_on_a_bad_node_is_ready_it_stays_there() -> None:
+def test_only_ready_slice_stays_on_its_bad_node() -> None:
     scene = without_world(bad())
     for host in range(2):
         del scene.news[scene.pods[0, host]["metadata"]["uid"]]

@@ -17,7 +17,7 @@ def test_host_that_reports_its_own_corruption_is_named() -> None:
     assert (end.cause.slice, end.cause.host, end.cause.node, end.is_single_node) == (1, 1, "node-1-1", True)
 
 
-def test_where_two_hosts_may_be_broken_none_is_named() -> None:
+def test_no_host_is_named_if_two_may_be_corrupt() -> None:
     reported = {"reason": FailureReason.CORRUPTION, "is_host_known": False, "message": "host 0 or host 1"}
     scene = fail(fail(trained(), 1, 1, **reported), 0, 0, **reported)
 

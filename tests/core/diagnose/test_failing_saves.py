@@ -160,7 +160,7 @@ DECISIONS: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
 
 
 @pytest.mark.parametrize(("scene", "want"), DECISIONS.values(), ids=DECISIONS.keys())
-def test_what_follows(scene: Callable[[], Scene], want: tuple[object, ...]) -> None:
+def test_decisions_while_saves_fail(scene: Callable[[], Scene], want: tuple[object, ...]) -> None:
     assert kind(scene().decide()) == want
 
 

@@ -141,7 +141,7 @@ def test_twenty_hangs_of_a_kind_are_named_right(kind: str) -> None:
     assert all(right)
 
 
-def test_where_hosts_are_alike_none_is_named_however_noisy_they_are() -> None:
+def test_no_host_is_named_if_hosts_are_alike_despite_noise() -> None:
     for seed in range(200):
         noise = random.Random(seed)  # noqa: S311  # the same noise each time
         base = noise.choice((0.0, 1.0))

@@ -34,7 +34,7 @@ def test_unreported_worlds_enter_the_lineage_by_the_report_of_a_later_world() ->
     assert lineage.extend_lineage(reported, 5, 30, missing_lineage=unheard) == reported
 
 
-def test_what_cannot_have_led_to_a_step_is_in_no_lineage() -> None:
+def test_spans_that_cannot_precede_a_step_are_in_no_lineage() -> None:
     known = lineage.extend_lineage((), 1, 0)
 
     reported = lineage.extend_lineage(

@@ -47,7 +47,7 @@ def test_it_is_never_worse_than_the_mesh_of_an_example(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*TPU, "demo"])
-def test_what_it_chose_plans_the_same_when_it_is_written_out(name: str) -> None:
+def test_chosen_fields_give_the_same_plan_if_set(name: str) -> None:
     auto = chosen(example(name, parallelism=AUTO))
     best = choice_of(auto).chosen
     degrees = {side: dict(getattr(best, side).items()) for side in ("ici", "dcn")}
@@ -94,7 +94,7 @@ def test_choice_lists_the_rejected_candidates() -> None:
     assert all(one.rank >= choice.chosen.rank for one in choice.runners_up)
 
 
-def test_where_many_ways_fit_sequences_and_layers_stay_whole() -> None:
+def test_choice_prefers_whole_sequences_and_layers() -> None:
     choice = choice_of(chosen(example("tpu-v5p-4-slices", parallelism=AUTO)))
 
     for one in (choice.chosen, *choice.runners_up):
@@ -162,7 +162,7 @@ def test_chosen_fields_must_not_be_set(beside: dict[str, Any], path: str) -> Non
     assert problem.nearest == ("spec.parallelism.strategy: explicit",)
 
 
-def test_what_the_api_server_fills_in_is_not_written_by_anyone() -> None:
+def test_defaults_of_the_api_server_do_not_count_as_set() -> None:
     default = {"ici": {"fsdp": -1}, "dcn": {"data": -1}, "rules": {}, "pipeline": {}}
 
     assert chosen(example("tpu-v5p-4-slices", parallelism=AUTO | default)).choice

@@ -175,7 +175,7 @@ def unbound(scene: Scene) -> Scene:
 
 
 @pytest.mark.parametrize(("scene", "phase", "reason", "message"), WORDS.values(), ids=WORDS.keys())
-def test_what_a_job_waits_for(scene: Callable[[], Scene], phase: str, reason: str, message: str) -> None:
+def test_reason_of_a_waiting_job(scene: Callable[[], Scene], phase: str, reason: str, message: str) -> None:
     at = scene()
     at.step()
 

@@ -59,7 +59,7 @@ CASES: dict[str, tuple[tuple[Attempt, ...], tuple[Span, ...], list[Row]]] = {
 
 
 @pytest.mark.parametrize(("before", "unheard", "want"), CASES.values(), ids=CASES.keys())
-def test_where_each_world_began_and_how_far_it_came(
+def test_first_and_last_step_of_each_attempt(
     before: tuple[Attempt, ...], unheard: tuple[Span, ...], want: list[Row]
 ) -> None:
     report = make_report(generation=4, restored=30, tier="ram", missing_lineage=unheard)

@@ -135,7 +135,7 @@ def test_world_with_some_completed_hosts_still_trains() -> None:
     ("cause", "phase", "bucket"),
     [("lost", "Recovering", "recovering"), ("left", "Resizing", "resizing"), ("suspended", "Starting", "starting")],
 )
-def test_what_the_forming_of_a_world_is_called_by_what_came_before(cause: str, phase: str, bucket: str) -> None:
+def test_phase_of_a_forming_world_depends_on_the_previous_one(cause: str, phase: str, bucket: str) -> None:
     scene = trained()
     if cause == "lost":
         scene.plan = make_plan(2, 2)

@@ -37,7 +37,7 @@ def end_of(faults: list[Fault]) -> float:
 
 @settings(max_examples=25, deadline=None)
 @given(FAULTS | STORMS, st.sampled_from([(), (1, 2, 4), (2, 4)]), st.integers(1, 2), st.booleans())
-def test_whatever_fails_there_is_one_valid_world_and_all_come_back(
+def test_any_faults_leave_one_valid_world_and_all_slices_return(
     faults: list[Fault], allowed: tuple[int, ...], fewest: int, remembers: bool
 ) -> None:
     plan, end = endless(fewest, 4, allowed, **PATIENT), end_of(faults)

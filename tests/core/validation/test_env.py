@@ -39,7 +39,7 @@ def judge(name: str, **source: Any) -> Any:
 
 
 @pytest.mark.parametrize(("name", "value"), FINE.values(), ids=FINE.keys())
-def test_what_the_libraries_take_is_no_mistake(name: str, value: str) -> None:
+def test_variables_that_libraries_accept_are_valid(name: str, value: str) -> None:
     checked = judge(name, value=value)
 
     assert checked.problems == ()

@@ -128,7 +128,7 @@ def test_reference_lists_the_rules_of_the_api_server_at_their_field() -> None:
     assert not any("cannot change" in rule for one in list_fields() for rule in one.rules)
 
 
-def test_what_may_change_while_a_job_lives() -> None:
+def test_reference_lists_the_mutable_fields() -> None:
     assert field("model.embedDim").frozen.startswith("the checkpoints contain the state of this model.")
     assert field("elastic.heartbeatTimeout").frozen
     assert (field("elastic.maxRestarts").frozen, field("suspend").frozen, field("elastic").frozen) == ("", "", "")

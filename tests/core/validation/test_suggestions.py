@@ -71,7 +71,7 @@ def test_the_legal_value_near_an_illegal_one_is_shown() -> None:
     assert shown(judge, at(PATH, "3")) == [("4",)]
 
 
-def test_what_a_value_makes_necessary_is_shown_with_it() -> None:
+def test_suggestion_contains_the_fields_that_its_value_requires() -> None:
     def judge(changed: Document) -> list[Problem]:
         return [] if changed["spec"].get("b") == 2 else [problem("must be 2.", "spec.b", "2")]
 
@@ -165,7 +165,7 @@ def test_one_validation_is_enough_for_what_the_budget_does_not_reach() -> None:
 
 
 @pytest.mark.parametrize("left", [at("spec.f59", "1"), at("spec.new", "1")], ids=["it stays", "a new one"])
-def test_what_the_budget_does_not_reach_is_not_shown_where_not_all_of_it_is_legal(left: Problem) -> None:
+def test_unchecked_suggestions_are_omitted_if_not_all_are_legal(left: Problem) -> None:
     reported = [at(f"spec.f{number}", "1") for number in range(60)]
     kept = SuggestionFilter(
         DOCUMENT, reported, lambda changed: [left] if "f59" in changed["spec"] else []
@@ -174,7 +174,7 @@ def test_what_the_budget_does_not_reach_is_not_shown_where_not_all_of_it_is_lega
     assert [one.nearest for one in kept[10:]] == [()] * 50
 
 
-def test_what_cannot_be_followed_together_is_not_shown() -> None:
+def test_conflicting_suggestions_are_omitted() -> None:
     reported = [at(f"spec.a.b{number}", "1") for number in range(60)]
 
     assert {

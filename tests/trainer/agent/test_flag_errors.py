@@ -113,7 +113,7 @@ REAL: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize(("variable", "value"), REAL.values(), ids=REAL.keys())
-def test_what_the_installed_jax_writes_is_known(variable: str, value: str) -> None:
+def test_errors_of_the_installed_jax_are_recognized(variable: str, value: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", "import jax; jax.devices()"],
         env={**os.environ, "JAX_PLATFORMS": "cpu", variable: value},

@@ -43,7 +43,7 @@ OVERRIDES: dict[str, tuple[dict[str, str], str, object]] = {
 
 
 @pytest.mark.parametrize(("change", "name", "want"), OVERRIDES.values(), ids=OVERRIDES.keys())
-def test_what_may_be_chosen(variables: dict[str, str], change: dict[str, str], name: str, want: object) -> None:
+def test_optional_settings(variables: dict[str, str], change: dict[str, str], name: str, want: object) -> None:
     variables |= {f"TRAININGJOB_{key}": value for key, value in change.items()}
 
     assert getattr(read_environment(variables), name) == want

@@ -91,9 +91,7 @@ def write_stat(folder: Path, state: str, utime: int = 0, stime: int = 0) -> None
     (folder / "stat").write_text(f"12 (a) name ) {' '.join(fields)}\n")
 
 
-def test_what_a_process_reads_and_writes_is_counted_in_whole_mebibytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_io_of_a_process_is_counted_in_whole_mebibytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "PROC", tmp_path)
     (tmp_path / "12").mkdir()
     (tmp_path / "12/io").write_text(f"rchar: {3 << 20}\nwchar: {(1 << 20) - 1}\nsyscr: 99\nread_bytes: 0\n")

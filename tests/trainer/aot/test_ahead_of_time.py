@@ -157,7 +157,9 @@ PROGRAMS: dict[str, tuple[dict[str, Any], Layout, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize(("changes", "layout", "want"), PROGRAMS.values(), ids=PROGRAMS.keys())
-def test_what_a_world_builds_is_compiled_ahead(changes: dict[str, Any], layout: Layout, want: tuple[str, ...]) -> None:
+def test_programs_of_neighbouring_sizes_are_compiled_ahead(
+    changes: dict[str, Any], layout: Layout, want: tuple[str, ...]
+) -> None:
     spec = make_config(make_spec(Path("/run/a"), Path("/text"), **changes)).spec
 
     assert program_names(spec, layout) == want

@@ -112,7 +112,7 @@ def test_hot_standby_resumes_from_the_step_of_its_world_when_it_takes_over(
 
 
 @pytest.mark.slow
-def test_who_waits_trains_and_evaluates_to_the_last_step_of_the_world_that_it_takes_over(
+def test_hot_standby_trains_and_evaluates_to_the_last_step_after_its_takeover(
     crew: Crew, root: Path, text: Path, programs: Path
 ) -> None:
     """The steps were edited while it waited, and an edit has no part in what is compiled."""

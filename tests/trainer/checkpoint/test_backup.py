@@ -256,7 +256,7 @@ def test_backup_of_another_job_is_rejected_except_for_a_takeover(stores: Stores)
         claim(stores.config())
 
 
-def test_where_nothing_is_copied_nothing_is_claimed(stores: Stores) -> None:
+def test_backup_folder_is_not_claimed_without_copies(stores: Stores) -> None:
     claim(make_config(make_spec(stores.fast, stores.fast)))
 
     assert not stores.slow.exists()

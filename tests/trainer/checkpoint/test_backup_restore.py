@@ -108,7 +108,7 @@ def test_a_damaged_copy_on_a_store_that_is_only_read_is_passed_over(
     assert [one.step for one in stores.damaged] == [4]
 
 
-def test_where_neither_store_has_a_whole_step_nothing_begins_from_scratch(stores: Stores) -> None:
+def test_training_does_not_start_from_scratch_if_no_store_has_a_complete_step(stores: Stores) -> None:
     stores.open().save(2)
     shutil.rmtree(stores.fast)
     flip(largest(step_path(stores.slow, 2)))

@@ -91,7 +91,7 @@ FAILURES: dict[str, tuple[int, str, Exception, str]] = {
 
 
 @pytest.mark.parametrize(("process", "stage", "error", "want"), FAILURES.values(), ids=FAILURES.keys())
-def test_what_fails_on_one_host_fails_the_save_on_all(
+def test_failure_on_one_host_fails_the_save_on_all(
     process: int, stage: str, error: Exception, want: str, tmp_path: Path
 ) -> None:
     def act(peers: ProcessGroup) -> tuple[str, str]:
@@ -103,7 +103,7 @@ def test_what_fails_on_one_host_fails_the_save_on_all(
 
 
 @pytest.mark.parametrize(("name", "process"), [("list_files", 0), ("hash_files", 2), ("write_integrity", 0)])
-def test_what_fails_in_the_proof_fails_the_save_on_all(
+def test_failed_verification_fails_the_save_on_all(
     name: str, process: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, left = getattr(commit, name), [1]

@@ -184,7 +184,7 @@ def test_a_step_that_storage_does_not_give_is_passed_over_where_an_older_one_is_
 
 @NAMES
 @pytest.mark.parametrize(("number", "is_fatal"), [(errno.EIO, False), (errno.ESTALE, False), (errno.EACCES, True)])
-def test_where_storage_gives_no_step_nothing_is_touched(
+def test_steps_are_not_changed_if_none_is_readable(
     shelf: Shelf, name: str, number: int, is_fatal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     impatient(monkeypatch)

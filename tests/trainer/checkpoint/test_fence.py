@@ -113,7 +113,7 @@ def test_a_save_under_way_never_mixes_with_its_successors(
     assert int(restored.step) == 30
 
 
-def test_what_it_committed_at_the_last_moment_makes_way(first: World, second: World, stores: Stores) -> None:
+def test_last_commit_of_a_superseded_world_is_moved_aside(first: World, second: World, stores: Stores) -> None:
     """It checked its fence, was stopped, and wrote its manifest after its successor had cleaned up."""
     late = step_path(stores.fast, 20).with_name(f"30.g1.s2.{hash_job(UID)}")
     shutil.copytree(step_path(stores.fast, 20), late)
@@ -160,7 +160,7 @@ def test_a_world_that_begins_late_learns_that_another_is_there(second: World, st
     assert saved(stores) == {20: 1}
 
 
-def test_where_another_job_took_the_folder_over_the_first_ends(first: World, stores: Stores) -> None:
+def test_first_job_ends_after_a_takeover_of_its_folder(first: World, stores: Stores) -> None:
     owner.claim(open_store(stores.fast), stores.config(uid="other", takeover=True))
 
     with pytest.raises(TrainingError, match="another job has taken it over"):

@@ -202,7 +202,7 @@ def test_unusable_source_is_reported_at_its_field(
     assert words in str(caught.value)
 
 
-def test_what_the_saved_step_lacks_begins_random_where_that_is_allowed(tmp_path: Path) -> None:
+def test_missing_parameters_are_initialized_randomly_if_allowed(tmp_path: Path) -> None:
     save(tmp_path, 2)
     more = {"layers": {"w": wanted()["layers"]["w"], "bias": leaf(8)}, "head": leaf(2, 3)}
 
@@ -218,7 +218,7 @@ def test_what_the_saved_step_lacks_begins_random_where_that_is_allowed(tmp_path:
     assert found.source == f"step 2 of {tmp_path}; missing there, so they start random: head, layers.bias"
 
 
-def test_what_only_the_saved_step_has_is_left_out_where_that_is_allowed(tmp_path: Path) -> None:
+def test_additional_parameters_are_omitted_if_allowed(tmp_path: Path) -> None:
     save(tmp_path, 2)
     source = InitializeFrom(uri=str(tmp_path), allow_partial=True)
 

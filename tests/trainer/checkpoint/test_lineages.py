@@ -48,7 +48,7 @@ def test_the_newest_step_is_that_of_the_newest_lineage(shelf: Shelf) -> None:
     assert shelf.find(history, rollbacks=BACK) == 30
 
 
-def test_what_a_cut_off_world_still_saves_in_the_old_lineage_is_never_taken(shelf: Shelf) -> None:
+def test_late_saves_of_a_partitioned_world_are_never_restored(shelf: Shelf) -> None:
     shelf.save(20, 2)
     shelf.save(30, 3, lineage=1)
     shelf.save(40, 2)

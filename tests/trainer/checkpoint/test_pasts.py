@@ -62,7 +62,7 @@ def test_saved_step_contains_its_world_and_earlier_unreported_ones(tmp_path: Pat
     assert (first.spans, second.spans, third.spans) == (spans[:1], spans[:2], spans)
 
 
-def test_what_a_snapshot_came_from_arrives_at_all() -> None:
+def test_provenance_of_a_snapshot_reaches_all_processes() -> None:
     past = Provenance(skipped=((8, 16),), spans=(SECOND, THIRD))
     printed = ShardInventory(1, {(3, 25): frozenset((0,))}, {(3, 25): past})
 

@@ -186,7 +186,7 @@ INTERRUPTED: dict[str, tuple[int, str, bool]] = {
 
 
 @pytest.mark.parametrize(("generation", "uid", "stays"), INTERRUPTED.values(), ids=INTERRUPTED)
-def test_what_a_later_world_writes_is_not_deleted(shelf: Shelf, generation: int, uid: str, stays: bool) -> None:
+def test_steps_of_a_later_world_are_not_deleted(shelf: Shelf, generation: int, uid: str, stays: bool) -> None:
     shelf.save(10)
     shelf.save(20, generation, uid=uid, commit=False)
 

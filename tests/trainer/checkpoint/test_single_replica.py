@@ -43,7 +43,7 @@ def save(folder: Path, state: State) -> None:
 
 
 @pytest.mark.parametrize(("layout", "changes"), LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_what_one_replica_reads_is_on_every_device_to_the_last_bit(
+def test_state_read_by_one_replica_is_on_every_device_with_the_same_bits(
     layout: Layout, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     described = describe(layout, spec_with(**changes))
@@ -111,7 +111,7 @@ def test_readers_are_found_if_the_runtime_numbers_processes_differently(tmp_path
     assert bits(reader.load(str(tmp_path / "7"))) == bits(want)
 
 
-def test_where_all_processes_are_of_the_first_replica_none_is_left_out() -> None:
+def test_all_processes_read_if_all_are_of_the_first_replica() -> None:
     described = describe(EVERY_AXIS, spec_with())
 
     assert not SingleReplicaRestore(described, Shards(described), programs(EVERY_AXIS), ProcessGroup(0, 1)).saves_reads

@@ -123,7 +123,7 @@ def test_collectives_that_share_a_channel_count_each() -> None:
     assert found.bytes == 16
 
 
-def test_what_a_tpu_hands_to_the_network_between_slices() -> None:
+def test_bytes_between_tpu_slices() -> None:
     line = (
         "ROOT %send = (f32[16]{0}, u32[], token[]) send(%x, %w), channel_id=2, is_host_transfer=true, "
         'frontend_attributes={_xla_megascale_target="{1,2}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"}'

@@ -193,7 +193,7 @@ ENDS: dict[str, Row] = {
 
 
 @pytest.mark.parametrize(("protection", "non_finite", "spikes", "lately", "want"), ENDS.values(), ids=ENDS.keys())
-def test_what_follows_bad_steps(
+def test_consequences_of_bad_steps(
     protection: dict[str, Any], non_finite: int, spikes: int, lately: int, want: tuple[FailureReason, bool] | None
 ) -> None:
     measures: Any = StepMetrics(9.0, 3.0, 0.1, non_finite, 0, 0, {}, spikes)  # type: ignore[arg-type]

@@ -102,7 +102,7 @@ ATTACKS: dict[str, Callable[[Path, bytes], None]] = {
 
 @pytest.mark.parametrize("place", ["shared", "kept"])
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_what_another_has_put_under_the_name_of_a_program_does_not_run(
+def test_foreign_file_under_the_name_of_a_program_does_not_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, attack: str, place: str
 ) -> None:
     programs = make_programs(tmp_path)

@@ -78,7 +78,7 @@ def test_a_module_that_comes_goes_or_moves_changes_the_key(packages: tuple[Path,
     assert len(set(hashes)) == len(hashes)
 
 
-def test_what_python_compiles_of_a_module_does_not_change_the_key(packages: tuple[Path, ...]) -> None:
+def test_bytecode_of_a_module_does_not_change_the_key(packages: tuple[Path, ...]) -> None:
     before = hash_anew(packages)
     (packages[0] / "__pycache__").mkdir()
     (packages[0] / "__pycache__" / "run.cpython-312.pyc").write_bytes(b"code")

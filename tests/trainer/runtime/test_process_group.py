@@ -93,7 +93,7 @@ def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     return settings
 
 
-def test_what_nccl_left_of_a_killed_child_is_deleted(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_leftovers_of_nccl_after_a_killed_child_are_deleted(settings: dict[str, Any], tmp_path: Path) -> None:
     for name in ("nccl-x1y2z3", "nccl-a4b5c6", "other"):
         (tmp_path / name).touch()
 

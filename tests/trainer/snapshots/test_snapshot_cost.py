@@ -86,7 +86,7 @@ def test_snapshots_above_their_share_of_time_are_reported_once(
     assert trained.snapshots.stretch_signal() is Signal.NONE, "the job itself says how many steps lie between them"
 
 
-def test_where_the_plan_chose_them_they_lie_further_apart_until_they_are_worth_it(begin: Begin) -> None:
+def test_interval_of_the_plan_grows_until_snapshots_are_worth_their_cost(begin: Begin) -> None:
     trained = begin(100)
     trained.train(15 * EVERY, SHORT)
     assert trained.snapshots.stretch_signal() is Signal.STRETCH_SNAPSHOTS

@@ -167,7 +167,7 @@ SPREAD = {name: LAYOUTS[name] for name in LAYOUTS if name != "moments split over
 
 
 @each("case", SPREAD, "parameters in half precision")
-def test_what_one_device_gives_arrives_at_all_to_the_last_bit(case: tuple[Layout, dict[str, Any]]) -> None:
+def test_state_of_one_device_reaches_all_with_the_same_bits(case: tuple[Layout, dict[str, Any]]) -> None:
     layout, changes = case
     described = describe(layout, spec_with(**changes))
     want = make_state(described, 7)
@@ -306,7 +306,7 @@ def test_a_damaged_snapshot_is_passed_over_for_the_one_before(
     assert read_bits(restored) == read_bits(make_state(describe(), 5))
 
 
-def test_what_one_host_finds_damaged_no_host_takes(opened: Opened, tmp_path: Path) -> None:
+def test_snapshot_that_one_host_finds_damaged_is_used_by_none(opened: Opened, tmp_path: Path) -> None:
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:
         folder.mkdir()
