@@ -35,7 +35,7 @@ def test_a_large_machine_is_drawn_in_part() -> None:
     assert lines[-1].split() == ["…", "2", "more"] * 4
 
 
-def test_two_axes_over_slices_have_different_marks() -> None:
+def test_two_axes_over_slices_have_their_distances() -> None:
     lines = draw_mesh(plan("1x2", 4, {"fsdp": 2}, {"data": 2, "fsdp": 2}))
 
     assert lines[1:4] == [

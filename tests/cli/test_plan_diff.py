@@ -77,7 +77,7 @@ def test_a_default_that_is_written_out_is_no_difference(diff: Callable[..., Simp
     assert diff({"warmup: 15": "warmup: 15\n    finalFraction: 0.1"}).code == 0
 
 
-def test_value_without_previous_one_is_listed_alone(diff: Callable[..., SimpleNamespace]) -> None:
+def test_live_change_without_consequences_is_listed_alone(diff: Callable[..., SimpleNamespace]) -> None:
     lines = diff({"growCooldown: 5s": "growCooldown: 9s"}).out.splitlines()
 
     assert lines == [

@@ -49,7 +49,7 @@ def test_a_row_becomes_a_slice() -> None:
     )
 
 
-def test_omitted_rates_of_a_row_are_not_checked() -> None:
+def test_omitted_rates_of_a_row_are_empty() -> None:
     shape = read_accelerators({"gpu": ROW}).hardware.find_shape("gpu", "8")
 
     assert shape

@@ -292,7 +292,7 @@ async def test_pod_rejected_for_an_old_token_is_accepted_with_the_next(
     assert await authenticator.authenticate(make_token("new"))
 
 
-async def test_cached_answer_is_dropped_when_the_pod_is_deleted(
+async def test_cached_answer_about_a_deleted_pod_expires(
     authenticator: PodAuthenticator, api_server: Any, pod: Any
 ) -> None:
     accept(api_server, pod)

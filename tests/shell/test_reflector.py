@@ -287,7 +287,7 @@ async def test_an_object_that_comes_before_its_job_waits_for_it(
     assert not feed._pending
 
 
-async def test_object_without_a_reader_is_dropped(
+async def test_pending_objects_of_unknown_jobs_are_bounded(
     feed: Reflector, api_server: Any, make_child: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed_module, "MAX_PENDING", 3)

@@ -59,7 +59,7 @@ def test_unset_and_empty_variables_leave_the_defaults() -> None:
     assert settings == Settings(trainer_image="t")
 
 
-def test_separate_certificates() -> None:
+def test_self_signed_certificates_have_no_folder() -> None:
     assert read_settings({"TRAININGJOB_TRAINER_IMAGE": "t", "TRAININGJOB_CERTIFICATES": "self"}).certificates is None
 
 

@@ -141,9 +141,7 @@ TAKEN_OVER: dict[str, tuple[Callable[[], Scene], tuple[int, ...], bool]] = {
 
 
 @pytest.mark.parametrize(("scene", "slices", "by_shadow"), TAKEN_OVER.values(), ids=TAKEN_OVER.keys())
-def test_hot_standby_takes_over_if_its_hosts_are_ready(
-    scene: Callable[[], Scene], slices: tuple[int, ...], *, by_shadow: bool
-) -> None:
+def test_ready_hot_standby_takes_over(scene: Callable[[], Scene], slices: tuple[int, ...], *, by_shadow: bool) -> None:
     at = scene()
     names = {shadow.shadow for shadow in find_ready_standby_worlds(at.plan, at.see())}
     world = claim(at).world

@@ -63,7 +63,7 @@ def test_default_limit_costs_at_most_twice_the_optimum(repair: float, restart: f
 
 
 @given(st.lists(times, max_size=20), times, shares)
-def test_first_wait_grows_with_the_cost_of_a_restart(repairs: list[float], restart: float, share: float) -> None:
+def test_costlier_restart_never_turns_a_wait_into_a_shrink(repairs: list[float], restart: float, share: float) -> None:
     """Whether to wait at all is settled by the mean; a dearer restart never turns that into shrinking at once."""
     if max_repair_wait(repairs, restart, share) > 0:
         assert max_repair_wait(repairs, 2 * restart, share) > 0

@@ -121,7 +121,7 @@ def test_costly_interval_without_benefit_has_one_warning() -> None:
     assert warning.nearest == ()
 
 
-def test_interval_below_the_hash_time_waits_for_the_hash() -> None:
+def test_cost_of_snapshots_faster_than_their_hash_includes_the_wait() -> None:
     planned = plan(load_example("h100-2-nodes")["spec"])
     assert planned.snapshots
     copied, hashed = planned.snapshots.bytes_per_host / (8 * COPY_RATE), planned.snapshots.bytes_per_host / HASH_RATE

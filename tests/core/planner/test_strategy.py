@@ -86,7 +86,7 @@ def auto(accelerator: str, topology: str, **sections: Any) -> TrainingJobSpec:
     return spec.model_copy(update={"parallelism": spec.parallelism.model_validate(AUTO)})
 
 
-def test_choice_lists_the_rejected_candidates() -> None:
+def test_choice_lists_the_runners_up() -> None:
     choice = choice_of(chosen(example("tpu-v5p-4-slices", parallelism=AUTO)))
 
     assert choice.has_known_rates

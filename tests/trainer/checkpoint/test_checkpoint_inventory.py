@@ -42,7 +42,7 @@ def test_take(records: list[Integrity], want: CheckpointInventory) -> None:
     assert CheckpointInventory.from_manifests(records, (UID, 1, 20), BEST) == want
 
 
-def test_losses_are_not_read_unless_best_steps_are_kept() -> None:
+def test_losses_are_omitted_unless_best_steps_are_kept() -> None:
     assert CheckpointInventory.from_manifests([saved(20, news=2.0)], (UID, 1, 20), None).losses == {}
 
 

@@ -63,9 +63,7 @@ def test_no_more_is_read_than_so_many_bytes_a_second(
     assert found == hash_files(folder, NAMES)
 
 
-def test_verification_does_not_pause_while_training_waits_for_it(
-    folder: StepFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lifted_rate_limit_does_not_wait(folder: StepFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     pace, clock = RateLimit(CHUNK_BYTES // 4), Clock(monkeypatch)
     clock.watch(pace, monkeypatch)
     pace.lift()

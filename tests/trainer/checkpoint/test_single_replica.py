@@ -111,7 +111,7 @@ def test_readers_are_found_if_the_runtime_numbers_processes_differently(tmp_path
     assert bits(reader.load(str(tmp_path / "7"))) == bits(want)
 
 
-def test_all_processes_read_if_all_are_of_the_first_replica() -> None:
+def test_single_replica_restore_saves_no_reads_if_all_processes_are_of_one_replica() -> None:
     described = describe(EVERY_AXIS, spec_with())
 
     assert not SingleReplicaRestore(described, Shards(described), programs(EVERY_AXIS), ProcessGroup(0, 1)).saves_reads
