@@ -309,8 +309,8 @@ CHECKPOINT_MUTATIONS = (
     Mutation(
         "a step of the world's own generation is no evidence",
         f"{TRAINER}/checkpoint/candidates.py",
-        "record.generation >= self._world.generation for record in own",
-        "record.generation > self._world.generation for record in own",
+        "if newest >= self._world.generation:",
+        "if newest > self._world.generation:",
         ("tests/trainer/checkpoint/test_reused_generation.py",),
     ),
     Mutation(

@@ -113,6 +113,9 @@ class Failure(Open):
         max_length=MAX_MEMBERS,
         description="Processes of the world whose heartbeat JAX missed for so long that it aborted the others.",
     )
+    newest_generation: Reported = Field(
+        default=0, description="Generation of the world that owns the checkpoint folder, if it fenced off this one."
+    )
 
 
 class ProcessState(StrEnum):

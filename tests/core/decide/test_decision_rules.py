@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.builders import failure, make_plan, pod_manifest
 from tests.support.scenes import Scene, claim, drop_pod, fail, kind, lose_node, set_pod, trained
-from trainingjob_api.protocol import FailureReason, Phase
+from trainingjob_api.protocol import Failure, FailureReason, Phase
 from trainingjob_api.world import Span
 from trainingjob_operator.core.decide.decisions import Claim, CollectDiagnostics, DrainWorld, Fail, Succeed, Wait
 from trainingjob_operator.core.decide.world_formation import MAX_GENERATION_LEAD
@@ -300,6 +300,10 @@ def test_next_generation_exceeds_all_reported_generations() -> None:
     scene.status = scene.status.model_copy(update={"lineage": (Span(generation=12, first=1),)})
     assert claim(scene).world.generation == 13
 
+    fenced_off = Failure(reason=FailureReason.STORAGE, message="fenced off", newest_generation=40)
+    scene.hear(0, 0, failure=fenced_off)
+    assert claim(scene).world.generation == 41
+
 
 def test_a_generation_that_a_host_makes_up_uses_up_none() -> None:
     scene = Scene(burned=4).place(0, 1).hear_slice(0, 1)
@@ -308,6 +312,10 @@ def test_a_generation_that_a_host_makes_up_uses_up_none() -> None:
     assert claim(scene).world.generation == 5 + MAX_GENERATION_LEAD
 
     scene.hear(0, 1, generation=5 + MAX_GENERATION_LEAD)
+    assert claim(scene).world.generation == 5
+
+    fenced_off = Failure(reason=FailureReason.STORAGE, message="", newest_generation=5 + MAX_GENERATION_LEAD)
+    scene.hear(0, 0, failure=fenced_off)
     assert claim(scene).world.generation == 5
 
 

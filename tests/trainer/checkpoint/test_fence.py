@@ -20,7 +20,7 @@ from trainingjob_api.world import Span
 from trainingjob_trainer.checkpoint import commit, owner
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.manifest import write_integrity
-from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.runtime.errors import TrainingError, failure_record
 from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.store.posix import PosixStore
 
@@ -154,9 +154,10 @@ def test_no_copy_of_it_takes_the_place_of_its_successors(first: World, stores: S
 
 
 def test_a_world_that_begins_late_learns_that_another_is_there(second: World, stores: Stores) -> None:
-    with pytest.raises(TrainingError, match="its status was lost: give the folder to a new job"):
+    with pytest.raises(TrainingError, match="its status was lost; the next world has a later generation") as caught:
         stores.open(1).restore()
 
+    assert failure_record(caught.value, step=None).newest_generation == 2
     assert saved(stores) == {20: 1}
 
 

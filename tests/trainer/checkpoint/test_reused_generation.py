@@ -61,6 +61,7 @@ def test_a_second_first_world_deletes_nothing_and_the_next_one_resumes(
         stores.open().restore()
 
     assert (caught.value.reason, caught.value.fatal) == (FailureReason.STORAGE, False)
+    assert caught.value.newest_generation == 1
     assert stores.names() == ["10", "20"]
     as_process("third")
     restored = stores.open(2).restore()
@@ -81,9 +82,10 @@ def test_where_the_fast_store_came_back_empty_the_copies_stay(
         path.rmdir() if path.is_dir() else path.unlink()
     as_process("second")
 
-    with pytest.raises(TrainingError, match="another world was generation 1"):
+    with pytest.raises(TrainingError, match="another world was generation 1") as caught:
         stores.open().restore()
 
+    assert caught.value.newest_generation == 1
     assert stores.names() == ["10"]
     as_process("third")
     assert int(getattr(stores.open(2).restore(), "step", 0)) == 10

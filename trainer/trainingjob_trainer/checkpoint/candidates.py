@@ -196,8 +196,9 @@ class Candidates:
         this world, which would delete it.
         """
         own = (one.integrity for one in saved if one.integrity and one.integrity.job_uid == self._world.job_uid)
-        if any(record.generation >= self._world.generation for record in own):
-            raise self._fence.reused_error()
+        newest = max((record.generation for record in own), default=0)
+        if newest >= self._world.generation:
+            raise self._fence.reused_error(newest)
 
     def _reject_scratch_start(self) -> None:
         """Raise TrainingError if a step was saved before: a start from scratch would hide the loss."""

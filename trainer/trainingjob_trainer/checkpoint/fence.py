@@ -81,16 +81,18 @@ class Fence:
         if newest > self.generation:
             raise self._fenced_off_error(
                 f"generation {newest} of the job is there, and this is generation {self.generation}. If no other pod "
-                "of the job runs, its status was lost: give the folder to a new job with `checkpoint.takeover: true`."
+                "of the job runs, its status was lost; the next world has a later generation, and resumes.",
+                newest,
             )
         if owner.is_owned_by_other(self._store, self.job_uid):
             raise self._fenced_off_error("another job has taken it over.")
 
-    def reused_error(self) -> TrainingError:
-        """Return the error of a world whose generation another world had before."""
+    def reused_error(self, newest: int = 0) -> TrainingError:
+        """Return the error of a world whose generation another one had before. `newest`: the newest one in storage."""
         return self._fenced_off_error(
             f"another world was generation {self.generation} of the job: its status was lost, or restored from a "
-            "backup. Nothing was deleted. The next world has a later generation, and resumes from the newest step."
+            "backup. Nothing was deleted. The next world has a later generation, and resumes from the newest step.",
+            max(newest, self.generation),
         )
 
     def _has_other_marker(self) -> bool:
@@ -111,11 +113,12 @@ class Fence:
             if match and match["uid"] == self.job_uid and (generation := parse_number(match["generation"])) is not None
         ]
 
-    def _fenced_off_error(self, why: str) -> TrainingError:
+    def _fenced_off_error(self, why: str, newest_generation: int = 0) -> TrainingError:
         return TrainingError(
             FailureReason.STORAGE,
             f"this world may not write to {self._store.root} any more: {why}",
             path="spec.checkpoint.uri",
             value=self._store.root,
             fatal=False,
+            newest_generation=newest_generation,
         )

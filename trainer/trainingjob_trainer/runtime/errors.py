@@ -17,7 +17,7 @@ from jax.errors import JaxRuntimeError
 
 from trainingjob_agent.flag_errors import ENV_PATH, find_flag_error
 from trainingjob_agent.heartbeat_errors import find_lost_processes
-from trainingjob_api.protocol import LOG_EXCERPT_BYTES, MAX_MESSAGE, Failure, FailureReason
+from trainingjob_api.protocol import LOG_EXCERPT_BYTES, MAX_MESSAGE, MAX_REPORTED, Failure, FailureReason
 from trainingjob_trainer.runtime.error_patterns import classify_error
 
 PERMANENT_ERRNOS = frozenset(
@@ -37,6 +37,7 @@ class TrainingError(Exception):
 
     `path` and `value` name the field of the spec to change. `fatal`: a retry would fail in the same way.
     `is_host_known`: the failure is this host's own; if false, it may be that of another host that reports the same.
+    `newest_generation`: generation of the world that fenced off this one; 0: none did.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class TrainingError(Exception):
         value: object = "",
         fatal: bool = True,
         is_host_known: bool = True,
+        newest_generation: int = 0,
     ) -> None:
         super().__init__(message)
         self.reason = reason
@@ -55,6 +57,7 @@ class TrainingError(Exception):
         self.value = str(value)
         self.fatal = fatal
         self.is_host_known = is_host_known
+        self.newest_generation = newest_generation
 
 
 def shorten(words: str, limit: int) -> str:
@@ -96,6 +99,7 @@ def failure_record(error: BaseException, *, step: int | None) -> Failure:
             path=error.path,
             value=error.value[:MAX_MESSAGE],
             is_host_known=error.is_host_known,
+            newest_generation=min(error.newest_generation, MAX_REPORTED),
             step=step,
             log=log,
         )

@@ -115,8 +115,8 @@ def form_world(
 def next_generation(seen: Observed) -> int:
     """Return a number above every known generation of this job.
 
-    A host may be ahead of the status only after the status was restored from a backup. Larger leads are ignored as
-    invalid.
+    A host or the checkpoint folder may be ahead of the status only after the status was lost or restored from a backup.
+    Larger leads are ignored as invalid.
     """
     known = [
         seen.heartbeats.max_unconfirmed_generation,
@@ -125,5 +125,7 @@ def next_generation(seen: Observed) -> int:
         *(span.generation for span in seen.lineage),
     ]
     newest = max(known)
-    reported = (news.report.generation for news in seen.heartbeats.latest_reports.values())
+    reports = [news.report for news in seen.heartbeats.latest_reports.values()]
+    in_storage = (report.failure.newest_generation for report in reports if report.failure)
+    reported = (*(report.generation for report in reports), *in_storage)
     return max(newest, *(one for one in reported if one <= newest + MAX_GENERATION_LEAD)) + 1
