@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from types import MappingProxyType, NoneType
+from types import MappingProxyType
 from typing import Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -43,11 +43,6 @@ class SpecField:
     def may_be_absent(self) -> bool:
         """Return whether the API server stores objects without this field."""
         return not self.info.is_required() and self.info.default is None
-
-    @property
-    def is_nullable(self) -> bool:
-        """Return whether null is a value of its own, unlike an unset field, which has a default."""
-        return NoneType in get_args(self.info.annotation) and self.info.default is not None
 
     @property
     def unit(self) -> Unit | None:
@@ -120,12 +115,6 @@ def field_names(model: type[Strict]) -> tuple[str, ...]:
 def all_fields() -> tuple[Location, ...]:
     """Return the paths of all fields of the spec, without list indices."""
     return tuple(_walk((), TrainingJobSpec))
-
-
-@cache
-def nullable_fields() -> frozenset[Location]:
-    """Return the paths of the fields in which null is a value of its own, without list indices."""
-    return frozenset(path for path in all_fields() if (one := find_spec_field(path)) and one.is_nullable)
 
 
 def _walk(location: Location, model: type[Strict]) -> Iterator[Location]:

@@ -132,7 +132,6 @@ def _describe_defaults(node: Schema) -> None:
 
 def _structural(node: Mapping[str, Any], definitions: Mapping[str, Any], *, keep_unknown: bool) -> Schema:
     """Return a node of a JSON schema, and all nodes below it, as a structural schema."""
-    is_nullable = "anyOf" in node and node.get("default") is not None
     node = _resolve(node, definitions)
 
     def inner(child: Mapping[str, Any]) -> Schema:
@@ -141,8 +140,6 @@ def _structural(node: Mapping[str, Any], definitions: Mapping[str, Any], *, keep
     schema: Schema = {key: node[key] for key in _KEPT if key in node} | _bounds(node)
     if keep_unknown and node.get("default") is not None:
         schema["default"] = _without_nulls(node["default"])
-    if keep_unknown and is_nullable:
-        schema["nullable"] = True  # the API server would otherwise replace null by the default
     if node.get("x-kubernetes-int-or-string"):
         schema.pop("type")
     if node.get("type") == "array":

@@ -111,7 +111,7 @@ def make_spec(changes: Section, compute: str, *, length: int, width: int) -> Tra
         },
         "data": {"train": [{"name": "text", "path": "/unused"}]},
         "training": {"steps": 1, "globalBatchSize": BATCH, "sequenceLength": length},
-        "optimizer": {"learningRate": 0.001, "adamw": {"beta1": 0}, "clipNorm": None},
+        "optimizer": {"learningRate": 0.001, "adamw": {"beta1": 0}, "clipNorm": 0},
         "precision": {},
         "checkpoint": {"uri": "/unused/here"},
     }

@@ -95,7 +95,6 @@ def shape_of(spec: TrainingJobSpec) -> handwritten.Shape:
     model, optimizer = spec.model, spec.optimizer
     adam = optimizer.resolved()
     assert isinstance(adam, AdamW), "the hand-written loop has AdamW"
-    assert optimizer.clip_norm is not None, "the hand-written loop clips"
     return handwritten.Shape(
         num_layers=model.num_layers,
         rope_theta=model.rope.theta,

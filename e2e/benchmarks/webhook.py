@@ -20,7 +20,6 @@ from aiohttp import ClientSession, TCPConnector
 from rich.console import Console
 
 from e2e.benchmarks.figures import Figure, publish
-from trainingjob_api.parse.parser import dump_spec
 from trainingjob_api.spec.job import API_VERSION, GROUP, KIND, VERSION, TrainingJobSpec
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.shell.admission import Admission
@@ -107,7 +106,7 @@ def largest_example() -> Review:
     jobs = [yaml.safe_load(path.read_text()) for path in sorted(EXAMPLES.glob("*.yaml"))]
     job: Review = max(jobs, key=lambda job: len(json.dumps(job["spec"])))
     spec = TrainingJobSpec.model_validate(job["spec"])
-    return job | {"spec": dump_spec(spec)}
+    return job | {"spec": spec.model_dump(by_alias=True, exclude_none=True, mode="json")}
 
 
 def review(spec: Review, name: str) -> Review:

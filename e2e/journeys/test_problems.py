@@ -117,13 +117,14 @@ def test_dry_run_reports_the_problems_of_validate(
     assert [warning for warning in warnings if f"Warning: {warning}" not in str(refusal.value)] == []
 
 
-def test_null_is_stored_where_a_field_has_a_default(product: Product, namespace: str, tmp_path: Path) -> None:
+def test_defaults_are_stored_except_those_of_the_model(product: Product, namespace: str, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
-    file.write_text(yaml.safe_dump(load_example("demo", optimizer__clipNorm=None)))
+    file.write_text(yaml.safe_dump(load_example("demo", optimizer__clipNorm=0)))
     printed = product.cluster.kubectl("apply", "--dry-run=server", "-n", namespace, "-o", "json", "-f", str(file))
 
-    stored = json.loads(printed)["spec"]["optimizer"]
-    assert (stored["clipNorm"], stored["weightDecay"]["rate"]) == (None, 0.1)
+    stored = json.loads(printed)["spec"]
+    assert (stored["optimizer"]["clipNorm"], stored["optimizer"]["weightDecay"]["rate"]) == (0, 0.1)
+    assert {"norm", "rope", "init", "tieEmbeddings"} & stored["model"].keys() == set()
 
 
 def test_the_definition_costs_the_api_server_little(product: Product) -> None:

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from tests.core.planner.test_properties import specs
 from tests.corpus.cases import Job, judge, list_files, load_example, load_file, set_at
 from tests.corpus.suggestions import UNKNOWN, follow, read_suggestion
-from trainingjob_api.parse.parser import dump_spec
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
 
@@ -102,7 +101,7 @@ def test_each_suggestion_is_legal_by_itself(path: Path) -> None:
 def written_out(name: str) -> Job:
     """Return an example with all its fields written out."""
     job = load_example(name)
-    spec = dump_spec(TrainingJobSpec.model_validate(job["spec"]))
+    spec = TrainingJobSpec.model_validate(job["spec"]).model_dump(by_alias=True, exclude_none=True, mode="json")
     return {**job, "spec": spec}
 
 

@@ -3,7 +3,6 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from trainingjob_api.parse.parser import dump_spec
 from trainingjob_api.protocol import Failure, FailureReason, HostReport
 from trainingjob_api.spec.job import API_VERSION, KIND, TrainingJobSpec
 from trainingjob_api.status.training_job_status import TrainingJobStatus
@@ -87,7 +86,7 @@ def job_manifest(plan: Plan, status: TrainingJobStatus | None = None) -> Manifes
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {"name": NAME, "namespace": NAMESPACE, "uid": UID, "generation": 1, "resourceVersion": "1"},
-        "spec": dump_spec(plan.spec),
+        "spec": plan.spec.model_dump(mode="json", by_alias=True, exclude_none=True),
         "status": write_status(status or TrainingJobStatus()),
     }
 

@@ -269,10 +269,7 @@ def test_losses_that_stay_infinite_fail_the_world_at_the_same_step(
     crew: Crew, root: Path, text: Path, programs: Path
 ) -> None:
     config = make(
-        root,
-        text,
-        training__steps=MANY,
-        optimizer={"learningRate": 10.0, "clipNorm": None, "weightDecay": {"rate": 10}},
+        root, text, training__steps=MANY, optimizer={"learningRate": 10.0, "clipNorm": 0, "weightDecay": {"rate": 10}}
     )
 
     (trainer,) = crew.start(config, make_world(1, 1))
@@ -289,7 +286,7 @@ def test_job_with_policy_stop_fails_permanently_at_the_first_loss_that_is_not_fi
     crew: Crew, root: Path, text: Path, programs: Path
 ) -> None:
     changes = {
-        "optimizer": {"learningRate": 10.0, "clipNorm": None, "weightDecay": {"rate": 10}},
+        "optimizer": {"learningRate": 10.0, "clipNorm": 0, "weightDecay": {"rate": 10}},
         "protection__nonFinite": "stop",
     }
     config = make(root, text, training__steps=MANY, **changes)

@@ -231,7 +231,7 @@ def read_slots(root: Path, generation: int) -> dict[int, range]:
 @pytest.mark.slow
 def test_a_job_that_is_to_go_back_ends_its_world_at_the_first_bad_step(crew: Crew, root: Path, text: Path) -> None:
     changes = {
-        "optimizer": {"learningRate": 10.0, "clipNorm": None, "weightDecay": {"rate": 10}},
+        "optimizer": {"learningRate": 10.0, "clipNorm": 0, "weightDecay": {"rate": 10}},
         "protection__nonFinite": "rollback",
     }
 

@@ -8,15 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from trainingjob_api.base import MAX_PATH
-from trainingjob_api.fields import (
-    Location,
-    all_fields,
-    field_names,
-    find_model,
-    format_path,
-    list_patterns,
-    nullable_fields,
-)
+from trainingjob_api.fields import Location, all_fields, field_names, find_model, format_path, list_patterns
 from trainingjob_api.notation import normalize_name
 from trainingjob_api.parse.common_mistakes import (
     correct_boolean,
@@ -249,8 +241,6 @@ def _limit_message(error: _Error) -> tuple[str, tuple[str, ...]]:
     key, words = _LIMITS[error["type"]]
     limit = error["ctx"][key]
     nearest = (f"{limit:g}" if isinstance(limit, float) else str(limit),) if key in ("ge", "le") else ()
-    if key == "gt" and error_location(error) in nullable_fields():  # 0 often means that a limit is off
-        return f"{format_value(error['input'])} must be {words} {limit:g}, or null for no limit.", ("null",)
     shown = nearest[0] if nearest else f"{limit:g}"
     return f"{format_value(error['input'])} must be {words} {shown}.", nearest
 

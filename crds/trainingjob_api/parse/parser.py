@@ -1,7 +1,6 @@
 """Parsing of a raw `spec` into a `TrainingJobSpec`, or into every problem that prevents it.
 
-Like the API server, the parser rejects text in place of a number, ignores null except where it is a value of its own,
-and knows each field by one name only.
+Like the API server, the parser rejects text in place of a number, ignores null, and knows each field by one name only.
 A spec with errors is repaired where possible, so that rules across fields can still be checked. So one answer lists all
 problems. No input raises an exception.
 """
@@ -16,7 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trainingjob_api.fields import Location, format_path, nullable_fields
+from trainingjob_api.fields import Location, format_path
 from trainingjob_api.parse.parse_messages import error_location, format_value, guess_field, to_problem
 from trainingjob_api.problem import Problem, in_order
 from trainingjob_api.sample import sample_at
@@ -63,7 +62,7 @@ def parse_spec(raw: object) -> Parsed:
     if num_bytes > MAX_BYTES:
         return _rejected(None, f"has {num_bytes:,} bytes as JSON, but must have at most {MAX_BYTES:,}.")
     try:
-        plain = _as_json(raw, (), MAX_DEPTH)
+        plain = _as_json(raw, MAX_DEPTH)
     except _TooDeepError:
         return _rejected(None, f"is nested more than {MAX_DEPTH} levels deep.")
     spec, errors = _parse(plain)
@@ -93,25 +92,14 @@ def count_bytes(raw: dict[str, Any]) -> int:
         return 0
 
 
-def dump_spec(spec: TrainingJobSpec) -> dict[str, Any]:
-    """Return a spec as `parse_spec` reads it: with all defaults, and without unset fields."""
-    plain: dict[str, Any] = _as_json(spec.model_dump(mode="json", by_alias=True), (), MAX_DEPTH)
-    return plain
-
-
-def _as_json(value: Any, location: Location, depth: int) -> Any:
-    """Return the value at a location as JSON has it, without nulls in objects. A list adds nothing to the location."""
+def _as_json(value: Any, depth: int) -> Any:
+    """Return a value as JSON has it, without nulls in objects."""
     if depth < 0:
         raise _TooDeepError
     if isinstance(value, dict):
-        items = ((_as_text(str(key)), item) for key, item in value.items())
-        return {
-            key: _as_json(item, (*location, key), depth - 1)
-            for key, item in items
-            if item is not None or (*location, key) in nullable_fields()
-        }
+        return {_as_text(str(key)): _as_json(item, depth - 1) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
-        return [_as_json(item, location, depth - 1) for item in value]
+        return [_as_json(item, depth - 1) for item in value]
     if isinstance(value, int) and value.bit_length() > _MAX_BITS:
         return math.inf if value > 0 else -math.inf
     return value if isinstance(value, int | float | bool | None) else _as_text(str(value))

@@ -58,9 +58,8 @@ class Optimizer(Strict):
     weight_decay: WeightDecay = Field(
         default=WeightDecay(), description="Decoupled weight decay: its rate, and the tensors that have none."
     )
-    clip_norm: Annotated[Annotated[float, Field(gt=0, le=1e6)] | None, NO_UNIT, Example(1.0)] = Field(
-        default=1.0,
-        description="Global norm to which larger gradients are scaled down. With `null`, gradients are not clipped.",
+    clip_norm: Annotated[float, Field(ge=0, le=1e6), NO_UNIT, Example(1.0)] = Field(
+        default=1.0, description="Global norm to which larger gradients are scaled down. 0 disables clipping."
     )
     adamw: AdamW | None = Field(
         default=None, description="Hyperparameters of `type: adamw`. Unset: the defaults of its fields."

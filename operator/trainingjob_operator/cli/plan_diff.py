@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainingjob_api.parse.parse_messages import format_value
-from trainingjob_api.parse.parser import dump_spec
 from trainingjob_operator.cli.documents import Document, read_one_job
 from trainingjob_operator.cli.plan_json import Object, plan_as_object
 from trainingjob_operator.cli.printing import align, echo
@@ -100,7 +99,8 @@ def describe(found: Differences) -> list[str]:
 
 
 def _as_document(job: Document, plan: Plan, warnings: Any) -> Object:
-    return {"spec": dump_spec(plan.spec), **plan_as_object(job.name, plan, warnings)}
+    spec = plan.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {"spec": spec, **plan_as_object(job.name, plan, warnings)}
 
 
 def _by_size(job: Object) -> dict[int, Object]:

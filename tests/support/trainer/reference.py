@@ -134,7 +134,7 @@ class AdamW:
         assert isinstance(adam, AdamWSpec)
         self.step += 1
         total = np.sqrt(sum((grad**2).sum() for grad in grads.values()))
-        clip = min(1.0, o.clip_norm / total) if o.clip_norm is not None else 1.0
+        clip = min(1.0, o.clip_norm / total) if o.clip_norm else 1.0
         updated = {}
         for name, param in params.items():
             grad = grads[name] * clip

@@ -201,9 +201,9 @@ def test_heads_that_are_unset_train_as_in_the_reference() -> None:
     assert training.train().distance(want) < NEAR
 
 
-def test_gradients_are_not_clipped_with_null() -> None:
+def test_gradients_are_not_clipped_with_zero() -> None:
     clipped = describe({}, "optimizer.clipNorm", 0.2)
-    training = Training(describe({}, "optimizer.clipNorm", None))
+    training = Training(describe({}, "optimizer.clipNorm", 0))
 
     want = training.follow_the_reference()
 

@@ -32,7 +32,7 @@ type Found = tuple[float, dict[str, np.ndarray]]
 
 def describe(**changes: Any) -> TrainingJobSpec:
     """Return the spec of a tiny job whose first moments are the gradients of the last step."""
-    return spec_with(optimizer__adamw={"beta1": 0}, optimizer__clipNorm=None, **changes)
+    return spec_with(optimizer__adamw={"beta1": 0}, optimizer__clipNorm=0, **changes)
 
 
 DENSE = describe()

@@ -38,7 +38,7 @@ def learning_rate(step: jax.Array, optimizer: Optimizer, schedule: Schedule, num
 
 def clip_factor(optimizer: Optimizer, grad_norm: jax.Array) -> jax.Array:
     """Return the factor that limits gradients of a global norm to the norm that the spec allows."""
-    if optimizer.clip_norm is None:
+    if not optimizer.clip_norm:
         return jnp.ones_like(grad_norm)
     return jnp.where(grad_norm < optimizer.clip_norm, 1.0, optimizer.clip_norm / grad_norm)
 

@@ -6,7 +6,6 @@ same as on a cluster.
 
 from typing import Any
 
-from trainingjob_api.parse.parser import dump_spec
 from trainingjob_api.pod_variables import PodVariable, pod_variables
 from trainingjob_api.spec.job import TrainingJobSpec
 
@@ -16,7 +15,7 @@ _CLUSTER_ONLY_RUNTIME = ("image", "imagePullPolicy", "imagePullSecrets", "servic
 
 def localize_spec(spec: TrainingJobSpec, num_slices: int | None) -> dict[str, Any]:
     """Return the raw spec of a local run. `num_slices` is the maximum number of slices; None: as in the spec."""
-    raw = dump_spec(spec)
+    raw: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     for name in _CLUSTER_ONLY:
         raw.pop(name, None)
     for name in _CLUSTER_ONLY_RUNTIME:

@@ -147,8 +147,7 @@ def _allowed(node: dict[str, Any]) -> str:
         return ", ".join(node["enum"])
     if node.get("type") in _NUMBERS:
         least = f"{'above' if node.get('exclusiveMinimum') else 'at least'} {_format_bound(node['minimum'])}"
-        most = f"{'below' if node.get('exclusiveMaximum') else 'at most'} {_format_bound(node['maximum'])}"
-        return f"{least}, {most}{', or null' if node.get('nullable') else ''}"
+        return f"{least}, {'below' if node.get('exclusiveMaximum') else 'at most'} {_format_bound(node['maximum'])}"
     if "pattern" in node:
         return list_patterns()[node["pattern"]].accepts
     choices = [f"of {', '.join(item['enum'])}"] if "enum" in (item := node.get("items", {})) else []
