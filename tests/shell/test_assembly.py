@@ -328,6 +328,7 @@ async def test_without_an_api_server_it_is_alive_and_not_ready(start: Any, api_s
     assert await running.get("/readyz") == (503, "there is no certificate yet\n")
 
 
+@pytest.mark.slow  # the second waits until the Lease of the first has expired
 async def test_of_two_only_one_leads_and_the_other_takes_over(start: Any, api_server: Any, job: Any) -> None:
     first, second = await start(), await start()
     await until(lambda: found(api_server, JOB_SET), "a JobSet is there")
