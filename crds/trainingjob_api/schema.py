@@ -3,7 +3,7 @@
 Pydantic's JSON schema is rewritten as a structural schema: no references, no `anyOf` with null, bounds in the notation
 of OpenAPI 3.0. Objects of the spec preserve unknown fields, because the API server would otherwise drop them silently;
 the webhook and the condition report them by name. Defaults are written into the spec, so that no later version of this
-file changes a job.
+file changes a job. Those of the model are in its descriptions alone, and never change.
 """
 
 import json
@@ -118,13 +118,7 @@ def _describe_defaults(node: Schema) -> None:
     """Replace the defaults of a structural schema by a sentence in the descriptions."""
     default = node.pop("default", None)
     if default is not None and node["type"] != "object":
-        text = (
-            default
-            if isinstance(default, str)
-            else json.dumps(default)
-            if isinstance(default, bool)
-            else f"{default:g}"
-        )
+        text = f"{default:g}" if isinstance(default, float) else json.dumps(default).strip('"')
         node["description"] += f" Unset: {text}."
     for child in node.get("properties", {}).values():
         _describe_defaults(child)
