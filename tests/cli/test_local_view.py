@@ -43,7 +43,7 @@ STATUS = make_status(phase="Recovering", world=WORLD, progress={"step": 5, "of":
 TRAINING = {"generation": 2, "phase": Phase.TRAINING}
 SNAPSHOTS = {
     "before the first world": (make_status(phase="Starting"), receive(), RunProgress(0, 0, "starting")),
-    "nobody has heard of the world yet": (STATUS, receive(make_report(generation=1)), RunProgress(5, 2, "recovering")),
+    "no host has reported the world yet": (STATUS, receive(make_report(generation=1)), RunProgress(5, 2, "recovering")),
     "the slowest host counts": (
         STATUS,
         receive(make_report(generation=2, phase=Phase.COMPILING), make_report(generation=2, phase=Phase.RESTORING)),

@@ -161,7 +161,7 @@ async def test_an_unknown_kind_is_missing_until_it_is_there(api: Any, api_server
 
     api_server.kinds.add(JOB_SET)
     await feed._try_to_list(JOB_SET)
-    assert reported == [{JOB_SET}, frozenset()], "only changes are told"
+    assert reported == [{JOB_SET}, frozenset()], "only changes are reported"
 
 
 class Lists:

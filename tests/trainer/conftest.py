@@ -11,6 +11,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from tests.support.trainer.crew import Crew
 from tests.support.trainer.shelf import Shelf
+from tests.support.trainer.stores import Stores
 
 COMPILED = Path(__file__).parents[2] / "build" / "compiled-by-tests"
 
@@ -37,6 +38,13 @@ def shelf(tmp_path: Path) -> Iterator[Shelf]:
     shelf = Shelf(tmp_path)
     yield shelf
     shelf.close()
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Iterator[Stores]:
+    stores = Stores(tmp_path)
+    yield stores
+    stores.close()
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import errno
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +36,6 @@ from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.store.opening import open_store
-
-
-@pytest.fixture
-def stores(tmp_path: Path) -> Iterator[Stores]:
-    stores = Stores(tmp_path)
-    yield stores
-    stores.close()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Restores with two stores: the newest complete step of either."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -20,13 +19,6 @@ from trainingjob_trainer.checkpoint import step_copier
 from trainingjob_trainer.checkpoint.manifest import RateLimit
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.runtime.errors import TrainingError
-
-
-@pytest.fixture
-def stores(tmp_path: Path) -> Iterator[Stores]:
-    stores = Stores(tmp_path)
-    yield stores
-    stores.close()
 
 
 def test_world_resumes_from_the_backup_if_the_store_is_empty(stores: Stores) -> None:

@@ -28,13 +28,6 @@ UNTIL_20 = Span(generation=1, first=1, last=20)
 
 
 @pytest.fixture
-def stores(tmp_path: Path) -> Any:
-    stores = Stores(tmp_path)
-    yield stores
-    stores.close()
-
-
-@pytest.fixture
 def first(stores: Stores) -> World:
     """Return the superseded world; its newest reported step is 20."""
     world = stores.open()

@@ -1,7 +1,7 @@
 """A job whose status was lost or restored from a backup: the operator gives a number of a world a second time."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +33,6 @@ OPENERS: dict[str, Callable[[Path], Store]] = {
     "posix": lambda folder: open_store(folder / "run"),
     "objects in memory": lambda folder: ObjectStore(),
 }
-
-
-@pytest.fixture
-def stores(tmp_path: Path) -> Iterator[Stores]:
-    stores = Stores(tmp_path)
-    yield stores
-    stores.close()
 
 
 @pytest.fixture

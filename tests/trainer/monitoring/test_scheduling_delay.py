@@ -49,7 +49,7 @@ def telling() -> Iterator[tuple["subprocess.Popen[str]", Callable[[], float | No
 
 def test_repeatedly_stopped_process_reports_its_stopped_share() -> None:
     with telling() as (child, read_share):
-        assert read_share() is None, "nothing is told of a moment"
+        assert read_share() is None, "a moment is not reported"
         over = threading.Event()
 
         def stumble() -> None:
