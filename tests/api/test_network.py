@@ -4,17 +4,17 @@ from typing import Any
 
 import pytest
 
-from trainingjob_api.network.attention import Attention, resolve_heads
+from trainingjob_api.network.attention import Attention, GroupedQueryAttention, HeadSizes
 from trainingjob_api.network.mlp import GatedMlp
 from trainingjob_api.network.network import Block, Embedding, Group, Network
-from trainingjob_api.network.norm import RmsNorm
+from trainingjob_api.network.norm import Norm, RmsNorm
 from trainingjob_api.network.part import Shard
 from trainingjob_api.network.resolve import resolve
-from trainingjob_api.network.routed_mlp import RoutedMlp
+from trainingjob_api.network.rope import Rope
+from trainingjob_api.network.routed_mlp import Experts, RoutedMlp
 from trainingjob_api.network.tensor import DecayClass, Normal, Ones, Role
 from trainingjob_api.sharding import count_shards
-from trainingjob_api.spec.model import Attention as AttentionSpec
-from trainingjob_api.spec.model import Experts, Init, Model
+from trainingjob_api.spec.model import Init, Model
 
 SMALL: dict[str, Any] = {
     "vocab_size": 96,
@@ -25,7 +25,7 @@ SMALL: dict[str, Any] = {
     "num_kv_heads": 2,
     "head_dim": 8,
 }
-QUERY_KEY_NORM = AttentionSpec(query_key_norm="perHead")
+QUERY_KEY_NORM = Attention(query_key_norm="perHead")
 EXPERTS = Experts(count=4, per_token=1, shared=2)
 
 
@@ -55,7 +55,7 @@ HEADS: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
 
 @pytest.mark.parametrize(("changes", "want"), HEADS.values(), ids=HEADS.keys())
 def test_heads_that_are_unset_follow_from_other_dims(changes: dict[str, Any], want: tuple[int, int]) -> None:
-    heads = resolve_heads(Model(**SMALL | changes))
+    heads = Model(**SMALL | changes).heads
 
     assert (heads.num_kv_heads, heads.head_dim) == want
     written = dict(zip(("num_kv_heads", "head_dim"), want, strict=True))
@@ -63,7 +63,7 @@ def test_heads_that_are_unset_follow_from_other_dims(changes: dict[str, Any], wa
 
 
 def test_an_illegal_default_width_is_at_least_one_so_that_a_plan_can_report_the_rest() -> None:
-    assert resolve_heads(Model(**SMALL | {"embed_dim": 2, "head_dim": None})).head_dim == 1
+    assert Model(**SMALL | {"embed_dim": 2, "head_dim": None}).heads.head_dim == 1
 
 
 def test_norms_of_queries_and_keys_save_their_values_on_the_devices_of_their_heads() -> None:
@@ -138,7 +138,8 @@ def test_each_tensor_states_its_class_role_and_initial_values(changes: dict[str,
 
 def make_block(*, heads: int = 4, routed: bool = False) -> Block:
     mlp = RoutedMlp(32, 48, EXPERTS) if routed else GatedMlp(32, 48)
-    return Block(RmsNorm(32, 1e-5), Attention(32, heads, 2, 8, 1e4), RmsNorm(32, 1e-5), mlp)
+    attention = GroupedQueryAttention(32, HeadSizes(heads, 2, 8), Attention(), Rope(), Norm())
+    return Block(RmsNorm(32, 1e-5), attention, RmsNorm(32, 1e-5), mlp)
 
 
 def make_network(*groups: Group) -> Network:

@@ -1,12 +1,26 @@
-"""Grouped-query attention (Ainslie et al., arXiv 2305.13245) with rotary positions."""
+"""Grouped-query attention (Ainslie et al., arXiv 2305.13245): its options, its tensors and its costs."""
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Annotated, Literal
 
-from trainingjob_api.network.norm import RmsNorm
+from pydantic import Field
+
+from trainingjob_api.base import Strict
+from trainingjob_api.meta import Example
+from trainingjob_api.network.norm import Norm, RmsNorm
 from trainingjob_api.network.part import BACKWARD_FLOPS, FLOAT32, FORWARD_FLOPS, Part, PartTraffic, PassFlops, Shard
+from trainingjob_api.network.rope import Rope
 from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor
-from trainingjob_api.spec.model import Model
+
+
+class Attention(Strict):
+    """Options of the attention layers."""
+
+    query_key_norm: Annotated[Literal["perHead"] | None, Example("perHead")] = Field(
+        default=None,
+        description="RMS norm of queries and keys before the rotary positions. `perHead` normalizes each head, with "
+        "one learned scale for all heads of a layer, as in Qwen3.",
+    )
 
 
 @dataclass(frozen=True)
@@ -18,41 +32,20 @@ class HeadSizes:
     head_dim: int
 
 
-def resolve_num_kv_heads(model: Model) -> int:
-    """Return the number of key and value heads: by default that of the query heads."""
-    return model.num_kv_heads or model.num_heads
-
-
-def resolve_heads(model: Model) -> HeadSizes:
-    """Return the heads of a model. A default width is rounded down; validation rejects one that is not exact."""
-    head_dim = model.head_dim or max(model.embed_dim // model.num_heads, 1)
-    return HeadSizes(model.num_heads, resolve_num_kv_heads(model), head_dim)
-
-
 @dataclass(frozen=True)
-class Attention(Part):
+class GroupedQueryAttention(Part):
     """Causal attention that saves its scores."""
 
     width: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    rope_theta: float
-    query_key_norm: RmsNorm | None = None
-    """Norm of each query and key before the rotary positions (Henry et al., arXiv 2010.04245)."""
+    heads: HeadSizes
+    options: Attention
+    rope: Rope
+    norm: Norm
 
-    @classmethod
-    def from_spec(cls, model: Model) -> Self:
-        """Return the attention of a model's layers. An option is read here, beside the tensors that it adds."""
-        heads = resolve_heads(model)
-        return cls(
-            width=model.embed_dim,
-            num_heads=heads.num_heads,
-            num_kv_heads=heads.num_kv_heads,
-            head_dim=heads.head_dim,
-            rope_theta=model.rope.theta,
-            query_key_norm=RmsNorm(heads.head_dim, model.norm.epsilon) if model.attention.query_key_norm else None,
-        )
+    @property
+    def query_key_norm(self) -> RmsNorm | None:
+        """Return the norm of each query and key before the rotary positions (Henry et al., arXiv 2010.04245)."""
+        return RmsNorm(self.heads.head_dim, self.norm.epsilon) if self.options.query_key_norm else None
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -64,8 +57,8 @@ class Attention(Part):
     @property
     def projections(self) -> tuple[Tensor, ...]:
         """Return the matrices."""
-        width, heads, head, init = self.width, self.num_heads, self.head_dim, Normal(self.width**-0.5)
-        kv_shape, kv_axes = (width, self.num_kv_heads, head), ("embed", "kv_heads", "head")
+        width, heads, head, init = self.width, self.heads.num_heads, self.heads.head_dim, Normal(self.width**-0.5)
+        kv_shape, kv_axes = (width, self.heads.num_kv_heads, head), ("embed", "kv_heads", "head")
         matrix, out_init = DecayClass.MATRIX, Normal((heads * head) ** -0.5)
         return (
             Tensor("query", (width, heads, head), ("embed", "heads", "head"), init, matrix, Role.INPUT),
@@ -76,7 +69,7 @@ class Attention(Part):
 
     def flops(self, shard: Shard) -> PassFlops:
         """Return the FLOPs of the projections and of the scores of the whole sequence, including masked ones."""
-        scores = 2 * shard.split(self.num_heads, "heads") * self.head_dim * shard.length
+        scores = 2 * shard.split(self.heads.num_heads, "heads") * self.heads.head_dim * shard.length
         matrices = super().flops(shard)
         return PassFlops(
             matrices.forward + FORWARD_FLOPS * scores,
@@ -86,22 +79,21 @@ class Attention(Part):
 
     def causal_flops(self, length: int) -> int:
         """Return the FLOPs of the unmasked half of the scores."""
-        return (FORWARD_FLOPS + BACKWARD_FLOPS) * length * self.num_heads * self.head_dim
+        return (FORWARD_FLOPS + BACKWARD_FLOPS) * length * self.heads.num_heads * self.heads.head_dim
 
     def saved_bytes(self, shard: Shard) -> int:
         """Return the bytes of queries, keys, values, output, scores and norms, and of gathered keys and values."""
-        heads, kv_heads = shard.split(self.num_heads, "heads"), shard.split(self.num_kv_heads, "kv_heads")
-        projections = shard.compute_bytes * self.head_dim * (2 * heads + 2 * kv_heads)
-        gathered = shard.compute_bytes * self.head_dim * 2 * kv_heads * (shard.degrees["context"] - 1)
+        heads, kv_heads = shard.split(self.heads.num_heads, "heads"), shard.split(self.heads.num_kv_heads, "kv_heads")
+        projections = shard.compute_bytes * self.heads.head_dim * (2 * heads + 2 * kv_heads)
+        gathered = shard.compute_bytes * self.heads.head_dim * 2 * kv_heads * (shard.degrees["context"] - 1)
         norms = (heads + kv_heads) * self.query_key_norm.saved_bytes(shard) if self.query_key_norm else 0
         return projections + norms + gathered + heads * shard.length * (FLOAT32 + shard.compute_bytes)
 
     def backward_bytes(self, shard: Shard) -> int:
         """Return the bytes of the gradients of the scores."""
-        return shard.split(self.num_heads, "heads") * shard.length * FLOAT32
+        return shard.split(self.heads.num_heads, "heads") * shard.length * FLOAT32
 
     def traffic(self, length: int) -> PartTraffic:
         """Return the sums of the output and of the input's gradient, and the gathered keys and values."""
-        return PartTraffic(
-            tensor_sums=2, recomputed_sums=1, separate_sums=2, context_features=self.head_dim * self.num_kv_heads
-        )
+        features = self.heads.head_dim * self.heads.num_kv_heads
+        return PartTraffic(tensor_sums=2, recomputed_sums=1, separate_sums=2, context_features=features)

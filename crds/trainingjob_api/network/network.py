@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from trainingjob_api.network.attention import Attention
+from trainingjob_api.network.attention import GroupedQueryAttention
 from trainingjob_api.network.mlp import GatedMlp
 from trainingjob_api.network.norm import RmsNorm
 from trainingjob_api.network.part import Part, PassFlops, Shard
@@ -22,7 +22,7 @@ class Block:
     """
 
     attention_norm: RmsNorm
-    attention: Attention
+    attention: GroupedQueryAttention
     mlp_norm: RmsNorm
     mlp: GatedMlp | RoutedMlp
 

@@ -1,9 +1,22 @@
-"""RMS norm (Zhang and Sennrich, arXiv 1910.07467)."""
+"""Norms of hidden states: their options, their tensors and their costs."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from pydantic import Field
+
+from trainingjob_api.base import Strict
+from trainingjob_api.meta import NO_UNIT, Example
 from trainingjob_api.network.part import FLOAT32, Part, Shard
 from trainingjob_api.network.tensor import DecayClass, Ones, Role, Tensor
+
+
+class Norm(Strict):
+    """RMS norm (Zhang and Sennrich, arXiv 1910.07467)."""
+
+    epsilon: Annotated[float, Field(gt=0, le=0.1), NO_UNIT, Example(1e-5)] = Field(
+        default=1e-5, description="Constant added to the mean square in every RMS norm."
+    )
 
 
 @dataclass(frozen=True)

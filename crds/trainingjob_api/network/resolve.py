@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from trainingjob_api.network.attention import Attention
+from trainingjob_api.network.attention import GroupedQueryAttention
 from trainingjob_api.network.mlp import GatedMlp
 from trainingjob_api.network.network import Block, Embedding, Group, Head, Network
 from trainingjob_api.network.norm import RmsNorm
@@ -17,7 +17,7 @@ def resolve(model: Model) -> Network:
     norm = RmsNorm(width, model.norm.epsilon)
     block = Block(
         attention_norm=norm,
-        attention=Attention.from_spec(model),
+        attention=GroupedQueryAttention(width, model.heads, model.attention, model.rope, model.norm),
         mlp_norm=norm,
         mlp=RoutedMlp(width, hidden, experts) if experts else GatedMlp(width, hidden),
     )

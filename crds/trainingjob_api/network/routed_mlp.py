@@ -1,12 +1,75 @@
-"""Mixture of experts: MLPs of which a router picks a few for each token, with capacity slots in routing groups."""
+"""Mixture of experts: MLPs of which a router picks a few for each token, with capacity slots in routing groups.
 
+The values that follow from the options for a sequence are derived here, for planner and trainer alike. Tokens compete
+for capacity in groups inside one sequence. So dropped tokens depend neither on the mesh nor on the other sequences.
+"""
+
+import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated, Literal
 
+from pydantic import Field
+
+from trainingjob_api.base import Strict
+from trainingjob_api.meta import NO_UNIT, Example, Unit
 from trainingjob_api.network.mlp import GatedMlp
 from trainingjob_api.network.part import BACKWARD_FLOPS, FLOAT32, FORWARD_FLOPS, Part, PartTraffic, PassFlops, Shard
 from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor
-from trainingjob_api.spec.model import Experts
+
+
+class Balance(Strict):
+    """How the router learns to give all experts as many tokens."""
+
+    loss_weight: Annotated[float, Field(ge=0, le=100), NO_UNIT, Example(0.01)] = Field(
+        default=0.01,
+        description="Weight of the load-balancing loss of each layer (Fedus et al., arXiv 2101.03961).",
+    )
+
+
+class Experts(Strict):
+    """MLPs of which a router picks a few for each token (Shazeer et al., arXiv 1701.06538)."""
+
+    count: Annotated[int, Field(ge=2, le=1024), Unit("experts"), Example(8)] = Field(
+        description="Number of expert MLPs in a layer, each of width `model.mlpDim`."
+    )
+    per_token: Annotated[int, Field(ge=1, le=64), Unit("experts"), Example(2)] = Field(
+        description="Number of experts that process each token, those with the highest router scores."
+    )
+    scoring: Annotated[Literal["softmax", "sigmoid"], Example("softmax")] = Field(
+        default="softmax",
+        description="Scores from router logits: `softmax` over all experts, or an independent `sigmoid` for each "
+        "expert (DeepSeek-V3; arXiv 2412.19437). The score is the expert's weight.",
+    )
+    normalize_weights: Annotated[bool, Example(True)] = Field(
+        default=False, description="Scales the weights of a token's experts so that their sum is 1."
+    )
+    weight_scale: Annotated[float, Field(gt=0, le=1000), NO_UNIT, Example(1.0)] = Field(
+        default=1.0, description="Factor on the weights of a token's experts, applied after normalization."
+    )
+    capacity_factor: Annotated[float, Field(gt=0, le=1024), Unit("times an even share"), Example(1.25)] = Field(
+        default=1.25,
+        description="Expert capacity, as a multiple of the even share of a routing group's tokens. Tokens beyond it "
+        "skip the expert; `count` / `perToken` drops none.",
+    )
+    group_length: Annotated[Annotated[int, Field(ge=1, le=1048576)] | None, Unit("tokens"), Example(64)] = Field(
+        default=None,
+        description="Number of tokens in a routing group, a divisor of `training.sequenceLength`; the cost of "
+        "dispatch grows with it. Unset: the whole sequence.",
+    )
+    shared: Annotated[int, Field(ge=0, le=64), Unit("experts"), Example(1)] = Field(
+        default=0, description="Number of shared experts, which process every token beside the routed ones."
+    )
+    balance: Balance = Field(default=Balance(), description="Balance of the load among the experts.")
+
+    def group_size(self, sequence_length: int) -> int:
+        """Return the size of a routing group in tokens."""
+        return self.group_length or sequence_length
+
+    def capacity(self, sequence_length: int) -> int:
+        """Return the capacity of an expert for each routing group, at most the size of the group."""
+        tokens = self.group_size(sequence_length)
+        return min(math.ceil(tokens * self.per_token * self.capacity_factor / self.count), tokens)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import json
 
-from trainingjob_api.network.attention import resolve_heads
 from trainingjob_api.shares import resolve_steps
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.model import Model
@@ -145,7 +144,7 @@ def _describe_default_heads(model: Model) -> list[str]:
     """Return the heads of the model; empty if the spec sets both of their numbers."""
     if model.num_kv_heads and model.head_dim:
         return []
-    heads = resolve_heads(model)
+    heads = model.heads
     return [
         f"heads: {heads.num_heads} for queries, {heads.num_kv_heads} for keys and values, of width {heads.head_dim}"
     ]

@@ -10,7 +10,6 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
-from trainingjob_api.network.attention import resolve_heads
 from trainingjob_api.problem import Problem
 from trainingjob_api.shares import resolve_steps
 from trainingjob_operator.core.planner.flops import count_useful_flops
@@ -33,7 +32,7 @@ def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object
         "activeParameters": plan.num_active_parameters,
         "tokensPerStep": plan.tokens_per_step,
         "warmupSteps": resolve_steps(plan.spec.schedule.warmup, plan.spec.training.steps),
-        "heads": _to_json(resolve_heads(plan.spec.model)),
+        "heads": _to_json(plan.spec.model.heads),
         "flopsPerToken": count_useful_flops(describe_workload(plan.spec)),
         "slice": {**_to_json(plan.shape), "numDevices": plan.shape.num_devices},
         "allowed": list(plan.allowed_sizes),

@@ -7,9 +7,9 @@ import pytest
 
 from trainingjob_api.base import AXES
 from trainingjob_api.network.resolve import resolve
+from trainingjob_api.network.routed_mlp import Experts
 from trainingjob_api.sharding import count_shards
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.model import Experts
 from trainingjob_operator.core.planner.memory import estimate_device_memory
 from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.summary import describe_parameters, describe_plan

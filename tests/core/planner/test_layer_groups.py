@@ -9,9 +9,8 @@ import pytest
 from trainingjob_api.base import AXES
 from trainingjob_api.network.mlp import GatedMlp
 from trainingjob_api.network.network import Group, Network
-from trainingjob_api.network.routed_mlp import RoutedMlp
+from trainingjob_api.network.routed_mlp import Experts, RoutedMlp
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.model import Experts
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.flops import count_step_flops, count_useful_flops

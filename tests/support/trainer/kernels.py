@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from trainingjob_trainer.models.decoder import Attention, apply_rope
+from trainingjob_trainer.models.attention import Attention
 from trainingjob_trainer.models.mlp import RoutedMLP, RoutingStats
+from trainingjob_trainer.models.rope import apply_rope
 from trainingjob_trainer.parallel.sharding import Axes, map_shards
 
 QUERIES: Axes = ("batch", "length", "heads", "head")

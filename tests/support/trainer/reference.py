@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from trainingjob_api.network.routed_mlp import Experts
 from trainingjob_api.shares import resolve_steps
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.model import Experts
 from trainingjob_api.spec.optimizer import AdamW as AdamWSpec
 
 type Tree = dict[str, Any]

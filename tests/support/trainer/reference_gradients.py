@@ -15,8 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from trainingjob_api.network.norm import Norm
+from trainingjob_api.network.rope import Rope
+from trainingjob_api.network.routed_mlp import Balance, Experts
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.model import Balance, Experts, Init, Model, Norm, Rope
+from trainingjob_api.spec.model import Init, Model
 
 type Tree = dict[str, Any]
 type Numbers = dict[str, float]

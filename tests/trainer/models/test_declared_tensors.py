@@ -7,9 +7,11 @@ import jax
 import pytest
 import yaml
 
+from trainingjob_api.network.attention import Attention
 from trainingjob_api.network.resolve import resolve
+from trainingjob_api.network.routed_mlp import Experts
 from trainingjob_api.spec.memory import Memory
-from trainingjob_api.spec.model import Attention, Experts, Model
+from trainingjob_api.spec.model import Model
 from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.models.decoder import split_model
 

@@ -18,7 +18,7 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.data.loader import BatchLoader
-from trainingjob_trainer.models.decoder import Attention
+from trainingjob_trainer.models.attention import Attention
 from trainingjob_trainer.models.mlp import RoutedMLP
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.state import Batch, Signal, State

@@ -11,12 +11,13 @@ import pytest
 from trainingjob_api.network.mlp import GatedMlp
 from trainingjob_api.network.network import Group, Network
 from trainingjob_api.network.resolve import resolve
-from trainingjob_api.network.routed_mlp import RoutedMlp
+from trainingjob_api.network.routed_mlp import Experts, RoutedMlp
 from trainingjob_api.pipeline import PipelineSchedule
 from trainingjob_api.spec.memory import Memory
-from trainingjob_api.spec.model import Experts, Model
+from trainingjob_api.spec.model import Model
 from trainingjob_api.spec.precision import Precision
-from trainingjob_trainer.models.decoder import HiddenStates, Params, SplitModel
+from trainingjob_trainer.models.decoder import Params, SplitModel
+from trainingjob_trainer.models.layers import HiddenStates
 
 FLOAT32 = Precision(compute="float32")
 NETWORK = resolve(Model(vocab_size=64, embed_dim=16, mlp_dim=24, num_layers=4, num_heads=4, num_kv_heads=2, head_dim=4))

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.resolve import resolve
+from trainingjob_api.network.routed_mlp import Experts
 from trainingjob_api.network.tensor import DecayClass
 from trainingjob_api.spec.memory import Memory
-from trainingjob_api.spec.model import Experts, Model
+from trainingjob_api.spec.model import Model
 from trainingjob_api.spec.optimizer import WeightDecay
 from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.models.decoder import SplitModel

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from trainingjob_trainer.models.decoder import HiddenStates, Params, SplitModel
+from trainingjob_trainer.models.decoder import Params, SplitModel
+from trainingjob_trainer.models.layers import HiddenStates
 from trainingjob_trainer.models.mlp import RoutingStats
 from trainingjob_trainer.parallel.collective_order import order_first_part, order_last_part
 from trainingjob_trainer.parallel.sharding import constrain

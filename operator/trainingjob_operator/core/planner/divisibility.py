@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from trainingjob_api.base import Axis
-from trainingjob_api.network.attention import resolve_num_kv_heads
 from trainingjob_api.problem import Problem
 from trainingjob_api.sharding import RULES
 from trainingjob_api.spec.job import TrainingJobSpec
@@ -48,7 +47,7 @@ HEADS = ShardedDims(
     ("tensor",),
     {
         "model.numHeads": lambda spec: spec.model.num_heads,
-        "model.numKvHeads": lambda spec: resolve_num_kv_heads(spec.model),
+        "model.numKvHeads": lambda spec: spec.model.kv_heads,
         "model.mlpDim": lambda spec: spec.model.mlp_dim,
     },
 )
@@ -56,7 +55,7 @@ RULE_DIMS: Mapping[str, tuple[str, Callable[[TrainingJobSpec], int]]] = {
     "embed": ("model.embedDim", lambda spec: spec.model.embed_dim),
     "vocab": ("model.vocabSize", lambda spec: spec.model.vocab_size),
     "heads": ("model.numHeads", lambda spec: spec.model.num_heads),
-    "kv_heads": ("model.numKvHeads", lambda spec: resolve_num_kv_heads(spec.model)),
+    "kv_heads": ("model.numKvHeads", lambda spec: spec.model.kv_heads),
     "mlp": ("model.mlpDim", lambda spec: spec.model.mlp_dim),
     "experts": ("model.experts.count", lambda spec: spec.model.experts.count if spec.model.experts else 0),
     "expert_embed": ("model.embedDim", lambda spec: spec.model.embed_dim if spec.model.experts else 0),
