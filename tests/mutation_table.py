@@ -200,8 +200,8 @@ AGENT_MUTATIONS = (
     Mutation(
         "normalize queries alone",
         f"{TRAINER}/models/attention.py",
-        "self.query_norm(q_BLHK), self.key_norm(k_BLGK)",
-        "self.query_norm(q_BLHK), k_BLGK",
+        "self._normalize(self.query_norm, q_BLHK), self._normalize(self.key_norm, k_BLGK)",
+        "self._normalize(self.query_norm, q_BLHK), k_BLGK",
         ("tests/trainer/models/test_query_key_norm.py::test_steps_in_float32_are_those_of_the_reference",),
     ),
     Mutation(

@@ -120,7 +120,7 @@ def _describe_defaults(node: Schema) -> None:
     if default is not None and node["type"] != "object":
         text = f"{default:g}" if isinstance(default, float) else json.dumps(default).strip('"')
         node["description"] += f" Unset: {text}."
-    for child in node.get("properties", {}).values():
+    for child in (*node.get("properties", {}).values(), *([node["items"]] if "items" in node else [])):
         _describe_defaults(child)
 
 

@@ -17,6 +17,8 @@ RULES: Table = {
     "experts": ("expert",),
     "expert_batch": ("data", "fsdp"),
     "expert_embed": ("fsdp", "context"),
+    "latent": ("fsdp", "expert", "context"),
+    "position": (),
     "router": (),
     "heads": ("tensor",),
     "kv_heads": ("tensor",),

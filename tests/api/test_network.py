@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from trainingjob_api.network.attention import Attention, GroupedQueryAttention, HeadSizes
-from trainingjob_api.network.mlp import GatedMlp
-from trainingjob_api.network.network import Block, Embedding, Group, Network
-from trainingjob_api.network.norm import Norm, RmsNorm
+from trainingjob_api.network.mlp import DenseMlp, Mlp
+from trainingjob_api.network.network import Block, Embedding, Group, Head, Logits, Network
+from trainingjob_api.network.norm import HiddenNorm, Norm
 from trainingjob_api.network.part import Shard
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.rope import Rope
@@ -137,13 +137,15 @@ def test_each_tensor_states_its_class_role_and_initial_values(changes: dict[str,
 
 
 def make_block(*, heads: int = 4, routed: bool = False) -> Block:
-    mlp = RoutedMlp(32, 48, EXPERTS) if routed else GatedMlp(32, 48)
+    mlp = RoutedMlp(32, 48, EXPERTS, Mlp()) if routed else DenseMlp(32, 48, Mlp())
     attention = GroupedQueryAttention(32, HeadSizes(heads, 2, 8), Attention(), Rope(), Norm())
-    return Block(RmsNorm(32, 1e-5), attention, RmsNorm(32, 1e-5), mlp)
+    return Block(attention, mlp, HiddenNorm(32, Norm()), HiddenNorm(32, Norm()))
 
 
 def make_network(*groups: Group) -> Network:
-    return Network(Embedding(96, 32, 0.02), groups, RmsNorm(32, 1e-5), None)
+    return Network(
+        Embedding(96, 32, 0.02), groups, HiddenNorm(32, Norm()), Head(32, 96, is_tied=True, options=Logits())
+    )
 
 
 def test_blocks_of_a_pattern_and_groups_have_names_of_their_own() -> None:

@@ -12,6 +12,7 @@ _SWITCHES = r"\b(disable|off|none|never|no limit|unlimited|turn|switch|infer)"
 OFF = re.compile(rf"{_NOTHING}[^.]*{_SWITCHES}|\b(disable|off|unlimited)\w*\b[^.]*{_NOTHING}", re.IGNORECASE)
 ZERO_IS_A_VALUE = {
     "model.experts.balance.lossWeight": "a weight",
+    "model.mlp.linearOffset": "a constant in a sum",
     "model.experts.shared": "a number of experts",
     "training.seed": "a seed",
     "optimizer.weightDecay.rate": "a rate",

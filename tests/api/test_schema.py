@@ -144,7 +144,12 @@ def test_lists_declare_their_merge_key() -> None:
 
     assert kinds == {
         "map": {"spec.evaluation", "spec.runtime.env", "spec.runtime.volumes", "status.conditions"},
-        "set": {"spec.metrics.wandb.tags", "spec.optimizer.weightDecay.exclude", "spec.runtime.imagePullSecrets"},
+        "set": {
+            "spec.metrics.wandb.tags",
+            "spec.model.attention.bias",
+            "spec.optimizer.weightDecay.exclude",
+            "spec.runtime.imagePullSecrets",
+        },
     }
 
 

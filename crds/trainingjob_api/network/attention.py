@@ -5,21 +5,64 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainingjob_api.base import Strict
-from trainingjob_api.meta import Example
-from trainingjob_api.network.norm import Norm, RmsNorm
+from trainingjob_api.base import LIST_TYPE_SET, Strict
+from trainingjob_api.meta import NO_UNIT, Example, Unit
+from trainingjob_api.network.norm import HiddenNorm, Norm
 from trainingjob_api.network.part import BACKWARD_FLOPS, FLOAT32, FORWARD_FLOPS, Part, PartTraffic, PassFlops, Shard
 from trainingjob_api.network.rope import Rope
-from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor
+from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor, Zeros, make_bias
+
+
+class TemperatureTuning(Strict):
+    """Factor on the queries of layers without positions, which grows with the position (Llama 4)."""
+
+    length: Annotated[int, Field(ge=1, le=10000000), Unit("tokens"), Example(8192)] = Field(
+        default=8192, description="Number of tokens after which the factor grows."
+    )
+    scale: Annotated[float, Field(gt=0, le=10), NO_UNIT, Example(0.1)] = Field(
+        default=0.1, description="Growth: the factor is 1 + `scale` ln(1 + floor(position / `length`))."
+    )
+
+
+Projection = Literal["query", "key", "value", "out"]
 
 
 class Attention(Strict):
     """Options of the attention layers."""
 
-    query_key_norm: Annotated[Literal["perHead"] | None, Example("perHead")] = Field(
+    query_key_norm: Annotated[Literal["perHead", "perProjection", "l2"] | None, Example("perHead")] = Field(
         default=None,
-        description="RMS norm of queries and keys before the rotary positions. `perHead` normalizes each head, with "
-        "one learned scale for all heads of a layer, as in Qwen3.",
+        description="RMS norm of queries and keys, of each head (`perHead`, Qwen3) or of all together "
+        "(`perProjection`, OLMo 3). `l2` follows the rotary positions, without a learned scale (Llama 4).",
+    )
+    bias: Annotated[
+        tuple[Projection, ...], Field(max_length=4, json_schema_extra=LIST_TYPE_SET), Example(["query"])
+    ] = Field(default=(), description="Projections that add a learned bias: `query`, `key`, `value`, `out`.")
+    scale: Annotated[Annotated[float, Field(gt=0, le=100)] | None, NO_UNIT, Example(0.125)] = Field(
+        default=None,
+        description="Factor on the products of queries and keys. Unset: the head width to the power of -0.5.",
+    )
+    soft_cap: Annotated[Annotated[float, Field(gt=0, le=10000)] | None, NO_UNIT, Example(50.0)] = Field(
+        default=None,
+        description="Limit that the scores approach by tanh (Gemma 2, arXiv 2408.00118). Unset: no limit.",
+    )
+    window: Annotated[Annotated[int, Field(ge=1, le=10000000)] | None, Unit("tokens"), Example(4096)] = Field(
+        default=None,
+        description="Number of last tokens, with itself, that a token attends to (Beltagy et al., arXiv 2004.05150). "
+        "Unset: all before it.",
+    )
+    chunk: Annotated[Annotated[int, Field(ge=1, le=10000000)] | None, Unit("tokens"), Example(8192)] = Field(
+        default=None,
+        description="Length of the chunks of a sequence between which no token attends, as in Llama 4. Unset: one "
+        "chunk.",
+    )
+    sinks: Annotated[bool, Example(False)] = Field(
+        default=False,
+        description="Adds a learned logit to the softmax of each head, which takes a share and reads nothing "
+        "(gpt-oss).",
+    )
+    temperature_tuning: TemperatureTuning | None = Field(
+        default=None, description="Factor on queries that grows with the position. Unset: none."
     )
 
 
@@ -32,6 +75,9 @@ class HeadSizes:
     head_dim: int
 
 
+_INPUT_DIMS = {"query": (0,), "key": (0,), "value": (0,), "out": (0, 1)}
+
+
 @dataclass(frozen=True)
 class GroupedQueryAttention(Part):
     """Causal attention that saves its scores."""
@@ -39,24 +85,48 @@ class GroupedQueryAttention(Part):
     width: int
     heads: HeadSizes
     options: Attention
-    rope: Rope
+    rope: Rope | None
+    """None: queries and keys have no positions."""
     norm: Norm
 
     @property
-    def query_key_norm(self) -> RmsNorm | None:
-        """Return the norm of each query and key before the rotary positions (Henry et al., arXiv 2010.04245)."""
-        return RmsNorm(self.heads.head_dim, self.norm.epsilon) if self.options.query_key_norm else None
+    def scale(self) -> float:
+        """Return the factor on the products of queries and keys."""
+        return self.options.scale or self.heads.head_dim**-0.5
+
+    @property
+    def query_norm(self) -> HiddenNorm | None:
+        """Return the norm of queries before the rotary positions (Henry et al., arXiv 2010.04245)."""
+        return self._norm(self.heads.num_heads)
+
+    @property
+    def key_norm(self) -> HiddenNorm | None:
+        """Return the norm of keys before the rotary positions."""
+        return self._norm(self.heads.num_kv_heads)
+
+    def _norm(self, num_heads: int) -> HiddenNorm | None:
+        if self.options.query_key_norm == "perHead":
+            return HiddenNorm(self.heads.head_dim, self.norm)
+        if self.options.query_key_norm == "perProjection":
+            return HiddenNorm(num_heads * self.heads.head_dim, self.norm)
+        return None
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Return the projections, and the scales of the norms of queries and keys."""
-        scales = self.query_key_norm.tensors if self.query_key_norm else ()
-        norms = (scale.nest(prefix) for prefix in ("query_norm.", "key_norm.") for scale in scales)
-        return (*self.projections, *norms)
+        """Return the tensors of the attention, and the scales of the norms of queries and keys."""
+        norms = {"query_norm.": self.query_norm, "key_norm.": self.key_norm}
+        scales = (scale.nest(prefix) for prefix, norm in norms.items() if norm for scale in norm.tensors)
+        return (*self.own_tensors, *scales)
 
     @property
-    def projections(self) -> tuple[Tensor, ...]:
-        """Return the matrices."""
+    def own_tensors(self) -> tuple[Tensor, ...]:
+        """Return the matrices, their biases and the logits of sinks."""
+        biases = [make_bias(one, *_INPUT_DIMS[one.name]) for one in self._projections if one.name in self.options.bias]
+        sinks = Tensor("sinks", (self.heads.num_heads,), ("heads",), Zeros(), DecayClass.BIAS, Role.VECTOR)
+        return (*self._projections, *biases, *((sinks,) if self.options.sinks else ()))
+
+    @property
+    def _projections(self) -> tuple[Tensor, ...]:
         width, heads, head, init = self.width, self.heads.num_heads, self.heads.head_dim, Normal(self.width**-0.5)
         kv_shape, kv_axes = (width, self.heads.num_kv_heads, head), ("embed", "kv_heads", "head")
         matrix, out_init = DecayClass.MATRIX, Normal((heads * head) ** -0.5)
@@ -86,8 +156,14 @@ class GroupedQueryAttention(Part):
         heads, kv_heads = shard.split(self.heads.num_heads, "heads"), shard.split(self.heads.num_kv_heads, "kv_heads")
         projections = shard.compute_bytes * self.heads.head_dim * (2 * heads + 2 * kv_heads)
         gathered = shard.compute_bytes * self.heads.head_dim * 2 * kv_heads * (shard.degrees["context"] - 1)
-        norms = (heads + kv_heads) * self.query_key_norm.saved_bytes(shard) if self.query_key_norm else 0
+        norms = (heads + kv_heads) * self._saved_norm_bytes(shard)
         return projections + norms + gathered + heads * shard.length * (FLOAT32 + shard.compute_bytes)
+
+    def _saved_norm_bytes(self, shard: Shard) -> int:
+        """Return the bytes that the norm of one head's queries or keys saves."""
+        if self.options.query_key_norm is None:
+            return 0
+        return HiddenNorm(self.heads.head_dim, self.norm).saved_bytes(shard)
 
     def backward_bytes(self, shard: Shard) -> int:
         """Return the bytes of the gradients of the scores."""

@@ -1,37 +1,72 @@
-"""Gated SiLU MLP (Shazeer, arXiv 2002.05202)."""
+"""The MLP of a layer: its options, its tensors and its costs."""
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
+from pydantic import Field
+
+from trainingjob_api.base import Strict
+from trainingjob_api.meta import NO_UNIT, Example
 from trainingjob_api.network.part import Part, PartTraffic, Shard
-from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor
+from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor, make_bias
+
+
+class Mlp(Strict):
+    """Options of the MLPs, also of those of experts."""
+
+    activation: Annotated[Literal["silu", "gelu", "geluTanh", "quickGelu", "relu", "relu2"], Example("silu")] = Field(
+        default="silu",
+        description="Activation: `geluTanh` approximates `gelu` by tanh, `quickGelu` by a sigmoid; `relu2` is the "
+        "square of `relu` (So et al., arXiv 2109.08668).",
+    )
+    gated: Annotated[bool, Example(True)] = Field(
+        default=True,
+        description="Multiplies the activated values by a second projection of the input (Shazeer, arXiv 2002.05202).",
+    )
+    bias: Annotated[bool, Example(False)] = Field(default=False, description="Adds a learned bias to each projection.")
+    clip: Annotated[Annotated[float, Field(gt=0, le=1000)] | None, NO_UNIT, Example(7.0)] = Field(
+        default=None,
+        description="Limit of the values before the activation and, in both directions, of those that it is "
+        "multiplied by, as in gpt-oss. Unset: no limit.",
+    )
+    linear_offset: Annotated[float, Field(ge=0, le=100), NO_UNIT, Example(0.0)] = Field(
+        default=0.0, description="Constant added to the values that the activation is multiplied by: 1 in gpt-oss."
+    )
+
+    @property
+    def saved_values(self) -> int:
+        """Return the number of values of the hidden width that the backward pass needs."""
+        return 6 if self.gated else 3
 
 
 @dataclass(frozen=True)
-class GatedMlp(Part):
+class DenseMlp(Part):
     """One MLP for all tokens."""
 
     width: int
     hidden: int
+    options: Mlp
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Return the three matrices."""
-        shape, axes, init, matrix = (
-            (self.width, self.hidden),
-            ("embed", "mlp"),
-            Normal(self.width**-0.5),
-            DecayClass.MATRIX,
-        )
-        return (
-            Tensor("gate", shape, axes, init, matrix, Role.INPUT),
-            Tensor("up", shape, axes, init, matrix, Role.PAIRED_INPUT),
-            Tensor("down", shape[::-1], axes[::-1], Normal(self.hidden**-0.5), matrix, Role.MLP_OUTPUT),
-        )
+        """Return the matrices, and their biases."""
+        return (*self.matrices, *(make_bias(matrix) for matrix in self.matrices if self.options.bias))
+
+    @property
+    def matrices(self) -> tuple[Tensor, ...]:
+        """Return the matrices: into the hidden width, and out of it."""
+        shape, axes, init = (self.width, self.hidden), ("embed", "mlp"), Normal(self.width**-0.5)
+        out_init, matrix = Normal(self.hidden**-0.5), DecayClass.MATRIX
+        gate = Tensor("gate", shape, axes, init, matrix, Role.INPUT)
+        up_role = Role.PAIRED_INPUT if self.options.gated else Role.INPUT
+        up = Tensor("up", shape, axes, init, matrix, up_role)
+        down = Tensor("down", shape[::-1], axes[::-1], out_init, matrix, Role.MLP_OUTPUT)
+        return (gate, up, down) if self.options.gated else (up, down)
 
     def saved_bytes(self, shard: Shard) -> int:
-        """Return the bytes of six intermediate values of the hidden width."""
-        return 6 * shard.compute_bytes * shard.split(self.hidden, "mlp")
+        """Return the bytes of intermediate values of the hidden width."""
+        return self.options.saved_values * shard.compute_bytes * shard.split(self.hidden, "mlp")
 
     def traffic(self, length: int) -> PartTraffic:
         """Return the sums of the output and of the input's gradient."""
-        return PartTraffic(tensor_sums=2.0, separate_sums=1)
+        return PartTraffic(tensor_sums=2.0, separate_sums=int(self.options.gated))

@@ -4,37 +4,61 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
 
+from pydantic import Field
+
+from trainingjob_api.base import Strict
+from trainingjob_api.meta import NO_UNIT, Example
 from trainingjob_api.network.attention import GroupedQueryAttention
-from trainingjob_api.network.mlp import GatedMlp
-from trainingjob_api.network.norm import RmsNorm
+from trainingjob_api.network.latent_attention import LatentAttention
+from trainingjob_api.network.mlp import DenseMlp
+from trainingjob_api.network.norm import HiddenNorm
 from trainingjob_api.network.part import Part, PassFlops, Shard
 from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor
 from trainingjob_api.sharding import ShardCounts
 
 
+class Logits(Strict):
+    """Options of the logits."""
+
+    scale: Annotated[float, Field(gt=0, le=1000), NO_UNIT, Example(1.0)] = Field(
+        default=1.0, description="Factor on the logits."
+    )
+    soft_cap: Annotated[Annotated[float, Field(gt=0, le=10000)] | None, NO_UNIT, Example(30.0)] = Field(
+        default=None, description="Limit that the logits approach by tanh, after the factor. Unset: no limit."
+    )
+
+
 @dataclass(frozen=True)
 class Block:
-    """One layer: attention, then an MLP or experts, each with a norm before it and a residual around it.
+    """One layer: attention, then an MLP or experts, each with norms around it and a residual beside it.
 
     The fields are the names of the parts in the model.
     """
 
-    attention_norm: RmsNorm
-    attention: GroupedQueryAttention
-    mlp_norm: RmsNorm
-    mlp: GatedMlp | RoutedMlp
+    attention: GroupedQueryAttention | LatentAttention
+    mlp: DenseMlp | RoutedMlp
+    attention_norm: HiddenNorm | None = None
+    mlp_norm: HiddenNorm | None = None
+    attention_output_norm: HiddenNorm | None = None
+    """Norm of what attention adds to the residual stream."""
+    mlp_output_norm: HiddenNorm | None = None
+    """Norm of what the MLP adds to the residual stream."""
 
     @cached_property
     def parts(self) -> Mapping[str, Part]:
         """Return the parts in the order of their computation."""
-        return {
+        parts: dict[str, Part | None] = {
             "attention_norm": self.attention_norm,
             "attention": self.attention,
+            "attention_output_norm": self.attention_output_norm,
             "mlp_norm": self.mlp_norm,
             "mlp": self.mlp,
+            "mlp_output_norm": self.mlp_output_norm,
         }
+        return {name: part for name, part in parts.items() if part}
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -57,7 +81,7 @@ class Block:
     def saved_bytes(self, shard: Shard, remat: str) -> int:
         """Return the bytes per token that one layer saves for the backward pass; with `full` remat its input alone."""
         if remat == "full":
-            return self.attention_norm.width * shard.compute_bytes
+            return self.attention.width * shard.compute_bytes
         return sum([part.saved_bytes(shard) for part in self.parts.values()])
 
     def backward_bytes(self, shard: Shard, remat: str) -> int:
@@ -88,31 +112,47 @@ class Group:
 
 @dataclass(frozen=True)
 class Embedding:
-    """The embedding table."""
+    """The embedding table, and a table of learned positions."""
 
     vocab_size: int
     width: int
     stddev: float
+    scale: float = 1.0
+    """Factor on the embeddings of tokens."""
+    max_positions: int | None = None
+    """Rows of the table of learned positions. None: there is none."""
 
     @property
     def tensor(self) -> Tensor:
-        """Return the table."""
+        """Return the table of tokens."""
         shape, axes = (self.vocab_size, self.width), ("vocab", "embed")
         return Tensor("embedding", shape, axes, Normal(self.stddev), DecayClass.EMBEDDING, Role.TABLE)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return the tables."""
+        if self.max_positions is None:
+            return (self.tensor,)
+        shape, axes, init = (self.max_positions, self.width), ("position", "embed"), Normal(self.stddev)
+        return (self.tensor, Tensor("positions", shape, axes, init, DecayClass.EMBEDDING, Role.VECTOR))
 
 
 @dataclass(frozen=True)
 class Head:
-    """The output projection."""
+    """The logits: their matrix, and what is done with their values."""
 
     width: int
     vocab_size: int
+    is_tied: bool
+    """Whether the matrix is the embedding table."""
+    options: Logits
 
     @property
-    def tensor(self) -> Tensor:
-        """Return the matrix."""
-        shape, axes = (self.width, self.vocab_size), ("embed", "vocab")
-        return Tensor("head", shape, axes, Normal(self.width**-0.5), DecayClass.MATRIX, Role.HEAD)
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return the matrix, if it is not the embedding table."""
+        shape, axes, init = (self.width, self.vocab_size), ("embed", "vocab"), Normal(self.width**-0.5)
+        matrix = Tensor("head", shape, axes, init, DecayClass.MATRIX, Role.HEAD)
+        return () if self.is_tied else (matrix,)
 
 
 @dataclass(frozen=True)
@@ -121,9 +161,8 @@ class Network:
 
     embedding: Embedding
     groups: tuple[Group, ...]
-    norm: RmsNorm
-    head: Head | None
-    """None: the embedding table is the output projection too."""
+    norm: HiddenNorm
+    head: Head
 
     def __hash__(self) -> int:
         return self._hash
@@ -146,10 +185,10 @@ class Network:
     def tensors(self) -> tuple[Tensor, ...]:
         """Return all parameter tensors, with their names in the model."""
         return (
-            self.embedding.tensor,
+            *self.embedding.tensors,
             *(tensor for group in self.groups for tensor in group.tensors),
             *(tensor.nest("norm.") for tensor in self.norm.tensors),
-            *((self.head.tensor,) if self.head else ()),
+            *self.head.tensors,
         )
 
     @cached_property

@@ -1,29 +1,92 @@
 """From the model section of a spec to the network that it describes."""
 
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import groupby, islice
 
 from trainingjob_api.network.attention import GroupedQueryAttention
-from trainingjob_api.network.mlp import GatedMlp
+from trainingjob_api.network.latent_attention import LatentAttention
+from trainingjob_api.network.layers import LayerKind, Layers, expand
+from trainingjob_api.network.mlp import DenseMlp
 from trainingjob_api.network.network import Block, Embedding, Group, Head, Network
-from trainingjob_api.network.norm import RmsNorm
+from trainingjob_api.network.norm import HiddenNorm
 from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.spec.model import Model
 
 
 @lru_cache(maxsize=64)  # a strategy search calls this thousands of times
 def resolve(model: Model) -> Network:
-    """Return the network of a model: one group of equal layers."""
-    width, hidden, experts = model.embed_dim, model.mlp_dim, model.experts
-    norm = RmsNorm(width, model.norm.epsilon)
-    block = Block(
-        attention_norm=norm,
-        attention=GroupedQueryAttention(width, model.heads, model.attention, model.rope, model.norm),
-        mlp_norm=norm,
-        mlp=RoutedMlp(width, hidden, experts) if experts else GatedMlp(width, hidden),
-    )
+    """Return the network of a model."""
     return Network(
-        embedding=Embedding(model.vocab_size, width, model.init.std),
-        groups=(Group("layers", (block,), model.num_layers),),
-        norm=norm,
-        head=None if model.tie_embeddings else Head(width, model.vocab_size),
+        embedding=Embedding(
+            model.vocab_size,
+            model.embed_dim,
+            model.init.std,
+            model.embedding_scale,
+            model.max_positions if model.positions == "learned" else None,
+        ),
+        groups=tuple(_resolve_groups(model)),
+        norm=HiddenNorm(model.embed_dim, model.norm),
+        head=Head(model.embed_dim, model.vocab_size, model.tie_embeddings, model.logits),
     )
+
+
+def _resolve_groups(model: Model) -> Iterator[Group]:
+    """Yield the leading layers, those that repeat a pattern, and the beginning of a pattern that does not fit again."""
+    layers = model.layers or Layers()
+    leading = [_resolve_block(model, kind) for kind in islice(expand(layers.leading), model.num_layers)]
+    pattern = [_resolve_block(model, kind) for kind in expand(layers.pattern or (LayerKind(),))]
+    repeats, rest = divmod(model.num_layers - len(leading), len(pattern))
+    if len(set(pattern)) == 1:
+        repeats, rest, pattern = model.num_layers - len(leading), 0, pattern[:1]
+    yield from _group_equal("leading", leading)
+    if repeats:
+        yield Group("layers", tuple(pattern), repeats)
+    yield from _group_equal("trailing", pattern[:rest])
+
+
+def _group_equal(name: str, blocks: Sequence[Block]) -> Iterator[Group]:
+    """Yield a group for each run of equal blocks."""
+    for position, (block, run) in enumerate(groupby(blocks)):
+        yield Group(f"{name}_{position}", (block,), len(list(run)))
+
+
+def _resolve_block(model: Model, kind: LayerKind) -> Block:
+    """Return a layer of a kind."""
+    norm, placement = HiddenNorm(model.embed_dim, model.norm), model.norm.placement
+    before, after = norm if placement != "post" else None, norm if placement != "pre" else None
+    return Block(
+        attention=_resolve_attention(model, kind),
+        mlp=_resolve_mlp(model, kind),
+        attention_norm=before,
+        mlp_norm=before,
+        attention_output_norm=after,
+        mlp_output_norm=after,
+    )
+
+
+def _resolve_attention(model: Model, kind: LayerKind) -> GroupedQueryAttention | LatentAttention:
+    """Return the attention of a layer."""
+    positions = kind.positions or model.positions
+    rope = (kind.rope or model.rope) if positions == "rope" else None
+    options = model.attention
+    if kind.attention:
+        window = options.window if kind.attention == "window" else None
+        chunk = options.chunk if kind.attention == "chunk" else None
+        options = options.model_copy(update={"window": window, "chunk": chunk})
+    if rope:
+        options = options.model_copy(update={"temperature_tuning": None})
+    elif options.query_key_norm == "l2":  # it normalizes rotated queries and keys
+        options = options.model_copy(update={"query_key_norm": None})
+    width = model.embed_dim
+    if model.latent_attention:
+        return LatentAttention(width, model.num_heads, model.latent_attention, options, rope, model.norm)
+    return GroupedQueryAttention(width, model.heads, options, rope, model.norm)
+
+
+def _resolve_mlp(model: Model, kind: LayerKind) -> DenseMlp | RoutedMlp:
+    """Return the MLP or the experts of a layer."""
+    experts = model.experts if kind.feed_forward != "dense" else None
+    if experts is None:
+        return DenseMlp(model.embed_dim, model.mlp_dim, model.mlp)
+    return RoutedMlp(model.embed_dim, experts.mlp_dim or model.mlp_dim, experts, model.mlp)

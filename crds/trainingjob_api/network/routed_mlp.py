@@ -13,9 +13,9 @@ from pydantic import Field
 
 from trainingjob_api.base import Strict
 from trainingjob_api.meta import NO_UNIT, Example, Unit
-from trainingjob_api.network.mlp import GatedMlp
+from trainingjob_api.network.mlp import DenseMlp, Mlp
 from trainingjob_api.network.part import BACKWARD_FLOPS, FLOAT32, FORWARD_FLOPS, Part, PartTraffic, PassFlops, Shard
-from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor
+from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor, Zeros, make_bias
 
 
 class Balance(Strict):
@@ -25,16 +25,50 @@ class Balance(Strict):
         default=0.01,
         description="Weight of the load-balancing loss of each layer (Fedus et al., arXiv 2101.03961).",
     )
+    bias_rate: Annotated[Annotated[float, Field(gt=0, le=1)] | None, Unit("per step"), Example(0.001)] = Field(
+        default=None,
+        description="Step of a bias that balances the choice of experts, by the sign of the load of each (Wang et "
+        "al., arXiv 2408.15664). Unset: no bias.",
+    )
+
+
+class ExpertGroups(Strict):
+    """Groups of experts: a token's experts are of those groups whose best experts have the highest scores."""
+
+    count: Annotated[int, Field(ge=2, le=1024), Unit("groups"), Example(2)] = Field(
+        description="Number of groups, a divisor of `experts.count`."
+    )
+    per_token: Annotated[int, Field(ge=1, le=1024), Unit("groups"), Example(1)] = Field(
+        description="Number of groups whose experts a token may use."
+    )
+    score: Annotated[Literal["best", "sumOfTwo"], Example("sumOfTwo")] = Field(
+        default="sumOfTwo",
+        description="Score of a group: that of its `best` expert (DeepSeek-V2), or the sum of its two best "
+        "(DeepSeek-V3).",
+    )
 
 
 class Experts(Strict):
     """MLPs of which a router picks a few for each token (Shazeer et al., arXiv 1701.06538)."""
 
     count: Annotated[int, Field(ge=2, le=1024), Unit("experts"), Example(8)] = Field(
-        description="Number of expert MLPs in a layer, each of width `model.mlpDim`."
+        description="Number of expert MLPs in a layer."
     )
     per_token: Annotated[int, Field(ge=1, le=64), Unit("experts"), Example(2)] = Field(
         description="Number of experts that process each token, those with the highest router scores."
+    )
+    mlp_dim: Annotated[Annotated[int, Field(ge=1, le=1048576)] | None, Unit("features"), Example(384)] = Field(
+        default=None, description="Hidden width of each expert. Unset: `model.mlpDim`."
+    )
+    router_bias: Annotated[bool, Example(False)] = Field(
+        default=False, description="Adds a learned bias to the logits of the router, as in gpt-oss."
+    )
+    weighting: Annotated[Literal["output", "input"], Example("output")] = Field(
+        default="output",
+        description="Value of an expert that its weight scales: its `output`, or its `input` as in Llama 4.",
+    )
+    groups: ExpertGroups | None = Field(
+        default=None, description="Groups of experts of which each token uses a few (DeepSeek-V2). Unset: one group."
     )
     scoring: Annotated[Literal["softmax", "sigmoid"], Example("softmax")] = Field(
         default="softmax",
@@ -80,25 +114,37 @@ class RoutedMlp(Part):
     hidden: int
     """Hidden width of each expert."""
     experts: Experts
+    options: Mlp
 
     @cached_property
-    def shared(self) -> GatedMlp | None:  # None: no experts are shared
+    def shared(self) -> DenseMlp | None:  # None: no experts are shared
         """Return the shared experts as one MLP."""
-        return GatedMlp(self.width, self.experts.shared * self.hidden) if self.experts.shared else None
+        hidden = self.experts.shared * self.hidden
+        return DenseMlp(self.width, hidden, self.options) if hidden else None
 
     @property
     def own_tensors(self) -> tuple[Tensor, ...]:
         """Return the tensors of the router and of the routed experts."""
         width, count, init = self.width, self.experts.count, Normal(self.width**-0.5)
-        shape, axes = (count, width, self.hidden), ("experts", "expert_embed", "mlp")
-        down_shape, down_axes = (count, self.hidden, width), ("experts", "mlp", "expert_embed")
-        expert, down_init = DecayClass.EXPERT, Normal(self.hidden**-0.5)
-        return (
-            Tensor("router", (width, count), ("embed", "router"), init, DecayClass.ROUTER, Role.INPUT),
-            Tensor("gate", shape, axes, init, expert, Role.INPUT),
-            Tensor("up", shape, axes, init, expert, Role.PAIRED_INPUT),
-            Tensor("down", down_shape, down_axes, down_init, expert, Role.MLP_OUTPUT),
-        )
+        router = Tensor("router", (width, count), ("embed", "router"), init, DecayClass.ROUTER, Role.INPUT)
+        router_biases = (make_bias(router),) if self.experts.router_bias else ()
+        biases = (make_bias(matrix, 1) for matrix in self._matrices if self.options.bias)
+        axes = ("router",)
+        balance = Tensor("balance_bias", (count,), axes, Zeros(), DecayClass.BIAS, Role.BALANCE)
+        balances = (balance,) if self.experts.balance.bias_rate else ()
+        return (router, *self._matrices, *router_biases, *balances, *biases)
+
+    @property
+    def _matrices(self) -> tuple[Tensor, ...]:
+        """Return the matrices of the experts."""
+        count, init, expert = self.experts.count, Normal(self.width**-0.5), DecayClass.EXPERT
+        shape, axes = (count, self.width, self.hidden), ("experts", "expert_embed", "mlp")
+        down_shape, down_axes = (count, self.hidden, self.width), ("experts", "mlp", "expert_embed")
+        gate = Tensor("gate", shape, axes, init, expert, Role.INPUT)
+        up_role = Role.PAIRED_INPUT if self.options.gated else Role.INPUT
+        up = Tensor("up", shape, axes, init, expert, up_role)
+        down = Tensor("down", down_shape, down_axes, Normal(self.hidden**-0.5), expert, Role.MLP_OUTPUT)
+        return (gate, up, down) if self.options.gated else (up, down)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -115,6 +161,8 @@ class RoutedMlp(Part):
         slots = self.experts.capacity(shard.length) * shard.degrees["expert"]
         group, size = self.experts.group_size(shard.length), 0
         for tensor in self.tensors:
+            if not tensor.is_matrix:
+                continue
             gathered = tensor.gathered_size(shard.ways)
             size += gathered * slots // group if tensor.decay is DecayClass.EXPERT else gathered
         moved = FORWARD_FLOPS * self._num_slots(shard.length) * self.width
@@ -125,12 +173,12 @@ class RoutedMlp(Part):
     @property
     def num_inactive(self) -> int:
         """Return the parameters of the experts that a token does not use."""
-        routed = sum(tensor.size for tensor in self.own_tensors if tensor.decay is DecayClass.EXPERT)
+        routed = sum(tensor.size for tensor in self.own_tensors if tensor.axes[0] == "experts")
         return routed // self.experts.count * (self.experts.count - self.experts.per_token)
 
     def saved_bytes(self, shard: Shard) -> int:
         """Return the bytes of the values in capacity slots, of the routing, and of the shared experts."""
-        one = 6 * shard.compute_bytes * shard.split(self.hidden, "mlp")
+        one = self.options.saved_values * shard.compute_bytes * shard.split(self.hidden, "mlp")
         slots = self._num_slots(shard.length)
         in_slots = slots * (one + 3 * shard.compute_bytes * self.width) // self.experts.group_size(shard.length)
         routing = slots * shard.compute_bytes + 4 * FLOAT32 * self.experts.count
@@ -139,7 +187,7 @@ class RoutedMlp(Part):
     def traffic(self, length: int) -> PartTraffic:
         """Return the sums for each capacity slot, also an empty one, and the tokens that move to slots and back."""
         slots = self._num_slots(length) / self.experts.group_size(length) + self.experts.shared
-        return PartTraffic(tensor_sums=2 * slots, separate_sums=1, expert_slots=slots)
+        return PartTraffic(tensor_sums=2 * slots, separate_sums=int(self.options.gated), expert_slots=slots)
 
     def _num_slots(self, length: int) -> int:
         """Return the capacity slots of a routing group."""

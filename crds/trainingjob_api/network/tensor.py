@@ -7,7 +7,7 @@ from functools import cached_property
 
 from trainingjob_api.sharding import ShardCounts, find_zero1_dim, shards_of_dim
 
-GATHERED_AXES = ("layers", "embed", "expert_embed")
+GATHERED_AXES = ("layers", "embed", "expert_embed", "latent")
 """Logical axes of dims that are sharded in storage and gathered for compute. Heads, MLP columns and experts stay
 sharded."""
 
@@ -28,6 +28,8 @@ class Role(Enum):
 
     VECTOR = "vector"
     """No matmul reads it: the scale of a norm, or a bias."""
+    BALANCE = "balance"
+    """The bias of the experts' scores, which no gradient changes."""
     TABLE = "table"
     """The embedding table."""
     HEAD = "head"
@@ -54,7 +56,12 @@ class Ones:
     """Initial values of 1."""
 
 
-type Init = Normal | Ones
+@dataclass(frozen=True)
+class Zeros:
+    """Initial values of 0."""
+
+
+type Init = Normal | Ones | Zeros
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,7 @@ class Tensor:
     @property
     def is_matrix(self) -> bool:
         """Return whether matmuls read the tensor."""
-        return self.role is not Role.VECTOR
+        return self.role not in (Role.VECTOR, Role.BALANCE)
 
     @property
     def is_stacked(self) -> bool:
@@ -111,3 +118,13 @@ class Tensor:
             if axis not in GATHERED_AXES:
                 size //= shards_of_dim(axis, dim, ways)
         return size
+
+
+def make_bias(matrix: Tensor, *input_dims: int) -> Tensor:
+    """Return the bias that is added to the product with a matrix, by the dims of its input; by default the first."""
+    inputs = input_dims or (0,)
+    kept = [dim for dim in range(len(matrix.shape)) if dim not in inputs]
+    # A bias of the residual stream is replicated, as the scale of a norm is.
+    axes = tuple("norm" if matrix.axes[dim] in ("embed", "expert_embed") else matrix.axes[dim] for dim in kept)
+    shape = tuple(matrix.shape[dim] for dim in kept)
+    return Tensor(f"{matrix.name}_bias", shape, axes, Zeros(), DecayClass.BIAS, Role.VECTOR)

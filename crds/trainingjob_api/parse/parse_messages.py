@@ -123,7 +123,7 @@ def _unknown(location: Location, value: Any) -> Problem:
         return Problem(format_path(location), value, f"{message} It {verb} to {' or '.join(renamed)}.", renamed)
     if hint := hint_restructured(location, value) or hint_unknown(location, value):
         return Problem(format_path(location), value, f"{message} {hint}")
-    named = [place for place in all_fields() if normalize_name(place[-1]) == normalize_name(name)]
+    named = sorted([place for place in all_fields() if normalize_name(place[-1]) == normalize_name(name)], key=len)
     elsewhere = [format_path(place) for place in (*named, *find_new_places(name))]
     if not close and elsewhere:
         message += f" Was {' or '.join(elsewhere[:2])} meant?"

@@ -3,13 +3,17 @@
 The options of a part are declared beside what follows from them, in a module of `network`.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from trainingjob_api.base import Strict
 from trainingjob_api.meta import NO_UNIT, Example, Unit
 from trainingjob_api.network.attention import Attention, HeadSizes
+from trainingjob_api.network.latent_attention import Latent
+from trainingjob_api.network.layers import Layers
+from trainingjob_api.network.mlp import Mlp
+from trainingjob_api.network.network import Logits
 from trainingjob_api.network.norm import Norm
 from trainingjob_api.network.rope import Rope
 from trainingjob_api.network.routed_mlp import Experts
@@ -27,14 +31,14 @@ class Init(Strict):
 
 
 class Model(Strict):
-    """A Llama-style decoder: RMS norm, rotary positions, grouped-query attention, and a gated SiLU MLP or experts."""
+    """A decoder. By default it is that of Llama: RMS norms, rotary positions, grouped queries and gated SiLU MLPs."""
 
     vocab_size: Annotated[Dim, Unit("token ids"), Example(257)] = Field(
         description="Number of rows of the embedding table. It must cover every id of the tokenizer."
     )
     embed_dim: Annotated[Dim, Unit("features"), Example(128)] = Field(description="Width of the residual stream.")
     mlp_dim: Annotated[Dim, Unit("features"), Example(384)] = Field(
-        description="Hidden width of each layer's gated MLP."
+        description="Hidden width of the MLP of each layer."
     )
     num_layers: Annotated[int, Field(ge=1, le=1024), Unit("layers"), Example(4)] = Field(
         description="Number of decoder layers in the stack."
@@ -51,17 +55,39 @@ class Model(Strict):
         default=None,
         description="Width of a head, even for rotary pairs. Unset: `embedDim` divided by `numHeads`.",
     )
-    attention: Attention = Field(default=Attention(), description="Attention layers: norm of queries and keys.")
-    norm: Norm = Field(default=Norm(), description="RMS norms before attention, before the MLP and at the end.")
+    attention: Attention = Field(default=Attention(), description="Attention layers: norms, biases, windows, scores.")
+    latent_attention: Latent | None = Field(
+        default=None,
+        description="Attention with latent vectors, as in DeepSeek, instead of `numKvHeads` and `headDim`. Unset: "
+        "grouped-query attention.",
+    )
+    mlp: Mlp = Field(default=Mlp(), description="MLPs of the layers, and those of experts.")
+    norm: Norm = Field(default=Norm(), description="Norms of the layers and at the end.")
+    positions: Annotated[Literal["rope", "learned", "none"], Example("rope")] = Field(
+        default="rope",
+        description="Positions of tokens: rotary embeddings of queries and keys, a learned table that is added to "
+        "the embeddings (GPT-2), or none.",
+    )
+    max_positions: Annotated[Annotated[int, Field(ge=1, le=10000000)] | None, Unit("tokens"), Example(1024)] = Field(
+        default=None,
+        description="Rows of the table of learned positions, at least `training.sequenceLength`. `positions: learned` "
+        "requires it.",
+    )
     rope: Rope = Field(default=Rope(), description="Rotary position embeddings of queries and keys.")
+    layers: Layers | None = Field(default=None, description="Layers that differ. Unset: all are alike.")
     tie_embeddings: Annotated[bool, Example(False)] = Field(
         default=False, description="Uses the embedding table as the output projection too."
     )
     init: Init = Field(default=Init(), description="Initial values of the parameters.")
+    embedding_scale: Annotated[float, Field(gt=0, le=100000), NO_UNIT, Example(1.0)] = Field(
+        default=1.0,
+        description="Factor on the embeddings of tokens: in Gemma, the square root of `embedDim`.",
+    )
+    logits: Logits = Field(default=Logits(), description="Factor and limit of the logits.")
     experts: Experts | None = Field(
         default=None,
-        description="Mixture of experts in every layer: each token uses a few of several MLPs. Unset: one MLP in "
-        "each layer.",
+        description="Mixture of experts in the layers: each token uses a few of several MLPs. Unset: one MLP in each "
+        "layer.",
     )
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainingjob_api.base import AXES
-from trainingjob_api.network.mlp import GatedMlp
+from trainingjob_api.network.mlp import DenseMlp
 from trainingjob_api.network.network import Group, Network
 from trainingjob_api.network.routed_mlp import Experts, RoutedMlp
 from trainingjob_api.spec.job import TrainingJobSpec
@@ -68,8 +68,8 @@ def test_dense_and_routed_layers_cost_the_sum_of_both_kinds(workload: Workload) 
     (group,) = workload.network.groups
     (block,) = group.pattern
     mlp = block.mlp
-    assert isinstance(mlp, GatedMlp)
-    routed = replace(block, mlp=RoutedMlp(mlp.width, mlp.hidden, Experts(count=4, per_token=2)))
+    assert isinstance(mlp, DenseMlp)
+    routed = replace(block, mlp=RoutedMlp(mlp.width, mlp.hidden, Experts(count=4, per_token=2), mlp.options))
     dense_group, routed_group = replace(group, repeats=2), Group("routed", (routed,), 2)
 
     def take(*groups: Group) -> tuple[DeviceMemory, int, Network]:

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from trainingjob_trainer.models.attention import Attention
-from trainingjob_trainer.models.mlp import RoutedMLP, RoutingStats
+from trainingjob_trainer.models.attention import GroupedQueries
 from trainingjob_trainer.models.rope import apply_rope
+from trainingjob_trainer.models.routed_mlp import RoutedMLP, RoutingStats
 from trainingjob_trainer.parallel.sharding import Axes, map_shards
 
 QUERIES: Axes = ("batch", "length", "heads", "head")
@@ -24,13 +24,19 @@ TOKENS: Axes = ("batch", "length", None)
 
 
 def run_attention(
-    self: Attention, x_BLD: jax.Array, *batch: None, keys: Axes = KEYS, interpret: bool = True, mapper: Any = map_shards
+    self: GroupedQueries,
+    x_BLD: jax.Array,
+    *batch: None,
+    keys: Axes = KEYS,
+    interpret: bool = True,
+    mapper: Any = map_shards,
 ) -> jax.Array:
-    """Compute `Attention.__call__` with the kernels below, for sequences without positions and segments."""
+    """Compute `GroupedQueries.__call__` with the kernels below, for sequences without positions and segments."""
     assert set(batch) == {None}
-    assert not self.has_query_key_norm
-    q_BLHK = apply_rope(jnp.einsum("BLD,DHK->BLHK", x_BLD, self.query[...].astype(self.dtype)), self.rope_theta)
-    k_BMGK = apply_rope(jnp.einsum("BLD,DGK->BLGK", x_BLD, self.key[...].astype(self.dtype)), self.rope_theta)
+    assert self.part.rope
+    assert not self.part.query_norm
+    q_BLHK = apply_rope(jnp.einsum("BLD,DHK->BLHK", x_BLD, self.query[...].astype(self.dtype)), self.part.rope)
+    k_BMGK = apply_rope(jnp.einsum("BLD,DGK->BLGK", x_BLD, self.key[...].astype(self.dtype)), self.part.rope)
     v_BMGK = jnp.einsum("BLD,DGK->BLGK", x_BLD, self.value[...].astype(self.dtype))
     positions_L = jnp.arange(x_BLD.shape[1], dtype=jnp.int32)
     axes = (("length",), QUERIES, keys, keys)

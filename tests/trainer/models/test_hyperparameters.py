@@ -1,5 +1,6 @@
 """Each number of a spec that shapes training does so: steps with other values are those of the reference."""
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -63,6 +64,12 @@ VARIED: dict[str, tuple[Any, dict[str, Any]]] = {
 """By field a value that is neither its default nor that of the other cases, and what else the spec has."""
 AT_THE_START = {"model.init.std", "training.seed"}
 """Numeric fields that shape the first state alone, each with a test below."""
+
+OF_PUBLISHED_MODELS = re.compile(
+    r"model\.(attention|latentAttention|mlp\.|maxPositions|layers|rope\.(fraction|scaling)|embeddingScale|logits"
+    r"|experts\.(mlpDim|groups|balance\.biasRate))"
+)
+"""Options of families other than Llama, which the tests of published models compare with transformers."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +181,7 @@ def usual_course(written: str) -> Course:
 
 
 def test_every_numeric_field_is_varied_or_has_a_reason() -> None:
-    fields = list(list_numeric_fields())
+    fields = [field for field in list_numeric_fields() if not OF_PUBLISHED_MODELS.match(field)]
 
     assert sorted(fields) == sorted([*VARIED, *AT_THE_START, *NOT_OF_A_STEP])
 

@@ -18,8 +18,8 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.data.loader import BatchLoader
-from trainingjob_trainer.models.attention import Attention
-from trainingjob_trainer.models.mlp import RoutedMLP
+from trainingjob_trainer.models.attention import GroupedQueries
+from trainingjob_trainer.models.routed_mlp import RoutedMLP
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.state import Batch, Signal, State
 from trainingjob_trainer.step import StepPrograms
@@ -84,7 +84,7 @@ def errors(found: Found, want: Found) -> dict[str, float]:
 @each("layout", LAYOUTS, "data 2 over slices, fsdp 4")
 def test_an_attention_kernel_computes_the_same_step(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     want = plain(DENSE.model_dump_json())
-    monkeypatch.setattr(Attention, "__call__", run_attention)
+    monkeypatch.setattr(GroupedQueries, "__call__", run_attention)
 
     assert errors(differentiate(DENSE, layout), want) == {}
 
@@ -92,7 +92,7 @@ def test_an_attention_kernel_computes_the_same_step(layout: Layout, monkeypatch:
 @each("layout", EXPERT_LAYOUTS, "expert 4")
 def test_both_kernels_compute_the_same_step(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     want = plain(EXPERTS.model_dump_json())
-    monkeypatch.setattr(Attention, "__call__", run_attention)
+    monkeypatch.setattr(GroupedQueries, "__call__", run_attention)
     monkeypatch.setattr(RoutedMLP, "__call__", run_experts)
 
     assert errors(differentiate(EXPERTS, layout), want) == {}
@@ -106,7 +106,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 @each("changes", VARIANTS)
 def test_memory_settings_change_no_number(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     want = plain(EXPERTS.model_dump_json())
-    monkeypatch.setattr(Attention, "__call__", run_attention)
+    monkeypatch.setattr(GroupedQueries, "__call__", run_attention)
     monkeypatch.setattr(RoutedMLP, "__call__", run_experts)
     layout = EXPERT_LAYOUTS["fsdp 2, expert 2, tensor 2, accumulation 2"]
 
@@ -119,7 +119,7 @@ def test_an_evaluation_with_kernels_sums_the_same_loss(monkeypatch: pytest.Monke
     for layout in (ONE, EXPERT_LAYOUTS["data 2 over slices, expert 4"]):
         steps, state, batch = prepare(EXPERTS, layout)
         totals.append(jax.jit(steps.evaluate)(state.params, batch, steps.signals(Signal.NONE))[0])
-        monkeypatch.setattr(Attention, "__call__", run_attention)
+        monkeypatch.setattr(GroupedQueries, "__call__", run_attention)
         monkeypatch.setattr(RoutedMLP, "__call__", run_experts)
 
     assert float(totals[1]) == pytest.approx(float(totals[0]), rel=LARGEST_ERROR)
@@ -131,7 +131,7 @@ CONTEXT = make_layout(ici=AxisDegrees(context=2), rows_per_shard=8)
 
 def test_keys_that_are_split_like_queries_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     want = plain(DENSE.model_dump_json())
-    monkeypatch.setattr(Attention, "__call__", partialmethod(run_attention, keys=QUERIES))
+    monkeypatch.setattr(GroupedQueries, "__call__", partialmethod(run_attention, keys=QUERIES))
 
     assert "loss" in errors(differentiate(DENSE, CONTEXT), want)
 
@@ -145,7 +145,7 @@ def test_expert_results_that_are_not_summed_are_noticed(monkeypatch: pytest.Monk
 
 
 def test_a_mesh_axis_must_divide_every_dim_that_it_should_shard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Attention, "__call__", run_attention)
+    monkeypatch.setattr(GroupedQueries, "__call__", run_attention)
 
     with pytest.raises(ValueError, match="`kv_heads` must be divisible"):
         differentiate(describe(model__numKvHeads=1), TENSOR)
@@ -161,7 +161,7 @@ def for_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("for_tpu")
 @each("layout", LAYOUTS, "data 2 over slices, 2 stages, context 2, accumulation 2")
 def test_a_step_with_compiled_kernels_lowers_for_a_tpu(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Attention, "__call__", partialmethod(run_attention, interpret=False))
+    monkeypatch.setattr(GroupedQueries, "__call__", partialmethod(run_attention, interpret=False))
     step, arguments = trace(DENSE, layout)
 
     assert "tpu_custom_call" in step.trace(*arguments).lower(lowering_platforms=("tpu",)).as_text()
@@ -172,7 +172,7 @@ def test_a_kernel_that_is_left_to_the_partitioner_does_not_lower(monkeypatch: py
     def leave(function: Any, **_: Any) -> Any:
         return function
 
-    monkeypatch.setattr(Attention, "__call__", partialmethod(run_attention, interpret=False, mapper=leave))
+    monkeypatch.setattr(GroupedQueries, "__call__", partialmethod(run_attention, interpret=False, mapper=leave))
     step, arguments = trace(DENSE, LAYOUTS["data 2 over slices, fsdp 4"])
 
     with pytest.raises(NotImplementedError, match="Mosaic kernels cannot be automatically partitioned"):
@@ -180,7 +180,7 @@ def test_a_kernel_that_is_left_to_the_partitioner_does_not_lower(monkeypatch: py
 
 
 def test_stage_runs_only_the_kernels_of_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Attention, "__call__", run_attention)
+    monkeypatch.setattr(GroupedQueries, "__call__", run_attention)
     step, arguments = trace(DENSE, LAYOUTS["2 stages, fsdp 2, tensor 2, 4 microbatches"])
 
     calls = [line for line in walk(step.trace(*arguments).jaxpr) if line.primitive.name == "pallas_call"]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from trainingjob_api.network.mlp import GatedMlp
+from trainingjob_api.network.mlp import DenseMlp
 from trainingjob_api.network.network import Group, Network
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.routed_mlp import Experts, RoutedMlp
@@ -61,8 +61,10 @@ def test_a_pattern_runs_its_blocks_in_turn() -> None:
 
 def test_the_tensors_of_groups_and_patterns_have_their_declared_names() -> None:
     (block,) = LAYERS.pattern
-    assert isinstance(block.mlp, GatedMlp)
-    routed = replace(block, mlp=RoutedMlp(block.mlp.width, block.mlp.hidden, Experts(count=4, per_token=2)))
+    assert isinstance(block.mlp, DenseMlp)
+    routed = replace(
+        block, mlp=RoutedMlp(block.mlp.width, block.mlp.hidden, Experts(count=4, per_token=2), block.mlp.options)
+    )
     network = replace(NETWORK, groups=(Group("dense", (block,), 1), Group("layers", (routed, block), 2)))
     made = split(network)
 

@@ -328,7 +328,7 @@ jax.config.update("jax_num_cpu_devices", 2)
 import jax.numpy as jnp
 from tests.support.trainer.tiny import make_config, make_layout, make_spec
 from trainingjob_trainer.parallel.mesh import build_mesh
-from trainingjob_trainer.models.mlp import __name__ as _
+from trainingjob_trainer.models.routed_mlp import __name__ as _
 from trainingjob_trainer.optim.factory import learning_rate
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.process_group import ProcessGroup

@@ -13,17 +13,17 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from trainingjob_api.network.network import Network
+from trainingjob_api.network.network import Logits, Network
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.model import Model
 from trainingjob_api.spec.precision import Precision
-from trainingjob_trainer.models.embedding import embed_tokens
+from trainingjob_trainer.models.embedding import add_positions, embed_tokens
 from trainingjob_trainer.models.layers import HiddenStates, run_layers, stack_layers
-from trainingjob_trainer.models.mlp import zero_routing_stats
-from trainingjob_trainer.models.norm import RMSNorm
-from trainingjob_trainer.models.params import DTYPES, make_param
+from trainingjob_trainer.models.norm import Norm
+from trainingjob_trainer.models.params import DTYPES, add_params
 from trainingjob_trainer.models.pipeline import run_pipeline
+from trainingjob_trainer.models.routed_mlp import zero_routing_stats
 from trainingjob_trainer.parallel.sharding import constrain
 
 type Params = dict[str, Any]
@@ -77,8 +77,13 @@ class SplitModel:
         positions_BL: jax.Array | None = None,
         segments_BL: jax.Array | None = None,
     ) -> HiddenStates:
-        """Return the hidden states before the first layer. It reads `embedding` of the parameters alone."""
-        x_BLD = constrain(embed_tokens(params["embedding"], tokens_BL, self._dtype), "batch", "length", None)
+        """Return the hidden states before the first layer. It reads the tables of the parameters alone."""
+        x_BLD = embed_tokens(params["embedding"], tokens_BL, self._dtype)
+        if self.network.embedding.scale != 1:
+            x_BLD *= self.network.embedding.scale
+        if self.network.embedding.max_positions:
+            x_BLD = add_positions(params["positions"], x_BLD, positions_BL)
+        x_BLD = constrain(x_BLD, "batch", "length", None)
         routing = zero_routing_stats(x_BLD) if self.network.num_routed_layers else None
         return HiddenStates(x_BLD, routing, positions_BL, segments_BL)
 
@@ -108,23 +113,28 @@ class SplitModel:
         It reads `norm` and `head` of the parameters, or `embedding` if that is the head too.
         """
         x_BLD = nnx.merge(self._structures["norm"], params["norm"])(x_BLD)
-        if self.network.head:
-            matrix, equation = params["head"], "BLD,DV->BLV"
-        else:
-            matrix, equation = params["embedding"], "BLD,VD->BLV"
-        return jnp.einsum(equation, x_BLD, matrix.astype(self._dtype), preferred_element_type=jnp.float32)
+        head = self.network.head
+        matrix, equation = (params["embedding"], "BLD,VD->BLV") if head.is_tied else (params["head"], "BLD,DV->BLV")
+        logits_BLV = jnp.einsum(equation, x_BLD, matrix.astype(self._dtype), preferred_element_type=jnp.float32)
+        return finish_logits(logits_BLV, head.options)
 
 
 class Decoder(nnx.Module):
     """The parameters of embedding, layers, norm and LM head."""
 
     def __init__(self, network: Network, precision: Precision, rngs: nnx.Rngs) -> None:
-        self.embedding = make_param(network.embedding.tensor, precision, rngs)
+        add_params(self, network.embedding.tensors, precision, rngs)
         for group in network.groups:
             setattr(self, group.name, stack_layers(group, precision, rngs))
-        self.norm = RMSNorm(network.norm, precision, rngs)
-        if network.head:
-            self.head = make_param(network.head.tensor, precision, rngs)
+        self.norm = Norm(network.norm, precision, rngs)
+        add_params(self, network.head.tensors, precision, rngs)
+
+
+def finish_logits(logits_BLV: jax.Array, options: Logits) -> jax.Array:
+    """Return the logits with their factor, below their limit."""
+    if options.scale != 1:
+        logits_BLV *= options.scale
+    return options.soft_cap * jnp.tanh(logits_BLV / options.soft_cap) if options.soft_cap else logits_BLV
 
 
 def _to_dict(variables: Any) -> Params:

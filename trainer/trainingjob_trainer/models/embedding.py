@@ -1,6 +1,6 @@
-"""The embeddings of tokens.
+"""The embeddings of tokens and of learned positions.
 
-Shapes: B batch, L length, D model width, V vocabulary.
+Shapes: B batch, L length, D model width, V vocabulary, P positions.
 """
 
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from trainingjob_trainer.models.params import add_bias
 from trainingjob_trainer.parallel.sharding import constrain
 
 
@@ -38,3 +39,13 @@ def embed_tokens(table_VD: jax.Array, tokens_BL: jax.Array, dtype: Any) -> jax.A
     taken.defvjp(forward, scatter_gradients)
     rows_BLD: jax.Array = taken(table_VD, tokens_BL)
     return rows_BLD
+
+
+def add_positions(table_PD: jax.Array, x_BLD: jax.Array, positions_BL: jax.Array | None) -> jax.Array:
+    """Return embeddings with the learned vectors of their positions; without positions, those of the sequence.
+
+    Gradients are summed in float32.
+    """
+    if positions_BL is not None:
+        return x_BLD + embed_tokens(table_PD, positions_BL, x_BLD.dtype)
+    return add_bias(x_BLD, constrain(table_PD, None, None)[: x_BLD.shape[1]])

@@ -3,20 +3,27 @@
 Shapes: B batch, L length, D model width.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from trainingjob_api.network.attention import GroupedQueryAttention
+from trainingjob_api.network.latent_attention import LatentAttention
+from trainingjob_api.network.mlp import DenseMlp
 from trainingjob_api.network.network import Block, Group
+from trainingjob_api.network.norm import HiddenNorm
+from trainingjob_api.network.part import Part
 from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.precision import Precision
-from trainingjob_trainer.models.attention import Attention
-from trainingjob_trainer.models.mlp import MLP, RoutedMLP, RoutingStats
-from trainingjob_trainer.models.norm import RMSNorm
+from trainingjob_trainer.models.attention import GroupedQueries
+from trainingjob_trainer.models.latent_attention import LatentQueries
+from trainingjob_trainer.models.mlp import MLP
+from trainingjob_trainer.models.norm import Norm
+from trainingjob_trainer.models.routed_mlp import RoutedMLP, RoutingStats
 from trainingjob_trainer.parallel.sharding import constrain
 
 
@@ -34,24 +41,42 @@ class HiddenStates(NamedTuple):
 
 
 class Layer(nnx.Module):
-    """Attention, then an MLP or experts, each with a norm before it and a residual around it."""
+    """Attention, then an MLP or experts, each with norms around it and a residual beside it."""
+
+    attention: Callable[..., jax.Array]
+    mlp: Callable[[jax.Array], Any]
 
     def __init__(self, block: Block, precision: Precision, rngs: nnx.Rngs) -> None:
-        self.attention_norm = RMSNorm(block.attention_norm, precision, rngs)
-        self.attention = Attention(block.attention, precision, rngs)
-        self.mlp_norm = RMSNorm(block.mlp_norm, precision, rngs)
-        mlp = block.mlp
-        self.mlp = RoutedMLP(mlp, precision, rngs) if isinstance(mlp, RoutedMlp) else MLP(mlp, precision, rngs)
+        self.names = tuple(block.parts)
+        for name, part in block.parts.items():
+            setattr(self, name, MODULES[type(part)](part, precision, rngs))
 
     def __call__(self, stream: HiddenStates) -> HiddenStates:
         """Return the hidden states after this layer."""
         x_BLD, routing, positions_BL, segments_BL = stream
-        x_BLD = x_BLD + self.attention(self.attention_norm(x_BLD), positions_BL, segments_BL)
-        mlp_output = self.mlp(self.mlp_norm(x_BLD))
-        if isinstance(mlp_output, tuple):
-            mlp_output, layer_routing = mlp_output
+        added_BLD = self.attention(self._normalize("attention_norm", x_BLD), positions_BL, segments_BL)
+        x_BLD = x_BLD + self._normalize("attention_output_norm", added_BLD)
+        added_BLD = self.mlp(self._normalize("mlp_norm", x_BLD))
+        if isinstance(added_BLD, tuple):
+            added_BLD, layer_routing = added_BLD
             routing = jax.tree.map(jnp.add, routing, layer_routing)
-        return stream._replace(x=constrain(x_BLD + mlp_output, "batch", "length", None), routing=routing)
+        x_BLD = x_BLD + self._normalize("mlp_output_norm", added_BLD)
+        return stream._replace(x=constrain(x_BLD, "batch", "length", None), routing=routing)
+
+    def _normalize(self, name: str, x_BLD: jax.Array) -> jax.Array:
+        """Return the values after a norm, if the layer has it."""
+        normalized: jax.Array = getattr(self, name)(x_BLD) if name in self.names else x_BLD
+        return normalized
+
+
+MODULES: Mapping[type[Part], Callable[..., nnx.Module]] = {
+    GroupedQueryAttention: GroupedQueries,
+    LatentAttention: LatentQueries,
+    HiddenNorm: Norm,
+    DenseMlp: MLP,
+    RoutedMlp: RoutedMLP,
+}
+"""The computation of each kind of part."""
 
 
 class Pattern(nnx.Module):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from trainingjob_api.network.tensor import Init, Ones, Tensor
+from trainingjob_api.network.tensor import Init, Ones, Tensor, Zeros
 from trainingjob_api.spec.precision import Precision
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
@@ -26,7 +26,15 @@ def make_param(tensor: Tensor, precision: Precision, rngs: nnx.Rngs) -> nnx.Para
     return nnx.Param(value, out_sharding=tensor.axes, eager_sharding=False)
 
 
+def add_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
+    """Return values with a bias of their last dims, in their format. Its gradient is summed in float32."""
+    bias = jnp.expand_dims(bias.astype(jnp.float32), range(x.ndim - bias.ndim))
+    return (x.astype(jnp.float32) + bias).astype(x.dtype)
+
+
 def _init_values(init: Init, shape: tuple[int, ...], rngs: nnx.Rngs) -> jax.Array:
     if isinstance(init, Ones):
         return jnp.ones(shape, jnp.float32)
+    if isinstance(init, Zeros):
+        return jnp.zeros(shape, jnp.float32)
     return init.stddev * jax.random.normal(rngs.params(), shape, jnp.float32)

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from trainingjob_trainer.models.decoder import Params, SplitModel
 from trainingjob_trainer.models.layers import HiddenStates
-from trainingjob_trainer.models.mlp import RoutingStats
+from trainingjob_trainer.models.routed_mlp import RoutingStats
 from trainingjob_trainer.parallel.collective_order import order_first_part, order_last_part
 from trainingjob_trainer.parallel.sharding import constrain
 
@@ -47,7 +47,7 @@ class ShardedModel:
     ) -> Hidden:
         """Return the hidden states after the last layer."""
         embed = order_first_part(self._embed, self._mesh)
-        stream = embed({"embedding": params["embedding"]}, tokens_MRL, positions_MRL, segments_MRL)
+        stream = embed(self._table_params(params), tokens_MRL, positions_MRL, segments_MRL)
         if self._num_stages > 1:
             stream = self._model.run_stages(params, stream, self._num_stages)
             return Hidden(stream.x, stream.routing)
@@ -93,12 +93,15 @@ class ShardedModel:
         streams: HiddenStates = jax.lax.map(lambda rows: self._model.embed(params, *rows), batch)
         return streams
 
+    def _table_params(self, params: Params) -> Params:
+        """Return the parameters before the first layer."""
+        return {tensor.name: params[tensor.name] for tensor in self.network.embedding.tensors}
+
     def _head_params(self, params: Params) -> Params:
         """Return the parameters after the last layer, with a tied embedding."""
-        network = self.network
-        layers = {group.name for group in network.groups}
-        unused = layers | ({"embedding"} if network.head else set())
-        return {name: param for name, param in params.items() if name not in unused}
+        head = self.network.head
+        used = {"norm", "embedding"} if head.is_tied else {"norm", *(tensor.name for tensor in head.tensors)}
+        return {name: param for name, param in params.items() if name in used}
 
 
 def cross_entropies(logits_RLV: jax.Array, targets_RL: jax.Array) -> jax.Array:

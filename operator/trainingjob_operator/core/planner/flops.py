@@ -29,18 +29,20 @@ def count_step_flops(workload: Workload, layout: Layout) -> int:
 def count_useful_flops(workload: Workload) -> int:
     """Return the model FLOPs per token, the basis of MFU (model FLOPs utilization).
 
-    Six for each active parameter without the embedding table, and attention over the unmasked half of the scores.
+    Six for each active parameter without the embedding tables, and attention over the unmasked half of the scores.
     Rematerialization does not count (Chowdhery et al., arXiv 2204.02311, appendix B; the causal half as in NVIDIA's
     Megatron-LM).
     """
     network = workload.network
-    table = network.embedding.tensor.size if network.head else 0  # a tied table is also the lm_head
+    tables = sum(tensor.size for tensor in network.embedding.tensors)
+    if network.head.is_tied:
+        tables -= network.embedding.tensor.size  # it is the output projection too
     attention = sum(
         count * part.causal_flops(workload.length)
         for block, count in network.blocks.items()
         for part in block.parts.values()
     )
-    return (FORWARD_FLOPS + BACKWARD_FLOPS) * (network.num_active_parameters - table) + attention
+    return (FORWARD_FLOPS + BACKWARD_FLOPS) * (network.num_active_parameters - tables) + attention
 
 
 @lru_cache(maxsize=256)  # the sizes of an elastic job mostly share these degrees

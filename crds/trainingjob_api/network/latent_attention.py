@@ -1,0 +1,139 @@
+"""Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): its options, its tensors and its costs.
+
+Keys and values of all heads are projections of one narrow latent vector per token. The positions are in features of
+their own: each head has its own queries for them, and all heads share one key.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from trainingjob_api.base import Strict
+from trainingjob_api.meta import Example, Unit
+from trainingjob_api.network.attention import Attention
+from trainingjob_api.network.norm import HiddenNorm, Norm
+from trainingjob_api.network.part import BACKWARD_FLOPS, FLOAT32, FORWARD_FLOPS, Part, PartTraffic, PassFlops, Shard
+from trainingjob_api.network.rope import Rope
+from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor
+
+Rank = Annotated[int, Field(ge=1, le=65536)]
+Width = Annotated[int, Field(ge=1, le=1024)]
+
+
+class Latent(Strict):
+    """Latent vectors from which queries, keys and values are computed."""
+
+    query_rank: Annotated[Rank | None, Unit("features"), Example(1536)] = Field(
+        default=None, description="Width of the latent vector of queries. Unset: queries are projected directly."
+    )
+    key_value_rank: Annotated[Rank, Unit("features"), Example(512)] = Field(
+        description="Width of the latent vector of keys and values."
+    )
+    rope_dim: Annotated[Width, Unit("features"), Example(64)] = Field(
+        description="Features of a head that hold rotary positions, an even number. All heads share their keys."
+    )
+    no_rope_dim: Annotated[Width, Unit("features"), Example(128)] = Field(
+        description="Features of a query and a key head without positions."
+    )
+    value_dim: Annotated[Width, Unit("features"), Example(128)] = Field(description="Features of a value head.")
+
+    @property
+    def head_dim(self) -> int:
+        """Return the width of a query and a key head."""
+        return self.no_rope_dim + self.rope_dim
+
+
+@dataclass(frozen=True)
+class LatentAttention(Part):
+    """Causal attention with latent vectors that saves its scores."""
+
+    width: int
+    num_heads: int
+    latent: Latent
+    options: Attention
+    rope: Rope | None
+    """None: queries and keys have no positions."""
+    norm: Norm
+
+    @property
+    def scale(self) -> float:
+        """Return the factor on the products of queries and keys."""
+        return self.options.scale or self.latent.head_dim**-0.5
+
+    @property
+    def query_norm(self) -> HiddenNorm | None:
+        """Return the norm of the latent vector of queries."""
+        return HiddenNorm(self.latent.query_rank, self.norm) if self.latent.query_rank else None
+
+    @property
+    def key_value_norm(self) -> HiddenNorm:
+        """Return the norm of the latent vector of keys and values."""
+        return HiddenNorm(self.latent.key_value_rank, self.norm)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return the matrices, and the scales of the latent vectors' norms."""
+        norms = {"query_norm.": self.query_norm, "key_value_norm.": self.key_value_norm}
+        scales = (scale.nest(prefix) for prefix, norm in norms.items() if norm for scale in norm.tensors)
+        return (*self.own_tensors, *scales)
+
+    @property
+    def own_tensors(self) -> tuple[Tensor, ...]:
+        """Return the matrices."""
+        latent, heads = self.latent, self.num_heads
+        query_down = (self._down("query_down", latent.query_rank),) if latent.query_rank else ()
+        out_init, out_axes = Normal((heads * latent.value_dim) ** -0.5), ("heads", "head", "embed")
+        out_shape = (heads, latent.value_dim, self.width)
+        return (
+            *query_down,
+            self._up("query", latent.query_rank, latent.head_dim),
+            self._down("key_value_down", latent.key_value_rank),
+            self._down("rope_key", latent.rope_dim),
+            self._up("key", latent.key_value_rank, latent.no_rope_dim),
+            self._up("value", latent.key_value_rank, latent.value_dim),
+            Tensor("out", out_shape, out_axes, out_init, DecayClass.MATRIX, Role.MIXER_OUTPUT),
+        )
+
+    def _down(self, name: str, rank: int) -> Tensor:
+        init = Normal(self.width**-0.5)
+        return Tensor(name, (self.width, rank), ("embed", "head"), init, DecayClass.MATRIX, Role.INPUT)
+
+    def _up(self, name: str, rank: int | None, head_dim: int) -> Tensor:
+        width, axis = (rank, "latent") if rank else (self.width, "embed")
+        shape, axes, init = (width, self.num_heads, head_dim), (axis, "heads", "head"), Normal(width**-0.5)
+        return Tensor(name, shape, axes, init, DecayClass.MATRIX, Role.INPUT)
+
+    def flops(self, shard: Shard) -> PassFlops:
+        """Return the FLOPs of the projections and of the scores of the whole sequence, including masked ones."""
+        features = self.latent.head_dim + self.latent.value_dim
+        scores = shard.split(self.num_heads, "heads") * features * shard.length
+        matrices = super().flops(shard)
+        return PassFlops(
+            matrices.forward + FORWARD_FLOPS * scores,
+            matrices.backward + BACKWARD_FLOPS * scores,
+            matrices.recomputed + FORWARD_FLOPS * scores,
+        )
+
+    def causal_flops(self, length: int) -> int:
+        """Return the FLOPs of the unmasked half of the scores."""
+        features = self.latent.head_dim + self.latent.value_dim
+        return (FORWARD_FLOPS + BACKWARD_FLOPS) * length * self.num_heads * features // 2
+
+    def saved_bytes(self, shard: Shard) -> int:
+        """Return the bytes of latent vectors, queries, keys, values, output and scores, and of gathered keys."""
+        heads, latent = shard.split(self.num_heads, "heads"), self.latent
+        keys_and_values = heads * (latent.head_dim + latent.value_dim)
+        own = heads * (latent.head_dim + latent.value_dim) + keys_and_values * shard.degrees["context"]
+        norms = [norm.saved_bytes(shard) for norm in (self.query_norm, self.key_value_norm) if norm]
+        scores = heads * shard.length * (FLOAT32 + shard.compute_bytes)
+        return shard.compute_bytes * (own + latent.rope_dim) + sum(norms) + scores
+
+    def backward_bytes(self, shard: Shard) -> int:
+        """Return the bytes of the gradients of the scores."""
+        return shard.split(self.num_heads, "heads") * shard.length * FLOAT32
+
+    def traffic(self, length: int) -> PartTraffic:
+        """Return the sums of the output and of the input's gradient, and the gathered keys and values."""
+        features = self.num_heads * (self.latent.head_dim + self.latent.value_dim) // 2
+        return PartTraffic(tensor_sums=2, recomputed_sums=1, separate_sums=2, context_features=features)

@@ -1,0 +1,108 @@
+"""Mixture of experts in a layer.
+
+Routing follows GShard (Lepikhin et al., arXiv 2006.16668): each expert has a number of capacity slots for each routing
+group. One-hot matmuls move tokens to their slots and back, and the partitioner turns them into all-to-alls where
+experts are sharded. Two things differ from GShard. A routing group lies inside one sequence, so that the split of the
+batch over devices and gradient-accumulation steps changes the routing of no token. Earlier tokens take slots first,
+whatever their choice, so that no token depends on later ones.
+
+Shapes: B batch, L length, D model width, F MLP width, E experts, N routing groups of a sequence, T tokens of a group, C
+capacity slots of an expert for a group.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from trainingjob_api.network.routed_mlp import RoutedMlp
+from trainingjob_api.spec.precision import Precision
+from trainingjob_trainer.models.mlp import MLP, activate
+from trainingjob_trainer.models.params import DTYPES, add_bias, add_params
+from trainingjob_trainer.models.router import choose_experts, score_experts
+from trainingjob_trainer.parallel.sharding import constrain
+
+
+class RoutingStats(NamedTuple):
+    """Routing statistics of each sequence [B], summed over layers; in a layer, means over routing groups."""
+
+    load_balance: jax.Array
+    """Load-balancing loss (Fedus et al., arXiv 2101.03961): 1 if all experts get equally many tokens, else more."""
+    dropped: jax.Array
+    """Share of the router's choices that were dropped because the expert had no free slot."""
+
+
+def zero_routing_stats(x_BLD: jax.Array) -> RoutingStats:
+    """Return the routing statistics of the sequences before the first layer: zeros."""
+    nothing_B = jnp.zeros_like(x_BLD, shape=x_BLD.shape[:1], dtype=jnp.float32)
+    return RoutingStats(nothing_B, nothing_B)
+
+
+class RoutedMLP(nnx.Module):
+    """Mixture of experts: the weighted MLPs that the router chooses for each token, and MLPs shared by all tokens."""
+
+    router: nnx.Param[Any]
+    router_bias: nnx.Param[Any]
+    balance_bias: nnx.Param[Any]
+
+    def __init__(self, part: RoutedMlp, precision: Precision, rngs: nnx.Rngs) -> None:
+        add_params(self, part.own_tensors, precision, rngs)
+        if part.shared:
+            self.shared = MLP(part.shared, precision, rngs)
+        self.experts = part.experts
+        self.options = part.options
+        self.dtype = DTYPES[precision.compute]
+
+    def __call__(self, x_BLD: jax.Array) -> tuple[jax.Array, RoutingStats]:
+        """Return the experts' output, which is added to the residual, and the routing statistics."""
+        B, L, D = x_BLD.shape
+        T = self.experts.group_size(L)
+        x_BNTD = constrain(x_BLD.reshape(B, L // T, T, D), "batch", "length", None, None)
+        weights_BNTE, dispatch_BNTEC, routing = self._route(x_BNTD)
+        x_BNECD = jnp.einsum("BNTEC,BNTD->BNECD", dispatch_BNTEC, x_BNTD)
+        weights_BNEC = jnp.einsum("BNTEC,BNTE->BNEC", dispatch_BNTEC, weights_BNTE).astype(self.dtype)
+        # As a matmul, because it sums the gradients of the weights in float32.
+        if self.experts.weighting == "input":
+            y_BNECD = self._run_experts(jnp.einsum("BNECD,BNEC->BNECD", x_BNECD, weights_BNEC))
+        else:
+            y_BNECD = jnp.einsum("BNECD,BNEC->BNECD", self._run_experts(x_BNECD), weights_BNEC)
+        y_BLD = jnp.einsum("BNTEC,BNECD->BNTD", dispatch_BNTEC, y_BNECD).reshape(B, L, D)
+        return y_BLD + self.shared(x_BLD) if self.experts.shared else y_BLD, routing
+
+    def _route(self, x_BNTD: jax.Array) -> tuple[jax.Array, jax.Array, RoutingStats]:
+        """Return each token's weight for each expert, one-hot capacity slots, and the routing statistics."""
+        E, k = self.experts.count, self.experts.per_token
+        capacity = self.experts.capacity(x_BNTD.shape[1] * x_BNTD.shape[2])
+        router_DE = self.router[...].astype(jnp.float32)
+        logits_BNTE = jnp.einsum("BNTD,DE->BNTE", x_BNTD.astype(jnp.float32), router_DE, precision="highest")
+        if self.experts.router_bias:
+            logits_BNTE = add_bias(logits_BNTE, self.router_bias[...])
+        scores_BNTE, probabilities_BNTE = score_experts(logits_BNTE, self.experts)
+        bias_E = self.balance_bias[...] if self.experts.balance.bias_rate else None
+        chosen_BNTE = choose_experts(scores_BNTE, bias_E, self.experts)
+        weights_BNTE = scores_BNTE * chosen_BNTE
+        if self.experts.normalize_weights:
+            weights_BNTE /= jnp.sum(weights_BNTE, axis=-1, keepdims=True)
+        weights_BNTE *= self.experts.weight_scale
+        slot_BNTE = jnp.cumsum(chosen_BNTE, axis=2) - 1  # position among the expert's tokens, in sequence order
+        dispatched_BNTE = chosen_BNTE * (slot_BNTE < capacity)
+        is_slot_BNTEC = slot_BNTE[..., None] == jnp.arange(capacity)[None, None, None, None, :]
+        to_places_BNTEC = (is_slot_BNTEC & (dispatched_BNTE[..., None] > 0)).astype(self.dtype)
+        balance_BN = E / k * jnp.sum(jnp.mean(chosen_BNTE, axis=2) * jnp.mean(probabilities_BNTE, axis=2), axis=-1)
+        dropped_BN = jnp.mean(jnp.sum(chosen_BNTE - dispatched_BNTE, axis=-1), axis=2) / k
+        return weights_BNTE, to_places_BNTEC, RoutingStats(jnp.mean(balance_BN, axis=1), jnp.mean(dropped_BN, axis=1))
+
+    def _run_experts(self, x_BNECD: jax.Array) -> jax.Array:
+        """Return the output of each expert for its tokens, which move to the expert and back."""
+        x_BNECD = constrain(x_BNECD, "batch", "length", None, None, None)
+        x_BNECD = constrain(x_BNECD, "expert_batch", "length", "experts", None, None)
+        hidden_BNECF = activate(self.options, lambda name: self._project(name, "BNECD,EDF->BNECF", x_BNECD))
+        y_BNECD = self._project("down", "BNECF,EFD->BNECD", hidden_BNECF)
+        y_BNECD = constrain(y_BNECD, "expert_batch", "length", "experts", None, None)
+        return constrain(y_BNECD, "batch", "length", None, None, None)
+
+    def _project(self, name: str, equation: str, x_BNEC: jax.Array) -> jax.Array:
+        """Return the product with the matrices of the experts, with their biases, in the compute format."""
+        x_BNEC = jnp.einsum(equation, x_BNEC, getattr(self, name)[...].astype(self.dtype))
+        return add_bias(x_BNEC, getattr(self, f"{name}_bias")[...][:, None]) if self.options.bias else x_BNEC
