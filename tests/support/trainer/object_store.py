@@ -50,6 +50,9 @@ class ObjectStore:
         if content:
             yield content if max_bytes is None else content[: max_bytes + 1]
 
+    def read_range(self, name: str, start: int, stop: int) -> bytes:
+        return self._get(name)[start:stop]
+
     def open_local(self, name: str) -> FileIO:
         number, path = tempfile.mkstemp()
         os.close(number)

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tests.support.trainer.object_store import ObjectStore
 from trainingjob_api.base import StoreUri
+from trainingjob_trainer.store import posix
 from trainingjob_trainer.store.opening import STORES, open_store
 from trainingjob_trainer.store.port import Entry, Store
 
@@ -53,6 +54,21 @@ def test_an_object_may_be_empty(store: Store) -> None:
     assert (store.read("empty", 0), store.size("empty"), list(store.read_chunks("empty"))) == (b"", 0, [])
 
 
+@pytest.mark.parametrize(("start", "stop"), [(0, 3), (2, 5), (3, 9), (7, 9), (4, 4)])
+def test_a_range_of_an_object_is_read(store: Store, start: int, stop: int) -> None:
+    store.write("data/weights", (b"numbers",))
+
+    assert store.read_range("data/weights", start, stop) == b"numbers"[start:stop]
+
+
+def test_a_large_range_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(posix, "MAX_READ_BYTES", 3)
+    store = open_store(tmp_path)
+    store.write("weights", (b"numbers",))
+
+    assert store.read_range("weights", 1, 20) == b"umbers"
+
+
 def test_an_object_may_be_mapped_into_memory(store: Store) -> None:
     store.write("data/tokens", (b"num", b"bers"))
 
@@ -91,6 +107,7 @@ def test_a_missing_object_is_not_read(store: Store) -> None:
     for read in (
         lambda: store.read("folder/b", 9),
         lambda: list(store.read_chunks("other/a")),
+        lambda: store.read_range("other/a", 0, 1),
         lambda: store.size("b"),
     ):
         with pytest.raises(FileNotFoundError):
@@ -191,6 +208,7 @@ def test_no_name_leads_out_of_the_store(store: Store, name: str) -> None:
     for act in (
         lambda: store.read(name, 9),
         lambda: list(store.read_chunks(name)),
+        lambda: store.read_range(name, 0, 1),
         lambda: store.size(name),
         lambda: store.write(name, (b"x",)),
         lambda: store.create_exclusive(name, b"x"),

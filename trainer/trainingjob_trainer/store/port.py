@@ -100,6 +100,10 @@ class Store(Protocol):
         """
         ...
 
+    def read_range(self, name: str, start: int, stop: int) -> bytes:
+        """Return the bytes from `start` to before `stop`; fewer if the object ends there."""
+        ...
+
     def open_local(self, name: str) -> FileIO:
         """Return an object as a file of this host, open for reading, to be mapped into memory.
 

@@ -26,6 +26,8 @@ from trainingjob_agent.shared_files import (
 from trainingjob_trainer.store.port import Entry
 
 CHUNK_BYTES = 1 << 22
+MAX_READ_BYTES = 1 << 30
+"""Linux reads at most 2 GiB with one call."""
 
 
 class PosixStore:
@@ -81,6 +83,15 @@ class PosixStore:
             while part := file.read(CHUNK_BYTES if left is None else min(CHUNK_BYTES, left)):
                 yield part
                 left = None if left is None else left - len(part)
+
+    def read_range(self, name: str, start: int, stop: int) -> bytes:
+        """Return a part of a file."""
+        parts = []
+        with self._open(name) as file:
+            while start < stop and (part := os.pread(file.fileno(), min(stop - start, MAX_READ_BYTES), start)):
+                parts.append(part)
+                start += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def open_local(self, name: str) -> FileIO:
         """Return the file itself."""
