@@ -1,0 +1,1 @@
+"""The model families. Those that share names of tensors or fields of `config.json` share a module."""

@@ -1,0 +1,86 @@
+"""A model family: the table of its tensors, and the table of its `config.json`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainingjob_api.huggingface.config_fields import (
+    Config,
+    ConfigError,
+    ConfigField,
+    Section,
+    read_fields,
+    write_fields,
+)
+from trainingjob_api.huggingface.layout import Sizes
+from trainingjob_api.huggingface.rule import Binding, Rule, bind_rules
+from trainingjob_api.network.network import Network
+from trainingjob_api.network.resolve import resolve
+from trainingjob_api.network.routed_mlp import Experts
+from trainingjob_api.spec.model import Init, Model
+
+TRAINING_OPTIONS = ("capacity_factor", "group_length", "balance")
+"""Options of experts that change how a model is trained, and not what it computes if no token is dropped."""
+
+
+def _no_sizes(network: Network) -> Sizes:
+    return {}
+
+
+@dataclass(frozen=True)
+class Family:
+    """Models of one architecture."""
+
+    model_type: str
+    """`model_type` of their `config.json`."""
+    architecture: str
+    """Class in `transformers`."""
+    rules: tuple[Rule, ...]
+    fields: tuple[ConfigField, ...]
+    optional_prefix: str = ""
+    """Beginning of all names in the rules that files may lack."""
+    derived: tuple[str, ...] = ()
+    """Endings of tensors in files that follow from the configuration, such as tables of frequencies."""
+    sizes: Callable[[Network], Sizes] = _no_sizes
+    """Returns the sizes of axes in files that are no dim of our tensors."""
+    finish: Callable[[Section], None] = field(default=lambda section: None)
+    """Completes a model section that was read."""
+
+    def bind(self, network: Network) -> Binding:
+        """Return the rules of the tensors of a network."""
+        return bind_rules(self.rules, network, self.sizes(network))
+
+    def to_section(self, config: Config) -> Section:
+        """Return the model section of a `config.json`.
+
+        Raises:
+            ConfigError: no model section expresses it.
+        """
+        section = read_fields(self.fields, config)
+        self.finish(section)
+        return section
+
+    def to_config(self, model: Model) -> dict[str, Any] | None:  # None: the family cannot express the model
+        """Return the `config.json` of a model, without token ids."""
+        config = write_fields(self.fields, _dump(model))
+        try:
+            again = Model.model_validate(self.to_section(config))
+        except ConfigError:  # a value of the model has no name there
+            return None
+        if _forward_network(again) != _forward_network(model) or self.bind(resolve(model)).unmapped:
+            return None
+        return {"architectures": [self.architecture], "model_type": self.model_type} | config
+
+
+def _dump(model: Model) -> Section:
+    """Return the model section with all defaults, and with heads that follow from other dims."""
+    section = model.model_dump(mode="json", by_alias=True)
+    return section | {"numKvHeads": model.kv_heads, "headDim": model.heads.head_dim}
+
+
+def _forward_network(model: Model) -> Network:
+    """Return the network of a model without what matters for training alone."""
+    experts = model.experts
+    if experts:
+        experts = experts.model_copy(update={name: Experts.model_fields[name].default for name in TRAINING_OPTIONS})
+    return resolve(model.model_copy(update={"init": Init(), "experts": experts}))

@@ -1,0 +1,32 @@
+"""The two forms of rotary positions in `config.json`."""
+
+from typing import Any
+
+from trainingjob_api.huggingface.config_fields import Config
+
+PARAMETERS, SCALING = "rope_parameters", "rope_scaling"
+
+
+def flatten_rope(config: Config) -> Config:
+    """Return a `config.json` with `rope_theta` and `rope_scaling`, as most published models have it.
+
+    Since version 5, `transformers` writes both into `rope_parameters`. The older form is read by all versions.
+    """
+    rope = config.get(PARAMETERS)
+    if not isinstance(rope, dict):
+        return _without_default_scaling(dict(config))
+    flat = {key: value for key, value in config.items() if key != PARAMETERS}
+    if "rope_theta" in rope:
+        flat["rope_theta"] = rope["rope_theta"]
+    flat[SCALING] = {key: value for key, value in rope.items() if key != "rope_theta"}
+    return _without_default_scaling(flat)
+
+
+def _without_default_scaling(config: dict[str, Any]) -> Config:
+    """Remove a scaling that changes nothing, and give its kind the newer name."""
+    scaling = config.get(SCALING)
+    if isinstance(scaling, dict):
+        kind = scaling.get("rope_type", scaling.get("type", "default"))
+        rest = {key: value for key, value in scaling.items() if key not in ("rope_type", "type")}
+        config[SCALING] = None if kind == "default" else {"rope_type": kind, **rest}
+    return config

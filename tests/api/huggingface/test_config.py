@@ -1,0 +1,150 @@
+"""`config.json` of published models: the model section of each, the way back, and what cannot be expressed."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainingjob_api.huggingface.config_fields import ConfigError, Field, get_path, read_fields, write_fields
+from trainingjob_api.huggingface.registry import FAMILIES, read_config, write_config
+from trainingjob_api.network.resolve import resolve
+from trainingjob_api.network.routed_mlp import Balance, Experts
+from trainingjob_api.spec.model import Model
+
+FIXTURES = Path(__file__).parents[2] / "fixtures/huggingface"
+NAMES = ("llama", "llama_tied", "mixtral", "qwen3")
+
+LLAMA_2_7B: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 11008,
+    "max_position_embeddings": 4096,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 32,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": None,
+    "tie_word_embeddings": False,
+    "torch_dtype": "float16",
+    "transformers_version": "4.31.0.dev0",
+    "use_cache": True,
+    "vocab_size": 32000,
+}
+
+
+def fixture(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((FIXTURES / name / "config.json").read_text())
+    return content
+
+
+def test_a_published_config_is_a_model_of_its_published_size() -> None:
+    model = Model.model_validate(read_config(LLAMA_2_7B))
+
+    assert resolve(model).num_parameters == 6_738_415_616
+    assert model.norm.epsilon == 1e-5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_is_written_as_the_config_that_it_was_read_from(name: str) -> None:
+    config = fixture(name)
+    model = Model.model_validate(read_config(config))
+
+    found = write_config(model)
+
+    assert found
+    family, written = found
+    assert family.model_type == config["model_type"]
+    assert written["architectures"] == config["architectures"]
+    assert Model.model_validate(read_config(written)) == model
+    assert {key: written[key] for key in written if key in config} == {
+        key: config[key] for key in written if key in config
+    }
+
+
+def test_options_of_training_do_not_change_the_family() -> None:
+    experts = Experts(count=4, per_token=2, normalize_weights=True, capacity_factor=1.5, balance=Balance(loss_weight=0))
+    model = Model.model_validate(read_config(fixture("llama"))).model_copy(update={"experts": experts})
+
+    found = write_config(model)
+
+    assert found
+    assert found[0] is FAMILIES["mixtral"]
+
+
+def test_a_model_that_no_family_computes_is_not_written() -> None:
+    experts = Experts(count=4, per_token=2, normalize_weights=True, weight_scale=3)
+    model = Model.model_validate(read_config(fixture("llama"))).model_copy(update={"experts": experts})
+
+    assert write_config(model) is None
+
+
+def test_older_and_newer_forms_of_rotary_positions_are_the_same() -> None:
+    old = LLAMA_2_7B | {"rope_theta": 5e5}
+    new = LLAMA_2_7B | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
+    plain = LLAMA_2_7B | {"rope_theta": 5e5, "rope_scaling": {"type": "default"}}
+    without_theta = LLAMA_2_7B | {"rope_theta": 5e5, "rope_parameters": {"rope_type": "default"}}
+
+    sections = [read_config(config) for config in (old, new, plain, without_theta)]
+
+    assert sections == [sections[0]] * 4
+    assert sections[0]["rope"] == {"theta": 5e5}
+
+
+ERRORS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "an unknown architecture": (
+        {"model_type": "mamba"},
+        "model_type",
+        f'config.json: `model_type` is "mamba", and must be one of: {", ".join(sorted(FAMILIES))}.',
+    ),
+    "no architecture": ({"model_type": None}, "model_type", "config.json: `model_type` is null, and must be one of"),
+    "no width": ({"hidden_size": None}, "hidden_size", "config.json: `hidden_size` is missing."),
+    "another activation": (
+        {"hidden_act": "gelu"},
+        "hidden_act",
+        'config.json: `hidden_act` is "gelu", and only "silu" is supported.',
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "key", "message"), ERRORS.values(), ids=ERRORS)
+def test_an_unsupported_config_is_an_error_that_names_the_field(
+    changes: dict[str, Any], key: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_config(LLAMA_2_7B | changes)
+
+    assert caught.value.key == key
+    assert str(caught.value).startswith(message)
+
+
+ACTIVATION = Field("act", "mlp.activation", values={"silu": "silu", "gelu_pytorch_tanh": "geluTanh"})
+
+
+def test_values_are_translated_in_both_directions() -> None:
+    assert read_fields([ACTIVATION], {"act": "gelu_pytorch_tanh"}) == {"mlp": {"activation": "geluTanh"}}
+    assert write_fields([ACTIVATION], {"mlp": {"activation": "geluTanh"}}) == {"act": "gelu_pytorch_tanh"}
+    assert write_fields([ACTIVATION], {"mlp": {"activation": "relu"}}) == {}
+
+
+def test_a_value_without_translation_is_an_error() -> None:
+    with pytest.raises(ConfigError, match='`act` is "relu", and must be one of: silu, gelu_pytorch_tanh'):
+        read_fields([ACTIVATION], {"act": "relu"})
+
+
+def test_a_family_without_a_name_for_a_value_does_not_express_the_model() -> None:
+    family = replace(FAMILIES["llama"], fields=(*FAMILIES["llama"].fields, ACTIVATION))
+
+    assert family.to_config(Model.model_validate(read_config(LLAMA_2_7B))) is None
+
+
+def test_a_path_leads_through_objects_only() -> None:
+    assert get_path({"a": {"b": 1}}, "a.b") == 1
+    assert get_path({"a": 1}, "a.b") is None

@@ -1,0 +1,33 @@
+"""Numerics of imported models: logits, loss and gradients are those of `transformers`, in float32."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.support.trainer.huggingface import Fixture, to_files, to_host
+from trainingjob_trainer.huggingface.import_weights import tensor_name
+from trainingjob_trainer.models.decoder import Params
+from trainingjob_trainer.models.sharded_model import cross_entropies
+
+FAMILIES = ("llama", "llama_tied", "mixtral", "qwen3")
+NEAR = 1e-4
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_loss_and_gradients_are_those_of_transformers(name: str) -> None:
+    fixture = Fixture(name)
+    model, params, tokens = fixture.split(), to_host(fixture.load()), fixture.expected["tokens"]
+
+    def run(params: Params) -> tuple[jax.Array, jax.Array]:
+        logits = model.apply(params, tokens)
+        return jnp.mean(cross_entropies(logits[:, :-1], tokens[:, 1:])), logits
+
+    (loss, logits), gradients = jax.jit(jax.value_and_grad(run, has_aux=True))(params)
+
+    assert np.abs(logits - fixture.expected["logits"]).max() < NEAR
+    assert abs(loss - fixture.expected["loss"]) < NEAR
+    leaves = jax.tree_util.tree_leaves_with_path(gradients)
+    found = to_files({tensor_name(path): np.asarray(leaf) for path, leaf in leaves}, fixture.binding)
+    for tensor, want in fixture.gradients.items():
+        assert np.abs(found[tensor] - want).max() < NEAR, tensor
