@@ -1,0 +1,140 @@
+"""Files of a model from sharded parameters. No host holds more than one tensor of a file at a time.
+
+The processes of a world write the files in turn. The numbers of a tensor come from all processes, so all of them go
+through all tensors in the same order, also after an error.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+from trainingjob_api.huggingface.layout import Shape
+from trainingjob_api.huggingface.rule import Binding, Piece
+from trainingjob_trainer.huggingface.block_copy import run_copy
+from trainingjob_trainer.huggingface.gather_region import gather_region
+from trainingjob_trainer.huggingface.import_weights import tensor_name
+from trainingjob_trainer.huggingface.safetensors import DTYPES, encode_header
+from trainingjob_trainer.huggingface.weights_folder import INDEX_FILE, WEIGHTS_FILE
+from trainingjob_trainer.runtime.process_group import ProcessGroup
+from trainingjob_trainer.store.port import Store
+
+MAX_FILE_BYTES = 5_000_000_000
+"""Size of the largest file, unless one tensor is larger."""
+
+
+@dataclass(frozen=True)
+class WeightFile:
+    """One file to write."""
+
+    name: str
+    tensors: tuple[str, ...]
+    """In their order in the file."""
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """The files that hold the tensors of a network in one format."""
+
+    binding: Binding
+    dtype: str
+    """One of `DTYPES`."""
+    max_file_bytes: int = MAX_FILE_BYTES
+
+    @cached_property
+    def shapes(self) -> Mapping[str, Shape]:
+        """Return the shape of each tensor in the files, in their order: layer by layer."""
+        pieces = self.binding.by_file_name
+        return {name: pieces[name][0].file_shape for name in sorted(pieces, key=_natural_order)}
+
+    @cached_property
+    def files(self) -> tuple[WeightFile, ...]:
+        """Return the files."""
+        groups: list[list[str]] = []
+        space = 0
+        for name in self.shapes:
+            size = self._size(name)
+            if not groups or size > space:
+                groups.append([])
+                space = self.max_file_bytes
+            groups[-1].append(name)
+            space -= size
+        if len(groups) == 1:
+            return (WeightFile(WEIGHTS_FILE, tuple(groups[0])),)
+        return tuple(
+            WeightFile(f"model-{number:05}-of-{len(groups):05}.safetensors", tuple(group))
+            for number, group in enumerate(groups, start=1)
+        )
+
+    def encode_index(self) -> bytes:
+        """Return the content of the index."""
+        places = {name: file.name for file in self.files for name in file.tensors}
+        total = sum(map(self._size, self.shapes))
+        return json.dumps({"metadata": {"total_size": total}, "weight_map": places}, indent=2).encode()
+
+    def encode_header(self, file: WeightFile) -> bytes:
+        """Return the beginning of a file."""
+        return encode_header({name: (self.dtype, self.shapes[name]) for name in file.tensors})
+
+    def _size(self, name: str) -> int:
+        return DTYPES[self.dtype].itemsize * math.prod(self.shapes[name])
+
+
+def write_weight_files(
+    plan: ExportPlan, params: Any, store: Store, peers: ProcessGroup
+) -> OSError | None:  # None: this process wrote its files
+    """Write the parameters into the files of a plan; all processes call this together.
+
+    An error is returned, because the other processes still need the numbers of this one.
+    """
+    arrays = {tensor_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    error: OSError | None = None
+    for number, file in enumerate(plan.files):
+        tensors = _yield_tensors(plan, file, arrays)
+        if number % peers.num_processes == peers.process and error is None:
+            try:
+                store.write(file.name, _prepend(plan.encode_header(file), tensors))
+            except OSError as caught:
+                error = caught
+        for _ in tensors:  # the other processes need the numbers of this one
+            pass
+    return error
+
+
+def write_index(plan: ExportPlan, store: Store) -> None:
+    """Write the index if there are several files. It makes readers find them, so that it is written last."""
+    if len(plan.files) > 1:
+        store.write(INDEX_FILE, [plan.encode_index()])
+
+
+def _yield_tensors(plan: ExportPlan, file: WeightFile, arrays: Mapping[str, jax.Array]) -> Iterator[bytes]:
+    """Yield the numbers of each tensor of a file."""
+    for name in file.tensors:
+        yield _assemble(plan.binding.by_file_name[name], arrays, plan.shapes[name], DTYPES[plan.dtype]).tobytes()
+
+
+def _assemble(
+    pieces: Sequence[Piece], arrays: Mapping[str, jax.Array], shape: Shape, dtype: np.dtype[Any]
+) -> np.ndarray:
+    """Return a tensor in the layout of files."""
+    tensor = np.empty(shape, dtype)
+    for piece in pieces:
+        copy = piece.plan_export()
+        run_copy(copy, gather_region(arrays[piece.tensor.name], copy.region), tensor)
+    return tensor
+
+
+def _prepend(header: bytes, tensors: Iterator[bytes]) -> Iterator[bytes]:
+    yield header
+    yield from tensors
+
+
+def _natural_order(name: str) -> str:
+    """Return a key that sorts layer 2 before layer 10."""
+    return re.sub(r"\d+", lambda number: number[0].zfill(6), name)
