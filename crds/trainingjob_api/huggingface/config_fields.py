@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 type Config = Mapping[str, Any]
 """The content of a `config.json`."""
@@ -82,8 +82,8 @@ class Fixed:
     """A field of `config.json` of which a model section expresses one value alone."""
 
     key: str
-    value: bool | float | str | None
-    default: bool | float | str | None = None
+    value: Any
+    default: Any = None
     """Value of a `config.json` without the key."""
 
     def read(self, config: Config, section: Section) -> None:
@@ -107,17 +107,28 @@ class Option:
     """A field of the model section that has one value in all models of a family."""
 
     path: str
-    value: bool | float | str
+    value: bool | float | str | tuple[str, ...]
 
     def read(self, config: Config, section: Section) -> None:
         """Set the value."""
-        set_path(section, self.path, self.value)
+        set_path(section, self.path, list(self.value) if isinstance(self.value, tuple) else self.value)
 
     def write(self, section: Section, config: dict[str, Any]) -> None:
         """Write nothing: `config.json` has no such field."""
 
 
-type ConfigField = Field | Fixed | Option
+class ConfigField(Protocol):
+    """What a `config.json` and a model section state about the same option of a model."""
+
+    def read(self, config: Config, section: Section) -> None:
+        """Copy from a `config.json` into a model section.
+
+        Raises:
+            ConfigError: no model section expresses the value.
+        """
+
+    def write(self, section: Section, config: dict[str, Any]) -> None:
+        """Copy from a model section into a `config.json`."""
 
 
 def get_path(tree: Mapping[str, Any], path: str) -> Any:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import ValidationError
+
 from trainingjob_api.huggingface.config_fields import (
     Config,
     ConfigError,
@@ -65,7 +67,7 @@ class Family:
         config = write_fields(self.fields, _dump(model))
         try:
             again = Model.model_validate(self.to_section(config))
-        except ConfigError:  # a value of the model has no name there
+        except (ConfigError, ValidationError):  # a value of the model has no name there
             return None
         if _forward_network(again) != _forward_network(model) or self.bind(resolve(model)).unmapped:
             return None

@@ -5,12 +5,29 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainingjob_api.huggingface.config_fields import Config, ConfigError, Section
-from trainingjob_api.huggingface.families.llama_like import LLAMA, MIXTRAL, QWEN3
+from trainingjob_api.huggingface.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from trainingjob_api.huggingface.families.gemma import GEMMA, GEMMA2, GEMMA3
+from trainingjob_api.huggingface.families.gpt2 import GPT2
+from trainingjob_api.huggingface.families.gpt_oss import GPT_OSS
+from trainingjob_api.huggingface.families.llama4 import LLAMA4
+from trainingjob_api.huggingface.families.llama_like import (
+    LLAMA,
+    MISTRAL,
+    MIXTRAL,
+    OLMO3,
+    QWEN2,
+    QWEN3,
+    QWEN3_MOE,
+)
 from trainingjob_api.huggingface.family import Family
 from trainingjob_api.huggingface.rope_fields import flatten_rope
 from trainingjob_api.spec.model import Model
 
-FAMILIES: Mapping[str, Family] = {family.model_type: family for family in (LLAMA, MIXTRAL, QWEN3)}
+ALL = (
+    LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, GEMMA, GEMMA2, GEMMA3, OLMO3, GPT2, DEEPSEEK_V2, DEEPSEEK_V3,
+    GPT_OSS, LLAMA4,
+)  # fmt: skip
+FAMILIES: Mapping[str, Family] = {family.model_type: family for family in ALL}
 """The families by `model_type`. A model is exported as the first that expresses it."""
 
 

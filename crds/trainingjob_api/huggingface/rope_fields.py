@@ -5,6 +5,9 @@ from typing import Any
 from trainingjob_api.huggingface.config_fields import Config
 
 PARAMETERS, SCALING = "rope_parameters", "rope_scaling"
+FULL, WINDOW = "full_attention", "sliding_attention"
+LOCAL_THETA = "rope_local_base_freq"
+"""Base of the frequencies in layers with a window. Those have no scaling."""
 
 
 def flatten_rope(config: Config) -> Config:
@@ -16,6 +19,9 @@ def flatten_rope(config: Config) -> Config:
     if not isinstance(rope, dict):
         return _without_default_scaling(dict(config))
     flat = {key: value for key, value in config.items() if key != PARAMETERS}
+    if FULL in rope:  # each kind of layer has its own
+        flat[LOCAL_THETA] = rope.get(WINDOW, {}).get("rope_theta")
+        rope = rope[FULL]
     if "rope_theta" in rope:
         flat["rope_theta"] = rope["rope_theta"]
     flat[SCALING] = {key: value for key, value in rope.items() if key != "rope_theta"}

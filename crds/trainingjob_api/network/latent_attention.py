@@ -87,7 +87,7 @@ class LatentAttention(Part):
         out_shape = (heads, latent.value_dim, self.width)
         return (
             *query_down,
-            self._up("query", latent.query_rank, latent.head_dim),
+            self._up("query_up" if latent.query_rank else "query", latent.query_rank, latent.head_dim),
             self._down("key_value_down", latent.key_value_rank),
             self._down("rope_key", latent.rope_dim),
             self._up("key", latent.key_value_rank, latent.no_rope_dim),

@@ -118,10 +118,10 @@ def find_visible(
     L: int, options: Attention, positions_BL: jax.Array | None, segments_BL: jax.Array | None
 ) -> jax.Array:
     """Return which keys M each query L attends to [B, L, M]."""
-    query_L1, key_1M = jnp.arange(L)[:, None], jnp.arange(L)[None, :]
-    is_visible_BLM = (key_1M <= query_L1)[None]
+    query_1L1, key_11M = jnp.arange(L)[None, :, None], jnp.arange(L)[None, None, :]
+    is_visible_BLM = key_11M <= query_1L1
     if options.window:
-        is_visible_BLM &= key_1M > query_L1 - options.window
+        is_visible_BLM &= key_11M > query_1L1 - options.window
     if options.chunk:
         position_BL = jnp.arange(L)[None] if positions_BL is None else positions_BL
         chunk_BL = position_BL // options.chunk

@@ -32,10 +32,12 @@ class LatentQueries(nnx.Module):
     ) -> jax.Array:
         """Return the attention's output, which is added to the residual."""
         latent, rope = self.part.latent, self.part.rope
-        queries_BLR = x_BLD
         if latent.query_rank:
             queries_BLR = self.query_norm(self._project("query_down", "BLD,DR->BLR", x_BLD))
-        q_BLHK = constrain(self._project("query", "BLR,RHK->BLHK", queries_BLR), "batch", "length", "heads", "head")
+            q_BLHK = self._project("query_up", "BLR,RHK->BLHK", queries_BLR)
+        else:
+            q_BLHK = self._project("query", "BLD,DHK->BLHK", x_BLD)
+        q_BLHK = constrain(q_BLHK, "batch", "length", "heads", "head")
         keys_BLR = self.key_value_norm(self._project("key_value_down", "BLD,DR->BLR", x_BLD))
         k_BLHK = constrain(self._project("key", "BLR,RHK->BLHK", keys_BLR), "batch", "length", "heads", "head")
         v_BLHK = self._project("value", "BLR,RHK->BLHK", keys_BLR)

@@ -1,0 +1,131 @@
+"""DeepSeek V2 and V3, and Kimi K2: latent attention, leading dense layers, groups of experts and shared ones."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainingjob_api.huggingface.config_fields import Config, ConfigField, Field, Fixed, Option, Section, Unset
+from trainingjob_api.huggingface.families.llama_like import (
+    EMBEDDING,
+    LAYER,
+    MLP,
+    NORMS_BEFORE,
+    QWEN_EXPERTS,
+    ROTARY_TABLES,
+    keep_all_tokens,
+)
+from trainingjob_api.huggingface.family import Family
+from trainingjob_api.huggingface.layer_fields import LeadingDense
+from trainingjob_api.huggingface.layout import Sizes
+from trainingjob_api.huggingface.rule import Rule
+from trainingjob_api.huggingface.scaling_fields import LatentScale, Scaling
+from trainingjob_api.network.latent_attention import LatentAttention
+from trainingjob_api.network.network import Network
+
+BIAS_RATE = 0.001
+"""Step of the balancing bias in the training of DeepSeek-V3 (arXiv 2412.19437), which no `config.json` has."""
+
+LATENT_ATTENTION = (
+    Rule(LAYER + "self_attn.q_a_proj.weight", "attention.query_down", "r d -> d r"),
+    Rule(LAYER + "self_attn.q_a_layernorm.weight", "attention.query_norm.scale", "r -> r"),
+    Rule(LAYER + "self_attn.q_b_proj.weight", "attention.query_up", "(h k) r -> r h k"),
+    Rule(LAYER + "self_attn.q_proj.weight", "attention.query", "(h k) d -> d h k"),
+    Rule(LAYER + "self_attn.kv_a_proj_with_mqa.weight", "attention.key_value_down", "r+p d -> d r"),
+    Rule(LAYER + "self_attn.kv_a_proj_with_mqa.weight", "attention.rope_key", "r+p d -> d p"),
+    Rule(LAYER + "self_attn.kv_a_layernorm.weight", "attention.key_value_norm.scale", "r -> r"),
+    Rule(LAYER + "self_attn.kv_b_proj.weight", "attention.key", "(h k+v) r -> r h k"),
+    Rule(LAYER + "self_attn.kv_b_proj.weight", "attention.value", "(h k+v) r -> r h v"),
+    Rule(LAYER + "self_attn.o_proj.weight", "attention.out", "d (h v) -> h v d"),
+)
+SHARED_EXPERTS = (
+    Rule(LAYER + "mlp.shared_experts.gate_proj.weight", "mlp.shared.gate", "f d -> d f"),
+    Rule(LAYER + "mlp.shared_experts.up_proj.weight", "mlp.shared.up", "f d -> d f"),
+    Rule(LAYER + "mlp.shared_experts.down_proj.weight", "mlp.shared.down", "d f -> f d"),
+)
+BALANCE = (Rule(LAYER + "mlp.gate.e_score_correction_bias", "mlp.balance_bias", "e -> e"),)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups of experts. One group is none."""
+
+    score: str
+
+    def read(self, config: Config, section: Section) -> None:
+        """Set the groups."""
+        if (config.get("n_group") or 1) > 1:
+            groups = {"count": config["n_group"], "perToken": config["topk_group"], "score": self.score}
+            section["experts"]["groups"] = groups
+
+    def write(self, section: Section, config: dict[str, Any]) -> None:
+        """Write the groups."""
+        groups = (section["experts"] or {}).get("groups") or {"count": 1, "perToken": 1}
+        config["n_group"], config["topk_group"] = groups["count"], groups["perToken"]
+        if self.score == "best":
+            config["topk_method"] = "group_limited_greedy" if groups["count"] > 1 else "greedy"
+
+
+def _latent_sizes(network: Network) -> Sizes:
+    """Return the widths of the tensors that files join: ranks, positions, and the two parts of a head."""
+    (latent,) = {block.attention.latent for block in network.blocks if isinstance(block.attention, LatentAttention)}
+    return {"r": latent.key_value_rank, "p": latent.rope_dim, "k": latent.no_rope_dim, "v": latent.value_dim}
+
+
+def deepseek_fields(*, theta: float = 10000.0) -> tuple[ConfigField, ...]:
+    """Return the fields of all DeepSeek models."""
+    return (
+        Field("vocab_size", "vocabSize"),
+        Field("hidden_size", "embedDim"),
+        Field("intermediate_size", "mlpDim"),
+        Field("num_hidden_layers", "numLayers"),
+        Field("num_attention_heads", "numHeads"),
+        Field("q_lora_rank", "latentAttention.queryRank", Unset()),
+        Field("kv_lora_rank", "latentAttention.keyValueRank"),
+        Field("qk_rope_head_dim", "latentAttention.ropeDim"),
+        Field("qk_nope_head_dim", "latentAttention.noRopeDim"),
+        Field("v_head_dim", "latentAttention.valueDim"),
+        Field("rms_norm_eps", "norm.epsilon", 1e-6),
+        Field("tie_word_embeddings", "tieEmbeddings", default=False),
+        Field("rope_theta", "rope.theta", theta),
+        Scaling(),
+        LatentScale(),
+        Option("rope.interleaved", value=True),
+        Field("initializer_range", "init.std", 0.02),
+        Fixed("hidden_act", "silu", "silu"),
+        Fixed("attention_bias", value=False, default=False),
+        Fixed("moe_layer_freq", 1, 1),
+        LeadingDense(),
+        Field("n_routed_experts", "experts.count"),
+        Field("num_experts_per_tok", "experts.perToken"),
+        Field("moe_intermediate_size", "experts.mlpDim"),
+        Field("n_shared_experts", "experts.shared", Unset()),
+        Field("norm_topk_prob", "experts.normalizeWeights", default=False),
+        Field("routed_scaling_factor", "experts.weightScale", 1.0),
+    )
+
+
+RULES = (*EMBEDDING, *LATENT_ATTENTION, *NORMS_BEFORE, *MLP, *QWEN_EXPERTS, *SHARED_EXPERTS)
+
+DEEPSEEK_V2 = Family(
+    model_type="deepseek_v2",
+    architecture="DeepseekV2ForCausalLM",
+    rules=RULES,
+    fields=(*deepseek_fields(), Groups("best"), Option("experts.scoring", "softmax")),
+    derived=ROTARY_TABLES,
+    sizes=_latent_sizes,
+    finish=keep_all_tokens,
+)
+DEEPSEEK_V3 = Family(
+    model_type="deepseek_v3",
+    architecture="DeepseekV3ForCausalLM",
+    rules=(*RULES, *BALANCE),
+    fields=(
+        *deepseek_fields(),
+        Groups("sumOfTwo"),
+        Option("experts.scoring", "sigmoid"),
+        Option("experts.balance.biasRate", BIAS_RATE),
+        Fixed("rope_interleave", value=True, default=True),
+    ),
+    derived=ROTARY_TABLES,
+    sizes=_latent_sizes,
+    finish=keep_all_tokens,
+)

@@ -1,0 +1,116 @@
+"""Layers that differ, in `config.json` and in a model section."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from trainingjob_api.huggingface.config_fields import Config, ConfigError, Section, get_path, set_path
+from trainingjob_api.huggingface.rope_fields import FULL, LOCAL_THETA, WINDOW
+
+KINDS = "layer_types"
+
+
+@dataclass(frozen=True)
+class LayerTypes:
+    """The kind of attention of each layer, and the window of those that have one."""
+
+    default: tuple[str, ...]
+    """Kinds that repeat in a `config.json` without them."""
+    window_key: str = "sliding_window"
+    local_theta: float | None = None
+    """Base of the frequencies in layers with a window, in a `config.json` without it. None: that of all layers."""
+    has_local_rope: bool = False
+    """Whether the scaling, and `rope_theta`, are those of layers without a window."""
+
+    def read(self, config: Config, section: Section) -> None:
+        """Set the window and the pattern of layers.
+
+        Raises:
+            ConfigError: a layer has an unknown kind, or there is no window.
+        """
+        types = config.get(KINDS) or repeat(self.default, section["numLayers"])
+        unknown = sorted(set(types) - {FULL, WINDOW})
+        if unknown:
+            raise ConfigError(KINDS, f"holds {json.dumps(unknown[0])}, and must be of: {FULL}, {WINDOW}.")
+        if WINDOW not in types:
+            return
+        window = get_path(config, self.window_key)
+        if window is None:
+            raise ConfigError(self.window_key, "is missing.")
+        set_path(section, "attention.window", window)
+        if FULL in types:
+            kinds = [{"attention": "full"} if kind == FULL else self._windowed(config) for kind in find_cycle(types)]
+            set_path(section, "layers.pattern", count_runs(kinds))
+
+    def _windowed(self, config: Config) -> Section:
+        """Return what a layer with a window has."""
+        theta = config.get(LOCAL_THETA) or self.local_theta or config.get("rope_theta")
+        is_other = config.get("rope_scaling") is not None or theta != config.get("rope_theta")
+        return {"rope": {"theta": theta}} if self.has_local_rope and is_other else {}
+
+    def write(self, section: Section, config: dict[str, Any]) -> None:
+        """Write the kind of each layer."""
+        window = get_path(section, "attention.window")
+        pattern = get_path(section, "layers.pattern") or [{}]
+        types = [
+            FULL if window is None or kind.get("attention") == "full" else WINDOW
+            for kind in pattern
+            for _ in range(kind.get("count", 1))
+        ]
+        config[KINDS] = repeat(types, section["numLayers"])
+        if window is not None:
+            set_path(config, self.window_key, window)
+        ropes = [kind["rope"]["theta"] for kind in pattern if kind.get("rope")]
+        if ropes:
+            config[LOCAL_THETA] = ropes[0]
+
+
+@dataclass(frozen=True)
+class Window:
+    """One window of all layers."""
+
+    key: str = "sliding_window"
+
+    def read(self, config: Config, section: Section) -> None:
+        """Set the window."""
+        if config.get(self.key) is not None:
+            set_path(section, "attention.window", config[self.key])
+
+    def write(self, section: Section, config: dict[str, Any]) -> None:
+        """Write the window; null: there is none."""
+        config[self.key] = get_path(section, "attention.window")
+
+
+@dataclass(frozen=True)
+class LeadingDense:
+    """First layers that have an MLP instead of experts."""
+
+    key: str = "first_k_dense_replace"
+
+    def read(self, config: Config, section: Section) -> None:
+        """Set the leading layers."""
+        if config.get(self.key):
+            set_path(section, "layers.leading", [{"count": config[self.key], "feedForward": "dense"}])
+
+    def write(self, section: Section, config: dict[str, Any]) -> None:
+        """Write the number of leading layers."""
+        config[self.key] = sum(kind.get("count", 1) for kind in get_path(section, "layers.leading") or ())
+
+
+def repeat[T](cycle: Sequence[T], length: int) -> list[T]:
+    """Return the beginning of an endless repetition."""
+    return [cycle[position % len(cycle)] for position in range(length)]
+
+
+def find_cycle[T](values: Sequence[T]) -> Sequence[T]:
+    """Return the shortest beginning whose repetition begins with all values."""
+    lengths = range(1, len(values))
+    return next((values[:size] for size in lengths if repeat(values[:size], len(values)) == list(values)), values)
+
+
+def count_runs(kinds: Sequence[Mapping[str, Any]]) -> list[Section]:
+    """Return a kind with a count for each run of equal ones."""
+    runs = ((kind, len(list(run))) for kind, run in groupby(kinds))
+    return [{**kind, **({"count": count} if count > 1 else {})} for kind, count in runs]
