@@ -164,7 +164,7 @@ def test_a_degree_must_divide_the_dims_of_all_groups() -> None:
     network = make_network(Group("first", (make_block(),), 2), Group("layers", (make_block(heads=6),), 4))
 
     assert {axis: network.common_dims[axis] for axis in ("layers", "heads", "kv_heads", "embed", "vocab")} == {
-        "layers": 2,
+        "layers": 1,
         "heads": 2,
         "kv_heads": 2,
         "embed": 32,
@@ -186,3 +186,56 @@ def test_equal_networks_are_one_cache_entry() -> None:
     first, second = (make_network(Group("layers", (make_block(),), 2)) for _ in range(2))
 
     assert len({first, second, make_network(Group("layers", (make_block(),), 3))}) == 2
+
+
+def test_biases_of_experts_belong_to_the_experts() -> None:
+    experts = EXPERTS.model_copy(update={"router_bias": True})
+    plain, biased = (
+        next(iter(resolve(Model(**SMALL | {"experts": experts, "mlp": Mlp(bias=bias)})).blocks)).mlp
+        for bias in (False, True)
+    )
+    added = {tensor.name: tensor.shape for tensor in biased.tensors if tensor not in plain.tensors}
+
+    assert added == {
+        "gate_bias": (4, 48),
+        "up_bias": (4, 48),
+        "down_bias": (4, 32),
+        "shared.gate_bias": (96,),
+        "shared.up_bias": (96,),
+        "shared.down_bias": (32,),
+    }
+    assert biased.num_inactive - plain.num_inactive == 3 * (48 + 48 + 32)
+    assert biased.flops(Shard(16, 2, {"expert": 1})) == plain.flops(Shard(16, 2, {"expert": 1}))
+
+
+def test_a_given_scale_replaces_that_of_the_head_width() -> None:
+    default, given = (
+        next(iter(resolve(Model(**SMALL | {"attention": Attention(scale=scale)})).blocks)).attention
+        for scale in (None, 0.25)
+    )
+
+    assert default.scale == 8**-0.5
+    assert given.scale == 0.25
+
+
+LAYER_GROUPS: dict[str, tuple[dict[str, Any], list[tuple[str, int, int]]]] = {
+    "all alike": ({}, [("layers", 1, 7)]),
+    "leading": ({"leading": [{"count": 2, "positions": "none"}]}, [("leading_0", 1, 2), ("layers", 1, 5)]),
+    "two kinds of leading layers": (
+        {"leading": [{"positions": "none"}, {"count": 2, "attention": "full"}]},
+        [("leading_0", 1, 1), ("leading_1", 1, 2), ("layers", 1, 4)],
+    ),
+    "leading layers alone": ({"leading": [{"count": 9}]}, [("leading_0", 1, 7)]),
+    "a pattern": ({"pattern": [{"count": 2}, {"positions": "none"}]}, [("layers", 3, 2), ("trailing_0", 1, 1)]),
+    "a pattern that does not fit": ({"pattern": [{"count": 8}, {"positions": "none"}]}, [("trailing_0", 1, 7)]),
+}
+
+
+@pytest.mark.parametrize(("layers", "want"), LAYER_GROUPS.values(), ids=LAYER_GROUPS)
+def test_layers_are_grouped_by_leading_layers_and_patterns(
+    layers: dict[str, Any], want: list[tuple[str, int, int]]
+) -> None:
+    network = resolve(Model.model_validate(Model(**SMALL | {"num_layers": 7}).model_dump() | {"layers": layers}))
+
+    assert [(group.name, len(group.pattern), group.repeats) for group in network.groups] == want
+    assert sum(network.blocks.values()) == 7

@@ -1,6 +1,8 @@
 """Which layers differ: leading layers, and a pattern that repeats."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, repeat
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -45,8 +47,36 @@ class Layers(Strict):
     )
 
 
-def expand(kinds: Sequence[LayerKind]) -> Iterator[LayerKind]:
+@dataclass(frozen=True)
+class Arrangement:
+    """The kinds of all layers: some once, a pattern that repeats, and the beginning of another repeat."""
+
+    leading: tuple[LayerKind, ...]
+    pattern: tuple[LayerKind, ...]
+    repeats: int
+    trailing: tuple[LayerKind, ...]
+
+    @property
+    def kinds(self) -> tuple[LayerKind, ...]:
+        """Return all kinds."""
+        return (*self.leading, *(self.pattern if self.repeats else ()), *self.trailing)
+
+    @property
+    def is_uniform(self) -> bool:
+        """Return whether all layers repeat one pattern."""
+        return not self.leading and not self.trailing
+
+
+def arrange(layers: Layers | None, num_layers: int) -> Arrangement:
+    """Return the kinds of the layers. Leading layers beyond `num_layers` are left out."""
+    layers = layers or Layers()
+    leading = tuple(islice(_expand(layers.leading), num_layers))
+    pattern = tuple(_expand(layers.pattern)) or (LayerKind(),)
+    repeats, rest = divmod(num_layers - len(leading), len(pattern))
+    return Arrangement(leading, pattern, repeats, pattern[:rest])
+
+
+def _expand(kinds: Sequence[LayerKind]) -> Iterator[LayerKind]:
     """Yield the kind of each layer."""
     for kind in kinds:
-        for _ in range(kind.count):
-            yield kind
+        yield from repeat(kind.model_copy(update={"count": 1}), kind.count)

@@ -229,4 +229,5 @@ class Network:
         for tensor in self.tensors:
             for axis, size in zip(tensor.axes, tensor.shape, strict=True):
                 dims[axis] = math.gcd(dims.get(axis, 0), size)
-        return dims
+        # The stages of a pipeline hold equal parts of one group.
+        return dims | {"layers": dims["layers"] if len(self.groups) == 1 else 1}

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import groupby, islice
+from itertools import groupby
 
 from trainingjob_api.network.attention import GroupedQueryAttention
 from trainingjob_api.network.latent_attention import LatentAttention
-from trainingjob_api.network.layers import LayerKind, Layers, expand
+from trainingjob_api.network.layers import LayerKind, arrange
 from trainingjob_api.network.mlp import DenseMlp
 from trainingjob_api.network.network import Block, Embedding, Group, Head, Network
 from trainingjob_api.network.norm import HiddenNorm
@@ -33,16 +33,15 @@ def resolve(model: Model) -> Network:
 
 def _resolve_groups(model: Model) -> Iterator[Group]:
     """Yield the leading layers, those that repeat a pattern, and the beginning of a pattern that does not fit again."""
-    layers = model.layers or Layers()
-    leading = [_resolve_block(model, kind) for kind in islice(expand(layers.leading), model.num_layers)]
-    pattern = [_resolve_block(model, kind) for kind in expand(layers.pattern or (LayerKind(),))]
-    repeats, rest = divmod(model.num_layers - len(leading), len(pattern))
-    if len(set(pattern)) == 1:
-        repeats, rest, pattern = model.num_layers - len(leading), 0, pattern[:1]
+    layers = arrange(model.layers, model.num_layers)
+    leading, pattern, trailing = (
+        tuple(_resolve_block(model, kind) for kind in kinds)
+        for kinds in (layers.leading, layers.pattern, layers.trailing)
+    )
     yield from _group_equal("leading", leading)
-    if repeats:
-        yield Group("layers", tuple(pattern), repeats)
-    yield from _group_equal("trailing", pattern[:rest])
+    if layers.repeats:
+        yield Group("layers", pattern, layers.repeats)
+    yield from _group_equal("trailing", trailing)
 
 
 def _group_equal(name: str, blocks: Sequence[Block]) -> Iterator[Group]:

@@ -96,11 +96,6 @@ class QueryKeyNorm:
         config["use_qk_norm"] = get_path(section, "attention.queryKeyNorm") == "l2"
 
 
-def _finish(section: Section) -> None:
-    if section.get("experts"):
-        keep_all_tokens(section)
-
-
 LLAMA4 = Family(
     model_type="llama4_text",
     architecture="Llama4ForCausalLM",
@@ -147,5 +142,5 @@ LLAMA4 = Family(
         Option("experts.weighting", "input"),
         Option("experts.shared", 1),
     ),
-    finish=_finish,
+    finish=keep_all_tokens,
 )

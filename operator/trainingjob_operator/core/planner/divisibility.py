@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from trainingjob_api.base import Axis
+from trainingjob_api.network.layers import arrange
 from trainingjob_api.problem import Problem
 from trainingjob_api.sharding import RULES
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees, Rules
 from trainingjob_operator.core.planner.mesh import INFERRED, combine_degrees, nearest_divisors, nearest_multiples
 from trainingjob_operator.core.planner.problem_messages import must_divide, quote_field
+from trainingjob_operator.core.units import pluralize
 
 ICI = "spec.parallelism.ici"
 DCN = "spec.parallelism.dcn"
@@ -34,10 +36,33 @@ class ShardedDims:
 
     axes: tuple[Axis, ...]
     dims: Mapping[str, Callable[[TrainingJobSpec], int]]
-    """Dims by the path of their field, without `spec`."""
+    """Dims by the path of their field, without `spec`. Size 0: the model has no such dim."""
 
 
-LAYERS = ShardedDims(("stage",), {"model.numLayers": lambda spec: spec.model.num_layers})
+def _dense_width(spec: TrainingJobSpec) -> int:
+    """Return the width of MLPs outside of experts; 0: there are none."""
+    model, experts = spec.model, spec.model.experts
+    has_dense = any(kind.feed_forward == "dense" for kind in arrange(model.layers, model.num_layers).kinds)
+    return model.mlp_dim if has_dense or experts is None or experts.mlp_dim is None else 0
+
+
+def _expert_width(spec: TrainingJobSpec) -> int:
+    """Return the width of experts, if it is one of their own."""
+    experts = spec.model.experts
+    return experts.mlp_dim or 0 if experts else 0
+
+
+def _kv_heads(spec: TrainingJobSpec) -> int:
+    """Return the number of key and value heads; 0: latent attention has none of its own."""
+    return 0 if spec.model.latent_attention else spec.model.kv_heads
+
+
+def _repeats(spec: TrainingJobSpec) -> int:
+    """Return how often the pattern of layers repeats."""
+    return arrange(spec.model.layers, spec.model.num_layers).repeats
+
+
+LAYERS = ShardedDims(("stage",), {"model.numLayers": _repeats})
 WIDTH = ShardedDims(RULES["embed"], {"model.embedDim": lambda spec: spec.model.embed_dim})
 SEQUENCE = ShardedDims(("context",), {"training.sequenceLength": lambda spec: spec.training.sequence_length})
 EXPERTS = ShardedDims(
@@ -47,16 +72,17 @@ HEADS = ShardedDims(
     ("tensor",),
     {
         "model.numHeads": lambda spec: spec.model.num_heads,
-        "model.numKvHeads": lambda spec: spec.model.kv_heads,
-        "model.mlpDim": lambda spec: spec.model.mlp_dim,
+        "model.numKvHeads": _kv_heads,
+        "model.mlpDim": _dense_width,
+        "model.experts.mlpDim": _expert_width,
     },
 )
 RULE_DIMS: Mapping[str, tuple[str, Callable[[TrainingJobSpec], int]]] = {
     "embed": ("model.embedDim", lambda spec: spec.model.embed_dim),
     "vocab": ("model.vocabSize", lambda spec: spec.model.vocab_size),
     "heads": ("model.numHeads", lambda spec: spec.model.num_heads),
-    "kv_heads": ("model.numKvHeads", lambda spec: spec.model.kv_heads),
-    "mlp": ("model.mlpDim", lambda spec: spec.model.mlp_dim),
+    "kv_heads": ("model.numKvHeads", _kv_heads),
+    "mlp": ("model.mlpDim", _dense_width),
     "experts": ("model.experts.count", lambda spec: spec.model.experts.count if spec.model.experts else 0),
     "expert_embed": ("model.embedDim", lambda spec: spec.model.embed_dim if spec.model.experts else 0),
 }
@@ -91,6 +117,20 @@ def check_divisible(spec: TrainingJobSpec, split: ShardedDims, mesh: Mesh, *, is
     else:
         nearest = _nearest_degrees(spec, mesh, path, axis, common // fixed, is_filled=is_filled)
     yield Problem(f"{path}.{axis}", value, message, nearest)
+
+
+def check_stages(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> Iterator[Problem]:
+    """Check that the layers of a pipeline are all of one pattern, and that its stages divide the repeats."""
+    layers = arrange(spec.model.layers, spec.model.num_layers)
+    if layers.is_uniform:
+        yield from check_divisible(spec, LAYERS, mesh, is_filled=is_filled)
+        return
+    for path, degree in ((ICI, mesh.ici.stage), (DCN, mesh.dcn.stage)):
+        if degree > 1:
+            others = pluralize(len(layers.leading) + len(layers.trailing), "layer")
+            message = f"{degree} must be 1, because `spec.model.layers` leaves {others} outside of a whole pattern."
+            nearest = _nearest_degrees(spec, mesh, path, "stage", 1, is_filled=is_filled)
+            yield Problem(f"{path}.stage", degree, message, nearest)
 
 
 def check_model_width(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> Iterator[Problem]:

@@ -12,7 +12,6 @@ from trainingjob_operator.core.planner.divisibility import (
     DCN,
     HEADS,
     ICI,
-    LAYERS,
     SEQUENCE,
     Mesh,
     check_divisible,
@@ -20,6 +19,7 @@ from trainingjob_operator.core.planner.divisibility import (
     check_model_width,
     check_routing_groups,
     check_sharding_rules,
+    check_stages,
 )
 from trainingjob_operator.core.planner.memory import USABLE_MEMORY_SHARE, DeviceMemory, estimate_device_memory
 from trainingjob_operator.core.planner.mesh import (
@@ -137,11 +137,8 @@ def describe_slice(shape: SliceShape) -> str:
 def _check_splits(spec: TrainingJobSpec, mesh: Mesh) -> list[Problem]:
     """Check that the mesh divides the dims that it shards. `data` does not matter, because it splits only the batch."""
     return [
-        *(
-            problem
-            for split in (LAYERS, SEQUENCE, HEADS)
-            for problem in check_divisible(spec, split, mesh, is_filled=True)
-        ),
+        *(problem for split in (SEQUENCE, HEADS) for problem in check_divisible(spec, split, mesh, is_filled=True)),
+        *check_stages(spec, mesh, is_filled=True),
         *check_model_width(spec, mesh, is_filled=True),
         *check_sharding_rules(spec, mesh),
         *check_experts(spec, mesh, is_filled=True),

@@ -34,8 +34,10 @@ from trainingjob_operator.core.validation import (
     validate_env,
     validate_experts,
     validate_grace_period,
+    validate_layers,
     validate_mesh,
     validate_metadata,
+    validate_model,
     validate_pods,
     validate_protection,
     validate_retention,
@@ -52,6 +54,8 @@ from trainingjob_operator.core.validation.suggestions import Document, Suggestio
 RULES = (
     *validate_mesh.RULES,
     *validate_sharding_rules.RULES,
+    *validate_model.RULES,
+    *validate_layers.RULES,
     *validate_training.RULES,
     *validate_experts.RULES,
     *validate_data.RULES,
@@ -69,6 +73,8 @@ SIZES_RULES = (*validate_sizes.RULES, *validate_snapshots.RULES)
 WARNINGS = (
     *validate_mesh.WARNINGS,
     *validate_sharding_rules.WARNINGS,
+    *validate_model.WARNINGS,
+    *validate_layers.WARNINGS,
     *validate_training.WARNINGS,
     *validate_experts.WARNINGS,
     *validate_data.WARNINGS,

@@ -6,7 +6,7 @@ from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.mesh import divisors, nearest_divisors
 from trainingjob_operator.core.planner.problem_messages import must_divide, quote_field
-from trainingjob_operator.core.units import format_percent
+from trainingjob_operator.core.units import format_percent, pluralize
 from trainingjob_operator.core.validation.rule import Rule
 
 PATH = "spec.model.experts"
@@ -20,6 +20,32 @@ def check_per_token(spec: TrainingJobSpec) -> Iterator[Problem]:
     if experts and experts.per_token > experts.count:
         message = f"{experts.per_token} must be at most {quote_field(f'{PATH}.count', experts.count)}."
         yield Problem(f"{PATH}.perToken", experts.per_token, message, (str(experts.count),))
+
+
+def check_expert_groups(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Groups of experts must be equal, and those of a token must hold its experts."""
+    experts, groups = spec.model.experts, spec.model.experts.groups if spec.model.experts else None
+    if experts is None or groups is None:
+        return
+    path = f"{PATH}.groups"
+    if experts.count % groups.count:
+        message = must_divide(groups.count, [quote_field(f"{PATH}.count", experts.count)])
+        nearest = tuple(str(near) for near in nearest_divisors(experts.count, groups.count) if near > 1)
+        yield Problem(f"{path}.count", groups.count, message, nearest)
+        return
+    size = experts.count // groups.count
+    if groups.score == "sumOfTwo" and size == 1:
+        message = "must be `best` with one expert in each group."
+        yield Problem(f"{path}.score", groups.score, message, ("best",))
+    if groups.per_token > groups.count:
+        message = f"{groups.per_token} must be at most {quote_field(f'{path}.count', groups.count)}."
+        yield Problem(f"{path}.perToken", groups.per_token, message, (str(groups.count),))
+    elif groups.per_token * size < experts.per_token <= experts.count:
+        message = (
+            f"{groups.per_token} must be higher: its groups of {pluralize(size, 'expert')} hold fewer experts than "
+            f"{quote_field(f'{PATH}.perToken', experts.per_token)}."
+        )
+        yield Problem(f"{path}.perToken", groups.per_token, message, (str(-(-experts.per_token // size)),))
 
 
 def check_router_weights(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -68,9 +94,10 @@ def warn_of_low_capacity(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def warn_of_long_routing_groups(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Routing tokens costs more in long routing groups, and can cost more than the experts themselves."""
-    experts, length, width = spec.model.experts, spec.training.sequence_length, spec.model.mlp_dim
+    experts, length = spec.model.experts, spec.training.sequence_length
     if experts is None or length % (tokens := experts.group_size(length)):
         return
+    width = experts.mlp_dim or spec.model.mlp_dim
     if _routing_cost(tokens, width) > MAX_ROUTING_COST:
         message = (
             f"routing groups of {tokens} tokens should be shorter. Routing to experts of width {width} and back costs "
@@ -93,6 +120,7 @@ _EXPERTS = ("model.experts",)
 
 RULES = (
     Rule(_EXPERTS, check_per_token),
+    Rule(_EXPERTS, check_expert_groups),
     Rule(_EXPERTS, check_router_weights),
     Rule((*_EXPERTS, "training.sequenceLength"), check_group_length),
 )

@@ -122,7 +122,7 @@ def check_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def check_layers(spec: TrainingJobSpec) -> Iterator[Problem]:
     """The number of pipeline stages must divide `model.numLayers`."""
-    yield from check_divisible(spec, LAYERS, _written_mesh(spec), is_filled=False)
+    yield from divisibility.check_stages(spec, _written_mesh(spec), is_filled=False)
 
 
 def check_width(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -224,6 +224,8 @@ def _replace_inferred(degrees: AxisDegrees) -> AxisDegrees:
 _SLICE = ("slices.accelerator", "slices.topology")
 _COUNTS = ("slices.count", "slices.min", "slices.max")
 
+_WIDTHS = ("model.experts", "model.layers", "model.numLayers", "model.latentAttention")
+
 RULES: tuple[Rule | HardwareRule, ...] = (
     HardwareRule(("slices.accelerator",), check_accelerator),
     HardwareRule(_SLICE, check_topology),
@@ -232,11 +234,11 @@ RULES: tuple[Rule | HardwareRule, ...] = (
     HardwareRule((*_SLICE, *_COUNTS), check_host_limit),
     HardwareRule((*_SLICE, "parallelism.ici"), check_ici),
     Rule(("parallelism.dcn",), check_dcn),
-    Rule(("parallelism", *LAYERS.dims), check_layers),
+    Rule(("parallelism", *LAYERS.dims, "model.layers"), check_layers),
     Rule(("parallelism", *WIDTH.dims, "model.experts"), check_width),
-    Rule(("parallelism", *(field for field, _ in divisibility.RULE_DIMS.values()), "model.experts"), check_rules),
+    Rule(("parallelism", *(field for field, _ in divisibility.RULE_DIMS.values()), *_WIDTHS), check_rules),
     Rule(("parallelism", *SEQUENCE.dims), check_sequence),
-    Rule(("parallelism", *HEADS.dims), check_heads),
+    Rule(("parallelism", *HEADS.dims, *_WIDTHS), check_heads),
     Rule(("parallelism", "model.experts"), check_experts),
     Rule(("parallelism", "model.experts", "training.sequenceLength"), check_groups),
     Rule(("parallelism",), check_pipeline),

@@ -1,48 +1,16 @@
-"""Rules about the model and the training schedule."""
+"""Rules about the vocabulary, the optimizer and the training schedule."""
 
 from collections.abc import Iterator
 
 from trainingjob_api.problem import Problem
 from trainingjob_api.shares import format_share, resolve_steps
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.model import MAX_HEAD_DIM
 from trainingjob_api.spec.schedule import Schedule
-from trainingjob_operator.core.planner.mesh import nearest_divisors
-from trainingjob_operator.core.planner.problem_messages import has_no_effect, must_divide, quote_field
+from trainingjob_operator.core.planner.problem_messages import has_no_effect, quote_field
 from trainingjob_operator.core.validation.rule import Rule, find_repeated
 
 BYTE_VOCABULARY = 257
 """256 bytes and the end-of-document token."""
-
-
-def check_heads(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """`model.numKvHeads` must divide `model.numHeads`."""
-    heads, kv_heads = spec.model.num_heads, spec.model.num_kv_heads
-    if kv_heads and heads % kv_heads:
-        message = must_divide(kv_heads, [quote_field("spec.model.numHeads", heads)])
-        nearest = tuple(str(divisor) for divisor in nearest_divisors(heads, kv_heads))
-        yield Problem("spec.model.numKvHeads", kv_heads, message, nearest)
-
-
-def check_head_dim(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """`model.headDim` must be even, because rotary position embeddings rotate pairs of features."""
-    head_dim = spec.model.head_dim
-    if head_dim and head_dim % 2:
-        message = f"{head_dim} must be even. Rotary position embeddings rotate pairs of features."
-        nearest = (str(head_dim - 1), str(head_dim + 1))
-        yield Problem("spec.model.headDim", head_dim, message, nearest)
-
-
-def check_default_head_dim(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Without `model.headDim`, `model.embedDim` must be an even multiple of `model.numHeads`."""
-    width, heads = spec.model.embed_dim, spec.model.num_heads
-    exact = width / heads
-    if spec.model.head_dim is None and (width % (2 * heads) or exact > MAX_HEAD_DIM):
-        ratio = f"{quote_field('spec.model.embedDim', width)} / {quote_field('spec.model.numHeads', heads)}"
-        message = f"must be set, because its default, {ratio}, is not an even number from 2 to {MAX_HEAD_DIM}."
-        below = min(int(exact) // 2 * 2, MAX_HEAD_DIM)
-        nearest = [str(one) for one in (below, below + 2) if 2 <= one <= MAX_HEAD_DIM]
-        yield Problem("spec.model.headDim", None, message, tuple(nearest))
 
 
 def check_vocabulary(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -125,9 +93,6 @@ def warn_of_emulated_bfloat16(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 RULES = (
-    Rule(("model.numHeads", "model.numKvHeads"), check_heads),
-    Rule(("model.headDim",), check_head_dim),
-    Rule(("model.headDim", "model.embedDim", "model.numHeads"), check_default_head_dim),
     Rule(("model.vocabSize", "tokenizer.type"), check_vocabulary),
     Rule(("schedule.warmup", "training.steps"), check_warmup),
     Rule(("optimizer.type", "optimizer.adamw", "optimizer.lion"), check_optimizer),
