@@ -1,7 +1,6 @@
 """Causal attention of grouped queries.
 
-Shapes: B batch, L length, M length of the keys, D model width, H query heads, G key and value heads, Q query heads per
-key head, K head width.
+Shapes: B batch, L length, D model width, H query heads, G key and value heads, K head width.
 """
 
 from typing import Any
@@ -10,12 +9,14 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from trainingjob_api.network.attention import Attention, GroupedQueryAttention, TemperatureTuning
+from trainingjob_api.network.attention import GroupedQueryAttention, TemperatureTuning
+from trainingjob_api.network.attention_blocks import CausalScope
+from trainingjob_api.network.latent_attention import LatentAttention
 from trainingjob_api.spec.precision import Precision
+from trainingjob_trainer.kernels.attention_kernels import attention
 from trainingjob_trainer.models.norm import Norm, normalize_rms
 from trainingjob_trainer.models.params import DTYPES, add_bias, add_params
 from trainingjob_trainer.models.rope import apply_rope
-from trainingjob_trainer.parallel.sharding import constrain
 
 
 class GroupedQueries(nnx.Module):
@@ -55,7 +56,7 @@ class GroupedQueries(nnx.Module):
             q_BLHK = tune_temperature(q_BLHK, options.temperature_tuning, positions_BL)
         v_BLGK = self._project("value", "BLD,DGK->BLGK", x_BLD)
         sinks_H = self.sinks[...] if options.sinks else None
-        x_BLHK = attend(q_BLHK, k_BLGK, v_BLGK, options, self.part.scale, sinks_H, positions_BL, segments_BL)
+        x_BLHK = attend(self.part, q_BLHK, k_BLGK, v_BLGK, sinks_H, positions_BL, segments_BL)
         return self._project("out", "BLHK,HKD->BLD", x_BLHK)
 
     def _project(self, name: str, equation: str, x: jax.Array) -> jax.Array:
@@ -79,53 +80,24 @@ def tune_temperature(q_BLHK: jax.Array, tuning: TemperatureTuning, positions_BL:
 
 
 def attend(
+    part: GroupedQueryAttention | LatentAttention,
     q_BLHK: jax.Array,
     k_BLGK: jax.Array,
     v_BLGK: jax.Array,
-    options: Attention,
-    scale: float,
     sinks_H: jax.Array | None = None,
     positions_BL: jax.Array | None = None,
     segments_BL: jax.Array | None = None,
 ) -> jax.Array:
-    """Return what each query head reads [B, L, H, K]; scores and softmax are in float32.
-
-    The width of values may differ from that of queries and keys.
-    """
-    # A query attends to the keys of the whole sequence: keys and values of sharded sequences are all-gathered.
-    q_BLHK = constrain(q_BLHK, "batch", "length", "heads", "head")
-    k_BLGK, v_BLGK = (constrain(x_BLGK, "batch", None, "kv_heads", "head") for x_BLGK in (k_BLGK, v_BLGK))
-    B, L, H, K = q_BLHK.shape
-    G = k_BLGK.shape[2]
-    q_BLGQK = (q_BLHK * scale).reshape(B, L, G, H // G, K)
-    scores_BGQLM = jnp.einsum("BLGQK,BMGK->BGQLM", q_BLGQK, k_BLGK, preferred_element_type=jnp.float32)
-    if options.soft_cap:
-        scores_BGQLM = options.soft_cap * jnp.tanh(scores_BGQLM / options.soft_cap)
-    is_visible_BLM = find_visible(L, options, positions_BL, segments_BL)
-    scores_BGQLM = jnp.where(is_visible_BLM[:, None, None], scores_BGQLM, -jnp.inf)
-    if sinks_H is None:
-        weights_BGQLM = jax.nn.softmax(scores_BGQLM, axis=-1)
-    else:
-        sinks_GQ = sinks_H.astype(jnp.float32).reshape(G, H // G)[None, :, :, None, None]
-        most_BGQL = jax.lax.stop_gradient(jnp.maximum(jnp.max(scores_BGQLM, axis=-1, keepdims=True), sinks_GQ))
-        weights_BGQLM = jnp.exp(scores_BGQLM - most_BGQL)
-        weights_BGQLM /= jnp.sum(weights_BGQLM, axis=-1, keepdims=True) + jnp.exp(sinks_GQ - most_BGQL)
-    x_BLGQK = jnp.einsum("BGQLM,BMGK->BLGQK", weights_BGQLM.astype(v_BLGK.dtype), v_BLGK)
-    return x_BLGQK.reshape(B, L, H, -1)
-
-
-def find_visible(
-    L: int, options: Attention, positions_BL: jax.Array | None, segments_BL: jax.Array | None
-) -> jax.Array:
-    """Return which keys M each query L attends to [B, L, M]."""
-    query_1L1, key_11M = jnp.arange(L)[None, :, None], jnp.arange(L)[None, None, :]
-    is_visible_BLM = key_11M <= query_1L1
-    if options.window:
-        is_visible_BLM &= key_11M > query_1L1 - options.window
-    if options.chunk:
-        position_BL = jnp.arange(L)[None] if positions_BL is None else positions_BL
-        chunk_BL = position_BL // options.chunk
-        is_visible_BLM &= chunk_BL[:, :, None] == constrain(chunk_BL, "batch", None)[:, None, :]
-    if segments_BL is not None:
-        is_visible_BLM &= segments_BL[:, :, None] == constrain(segments_BL, "batch", None)[:, None, :]
-    return is_visible_BLM
+    """Return what each query head reads [B, L, H, K], by the kernel and with the mask of a part."""
+    return attention(
+        q_BLHK,
+        k_BLGK,
+        v_BLGK,
+        kernel="plain",
+        scope=CausalScope(part.options.window, part.options.chunk),
+        scale=part.scale,
+        soft_cap=part.options.soft_cap,
+        sinks_H=sinks_H,
+        positions_BL=positions_BL,
+        segments_BL=segments_BL,
+    )

@@ -48,8 +48,7 @@ class LatentQueries(nnx.Module):
         q_BLHK = jnp.concatenate([q_BLHK[..., : latent.no_rope_dim], q_rope_BLHK], axis=-1)
         shared_BLHK = jnp.broadcast_to(k_rope_BLK[:, :, None], (*k_BLHK.shape[:3], latent.rope_dim))
         k_BLHK = jnp.concatenate([k_BLHK, shared_BLHK], axis=-1)
-        options, scale = self.part.options, self.part.scale
-        x_BLHK = attend(q_BLHK, k_BLHK, v_BLHK, options, scale, None, positions_BL, segments_BL)
+        x_BLHK = attend(self.part, q_BLHK, k_BLHK, v_BLHK, None, positions_BL, segments_BL)
         return self._project("out", "BLHK,HKD->BLD", x_BLHK)
 
     def _project(self, name: str, equation: str, x: jax.Array) -> jax.Array:

@@ -1,0 +1,93 @@
+"""Causal attention: one function that runs the kernel which `trainingjob_api.network.attention_kernel` chose.
+
+All kernels compute what `plain_attention` computes. Queries and keys may be of another width than values.
+
+Shapes: B batch, L length of the queries, M length of the keys, H query heads, G key and value heads, K width of queries
+and keys, V width of values.
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from trainingjob_api.network.attention_blocks import CausalScope
+from trainingjob_trainer.kernels.chunked_attention import chunked_attention
+from trainingjob_trainer.kernels.plain_attention import plain_attention
+from trainingjob_trainer.parallel.sharding import Axes, constrain, map_shards
+
+type Kernel = Literal["plain", "chunked"]
+
+QUERIES: Axes = ("batch", "length", "heads", None)
+KEYS: Axes = ("batch", None, "kv_heads", None)
+"""Keys and values of sharded sequences are all-gathered: a query attends to keys of the whole sequence."""
+
+
+def attention(
+    q_BLHK: jax.Array,
+    k_BLGK: jax.Array,
+    v_BLGV: jax.Array,
+    *,
+    kernel: Kernel,
+    scope: CausalScope,
+    scale: float,
+    segments_BL: jax.Array | None = None,
+    positions_BL: jax.Array | None = None,
+    soft_cap: float | None = None,
+    sinks_H: jax.Array | None = None,
+) -> jax.Array:
+    """Return the attention's output [B, L, H, V] in the format of the values.
+
+    Args:
+        q_BLHK: queries.
+        k_BLGK: keys; each serves H / G query heads.
+        v_BLGV: values.
+        kernel: the implementation.
+        scope: the keys that each query attends to.
+        scale: factor of the scores.
+        segments_BL: document of each token. A query attends to keys of its own document. None: one in each sequence.
+        positions_BL: position of each token in its document, by which it belongs to a chunk. None: its position in the
+            sequence.
+        soft_cap: scores are at most this far from zero: `soft_cap * tanh(scores / soft_cap)`.
+        sinks_H: a logit of each head that takes part in the softmax and has no value (Xiao et al., arXiv 2309.17453).
+    """
+    if scope.chunk and positions_BL is not None:
+        scope, segments_BL = _cut_documents(scope, scope.chunk, segments_BL, positions_BL)
+    q_BLHK = constrain(q_BLHK * scale, *QUERIES)
+    k_BMGK, v_BMGV = (constrain(x_BLGK, *KEYS) for x_BLGK in (k_BLGK, v_BLGV))
+    segments_BM = None if segments_BL is None else constrain(segments_BL, "batch", None)
+    sinks_H = None if sinks_H is None else sinks_H.astype(jnp.float32)
+    if kernel == "plain":
+        run = partial(plain_attention, scope=scope, soft_cap=soft_cap)
+        return run(q_BLHK, k_BMGK, v_BMGV, segments_BL, segments_BM, sinks_H)
+    positions_L = jnp.arange(q_BLHK.shape[1], dtype=jnp.int32)
+    arguments: dict[str, tuple[jax.Array | None, Axes]] = {
+        "positions": (positions_L, ("length",)),
+        "q": (q_BLHK, QUERIES),
+        "k": (k_BMGK, KEYS),
+        "v": (v_BMGV, KEYS),
+        "query_segments": (segments_BL, ("batch", "length")),
+        "key_segments": (segments_BM, ("batch", None)),
+        "sinks": (sinks_H, ("heads",)),
+    }
+    given = {name: (array, axes) for name, (array, axes) in arguments.items() if array is not None}
+
+    def run_on_shard(*arrays: jax.Array) -> jax.Array:
+        return chunked_attention(dict(zip(given, arrays, strict=True)), scope=scope, soft_cap=soft_cap)
+
+    run_on_shards = map_shards(run_on_shard, [axes for _, axes in given.values()], QUERIES)
+    return run_on_shards(*(array for array, _ in given.values()))
+
+
+def _cut_documents(
+    scope: CausalScope, chunk: int, segments_BL: jax.Array | None, positions_BL: jax.Array
+) -> tuple[CausalScope, jax.Array]:
+    """Return a scope without chunks, and segments that are the chunks of each document."""
+    chunks_BL = positions_BL // chunk
+    if segments_BL is None:
+        return replace(scope, chunk=None), chunks_BL
+    # The positions of a chunk are consecutive, so that a window of its length hides nothing of it.
+    max_chunks = -(-positions_BL.shape[1] // chunk)
+    return replace(scope, chunk=None, window=min(scope.window or chunk, chunk)), segments_BL * max_chunks + chunks_BL
