@@ -1,7 +1,7 @@
 """Small jobs for the comparison of the planner's estimates with real compilers; each compiles in about a minute.
 
 Each job covers another feature: sharded or replicated parameters, tensor parallelism, context parallelism, slices,
-remat, gradient accumulation, experts, or a sharded optimizer.
+remat, gradient accumulation, experts, a sharded optimizer, or long sequences.
 """
 
 from typing import Any
@@ -43,6 +43,7 @@ def job(accelerator: str, topology: str, ici: Section, *, slices: int = 1, **sec
 WIDE = model(1024, 4096, 8, 4, 128, 32768, 4)
 DEEP = model(1024, 4096, 8, 4, 128, 8192, 6)
 SMALL = model(512, 2048, 8, 8, 64, 8192, 6)
+BYTES = model(512, 2048, 8, 2, 64, 512, 6)
 ROUTED = model(1024, 2048, 8, 4, 128, 8192, 4, experts={"count": 8, "perToken": 2, "groupLength": 512})
 ROWS_OF_FOUR = training(32, 1024, 4)
 FULL = {"remat": "full"}
@@ -92,5 +93,9 @@ COMPILER_CASES: dict[str, TrainingJobSpec] = {
     ),
     "cpu 1x4 fsdp, 2 slices, remat": job(
         "cpu", "1x4", REST, slices=2, model=SMALL, training=training(32, 256, 2), precision=FLOAT32, memory=FULL
+    ),
+    "cpu 1x4 fsdp, 2,048 tokens": job("cpu", "1x4", REST, model=SMALL, training=training(8, 2048, 2)),
+    "cpu 1x4 fsdp tensor, 4,096 tokens": job(
+        "cpu", "1x4", {"fsdp": 2, "tensor": 2}, model=BYTES, training=training(8, 4096, 1), precision=FLOAT32
     ),
 }

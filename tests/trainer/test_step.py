@@ -1,5 +1,6 @@
 """The train step: the same numbers on every mesh, and those of an independent reference."""
 
+import logging
 import re
 from functools import cache
 from typing import Any
@@ -16,7 +17,9 @@ from tests.support.trainer.training import BATCH, NUM_STEPS, ONE, Run, flat, los
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.models.decoder import split_model
+from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.state import Controls, Signal
+from trainingjob_trainer.step import StepPrograms
 
 
 @cache
@@ -24,7 +27,7 @@ def reference_losses() -> list[float]:
     """Return the losses of plain training: one batch at a time, no mesh, no microsteps, AdamW in NumPy."""
     spec = spec_with()
     run = Run(spec, ONE)
-    model = split_model(spec.model, spec.precision, spec.memory)
+    model = split_model(spec.model, spec.precision, spec.memory, spec.slices.accelerator)
     params, structure = flat(run.state.params), jax.tree.structure(run.state.params)
     adam = AdamW(spec)
     seen = []
@@ -121,6 +124,14 @@ def test_the_step_returns_what_its_signature_declares(changes: dict[str, Any]) -
     arguments, declared = steps._train_signature((1, 1, BATCH))
 
     assert jax.tree.structure(jax.eval_shape(steps.train, *arguments)) == jax.tree.structure(declared)
+
+
+def test_the_kernels_of_the_layers_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    StepPrograms(spec_with(training__sequenceLength=1024), build_mesh(jax.devices()[:1], ONE)).log_kernels()
+
+    reason = "the memory of all scores grows with the square of 1,024 tokens"
+    assert caplog.messages == [f"kernel part=attention name=chunked reason='{reason}'"]
 
 
 VARIANTS: dict[str, dict[str, Any]] = {

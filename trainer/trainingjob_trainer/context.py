@@ -127,6 +127,7 @@ def join_world(start: StartWorld, events: AgentEvents) -> JoinedWorld:
         has_trained=start.proven,
     )
     steps = StepPrograms(config.spec, mesh)
+    steps.log_kernels()
     steps.begin_loading_train(programs, batch_shape(layout))  # runs while the state is restored
     return JoinedWorld(layout, mesh, peers, programs, steps, Shards(steps.state_shapes), indexes)
 

@@ -108,7 +108,7 @@ def warm_up(environment: Mapping[str, str]) -> None:
         return
     try:
         spec = RunConfig.model_validate_json(Path(path).read_bytes()).spec
-        split_model(spec.model, spec.precision, spec.memory)
+        split_model(spec.model, spec.precision, spec.memory, spec.slices.accelerator)
     except Exception:  # the error recurs in the world, which reports it
         LOG.exception("cannot trace the model in advance")
 

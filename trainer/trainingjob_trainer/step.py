@@ -6,6 +6,7 @@ sequences are divided once, by the global weight.
 Shapes: B bits of `Signal`, M metrics of spike detection: loss and gradient norm.
 """
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -30,6 +31,8 @@ from trainingjob_trainer.parallel.sharding import param_shardings, zero1_shardin
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.state import Batch, BatchShape, Controls, EvaluateStep, Signal, State, StepMetrics, TrainStep
 
+LOG = logging.getLogger(__name__)
+
 
 class StepPrograms:
     """The programs over one mesh: initialize a state, train a step, evaluate the loss."""
@@ -37,7 +40,7 @@ class StepPrograms:
     def __init__(self, spec: TrainingJobSpec, mesh: Mesh) -> None:
         self._spec = spec
         self._mesh = mesh
-        self._model = split_model(spec.model, spec.precision, spec.memory)
+        self._model = split_model(spec.model, spec.precision, spec.memory, spec.slices.accelerator)
         self._optimizer = make_optimizer(spec.optimizer, self._model.network)
         self._rules = merge_rules(spec.parallelism.rules.overrides())
         self._sums = BatchSums(next_token, self._model, self._rules, mesh)
@@ -49,6 +52,11 @@ class StepPrograms:
         self._totals: dict[int, jax.Array] = {}
         self._replicated = NamedSharding(mesh, PartitionSpec())
         self._one_per_device = NamedSharding(mesh, PartitionSpec(AXES))
+
+    def log_kernels(self) -> None:
+        """Log the kernels of the layers."""
+        for kernel in self._model.network.choose_kernels(self._spec.training.sequence_length):
+            LOG.info("kernel part=%s name=%s reason=%r", kernel.part, kernel.name, kernel.reason)
 
     def compile_init(self, programs: CompileCache) -> Callable[[], State]:
         """Return `init` compiled."""

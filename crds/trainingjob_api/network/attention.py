@@ -1,5 +1,6 @@
 """Grouped-query attention (Ainslie et al., arXiv 2305.13245): its options, its tensors and its costs."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -7,8 +8,11 @@ from pydantic import Field
 
 from trainingjob_api.base import LIST_TYPE_SET, Strict
 from trainingjob_api.meta import NO_UNIT, Example, Unit
+from trainingjob_api.network.attention_blocks import CausalScope
+from trainingjob_api.network.attention_costs import ScoreCosts, ScoreShapes, count_score_costs
+from trainingjob_api.network.attention_kernel import KernelChoice, choose_attention
 from trainingjob_api.network.norm import HiddenNorm, Norm
-from trainingjob_api.network.part import BACKWARD_FLOPS, FLOAT32, FORWARD_FLOPS, Part, PartTraffic, PassFlops, Shard
+from trainingjob_api.network.part import BACKWARD_FLOPS, FORWARD_FLOPS, Part, PartTraffic, PassFlops, Shard
 from trainingjob_api.network.rope import Rope
 from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor, Zeros, make_bias
 
@@ -75,12 +79,55 @@ class HeadSizes:
     head_dim: int
 
 
+class CausalAttention(Part):
+    """What all kinds of attention have in common: the scores, and the kernel that computes them."""
+
+    width: int
+    options: Attention
+    accelerator: str
+    """Name in the hardware table, by which the kernel is chosen. Empty: not known."""
+
+    @abstractmethod
+    def score_shapes(self, shard: Shard) -> ScoreShapes:
+        """Return the shapes of the scores on one device."""
+
+    @property
+    def scope(self) -> CausalScope:
+        """Return the keys that a query attends to."""
+        return CausalScope(self.options.window, self.options.chunk)
+
+    def choose_kernel(self, length: int) -> KernelChoice:
+        """Return the kernel for sequences of a length."""
+        return choose_attention(self.accelerator, length)
+
+    def score_costs(self, shard: Shard) -> ScoreCosts:
+        """Return the costs of the scores with the chosen kernel."""
+        return count_score_costs(self.choose_kernel(shard.length).name, self.score_shapes(shard), shard)
+
+    def flops(self, shard: Shard) -> PassFlops:
+        """Return the FLOPs of the projections, and of the scores that the kernel computes."""
+        scores, matrices = self.score_costs(shard), super().flops(shard)
+        return PassFlops(
+            matrices.forward + scores.forward_flops,
+            matrices.backward + scores.backward_flops,
+            matrices.recomputed + scores.forward_flops,
+        )
+
+    def backward_bytes(self, shard: Shard) -> int:
+        """Return the bytes of the gradients of the scores."""
+        return self.score_costs(shard).backward_bytes
+
+    def workspace_bytes(self, shard: Shard) -> int:
+        """Return the bytes of the kernel's temporary values."""
+        return self.score_costs(shard).workspace_bytes
+
+
 _INPUT_DIMS = {"query": (0,), "key": (0,), "value": (0,), "out": (0, 1)}
 
 
 @dataclass(frozen=True)
-class GroupedQueryAttention(Part):
-    """Causal attention that saves its scores."""
+class GroupedQueryAttention(CausalAttention):
+    """Causal attention in which several query heads share a key head."""
 
     width: int
     heads: HeadSizes
@@ -88,6 +135,7 @@ class GroupedQueryAttention(Part):
     rope: Rope | None
     """None: queries and keys have no positions."""
     norm: Norm
+    accelerator: str = ""
 
     @property
     def scale(self) -> float:
@@ -137,15 +185,10 @@ class GroupedQueryAttention(Part):
             Tensor("out", (heads, head, width), ("heads", "head", "embed"), out_init, matrix, Role.MIXER_OUTPUT),
         )
 
-    def flops(self, shard: Shard) -> PassFlops:
-        """Return the FLOPs of the projections and of the scores of the whole sequence, including masked ones."""
-        scores = 2 * shard.split(self.heads.num_heads, "heads") * self.heads.head_dim * shard.length
-        matrices = super().flops(shard)
-        return PassFlops(
-            matrices.forward + FORWARD_FLOPS * scores,
-            matrices.backward + BACKWARD_FLOPS * scores,
-            matrices.recomputed + FORWARD_FLOPS * scores,
-        )
+    def score_shapes(self, shard: Shard) -> ScoreShapes:
+        """Return the shapes of the scores on one device."""
+        heads, kv_heads = shard.split(self.heads.num_heads, "heads"), shard.split(self.heads.num_kv_heads, "kv_heads")
+        return ScoreShapes(heads, kv_heads, self.heads.head_dim, self.heads.head_dim, self.scope)
 
     def causal_flops(self, length: int) -> int:
         """Return the FLOPs of the unmasked half of the scores."""
@@ -157,17 +200,13 @@ class GroupedQueryAttention(Part):
         projections = shard.compute_bytes * self.heads.head_dim * (2 * heads + 2 * kv_heads)
         gathered = shard.compute_bytes * self.heads.head_dim * 2 * kv_heads * (shard.degrees["context"] - 1)
         norms = (heads + kv_heads) * self._saved_norm_bytes(shard)
-        return projections + norms + gathered + heads * shard.length * (FLOAT32 + shard.compute_bytes)
+        return projections + norms + gathered + self.score_costs(shard).saved_bytes
 
     def _saved_norm_bytes(self, shard: Shard) -> int:
         """Return the bytes that the norm of one head's queries or keys saves."""
         if self.options.query_key_norm is None:
             return 0
         return HiddenNorm(self.heads.head_dim, self.norm).saved_bytes(shard)
-
-    def backward_bytes(self, shard: Shard) -> int:
-        """Return the bytes of the gradients of the scores."""
-        return shard.split(self.heads.num_heads, "heads") * shard.length * FLOAT32
 
     def traffic(self, length: int) -> PartTraffic:
         """Return the sums of the output and of the input's gradient, and the gathered keys and values."""

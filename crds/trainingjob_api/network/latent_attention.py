@@ -11,9 +11,10 @@ from pydantic import Field
 
 from trainingjob_api.base import Strict
 from trainingjob_api.meta import Example, Unit
-from trainingjob_api.network.attention import Attention
+from trainingjob_api.network.attention import Attention, CausalAttention
+from trainingjob_api.network.attention_costs import ScoreShapes
 from trainingjob_api.network.norm import HiddenNorm, Norm
-from trainingjob_api.network.part import BACKWARD_FLOPS, FLOAT32, FORWARD_FLOPS, Part, PartTraffic, PassFlops, Shard
+from trainingjob_api.network.part import BACKWARD_FLOPS, FORWARD_FLOPS, PartTraffic, Shard
 from trainingjob_api.network.rope import Rope
 from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor
 
@@ -45,8 +46,8 @@ class Latent(Strict):
 
 
 @dataclass(frozen=True)
-class LatentAttention(Part):
-    """Causal attention with latent vectors that saves its scores."""
+class LatentAttention(CausalAttention):
+    """Causal attention whose keys and values are projections of a latent vector."""
 
     width: int
     num_heads: int
@@ -55,6 +56,7 @@ class LatentAttention(Part):
     rope: Rope | None
     """None: queries and keys have no positions."""
     norm: Norm
+    accelerator: str = ""
 
     @property
     def scale(self) -> float:
@@ -104,16 +106,10 @@ class LatentAttention(Part):
         shape, axes, init = (width, self.num_heads, head_dim), (axis, "heads", "head"), Normal(width**-0.5)
         return Tensor(name, shape, axes, init, DecayClass.MATRIX, Role.INPUT)
 
-    def flops(self, shard: Shard) -> PassFlops:
-        """Return the FLOPs of the projections and of the scores of the whole sequence, including masked ones."""
-        features = self.latent.head_dim + self.latent.value_dim
-        scores = shard.split(self.num_heads, "heads") * features * shard.length
-        matrices = super().flops(shard)
-        return PassFlops(
-            matrices.forward + FORWARD_FLOPS * scores,
-            matrices.backward + BACKWARD_FLOPS * scores,
-            matrices.recomputed + FORWARD_FLOPS * scores,
-        )
+    def score_shapes(self, shard: Shard) -> ScoreShapes:
+        """Return the shapes of the scores on one device."""
+        heads = shard.split(self.num_heads, "heads")
+        return ScoreShapes(heads, heads, self.latent.head_dim, self.latent.value_dim, self.scope)
 
     def causal_flops(self, length: int) -> int:
         """Return the FLOPs of the unmasked half of the scores."""
@@ -126,12 +122,8 @@ class LatentAttention(Part):
         keys_and_values = heads * (latent.head_dim + latent.value_dim)
         own = heads * (latent.head_dim + latent.value_dim) + keys_and_values * shard.degrees["context"]
         norms = [norm.saved_bytes(shard) for norm in (self.query_norm, self.key_value_norm) if norm]
-        scores = heads * shard.length * (FLOAT32 + shard.compute_bytes)
+        scores = self.score_costs(shard).saved_bytes
         return shard.compute_bytes * (own + latent.rope_dim) + sum(norms) + scores
-
-    def backward_bytes(self, shard: Shard) -> int:
-        """Return the bytes of the gradients of the scores."""
-        return shard.split(self.num_heads, "heads") * shard.length * FLOAT32
 
     def traffic(self, length: int) -> PartTraffic:
         """Return the sums of the output and of the input's gradient, and the gathered keys and values."""

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Annotated
 
 from pydantic import Field
@@ -11,6 +11,7 @@ from pydantic import Field
 from trainingjob_api.base import Strict
 from trainingjob_api.meta import NO_UNIT, Example
 from trainingjob_api.network.attention import GroupedQueryAttention
+from trainingjob_api.network.attention_kernel import KernelChoice
 from trainingjob_api.network.latent_attention import LatentAttention
 from trainingjob_api.network.mlp import DenseMlp
 from trainingjob_api.network.norm import HiddenNorm
@@ -46,6 +47,10 @@ class Block:
     """Norm of what attention adds to the residual stream."""
     mlp_output_norm: HiddenNorm | None = None
     """Norm of what the MLP adds to the residual stream."""
+
+    def on(self, accelerator: str) -> "Block":
+        """Return the layer with the kernels of an accelerator."""
+        return replace(self, attention=replace(self.attention, accelerator=accelerator))
 
     @cached_property
     def parts(self) -> Mapping[str, Part]:
@@ -87,7 +92,8 @@ class Block:
     def backward_bytes(self, shard: Shard, remat: str) -> int:
         """Return the bytes per token of the layer whose backward pass runs: its activations, or their gradients too."""
         gradients = 0 if remat == "full" else sum([part.backward_bytes(shard) for part in self.parts.values()])
-        return self.saved_bytes(shard, "none") + gradients
+        workspace = sum([part.workspace_bytes(shard) for part in self.parts.values()])
+        return self.saved_bytes(shard, "none") + gradients + workspace
 
 
 @dataclass(frozen=True)
@@ -97,6 +103,10 @@ class Group:
     name: str
     pattern: tuple[Block, ...]
     repeats: int
+
+    def on(self, accelerator: str) -> "Group":
+        """Return the layers with the kernels of an accelerator."""
+        return replace(self, pattern=tuple(block.on(accelerator) for block in self.pattern))
 
     def prefix(self, position: int) -> str:
         """Return what the names of a block's tensors begin with. A pattern of one block has no positions."""
@@ -170,6 +180,15 @@ class Network:
     @cached_property
     def _hash(self) -> int:  # caches of the planner look a network up thousands of times
         return hash((self.embedding, self.groups, self.norm, self.head))
+
+    @lru_cache(maxsize=64)  # noqa: B019  # few networks, of which a strategy search asks for one thousands of times
+    def on(self, accelerator: str) -> "Network":
+        """Return the network with the kernels of an accelerator of the hardware table."""
+        return replace(self, groups=tuple(group.on(accelerator) for group in self.groups))
+
+    def choose_kernels(self, length: int) -> tuple[KernelChoice, ...]:
+        """Return the different kernels for sequences of a length, in the order of the layers."""
+        return tuple(dict.fromkeys(block.attention.choose_kernel(length) for block in self.blocks))
 
     @property
     def width(self) -> int:

@@ -80,6 +80,10 @@ class Part(ABC):
         """Return the bytes per token of the gradients that live beside what `saved_bytes` counts."""
         return 0
 
+    def workspace_bytes(self, shard: Shard) -> int:
+        """Return the bytes per token of temporary values of the backward pass, whether or not it recomputes."""
+        return 0
+
     def flops(self, shard: Shard) -> PassFlops:
         """Return the FLOPs of one device per token."""
         matrices = [tensor for tensor in self.tensors if tensor.is_matrix]

@@ -22,6 +22,14 @@ class SizeStatus(Open):
     memory_bytes: int = Field(default=0, description="Estimated memory of a device in bytes.")
 
 
+class KernelStatus(Open):
+    """The kernel of a part of the layers."""
+
+    part: Text = Field(description="Part of the layers, such as `attention`.")
+    name: Text = Field(description="Name of the implementation, such as `chunked`.")
+    reason: Text = Field(description="Why this implementation was chosen.")
+
+
 class PlanStatus(Open):
     """The plan of the spec."""
 
@@ -32,4 +40,7 @@ class PlanStatus(Open):
     tokens_per_step: int = Field(description="Tokens of one optimizer step, without padding.")
     sizes: tuple[SizeStatus, ...] = Field(
         default=(), max_length=256, description="Plan at each number of slices, in ascending order."
+    )
+    kernels: tuple[KernelStatus, ...] = Field(
+        default=(), max_length=16, description="Kernels of the layers, which follow from accelerator, model and length."
     )

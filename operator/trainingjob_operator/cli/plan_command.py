@@ -100,6 +100,7 @@ def plan_table(plan: Plan) -> list[str]:
         *saves,
         *shares,
         *_describe_default_heads(plan.spec.model),
+        *(f"{one.part} kernel: {one.name}, because {one.reason}" for one in plan.kernels),
     ]
 
 

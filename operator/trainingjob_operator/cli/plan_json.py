@@ -34,6 +34,7 @@ def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object
         "warmupSteps": resolve_steps(plan.spec.schedule.warmup, plan.spec.training.steps),
         "heads": _to_json(plan.spec.model.heads),
         "flopsPerToken": count_useful_flops(describe_workload(plan.spec)),
+        "kernels": _to_json(plan.kernels),
         "slice": {**_to_json(plan.shape), "numDevices": plan.shape.num_devices},
         "allowed": list(plan.allowed_sizes),
         "choice": _to_json(plan.choice),

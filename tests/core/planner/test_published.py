@@ -42,9 +42,9 @@ def size(vocab: int, embed: int, mlp: int, layers: int, heads: int, kv: int, hea
 
 FULL = {"memory": {"remat": "full"}}
 RECIPES: dict[str, Job] = {
-    "405b on 512 v5p chips": make_job(
+    "405b on 128 v5p chips": make_job(
         "tpu-v5p",
-        "8x8x8",
+        "4x4x8",
         {"fsdp": -1},
         size(128_256, 16_384, 53_248, 126, 128, 8, 128),
         {"globalBatchSize": 512, "sequenceLength": 8192},
@@ -79,7 +79,7 @@ RECIPES: dict[str, Job] = {
         "4x4x4",
         {"fsdp": -1},
         size(32_000, 4096, 11_008, 32, 32, 32, 128),
-        {"globalBatchSize": 256, "sequenceLength": 4096},
+        {"globalBatchSize": 256, "sequenceLength": 10_240},
     ),
 }
 
@@ -89,7 +89,7 @@ def check(job: Job) -> ValidationResult:
 
 
 FIRST = {
-    "405b on 512 v5p chips": "spec.parallelism.ici: {fsdp: 256, tensor: 2}",
+    "405b on 128 v5p chips": "spec.parallelism.ici: {fsdp: 64, context: 2}",
     "gemma-2b on 16 v5e chips": "spec.parallelism.ici: {fsdp: 8, context: 2}",
     "mixtral on 32 v4 chips": "spec.parallelism.ici: {fsdp: 2, expert: 8, tensor: 2}",
     "many experts on 512 v5p chips": "spec.parallelism.ici: {expert: 128, tensor: 4}",
@@ -150,12 +150,12 @@ def test_a_shorter_sequence_comes_last() -> None:
         "1",
         {"data": -1},
         size(32_000, 2048, 5504, 16, 16, 16, 128),
-        {"globalBatchSize": 64, "sequenceLength": 131_072},
+        {"globalBatchSize": 64, "sequenceLength": 1_048_576},
         **FULL,
     )
     (problem,) = check(job).problems
 
-    assert problem.nearest == ("spec.training.sequenceLength: 16384",)
+    assert problem.nearest == ("spec.training.sequenceLength: 131072",)
 
 
 def test_mesh_that_does_not_fill_a_larger_slice_is_chosen_again() -> None:

@@ -10,9 +10,10 @@ import numpy as np
 from tests.support.trainer.attention_reference import attend_by_query
 from tests.support.trainer.cases import each
 from trainingjob_api.network.attention_blocks import CausalScope, count_pairs, find_block
+from trainingjob_api.network.attention_kernel import KernelName
 from trainingjob_trainer.hlo_analysis.flops import count_flops
 from trainingjob_trainer.hlo_analysis.parser import HloProgram
-from trainingjob_trainer.kernels.attention_kernels import Kernel, attention
+from trainingjob_trainer.kernels.attention_kernels import attention
 
 B, L, H, G = 2, 256, 4, 2
 KEY_WIDTH, VALUE_WIDTH = 24, 16
@@ -64,7 +65,7 @@ def positions_of(variant: dict[str, Any]) -> Any:
     return places_L[None] - jnp.argmax(is_before_BLM, axis=-1)
 
 
-def kernel_of(name: Kernel, variant: dict[str, Any]) -> Callable[[Inputs], jax.Array]:
+def kernel_of(name: KernelName, variant: dict[str, Any]) -> Callable[[Inputs], jax.Array]:
     scope, documents_BL, positions_BL = (
         variant.get("scope", CausalScope()),
         documents_of(variant),
@@ -128,7 +129,7 @@ def test_bfloat16_is_as_near_to_float32_as_in_the_plain_kernel() -> None:
     exact = differentiate(kernel_of("plain", {}), inputs)
     rounded = {name: array.astype(jnp.bfloat16) for name, array in inputs.items()}
 
-    def errors(name: Kernel) -> dict[str, float]:
+    def errors(name: KernelName) -> dict[str, float]:
         found = differentiate(kernel_of(name, {}), rounded)
         assert {array.dtype for array in found.values()} == {jnp.dtype(jnp.bfloat16)}
         return {

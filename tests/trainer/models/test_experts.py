@@ -144,7 +144,7 @@ def test_tokens_travel_to_their_experts_and_back_once_each_way() -> None:
 def test_no_token_depends_on_later_ones() -> None:
     run = Run(spec_of(TIGHT), ONE)
     sharpen(run)
-    model = split_model(run.spec.model, run.spec.precision, run.spec.memory)
+    model = split_model(run.spec.model, run.spec.precision, run.spec.memory, "cpu")
     tokens = np.array(run.batch(1).tokens[0, 0])
     changed = tokens.copy()
     changed[:, 8:] = np.random.default_rng(1).integers(0, 257, changed[:, 8:].shape)

@@ -8,17 +8,15 @@ and keys, V width of values.
 
 from dataclasses import replace
 from functools import partial
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from trainingjob_api.network.attention_blocks import CausalScope
+from trainingjob_api.network.attention_kernel import KernelName
 from trainingjob_trainer.kernels.chunked_attention import chunked_attention
 from trainingjob_trainer.kernels.plain_attention import plain_attention
 from trainingjob_trainer.parallel.sharding import Axes, constrain, map_shards
-
-type Kernel = Literal["plain", "chunked"]
 
 QUERIES: Axes = ("batch", "length", "heads", None)
 KEYS: Axes = ("batch", None, "kv_heads", None)
@@ -30,7 +28,7 @@ def attention(
     k_BLGK: jax.Array,
     v_BLGV: jax.Array,
     *,
-    kernel: Kernel,
+    kernel: KernelName,
     scope: CausalScope,
     scale: float,
     segments_BL: jax.Array | None = None,

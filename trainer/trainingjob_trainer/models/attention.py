@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from flax import nnx
 
 from trainingjob_api.network.attention import GroupedQueryAttention, TemperatureTuning
-from trainingjob_api.network.attention_blocks import CausalScope
 from trainingjob_api.network.latent_attention import LatentAttention
 from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.kernels.attention_kernels import attention
@@ -93,8 +92,8 @@ def attend(
         q_BLHK,
         k_BLGK,
         v_BLGK,
-        kernel="plain",
-        scope=CausalScope(part.options.window, part.options.chunk),
+        kernel=part.choose_kernel(q_BLHK.shape[1]).name,
+        scope=part.scope,
         scale=part.scale,
         soft_cap=part.options.soft_cap,
         sinks_H=sinks_H,

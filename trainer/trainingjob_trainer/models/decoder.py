@@ -31,13 +31,13 @@ type Params = dict[str, Any]
 
 
 @lru_cache(maxsize=1)
-def split_model(model: Model, precision: Precision, memory: Memory) -> "SplitModel":
-    """Return the model as functions over a tree of parameters.
+def split_model(model: Model, precision: Precision, memory: Memory, accelerator: str) -> "SplitModel":
+    """Return the model as functions over a tree of parameters, with the kernels of an accelerator.
 
     Tracing its shapes needs no device, and is the slowest part of a restart that loads its programs. A standby does it
     in advance, and the world reuses the result.
     """
-    return SplitModel(resolve(model), precision, memory)
+    return SplitModel(resolve(model).on(accelerator), precision, memory)
 
 
 class SplitModel:

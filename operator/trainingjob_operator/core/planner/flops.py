@@ -2,7 +2,7 @@
 
 A matmul of one token with a matrix of P parameters takes 2 P operations in the forward pass and 4 P in the backward
 pass. `remat: full` repeats the forward pass except the last matmul of a layer, which the backward pass does not need.
-Attention computes the scores of the whole sequence, including those that the causal mask hides.
+Attention computes the scores of the chosen kernel: all of them, or the blocks that the mask does not hide completely.
 
 The parts of a layer state their FLOPs, see `trainingjob_api.network`.
 """

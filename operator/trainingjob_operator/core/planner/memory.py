@@ -1,8 +1,8 @@
 """Memory of a device, from the spec alone.
 
-Assumptions about this project's trainer: gradients are accumulated in float32, and attention saves its scores. The
-optimizer's state slots come from `trainingjob_api.optim`. The parameters of one layer are gathered at a time. The
-output projection is gathered for the logits. The embedding table stays gathered while more accumulation steps follow.
+Assumptions about this project's trainer: gradients are accumulated in float32. The optimizer's state slots come from
+`trainingjob_api.optim`. The parameters of one layer are gathered at a time. The output projection is gathered for the
+logits. The embedding table stays gathered while more accumulation steps follow.
 
 Memory peaks at one of two points: at the logits, or in the first layer of the backward pass. Both come on top of the
 residuals of all layers. A test compares these numbers with XLA's memory analysis of compiled steps, see
@@ -140,7 +140,7 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
         logits_per_sequence=logits,
         peak_points=(
             PeakPoint(gathered + head + gradient_pieces, logits),  # its gradient is reduced in float32, piece by piece
-            # Values and gradients of one layer's gathered parameters, and of its attention scores.
+            # Values and gradients of one layer's gathered parameters, and of its activations.
             *[
                 PeakPoint(
                     gathered + 2 * program.compute_bytes * block.gathered_size(ways),

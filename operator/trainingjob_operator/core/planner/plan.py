@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from trainingjob_api.base import seconds
+from trainingjob_api.network.attention_kernel import KernelChoice
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout
@@ -178,6 +179,12 @@ class Plan:
     def num_active_parameters(self) -> int:
         """Return the number of parameters that are active per token: all of them, unless there are experts."""
         return resolve(self.spec.model).num_active_parameters
+
+    @property
+    def kernels(self) -> tuple[KernelChoice, ...]:
+        """Return the kernels of the layers."""
+        network = resolve(self.spec.model).on(self.spec.slices.accelerator)
+        return network.choose_kernels(self.spec.training.sequence_length)
 
     @property
     def tokens_per_step(self) -> int:

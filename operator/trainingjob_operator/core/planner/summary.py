@@ -1,6 +1,6 @@
 """The plan for users: its sizes, its parameters, and its form in the status."""
 
-from trainingjob_api.status.plan_status import PlanStatus, SizeStatus
+from trainingjob_api.status.plan_status import KernelStatus, PlanStatus, SizeStatus
 from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan
 from trainingjob_operator.core.units import format_count, format_ranges, pluralize
@@ -13,6 +13,7 @@ def describe_plan(plan: Plan) -> PlanStatus:
         active_parameters=plan.num_active_parameters,
         tokens_per_step=plan.tokens_per_step,
         sizes=tuple(_size_status(plan, size) for size in plan.sizes),
+        kernels=tuple(KernelStatus(part=one.part, name=one.name, reason=one.reason) for one in plan.kernels),
     )
 
 

@@ -49,6 +49,5 @@ def describe_workload(spec: TrainingJobSpec) -> Workload:
     """Return the workload of a spec."""
     is_cpu = spec.slices.accelerator == CPU
     length, rules = spec.training.sequence_length, spec.parallelism.rules
-    return Workload(
-        resolve(spec.model), length, spec.precision, SLOTS[spec.optimizer.type], spec.memory.remat, rules, is_cpu
-    )
+    network = resolve(spec.model).on(spec.slices.accelerator)
+    return Workload(network, length, spec.precision, SLOTS[spec.optimizer.type], spec.memory.remat, rules, is_cpu)

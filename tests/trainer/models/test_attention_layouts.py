@@ -1,0 +1,46 @@
+"""Attention block by block inside the sharded step: the loss and gradients of plain attention, on every layout."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.trainer.cases import each
+from tests.trainer.models.test_kernels import describe, differentiate, errors, plain, trace
+from tests.trainer.test_step import LAYOUTS
+from trainingjob_api.world import Layout
+
+LENGTH = 256
+"""Four blocks of 64 tokens. With `context` of degree 4, a device has the queries of one block."""
+CHUNKED = {"training__sequenceLength": LENGTH}
+PLAIN = CHUNKED | {"slices__accelerator": "tpu-v5e"}  # a network of this length runs plain attention there
+VARIANTS: dict[str, dict[str, Any]] = {
+    "one key head": {"model__numKvHeads": 1},
+    "layers computed again": {"memory__remat": "full"},
+}
+
+
+@each(
+    "layout",
+    LAYOUTS,
+    "context 4, tensor 2, accumulation 2",
+    "data 2 over slices, 2 stages, context 2, accumulation 2",
+)
+def test_a_step_with_chunked_attention_is_that_with_plain_attention(layout: Layout) -> None:
+    want = plain(describe(**PLAIN).model_dump_json())
+
+    assert errors(differentiate(describe(**CHUNKED), layout), want) == {}
+
+
+@each("changes", VARIANTS)
+def test_chunked_attention_of_other_models_is_plain_attention(changes: dict[str, Any]) -> None:
+    want = plain(describe(**PLAIN, **changes).model_dump_json())
+
+    layout = LAYOUTS["accumulation 4, fsdp 2"]
+    assert errors(differentiate(describe(**CHUNKED, **changes), layout), want) == {}
+
+
+@pytest.mark.parametrize(("changes", "has_scores"), [(PLAIN, True), (CHUNKED, False)])
+def test_only_plain_attention_materializes_the_scores(changes: dict[str, Any], has_scores: bool) -> None:
+    step, arguments = trace(describe(**changes), LAYOUTS["one device"])
+
+    assert (f"x{LENGTH}x{LENGTH}xf32" in step.lower(*arguments).as_text()) == has_scores
