@@ -67,7 +67,7 @@ class Notes:
             report_evaluations=lambda step, losses: self.said.append(f"evaluate {step}"),
         )
         training = SimpleNamespace(steps=last, seed=0)
-        config: Any = SimpleNamespace(spec=SimpleNamespace(training=training))
+        config: Any = SimpleNamespace(spec=SimpleNamespace(training=training, checkpoint=SimpleNamespace(export=None)))
         steps = SimpleNamespace(controls=lambda asked, num_steps: asked)
         world: Any = SimpleNamespace(peers=peers, steps=steps, datasets=SimpleNamespace(train=None))
         batches: Any = SimpleNamespace(train_batch=self._read)

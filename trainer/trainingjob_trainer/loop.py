@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 from trainingjob_agent.trainer_protocol import AgentEvent, StartWorld
 from trainingjob_api.protocol import Phase
-from trainingjob_api.spec.checkpoint import InitializeFrom
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.aot.hot_standby import wait_in_hot_standby
 from trainingjob_trainer.aot.neighbor_compiler import NeighborCompiler
 from trainingjob_trainer.checkpoint import backup, owner
-from trainingjob_trainer.checkpoint.initialize import load_initial_params
+from trainingjob_trainer.checkpoint.initialize import InitialParams, load_initial_params
 from trainingjob_trainer.context import (
     CompiledSteps,
     Context,
@@ -25,6 +25,9 @@ from trainingjob_trainer.context import (
     restore_state,
 )
 from trainingjob_trainer.data.loader import BatchLoader
+from trainingjob_trainer.huggingface.export_weights import gather_from
+from trainingjob_trainer.huggingface.model_export import ExportTarget, export_model
+from trainingjob_trainer.huggingface.published_params import PublishedParams, load_published_params
 from trainingjob_trainer.monitoring.bad_steps import BadStepError
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.monitoring.evaluation import Evaluator
@@ -70,8 +73,7 @@ def run(
     restored = restore_state(start, joined, events)
 
     events.enter_phase(Phase.COMPILING)
-    source = start.config.spec.checkpoint.initialize_from
-    state = restored.state or _initial_state(source, joined.steps, joined.programs, joined.peers, events)
+    state = restored.state or _initial_state(start.config.spec, joined.steps, joined.programs, joined.peers, events)
     compiled = compiled or compile_steps(start, joined)
     joined.peers.barrier("ready", READY_SECONDS)  # a first collective fails if a peer is 30 s late
 
@@ -91,13 +93,19 @@ def _claim_storage(start: StartWorld) -> None:
 
 
 def _initial_state(
-    source: InitializeFrom | None, steps: StepPrograms, programs: CompileCache, peers: ProcessGroup, events: AgentEvents
+    spec: TrainingJobSpec, steps: StepPrograms, programs: CompileCache, peers: ProcessGroup, events: AgentEvents
 ) -> State:
     """Return the state before the first step."""
     state = steps.compile_init(programs)()
+    source, shapes = spec.checkpoint.initialize_from, steps.state_shapes.params
     if source is None:
         return state
-    initial = load_initial_params(source, steps.state_shapes.params, peers, state.params)
+    initial: InitialParams | PublishedParams
+    if source.hugging_face:
+        own = open_store(spec.checkpoint.uri) if peers.process == 0 else None
+        initial = load_published_params(source, spec.model, shapes, state.params, own)
+    else:
+        initial = load_initial_params(source, shapes, peers, state.params)
     events.send(AgentEvent(initialized_from=initial.source))
     return state._replace(params=initial.params)
 
@@ -194,7 +202,20 @@ def train(state: State, compiled: CompiledSteps, context: Context) -> Phase:
     reporter.enter_phase(Phase.SAVING)
     snapshots.wait()
     checkpoints.save_until_success(max(checkpoints.newest, last), state)
-    return Phase.DONE if checkpoints.newest >= last and not actions.evaluation_missing else Phase.LEFT
+    if checkpoints.newest < last or actions.evaluation_missing:
+        return Phase.LEFT
+    _export(state, context)
+    return Phase.DONE
+
+
+def _export(state: State, context: Context) -> None:
+    """Write the trained weights for other programs, if the spec has an export."""
+    spec = context.config.spec
+    if spec.checkpoint.export:
+        export = spec.checkpoint.export.hugging_face
+        target = ExportTarget(open_store(export.uri), export.dtype or spec.precision.params)
+        gather = gather_from(state.params)
+        export_model(spec, gather, open_store(spec.checkpoint.uri), target, context.world.peers)
 
 
 def _find_due(step: int, compiled: CompiledSteps, context: Context) -> Due:

@@ -1,6 +1,6 @@
 """A model family: the table of its tensors, and the table of its `config.json`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,9 +69,26 @@ class Family:
             again = Model.model_validate(self.to_section(config))
         except (ConfigError, ValidationError):  # a value of the model has no name there
             return None
-        if _forward_network(again) != _forward_network(model) or self.bind(resolve(model)).unmapped:
+        is_same = resolve(_without_training_options(again)) == resolve(_without_training_options(model))
+        network = resolve(model)
+        if not is_same or resolve(again).tensors != network.tensors or self.bind(network).unmapped:
             return None
         return {"architectures": [self.architecture], "model_type": self.model_type} | config
+
+
+def list_differences(model: Model, other: Model) -> dict[str, tuple[Any, Any]]:
+    """Return the fields in which two models compute differently, as paths in the section, with the value of each."""
+    ours, theirs = (dict(_flatten(_dump(_without_training_options(one)))) for one in (model, other))
+    paths = sorted(ours.keys() | theirs.keys())
+    return {path: (ours.get(path), theirs.get(path)) for path in paths if ours.get(path) != theirs.get(path)}
+
+
+def _flatten(tree: Section, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{key}.")
+        elif value is not None:
+            yield prefix + key, value
 
 
 def _dump(model: Model) -> Section:
@@ -80,9 +97,9 @@ def _dump(model: Model) -> Section:
     return section | {"numKvHeads": model.kv_heads, "headDim": model.heads.head_dim}
 
 
-def _forward_network(model: Model) -> Network:
-    """Return the network of a model without what matters for training alone."""
+def _without_training_options(model: Model) -> Model:
+    """Return a model with the defaults of all that matters for training alone."""
     experts = model.experts
     if experts:
         experts = experts.model_copy(update={name: Experts.model_fields[name].default for name in TRAINING_OPTIONS})
-    return resolve(model.model_copy(update={"init": Init(), "experts": experts}))
+    return model.model_copy(update={"init": Init(), "experts": experts})

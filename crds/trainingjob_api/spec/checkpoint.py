@@ -1,4 +1,4 @@
-"""The checkpoint section: saves, retention, snapshots, copies and initial parameters."""
+"""The checkpoint section: saves, retention, snapshots, copies, initial parameters and exports."""
 
 from typing import Annotated, Literal
 
@@ -10,7 +10,7 @@ from trainingjob_api.base import (
     StoreUri,
     Strict,
 )
-from trainingjob_api.meta import INITIALIZATION, PODS, STORAGE, Example, Live, Unit
+from trainingjob_api.meta import INITIALIZATION, PODS, STORAGE, Example, Live, Unit, cel_rule
 from trainingjob_api.shares import MAX_STEPS
 
 
@@ -110,19 +110,58 @@ class Backup(Strict):
     )
 
 
-class InitializeFrom(Strict):
-    """Initial parameters from another job's checkpoint, for a job without own checkpoints."""
+class HuggingFaceSource(Strict):
+    """Published weights in the format of Hugging Face, as `transformers` saves them."""
 
-    uri: Annotated[StoreUri, Example("/shared/base")] = Field(
-        description="Folder that was `checkpoint.uri` of the source job. It is only read."
+    path: Annotated[StoreUri, Example("/models/Llama-3.1-8B")] = Field(
+        description="Folder on a volume of `runtime.volumes`, with `config.json` and `model.safetensors` or the files "
+        "of an index. It is only read."
+    )
+
+
+class InitializeFrom(Strict):
+    """Initial parameters of a job without own checkpoints: from another job's checkpoint, or published weights."""
+
+    uri: Annotated[StoreUri | None, Example("/shared/base")] = Field(
+        default=None, description="Folder that was `checkpoint.uri` of the source job. It is only read."
     )
     step: Annotated[Annotated[int, Field(ge=1, le=100_000_000)] | None, Unit("optimizer steps"), Example(5000)] = Field(
-        default=None, description="Checkpoint step to load. Unset: the newest one that passes verification."
+        default=None, description="Checkpoint step to load, with `uri`. Unset: the newest one that passes verification."
+    )
+    hugging_face: HuggingFaceSource | None = Field(
+        default=None,
+        description="Published weights instead of another job's checkpoint; `trainingjob import` prints their `model` "
+        "section.",
+        exclude_if=_is_unset,  # an agent before 0.1 refuses a world with a field that it does not know
     )
     allow_partial: Annotated[bool, Example(False)] = Field(
         default=False,
-        description="Initializes parameters randomly if the checkpoint lacks them. By default both models must have "
+        description="Initializes parameters randomly if the source lacks them. By default both models must have "
         "the same parameters; another shape is always rejected.",
+    )
+
+    cel_rules = (
+        cel_rule("has(self.uri) != has(self.huggingFace)", "must have exactly one of `uri` and `huggingFace`."),
+        cel_rule("!has(self.step) || has(self.uri)", "must not be set without `uri`.", "step"),
+    )
+
+
+class HuggingFaceExport(Strict):
+    """Folder of trained weights that `transformers` and vLLM load."""
+
+    uri: Annotated[StoreUri, Example("/shared/exported")] = Field(
+        description="Folder on a writable volume, at least two levels deep. Files in it are replaced."
+    )
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"] | None, Example("bfloat16")] = Field(
+        default=None, description="Format of the exported numbers. Unset: that of `precision.params`."
+    )
+
+
+class Export(Strict):
+    """Weights that the job writes after its last step, in formats of other programs."""
+
+    hugging_face: HuggingFaceExport = Field(
+        description="Safetensors files with `config.json`, and the tokenizer and the files of the initial weights."
     )
 
 
@@ -163,8 +202,14 @@ class Checkpoint(Strict):
     )
     initialize_from: Annotated[InitializeFrom | None, INITIALIZATION] = Field(
         default=None,
-        description="Checkpoint of another job that provides the initial parameters, until this job has its own "
-        "checkpoint. Unset: random initial parameters.",
+        description="Checkpoint of another job, or published weights, that provide the initial parameters, until this "
+        "job has its own checkpoint. Unset: random initial parameters.",
+    )
+    export: Annotated[Export | None, PODS] = Field(
+        default=None,
+        description="Weights for other programs, written after the last step. Unset: none; `trainingjob export` "
+        "writes those of a checkpoint.",
+        exclude_if=_is_unset,  # as for `stages`
     )
     takeover: Annotated[bool, Example(False), STORAGE] = Field(
         default=False,

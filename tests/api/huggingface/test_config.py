@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from trainingjob_api.huggingface.config_fields import ConfigError, Field, get_path, read_fields, write_fields
+from trainingjob_api.huggingface.family import list_differences
 from trainingjob_api.huggingface.registry import FAMILIES, read_config, write_config
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.routed_mlp import Balance, Experts
-from trainingjob_api.spec.model import Model
+from trainingjob_api.spec.model import Init, Model
 
 FIXTURES = Path(__file__).parents[2] / "fixtures/huggingface"
 NAMES = sorted(folder.name for folder in FIXTURES.iterdir())
@@ -95,6 +96,33 @@ def test_older_and_newer_forms_of_rotary_positions_are_the_same() -> None:
 
     assert sections == [sections[0]] * 4
     assert sections[0]["rope"] == {"theta": 5e5}
+
+
+def test_differences_are_fields_that_change_the_computation() -> None:
+    model = Model.model_validate(read_config(fixture("mixtral")))
+    experts = model.experts
+    assert experts
+    other = model.model_copy(
+        update={
+            "init": Init(std=1),
+            "norm": model.norm.model_copy(update={"epsilon": 0.1}),
+            "experts": experts.model_copy(update={"capacity_factor": 1.0, "per_token": 1}),
+            "num_kv_heads": None,
+        }
+    )
+
+    assert list_differences(model, other) == {
+        "experts.perToken": (2, 1),
+        "norm.epsilon": (1e-5, 0.1),
+        "numKvHeads": (2, 4),
+    }
+    assert list_differences(model.model_copy(update={"experts": None}), model)["experts.count"] == (None, 4)
+
+
+def test_a_head_that_is_too_narrow_by_default_is_no_published_model() -> None:
+    model = Model(vocab_size=8, embed_dim=2, mlp_dim=2, num_layers=1, num_heads=2)
+
+    assert write_config(model) is None
 
 
 ERRORS: dict[str, tuple[dict[str, Any], str, str]] = {

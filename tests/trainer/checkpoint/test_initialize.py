@@ -303,12 +303,13 @@ def test_parameters_are_of_the_source_and_all_else_of_a_fresh_job(tmp_path: Path
         checkpoints = Checkpoints(tmp_path / "base", config, make_world(1, 1), ALONE, "index", events)
         checkpoints.save(2, base)
         checkpoints.wait()
-        _, steps, programs = open_job(model__tieEmbeddings=False, training__seed=7)
+        source = {"uri": str(tmp_path / "base"), "allowPartial": True}
+        config, steps, programs = open_job(
+            model__tieEmbeddings=False, training__seed=7, checkpoint__initializeFrom=source
+        )
         fresh = steps.compile_init(programs)()
 
-        begun = _initial_state(
-            InitializeFrom(uri=str(tmp_path / "base"), allow_partial=True), steps, programs, ALONE, events
-        )
+        begun = _initial_state(config.spec, steps, programs, ALONE, events)
 
     saved = {name_leaf(path): leaf for path, leaf in jax.tree.leaves_with_path(base.params)}
     lacks = []

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tests.support.trainer.huggingface import Fixture, all_axes_mesh
 from tests.support.trainer.object_store import ObjectStore
 from tests.trainer.huggingface.test_numerics import FAMILIES
-from trainingjob_trainer.huggingface.export_weights import ExportPlan, write_index, write_weight_files
+from trainingjob_trainer.huggingface.export_weights import ExportPlan, gather_from, write_index, write_weight_files
 from trainingjob_trainer.huggingface.gather_region import gather_region
 from trainingjob_trainer.huggingface.weights_folder import open_weights
 from trainingjob_trainer.runtime.process_group import ProcessGroup
@@ -24,7 +24,7 @@ ALONE = ProcessGroup(0, 1)
 def export(fixture: Fixture, params: Any, **options: Any) -> ObjectStore:
     store = ObjectStore()
     plan = ExportPlan(fixture.binding, **{"dtype": "F32", **options})
-    assert write_weight_files(plan, params, store, ALONE) is None
+    assert write_weight_files(plan, gather_from(params), store, ALONE) is None
     write_index(plan, store)
     return store
 
@@ -118,7 +118,7 @@ def test_a_full_store_is_returned_as_an_error_after_all_numbers_were_gathered(mo
     monkeypatch.setattr("trainingjob_trainer.huggingface.export_weights.gather_region", count)
     plan = ExportPlan(fixture.binding, "F32", max_file_bytes=8000)
 
-    error = write_weight_files(plan, params, FullStore(), ALONE)
+    error = write_weight_files(plan, gather_from(params), FullStore(), ALONE)
 
     assert error is not None
     assert error.errno == errno.ENOSPC

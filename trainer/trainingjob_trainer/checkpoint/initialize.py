@@ -53,7 +53,7 @@ def load_initial_params(source: InitializeFrom, params: Params, peers: ProcessGr
     while True:
         choice = _best_candidate(source, candidates, damages) if peers.process == 0 else ""
         folder = StepFolder(
-            open_store(source.uri), peers.exchange(f"inherit/{len(damages)}", choice, VERIFY_SECONDS)[0]
+            open_store(_uri_of(source)), peers.exchange(f"inherit/{len(damages)}", choice, VERIFY_SECONDS)[0]
         )
         found = verify(folder, peers)
         problems = peers.exchange(f"inherited/{len(damages)}", found.damage or found.unreadable, VERIFY_SECONDS)
@@ -80,6 +80,11 @@ def load_initial_params(source: InitializeFrom, params: Params, peers: ProcessGr
     return InitialParams(whole, _describe_source(source, folder, ours, theirs))
 
 
+def _uri_of(source: InitializeFrom) -> str:
+    assert source.uri is not None  # noqa: S101  # validation requires it without `huggingFace`
+    return source.uri
+
+
 def _make_checkpointer(peers: ProcessGroup) -> ocp.Checkpointer:
     processes = world_options(peers, "inherit")
     return ocp.Checkpointer(
@@ -92,7 +97,7 @@ def _list_candidates(source: InitializeFrom) -> list[StepFolder]:
     try:
         saved = [
             ((record.lineage, one.step, record.generation), one.folder)
-            for one in list_saved(open_store(source.uri))
+            for one in list_saved(open_store(_uri_of(source)))
             if (record := one.integrity) and source.step in (None, one.step)
         ]
     except OSError as error:

@@ -7,7 +7,7 @@ through all tensors in the same order, also after an error.
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,8 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from trainingjob_api.huggingface.layout import Shape
-from trainingjob_api.huggingface.rule import Binding, Piece
+from trainingjob_api.huggingface.layout import Region, Shape
+from trainingjob_api.huggingface.rule import Binding
 from trainingjob_trainer.huggingface.block_copy import run_copy
 from trainingjob_trainer.huggingface.gather_region import gather_region
 from trainingjob_trainer.huggingface.import_weights import tensor_name
@@ -27,6 +27,9 @@ from trainingjob_trainer.store.port import Store
 
 MAX_FILE_BYTES = 5_000_000_000
 """Size of the largest file, unless one tensor is larger."""
+WEIGHT_FILE_NAME = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
+FILE_SECONDS = 1800
+"""Seconds that the first process waits for the last before each file."""
 
 
 @dataclass(frozen=True)
@@ -86,17 +89,27 @@ class ExportPlan:
         return DTYPES[self.dtype].itemsize * math.prod(self.shapes[name])
 
 
+type Gather = Callable[[str, Region], np.ndarray]
+"""Returns a region of one of our tensors, on every process."""
+
+
+def gather_from(params: Any) -> Gather:
+    """Return what gathers regions of a tree of sharded parameters; all processes call it together."""
+    arrays = {tensor_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    return lambda name, region: gather_region(arrays[name], region)
+
+
 def write_weight_files(
-    plan: ExportPlan, params: Any, store: Store, peers: ProcessGroup
+    plan: ExportPlan, gather: Gather, store: Store, peers: ProcessGroup
 ) -> OSError | None:  # None: this process wrote its files
-    """Write the parameters into the files of a plan; all processes call this together.
+    """Write all files of a plan; all processes call this together.
 
     An error is returned, because the other processes still need the numbers of this one.
     """
-    arrays = {tensor_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
     error: OSError | None = None
     for number, file in enumerate(plan.files):
-        tensors = _yield_tensors(plan, file, arrays)
+        peers.barrier(f"export/{file.name}", FILE_SECONDS)  # reports progress too
+        tensors = _yield_tensors(plan, file, gather)
         if number % peers.num_processes == peers.process and error is None:
             try:
                 store.write(file.name, _prepend(plan.encode_header(file), tensors))
@@ -107,27 +120,27 @@ def write_weight_files(
     return error
 
 
+def clear_weight_files(store: Store) -> None:
+    """Delete the weights of an earlier export: first the index, without which readers do not take the others."""
+    names = {entry.name for entry in store.list_folder()}
+    for name in (INDEX_FILE, *sorted(filter(WEIGHT_FILE_NAME.fullmatch, names))):
+        store.delete(name)
+
+
 def write_index(plan: ExportPlan, store: Store) -> None:
     """Write the index if there are several files. It makes readers find them, so that it is written last."""
     if len(plan.files) > 1:
         store.write(INDEX_FILE, [plan.encode_index()])
 
 
-def _yield_tensors(plan: ExportPlan, file: WeightFile, arrays: Mapping[str, jax.Array]) -> Iterator[bytes]:
+def _yield_tensors(plan: ExportPlan, file: WeightFile, gather: Gather) -> Iterator[bytes]:
     """Yield the numbers of each tensor of a file."""
     for name in file.tensors:
-        yield _assemble(plan.binding.by_file_name[name], arrays, plan.shapes[name], DTYPES[plan.dtype]).tobytes()
-
-
-def _assemble(
-    pieces: Sequence[Piece], arrays: Mapping[str, jax.Array], shape: Shape, dtype: np.dtype[Any]
-) -> np.ndarray:
-    """Return a tensor in the layout of files."""
-    tensor = np.empty(shape, dtype)
-    for piece in pieces:
-        copy = piece.plan_export()
-        run_copy(copy, gather_region(arrays[piece.tensor.name], copy.region), tensor)
-    return tensor
+        tensor = np.empty(plan.shapes[name], DTYPES[plan.dtype])
+        for piece in plan.binding.by_file_name[name]:
+            copy = piece.plan_export()
+            run_copy(copy, gather(piece.tensor.name, copy.region), tensor)
+        yield tensor.tobytes()
 
 
 def _prepend(header: bytes, tensors: Iterator[bytes]) -> Iterator[bytes]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from trainingjob_agent.shared_files import UntrustedFileError
 from trainingjob_api.huggingface.layout import Region
 from trainingjob_trainer.huggingface.safetensors import TensorEntry, WeightsError, read_header, read_region
 from trainingjob_trainer.store.port import Store
@@ -46,8 +47,12 @@ def open_weights(store: Store) -> WeightsFolder:
         OSError: the store does not respond.
     """
     files = _list_weight_files(store)
-    with ThreadPoolExecutor(READERS) as pool:
-        headers = list(pool.map(lambda file: read_header(store, file), files))
+    try:
+        with ThreadPoolExecutor(READERS) as pool:
+            headers = list(pool.map(lambda file: read_header(store, file), files))
+    except UntrustedFileError as error:
+        advice = "Links to a cache are not followed: `hf download --local-dir` writes files."
+        raise WeightsError(f"{error}. {advice}") from error
     tensors: dict[str, TensorEntry] = {}
     for header in headers:
         twice = sorted(tensors.keys() & header.keys())
@@ -68,6 +73,8 @@ def read_json(store: Store, name: str) -> Mapping[str, Any]:
         content = json.loads(store.read(name, MAX_JSON_BYTES))
     except FileNotFoundError as error:
         raise WeightsError(f"{name} is missing") from error
+    except UntrustedFileError as error:
+        raise WeightsError(str(error)) from error
     except (ValueError, RecursionError) as error:
         raise WeightsError(f"{name} is damaged: {error}") from error
     if not isinstance(content, dict):

@@ -47,6 +47,7 @@ from trainingjob_operator.core.validation import (
     validate_snapshots,
     validate_storage,
     validate_training,
+    validate_weights,
 )
 from trainingjob_operator.core.validation.rule import apply_rules
 from trainingjob_operator.core.validation.suggestions import Document, SuggestionFilter
@@ -62,6 +63,7 @@ RULES = (
     *validate_storage.RULES,
     *validate_retention.RULES,
     *validate_backup.RULES,
+    *validate_weights.RULES,
     *validate_runtime.RULES,
     *validate_env.RULES,
     *validate_pods.RULES,

@@ -87,25 +87,6 @@ def check_compile_cache(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.runtime.compileCache.path", path, message, nearest)
 
 
-def check_initialize_from(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """`checkpoint.initializeFrom.uri` must be on a volume, outside the job's own checkpoint folder."""
-    source = spec.checkpoint.initialize_from
-    if source is None:
-        return
-    uri, own, path = PurePosixPath(source.uri), PurePosixPath(spec.checkpoint.uri), "spec.checkpoint.initializeFrom.uri"
-    if ".." in uri.parts:
-        yield Problem(path, source.uri, must_be_direct(uri))
-    elif not any(is_below(source.uri, volume.mount_path) for volume in spec.runtime.volumes):
-        message = f"{uri} must be on a volume of `spec.runtime.volumes`. Mount the volume that contains it."
-        yield Problem(path, source.uri, message)
-    elif folders_overlap(uri, own):
-        message = (
-            f"{uri} must not overlap {quote_field('spec.checkpoint.uri', own)}. A job resumes from its own checkpoints "
-            "without this field."
-        )
-        yield Problem(path, source.uri, message)
-
-
 def check_save_interval(spec: TrainingJobSpec) -> Iterator[Problem]:
     """`checkpoint.save.every` must be greater than 0s."""
     every = spec.checkpoint.save.every
@@ -162,7 +143,6 @@ RULES = (
     Rule(("checkpoint.uri", MOUNTS), check_checkpoint_uri),
     Rule((MOUNTS,), check_volumes),
     Rule(("runtime.compileCache.path", MOUNTS), check_compile_cache),
-    Rule(("checkpoint.initializeFrom", "checkpoint.uri", MOUNTS), check_initialize_from),
     Rule(("checkpoint.save.every",), check_save_interval),
 )
 WARNINGS = (

@@ -1,0 +1,107 @@
+"""Rules about weights from and for other jobs and programs: the source of initial parameters, and the export."""
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from trainingjob_api.huggingface.registry import FAMILIES, write_config
+from trainingjob_api.problem import Problem
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_operator.core.planner.problem_messages import join_words, must_be_direct, quote_field
+from trainingjob_operator.core.validation.reserved_folders import is_below
+from trainingjob_operator.core.validation.rule import Rule
+from trainingjob_operator.core.validation.validate_storage import (
+    MOUNTS,
+    check_own_folder,
+    folders_overlap,
+    writable_mounts,
+)
+
+SOURCE = "spec.checkpoint.initializeFrom"
+EXPORT = "spec.checkpoint.export.huggingFace"
+
+
+def check_initialize_from(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`checkpoint.initializeFrom` must have one source: `uri`, which `step` requires, or `huggingFace`."""
+    source = spec.checkpoint.initialize_from
+    if source is None:
+        return
+    if (source.uri is None) == (source.hugging_face is None):
+        found = "both" if source.uri else "none"
+        yield Problem(SOURCE, None, f"must have exactly one of `uri` and `huggingFace`, but has {found}.")
+    elif source.step is not None and source.uri is None:
+        message = "must not be set without `uri`. Published weights have no steps. Remove it."
+        yield Problem(f"{SOURCE}.step", source.step, message)
+
+
+def check_source_folders(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """The source of initial parameters must be on a volume, outside the job's own checkpoint folder."""
+    source = spec.checkpoint.initialize_from
+    if source is None:
+        return
+    published = source.hugging_face
+    folders = {f"{SOURCE}.uri": source.uri, f"{SOURCE}.huggingFace.path": published.path if published else None}
+    for path, folder in folders.items():
+        if folder is not None:
+            yield from _check_source_folder(spec, path, PurePosixPath(folder))
+
+
+def _check_source_folder(spec: TrainingJobSpec, path: str, uri: PurePosixPath) -> Iterator[Problem]:
+    own = PurePosixPath(spec.checkpoint.uri)
+    if ".." in uri.parts:
+        yield Problem(path, str(uri), must_be_direct(uri))
+    elif not any(is_below(str(uri), volume.mount_path) for volume in spec.runtime.volumes):
+        message = f"{uri} must be on a volume of `spec.runtime.volumes`. Mount the volume that contains it."
+        yield Problem(path, str(uri), message)
+    elif folders_overlap(uri, own):
+        message = (
+            f"{uri} must not overlap {quote_field('spec.checkpoint.uri', own)}. A job resumes from its own checkpoints "
+            "without this field."
+        )
+        yield Problem(path, str(uri), message)
+
+
+def check_export_folder(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`checkpoint.export.huggingFace.uri` must be a separate folder on a writable volume."""
+    if spec.checkpoint.export is None:
+        return
+    uri, path = PurePosixPath(spec.checkpoint.export.hugging_face.uri), f"{EXPORT}.uri"
+    nearest = tuple(f"{mount.rstrip('/')}/{uri.name or 'exported'}" for mount in writable_mounts(spec))
+    for field, folder in _list_other_folders(spec):
+        if ".." not in uri.parts and folders_overlap(uri, PurePosixPath(folder)):
+            message = f"{uri} must not overlap {quote_field(field, folder)}. Write a separate folder."
+            yield Problem(path, str(uri), message, (f"{PurePosixPath(folder)}-exported",))
+            return
+    yield from check_own_folder(spec, path, uri, "exported weights", nearest)
+
+
+def _list_other_folders(spec: TrainingJobSpec) -> Iterator[tuple[str, str]]:
+    """Yield the fields and values of folders that an export must leave alone."""
+    checkpoint = spec.checkpoint
+    yield "spec.checkpoint.uri", checkpoint.uri
+    if checkpoint.backup:
+        yield "spec.checkpoint.backup.uri", checkpoint.backup.uri
+    source = checkpoint.initialize_from
+    if source and source.uri:
+        yield f"{SOURCE}.uri", source.uri
+    if source and source.hugging_face:
+        yield f"{SOURCE}.huggingFace.path", source.hugging_face.path
+
+
+def check_export_model(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """An export requires a `model` that a supported architecture of `transformers` computes."""
+    if spec.checkpoint.export is None or write_config(spec.model):
+        return
+    names = join_words(family.architecture for family in FAMILIES.values())
+    message = f"must not be set: none of the supported architectures computes `spec.model`: {names}. Remove it."
+    yield Problem(EXPORT, None, message)
+
+
+RULES = (
+    Rule(("checkpoint.initializeFrom",), check_initialize_from),
+    Rule(("checkpoint.initializeFrom", "checkpoint.uri", MOUNTS), check_source_folders),
+    Rule(
+        ("checkpoint.export", "checkpoint.uri", "checkpoint.backup", "checkpoint.initializeFrom", MOUNTS),
+        check_export_folder,
+    ),
+    Rule(("checkpoint.export", "model"), check_export_model),
+)

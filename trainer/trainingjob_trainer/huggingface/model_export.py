@@ -1,0 +1,126 @@
+"""A folder that `transformers` and vLLM load: weights, configuration, tokenizer and options of generation."""
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainingjob_api.huggingface.family import Family
+from trainingjob_api.huggingface.registry import FAMILIES, write_config
+from trainingjob_api.network.resolve import resolve
+from trainingjob_api.protocol import FailureReason
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_trainer.huggingface.companion_files import TOKENIZER_FILE, copy_companions, read_kept_config
+from trainingjob_trainer.huggingface.export_weights import (
+    MAX_FILE_BYTES,
+    ExportPlan,
+    Gather,
+    clear_weight_files,
+    write_index,
+    write_weight_files,
+)
+from trainingjob_trainer.huggingface.weights_folder import CONFIG_FILE
+from trainingjob_trainer.runtime.errors import PERMANENT_ERRNOS, TrainingError
+from trainingjob_trainer.runtime.process_group import ProcessGroup
+from trainingjob_trainer.store.port import Store
+
+LOG = logging.getLogger(__name__)
+FIELD = "spec.checkpoint.export.huggingFace"
+DTYPE_NAMES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+STAGE_SECONDS = 1800
+"""Seconds that the first process waits for the last after a stage."""
+REPLACED_KEYS = ("rope_parameters", "rope_scaling", "rope_theta", "dtype", "torch_dtype", "quantization_config")
+"""Fields of a kept `config.json` that describe the initial weights, and not the exported ones."""
+
+
+class ExportTarget(NamedTuple):
+    """Where to export to, and in which format."""
+
+    store: Store
+    dtype: str
+    """A format of `precision.params`."""
+    max_file_bytes: int = MAX_FILE_BYTES
+
+
+def export_model(spec: TrainingJobSpec, gather: Gather, own: Store, target: ExportTarget, peers: ProcessGroup) -> None:
+    """Write a model; all processes call this together. `own` is the job's store, with the files that it has kept.
+
+    The index, or else the configuration, is written last: a folder without it is incomplete.
+
+    Raises:
+        TrainingError: no architecture computes the model, or the folder cannot be written.
+        JaxRuntimeError: another process is gone.
+    """
+    kept = read_kept_config(own)
+    family, config = _make_config(spec, kept, target.dtype)
+    plan = ExportPlan(family.bind(resolve(spec.model)), DTYPE_NAMES[target.dtype], target.max_file_bytes)
+    store, is_first = target.store, peers.process == 0
+
+    def finish() -> None:
+        copy_companions(own, store)
+        _write_tokenizer(spec, store)
+        store.write(CONFIG_FILE, [json.dumps(config, indent=2).encode()])
+        write_index(plan, store)
+
+    _run_stage("clear", store, peers, lambda: clear_weight_files(store) if is_first else None)
+    _run_stage("write", store, peers, lambda: write_weight_files(plan, gather, store, peers))
+    _run_stage("finish", store, peers, lambda: finish() if is_first else None)
+    LOG.info("exported weights uri=%s architecture=%s files=%d", store.root, family.architecture, len(plan.files))
+
+
+def _make_config(spec: TrainingJobSpec, kept: dict[str, Any], dtype: str) -> tuple[Family, dict[str, Any]]:
+    """Return the family of a model, and its `config.json` with all that a kept one has beside it.
+
+    Raises:
+        TrainingError: no supported architecture computes the model.
+    """
+    model_type = str(kept.get("model_type"))
+    own = FAMILIES[model_type].to_config(spec.model) if model_type in FAMILIES else None
+    found = (FAMILIES[model_type], own) if own else write_config(spec.model)
+    if found is None:
+        message = "no supported architecture of transformers computes this model. Remove the export."
+        raise TrainingError(FailureReason.CONFIG, message, path="spec.model")
+    family, config = found
+    if own is None:
+        kept = {key: value for key, value in kept.items() if key.endswith("token_id")}
+    kept = {key: value for key, value in kept.items() if key not in REPLACED_KEYS}
+    longest = max(int(kept.get("max_position_embeddings", 0)), spec.training.sequence_length)
+    lengths = {"max_position_embeddings": longest, "torch_dtype": dtype}
+    return family, {"bos_token_id": None, "eos_token_id": None, **kept, **lengths, **config}
+
+
+def _run_stage(name: str, store: Store, peers: ProcessGroup, act: Callable[[], OSError | None]) -> None:
+    """Run a stage on this process, and wait for the others.
+
+    Raises:
+        TrainingError: the stage failed on any process.
+    """
+    try:
+        error = act()
+    except OSError as caught:
+        error = caught
+    problem = f"{error.errno or 0} {error.strerror}" if error else ""
+    failed = next(filter(None, peers.exchange(f"export/{name}", problem, STAGE_SECONDS)), "")
+    if failed:
+        number, _, text = failed.partition(" ")
+        raise TrainingError(
+            FailureReason.STORAGE,
+            f"the export of the weights failed: {text}. The checkpoint of the last step is complete: the next attempt "
+            "exports it, or `trainingjob export`.",
+            path=f"{FIELD}.uri",
+            value=store.root,
+            fatal=int(number) in PERMANENT_ERRNOS,
+        ) from error
+
+
+def _write_tokenizer(spec: TrainingJobSpec, store: Store) -> None:
+    """Write the tokenizer of the job, unless the initial weights had one."""
+    tokenizer = spec.tokenizer
+    if tokenizer.path is None or TOKENIZER_FILE in {entry.name for entry in store.list_folder()}:
+        return
+    options = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": spec.training.sequence_length}
+    if tokenizer.end_of_document:
+        options["eos_token"] = tokenizer.end_of_document
+    store.write(TOKENIZER_FILE, [Path(tokenizer.path).read_bytes()])
+    store.write("tokenizer_config.json", [json.dumps(options, indent=2).encode()])

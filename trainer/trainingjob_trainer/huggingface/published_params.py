@@ -1,0 +1,152 @@
+"""Initial parameters from published weights: checked against the job's model, and read into its shards."""
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import jax
+from pydantic import ValidationError
+
+from trainingjob_api.huggingface.config_fields import ConfigError
+from trainingjob_api.huggingface.family import list_differences
+from trainingjob_api.huggingface.registry import find_family, read_config
+from trainingjob_api.network.resolve import resolve
+from trainingjob_api.protocol import MAX_MESSAGE, FailureReason
+from trainingjob_api.spec.checkpoint import InitializeFrom
+from trainingjob_api.spec.model import Model
+from trainingjob_trainer.huggingface.companion_files import keep_companions
+from trainingjob_trainer.huggingface.import_weights import TensorMatch, import_array, match_tensors, tensor_name
+from trainingjob_trainer.huggingface.safetensors import WeightsError
+from trainingjob_trainer.huggingface.weights_folder import WeightsFolder, open_weights
+from trainingjob_trainer.models.decoder import Params
+from trainingjob_trainer.runtime.errors import TrainingError, shorten
+from trainingjob_trainer.store.opening import open_store
+from trainingjob_trainer.store.port import Store
+
+LOG = logging.getLogger(__name__)
+SOURCE = "spec.checkpoint.initializeFrom"
+MAX_NAMED = 4
+"""Maximum number of tensors and fields that a message names."""
+
+
+class PublishedParams(NamedTuple):
+    """Parameters, and a text that names their source."""
+
+    params: Params
+    source: str
+
+
+def load_published_params(
+    source: InitializeFrom, model: Model, params: Params, random: Params, own: Store | None
+) -> PublishedParams:
+    """Return published parameters with the layout of `params`.
+
+    `random` holds the initial values of those that the files lack. It is consumed, because both may not fit in memory.
+    The small files beside the weights are kept in the job's `own` store, for exports; None: another process does it.
+
+    Raises:
+        TrainingError: the files cannot be read, or hold another model.
+    """
+    assert source.hugging_face is not None  # noqa: S101  # the caller has chosen by it
+    path = source.hugging_face.path
+    with _training_errors(path):
+        weights = open_weights(open_store(path))
+        theirs = _read_model(weights)
+        binding = find_family(weights.config).bind(resolve(model))
+        match = match_tensors(weights, binding)
+        _check_match(source, match, binding.unmapped, _describe_differences(model, theirs))
+
+        def load(place: Any, leaf: jax.ShapeDtypeStruct, initial: jax.Array) -> jax.Array:
+            name = tensor_name(place)
+            if name in match.incomplete:
+                return initial
+            initial.delete()
+            return import_array(weights, binding.by_tensor[name], leaf)
+
+        loaded = jax.tree_util.tree_map_with_path(load, params, random)
+        if own:
+            keep_companions(weights.store, own)
+    return PublishedParams(loaded, _describe_source(path, match, _describe_differences(model, theirs)))
+
+
+@contextmanager
+def _training_errors(path: str) -> Iterator[None]:
+    """Raise errors about the files of a folder as `TrainingError`."""
+    field = f"{SOURCE}.huggingFace.path"
+    try:
+        yield
+    except OSError as error:
+        message = f"reading {path} failed: {error.strerror}."
+        raise TrainingError(FailureReason.STORAGE, message, path=field, value=path) from error
+    except (WeightsError, ConfigError) as error:
+        message = f"{path} cannot be used: {error}"
+        raise TrainingError(FailureReason.CONFIG, message, path=field, value=path) from error
+
+
+def _read_model(weights: WeightsFolder) -> Model:
+    """Return the model of a `config.json`.
+
+    Raises:
+        ConfigError: no model section expresses it.
+    """
+    try:
+        return Model.model_validate(read_config(weights.config))
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        raise ConfigError(".".join(map(str, first["loc"])), f"has an unsupported value: {first['msg']}") from error
+
+
+def _check_match(
+    source: InitializeFrom, match: TensorMatch, unmapped: tuple[str, ...], differences: tuple[str, ...]
+) -> None:
+    """Check that the files have the tensors of the job's model.
+
+    Raises:
+        TrainingError: they lack some, or have others.
+    """
+    wrong = [*match.misfits, *(f"they have nothing for {name}" for name in unmapped)]
+    missing = [] if source.allow_partial else [f"{name} is missing" for name in match.missing]
+    if not wrong and not missing:
+        return
+    assert source.hugging_face is not None  # noqa: S101  # as above
+    path = source.hugging_face.path
+    advice = f"Set the section model to that of the files, which `trainingjob import {path}` prints"
+    if not wrong and not differences:
+        advice = f"Set {SOURCE}.allowPartial to true to start with random values for them"
+    raise TrainingError(
+        FailureReason.CONFIG,
+        f"{path} holds the weights of another model: {_join([*wrong, *missing])}. "
+        + (f"Differences: {_join(differences)}. " if differences else "")
+        + f"{advice}.",
+        path="spec.model" if wrong or differences else f"{SOURCE}.allowPartial",
+        value="" if wrong or differences else "false",
+    )
+
+
+def _describe_differences(model: Model, theirs: Model) -> tuple[str, ...]:
+    """Return the fields of the job's model that compute another way than the published model."""
+    return tuple(
+        f"spec.model.{path} is {json.dumps(ours)}, not {json.dumps(their)}"
+        for path, (ours, their) in list_differences(model, theirs).items()
+    )
+
+
+def _describe_source(path: str, match: TensorMatch, differences: tuple[str, ...]) -> str:
+    """Return a text that names the source of the parameters, and log it."""
+    words = f"{len(match.matched):,} tensors of {path}"
+    if match.incomplete:
+        words += f"; missing there, so they start random: {_join(match.incomplete)}"
+    if match.unused:
+        words += f"; not used: {_join(match.unused)}"
+    if differences:
+        words += f"; this job computes another way: {_join(differences)}"
+    LOG.info("initialized parameters source=%s", words)
+    return shorten(words, MAX_MESSAGE)
+
+
+def _join(items: list[str] | tuple[str, ...]) -> str:
+    """Return the first of some items, and the number of the others."""
+    rest = f", and {len(items) - MAX_NAMED:,} more" if len(items) > MAX_NAMED else ""
+    return "; ".join(items[:MAX_NAMED]) + rest
