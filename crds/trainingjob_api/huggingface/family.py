@@ -1,6 +1,6 @@
 """A model family: the table of its tensors, and the table of its `config.json`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,11 +18,15 @@ from trainingjob_api.huggingface.layout import Sizes
 from trainingjob_api.huggingface.rule import Binding, Rule, bind_rules
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.resolve import resolve
-from trainingjob_api.network.routed_mlp import Experts
+from trainingjob_api.network.routed_mlp import Balance, Experts
 from trainingjob_api.spec.model import Init, Model
 
-TRAINING_OPTIONS = ("capacity_factor", "group_length", "balance")
+TRAINING_OPTIONS = ("capacity_factor", "group_length")
 """Options of experts that change how a model is trained, and not what it computes if no token is dropped."""
+
+
+type Difference = tuple[Any, Any]
+"""The values of a field in two models. None: it is not set."""
 
 
 def _no_sizes(network: Network) -> Sizes:
@@ -65,18 +69,29 @@ class Family:
     def to_config(self, model: Model) -> dict[str, Any] | None:  # None: the family cannot express the model
         """Return the `config.json` of a model, without token ids."""
         config = write_fields(self.fields, _dump(model))
-        try:
-            again = Model.model_validate(self.to_section(config))
-        except (ConfigError, ValidationError):  # a value of the model has no name there
-            return None
-        is_same = resolve(_without_training_options(again)) == resolve(_without_training_options(model))
-        network = resolve(model)
-        if not is_same or resolve(again).tensors != network.tensors or self.bind(network).unmapped:
+        again = self._read_back(config)
+        if again is None or not self._is_equal(model, again):
             return None
         return {"architectures": [self.architecture], "model_type": self.model_type} | config
 
+    def find_differences(self, model: Model) -> Mapping[str, Difference] | None:  # None: they are unknown
+        """Return the fields in which a model differs from the nearest of the family."""
+        again = self._read_back(write_fields(self.fields, _dump(model)))
+        return None if again is None else list_differences(model, again)
 
-def list_differences(model: Model, other: Model) -> dict[str, tuple[Any, Any]]:
+    def _read_back(self, config: Config) -> Model | None:  # None: it is no model section
+        try:
+            return Model.model_validate(self.to_section(config))
+        except (ConfigError, ValidationError):  # a value of the model has no name there, or is illegal by itself
+            return None
+
+    def _is_equal(self, model: Model, again: Model) -> bool:
+        """Return whether the files of the family hold all that the network of a model computes with."""
+        ours, theirs = (resolve(_without_training_options(one)) for one in (model, again))
+        return ours == theirs and not self.bind(resolve(model)).unmapped
+
+
+def list_differences(model: Model, other: Model) -> dict[str, Difference]:
     """Return the fields in which two models compute differently, as paths in the section, with the value of each."""
     ours, theirs = (dict(_flatten(_dump(_without_training_options(one)))) for one in (model, other))
     paths = sorted(ours.keys() | theirs.keys())
@@ -98,8 +113,11 @@ def _dump(model: Model) -> Section:
 
 
 def _without_training_options(model: Model) -> Model:
-    """Return a model with the defaults of all that matters for training alone."""
+    """Return a model with the same values of all that matters for training alone."""
     experts = model.experts
     if experts:
-        experts = experts.model_copy(update={name: Experts.model_fields[name].default for name in TRAINING_OPTIONS})
+        has_bias = experts.balance.bias_rate is not None  # the files hold the bias, and not its rate
+        balance = Balance(bias_rate=1.0 if has_bias else None)
+        same = {name: Experts.model_fields[name].default for name in TRAINING_OPTIONS}
+        experts = experts.model_copy(update=same | {"balance": balance})
     return model.model_copy(update={"init": Init(), "experts": experts})

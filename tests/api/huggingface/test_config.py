@@ -9,7 +9,7 @@ import pytest
 
 from trainingjob_api.huggingface.config_fields import ConfigError, Field, get_path, read_fields, write_fields
 from trainingjob_api.huggingface.family import list_differences
-from trainingjob_api.huggingface.registry import FAMILIES, read_config, write_config
+from trainingjob_api.huggingface.registry import FAMILIES, find_nearest, read_config, write_config
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.routed_mlp import Balance, Experts
 from trainingjob_api.spec.model import Init, Model
@@ -119,6 +119,16 @@ def test_differences_are_fields_that_change_the_computation() -> None:
     assert list_differences(model.model_copy(update={"experts": None}), model)["experts.count"] == (None, 4)
 
 
+def test_a_model_without_the_bias_of_the_files_is_not_written() -> None:
+    model = Model.model_validate(read_config(fixture("deepseek_v3")))
+    assert model.experts
+    plain = model.model_copy(update={"experts": model.experts.model_copy(update={"balance": Balance()})})
+
+    assert write_config(plain) is None
+    family, differences = find_nearest(plain)
+    assert (family.model_type, differences) == ("deepseek_v3", {"experts.balance.biasRate": (None, 1.0)})
+
+
 def test_a_head_that_is_too_narrow_by_default_is_no_published_model() -> None:
     model = Model(vocab_size=8, embed_dim=2, mlp_dim=2, num_layers=1, num_heads=2)
 
@@ -150,6 +160,63 @@ def test_an_unsupported_config_is_an_error_that_names_the_field(
 
     assert caught.value.key == key
     assert str(caught.value).startswith(message)
+
+
+UNSUPPORTED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "an unknown kind of scaling": (
+        "llama_rope_scaling",
+        {"rope_parameters": None, "rope_scaling": {"rope_type": "longrope", "factor": 2.0}},
+        'config.json: `rope_scaling.rope_type` is "longrope", and must be one of: ',
+    ),
+    "a scaling without factor": (
+        "llama_rope_scaling",
+        {"rope_parameters": None, "rope_scaling": {"rope_type": "linear"}},
+        "config.json: `rope_scaling.factor` is missing.",
+    ),
+    "an unknown kind of layer": (
+        "gemma2",
+        {"layer_types": ["full_attention", "linear_attention", "full_attention"]},
+        'config.json: `layer_types` holds "linear_attention", and must be of: full_attention, sliding_attention.',
+    ),
+    "a kind of layer without its window": (
+        "gemma2",
+        {"sliding_window": None},
+        "config.json: `sliding_window` is missing.",
+    ),
+    "chunks in layers without positions": (
+        "llama4_text",
+        {"layer_types": ["chunked_attention"] * 4},
+        "config.json: `layer_types` is [",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "changes", "message"), UNSUPPORTED.values(), ids=UNSUPPORTED)
+def test_an_unsupported_option_of_a_family_is_an_error(name: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_config(fixture(name) | changes)
+
+    assert str(caught.value).startswith(message)
+
+
+OPTIONS: dict[str, tuple[str, dict[str, Any], str, object]] = {
+    "a window in all layers": ("gemma2", {"layer_types": ["sliding_attention"] * 3}, "layers", None),
+    "no leading layers": ("deepseek_v2", {"first_k_dense_replace": 0}, "layers", None),
+    "no norm of queries and keys": ("llama4_text", {"use_qk_norm": False}, "attention.queryKeyNorm", None),
+    "no growth of queries": ("llama4_text", {"attn_temperature_tuning": False}, "attention.temperatureTuning", None),
+}
+
+
+@pytest.mark.parametrize(("name", "changes", "path", "want"), OPTIONS.values(), ids=OPTIONS)
+def test_an_option_of_a_family_is_read_and_written(name: str, changes: dict[str, Any], path: str, want: object) -> None:
+    config = fixture(name) | changes
+    section = read_config(config)
+
+    assert get_path(section, path) == want
+    model = Model.model_validate(section)
+    found = FAMILIES[config["model_type"]].to_config(model)
+    assert found
+    assert resolve(Model.model_validate(read_config(found))) == resolve(model)
 
 
 ACTIVATION = Field("act", "mlp.activation", values={"silu": "silu", "gelu_pytorch_tanh": "geluTanh"})

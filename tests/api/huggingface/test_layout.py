@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainingjob_api.huggingface.layout import Copy, Dims, Region, layout_shape, parse_layouts, plan_copy, whole
@@ -130,6 +130,7 @@ def cut(dims: Dims, shape: tuple[int, ...], data: st.DataObject) -> Region:
     return tuple(region)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(LAYOUTS), SMALL, st.data())
 def test_a_region_is_that_of_the_whole_copy(layouts: str, sizes: dict[str, int], data: st.DataObject) -> None:
     left, right = parse_layouts(layouts)
@@ -144,6 +145,7 @@ def test_a_region_is_that_of_the_whole_copy(layouts: str, sizes: dict[str, int],
     assert np.array_equal(move(copy, source, want.shape) if copy else np.full(want.shape, -1), want)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(LAYOUTS), SMALL)
 def test_the_reversed_copy_is_the_inverse(layouts: str, sizes: dict[str, int]) -> None:
     left, right = parse_layouts(layouts)

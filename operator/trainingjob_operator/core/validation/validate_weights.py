@@ -1,9 +1,10 @@
 """Rules about weights from and for other jobs and programs: the source of initial parameters, and the export."""
 
+import json
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from trainingjob_api.huggingface.registry import FAMILIES, write_config
+from trainingjob_api.huggingface.registry import find_nearest, write_config
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.problem_messages import join_words, must_be_direct, quote_field
@@ -18,6 +19,8 @@ from trainingjob_operator.core.validation.validate_storage import (
 
 SOURCE = "spec.checkpoint.initializeFrom"
 EXPORT = "spec.checkpoint.export.huggingFace"
+MAX_FIELDS = 3
+"""Maximum number of fields of the nearest architecture that a message names."""
 
 
 def check_initialize_from(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -91,8 +94,14 @@ def check_export_model(spec: TrainingJobSpec) -> Iterator[Problem]:
     """An export requires a `model` that a supported architecture of `transformers` computes."""
     if spec.checkpoint.export is None or write_config(spec.model):
         return
-    names = join_words(family.architecture for family in FAMILIES.values())
-    message = f"must not be set: none of the supported architectures computes `spec.model`: {names}. Remove it."
+    family, differences = find_nearest(spec.model)
+    fields = [
+        f"{path} {json.dumps(theirs)} instead of {json.dumps(ours)}" for path, (ours, theirs) in differences.items()
+    ]
+    message = (
+        "must not be set: no supported architecture of transformers computes `spec.model`. Nearest: "
+        f"{family.architecture}, which has {join_words(fields[:MAX_FIELDS])}. Change the model, or remove the export."
+    )
     yield Problem(EXPORT, None, message)
 
 
