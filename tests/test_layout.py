@@ -62,7 +62,7 @@ def test_a_name_opens_one_file_of_a_package(package: str) -> None:
     names = Counter(path.name for path in tracked(f"{package}/*.py"))
     repeated = {name for name, count in names.items() if count > 1}
 
-    assert repeated <= {"__init__.py", "__main__.py"}
+    assert repeated <= {"__init__.py", "__main__.py", "registry.py"}  # the registry of a package collects its families
 
 
 def test_few_files_are_pieces_of_a_concept() -> None:
