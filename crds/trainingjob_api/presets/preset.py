@@ -35,6 +35,11 @@ def dims(
     return section | {name: value for name, value in optional.items() if value is not None}
 
 
+def drop_no_tokens(experts: Section) -> Section:
+    """Return experts with the capacity for all tokens: published models drop none."""
+    return experts | {"capacityFactor": experts["count"] / experts["perToken"]}
+
+
 def hub(repository: str) -> str:
     """Return the URL of the `config.json` of a repository on the Hugging Face hub."""
     return f"https://huggingface.co/{repository}/blob/main/config.json"
