@@ -47,6 +47,8 @@ BYTES = model(512, 2048, 8, 2, 64, 512, 6)
 ROUTED = model(1024, 2048, 8, 4, 128, 8192, 4, experts={"count": 8, "perToken": 2, "groupLength": 512})
 ROWS_OF_FOUR = training(32, 1024, 4)
 FULL = {"remat": "full"}
+VOCABULARY = model(1024, 4096, 8, 4, 128, 131072, 2)
+CHUNKS = {"lossChunks": 8}
 FLOAT32 = {"compute": "float32"}
 REST = {"fsdp": -1}
 OVER_DATA = {"ici": {"data": -1}, "shardOptimizerOverData": True}
@@ -87,9 +89,34 @@ COMPILER_CASES: dict[str, TrainingJobSpec] = {
     "v6e 2x2 expert tensor": job(
         "tpu-v6e", "2x2", {"expert": 2, "tensor": 2}, model=ROUTED, training=training(16, 1024, 4)
     ),
+    "v5e 2x2 fsdp, loss in chunks": job("tpu-v5e", "2x2", REST, model=VOCABULARY, training=ROWS_OF_FOUR, memory=CHUNKS),
+    "v5e 2x2 data, loss in chunks, tied": job(
+        "tpu-v5e", "2x2", {"data": -1}, model=VOCABULARY | {"tieEmbeddings": True}, training=ROWS_OF_FOUR
+    ),
+    "v5p 2x2x2 fsdp tensor, loss in chunks": job(
+        "tpu-v5p", "2x2x2", {"fsdp": 4, "tensor": 2}, model=VOCABULARY, training=training(32, 1024, 4), memory=CHUNKS
+    ),
+    "v5p 2x2x1 fsdp stage, loss in chunks": job(
+        "tpu-v5p",
+        "2x2x1",
+        {},
+        model=VOCABULARY,
+        training=training(32, 1024, 2),
+        memory=CHUNKS,
+        parallelism={"ici": {"fsdp": 2, "stage": 2}, "pipeline": {"microbatches": 4}},
+    ),
     "cpu 1x8 fsdp, bfloat16": job("cpu", "1x8", REST, model=SMALL, training=training(32, 256, 2)),
     "cpu 1x8 fsdp tensor": job(
         "cpu", "1x8", {"fsdp": 4, "tensor": 2}, model=SMALL, training=training(32, 256, 2), precision=FLOAT32
+    ),
+    "cpu 1x8 fsdp tensor, loss in chunks": job(
+        "cpu",
+        "1x8",
+        {"fsdp": 4, "tensor": 2},
+        model=SMALL,
+        training=training(32, 256, 2),
+        precision=FLOAT32,
+        memory=CHUNKS,
     ),
     "cpu 1x4 fsdp, 2 slices, remat": job(
         "cpu", "1x4", REST, slices=2, model=SMALL, training=training(32, 256, 2), precision=FLOAT32, memory=FULL

@@ -169,6 +169,15 @@ def test_plan_reports_the_wait_for_repairs() -> None:
     assert "waits as long as its past repairs justify, up to 90s, for" in call("plan", "-", given=unsure).out
 
 
+def test_plan_reports_the_chunks_of_the_logits() -> None:
+    written = yaml.safe_load(Path("crds/examples/demo.yaml").read_text())
+    words = "loss: a device computes the logits of a microbatch in 4 chunks, one after the other"
+
+    assert words not in call("plan", "-", given=yaml.safe_dump(written)).out
+    written["spec"]["memory"] = {"lossChunks": 4}
+    assert words in call("plan", "-", given=yaml.safe_dump(written)).out.splitlines()
+
+
 def test_json_plan_has_stable_fields(golden: Callable[[Path, str], None]) -> None:
     text = call("plan", "--json", "crds/examples/tpu-v5p-4-slices.yaml").out
     plan = json.loads(text)

@@ -136,6 +136,7 @@ def test_the_kernels_of_the_layers_are_logged(caplog: pytest.LogCaptureFixture) 
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "layers computed again": {"memory__remat": "full"},
+    "logits in chunks": {"memory__lossChunks": 3},
 }
 
 

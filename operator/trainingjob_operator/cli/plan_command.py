@@ -99,6 +99,7 @@ def plan_table(plan: Plan) -> list[str]:
         *snapshots,
         *saves,
         *shares,
+        *_describe_loss_chunks(plan),
         *_describe_default_heads(plan.spec.model),
         *(f"{one.part} kernel: {one.name}, because {one.reason}" for one in plan.kernels),
     ]
@@ -139,6 +140,15 @@ def _warmup_line(spec: TrainingJobSpec) -> str:
     """Return the number of steps that a share of warm-up is."""
     warmup = pluralize(resolve_steps(spec.schedule.warmup, spec.training.steps), "step")
     return f"warm-up: {warmup}, {spec.schedule.warmup} of {spec.training.steps:,}"
+
+
+def _describe_loss_chunks(plan: Plan) -> list[str]:
+    """Return the numbers of chunks of the logits; empty if the logits of every size are whole."""
+    numbers = sorted({size.loss_chunks for size in plan.sizes if size.is_valid})
+    if numbers in ([], [1]):
+        return []
+    where = f"a {plan.shape.device_noun} computes the logits of a microbatch"
+    return [f"loss: {where} in {' or '.join(map(str, numbers))} chunks, one after the other"]
 
 
 def _describe_default_heads(model: Model) -> list[str]:

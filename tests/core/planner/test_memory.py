@@ -9,7 +9,7 @@ import pytest
 from trainingjob_api.base import AXES
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_operator.core.planner.memory import USABLE_MEMORY_SHARE, estimate_device_memory
+from trainingjob_operator.core.planner.memory import MAX_SEQUENCES, USABLE_MEMORY_SHARE, estimate_device_memory
 
 type MakeSpec = Callable[[dict[str, Any]], TrainingJobSpec]
 
@@ -81,7 +81,9 @@ def test_optimizer_sharding_over_data_reduces_only_the_optimizer_state(make_spec
         whole.params,  # gathered anew
         whole.params,
     ]
-    assert dataclasses.replace(spread, optimizer=whole.optimizer, peak_points=whole.peak_points) == whole
+    assert spread.chunked_loss.fixed_bytes - whole.chunked_loss.fixed_bytes == whole.params
+    same = {"optimizer": whole.optimizer, "peak_points": whole.peak_points, "chunked_loss": whole.chunked_loss}
+    assert dataclasses.replace(spread, **same) == whole
 
 
 def test_optimizer_sharding_over_data_replicates_indivisible_tensors(make_spec: MakeSpec) -> None:
@@ -150,15 +152,46 @@ def test_a_split_head_has_pieces_of_its_gradient_on_the_way(make_spec: MakeSpec,
     )
 
 
-@pytest.mark.parametrize("vocab", [257, 100_000])
-@pytest.mark.parametrize("rows", [0, 1, 7])
-def test_most_rows_are_those_that_just_fit(make_spec: MakeSpec, rows: int, vocab: int) -> None:
-    device = estimate_device_memory(make_spec({"model.vocabSize": vocab}), ONE)
+CHUNKED = {"memory.lossChunks": 8, "model.vocabSize": 100_000}
+LONG = {"model.vocabSize": 1_000_000, "training.sequenceLength": 128, "slices.accelerator": "tpu-v5e"}
+"""Two sequences have fewer logits than a GiB holds, three have more."""
+
+
+def test_whole_logits_take_at_most_a_gib_unless_the_spec_chooses(make_spec: MakeSpec) -> None:
+    chosen, whole, chunked = (
+        estimate_device_memory(make_spec(LONG | changes), ONE)
+        for changes in ({}, {"memory.lossChunks": 1}, {"memory.lossChunks": 8})
+    )
+
+    assert [device.max_whole_sequences for device in (chosen, whole, chunked)] == [2, MAX_SEQUENCES, 0]
+    assert chosen.estimate(2, 1) == whole.estimate(2, 1)
+    assert chosen.estimate(3, 1).temporaries < whole.estimate(3, 1).temporaries
+
+
+def test_chunks_of_logits_take_so_many_bytes(make_spec: MakeSpec) -> None:
+    spec = make_spec(CHUNKED)
+    device = estimate_device_memory(spec, ONE)
+    logits, head = device.logits_per_sequence, 4 * spec.model.vocab_size * spec.model.embed_dim
+    hidden = 4 * spec.training.sequence_length * spec.model.embed_dim * 4
+
+    assert device.gathered_lm_head == head
+    assert device.estimate(3, 1).temporaries == device.gathered_embedding + 2 * head + 3 * (logits // 8 + hidden)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"model.vocabSize": 257}, {"model.vocabSize": 100_000}, CHUNKED, LONG],
+    ids=["layers", "logits", "chunks", "whole logits, then chunks"],
+)
+@pytest.mark.parametrize("rows", [1, 2, 3, 7])
+def test_most_rows_are_those_that_just_fit(make_spec: MakeSpec, rows: int, changes: dict[str, Any]) -> None:
+    device = estimate_device_memory(make_spec(changes), ONE)
     enough = -int(-device.estimate(rows, 1).total // USABLE_MEMORY_SHARE)
 
     assert device.max_sequences(enough + 1, 1) == rows
     assert device.max_sequences(enough - 1, 1) == max(rows - 1, 0)
 
 
-def test_no_row_fits_where_the_parameters_do_not(make_spec: MakeSpec) -> None:
-    assert estimate_device_memory(make_spec({}), ONE).max_sequences(1000, 1) == 0
+@pytest.mark.parametrize("changes", [{}, CHUNKED])
+def test_no_row_fits_where_the_parameters_do_not(make_spec: MakeSpec, changes: dict[str, Any]) -> None:
+    assert estimate_device_memory(make_spec(changes), ONE).max_sequences(1000, 1) == 0

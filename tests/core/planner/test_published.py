@@ -50,13 +50,13 @@ RECIPES: dict[str, Job] = {
         {"globalBatchSize": 512, "sequenceLength": 8192},
         **FULL,
     ),
-    "gemma-2b on 16 v5e chips": make_job(
+    "gemma-2b on 16 v5e chips, with whole logits": make_job(
         "tpu-v5e",
         "4x4",
         {"fsdp": -1},
         size(256_128, 2048, 16_384, 18, 8, 1, 256),
         {"globalBatchSize": 16, "sequenceLength": 8192},
-        **FULL,
+        memory={"remat": "full", "lossChunks": 1},
     ),
     "mixtral on 32 v4 chips": make_job(
         "tpu-v4",
@@ -90,7 +90,7 @@ def check(job: Job) -> ValidationResult:
 
 FIRST = {
     "405b on 128 v5p chips": "spec.parallelism.ici: {fsdp: 64, context: 2}",
-    "gemma-2b on 16 v5e chips": "spec.parallelism.ici: {fsdp: 8, context: 2}",
+    "gemma-2b on 16 v5e chips, with whole logits": "spec.parallelism.ici: {fsdp: 8, context: 2}",
     "mixtral on 32 v4 chips": "spec.parallelism.ici: {fsdp: 2, expert: 8, tensor: 2}",
     "many experts on 512 v5p chips": "spec.parallelism.ici: {expert: 128, tensor: 4}",
     "llama2-7b on 64 v5p chips, without rematerialization": "spec.parallelism.ici: {fsdp: 32, tensor: 2}",
@@ -103,6 +103,17 @@ def test_the_mesh_of_auto_is_suggested_before_anything_else(name: str) -> None:
 
     assert problem.nearest[0] == FIRST[name]
     assert not any("sequenceLength" in one or "topology" in one for one in problem.nearest)
+
+
+def test_a_recipe_with_a_large_vocabulary_fits_with_logits_in_chunks() -> None:
+    job = copy.deepcopy(RECIPES["gemma-2b on 16 v5e chips, with whole logits"])
+    del job["spec"]["memory"]["lossChunks"]
+
+    checked = check(job)
+
+    assert checked.problems == ()
+    assert checked.plan
+    assert checked.plan.sizes[0].loss_chunks == 8
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -6,7 +6,7 @@ that is plain JAX.
 Shapes: M microbatches, B batch, L length, D model width, V vocabulary.
 """
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.model import Model
 from trainingjob_api.spec.precision import Precision
+from trainingjob_trainer.models.chunked_loss import LmHead
 from trainingjob_trainer.models.embedding import add_positions, embed_tokens
 from trainingjob_trainer.models.layers import HiddenStates, run_layers, stack_layers
 from trainingjob_trainer.models.norm import Norm
@@ -45,7 +46,7 @@ class SplitModel:
 
     def __init__(self, network: Network, precision: Precision, memory: Memory) -> None:
         self.network = network
-        self._memory = memory
+        self.memory = memory
         self._dtype = DTYPES[precision.compute]
         self._build = lambda seed: Decoder(network, precision, nnx.Rngs(seed))
         decoder = nnx.eval_shape(lambda: self._build(0))  # type: ignore[no-untyped-call]
@@ -90,7 +91,7 @@ class SplitModel:
     def run_layers(self, params: Params, hidden: HiddenStates) -> HiddenStates:
         """Return the hidden states after all layers."""
         for group in self.network.groups:
-            hidden = run_layers(self._structures[group.name], params[group.name], hidden, self._memory)
+            hidden = run_layers(self._structures[group.name], params[group.name], hidden, self.memory)
         return hidden
 
     def run_stages(self, params: Params, streams: HiddenStates, num_stages: int) -> HiddenStates:
@@ -103,7 +104,7 @@ class SplitModel:
         stages = jax.tree.map(lambda leaf: leaf.reshape(num_stages, -1, *leaf.shape[1:]), params[group.name])
 
         def run_stage(stream: HiddenStates, layers: Any) -> HiddenStates:
-            return run_layers(self._structures[group.name], layers, stream, self._memory)
+            return run_layers(self._structures[group.name], layers, stream, self.memory)
 
         return run_pipeline(run_stage, stages, streams, num_stages)
 
@@ -112,11 +113,15 @@ class SplitModel:
 
         It reads `norm` and `head` of the parameters, or `embedding` if that is the head too.
         """
-        x_BLD = nnx.merge(self._structures["norm"], params["norm"])(x_BLD)
+        head, x_BLD, matrix = self.read_out(params, x_BLD)
+        return head.finish(head.multiply(x_BLD, matrix.astype(self._dtype)))
+
+    def read_out(self, params: Params, x: jax.Array) -> tuple[LmHead, jax.Array, jax.Array]:
+        """Return what logits are computed from: the LM head, normalized hidden states, and the stored matrix."""
+        x = nnx.merge(self._structures["norm"], params["norm"])(x)
         head = self.network.head
-        matrix, equation = (params["embedding"], "BLD,VD->BLV") if head.is_tied else (params["head"], "BLD,DV->BLV")
-        logits_BLV = jnp.einsum(equation, x_BLD, matrix.astype(self._dtype), preferred_element_type=jnp.float32)
-        return finish_logits(logits_BLV, head.options)
+        vocab_dim, name = (0, "embedding") if head.is_tied else (1, "head")
+        return LmHead(vocab_dim, self._dtype, partial(finish_logits, options=head.options)), x, params[name]
 
 
 class Decoder(nnx.Module):

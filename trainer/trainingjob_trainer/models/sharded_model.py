@@ -13,6 +13,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from trainingjob_api.loss_chunks import count_loss_chunks
+from trainingjob_api.sharding import count_shards, shards_of_dim
+from trainingjob_trainer.models.chunked_loss import sum_losses, sum_weighted, token_losses
 from trainingjob_trainer.models.decoder import Params, SplitModel
 from trainingjob_trainer.models.layers import HiddenStates
 from trainingjob_trainer.models.routed_mlp import RoutingStats
@@ -66,20 +69,54 @@ class ShardedModel:
 
     def cross_entropies(self, params: Params, hidden: Hidden, targets_MRL: jax.Array) -> jax.Array:
         """Return the cross-entropy of each target [M, R, L] in float32."""
+        num_chunks = self._count_chunks(targets_MRL)
+        if num_chunks > 1:
+            head, x, matrix = self._model.read_out(params, self._by_tick(hidden.x))
+            losses = token_losses(head, num_chunks, x, matrix, self._by_tick(targets_MRL))
+            return losses.reshape(targets_MRL.shape)
 
         def run(x_RLD: jax.Array, targets_RL: jax.Array) -> jax.Array:
             return cross_entropies(self._model.logits(params, x_RLD), targets_RL)
 
         if self._num_stages == 1:
             return run(hidden.x[0], targets_MRL[0])[None]
-        # The stages share the LM head: each computes every S-th microbatch.
-        x_TSRLD, targets_TSRL = (
-            array.reshape(-1, self._num_stages, *array.shape[1:]) for array in (hidden.x, targets_MRL)
-        )
-        x_TSRLD = constrain(x_TSRLD, None, "stages", "batch", "length", None)
-        targets_TSRL = constrain(targets_TSRL, None, "stages", "batch", None)
+        x_TSRLD, targets_TSRL = self._by_tick(hidden.x), self._by_tick(targets_MRL)
         losses_TSRL: jax.Array = jax.lax.map(lambda tick: jax.vmap(run)(*tick), (x_TSRLD, targets_TSRL))
         return losses_TSRL.reshape(targets_MRL.shape)
+
+    def sum_losses(self, params: Params, hidden: Hidden, targets_MRL: jax.Array, weights_MRL: jax.Array) -> jax.Array:
+        """Return the weighted sum of the cross-entropies, a float32 scalar.
+
+        The loss of a token of weight 0 may be infinite. With chunks of logits this needs fewer FLOPs than the sum of
+        `cross_entropies`.
+        """
+        num_chunks = self._count_chunks(targets_MRL)
+        if num_chunks > 1:
+            head, x, matrix = self._model.read_out(params, self._by_tick(hidden.x))
+            targets, weights = self._by_tick(targets_MRL), self._by_tick(weights_MRL)
+            return sum_losses(head, num_chunks, x, matrix, targets, weights)
+        return sum_weighted(self.cross_entropies(params, hidden, targets_MRL), weights_MRL)
+
+    def _count_chunks(self, targets_MRL: jax.Array) -> int:
+        """Return the number of chunks in which a device computes its logits; 1: those of a microbatch are whole."""
+        M, R, L = targets_MRL.shape
+        mesh = jax.sharding.get_abstract_mesh()
+        ways = count_shards({axis: 1 if axis in mesh.manual_axes else mesh.shape[axis] for axis in mesh.axis_names})
+        rows, length, columns = (
+            size // shards_of_dim(axis, size, ways)
+            for axis, size in (("batch", R), ("length", L), ("vocab", self.network.vocab_size))
+        )
+        num_chunks = count_loss_chunks(self._model.memory, rows * length, columns)
+        return num_chunks if num_chunks == 1 else num_chunks * M // self._num_stages
+
+    def _by_tick(self, array: jax.Array) -> jax.Array:
+        """Return an array [M, R, L, ...] as [T, S, R, L, ...]: the stages share the LM head.
+
+        Each computes every S-th microbatch.
+        """
+        array_TSRL = array.reshape(-1, self._num_stages, *array.shape[1:])
+        token_axes = ("length", None) if array.ndim > 3 else (None,)
+        return constrain(array_TSRL, None, "stages", "batch", *token_axes)
 
     def _embed(
         self, params: Params, tokens_MRL: jax.Array, positions_MRL: jax.Array | None, segments_MRL: jax.Array | None

@@ -17,7 +17,5 @@ def next_token(model: ShardedModel, params: Params, batch: Batch) -> Terms:
 
 
 def _sum_losses(model: ShardedModel, params: Params, hidden: Hidden, batch: Batch) -> Terms:
-    losses_MRL = model.cross_entropies(params, hidden, batch.targets)
-    # The loss of a padding token may be infinite, and 0 x infinity must not reach the sum.
-    loss = jnp.sum(jnp.where(batch.loss_weights > 0, losses_MRL * batch.loss_weights, 0.0))
+    loss = model.sum_losses(params, hidden, batch.targets, batch.loss_weights)
     return add_load_balance(model, hidden, batch, Terms(loss, loss, jnp.sum(batch.loss_weights), {}))

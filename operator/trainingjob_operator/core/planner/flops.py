@@ -53,6 +53,6 @@ def _count_token_flops(workload: Workload, axes: tuple[tuple[Axis, int], ...]) -
     layers = 0
     for block, count in network.blocks.items():
         flops = block.flops(shard)
-        recomputed = flops.recomputed if workload.remat == "full" else 0
+        recomputed = flops.recomputed if workload.memory.remat == "full" else 0
         layers += count // degrees["stage"] * (flops.forward + flops.backward + recomputed)
     return layers, (FORWARD_FLOPS + BACKWARD_FLOPS) * network.width * shard.split(network.vocab_size, "vocab")

@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from trainingjob_api.base import Axis
+from trainingjob_api.loss_chunks import MAX_LOGITS_BYTES
 from trainingjob_api.network.part import Shard
 from trainingjob_api.sharding import RULES, count_shards, merge_rules
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.memory import Memory
 from trainingjob_operator.core.planner.plan import MemoryEstimate
 from trainingjob_operator.core.planner.workload import FLOAT32, Workload, describe_workload
 
@@ -32,6 +34,10 @@ PIPELINE_RESIDUAL_TENTHS = 12
 over pipeline ticks, as measured on TPU."""
 GRADIENT_PIECES_IN_FLIGHT = 4
 """Pieces of the output projection's gradient that are in flight during its reduce-scatter over devices."""
+
+CHUNKED_HIDDEN_STATES = 4
+"""Copies of the hidden states beside the chunks of the logits, with their gradients."""
+MAX_SEQUENCES = 2**31
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,11 @@ class DeviceMemory:
     """The gathered output projection."""
     logits_per_sequence: int
     peak_points: tuple[PeakPoint, ...]
+    """The loss with whole logits, then the layers of each block."""
+    chunked_loss: PeakPoint
+    """The loss with logits in chunks, which replaces the first of the peak points."""
+    max_whole_sequences: int
+    """Sequences per microbatch up to which the logits are whole."""
 
     def estimate(self, sequences: int, saved_microbatches: int, *, keeps_embedding: bool = True) -> MemoryEstimate:
         """Return the bytes for microbatches of `sequences`, of which `saved_microbatches` are held at once."""
@@ -69,22 +80,26 @@ class DeviceMemory:
             optimizer=self.optimizer,
             activations=saved_microbatches * sequences * self.residuals_per_sequence,
             temporaries=self.gathered_embedding * keeps_embedding
-            + max([mlp_bytes.fixed_bytes + sequences * mlp_bytes.per_sequence for mlp_bytes in self.peak_points]),
+            + max([point.fixed_bytes + sequences * point.per_sequence for point in self._points(sequences)]),
         )
+
+    def _points(self, sequences: int) -> tuple[PeakPoint, ...]:
+        if sequences <= self.max_whole_sequences:
+            return self.peak_points
+        return self.chunked_loss, *self.peak_points[1:]
 
     def max_sequences(self, memory_bytes: int, saved_microbatches: int, *, keeps_table: bool = True) -> int:
         """Return the most sequences per microbatch that fit a device with this memory. 0: not even one fits."""
         state = self.params + self.gradients + self.optimizer + self.gathered_embedding * keeps_table
         free = int(memory_bytes * USABLE_MEMORY_SHARE) - state
-        return max(
-            min(
-                [
-                    (free - one.fixed_bytes) // (saved_microbatches * self.residuals_per_sequence + one.per_sequence)
-                    for one in self.peak_points
-                ]
-            ),
-            0,
-        )
+
+        def fit(points: tuple[PeakPoint, ...]) -> int:
+            saved = saved_microbatches * self.residuals_per_sequence
+            return min([(free - point.fixed_bytes) // (saved + point.per_sequence) for point in points])
+
+        in_chunks = fit((self.chunked_loss, *self.peak_points[1:]))
+        whole = min(fit(self.peak_points), self.max_whole_sequences)
+        return max(in_chunks if in_chunks > self.max_whole_sequences else whole, 0)
 
 
 def estimate_device_memory(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> DeviceMemory:
@@ -123,11 +138,12 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
     length = program.length // degrees["context"]
     residuals = sum(
         [
-            count // degrees["stage"] * length * block.saved_bytes(shard, program.remat)
+            count // degrees["stage"] * length * block.saved_bytes(shard, program.memory.remat)
             for block, count in network.blocks.items()
         ]
     )
-    logits = length * _logits_bytes(program, shard)
+    logits, columns = length * _logits_bytes(program, shard), shard.split(network.vocab_size, "vocab")
+    fixed_chunk, chunk = _chunk_bytes(program, logits, length * columns)
     pipelined = PIPELINE_RESIDUAL_TENTHS if degrees["stage"] > 1 else 10
     return DeviceMemory(
         params=sharded_params * program.param_bytes,
@@ -144,12 +160,35 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
             *[
                 PeakPoint(
                     gathered + 2 * program.compute_bytes * block.gathered_size(ways),
-                    length * block.backward_bytes(shard, program.remat),
+                    length * block.backward_bytes(shard, program.memory.remat),
                 )
                 for block in network.blocks
             ],
         ),
+        # A device sums the gradient of its columns of the LM head, and holds hidden states and their gradients.
+        chunked_loss=PeakPoint(
+            gathered + head + FLOAT32 * head // program.compute_bytes + fixed_chunk,
+            chunk + CHUNKED_HIDDEN_STATES * length * network.width * program.compute_bytes,
+        ),
+        max_whole_sequences=_max_whole_sequences(program.memory, length * columns),
     )
+
+
+def _chunk_bytes(program: Workload, logits: int, numbers: int) -> tuple[int, int]:
+    """Return the bytes of a chunk of logits: a fixed part, and a part per sequence.
+
+    `logits` and `numbers`: the bytes and the number of the logits of one sequence.
+    """
+    if program.memory.loss_chunks:
+        return 0, logits // program.memory.loss_chunks
+    return logits * MAX_LOGITS_BYTES // (FLOAT32 * numbers), 0
+
+
+def _max_whole_sequences(memory: Memory, numbers: int) -> int:
+    """Return the sequences up to which logits are whole, where each sequence has so many of them."""
+    if memory.loss_chunks == 1:
+        return MAX_SEQUENCES
+    return 0 if memory.loss_chunks else MAX_LOGITS_BYTES // (FLOAT32 * numbers)
 
 
 def _logits_bytes(program: Workload, shard: Shard) -> int:

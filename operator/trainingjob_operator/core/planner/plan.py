@@ -154,6 +154,8 @@ class SizePlan:
     layout: Layout | None
     memory: MemoryEstimate | None
     invalid_reason: str = ""
+    loss_chunks: int = 1
+    """Chunks in which a device computes the logits of a microbatch. 1: they are whole."""
 
     @property
     def is_valid(self) -> bool:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from trainingjob_api.compile_report import Network
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.memory import Memory
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.flops import count_step_flops, count_useful_flops
 from trainingjob_operator.core.planner.interconnect import axis_bandwidths
@@ -27,7 +28,7 @@ from trainingjob_operator.core.planner.memory import estimate_workload_memory
 from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.plan import Plan, SliceShape
 from trainingjob_operator.core.planner.traffic import Traffic, predict_traffic
-from trainingjob_operator.core.planner.workload import FLOAT32, describe_workload
+from trainingjob_operator.core.planner.workload import FLOAT32, count_chunks_of_loss, describe_workload
 
 
 @dataclass(frozen=True)
@@ -118,15 +119,18 @@ def _memory_traffic_bytes(spec: TrainingJobSpec, layout: Layout) -> float:
     """Return the bytes that move between a device and its memory in one step."""
     degrees = combine_degrees(layout.ici, layout.dcn)
     workload = describe_workload(spec)
-    device = estimate_workload_memory(replace(workload, remat="none"), {**degrees, "data": 1})
-    passes = 3 if workload.remat == "full" else 2
+    device = estimate_workload_memory(replace(workload, memory=Memory()), {**degrees, "data": 1})
+    passes = 3 if workload.memory.remat == "full" else 2
     turns = layout.accumulation * layout.pipeline.ticks
     reads = layout.accumulation * layout.microbatches / degrees["stage"]
     numbers = device.params / workload.param_bytes
     matrices = (passes + 1) * device.gathered_layers * turns + 3 * device.gathered_lm_head * reads
     kept = passes * device.residuals_per_sequence * layout.rows_per_shard * turns
     logits = 2 * device.logits_per_sequence * layout.rows_per_shard * reads
+    # Each chunk of the logits adds to the gradient of the LM head.
+    num_chunks = count_chunks_of_loss(workload, degrees, layout.rows_per_shard)
+    chunk_sums = 2 * FLOAT32 * device.gathered_lm_head / workload.compute_bytes * (num_chunks - 1) * reads
     sums = 2 * FLOAT32 * numbers * layout.accumulation
     # The optimizer reads the parameter, its gradient and its slots, and writes all of them but the gradient.
     update = 3 * FLOAT32 + 2 * workload.slot_bytes
-    return matrices + kept + logits + sums + update * numbers
+    return matrices + kept + logits + sums + chunk_sums + update * numbers

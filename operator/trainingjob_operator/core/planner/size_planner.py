@@ -30,6 +30,7 @@ from trainingjob_operator.core.planner.mesh import (
     resolve_degrees,
 )
 from trainingjob_operator.core.planner.plan import MemoryEstimate, SizePlan, SliceShape
+from trainingjob_operator.core.planner.workload import count_chunks_of_loss, describe_workload
 from trainingjob_operator.core.units import format_size, pluralize
 
 OUT_OF_MEMORY_PATH = "spec.model"
@@ -90,7 +91,10 @@ class SizePlanner:
         )
         keeps = keeps_embedding and batch.accumulation > 1
         return SizePlan(
-            num_slices, layout, device.estimate(batch.sequences, batch.saved_microbatches, keeps_embedding=keeps)
+            num_slices,
+            layout,
+            device.estimate(batch.sequences, batch.saved_microbatches, keeps_embedding=keeps),
+            loss_chunks=count_chunks_of_loss(describe_workload(spec), degrees, batch.sequences),
         )
 
     def _out_of_memory_problem(self, num_slices: int, memory: MemoryEstimate) -> Problem:

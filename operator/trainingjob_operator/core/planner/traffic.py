@@ -28,7 +28,7 @@ from trainingjob_api.network.tensor import Role, Tensor
 from trainingjob_api.sharding import RULES, count_shards
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine_degrees
-from trainingjob_operator.core.planner.workload import FLOAT32, Workload
+from trainingjob_operator.core.planner.workload import FLOAT32, Workload, count_chunks_of_loss
 
 MIN_DECOMPOSED_RING = 4
 """Devices of a ring from which on XLA for TPUs takes it apart."""
@@ -78,6 +78,10 @@ class _DeviceGroup:
         if self.dcn > 1:
             yield Traffic("dcn", self.axes, round(num_bytes / self.size * (self.dcn - 1)), is_awaited)
 
+    def scatter(self, num_bytes: float) -> Iterator[Traffic]:
+        """Yield what a sum of so many bytes sends that the program itself scatters over the devices."""
+        yield from self.all_gather(num_bytes)
+
     def exchange(self, num_bytes: float) -> Iterator[Traffic]:
         """Yield the traffic of an all-to-all: each device sends a part of its bytes to every other device."""
         if self.ici > 1:
@@ -110,7 +114,7 @@ class _StepTraffic:
         """Bytes of a number that is sent."""
         self._degrees = combine_degrees(layout.ici, layout.dcn)
         self._ways = count_shards(self._degrees)
-        self._has_full_remat = workload.remat == "full"
+        self._has_full_remat = workload.memory.remat == "full"
         self._is_replicated = self._degrees["data"] > 1
         self._is_pipelined = self._degrees["stage"] > 1
         self._ticks = layout.accumulation * layout.pipeline.ticks
@@ -180,10 +184,18 @@ class _StepTraffic:
             yield from self._device_group(axes).exchange(microsteps * self._hidden_state_bytes)
 
     def _lm_head_traffic(self) -> Iterator[Traffic]:
-        """Yield what the output projection sends: gathered once a microstep, its gradient summed in float32."""
+        """Yield what the output projection sends: gathered once a microstep, its gradient summed in float32.
+
+        With chunks of the logits, each device first sums the gradient over its chunks and pipeline ticks.
+        """
         ring = self._device_group(RULES["embed"])
         size = self._network.embedding.tensor.size // self._degrees["tensor"]
-        if self._workload.is_cpu or (self._is_replicated and ring.is_decomposed):
+        if count_chunks_of_loss(self._workload, self._degrees, self._layout.rows_per_shard) > 1:
+            # Gathered once a step. Without stages, TPUs also sum the gradient once, after all accumulation steps.
+            yield from ring.all_gather(self._value_bytes * size)
+            times = 1 if self._platform == "tpu" and not self._is_pipelined else self._layout.accumulation
+            yield from ring.scatter(times * FLOAT32 * size)
+        elif self._workload.is_cpu or (self._is_replicated and ring.is_decomposed):
             # XLA gathers it once for all microsteps; on CPUs it gathers it in each, after the stream.
             yield from ring.all_gather((self._lm_head_runs if self._workload.is_cpu else 1) * self._value_bytes * size)
             yield from ring.reduce_scatter(self._lm_head_runs * FLOAT32 * size)

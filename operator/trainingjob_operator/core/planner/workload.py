@@ -1,11 +1,16 @@
 """The part of a spec that determines memory, FLOPs and traffic of a train step, as a hashable value."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trainingjob_api.base import Axis
+from trainingjob_api.loss_chunks import count_loss_chunks
 from trainingjob_api.network.network import Network
+from trainingjob_api.network.part import Shard
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.optim import FLOAT_BYTES, SLOTS, Slot
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.parallelism import Rules
 from trainingjob_api.spec.precision import Precision
 
@@ -23,7 +28,7 @@ class Workload:
     precision: Precision
     slots: tuple[Slot, ...]
     """State slots of the optimizer."""
-    remat: str
+    memory: Memory
     rules: Rules
     """Sharding rules that override the built-in ones."""
     is_cpu: bool
@@ -45,9 +50,15 @@ class Workload:
         return FLOAT_BYTES[self.precision.params]
 
 
+def count_chunks_of_loss(workload: Workload, degrees: Mapping[Axis, int], sequences: int) -> int:
+    """Return the number of chunks in which a device computes the logits of a microbatch; 1: they are whole."""
+    columns = Shard(workload.length, workload.compute_bytes, degrees).split(workload.network.vocab_size, "vocab")
+    return count_loss_chunks(workload.memory, sequences * (workload.length // degrees["context"]), columns)
+
+
 def describe_workload(spec: TrainingJobSpec) -> Workload:
     """Return the workload of a spec."""
     is_cpu = spec.slices.accelerator == CPU
     length, rules = spec.training.sequence_length, spec.parallelism.rules
     network = resolve(spec.model).on(spec.slices.accelerator)
-    return Workload(network, length, spec.precision, SLOTS[spec.optimizer.type], spec.memory.remat, rules, is_cpu)
+    return Workload(network, length, spec.precision, SLOTS[spec.optimizer.type], spec.memory, rules, is_cpu)

@@ -1,0 +1,211 @@
+"""Cross-entropies whose logits are computed chunk by chunk, so that the logits of a microbatch are never held whole.
+
+Each device goes over its own tokens, with its own columns of the vocabulary. It sums the gradient of the LM head over
+its chunks in float32, and the devices add these sums once. Left to the partitioner, they would add them in each chunk.
+
+The gradients of a weighted sum are computed in the forward pass, beside the logits that they need. The gradients of
+single cross-entropies depend on what follows: the backward pass computes their logits again.
+
+Shapes: T pipeline ticks, S stages, R sequences, L length, D model width, V vocabulary, N chunks of C tokens.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from trainingjob_trainer.parallel.sharding import Axes, partition_spec
+
+HIDDEN: Axes = (None, "stages", "batch", "length", None)
+TOKENS: Axes = HIDDEN[:-1]
+
+
+@dataclass(frozen=True)
+class LmHead:
+    """How logits follow from hidden states and the matrix of the output projection."""
+
+    vocab_dim: int
+    """Dim of the vocabulary in the matrix: 1 for a head [D, V], 0 for a tied embedding table [V, D]."""
+    dtype: Any
+    """Compute format."""
+    finish: Callable[[jax.Array], jax.Array]
+    """Logits from the products of hidden states and matrix, element by element, in float32."""
+
+    def axes(self, width: str | None) -> tuple[str | None, ...]:
+        """Return the logical axes of the matrix, with that of the model width."""
+        return ("vocab", width) if self.vocab_dim == 0 else (width, "vocab")
+
+    def multiply(self, x_CD: jax.Array, matrix: jax.Array) -> jax.Array:
+        """Return the products in float32, before `finish`; the matrix is in the compute format."""
+        equation = ("...D,VD->...V", "...D,DV->...V")[self.vocab_dim]
+        return jnp.einsum(equation, x_CD, matrix, preferred_element_type=jnp.float32)
+
+    def pull_back(self, x_CD: jax.Array, matrix: jax.Array, grads_CV: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return the gradients of hidden states and matrix in float32, from those of the products."""
+        grads_CV = grads_CV.astype(self.dtype)
+        to_x, to_matrix = (("CV,VD->CD", "CV,CD->VD"), ("CV,DV->CD", "CV,CD->DV"))[self.vocab_dim]
+        dx_CD = jnp.einsum(to_x, grads_CV, matrix, preferred_element_type=jnp.float32)
+        return dx_CD, jnp.einsum(to_matrix, grads_CV, x_CD, preferred_element_type=jnp.float32)
+
+
+def sum_losses(
+    head: LmHead, num_chunks: int, x_TSRLD: jax.Array, matrix: jax.Array, targets: jax.Array, weights: jax.Array
+) -> jax.Array:
+    """Return the weighted sum of the cross-entropies, a float32 scalar. A token of weight 0 may have any loss.
+
+    Targets and weights are [T, S, R, L].
+    """
+
+    @jax.custom_vjp
+    def total(x: jax.Array, matrix: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
+        return sum_weighted(_run(head, num_chunks, x, matrix, targets)[0], weights)
+
+    def forward(x: jax.Array, matrix: jax.Array, targets: jax.Array, weights: jax.Array) -> Any:
+        losses, dx, dmatrix = _run(head, num_chunks, x, matrix, targets, weights)
+        return sum_weighted(losses, weights), (dx, dmatrix, losses)
+
+    def backward(saved: tuple[jax.Array, ...], grad: jax.Array) -> Any:
+        dx, dmatrix, losses = ((leaf * grad).astype(leaf.dtype) for leaf in saved)
+        return dx, dmatrix, None, losses
+
+    total.defvjp(forward, backward)
+    result: jax.Array = total(x_TSRLD, matrix, targets, weights)
+    return result
+
+
+def token_losses(head: LmHead, num_chunks: int, x_TSRLD: jax.Array, matrix: jax.Array, targets: jax.Array) -> jax.Array:
+    """Return the cross-entropy of each target [T, S, R, L] in float32."""
+
+    @jax.custom_vjp
+    def losses(x: jax.Array, matrix: jax.Array, targets: jax.Array) -> jax.Array:
+        return _run(head, num_chunks, x, matrix, targets)[0]
+
+    def forward(x: jax.Array, matrix: jax.Array, targets: jax.Array) -> Any:
+        return losses(x, matrix, targets), (x, matrix, targets)
+
+    def backward(saved: tuple[jax.Array, jax.Array, jax.Array], grads: jax.Array) -> Any:
+        x, matrix, targets = saved
+        _, dx, dmatrix = _run(head, num_chunks, x, matrix, targets, grads)
+        return dx, dmatrix, None
+
+    losses.defvjp(forward, backward)
+    result: jax.Array = losses(x_TSRLD, matrix, targets)
+    return result
+
+
+def sum_weighted(losses: jax.Array, weights: jax.Array) -> jax.Array:
+    """Return the weighted sum of losses, which may be infinite where the weight is 0."""
+    return jnp.sum(jnp.where(weights != 0, losses * weights, 0.0))  # 0 x infinity must not reach the sum
+
+
+@dataclass(frozen=True)
+class _Shards:
+    """Mesh axes that shard the arguments of one pass."""
+
+    vocab: tuple[str, ...]
+    """Those of the logits' columns."""
+    tokens: tuple[str, ...]
+    width: tuple[str, ...]
+    """Those of them over which the gradient of the matrix is scattered along the model width."""
+
+
+def _run(
+    head: LmHead, num_chunks: int, x: jax.Array, matrix: jax.Array, targets: jax.Array, weights: jax.Array | None = None
+) -> tuple[jax.Array, ...]:
+    """Return the cross-entropies and, with weights, the gradients of their weighted sum.
+
+    The gradient of the matrix is sharded like the stored matrix by the built-in rules.
+    """
+    arguments = (x, matrix.astype(head.dtype), targets, *([] if weights is None else [weights]))
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        found: Any = _run_shard(head, num_chunks, _Shards((), (), ()), *arguments)
+    else:
+        hidden, tokens = partition_spec(HIDDEN, x.shape, mesh), partition_spec(TOKENS, targets.shape, mesh)
+        gathered, stored = (partition_spec(head.axes(width), matrix.shape, mesh) for width in (None, "embed"))
+        dims = ((gathered[head.vocab_dim],), tokens, (stored[1 - head.vocab_dim],))
+        shards = _Shards(*(tuple(name for name in _names(dim) if mesh.shape[name] > 1) for dim in dims))
+        mapped: Any = jax.shard_map(
+            partial(_run_shard, head, num_chunks, shards),
+            in_specs=(hidden, gathered, tokens, *([] if weights is None else [tokens])),
+            out_specs=(tokens, hidden, stored)[: 1 if weights is None else 3],
+            check_vma=False,
+        )
+        found = mapped(*arguments)
+    # A gradient has the format of its argument.
+    return tuple(array.astype(dtype) for array, dtype in zip(found, (jnp.float32, x.dtype, matrix.dtype), strict=False))
+
+
+def _names(entries: Iterable[str | tuple[str, ...] | None]) -> Iterator[str]:
+    """Yield the mesh axes of entries of a `PartitionSpec`."""
+    for entry in entries:
+        yield from (entry,) if isinstance(entry, str) else entry or ()
+
+
+def _run_shard(
+    head: LmHead,
+    num_chunks: int,
+    shards: _Shards,
+    x: jax.Array,
+    matrix: jax.Array,
+    targets: jax.Array,
+    weights: jax.Array | None = None,
+) -> tuple[jax.Array, ...]:
+    """Return the result of `_run` for the shards of one device: losses and, with weights, both gradients."""
+    num_tokens = targets.size
+    chunk = -(-num_tokens // num_chunks)
+    columns = jnp.arange(matrix.shape[head.vocab_dim])
+    if shards.vocab:
+        columns += jax.lax.axis_index(shards.vocab) * columns.size
+
+    def split(array: jax.Array) -> jax.Array:
+        """Return the tokens [N, C, ...] of chunks, the last of which is padded with zeros."""
+        flat = array.reshape(num_tokens, *array.shape[targets.ndim :])
+        padded = jnp.pad(flat, [(0, num_chunks * chunk - num_tokens), *[(0, 0)] * (flat.ndim - 1)])
+        return padded.reshape(num_chunks, chunk, *flat.shape[1:])
+
+    def merge(chunks: jax.Array) -> jax.Array:
+        return chunks.reshape(num_chunks * chunk, *chunks.shape[2:])[:num_tokens].reshape(
+            *targets.shape, *chunks.shape[2:]
+        )
+
+    def step(dmatrix: Any, chunk: Any) -> Any:
+        x_CD, targets_C, weights_C = chunk
+        logits_CV, finish = jax.vjp(head.finish, head.multiply(x_CD, matrix))
+        is_target_CV = targets_C[:, None] == columns[None, :]
+        log_sums_C, target_logits_C = _reduce_logits(logits_CV, is_target_CV, shards.vocab)
+        losses_C = log_sums_C - target_logits_C
+        if weights_C is None:
+            return None, (losses_C, None)
+        grads_CV = (jnp.exp(logits_CV - log_sums_C[:, None]) - is_target_CV) * weights_C[:, None]
+        # The logits of a token without weight may be infinite.
+        (grads_CV,) = finish(jnp.where(weights_C[:, None] != 0, grads_CV, 0.0))
+        dx_CD, added = head.pull_back(x_CD, matrix, grads_CV)
+        # Devices with other columns of the vocabulary add the rest, in float32.
+        return dmatrix + added, (losses_C, dx_CD if shards.vocab else dx_CD.astype(head.dtype))
+
+    chunks = (split(x), split(targets), None if weights is None else split(weights))
+    dmatrix, (losses, dx) = jax.lax.scan(
+        step, None if weights is None else jnp.zeros(matrix.shape, jnp.float32), chunks
+    )
+    if dmatrix is None:
+        return (merge(losses),)
+    if shards.width:
+        dmatrix = jax.lax.psum_scatter(dmatrix, shards.width, scatter_dimension=1 - head.vocab_dim, tiled=True)
+    dmatrix = jax.lax.psum(dmatrix, tuple(axis for axis in shards.tokens if axis not in shards.width))
+    return merge(losses), jax.lax.psum(merge(dx), shards.vocab), dmatrix
+
+
+def _reduce_logits(
+    logits_CV: jax.Array, is_target_CV: jax.Array, vocab_axes: tuple[str, ...]
+) -> tuple[jax.Array, jax.Array]:
+    """Return the logarithm of the sum of the exponentials [C], and the logits of the targets [C]."""
+    top_C = jax.lax.pmax(jnp.max(logits_CV, axis=-1), vocab_axes)
+    sums_C = jnp.sum(jnp.exp(logits_CV - top_C[:, None]), axis=-1)
+    # Comparison instead of a gather: the column of a target may lie on another device.
+    targets_C = jnp.sum(jnp.where(is_target_CV, logits_CV, 0.0), axis=-1)
+    sums_C, targets_C = jax.lax.psum((sums_C, targets_C), vocab_axes)
+    return top_C + jnp.log(sums_C), targets_C
