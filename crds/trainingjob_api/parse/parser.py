@@ -9,7 +9,7 @@ import copy
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -17,8 +17,10 @@ from pydantic import ValidationError
 
 from trainingjob_api.fields import Location, format_path
 from trainingjob_api.parse.parse_messages import error_location, format_value, guess_field, to_problem
+from trainingjob_api.presets.merge import merge_preset
+from trainingjob_api.presets.registry import PRESETS
 from trainingjob_api.problem import Problem, in_order
-from trainingjob_api.sample import sample_at
+from trainingjob_api.sample import SAMPLE, sample_at
 from trainingjob_api.spec.job import TrainingJobSpec
 
 MAX_DEPTH = 16
@@ -65,6 +67,16 @@ def parse_spec(raw: object) -> Parsed:
         plain = _as_json(raw, MAX_DEPTH)
     except _TooDeepError:
         return _rejected(None, f"is nested more than {MAX_DEPTH} levels deep.")
+    merged, unknown = merge_preset(plain.get("model"), PRESETS)
+    if unknown:
+        parsed = _parse_plain(plain | {"model": SAMPLE["model"]})
+        problems = tuple(in_order((unknown, *parsed.problems)))
+        return replace(parsed, problems=problems, broken=parsed.broken | {("model",)})
+    return _parse_plain(plain | {"model": merged} if "model" in plain else plain)
+
+
+def _parse_plain(plain: dict[str, Any]) -> Parsed:
+    """Return the spec of a JSON value, with all problems of its structure and ranges."""
     spec, errors = _parse(plain)
     if spec is None and _replace_integral_floats(plain, errors):
         spec, errors = _parse(plain)

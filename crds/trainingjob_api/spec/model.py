@@ -3,12 +3,13 @@
 The options of a part are declared beside what follows from them, in a module of `network`.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, GetJsonSchemaHandler
+from pydantic_core import CoreSchema
 
 from trainingjob_api.base import Strict
-from trainingjob_api.meta import NO_UNIT, Example, Unit
+from trainingjob_api.meta import NO_UNIT, Example, Unit, cel_rule
 from trainingjob_api.network.attention import Attention, HeadSizes
 from trainingjob_api.network.latent_attention import Latent
 from trainingjob_api.network.layers import Layers
@@ -33,6 +34,11 @@ class Init(Strict):
 class Model(Strict):
     """A decoder. By default it is that of Llama: RMS norms, rotary positions, grouped queries and gated SiLU MLPs."""
 
+    preset: Annotated[Annotated[str, Field(min_length=1, max_length=63)] | None, Example("llama3.1-8b")] = Field(
+        default=None,
+        description="Published model whose values the unset fields have; `trainingjob presets` lists them. Unset: "
+        "none.",
+    )
     vocab_size: Annotated[Dim, Unit("token ids"), Example(257)] = Field(
         description="Number of rows of the embedding table. It must cover every id of the tokenizer."
     )
@@ -90,6 +96,12 @@ class Model(Strict):
         "layer.",
     )
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Return the schema without required fields: a preset may have their values."""
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        return {key: value for key, value in schema.items() if key != "required"}
+
     @property
     def kv_heads(self) -> int:
         """Return the number of key and value heads: by default that of the query heads."""
@@ -100,3 +112,10 @@ class Model(Strict):
         """Return the heads. A default width is rounded down; validation rejects one that is not exact."""
         head_dim = self.head_dim or max(self.embed_dim // self.num_heads, 1)
         return HeadSizes(self.num_heads, self.kv_heads, head_dim)
+
+
+Model.cel_rules = tuple(
+    cel_rule(f"has(self.preset) || has(self.{field.alias})", "must be set, unless `preset` is.", str(field.alias))
+    for field in Model.model_fields.values()
+    if field.is_required()
+)

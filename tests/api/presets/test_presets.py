@@ -14,8 +14,7 @@ from pydantic import BaseModel
 from trainingjob_api.huggingface.registry import write_config
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.presets.preset import Preset, index
-from trainingjob_api.presets.registry import PRESETS
-from trainingjob_api.presets.unsupported import UNSUPPORTED
+from trainingjob_api.presets.registry import PRESETS, UNSUPPORTED
 from trainingjob_api.spec.model import Model
 
 HASHES = Path(__file__).parents[2] / "golden/presets.txt"
@@ -55,7 +54,8 @@ def describe(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     if is_dataclass(value):
-        return {field.name: describe(getattr(value, field.name)) for field in fields(value)}
+        values = {field.name: (getattr(value, field.name), field.default) for field in fields(value)}
+        return {name: describe(one) for name, (one, default) in values.items() if one != default}
     return [describe(one) for one in value] if isinstance(value, tuple) else value
 
 
