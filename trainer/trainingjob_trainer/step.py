@@ -24,6 +24,7 @@ from trainingjob_trainer.models.decoder import Params, split_model
 from trainingjob_trainer.objectives.batch_sums import BatchSums, as_float32
 from trainingjob_trainer.objectives.next_token import next_token
 from trainingjob_trainer.objectives.objective import metric_names
+from trainingjob_trainer.optim.expert_balance import ExpertBalance
 from trainingjob_trainer.optim.factory import clip_factor, learning_rate, make_optimizer
 from trainingjob_trainer.optim.spike_detection import SpikeWindow, empty_window, is_spike, update_window
 from trainingjob_trainer.parallel.collective_order import order_collectives
@@ -42,6 +43,7 @@ class StepPrograms:
         self._mesh = mesh
         self._model = split_model(spec.model, spec.precision, spec.memory, spec.slices.accelerator)
         self._optimizer = make_optimizer(spec.optimizer, self._model.network)
+        self._balance = ExpertBalance(self._model.network)
         self._rules = merge_rules(spec.parallelism.rules.overrides())
         self._sums = BatchSums(next_token, self._model, self._rules, mesh)
         self._moment_shardings = self._shard_moments()
@@ -144,6 +146,7 @@ class StepPrograms:
         terms, grads = self._sums.compute_gradients(state.params, batch)
         # Sharded like the optimizer's state, so that each device computes its own part of the update.
         grads = jax.lax.with_sharding_constraint(grads, self._moment_shardings)
+        grads, loads = self._balance.split(grads)
         norm_of_sums = optax.tree.norm(grads)
         asked_B = _combine_signals(order_collectives(controls.signals, norm_of_sums, mesh=self._mesh))
         weight = jnp.where(jnp.any(asked_B & int(Signal.INJECT_NAN)), jnp.nan, terms.weight)
@@ -160,6 +163,7 @@ class StepPrograms:
         params = jax.tree.map(
             lambda old, new, update: (new - rate * update).astype(old.dtype), state.params, params32, updates
         )
+        params = self._balance.move(params, state.params, loads)
         params, opt = jax.tree.map(
             lambda new, old: jnp.where(is_applied, new, old), (params, opt), (state.params, state.opt)
         )

@@ -236,6 +236,12 @@ class Network:
         return sum(count for block, count in self.blocks.items() if isinstance(block.mlp, RoutedMlp))
 
     @property
+    def balance_rate(self) -> float | None:  # None: no layer has such biases
+        """Return the change per step of the biases that balance the choice of experts."""
+        rates = (block.mlp.experts.balance.bias_rate for block in self.blocks if isinstance(block.mlp, RoutedMlp))
+        return next(rates, None)
+
+    @property
     def load_balance_weight(self) -> float:
         """Return the weight of the load-balancing loss in the loss of a step; 0 without experts."""
         weights = (block.mlp.experts.balance.loss_weight for block in self.blocks if isinstance(block.mlp, RoutedMlp))

@@ -85,7 +85,7 @@ class SplitModel:
         if self.network.embedding.max_positions:
             x_BLD = add_positions(params["positions"], x_BLD, positions_BL)
         x_BLD = constrain(x_BLD, "batch", "length", None)
-        routing = zero_routing_stats(x_BLD) if self.network.num_routed_layers else None
+        routing = zero_routing_stats(x_BLD, self.network)
         return HiddenStates(x_BLD, routing, positions_BL, segments_BL)
 
     def run_layers(self, params: Params, hidden: HiddenStates) -> HiddenStates:

@@ -16,11 +16,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from trainingjob_api.network.network import Network
 from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.models.mlp import MLP, activate
 from trainingjob_trainer.models.params import DTYPES, add_bias, add_params
-from trainingjob_trainer.models.router import choose_experts, score_experts
+from trainingjob_trainer.models.router import choose_experts, score_experts, track_load
 from trainingjob_trainer.parallel.sharding import constrain
 
 
@@ -31,12 +32,16 @@ class RoutingStats(NamedTuple):
     """Load-balancing loss (Fedus et al., arXiv 2101.03961): 1 if all experts get equally many tokens, else more."""
     dropped: jax.Array
     """Share of the router's choices that were dropped because the expert had no free slot."""
+    load: jax.Array | None = None
+    """Zeros, whose gradient is the load of each expert, for the biases that balance it. None: no layer has them."""
 
 
-def zero_routing_stats(x_BLD: jax.Array) -> RoutingStats:
+def zero_routing_stats(x_BLD: jax.Array, network: Network) -> RoutingStats | None:  # None: no layer has experts
     """Return the routing statistics of the sequences before the first layer: zeros."""
+    if not network.num_routed_layers:
+        return None
     nothing_B = jnp.zeros_like(x_BLD, shape=x_BLD.shape[:1], dtype=jnp.float32)
-    return RoutingStats(nothing_B, nothing_B)
+    return RoutingStats(nothing_B, nothing_B, nothing_B if network.balance_rate else None)
 
 
 class RoutedMLP(nnx.Module):
@@ -81,6 +86,7 @@ class RoutedMLP(nnx.Module):
         scores_BNTE, probabilities_BNTE = score_experts(logits_BNTE, self.experts)
         bias_E = self.balance_bias[...] if self.experts.balance.bias_rate else None
         chosen_BNTE = choose_experts(scores_BNTE, bias_E, self.experts)
+        load_B = None if bias_E is None else track_load(bias_E, chosen_BNTE)
         weights_BNTE = scores_BNTE * chosen_BNTE
         if self.experts.normalize_weights:
             weights_BNTE /= jnp.sum(weights_BNTE, axis=-1, keepdims=True)
@@ -91,7 +97,8 @@ class RoutedMLP(nnx.Module):
         to_places_BNTEC = (is_slot_BNTEC & (dispatched_BNTE[..., None] > 0)).astype(self.dtype)
         balance_BN = E / k * jnp.sum(jnp.mean(chosen_BNTE, axis=2) * jnp.mean(probabilities_BNTE, axis=2), axis=-1)
         dropped_BN = jnp.mean(jnp.sum(chosen_BNTE - dispatched_BNTE, axis=-1), axis=2) / k
-        return weights_BNTE, to_places_BNTEC, RoutingStats(jnp.mean(balance_BN, axis=1), jnp.mean(dropped_BN, axis=1))
+        stats = RoutingStats(jnp.mean(balance_BN, axis=1), jnp.mean(dropped_BN, axis=1), load_B)
+        return weights_BNTE, to_places_BNTEC, stats
 
     def _run_experts(self, x_BNECD: jax.Array) -> jax.Array:
         """Return the output of each expert for its tokens, which move to the expert and back."""

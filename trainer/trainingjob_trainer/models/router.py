@@ -33,6 +33,31 @@ def choose_experts(scores_BNTE: jax.Array, bias_E: jax.Array | None, experts: Ex
     return top_k_mask(scores_BNTE, experts.per_token)
 
 
+@jax.custom_vjp
+def track_load(bias_E: jax.Array, chosen_BNTE: jax.Array) -> jax.Array:
+    """Return zeros [B]. Their gradient by the bias is the load of each expert beyond an even share.
+
+    So the load takes the way of the gradients, which are summed over layers, microbatches and devices. The sum counts a
+    sequence with the cotangent of its zero.
+    """
+    # Computed from the choice: of a constant, `vmap` over the stages of a pipeline would add up the cotangents.
+    return 0 * jnp.sum(chosen_BNTE, axis=(1, 2, 3))
+
+
+def _save_choice(bias_E: jax.Array, chosen_BNTE: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return track_load(bias_E, chosen_BNTE), (bias_E, chosen_BNTE)
+
+
+def _sum_load(saved: tuple[jax.Array, jax.Array], weights_B: jax.Array) -> tuple[jax.Array, jax.Array]:
+    bias_E, chosen_BNTE = saved
+    excess_BNTE = chosen_BNTE - jnp.mean(chosen_BNTE, axis=-1, keepdims=True)
+    load_E = jnp.sum(excess_BNTE * weights_B[:, None, None, None], axis=(0, 1, 2))
+    return load_E.astype(bias_E.dtype), jnp.zeros_like(chosen_BNTE)
+
+
+track_load.defvjp(_save_choice, _sum_load)
+
+
 def find_groups(scores_BNTE: jax.Array, groups: ExpertGroups) -> jax.Array:
     """Return 1 at the experts of those groups that a token may use, and 0 elsewhere."""
     scores_BNTGM = scores_BNTE.reshape(*scores_BNTE.shape[:-1], groups.count, -1)

@@ -46,11 +46,14 @@ def add_load_balance(model: ShardedModel, hidden: Hidden, batch: Batch, terms: T
     if hidden.routing is None:
         return terms
     weights_MR = jnp.sum(batch.loss_weights, axis=-1)
-    load_balance, dropped = (
-        jnp.sum(jnp.where(weights_MR > 0, stats_MR * weights_MR, 0.0)) for stats_MR in hidden.routing
-    )
+
+    def add_sequences(stats_MR: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.where(weights_MR > 0, stats_MR * weights_MR, 0.0))
+
+    load_balance, dropped, load = jax.tree.map(add_sequences, hidden.routing)
     num_layers = model.network.num_routed_layers
+    total = terms.total + model.network.load_balance_weight * load_balance
     return terms._replace(
-        total=terms.total + model.network.load_balance_weight * load_balance,
+        total=total if load is None else total + load,
         metrics=terms.metrics | {"load_balance": load_balance / num_layers, "dropped": dropped / num_layers},
     )
