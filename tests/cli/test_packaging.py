@@ -63,6 +63,8 @@ NEED = {
     "drill": ("trainingjob", ("drill", "demo", "hang"), "cli"),
     "run": ("trainingjob", ("run", DEMO), "cli"),
     "compile": ("trainingjob", ("plan", DEMO, "--compile"), "trainer"),
+    "import": ("trainingjob", ("import", "."), "trainer"),
+    "export": ("trainingjob", ("export", DEMO, "out"), "trainer"),
     "the operator": ("trainingjob-operator", (), "operator"),
     "the agent": ("trainingjob-agent", (), "trainer"),
 }

@@ -160,6 +160,61 @@ def run(
     raise typer.Exit(run_file(file, options, SafeConsole()))
 
 
+@app.command("import")
+def import_weights(
+    folder: Annotated[Path, typer.Argument(help="Folder with config.json and safetensors files.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002
+    show_all: Annotated[bool, typer.Option("--all", help="List all tensors that do not fit.")] = False,  # noqa: FBT002
+) -> None:
+    """Print the `model` section of published weights in the format of Hugging Face, and check their files.
+
+    A job with this section starts from the folder by `checkpoint.initializeFrom.huggingFace.path`. The report on
+    standard error lists tensors that are missing, have another shape, or are not used.
+
+    Exit codes: 0 a job can start from the folder, 1 tensors are missing or do not fit, 2 the folder cannot be read or
+    its model is not supported.
+    """
+    from trainingjob_operator.cli.weights import import_folder
+
+    if not import_folder(folder, as_json=as_json, show_all=show_all):
+        raise typer.Exit(1)
+
+
+@app.command("export")
+def export_weights(
+    file: File,
+    target: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write. Weights in it are replaced.")],
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="CHECKPOINTS", help="Checkpoint folder. Default: spec.checkpoint.uri."),
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option(min=1, help="Step to export. Default: the newest that passes verification.")
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="Format of the numbers: float32, bfloat16 or float16. Default: that of the job's export."),
+    ] = None,
+    max_file_size: Annotated[
+        int, typer.Option(metavar="BYTES", min=1, help="Size of the largest file, unless one tensor is larger.")
+    ] = 5_000_000_000,
+    accelerators: Accelerators = None,
+) -> None:
+    """Export a checkpoint in the format of Hugging Face, for transformers and vLLM.
+
+    It needs no device, and memory for a few tensors. The folder gets safetensors files, config.json, and the tokenizer
+    and the generation options of the weights that the job started from.
+
+    Exit codes: 0 the folder is complete, 1 the job has problems or no architecture computes its model, 2 a file cannot
+    be read or written, or the step is damaged.
+    """
+    from trainingjob_operator.cli.documents import read_hardware
+    from trainingjob_operator.cli.weights import ExportOptions, export_checkpoint
+
+    options = ExportOptions(source, step, dtype, max_file_size)
+    export_checkpoint(file, target, options, read_hardware(accelerators))
+
+
 @app.command()
 def simulate(
     file: File,

@@ -6,24 +6,18 @@ The trainer compiles in its own process. This program imports neither the traine
 import importlib.util
 import json
 import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
-from typing import IO
-
-from pydantic import ValidationError
 
 from trainingjob_api.base import Axis
 from trainingjob_api.compile_report import CompileAnswer, CompiledStep, Network
-from trainingjob_api.world import JobIdentity, RunConfig
-from trainingjob_operator.cli.child_process import KILL_WITH_PARENT
+from trainingjob_api.world import JobIdentity
 from trainingjob_operator.cli.console import SafeConsole
 from trainingjob_operator.cli.documents import read_one_job
-from trainingjob_operator.cli.errors import NoResultError, UsageError
+from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.plan_command import headline
 from trainingjob_operator.cli.plan_json import plan_as_object
 from trainingjob_operator.cli.printing import align, echo
+from trainingjob_operator.cli.trainer_child import TrainerChild, require_trainer
 from trainingjob_operator.cli.validate_command import require_valid, warning_lines
 from trainingjob_operator.core.planner.flops import count_step_flops
 from trainingjob_operator.core.planner.hardware import Hardware
@@ -37,8 +31,6 @@ PROGRAM = ("-m", "trainingjob_trainer.compile_report")
 """Python arguments that run the trainer's compiler."""
 MIN_SHOWN_SHARE = 0.01
 """Share of the largest traffic below which traffic is not shown, such as that of scalars and norms."""
-MAX_ERROR_LINES = 20
-"""Number of lines of the compiler's output to show when it ends without an answer."""
 
 
 def print_compiled(file: str, hardware: Hardware, *, as_json: bool) -> bool:
@@ -72,10 +64,7 @@ def require_compiler(plan: Plan) -> None:
             f"spec.slices.accelerator: {shape.accelerator} needs its device to compile. --compile works for `cpu` and "
             "TPUs."
         )
-    if importlib.util.find_spec("trainingjob_trainer") is None or importlib.util.find_spec("jax") is None:
-        raise UsageError(
-            "--compile needs the trainer, which is not installed here: pip install 'trainingjob[trainer]'."
-        )
+    require_trainer("--compile")
     has_libtpu = "TPU_LIBRARY_PATH" in os.environ or importlib.util.find_spec("libtpu") is not None
     if shape.platform == "tpu" and not has_libtpu:
         raise UsageError(
@@ -92,52 +81,16 @@ def compile_sizes(name: str, plan: Plan) -> Iterator[CompileAnswer]:
     """
     config = build_run_config(JobIdentity(name=name, namespace="", uid=""), plan)
     console = SafeConsole(stderr=True)
-    pipe = subprocess.PIPE
-    command = (sys.executable, *PROGRAM)
-    with (
-        tempfile.TemporaryFile() as log,
-        subprocess.Popen(
-            command,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=log,
-            text=True,
-            preexec_fn=KILL_WITH_PARENT,  # noqa: PLW1509  # prctl takes no lock
-        ) as process,
-    ):
-        try:
-            yield from _exchange_answers(process, config, console)
-            if process.wait():
-                raise NoResultError(f"the compiler exited with code {process.returncode}:\n{_output_tail(log)}")
-        finally:
-            process.kill()
-
-
-def _exchange_answers(
-    process: subprocess.Popen[str], config: RunConfig, console: SafeConsole
-) -> Iterator[CompileAnswer]:
-    assert process.stdin  # noqa: S101
-    assert process.stdout  # noqa: S101
-    try:
-        process.stdin.write(config.model_dump_json())
-        process.stdin.close()
-    except BrokenPipeError:  # the compiler has already ended; its output gives the reason
-        return
     numbers = [layout.num_slices for layout in config.layouts]
-    for place, number in enumerate(numbers, 1):
-        with console.status(f"compiling for {pluralize(number, 'slice')}, {place} of {len(numbers)}"):
-            line = process.stdout.readline()
-        if not line:
-            return
-        try:
-            yield CompileAnswer.model_validate_json(line)
-        except ValidationError as error:
-            raise NoResultError(f"the compiler's output cannot be read: {line.strip()[:500]}") from error
-
-
-def _output_tail(log: IO[bytes]) -> str:
-    log.seek(0)
-    return "\n".join(log.read().decode(errors="replace").splitlines()[-MAX_ERROR_LINES:])
+    with TrainerChild(PROGRAM, "compiler") as compiler:
+        answers = compiler.answer(config.model_dump_json())
+        for place, number in enumerate(numbers, 1):
+            with console.status(f"compiling for {pluralize(number, 'slice')}, {place} of {len(numbers)}"):
+                line = next(answers, None)
+            if line is None:
+                return
+            yield compiler.parse(CompileAnswer, line)
+        next(answers, None)  # an error after the last answer
 
 
 def compiled_table(plan: Plan, answers: list[CompileAnswer]) -> list[str]:

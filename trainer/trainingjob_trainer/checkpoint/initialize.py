@@ -47,22 +47,7 @@ def load_initial_params(source: InitializeFrom, params: Params, peers: ProcessGr
     Raises:
         TrainingError: no intact step exists, or it holds the parameters of another model.
     """
-    orbax = _make_checkpointer(peers)
-    candidates = _list_candidates(source) if peers.process == 0 else []
-    damages: list[str] = []
-    while True:
-        choice = _best_candidate(source, candidates, damages) if peers.process == 0 else ""
-        folder = StepFolder(
-            open_store(_uri_of(source)), peers.exchange(f"inherit/{len(damages)}", choice, VERIFY_SECONDS)[0]
-        )
-        found = verify(folder, peers)
-        problems = peers.exchange(f"inherited/{len(damages)}", found.damage or found.unreadable, VERIFY_SECONDS)
-        damage = next(filter(None, problems), "")
-        if not damage:
-            break
-        LOG.warning("skipped a damaged step folder=%s damage=%s", folder.location, damage)
-        damages.append(f"{folder.location}: {damage}")
-        candidates = candidates[1:]
+    orbax, folder = _make_checkpointer(peers), find_intact_step(source, peers)
     ours, theirs = _shapes(params), _shapes(orbax.metadata(folder.location).item_metadata.tree["params"])
     _check_shapes(source, folder, ours, theirs)
     names, tree = list(ours), jax.tree.structure(params)
@@ -78,6 +63,29 @@ def load_initial_params(source: InitializeFrom, params: Params, peers: ProcessGr
     taken = zip(names, jax.tree.leaves(found["params"]), strict=True)
     whole = jax.tree.unflatten(tree, [own[name] if leaf is PLACEHOLDER else leaf for name, leaf in taken])
     return InitialParams(whole, _describe_source(source, folder, ours, theirs))
+
+
+def find_intact_step(source: InitializeFrom, peers: ProcessGroup) -> StepFolder:
+    """Return the step that the source names, or its newest intact one; all processes call this together.
+
+    Raises:
+        TrainingError: no such step is intact.
+    """
+    candidates = _list_candidates(source) if peers.process == 0 else []
+    damages: list[str] = []
+    while True:
+        choice = _best_candidate(source, candidates, damages) if peers.process == 0 else ""
+        folder = StepFolder(
+            open_store(_uri_of(source)), peers.exchange(f"inherit/{len(damages)}", choice, VERIFY_SECONDS)[0]
+        )
+        found = verify(folder, peers)
+        problems = peers.exchange(f"inherited/{len(damages)}", found.damage or found.unreadable, VERIFY_SECONDS)
+        damage = next(filter(None, problems), "")
+        if not damage:
+            return folder
+        LOG.warning("skipped a damaged step folder=%s damage=%s", folder.location, damage)
+        damages.append(f"{folder.location}: {damage}")
+        candidates = candidates[1:]
 
 
 def _uri_of(source: InitializeFrom) -> str:

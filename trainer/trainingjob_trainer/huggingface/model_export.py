@@ -43,7 +43,16 @@ class ExportTarget(NamedTuple):
     max_file_bytes: int = MAX_FILE_BYTES
 
 
-def export_model(spec: TrainingJobSpec, gather: Gather, own: Store, target: ExportTarget, peers: ProcessGroup) -> None:
+class ExportedModel(NamedTuple):
+    """What was written."""
+
+    architecture: str
+    num_files: int
+
+
+def export_model(
+    spec: TrainingJobSpec, gather: Gather, own: Store, target: ExportTarget, peers: ProcessGroup
+) -> ExportedModel:
     """Write a model; all processes call this together. `own` is the job's store, with the files that it has kept.
 
     The index, or else the configuration, is written last: a folder without it is incomplete.
@@ -67,6 +76,7 @@ def export_model(spec: TrainingJobSpec, gather: Gather, own: Store, target: Expo
     _run_stage("write", store, peers, lambda: write_weight_files(plan, gather, store, peers))
     _run_stage("finish", store, peers, lambda: finish() if is_first else None)
     LOG.info("exported weights uri=%s architecture=%s files=%d", store.root, family.architecture, len(plan.files))
+    return ExportedModel(family.architecture, len(plan.files))
 
 
 def _make_config(spec: TrainingJobSpec, kept: dict[str, Any], dtype: str) -> tuple[Family, dict[str, Any]]:
@@ -119,8 +129,13 @@ def _write_tokenizer(spec: TrainingJobSpec, store: Store) -> None:
     tokenizer = spec.tokenizer
     if tokenizer.path is None or TOKENIZER_FILE in {entry.name for entry in store.list_folder()}:
         return
+    try:
+        content = Path(tokenizer.path).read_bytes()
+    except FileNotFoundError:  # an export of a checkpoint may run on another machine
+        LOG.warning("exported without a tokenizer: %s does not exist here", tokenizer.path)
+        return
     options = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": spec.training.sequence_length}
     if tokenizer.end_of_document:
         options["eos_token"] = tokenizer.end_of_document
-    store.write(TOKENIZER_FILE, [Path(tokenizer.path).read_bytes()])
+    store.write(TOKENIZER_FILE, [content])
     store.write("tokenizer_config.json", [json.dumps(options, indent=2).encode()])

@@ -53,7 +53,7 @@ def load_published_params(
     path = source.hugging_face.path
     with _training_errors(path):
         weights = open_weights(open_store(path))
-        theirs = _read_model(weights)
+        theirs = read_model(weights)
         binding = find_family(weights.config).bind(resolve(model))
         match = match_tensors(weights, binding)
         _check_match(source, match, binding.unmapped, _describe_differences(model, theirs))
@@ -85,7 +85,7 @@ def _training_errors(path: str) -> Iterator[None]:
         raise TrainingError(FailureReason.CONFIG, message, path=field, value=path) from error
 
 
-def _read_model(weights: WeightsFolder) -> Model:
+def read_model(weights: WeightsFolder) -> Model:
     """Return the model of a `config.json`.
 
     Raises:

@@ -1,0 +1,147 @@
+"""`trainingjob import` and `trainingjob export`: weights in the format of Hugging Face, without a cluster.
+
+The trainer reads and writes the files in a separate process.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from trainingjob_api.huggingface.registry import write_config
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.weights_exchange import ExchangeAnswer, ExportReport, ExportRequest, InspectRequest, WeightsReport
+from trainingjob_operator.cli.console import SafeConsole
+from trainingjob_operator.cli.documents import read_one_job
+from trainingjob_operator.cli.errors import CommandError, NoResultError, UsageError
+from trainingjob_operator.cli.printing import echo
+from trainingjob_operator.cli.trainer_child import TrainerChild, require_trainer
+from trainingjob_operator.cli.validate_command import require_valid
+from trainingjob_operator.core.planner.hardware import Hardware
+from trainingjob_operator.core.units import format_count, format_size, pluralize
+
+PROGRAM = ("-m", "trainingjob_trainer.weights_exchange")
+"""Python arguments that run the trainer's part."""
+MAX_NAMES = 10
+"""Number of tensors of each kind that the report lists without `--all`."""
+
+
+class ExportOptions(NamedTuple):
+    """The options of an export. None: that of the job."""
+
+    source: Path | None
+    step: int | None
+    dtype: str | None
+    max_file_bytes: int
+
+
+def import_folder(folder: Path, *, as_json: bool, show_all: bool) -> bool:
+    """Print the model section and the report of a folder; return whether a job can start from it.
+
+    Raises:
+        CommandError: the folder cannot be read, or no model section expresses it.
+    """
+    require_trainer("import")
+    report = _inspect(folder)
+    if as_json:
+        echo(json.dumps(report.model_dump(mode="json"), indent=2))
+    else:
+        echo(yaml.safe_dump({"model": report.section}, sort_keys=False), nl=False)
+        for line in _describe(report, show_all=show_all):
+            echo(line, err=True)
+    return not report.missing and not report.misfits
+
+
+def export_checkpoint(file: str, target: Path, options: ExportOptions, hardware: Hardware) -> None:
+    """Export a checkpoint of a file's TrainingJob, and print what was written.
+
+    Raises:
+        CommandError: the job is invalid, no step is intact, or the target cannot be written.
+    """
+    require_trainer("export")
+    job = read_one_job(file)
+    plan, _ = require_valid(job, hardware)
+    spec = plan.spec
+    if write_config(spec.model) is None:
+        raise CommandError("spec.model: no supported architecture of transformers computes this model.")
+    request = ExportRequest(
+        spec=spec,
+        source=str((options.source or Path(spec.checkpoint.uri)).absolute()),
+        step=options.step,
+        target=str(target.absolute()),
+        dtype=_choose_dtype(spec, options.dtype),
+        max_file_bytes=options.max_file_bytes,
+    )
+    exported = _export(request)
+    echo(
+        f"exported step {exported.step:,} to {target}: {exported.architecture}, {request.dtype}, "
+        f"{pluralize(exported.num_files, 'file')}"
+    )
+
+
+def _choose_dtype(spec: TrainingJobSpec, wanted: str | None) -> Any:
+    """Return the format to export: the given one, that of the job's export, or that of its parameters."""
+    dtypes = ("float32", "bfloat16", "float16")
+    if wanted is not None and wanted not in dtypes:
+        raise UsageError(f"--dtype: {wanted} must be one of: {', '.join(dtypes)}.")
+    export = spec.checkpoint.export
+    return wanted or (export and export.hugging_face.dtype) or spec.precision.params
+
+
+def _inspect(folder: Path) -> WeightsReport:
+    console = SafeConsole(stderr=True)
+    with TrainerChild(PROGRAM, "trainer") as trainer, console.status(f"reading {folder}"):
+        for line in trainer.answer(InspectRequest(path=str(folder.absolute())).model_dump_json()):
+            answer = _read(trainer, line)
+            if answer.report:
+                return answer.report
+    raise NoResultError("the trainer ended without an answer.")
+
+
+def _export(request: ExportRequest) -> ExportReport:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:.0f} %"),
+        TimeRemainingColumn(),
+    )
+    with (
+        TrainerChild(PROGRAM, "trainer") as trainer,
+        Progress(*columns, console=SafeConsole(stderr=True), transient=True) as bar,
+    ):
+        task = bar.add_task("exporting", total=None)
+        for line in trainer.answer(request.model_dump_json()):
+            answer = _read(trainer, line)
+            if answer.progress:
+                bar.update(task, completed=answer.progress.done, total=answer.progress.total)
+            if answer.exported:
+                return answer.exported
+    raise NoResultError("the trainer ended without an answer.")
+
+
+def _read(trainer: TrainerChild, line: str) -> ExchangeAnswer:
+    """Return an answer.
+
+    Raises:
+        CommandError: the trainer reports an error, or its answer cannot be read.
+    """
+    answer = trainer.parse(ExchangeAnswer, line)
+    if answer.error:
+        raise NoResultError(answer.error)
+    return answer
+
+
+def _describe(report: WeightsReport, *, show_all: bool) -> list[str]:
+    """Return the lines of the report."""
+    size = f"{format_count(report.num_parameters)} parameters, {format_size(report.num_bytes)}"
+    lines = [f"{report.model_type}: {size}, {pluralize(len(report.matched), 'tensor')} matched"]
+    kinds = {"missing": report.missing, "of another shape or format": report.misfits, "not used": report.unused}
+    for kind, names in kinds.items():
+        if names:
+            lines.append(f"{pluralize(len(names), 'tensor')} {kind}:")
+            shown = names if show_all else names[:MAX_NAMES]
+            lines += [f"  {name}" for name in shown]
+            lines += [f"  and {len(names) - len(shown):,} more: --all lists them"] if len(shown) < len(names) else []
+    return lines

@@ -1,0 +1,38 @@
+"""Regions of the arrays in a saved step, read without the rest of the array and without a device."""
+
+from typing import Any
+
+import numpy as np
+import tensorstore
+
+from trainingjob_api.huggingface.layout import Region, Shape
+
+
+class SavedParams:
+    """The parameters in a step folder, by their names in the network. `location` is its path or URI."""
+
+    def __init__(self, location: str) -> None:
+        self._base = location if "://" in location else f"file://{location}"
+        self._arrays: dict[str, Any] = {}
+
+    def shape(self, name: str) -> Shape | None:  # None: the step lacks the parameter
+        """Return the shape of a parameter."""
+        try:
+            return tuple(self._open(name).shape)
+        except ValueError:  # TensorStore has no other type for a missing array
+            return None
+
+    def read(self, name: str, region: Region) -> np.ndarray:
+        """Return a region of a parameter.
+
+        Raises:
+            ValueError: the files are damaged or missing.
+        """
+        numbers: np.ndarray = self._open(name)[tuple(slice(*span) for span in region)].read().result()
+        return numbers
+
+    def _open(self, name: str) -> Any:
+        if name not in self._arrays:
+            store = {"driver": "ocdbt", "base": f"{self._base.rstrip('/')}/", "path": f"params.{name}/"}
+            self._arrays[name] = tensorstore.open({"driver": "zarr", "kvstore": store}, open=True, read=True).result()
+        return self._arrays[name]

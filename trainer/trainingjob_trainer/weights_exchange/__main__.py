@@ -1,0 +1,43 @@
+"""Answer one request of the command line: JSON on standard input, an answer a line on standard output."""
+
+import os
+import sys
+
+from pydantic import Field, RootModel
+
+from trainingjob_api.huggingface.config_fields import ConfigError
+from trainingjob_api.weights_exchange import ExchangeAnswer, ExportRequest, InspectRequest
+from trainingjob_trainer.huggingface.safetensors import WeightsError
+from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.weights_exchange.export_checkpoint import export_checkpoint
+from trainingjob_trainer.weights_exchange.inspect_weights import inspect_weights
+
+
+class Request(RootModel[InspectRequest | ExportRequest]):
+    """A request, by its `kind`."""
+
+    root: InspectRequest | ExportRequest = Field(discriminator="kind")
+
+
+def main() -> None:
+    """Answer the request."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # libraries that print must not break the answers
+
+    def send(answer: ExchangeAnswer) -> None:
+        print(answer.model_dump_json(), file=answers, flush=True)
+
+    request = Request.model_validate_json(sys.stdin.read()).root
+    try:
+        if isinstance(request, InspectRequest):
+            send(ExchangeAnswer(report=inspect_weights(request.path)))
+        else:
+            export_checkpoint(request, send)
+    except (ConfigError, WeightsError, TrainingError) as error:
+        send(ExchangeAnswer(error=str(error)))
+    except OSError as error:
+        send(ExchangeAnswer(error=f"{error.filename or ''}: {error.strerror}".removeprefix(": ")))
+
+
+if __name__ == "__main__":
+    main()
