@@ -69,12 +69,38 @@ class Field:
         set_path(section, self.path, value)
 
     def write(self, section: Section, config: dict[str, Any]) -> None:
-        """Copy the value from a model section into a `config.json`; an unset one is left out."""
+        """Copy the value from a model section into a `config.json`.
+
+        An unset one is null: the default of a missing key may be a number.
+        """
         value = get_path(section, self.path)
         if self.values is not None:
             value = next((key for key, ours in self.values.items() if ours == value), None)
-        if value is not None:
+        if value is not None or isinstance(self.default, Unset):
             set_path(config, self.key, value)
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A field of `config.json` that repeats another one in all models of a family."""
+
+    key: str
+    path: str
+    """Name of the value in the model section."""
+
+    def read(self, config: Config, section: Section) -> None:
+        """Check the value, if there is one.
+
+        Raises:
+            ConfigError: it is another one.
+        """
+        value, other = get_path(config, self.key), get_path(section, self.path)
+        if value not in (None, other):
+            raise ConfigError(self.key, f"is {json.dumps(value)}, and only {json.dumps(other)} is supported.")
+
+    def write(self, section: Section, config: dict[str, Any]) -> None:
+        """Write the value."""
+        set_path(config, self.key, get_path(section, self.path))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from trainingjob_api.huggingface.config_fields import Config, ConfigError, Section, get_path, set_path
-from trainingjob_api.huggingface.rope_fields import FULL, LOCAL_THETA, WINDOW
+from trainingjob_api.huggingface.rope_fields import FULL, LOCAL_THETA, PARAMETERS, WINDOW, nest_rope
 
 KINDS = "layer_types"
 
@@ -65,6 +65,7 @@ class LayerTypes:
         ropes = [kind["rope"]["theta"] for kind in pattern if kind.get("rope")]
         if ropes:
             config[LOCAL_THETA] = ropes[0]
+            config[PARAMETERS] = nest_rope(config)
 
 
 @dataclass(frozen=True)

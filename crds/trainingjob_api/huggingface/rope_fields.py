@@ -28,6 +28,18 @@ def flatten_rope(config: Config) -> Config:
     return _without_default_scaling(flat)
 
 
+def nest_rope(config: Config) -> dict[str, Any]:
+    """Return the newer form of rotary positions that differ by the kind of layer.
+
+    The older form has no place for the base of layers with a window in all architectures.
+    """
+    scaling = config.get(SCALING) or {"rope_type": "default"}
+    return {
+        FULL: {"rope_theta": config["rope_theta"], **scaling},
+        WINDOW: {"rope_theta": config[LOCAL_THETA], "rope_type": "default"},
+    }
+
+
 def _without_default_scaling(config: dict[str, Any]) -> Config:
     """Remove a scaling that changes nothing, and give its kind the newer name."""
     scaling = config.get(SCALING)

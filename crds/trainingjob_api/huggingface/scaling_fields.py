@@ -77,7 +77,8 @@ def write_scaling(scaling: Section) -> dict[str, Any]:
     if kind != "linear":
         written["original_max_position_embeddings"] = scaling["originalLength"]
     for name, path in KEYS[kind].items():
-        if (value := get_path(scaling, path)) is not None:
+        value = get_path(scaling, path)
+        if value is not None and (name, value) != ("truncate", True):  # the default, which older versions lack
             written[name] = value
     return written
 

@@ -107,9 +107,10 @@ def _export(request: ExportRequest) -> ExportReport:
         TextColumn("{task.percentage:.0f} %"),
         TimeRemainingColumn(),
     )
+    console = SafeConsole(stderr=True)
     with (
         TrainerChild(PROGRAM, "trainer") as trainer,
-        Progress(*columns, console=SafeConsole(stderr=True), transient=True) as bar,
+        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
     ):
         task = bar.add_task("exporting", total=None)
         for line in trainer.answer(request.model_dump_json()):

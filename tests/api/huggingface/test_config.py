@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from trainingjob_api.huggingface.config_fields import ConfigError, Field, get_path, read_fields, write_fields
+from trainingjob_api.huggingface.config_fields import (
+    ConfigError,
+    Field,
+    Repeated,
+    Unset,
+    get_path,
+    read_fields,
+    write_fields,
+)
 from trainingjob_api.huggingface.family import list_differences
 from trainingjob_api.huggingface.registry import FAMILIES, find_nearest, read_config, write_config
 from trainingjob_api.network.resolve import resolve
@@ -220,6 +228,29 @@ def test_an_option_of_a_family_is_read_and_written(name: str, changes: dict[str,
 
 
 ACTIVATION = Field("act", "mlp.activation", values={"silu": "silu", "gelu_pytorch_tanh": "geluTanh"})
+
+
+def test_an_unset_value_is_written_as_null() -> None:
+    field = Field("q_lora_rank", "latentAttention.queryRank", Unset())
+
+    assert write_fields([field], {}) == {"q_lora_rank": None}
+    assert read_fields([field], {"q_lora_rank": None}) == {}
+
+
+def test_a_field_that_repeats_another_one_is_checked() -> None:
+    fields = [Field("heads", "numHeads"), Repeated("kv_heads", "numHeads")]
+
+    assert read_fields(fields, {"heads": 4}) == read_fields(fields, {"heads": 4, "kv_heads": 4}) == {"numHeads": 4}
+    assert write_fields(fields, {"numHeads": 4}) == {"heads": 4, "kv_heads": 4}
+    with pytest.raises(ConfigError, match="`kv_heads` is 2, and only 4 is supported"):
+        read_fields(fields, {"heads": 4, "kv_heads": 2})
+
+
+def test_layers_with_other_positions_have_the_newer_form_too() -> None:
+    found = write_config(Model.model_validate(read_config(fixture("gemma3_text"))))
+
+    assert found
+    assert found[1]["rope_parameters"] == fixture("gemma3_text")["rope_parameters"]
 
 
 def test_values_are_translated_in_both_directions() -> None:

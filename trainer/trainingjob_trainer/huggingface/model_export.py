@@ -30,6 +30,7 @@ FIELD = "spec.checkpoint.export.huggingFace"
 DTYPE_NAMES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 STAGE_SECONDS = 1800
 """Seconds that the first process waits for the last after a stage."""
+LENGTH = "max_position_embeddings"
 REPLACED_KEYS = ("rope_parameters", "rope_scaling", "rope_theta", "dtype", "torch_dtype", "quantization_config")
 """Fields of a kept `config.json` that describe the initial weights, and not the exported ones."""
 
@@ -95,9 +96,21 @@ def _make_config(spec: TrainingJobSpec, kept: dict[str, Any], dtype: str) -> tup
     if own is None:
         kept = {key: value for key, value in kept.items() if key.endswith("token_id")}
     kept = {key: value for key, value in kept.items() if key not in REPLACED_KEYS}
-    longest = max(int(kept.get("max_position_embeddings", 0)), spec.training.sequence_length)
-    lengths = {"max_position_embeddings": longest, "torch_dtype": dtype}
-    return family, {"bos_token_id": None, "eos_token_id": None, **kept, **lengths, **config}
+    return family, {
+        "bos_token_id": None,
+        "eos_token_id": None,
+        **kept,
+        **_describe_length(spec, kept),
+        "torch_dtype": dtype,
+        **config,
+    }
+
+
+def _describe_length(spec: TrainingJobSpec, kept: dict[str, Any]) -> dict[str, Any]:
+    """Return the field of the longest sequence: a table of positions has another name for it, and its own size."""
+    if spec.model.positions == "learned":
+        return {}
+    return {LENGTH: max(int(kept.get(LENGTH, 0)), spec.training.sequence_length)}
 
 
 def _run_stage(name: str, store: Store, peers: ProcessGroup, act: Callable[[], OSError | None]) -> None:

@@ -3,7 +3,16 @@
 from dataclasses import dataclass
 from typing import Any
 
-from trainingjob_api.huggingface.config_fields import Config, ConfigField, Field, Fixed, Option, Section, Unset
+from trainingjob_api.huggingface.config_fields import (
+    Config,
+    ConfigField,
+    Field,
+    Fixed,
+    Option,
+    Repeated,
+    Section,
+    Unset,
+)
 from trainingjob_api.huggingface.families.llama_like import (
     EMBEDDING,
     LAYER,
@@ -78,6 +87,7 @@ def deepseek_fields(*, theta: float = 10000.0) -> tuple[ConfigField, ...]:
         Field("intermediate_size", "mlpDim"),
         Field("num_hidden_layers", "numLayers"),
         Field("num_attention_heads", "numHeads"),
+        Repeated("num_key_value_heads", "numHeads"),
         Field("q_lora_rank", "latentAttention.queryRank", Unset()),
         Field("kv_lora_rank", "latentAttention.keyValueRank"),
         Field("qk_rope_head_dim", "latentAttention.ropeDim"),
