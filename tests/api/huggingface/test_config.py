@@ -112,6 +112,7 @@ def test_differences_are_fields_that_change_the_computation() -> None:
     assert experts
     other = model.model_copy(
         update={
+            "preset": "mixtral-8x7b",
             "init": Init(std=1),
             "norm": model.norm.model_copy(update={"epsilon": 0.1}),
             "experts": experts.model_copy(update={"capacity_factor": 1.0, "per_token": 1}),
