@@ -40,6 +40,7 @@ OFFLINE = {
     "plan as JSON": ("plan", DEMO, "--json"),
     "render": ("render", DEMO),
     "explain": ("explain", "spec.training"),
+    "presets": ("presets", "qwen3-8b"),
     "simulate": ("simulate", "crds/examples/tpu-v5p-4-slices.yaml", "--time", "1m"),
     "help": ("--help",),
     "version": ("version",),

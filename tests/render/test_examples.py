@@ -7,7 +7,7 @@ import yaml
 
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import JobIdentity
-from trainingjob_operator.cli.render import to_yaml
+from trainingjob_operator.cli.yaml_output import to_yaml
 from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.run_config import build_run_config
 from trainingjob_operator.render.configmap import render_config_map
@@ -38,7 +38,7 @@ def test_the_examples_of_the_documentation_are_there() -> None:
 
 
 def test_example_renders_as_its_golden_file(manifests, golden, example) -> None:
-    golden(ROOT / f"tests/golden/manifests/{example.stem}.yaml", to_yaml(manifests))
+    golden(ROOT / f"tests/golden/manifests/{example.stem}.yaml", to_yaml(*manifests))
 
 
 def test_an_example_s_pods_may_be_created(manifests) -> None:

@@ -1,7 +1,7 @@
 """Commands that need no cluster: their options and help texts."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -95,6 +95,25 @@ def explain(
     from trainingjob_operator.cli.explain import explain_field
 
     explain_field(field, recursive=recursive, as_json=as_json)
+
+
+@app.command()
+def presets(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name of a preset. Default: all.")] = None,
+    output: Annotated[
+        Literal["json", "yaml"] | None,
+        typer.Option("--output", "-o", help="Print JSON or YAML. Later versions add fields, but keep existing ones."),
+    ] = None,
+) -> None:
+    """List the published models that are presets, or print the model section of one.
+
+    The table has the parameters, those that are active for a token, layers, width, longest sequence and source.
+
+    Exit codes: 0 the presets are printed, 2 there is no such preset.
+    """
+    from trainingjob_operator.cli.presets_command import print_presets
+
+    print_presets(name, output)
 
 
 @app.command()

@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-import yaml
-
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.validate_command import require_valid
-from trainingjob_operator.core.manifests import Manifest, get_text
+from trainingjob_operator.cli.yaml_output import to_yaml
+from trainingjob_operator.core.manifests import get_text
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.run_config import build_run_config
 from trainingjob_operator.render.configmap import render_config_map
@@ -39,34 +38,13 @@ def render_file(file: str, output: Path | None, hardware: Hardware) -> None:
     identity = JobIdentity(name=job.name, namespace=namespace, uid=get_text(job.content, "metadata", "uid") or UID)
     objects = [render_config_map(build_run_config(identity, plan), SETTINGS), *render_jobsets(identity, plan, SETTINGS)]
     if output is None:
-        echo(to_yaml(objects), nl=False)
+        echo(to_yaml(*objects), nl=False)
         return
     try:
         output.mkdir(parents=True, exist_ok=True)
         for manifest in objects:
             path = output / f"{manifest['kind'].lower()}-{manifest['metadata']['name']}.yaml"
-            path.write_text(to_yaml([manifest]), encoding="utf-8")
+            path.write_text(to_yaml(manifest), encoding="utf-8")
             echo(f"wrote {path}")
     except OSError as error:
         raise UsageError(f"Cannot write to {output}: {error.strerror}.") from error
-
-
-def to_yaml(manifests: list[Manifest]) -> str:
-    """Return manifests as YAML documents, with keys in insertion order."""
-    return yaml.dump_all(manifests, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes multi-line text as a block, so that the config in a ConfigMap is readable. Writes no anchors."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        """Write every value in full, without anchors."""
-        del data
-        return True
-
-
-def _represent_text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
-
-
-_Dumper.add_representer(str, _represent_text)
