@@ -107,6 +107,15 @@ def test_candidate_is_described_on_one_line() -> None:
     assert choice.chosen.describe() == "ici fsdp=64 · dcn data=-1 · remat full"
 
 
+def test_a_model_with_latent_attention_has_no_heads_of_keys_and_values() -> None:
+    latent = {"keyValueRank": 64, "ropeDim": 16, "noRopeDim": 32, "valueDim": 32}
+    model = {name: size for name, size in WIDE.items() if name not in ("numKvHeads", "headDim")}
+
+    plan = plan_job(auto("tpu-v5p", "2x2x1", model=model | {"latentAttention": latent}, training=training(16, 256, 4)))
+
+    assert plan.allowed_sizes == (1,)
+
+
 def test_axes_that_split_the_width_divide_it_together() -> None:
     narrow = WIDE | {"embedDim": 2, "numHeads": 1, "numKvHeads": 1, "numLayers": 1}
 

@@ -184,7 +184,7 @@ def _factorize_slice(spec: TrainingJobSpec, num_devices: int) -> Iterator[Mappin
         "fsdp": dims["embed"],
         "expert": dims.get("experts", 1),
         "context": spec.training.sequence_length,
-        "tensor": math.gcd(dims["heads"], dims["kv_heads"], dims["mlp"]),
+        "tensor": math.gcd(dims["heads"], dims.get("kv_heads", 0), dims["mlp"]),  # latent attention has no such dim
     }
 
     def extend(axes: Sequence[Axis], left: int, width: int) -> Iterator[dict[Axis, int]]:
