@@ -51,6 +51,13 @@ def test_the_limits_of_llama_3_are_rotations_over_the_original_length() -> None:
     assert [share == pytest.approx(1 / 8) for share in shares] == [turns < 2 for turns in rotations]
 
 
+def test_equal_limits_of_llama_3_are_a_step() -> None:
+    plain = Rope().frequencies(16)
+    step = Rope.model_validate({"scaling": LLAMA3 | {"llama3": {"lowFrequency": 1, "highFrequency": 1}}})
+
+    assert step.frequencies(16) == pytest.approx([one if 64 * one / 6.283185 > 1 else one / 8 for one in plain])
+
+
 def test_a_share_of_the_features_has_the_frequencies_of_a_narrower_head() -> None:
     assert Rope(fraction=0.5).frequencies(16) == Rope().frequencies(8)
     assert Rope(fraction=0.5).rotated_dim(16) == 8

@@ -120,7 +120,7 @@ def _kept_by_llama3(scaling: RopeScaling, frequencies: Sequence[float]) -> list[
     """Return the share of each frequency that is kept, by its rotations over the original length."""
     options = scaling.llama3 or Llama3Scaling()
     rotations = [_length(scaling) * frequency / math.tau for frequency in frequencies]
-    width = options.high_frequency - options.low_frequency
+    width = options.high_frequency - options.low_frequency or 1e-9  # a step instead of a ramp
     return [min(max((turns - options.low_frequency) / width, 0), 1) for turns in rotations]
 
 

@@ -157,9 +157,9 @@ def _check_scaling(path: str, rope: Rope) -> Iterator[Problem]:
 
 
 def _check_order(low_path: str, low: float, high_path: str, high: float) -> Iterator[Problem]:
-    if low >= high:
-        message = f"{low:g} must be less than {quote_field(high_path, f'{high:g}')}."
-        yield Problem(low_path, low, message, (f"{high / 2:g}",))
+    if low > high:  # equal limits are a step, as in Kimi K2 and Llama 4
+        message = f"{low:g} must be at most {quote_field(high_path, f'{high:g}')}."
+        yield Problem(low_path, low, message, (f"{high:g}",))
 
 
 def check_mlp(spec: TrainingJobSpec) -> Iterator[Problem]:
