@@ -41,6 +41,7 @@ OFFLINE = {
     "render": ("render", DEMO),
     "explain": ("explain", "spec.training"),
     "presets": ("presets", "qwen3-8b"),
+    "convert": ("convert", "tests/fixtures/huggingface/qwen3/config.json"),
     "simulate": ("simulate", "crds/examples/tpu-v5p-4-slices.yaml", "--time", "1m"),
     "help": ("--help",),
     "version": ("version",),

@@ -74,7 +74,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Validate, plan, run, watch and edit TrainingJobs. `validate`, `plan`, `render`, `explain`, `presets`, "
-    "`simulate` and `run` need no cluster.",
+    "`convert`, `simulate` and `run` need no cluster.",
     epilog="Exit codes: 0 success; 1 negative result: a job has problems, plans differ, a run failed; 2 no result: "
     "the command is invalid, or a file, the job or the cluster cannot be read; 130 interrupted.",
 )

@@ -84,13 +84,15 @@ def _is_similar(text: str, wanted: str) -> bool:
     return SequenceMatcher(None, one, other).ratio() >= MIN_SIMILARITY
 
 
-def read_documents(files: Iterable[str]) -> list[Document]:
+def read_documents(files: Iterable[str], loader: type[BoundedLoader] | None = None) -> list[Document]:
     """Return the documents of all files in order; `-` is standard input. Empty documents are left out.
+
+    The default loader reads YAML as `kubectl` does.
 
     Raises:
         UsageError: a file cannot be read or is not valid YAML.
     """
-    return [document for file in files for document in _read_file(file)]
+    return [document for file in files for document in _read_file(file, loader or KubectlLoader)]
 
 
 def read_one_job(file: str) -> Document:
@@ -112,7 +114,7 @@ def read_one_job(file: str) -> Document:
     raise UsageError(f"{_label(file)} must hold one TrainingJob: " + (f"{others}." if others else "it is empty."))
 
 
-def _read_file(file: str) -> list[Document]:
+def _read_file(file: str, loader: type[BoundedLoader]) -> list[Document]:
     label = _label(file)
     try:
         content = _read_bytes(file)
@@ -128,7 +130,7 @@ def _read_file(file: str) -> list[Document]:
             "a separate file."
         )
     try:
-        contents = list(yaml.load_all(text, Loader=KubectlLoader))
+        contents = list(yaml.load_all(text, Loader=loader))
     except YAML_ERRORS as error:
         raise UsageError(f"{label} is not valid YAML: {_explain(error)}") from error
     present = [(number, content) for number, content in enumerate(contents, start=1) if content is not None]

@@ -117,6 +117,29 @@ def presets(
 
 
 @app.command()
+def convert(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="YAML or JSON file; `-` is standard input.")],
+    source: Annotated[
+        Literal["maxtext", "levanter", "huggingface"] | None,
+        typer.Option("--from", help="Program that the file belongs to. Default: recognized by its keys."),
+    ] = None,
+    accelerators: Accelerators = None,
+) -> None:
+    """Print a TrainingJob with the model and the training of another program's config.
+
+    The file is a config of MaxText or Levanter, or the config.json of a Hugging Face model. Comments name what to fill
+    in, such as slices and volumes, and list each line that has no counterpart, with the reason.
+
+    Exit codes: 0 the job is valid, 1 it has problems or no model section expresses the model, 2 the file cannot be
+    read.
+    """
+    from trainingjob_operator.cli.convert.convert_command import convert_file
+    from trainingjob_operator.cli.documents import read_hardware
+
+    raise typer.Exit(convert_file(file, source, read_hardware(accelerators)))
+
+
+@app.command()
 def render(
     file: File,
     output: Annotated[

@@ -1,0 +1,53 @@
+"""A job that is being converted: its spec, what users must fill in, and what has no counterpart."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainingjob_api.huggingface.config_fields import get_path, set_path
+
+TEXT_FILES = [{"name": "text", "path": "/data/train"}]
+TOKENIZER = {"type": "tokenizers", "path": "/data/tokenizer.json"}
+"""Paths in the pods that users must replace."""
+ASK_TEXT, ASK_TOKENIZER = "the path of your text in the pods.", "the path of tokenizer.json in the pods."
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A line of the source that is not in the job."""
+
+    key: str
+    value: Any
+    reason: str
+
+
+@dataclass
+class DraftJob:
+    """What is known of a job so far. Paths have dots between their parts, and begin below `spec`."""
+
+    name: str
+    source: str
+    """Kind and name of the file, for the first line of the job."""
+    spec: dict[str, Any] = field(default_factory=dict)
+    fill_in: dict[str, str] = field(default_factory=dict)
+    """By path, what users must fill in there, because the source does not hold it."""
+    leftovers: list[Leftover] = field(default_factory=list)
+    sequences_per_device: float | None = None
+    """Batch of one device, if the source has no global batch size."""
+
+    def set(self, path: str, value: Any) -> None:
+        """Set a field."""
+        set_path(self.spec, path, value)
+
+    def get(self, path: str) -> Any:
+        """Return a field; None: it is not set."""
+        return get_path(self.spec, path)
+
+    def ask(self, path: str, value: Any, text: str) -> None:
+        """Set a field to a value that users must replace, unless it is set."""
+        if self.get(path) is None:
+            self.set(path, value)
+            self.fill_in[path] = text
+
+    def leave(self, key: str, value: Any, reason: str) -> None:
+        """Leave a line of the source out."""
+        self.leftovers.append(Leftover(key, value, reason))

@@ -1,0 +1,101 @@
+"""A job with the model of a `config.json` from the Hugging Face hub."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from trainingjob_api.huggingface.config_fields import Config, ConfigError
+from trainingjob_api.huggingface.registry import find_family
+from trainingjob_api.huggingface.rope_fields import flatten_rope
+from trainingjob_operator.cli.convert.draft_job import DraftJob
+from trainingjob_operator.cli.convert.placeholders import DEFAULT_LENGTH
+from trainingjob_operator.cli.convert.source_rows import Left, Part, Table, Values, apply_rows
+from trainingjob_operator.cli.errors import CommandError
+
+TEXT = "text_config"
+"""The decoder of text in the config of a model that has encoders too."""
+TOKENIZER = "ids of tokens belong to the tokenizer"
+LIBRARY = "it is for the library that wrote the file"
+GENERATION = "it is for the generation of text"
+OTHER = "only text is trained"
+ROWS: Table = {
+    "model_type": Part(),
+    "max_position_embeddings": Part(),
+    "*_token_id": Left(TOKENIZER),
+    "*_token_index": Left(TOKENIZER),
+    **dict.fromkeys(
+        ("architectures", "transformers_version", "auto_map", "_name_or_path", "_attn_implementation*", "model_name",
+         "return_dict", "output_*", "pretraining_tp", "is_encoder_decoder", "is_decoder", "problem_type", "summary_*",
+         "task_specific_params", "finetuning_task", "id2label", "label2id", "name_or_path", "gradient_checkpointing",
+         "max_window_layers", "for_llm_compressor", "tokenizer_class", "prefix", "num_labels"),
+        Left(LIBRARY),
+    ),
+    **dict.fromkeys(("torch_dtype", "dtype"), Left("`precision` has the formats of the training")),
+    **dict.fromkeys(("use_cache", "cache_implementation", "temperature", "top_*", "num_beams"), Left(GENERATION)),
+    **dict.fromkeys(
+        ("attention_dropout", "*_pdrop", "hidden_dropout*", "resid_dropout", "embedding_dropout", "summary_*_dropout"),
+        Left("there is no dropout", off=(0, 0.0)),
+    ),
+    "quantization_config": Left("parameters are trained in `precision.params`"),
+    "num_nextn_predict_layers": Left("no layer predicts a second token", off=(0,)),
+    **dict.fromkeys(
+        ("use_sliding_window", "layer_types", "_sliding_window_pattern", "topk_group", "hidden_act"), Part()
+    ),
+    **dict.fromkeys(
+        ("head_dim", "num_key_value_heads", "qk_head_dim"), Left("`latentAttention` has the widths of its heads")
+    ),
+    "mlp_bias": Left("`mlp.bias` adds biases to MLPs", off=(False,)),
+    "router_jitter_noise": Left("routers have no noise", off=(0, 0.0)),
+    "reorder_and_upcast_attn": Left("scores are float32", off=(False,)),
+    "use_bidirectional_attention": Left("attention is causal", off=(False, None)),
+    "sliding_window": Left("a model that does not use its window has none", off=(None,)),
+    "*vision*": Left(OTHER),
+    "*audio*": Left(OTHER),
+    "*image*": Left(OTHER),
+    "mm_*": Left(OTHER),
+    **dict.fromkeys(
+        ("ep_size", "seq_aux", "aux_loss_alpha", "topk_method", "scoring_func", "moe_layer_freq", "output_router_*"),
+        Left("`experts` has the options of the family"),
+    ),
+}  # fmt: skip
+
+
+class _ReadKeys(dict[str, Any]):
+    """A config that records which of its keys are read."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.read: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a value, and record its key."""
+        self.read.add(key)
+        return super().get(key, default)
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+
+def read_huggingface(values: Values, draft: DraftJob) -> None:
+    """Put the model of a `config.json` into a job.
+
+    Raises:
+        CommandError: no model section expresses it.
+    """
+    config = values.get(TEXT) if isinstance(values.get(TEXT), dict) else values
+    assert config is not None  # noqa: S101  # it is a dict or the whole file
+    recorded = _ReadKeys(flatten_rope(config))
+    try:
+        draft.set("model", find_family(config).to_section(recorded))
+    except ConfigError as error:
+        raise CommandError(f"{error} The model cannot be converted.") from error
+    length = config.get("max_position_embeddings", config.get("n_positions", DEFAULT_LENGTH))
+    draft.ask("training.sequenceLength", min(length, DEFAULT_LENGTH), f"the length of a sequence, at most {length}.")
+    apply_rows(ROWS, dict(_list_rest(values, config, recorded.read)), draft)
+
+
+def _list_rest(values: Values, config: Config, read: set[str]) -> Iterator[tuple[str, Any]]:
+    """Yield what the model section does not have."""
+    if config is not values:
+        yield from ((key, value) for key, value in values.items() if key not in (TEXT, *config))
+    yield from ((key, value) for key, value in config.items() if key not in read and key != "rope_parameters")

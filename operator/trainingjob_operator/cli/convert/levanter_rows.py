@@ -1,0 +1,240 @@
+"""Keys of Levanter's config and what they are in a job, one row a key."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainingjob_api.huggingface.config_fields import ConfigError
+from trainingjob_api.huggingface.registry import read_config
+from trainingjob_operator.cli.convert.draft_job import ASK_TEXT, ASK_TOKENIZER, TEXT_FILES, TOKENIZER, DraftJob
+from trainingjob_operator.cli.convert.source_rows import (
+    Ask,
+    Copy,
+    Left,
+    NoCounterpartError,
+    Part,
+    Table,
+    Values,
+    apply_rows,
+    ask_for_wandb,
+    one_of,
+    to_share,
+)
+from trainingjob_operator.cli.errors import CommandError
+
+LLAMA_KEYS = {
+    "hidden_dim": "hidden_size",
+    "intermediate_dim": "intermediate_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "layer_norm_epsilon": "rms_norm_eps",
+    "tie_word_embeddings": "tie_word_embeddings",
+    "initializer_range": "initializer_range",
+    "sliding_window": "sliding_window",
+    "num_experts": "num_local_experts",
+    "num_experts_per_tok": "num_experts_per_tok",
+}
+"""Names in Levanter's model section, and in the `config.json` of the same model."""
+GPT2_KEYS = {
+    "hidden_dim": "n_embd",
+    "num_layers": "n_layer",
+    "num_heads": "n_head",
+    "seq_len": "n_positions",
+    "layer_norm_epsilon": "layer_norm_epsilon",
+    "initializer_range": "initializer_range",
+    "activation_function": "activation_function",
+}
+LLAMA_SIZE = {
+    "hidden_dim": 4096, "intermediate_dim": 11008, "num_layers": 32, "num_heads": 32, "num_kv_heads": 32,
+    "layer_norm_epsilon": 1e-5, "seq_len": 2048,
+}  # fmt: skip
+MISTRAL_SIZE = LLAMA_SIZE | {"intermediate_dim": 14336, "num_kv_heads": 8, "seq_len": 8192}
+FAMILIES: Mapping[str, tuple[str, Mapping[str, str], Mapping[str, Any]]] = {
+    "gpt2": ("gpt2", GPT2_KEYS, {"hidden_dim": 768, "num_layers": 12, "num_heads": 12, "seq_len": 1024}),
+    "llama": ("llama", LLAMA_KEYS, LLAMA_SIZE),
+    "mistral": ("mistral", LLAMA_KEYS, MISTRAL_SIZE),
+    "mixtral": ("mixtral", LLAMA_KEYS, MISTRAL_SIZE),
+    "qwen": ("qwen2", LLAMA_KEYS, LLAMA_SIZE),
+    "qwen2": ("qwen2", LLAMA_KEYS, LLAMA_SIZE),
+    "qwen3": ("qwen3", LLAMA_KEYS, LLAMA_SIZE),
+    "gemma": ("gemma", LLAMA_KEYS, LLAMA_SIZE),
+}
+"""By Levanter's type of a model: the type in `config.json`, the names, and the sizes that may be omitted."""
+VOCABULARIES = {
+    "gpt2": 50257,
+    "EleutherAI/gpt-neox-20b": 50277,
+    "meta-llama/Llama-2": 32000,
+    "NousResearch/Llama-2": 32000,
+    "meta-llama/Meta-Llama-3": 128256,
+    "meta-llama/Llama-3": 128256,
+    "stanford-crfm/marin-tokenizer": 128256,
+    "mistralai/Mistral-7B-v0.1": 32000,
+    "mistralai/Mixtral-8x7B": 32000,
+    "Qwen/": 151936,
+}
+"""Sizes of vocabularies by the beginning of a tokenizer's name. Levanter's config has the name alone."""
+
+KERNEL = "the trainer chooses kernels and their tiles, and the plan names them"
+OPERATOR = "the operator provides it"
+SHARDING = "`parallelism` has the sizes of mesh axes: choose them, or keep `strategy: auto`"
+FILES = "`data.train` names files in the pods by path and format"
+DECAY_SHAPE = "it is none of the shapes of `schedule.type`"
+SCHEDULES = {"cosine": "cosine", "linear": "linear", "constant": "constant"}
+FLOATS = {"f32": "float32", "float32": "float32", "full": "float32", "bf16": "bfloat16", "bfloat16": "bfloat16"}
+DEFAULTS: Values = {
+    "trainer.num_train_steps": 400_000, "trainer.train_batch_size": 32, "optimizer.learning_rate": 6e-4,
+    "optimizer.warmup": 0.01, "trainer.checkpointer.save_interval": "15m",
+}  # fmt: skip
+"""Values that a Levanter config omits, where they differ from the defaults of a job."""
+REMAT = {"True": "full", "False": "none"}
+NO_DECAY = ["norm", "bias", "embedding"]
+"""Kinds of tensors to which Levanter applies no weight decay."""
+TEXT = Ask("data.train", TEXT_FILES, ASK_TEXT)
+
+
+def _to_every(keep: Any) -> list[dict[str, int]]:
+    """Return the stages of retention: rows of `every` and `until`."""
+    stages = [{name: row[name] for name in ("every", "until") if row.get(name)} for row in keep]
+    if not all("every" in stage for stage in stages):
+        raise NoCounterpartError("`checkpoint.keep.stages` needs `every`")
+    return stages
+
+
+TABLE: Table = {
+    "model": Left("the section is in another file: convert that file, or name a preset"),
+    "model.type": Part(),
+    **{f"model.{key}": Part() for key in (*LLAMA_KEYS, *GPT2_KEYS, "mlp_scale", "rope.type", "rope.theta")},
+    "model.rope.*": Part(),
+    "model.gradient_checkpointing": Copy("memory.remat", one_of(REMAT, "`memory.remat` is `none` or `full`")),
+    "model.scale_attn_by_inverse_layer_idx": Left("no option scales scores by the number of the layer", off=(False,)),
+    "model.use_bias": Left("`attention.bias` and `mlp.bias` switch biases on", off=(False,)),
+    "model.use_layer_norm_weight": Left("norms have a learned scale", off=(True,)),
+    "model.*pdrop": Left("there is no dropout", off=(0, 0.0)),
+    "model.upcast_attn": Left("scores are float32", off=(True,)),
+    **dict.fromkeys(
+        ("model.use_flash_attention", "model.attn_backend", "model.flash_attention_block_size", "model.scan_layers",
+         "model.gradient_checkpointing_*", "model.reference_checkpoint", "model.tokenizer"),
+        Left(KERNEL),
+    ),
+    "trainer.seed": Copy("training.seed"),
+    "trainer.train_batch_size": Copy("training.globalBatchSize"),
+    "trainer.num_train_steps": Copy("training.steps"),
+    "trainer.per_device_parallelism": Copy("training.maxPerDeviceBatch", off=(-1,)),
+    "trainer.per_device_*": Left("batches are divided by the plan"),
+    "trainer.mp": Part(),
+    "trainer.steps_per_eval": Left("`evaluation` has held-out text, and the steps between two evaluations"),
+    "trainer.max_eval_batches": Left("`evaluation` has held-out text, and the number of batches"),
+    "trainer.checkpointer.save_interval": Copy("checkpoint.save.every"),
+    "trainer.checkpointer.keep": Copy("checkpoint.keep.stages", _to_every),
+    "trainer.checkpointer.base_path": Ask("checkpoint.uri", "/runs/run", "the folder of the checkpoints in the pods."),
+    "trainer.load_checkpoint*": Left("a job resumes from its checkpoints, if there are any"),
+    "trainer.initialize_from": Left("`checkpoint.initializeFrom` names a checkpoint of another job"),
+    "trainer.tracker*": Part(),
+    "trainer.wandb*": Part(),
+    **dict.fromkeys(
+        ("trainer.model_axis_size", "trainer.tensor_parallel_axes", "trainer.fsdp_axis", "trainer.batch_axis",
+         "trainer.axis_*", "trainer.parameter_axis*", "trainer.replica_*", "trainer.dcn_*", "trainer.mesh*"),
+        Left(SHARDING),
+    ),
+    **dict.fromkeys(
+        ("trainer.ray*", "trainer.distributed*", "trainer.require_accelerator", "trainer.shutdown_at_exit",
+         "trainer.jax_config*", "trainer.id", "trainer.run_base_dir", "trainer.log_dir", "trainer.profiler*",
+         "trainer.load_debug*", "trainer.watch*", "trainer.use_explicit_mesh_axes"),
+        Left(OPERATOR),
+    ),
+    **{f"{section}.learning_rate": Copy("optimizer.learningRate", float) for section in ("optimizer", "trainer")},
+    **{f"{section}.weight_decay": Copy("optimizer.weightDecay.rate") for section in ("optimizer", "trainer")},
+    "optimizer.type": Copy("optimizer.type", one_of({"adam": "adamw", "lion": "lion"}, "it is none of the optimizers")),
+    "optimizer.beta1": Copy("optimizer.adamw.beta1"),
+    "optimizer.beta2": Copy("optimizer.adamw.beta2"),
+    "optimizer.epsilon": Copy("optimizer.adamw.epsilon"),
+    "optimizer.max_grad_norm": Copy("optimizer.clipNorm", off=(None,)),
+    **{f"{section}.warmup": Copy("schedule.warmup", to_share) for section in ("optimizer", "trainer")},
+    **{f"{section}.warmup_ratio": Copy("schedule.warmup", to_share) for section in ("optimizer", "trainer")},
+    **{f"{section}.min_lr_ratio": Copy("schedule.finalFraction") for section in ("optimizer", "trainer")},
+    "optimizer.lr_schedule": Copy("schedule.type", one_of(SCHEDULES, DECAY_SHAPE)),
+    **dict.fromkeys(
+        ("optimizer.cooldown", "optimizer.decay", "optimizer.rewarmup", "optimizer.cycle*", "optimizer.cycles",
+         "optimizer.haps"),
+        Left(DECAY_SHAPE, off=(None, 0, 0.0)),
+    ),
+    "optimizer.default_weight_decay_mask": Left("`optimizer.weightDecay.exclude` names kinds of tensors"),
+    "optimizer.weight_decay_modules": Left("`optimizer.weightDecay.exclude` names kinds of tensors"),
+    "data": TEXT,
+    "data.id": TEXT,
+    "data.train_urls": TEXT,
+    "data.configs*": TEXT,
+    "data.tokenizer": Ask("tokenizer", TOKENIZER, ASK_TOKENIZER),
+    "data.validation_urls": Left("`evaluation` names held-out text in the pods by path and format"),
+    "data.train_weights*": Left("a source is read in proportion to its size"),
+    "data.cache_dir": Left("the trainer keeps tokens on the storage of the job"),
+    "data.*": Left(FILES),
+    "epoch": Left("`training.steps` is the length of the training", off=(0, None)),
+    "z_loss_weight": Left("the objective is the next token", off=(None, 0)),
+    "initialize_from_hf": Left(
+        "`checkpoint.initializeFrom.huggingFace` names a folder with the published weights", off=(False, None)
+    ),
+    "use_hf_model_config": Left("convert that model's config.json", off=(False,)),
+    "hf_save_*": Left("checkpoints are those of the job"),
+    "hf_upload": Left("checkpoints are those of the job"),
+    "eval_harness*": Left("a job measures losses alone"),
+}  # fmt: skip
+
+
+def read_levanter(values: Values, draft: DraftJob) -> None:
+    """Put a Levanter config, with dots between the parts of its keys, into a job.
+
+    Raises:
+        CommandError: no model section expresses its model.
+    """
+    draft.set("model", _read_model(values, draft))
+    apply_rows(TABLE, {**DEFAULTS, **values}, draft)
+    draft.set("optimizer.weightDecay.exclude", NO_DECAY)
+    if draft.get("optimizer.type") == "lion" and draft.get("optimizer.adamw"):
+        moments = draft.spec["optimizer"].pop("adamw")
+        draft.set("optimizer.lion", {name: moments[name] for name in ("beta1", "beta2") if name in moments})
+    for tracker in _list_trackers(values):
+        if tracker.get("type", "wandb") == "wandb":
+            names = ("entity", "name", "tags")
+            ask_for_wandb(draft, tracker.get("project") or "levanter", **{name: tracker.get(name) for name in names})
+    for part in str(values.get("trainer.mp", "")).split(","):
+        kind, _, name = part.partition("=")
+        if name in FLOATS and kind.strip() in ("p", "c"):
+            draft.set(f"precision.{'params' if kind.strip() == 'p' else 'compute'}", FLOATS[name])
+
+
+def _list_trackers(values: Values) -> list[Mapping[str, Any]]:
+    """Return the trackers: a list, or one section, which older files have under another name."""
+    listed = values.get("trainer.tracker")
+    if isinstance(listed, list):
+        return listed
+    sections = ("trainer.tracker.", "trainer.wandb.")
+    found = [{key.removeprefix(name): values[key] for key in values if key.startswith(name)} for name in sections]
+    return [tracker for tracker in found if tracker]
+
+
+def _read_model(values: Values, draft: DraftJob) -> dict[str, Any]:
+    """Return the model section, by way of the `config.json` of the same model."""
+    kind = values.get("model.type", "gpt2")
+    if kind not in FAMILIES:
+        raise CommandError(f"model.type: {kind} cannot be converted. It must be one of: {', '.join(FAMILIES)}.")
+    model_type, names, sizes = FAMILIES[kind]
+    model = {**sizes, **{key.removeprefix("model."): value for key, value in values.items()}}
+    config = {"model_type": model_type, **{theirs: model[ours] for ours, theirs in names.items() if ours in model}}
+    if "rope.theta" in model:
+        config["rope_theta"] = float(model["rope.theta"])
+    config["vocab_size"] = _find_vocabulary(values.get("data.tokenizer", "gpt2"), draft)
+    draft.set("training.sequenceLength", model["seq_len"])
+    try:
+        return read_config(config)
+    except ConfigError as error:
+        raise CommandError(f"{error} The model cannot be converted.") from error
+
+
+def _find_vocabulary(tokenizer: str, draft: DraftJob) -> int:
+    """Return the size of a tokenizer's vocabulary, and ask for it if it is unknown."""
+    size = next((size for name, size in VOCABULARIES.items() if str(tokenizer).startswith(name)), None)
+    if size is None:
+        draft.fill_in["model.vocabSize"] = f"the number of token ids of {tokenizer}."
+    return size or VOCABULARIES["gpt2"]

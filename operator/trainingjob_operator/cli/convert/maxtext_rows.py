@@ -1,0 +1,271 @@
+"""Keys of MaxText's config and what they are in a job, one row a key."""
+
+from typing import Any
+
+from trainingjob_operator.cli.convert.draft_job import ASK_TEXT, ASK_TOKENIZER, TEXT_FILES, TOKENIZER, DraftJob
+from trainingjob_operator.cli.convert.maxtext_model import COMBINED, KEYS, read_model
+from trainingjob_operator.cli.convert.source_rows import (
+    Ask,
+    Copy,
+    Left,
+    NoCounterpartError,
+    Part,
+    Table,
+    Values,
+    apply_rows,
+    ask_for_wandb,
+    one_of,
+    to_share,
+)
+
+FLOATS = {"float32": "float32", "bfloat16": "bfloat16"}
+EXCLUDED = {"norm": "norm", "bias": "bias", "embedding": "embed"}
+"""Kinds of tensors without weight decay, and the words in the patterns of their names."""
+DEFAULTS: Values = {
+    "steps": 150_001, "max_target_length": 2048, "learning_rate": 3e-5, "warmup_steps_fraction": 0.1, "adamw_mask": [],
+    "checkpoint_period": 10_000, "remat_policy": "full", "log_period": 100,
+}  # fmt: skip
+"""Values of MaxText's base.yml that differ from the defaults of a job."""
+REMAT = {"full": "full", "none": "none"}
+SCHEDULES = {"cosine": "cosine"}
+OPTIMIZERS = {"adamw": "adamw", "adam_pax": "adamw"}
+
+DERIVED = "a model is its numbers, and presets are the sizes"
+DEVICE_BATCH = "it depends on the number of devices: `training.globalBatchSize` does not"
+OPERATOR = "the operator provides it"
+KERNEL = "the trainer chooses kernels and their tiles, and the plan names them"
+SWITCH = "an implementation switch of MaxText"
+SHARDING = "the order of the mesh axes is fixed, and `parallelism.rules` has the sharding of parameters"
+SERVING = "it is for serving"
+STORAGE = "the format and the tiers of checkpoints are fixed; `checkpoint.snapshots` and `checkpoint.backup` add tiers"
+INITIALIZE = "`checkpoint.initializeFrom` names a checkpoint of another job"
+CLOUD = "a product of one cloud"
+INPUT = "data is read by position, and the depth of the prefetch is measured"
+DEBUG = "an aid for debugging"
+FORMAT = "the format of a model in training is `precision`, and there is no quantization"
+MULTIMODAL = "only text is trained"
+OBJECTIVE = "the objective is the next token"
+
+
+def _to_remat(policy: Any) -> str:
+    if policy not in REMAT:
+        raise NoCounterpartError("`memory.remat` is `none` or `full`")
+    return REMAT[policy]
+
+
+def _to_steps(value: Any) -> int:
+    if int(value) < 1:
+        raise NoCounterpartError("the number of steps must be at least 1")
+    return int(value)
+
+
+def _to_excluded(mask: Any) -> list[str]:
+    """Return the kinds of tensors that the patterns of names exclude from weight decay."""
+    kinds = {kind: any(word in pattern for pattern in mask) for kind, word in EXCLUDED.items()}
+    if any(not any(word in pattern for word in EXCLUDED.values()) for pattern in mask if "ln" not in pattern):
+        raise NoCounterpartError("`optimizer.weightDecay.exclude` names kinds of tensors")
+    return [kind for kind, is_excluded in kinds.items() if is_excluded]
+
+
+TRAINING: Table = {
+    "run_name": Part(),
+    "steps": Copy("training.steps", _to_steps),
+    "max_target_length": Copy("training.sequenceLength"),
+    "per_device_batch_size": Part(),
+    "gradient_accumulation_steps": Part(),
+    "init_weights_seed": Copy("training.seed"),
+    "data_shuffle_seed": Left("`training.seed` is the seed of the parameters and of the data order", off=(0,)),
+    "learning_rate": Copy("optimizer.learningRate", float),
+    "opt_type": Copy("optimizer.type", one_of(OPTIMIZERS, "it is none of the optimizers of `optimizer.type`")),
+    "adam_b1": Copy("optimizer.adamw.beta1"),
+    "adam_b2": Copy("optimizer.adamw.beta2"),
+    "adam_eps": Copy("optimizer.adamw.epsilon"),
+    "adam_eps_root": Left("no constant is added inside the root", off=(0, 0.0)),
+    "adam_weight_decay": Copy("optimizer.weightDecay.rate"),
+    "adamw_mask": Copy("optimizer.weightDecay.exclude", _to_excluded),
+    "mu_dtype": Left("moments are float32", off=("", "float32")),
+    "gradient_clipping_threshold": Copy("optimizer.clipNorm"),
+    "lr_schedule_type": Copy("schedule.type", one_of(SCHEDULES, "it is none of the shapes of `schedule.type`")),
+    "warmup_steps_fraction": Copy("schedule.warmup", to_share),
+    "learning_rate_final_fraction": Copy("schedule.finalFraction"),
+    "cosine_learning_rate_final_fraction": Copy("schedule.finalFraction"),
+    "learning_rate_schedule_steps": Left("the schedule ends with `training.steps`", off=(-1,)),
+    "wsd_*": Left("it is none of the shapes of `schedule.type`"),
+    "dtype": Copy("precision.compute", one_of(FLOATS, FORMAT)),
+    "weight_dtype": Copy("precision.params", one_of(FLOATS, FORMAT)),
+    "grad_dtype": Left("gradients are float32", off=("float32",)),
+    "remat_policy": Copy("memory.remat", _to_remat),
+    "shard_optimizer_over_data": Copy("parallelism.shardOptimizerOverData", bool, off=(False,)),
+    "num_pipeline_microbatches": Copy("parallelism.pipeline.microbatches", off=(-1,)),
+    "skip_step_on_spikes": Left("`protection` has the limits of losses and gradients", off=(False,)),
+    "skip_step_*": Left("`protection` has the limits of losses and gradients"),
+}
+AXES = {
+    "data": "data", "pipeline": "stage", "fsdp": "fsdp", "expert": "expert", "context": "context", "tensor": "tensor",
+}  # fmt: skip
+PARALLELISM: Table = {
+    **{
+        f"{network}_{theirs}_parallelism": Copy(f"parallelism.{network}.{ours}")
+        for network in ("ici", "dcn")
+        for theirs, ours in AXES.items()
+    },
+    "ici_*_parallelism": Left("no mesh axis has this meaning", off=(1,)),
+    "dcn_*_parallelism": Left("no mesh axis has this meaning", off=(1,)),
+    **dict.fromkeys(
+        ("mesh_axes", "*logical_axis_rules*", "data_sharding", "input_data_sharding_logical_axes", "*context_sharding",
+         "custom_mesh*", "shard_mode", "sharding_tolerance", "sharding_strategy", "allow_split_physical_axes",
+         "optimize_mesh_for_tpu_v6e", "use_2d_fsdp_sharding", "shard_exp_on_fsdp"),
+        Left(SHARDING),
+    ),
+}  # fmt: skip
+DATA: Table = {
+    "dataset_type": Left("`data.train` names files in the pods by path and format"),
+    **{
+        key: Ask("data.train", TEXT_FILES, ASK_TEXT)
+        for key in ("dataset_path", "hf_path", "hf_train_files", "grain_train_files", "dataset_name")
+    },
+    "hf_*": Left("`data.train` names files in the pods by path and format", off=("",)),
+    "eval_dataset_name": Left("`evaluation` names held-out text in the pods by path and format"),
+    "*_split": Left("`data.train` and `evaluation` name files by path"),
+    "grain_*": Left(INPUT, off=("",)),
+    "tokenizer_path": Ask("tokenizer", TOKENIZER, ASK_TOKENIZER),
+    "tokenizer_type": Left("`tokenizer` reads a tokenizer.json file"),
+    "add_bos": Left("no token begins a document", off=(False,)),
+    "add_eos": Left("`tokenizer.endOfDocument` names the token that ends a document"),
+    "packing": Left("documents are packed into sequences", off=(True,)),
+    "*_data_columns": Left("`data.train[].column` names the field of a record"),
+    "num_epoch": Left("`training.steps` is the length of the training", off=(1,)),
+    **dict.fromkeys(
+        ("expansion_factor_real_data", "generate_padding_batch_*", "reuse_example_batch", "max_corpus_chars",
+         "colocated_python_data_input", "max_segments_per_seq", "tokenize_*", "use_truncation",
+         "enable_data_shuffling"),
+        Left(INPUT),
+    ),
+}  # fmt: skip
+CHECKPOINTS: Table = {
+    "base_output_directory": Ask("checkpoint.uri", "/runs/run", "the folder of the checkpoints in the pods."),
+    "checkpoint_period": Copy("checkpoint.save.everySteps"),
+    "max_num_checkpoints_to_keep": Copy("checkpoint.keep.last", off=(None, "None")),
+    "enable_checkpointing": Left("checkpoints are always on", off=(True,)),
+    "enable_single_replica_ckpt_restoring": Left("`checkpoint.restore.broadcastFrom` does it", off=(False,)),
+    **dict.fromkeys(
+        ("load_parameters_path", "load_full_state_path", "lora_input_adapters_path", "hf_lora_adapter_path",
+         "checkpoint_conversion_fn", "source_checkpoint_layout"),
+        Left(INITIALIZE, off=("", "none", "orbax")),
+    ),
+    **dict.fromkeys(
+        ("checkpoint_storage_*", "checkpoint_todelete_*", "enable_orbax_v1", "async_checkpointing",
+         "save_checkpoint_on_*", "enable_continuous_checkpointing", "enable_autocheckpoint", "force_unroll",
+         "enable_emergency_checkpoint", "enable_multi_tier_checkpointing", "multi_tier_*", "mtc_*",
+         "local_checkpoint_*", "use_replicator_service", "colocated_python_checkpointing"),
+        Left(STORAGE),
+    ),
+}  # fmt: skip
+REPORTS: Table = {
+    "log_period": Copy("metrics.everySteps"),
+    "enable_tensorboard": Copy("metrics.tensorboard"),
+    "eval_interval": Left("`evaluation` has held-out text, and the steps between two evaluations", off=(-1,)),
+    "eval_*": Left("`evaluation` has held-out text, and the steps between two evaluations", off=(-1, 0, 0.0)),
+    "target_eval_loss": Left("training ends after `training.steps`", off=(0, 0.0)),
+    "enable_wandb": Part(),
+    "wandb_*": Part(),
+    "abort_on_*": Left("`protection` decides about losses that are not finite", off=(True,)),
+    **dict.fromkeys(
+        ("metrics_file", "gcs_metrics", "save_config_to_gcs", "log_config"),
+        Left("metrics are below `checkpoint.uri`, and the status has the plan"),
+    ),
+    **dict.fromkeys(
+        ("*goodput*", "*vertex_tensorboard*", "managed_mldiagnostics*", "*_gcp_*", "heartbeat_reporting_*",
+         "*step_time_deviation", "step_deviation_*", "write_estimator_result"),
+        Left(CLOUD),
+    ),
+    **dict.fromkeys(
+        ("profiler*", "profile_*", "skip_first_n_steps_for_profiler", "*_profiler_*", "dump_*", "tpu_num_*",
+         "enable_tpu_profiling_options", "xprof_*", "*stack_trace*", "max_checkify", "jax_debug_log_modules",
+         "constant_bound_config", "record_internal_nn_metrics", "enable_jax_profiler", "jax_profiler_port"),
+        Left(DEBUG),
+    ),
+}  # fmt: skip
+OTHERS: Table = {
+    "base_config": Left("convert the file that it names too"),
+    "global_parameter_scale": Left(DERIVED, off=(1,)),
+    "eval_per_device_batch_size": Left(DEVICE_BATCH, off=(0, 0.0)),
+    "dropout_rate": Left("there is no dropout", off=(0, 0.0)),
+    "enable_dropout": Left("there is no dropout", off=(False, True)),
+    "normalize_embedding_logits": Left("a tied output projection has no own factor: set `logits.scale`", off=(False,)),
+    "z_loss_multiplier": Left(OBJECTIVE, off=(0, 0.0)),
+    "mtp_*": Left("no layer predicts a second token", off=(0,)),
+    "num_vocab_tiling": Left("the trainer computes long logits in chunks where they need memory"),
+    "attention_output_dim": Left("the output of attention has the width of the residual stream", off=(-1,)),
+    "routed_bias*": Part(),
+    "dense_init_scale": Left("`init.std` has the initial values of the embedding table", off=(1, 1.0)),
+    "parameter_memory_host_offload": Left("parameters and optimizer state are in device memory", off=(False,)),
+    "optimizer_memory_host_offload": Left("parameters and optimizer state are in device memory", off=(False,)),
+    "jax_cache_dir": Left("`runtime.compileCache` names a folder on a volume"),
+    "compile_xla_flags": Left("`runtime.env` has the variable `XLA_FLAGS`", off=("",)),
+    **dict.fromkeys(
+        ("hardware", "num_slices", "compile_topology*", "compiled_trainstep_file", "internal_compile*",
+         "subslice_shape", "skip_jax_distributed_system", "jax_distributed_initialization_timeout"),
+        Left(OPERATOR),
+    ),
+    **dict.fromkeys(
+        ("attention", "sa_*", "wi_tile_*", "wo_tile_*", "megablox", "sparse_matmul", "use_tokamax_*", "use_jax_splash",
+         "use_custom_sort_vjp", "use_gather_mosaic_kernel", "merge_gating_gmm", "prefuse_moe_weights", "use_gmm_v2",
+         "force_q_layout", "use_max_logit_estimate", "cost_estimate_flops_*", "use_iota_embed", "fused_qkv",
+         "fused_mlp", "float32_*", "matmul_precision", "logits_dot_in_fp32", "cast_logits_to_fp32",
+         "activations_in_float32", "use_ring_of_experts", "use_ragged_*", "mla_*", "use_random_routing"),
+        Left(KERNEL),
+    ),
+    **dict.fromkeys(
+        ("scan_*", "param_scan_axis", "set_remat_policy_on_*", "enable_nnx", "pure_nnx*", "shardy",
+         "remove_size_one_mesh_axis_from_type", "use_batch_split_schedule", "batch_split_factor", "num_layers_per_*",
+         "num_pipeline_repeats", "pipeline_*", "max_inflight_computations", "use_manual_quantization"),
+        Left(SWITCH),
+    ),
+    **dict.fromkeys(
+        ("quantization", "quant*", "use_qwix_quantization", "*_quantization_*", "kv_quant_*", "replicate_quant_scale",
+         "weight_sparsity_*", "checkpoint_is_quantized", "save_quantized_params_path"),
+        Left(FORMAT, off=("", False)),
+    ),
+    **dict.fromkeys(
+        ("max_prefill_predict_length", "prompt", "*prefill*", "autoregressive_*", "decode_*", "inference_*", "ar_*",
+         "generate_slice", "vllm_*", "stack_*", "model_call_mode", "return_log_prob", "multi_sampling",
+         "compute_axis_order", "reshape_q", "enable_model_warmup", "enable_llm_inference_pool"),
+        Left(SERVING),
+    ),
+    **dict.fromkeys(
+        ("use_multimodal", "use_audio", "use_mrope", "mrope_section", "vision_*", "*_for_vit", "*_for_audio",
+         "image_*", "train_image_column", "eval_image_column", "position_id_per_seconds", "freeze_vision_*"),
+        Left(MULTIMODAL, off=(False,)),
+    ),
+    **dict.fromkeys(
+        ("use_dpo", "dpo_*", "use_sft", "sft_*", "use_chat_template", "chat_template*", "training_objective",
+         "use_grpo", "grpo_*", "rl", "trainable_parameters_mask", "*distill*", "student_*", "teacher_*"),
+        Left(OBJECTIVE, off=(False, "causal_lm", [])),
+    ),
+    **dict.fromkeys(("enable_diloco", "diloco_*"), Left("replicas are averaged in every step", off=(False,))),
+    "hf_access_token": Left("a secret must be in a Secret"),
+}  # fmt: skip
+TABLE: Table = {
+    **dict.fromkeys((*KEYS, *COMBINED), Part()),
+    **TRAINING,
+    **PARALLELISM,
+    **DATA,
+    **CHECKPOINTS,
+    **REPORTS,
+    **OTHERS,
+}
+
+
+def read_maxtext(values: Values, draft: DraftJob) -> None:
+    """Put a MaxText config into a job.
+
+    Raises:
+        CommandError: no model section expresses its model.
+    """
+    draft.set("model", read_model(values))
+    apply_rows(TABLE, {**DEFAULTS, **values}, draft)
+    if values.get("enable_wandb"):
+        ask_for_wandb(draft, values.get("wandb_project_name", "maxtext"), name=values.get("wandb_run_name"))
+    steps = values.get("gradient_accumulation_steps", 1)
+    draft.sequences_per_device = float(values.get("per_device_batch_size", 12.0)) * max(steps, 1)

@@ -1,0 +1,82 @@
+"""What no config of another program holds: slices and storage, with values that are valid until users replace them."""
+
+import math
+from typing import Any
+
+from trainingjob_api.network.resolve import resolve
+from trainingjob_api.parse.parser import parse_spec
+from trainingjob_api.problem import Problem
+from trainingjob_operator.cli.convert.commented_yaml import as_manifest
+from trainingjob_operator.cli.convert.draft_job import ASK_TEXT, ASK_TOKENIZER, TEXT_FILES, TOKENIZER, DraftJob
+from trainingjob_operator.core.planner.hardware import Hardware
+from trainingjob_operator.core.planner.planning import find_slice_shape
+from trainingjob_operator.core.validation.validate import validate_manifest
+
+ACCELERATOR = "tpu-v5p"
+TOPOLOGIES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16", "16x16x16")
+"""Slices to try, ascending: the first whose memory holds the job is taken."""
+STATE_BYTES = 12
+"""Bytes for each parameter in float32, and its two moments."""
+DEFAULT_LENGTH = 4096
+SLICES = (
+    f"your accelerator, topology and number of slices. This is the smallest {ACCELERATOR} slice that holds the job."
+)
+NO_SLICES = f"your accelerator, topology and number of slices. No {ACCELERATOR} slice holds this job."
+
+
+def fill_in(draft: DraftJob, hardware: Hardware) -> list[Problem]:
+    """Complete a job, and return the problems that are left; none: it is valid."""
+    draft.ask("training.steps", 1000, "the number of optimizer steps.")
+    draft.ask("training.sequenceLength", DEFAULT_LENGTH, "the number of tokens in a sequence.")
+    draft.ask("optimizer.learningRate", 0.0003, "the peak learning rate.")
+    draft.ask("data.train", TEXT_FILES, ASK_TEXT)
+    draft.ask("tokenizer", TOKENIZER, ASK_TOKENIZER)
+    draft.ask("checkpoint.uri", f"/runs/{draft.name}", "the folder of the checkpoints in the pods.")
+    volumes = [
+        {"name": "data", "claimName": "data", "mountPath": "/data", "readOnly": True},
+        {"name": "runs", "claimName": "runs", "mountPath": "/runs"},
+    ]
+    draft.ask("runtime.volumes", volumes, "the claims that hold your text and the checkpoints.")
+    if draft.get("parallelism") is None:
+        draft.set("parallelism.strategy", "auto")
+    elif draft.get("memory.remat") is None:
+        draft.set("memory.remat", "full")
+    return _choose_slices(draft, hardware)
+
+
+def _choose_slices(draft: DraftJob, hardware: Hardware) -> list[Problem]:
+    """Set the smallest slice on which the job is valid; return the problems on the largest if there is none."""
+    has_batch = draft.get("training.globalBatchSize") is not None
+    problems: list[Problem] = []
+    for topology in TOPOLOGIES:
+        draft.set("slices", {"accelerator": ACCELERATOR, "topology": topology, "count": 1})
+        num_devices = math.prod(int(dim) for dim in topology.split("x"))
+        if not has_batch:
+            _set_batch(draft, num_devices)
+        manifest = as_manifest(draft)
+        if topology != TOPOLOGIES[-1] and _exceeds_memory(manifest["spec"], num_devices, hardware):
+            continue
+        problems = list(validate_manifest(manifest, hardware).problems)
+        if not problems:
+            break
+    draft.fill_in["slices"] = NO_SLICES if problems else SLICES
+    return problems
+
+
+def _exceeds_memory(spec: dict[str, Any], num_devices: int, hardware: Hardware) -> bool:
+    """Return whether parameters and optimizer state alone exceed the memory: a plan would take longer to find it."""
+    parsed = parse_spec(spec).spec
+    shape = find_slice_shape(parsed, hardware) if parsed else None
+    if parsed is None or shape is None:
+        return False
+    return resolve(parsed.model).num_parameters * STATE_BYTES > shape.memory_bytes * num_devices
+
+
+def _set_batch(draft: DraftJob, num_devices: int) -> None:
+    """Set the global batch size that the batch of a device makes on these slices."""
+    each = draft.sequences_per_device
+    draft.set("training.globalBatchSize", max(round((each or 1) * num_devices), 1))
+    text = "the number of sequences in an optimizer step, which does not depend on the number of devices."
+    if each:
+        text += f" The source has {each:g} for each device, which is this number on {num_devices} devices."
+    draft.fill_in["training.globalBatchSize"] = text

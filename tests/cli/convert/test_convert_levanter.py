@@ -1,0 +1,125 @@
+"""`convert` of Levanter's configs."""
+
+from typing import Any
+
+import pytest
+
+from trainingjob_api.network.resolve import resolve
+from trainingjob_api.parse.parser import parse_spec
+from trainingjob_api.presets.registry import PRESETS
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_operator.cli.convert.commented_yaml import as_manifest
+from trainingjob_operator.cli.convert.draft_job import DraftJob
+from trainingjob_operator.cli.convert.levanter_rows import read_levanter
+from trainingjob_operator.cli.convert.placeholders import fill_in
+from trainingjob_operator.cli.errors import CommandError
+from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
+
+LLAMA = {
+    "data.train_urls": ["gs://corpus/train-{1..128}.jsonl.gz"],
+    "data.cache_dir": "gs://cache",
+    "data.tokenizer": "meta-llama/Llama-2-7b-hf",
+    "model.type": "llama",
+    "model.seq_len": 4096,
+    "model.num_kv_heads": 32,
+    "model.gradient_checkpointing": True,
+    "model.use_flash_attention": True,
+    "trainer.tracker": [{"type": "wandb", "project": "marin", "tags": ["llama"]}, {"type": "tensorboard"}],
+    "trainer.mp": "p=f32,c=bfloat16",
+    "trainer.train_batch_size": 256,
+    "trainer.num_train_steps": 750000,
+    "trainer.tensor_parallel_axes": ["mlp", "heads"],
+    "trainer.checkpointer.keep": [{"every": 100, "until": 1000}, {"every": 500}],
+    "trainer.checkpointer.save_interval": "30m",
+    "optimizer.learning_rate": 4e-4,
+    "optimizer.warmup": 5000,
+    "optimizer.min_lr_ratio": 0.1,
+    "optimizer.lr_schedule": "cosine",
+    "epoch": 3,
+    "frobnicate": 1,
+}
+GPT2 = {"model.type": "gpt2", "model.hidden_dim": 768, "model.scale_attn_by_inverse_layer_idx": True}
+
+
+def convert(values: dict[str, Any]) -> tuple[TrainingJobSpec, DraftJob]:
+    draft = DraftJob("job", "a file")
+    read_levanter(values, draft)
+    assert fill_in(draft, BUILTIN) == []
+    spec = parse_spec(as_manifest(draft)["spec"]).spec
+    assert spec
+    return spec, draft
+
+
+def test_a_llama_is_converted() -> None:
+    spec, draft = convert(LLAMA)
+
+    assert resolve(spec.model).num_parameters == PRESETS["llama2-7b"].parameters
+    assert (spec.training.steps, spec.training.global_batch_size, spec.training.sequence_length) == (750000, 256, 4096)
+    assert (spec.schedule.warmup, spec.schedule.final_fraction) == (5000, 0.1)
+    assert (spec.precision.params, spec.precision.compute) == ("float32", "bfloat16")
+    assert (spec.memory.remat, spec.checkpoint.save.every) == ("full", "30m")
+    assert draft.get("checkpoint.keep.stages") == [{"every": 100, "until": 1000}, {"every": 500}]
+    assert spec.metrics.wandb
+    assert (spec.metrics.wandb.project, spec.metrics.wandb.tags) == ("marin", ("llama",))
+    assert [kind.value for kind in spec.optimizer.weight_decay.exclude] == ["norm", "bias", "embedding"]
+
+
+def test_lines_without_a_counterpart_have_a_reason() -> None:
+    _, draft = convert(LLAMA)
+
+    assert [leftover.key for leftover in draft.leftovers] == [
+        "data.cache_dir", "model.use_flash_attention", "trainer.tensor_parallel_axes", "epoch", "frobnicate",
+    ]  # fmt: skip
+    assert "gs://corpus/train" in draft.fill_in["data.train"]
+
+
+def test_a_gpt2_is_converted_with_the_defaults_of_levanter() -> None:
+    spec, draft = convert(GPT2)
+
+    assert resolve(spec.model).num_parameters == PRESETS["gpt2"].parameters
+    assert (spec.training.steps, spec.training.global_batch_size) == (400_000, 32)
+    assert [leftover.key for leftover in draft.leftovers] == ["model.scale_attn_by_inverse_layer_idx"]
+
+
+def test_the_vocabulary_of_an_unknown_tokenizer_is_to_be_filled_in() -> None:
+    _, draft = convert(GPT2 | {"data.tokenizer": "my/tokenizer"})
+
+    assert "my/tokenizer" in draft.fill_in["model.vocabSize"]
+
+
+def test_a_mixtral_has_experts() -> None:
+    spec, _ = convert({"model.type": "mixtral", "data.tokenizer": "mistralai/Mixtral-8x7B-v0.1"})
+
+    assert resolve(spec.model).num_parameters == PRESETS["mixtral-8x7b"].parameters
+
+
+def test_lion_has_its_own_moments() -> None:
+    spec, _ = convert(GPT2 | {"optimizer.type": "lion", "optimizer.beta1": 0.95, "optimizer.epsilon": 1e-8})
+
+    assert (spec.optimizer.type, spec.optimizer.resolved().beta1) == ("lion", 0.95)
+
+
+def test_one_tracker_is_a_section() -> None:
+    spec, _ = convert(GPT2 | {"trainer.wandb.project": "levanter", "trainer.wandb.entity": "team"})
+
+    assert spec.metrics.wandb
+    assert spec.metrics.wandb.entity == "team"
+
+
+def test_stages_need_an_interval() -> None:
+    _, draft = convert(GPT2 | {"trainer.checkpointer.keep": [{"until": 10}]})
+
+    assert draft.get("checkpoint.keep") is None
+    assert "`checkpoint.keep.stages` needs `every`" in [leftover.reason for leftover in draft.leftovers]
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"model.type": "backpack"}, "model.type: backpack cannot be converted. It must be one of: gpt2, llama"),
+        (GPT2 | {"model.activation_function": "tanh"}, "The model cannot be converted."),
+    ],
+)
+def test_a_model_that_no_section_expresses_is_rejected(values: dict[str, Any], text: str) -> None:
+    with pytest.raises(CommandError, match=text):
+        read_levanter(values, DraftJob("job", "a file"))

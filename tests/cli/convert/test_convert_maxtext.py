@@ -1,0 +1,210 @@
+"""`convert` of MaxText's configs: all its models are networks of presets, and a config of a run is a valid job."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trainingjob_api.network.resolve import resolve
+from trainingjob_api.parse.parser import parse_spec
+from trainingjob_api.presets.merge import merge_preset
+from trainingjob_api.presets.registry import PRESETS, UNSUPPORTED
+from trainingjob_api.spec.model import Model
+from trainingjob_operator.cli.convert.commented_yaml import as_manifest
+from trainingjob_operator.cli.convert.draft_job import DraftJob
+from trainingjob_operator.cli.convert.maxtext_model import read_model
+from trainingjob_operator.cli.convert.maxtext_rows import read_maxtext
+from trainingjob_operator.cli.convert.placeholders import fill_in
+from trainingjob_operator.cli.documents import KubectlLoader
+from trainingjob_operator.cli.errors import CommandError
+from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
+
+FILE = Path(__file__).parents[2] / "fixtures/convert/maxtext-models.yaml"
+CONFIGS: dict[str, dict[str, Any]] = {
+    name: group["family"] | keys
+    for group in yaml.load(FILE.read_text(), Loader=KubectlLoader)  # noqa: S506  # it is a safe loader
+    for name, keys in group["models"].items()
+}
+PADDED, SCALING, UNUSED = frozenset({"vocab_size"}), frozenset({"rope.scaling"}), frozenset({"mlp_dim"})
+ROUTING_GROUPS = frozenset({"experts.groups"})
+DIFFERENCES: dict[str, frozenset[str] | set[str]] = {
+    **dict.fromkeys(("llama3.1-8b", "llama3.1-70b", "llama3.1-405b", "llama3.3-70b", "olmo3-7b", "olmo3-32b"), SCALING),
+    **dict.fromkeys(("gemma-2b", "gemma-7b", "gemma2-2b", "gemma2-9b", "gemma2-27b"), PADDED),
+    **dict.fromkeys(("gemma3-4b", "gemma3-12b", "gemma3-27b"), PADDED),
+    **dict.fromkeys(("deepseek2-236b", "deepseek3-671b", "deepseek3-671b-2dfsdp"), ROUTING_GROUPS),
+    **dict.fromkeys(("qwen3-480b-a35b", "llama4-17b-16e"), UNUSED),
+    "qwen3-30b-a3b": {*UNUSED, "rope.theta"},
+    "qwen3-235b-a22b": {*UNUSED, "rope.theta"},
+}
+"""Where MaxText's files differ from the published models: it takes the scaling of Llama 3.1 from the name of the model,
+pads tables of Gemma, and leaves routing groups to the command line. Limits of YaRN are written, or have their defaults.
+An MLP that no layer has may have another width."""
+IGNORED = {"init", "num_kv_heads", "head_dim", "experts.balance"}
+
+
+def list_differences(one: Any, other: Any, path: str = "") -> set[str]:
+    """Return the paths at which two models differ; None is an object that one of them lacks."""
+    if not (isinstance(one, dict) and isinstance(other, dict)):
+        return set() if one == other else {path}
+    names = {name: f"{path}.{name}" if path else name for name in one.keys() | other.keys()}
+    return {
+        found
+        for name, inner in names.items()
+        if inner not in IGNORED
+        for found in list_differences(one.get(name), other.get(name), inner)
+    }
+
+
+def dump(model: Model) -> dict[str, Any]:
+    """Return a model with the width of its experts, which may follow from another field."""
+    values = model.model_dump()
+    if model.experts:
+        values["experts"]["mlp_dim"] = model.experts.mlp_dim or model.mlp_dim
+    return values
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_config_of_a_model_is_the_network_of_its_preset(name: str) -> None:
+    converted, preset = (Model.model_validate(section) for section in (read_model(CONFIGS[name]), PRESETS[name].model))
+
+    assert {path.removesuffix(".yarn") for path in list_differences(dump(converted), dump(preset))} == (
+        DIFFERENCES.get(name, set())
+    )
+    assert converted.heads == preset.heads or preset.latent_attention
+    if not DIFFERENCES.get(name, PADDED - PADDED) & PADDED:
+        assert resolve(converted).num_parameters == PRESETS[name].parameters
+
+
+def test_all_presets_with_a_config_in_maxtext_are_compared() -> None:
+    without_config = {"-base", "-Instruct"}  # MaxText gives these names to the config of another model
+
+    assert len(CONFIGS) + len([name for name in PRESETS if any(name.endswith(end) for end in without_config)]) == 60
+    assert CONFIGS.keys() <= PRESETS.keys()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_config_of_a_model_becomes_a_valid_job(name: str) -> None:
+    draft = DraftJob("job", "a file")
+
+    read_maxtext(CONFIGS[name], draft)
+
+    assert fill_in(draft, BUILTIN) == []
+    assert {leftover.reason for leftover in draft.leftovers if "does not know" in leftover.reason} == set()
+
+
+RUN = {
+    "run_name": "c4_run",
+    "model_name": "llama2-7b",
+    "steps": 30,
+    "per_device_batch_size": 6,
+    "gradient_accumulation_steps": 2,
+    "max_target_length": 4096,
+    "learning_rate": 3e-4,
+    "adam_b2": 0.99,
+    "adamw_mask": ["bias", ".*norm"],
+    "opt_type": "adamw",
+    "lr_schedule_type": "cosine",
+    "warmup_steps_fraction": 0.01,
+    "ici_fsdp_parallelism": -1,
+    "ici_tensor_parallelism": 2,
+    "dcn_data_parallelism": -1,
+    "remat_policy": "minimal_with_context",
+    "hf_path": "allenai/c4",
+    "tokenizer_path": "meta-llama/Llama-2-7b-hf",
+    "checkpoint_period": 500,
+    "enable_wandb": True,
+    "wandb_project_name": "llama",
+    "sa_block_q": 1024,
+    "quantization": "int8",
+    "frobnicate": 3,
+}
+
+
+def convert(values: dict[str, Any]) -> DraftJob:
+    draft = DraftJob("job", "a file")
+    read_maxtext(values, draft)
+    assert fill_in(draft, BUILTIN) == []
+    return draft
+
+
+def test_the_config_of_a_run_keeps_its_training() -> None:
+    draft = convert(RUN)
+    spec = parse_spec(as_manifest(draft)["spec"]).spec
+
+    assert spec
+    assert draft.spec["model"] == {"preset": "llama2-7b"}
+    assert (spec.training.steps, spec.training.sequence_length) == (30, 4096)
+    assert (spec.optimizer.learning_rate, spec.optimizer.resolved().beta2) == (3e-4, 0.99)
+    assert [kind.value for kind in spec.optimizer.weight_decay.exclude] == ["norm", "bias"]
+    assert (spec.schedule.type, spec.schedule.warmup) == ("cosine", "1%")
+    assert (spec.parallelism.ici.fsdp, spec.parallelism.ici.tensor, spec.parallelism.dcn.data) == (-1, 2, -1)
+    assert spec.checkpoint.save.every_steps == 500
+    assert spec.metrics.wandb
+    assert (spec.metrics.wandb.project, spec.metrics.wandb.api_key.secret_key_ref.name) == ("llama", "wandb")
+
+
+def test_the_batch_of_a_device_is_that_of_the_slices_which_users_fill_in() -> None:
+    draft = convert(RUN)
+
+    assert draft.get("slices.topology") == "2x2x1"
+    assert draft.get("training.globalBatchSize") == 6 * 2 * 4
+    assert "12 for each device" in draft.fill_in["training.globalBatchSize"]
+
+
+def test_what_the_source_cannot_know_is_named() -> None:
+    draft = convert(RUN)
+
+    assert "allenai/c4" in draft.fill_in["data.train"]
+    assert "meta-llama/Llama-2-7b-hf" in draft.fill_in["tokenizer"]
+    assert {"slices", "checkpoint.uri", "runtime.volumes", "metrics.wandb"} <= draft.fill_in.keys()
+
+
+def test_lines_without_a_counterpart_have_a_reason() -> None:
+    reasons = {leftover.key: leftover.reason for leftover in convert(RUN).leftovers}
+
+    assert reasons == {
+        "remat_policy": "`memory.remat` is `none` or `full`",
+        "sa_block_q": "the trainer chooses kernels and their tiles, and the plan names them",
+        "quantization": "the format of a model in training is `precision`, and there is no quantization",
+        "frobnicate": "the converter does not know this key",
+    }
+
+
+def test_omitted_keys_have_the_values_of_maxtext() -> None:
+    spec = convert({"model_name": "gpt3-52k"}).spec
+
+    assert (spec["training"]["steps"], spec["training"]["sequenceLength"]) == (150_001, 2048)
+    assert (spec["schedule"]["warmup"], spec["memory"]["remat"]) == ("10%", "full")
+    assert spec["optimizer"] == {"learningRate": 3e-5, "weightDecay": {"exclude": []}}
+
+
+def test_a_config_without_a_model_is_maxtext_s_default_model() -> None:
+    model = Model.model_validate(read_model({"run_name": "x"}))
+
+    assert (model.embed_dim, model.num_layers, model.mlp_dim, model.vocab_size) == (2048, 16, 7168, 32000)
+
+
+def test_keys_beside_a_preset_count_only_if_the_config_says_so() -> None:
+    keys = {"model_name": "qwen3-8b", "base_num_decoder_layers": 2}
+
+    assert read_model(keys) == {"preset": "qwen3-8b"}
+    overridden = read_model(keys | {"override_model_config": True})
+    assert merge_preset(overridden, PRESETS)[0]["numLayers"] == 2
+
+
+REJECTED: dict[str, tuple[dict[str, Any], str]] = {
+    **{name: ({"model_name": name}, f"Missing: {missing}.") for name, missing in UNSUPPORTED.items()},
+    "an indexer": ({"decoder_block": "deepseek", "use_indexer": True}, "Missing: sparse attention"),
+    "another block": ({"decoder_block": "qwen3_next"}, "decoder_block: qwen3_next cannot be converted"),
+    "an unknown name": ({"model_name": "my-model"}, "model_name: my-model is unknown"),
+    "bidirectional": ({"attention_type": "full"}, "Missing: attention that is not causal"),
+}
+
+
+@pytest.mark.parametrize(("values", "text"), REJECTED.values(), ids=REJECTED.keys())
+def test_a_model_that_no_section_expresses_is_rejected(values: dict[str, Any], text: str) -> None:
+    with pytest.raises(CommandError) as error:
+        read_model(values)
+
+    assert text in str(error.value)
