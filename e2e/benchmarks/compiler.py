@@ -17,7 +17,7 @@ from e2e.benchmarks.figures import Figure, publish
 from trainingjob_api.compile_report import CompiledStep
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.cli.plan_compile import compile_sizes, require_compiler, sum_compiled
-from trainingjob_operator.core.planner.flops import count_step_flops
+from trainingjob_operator.core.planner.flops import count_visible_flops
 from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.traffic import predict_traffic, sum_by_axes
 from trainingjob_operator.core.planner.workload import describe_workload
@@ -49,7 +49,7 @@ def compare(name: str, spec: TrainingJobSpec, step: CompiledStep) -> Iterator[Fi
     assert size.memory
     workload = describe_workload(spec)
     yield Figure(f"{name}: memory", size.memory.total / 1e6, "MB", step.memory / 1e6)
-    yield Figure(f"{name}: FLOPs", count_step_flops(workload, size.layout) / 1e9, "GFLOP", step.flops / 1e9)
+    yield Figure(f"{name}: FLOPs", count_visible_flops(workload, size.layout) / 1e9, "GFLOP", step.flops / 1e9)
     predicted = sum_by_axes(predict_traffic(workload, size.layout, plan.shape.platform))
     for key, found in sum_compiled(step).items():
         if found > 1e6:

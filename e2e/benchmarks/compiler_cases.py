@@ -105,6 +105,10 @@ COMPILER_CASES: dict[str, TrainingJobSpec] = {
         memory=CHUNKS,
         parallelism={"ici": {"fsdp": 2, "stage": 2}, "pipeline": {"microbatches": 4}},
     ),
+    "v5e 2x2 fsdp, 4,096 tokens": job("tpu-v5e", "2x2", REST, model=SMALL, training=training(8, 4096, 2)),
+    "v6e 2x2 fsdp tensor, 4,096 tokens": job(
+        "tpu-v6e", "2x2", {"fsdp": 2, "tensor": 2}, model=DEEP, training=training(4, 4096, 1)
+    ),
     "cpu 1x8 fsdp, bfloat16": job("cpu", "1x8", REST, model=SMALL, training=training(32, 256, 2)),
     "cpu 1x8 fsdp tensor": job(
         "cpu", "1x8", {"fsdp": 4, "tensor": 2}, model=SMALL, training=training(32, 256, 2), precision=FLOAT32

@@ -72,3 +72,10 @@ def text(tmp_path: Path) -> Path:
         words = " ".join(f"word{(number * 37 + place * 11) % 101}" for place in range(120))
         (folder / f"part-{number}.txt").write_text(words)
     return folder
+
+
+@pytest.fixture
+def for_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Pallas compile kernels for a TPU although the devices of the mesh are CPUs."""
+    monkeypatch.setattr("jax._src.tpu_info.get_device_kind", lambda: "TPU v5 lite")
+    monkeypatch.setattr("jax._src.tpu_info.get_num_device_cores", lambda: 1)

@@ -18,6 +18,8 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from trainingjob_api.base import AXES
+from trainingjob_api.network.part import Shard
+from trainingjob_api.optim import FLOAT_BYTES
 from trainingjob_api.sharding import RULES, merge_rules
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.models.decoder import Params, split_model
@@ -57,7 +59,9 @@ class StepPrograms:
 
     def log_kernels(self) -> None:
         """Log the kernels of the layers."""
-        for kernel in self._model.network.choose_kernels(self._spec.training.sequence_length):
+        spec, context = self._spec, self._mesh.shape["context"]
+        shard = Shard(spec.training.sequence_length, FLOAT_BYTES[spec.precision.compute], {"context": context})
+        for kernel in self._model.network.choose_kernels(shard):
             LOG.info("kernel part=%s name=%s reason=%r", kernel.part, kernel.name, kernel.reason)
 
     def compile_init(self, programs: CompileCache) -> Callable[[], State]:

@@ -10,7 +10,7 @@ from trainingjob_api.base import LIST_TYPE_SET, Strict
 from trainingjob_api.meta import NO_UNIT, Example, Unit
 from trainingjob_api.network.attention_blocks import CausalScope
 from trainingjob_api.network.attention_costs import ScoreCosts, ScoreShapes, count_score_costs
-from trainingjob_api.network.attention_kernel import KernelChoice, choose_attention
+from trainingjob_api.network.attention_kernel import AttentionCase, KernelChoice, choose_attention
 from trainingjob_api.network.norm import HiddenNorm, Norm
 from trainingjob_api.network.part import BACKWARD_FLOPS, FORWARD_FLOPS, Part, PartTraffic, PassFlops, Shard
 from trainingjob_api.network.rope import Rope
@@ -96,13 +96,26 @@ class CausalAttention(Part):
         """Return the keys that a query attends to."""
         return CausalScope(self.options.window, self.options.chunk)
 
-    def choose_kernel(self, length: int) -> KernelChoice:
-        """Return the kernel for sequences of a length."""
-        return choose_attention(self.accelerator, length)
+    def choose_kernel(self, shard: Shard, *, has_documents: bool = False) -> KernelChoice:
+        """Return the kernel for a device's share of a sequence, which may hold several documents."""
+        shapes = self.score_shapes(shard)
+        case = AttentionCase(
+            accelerator=self.accelerator,
+            length=shard.length,
+            context=shard.degrees.get("context", 1),
+            compute_bytes=shard.compute_bytes,
+            key_width=shapes.key_width,
+            value_width=shapes.value_width,
+            scope=self.scope,
+            has_soft_cap=self.options.soft_cap is not None,
+            has_sinks=self.options.sinks,
+            has_documents=has_documents,
+        )
+        return choose_attention(case)
 
     def score_costs(self, shard: Shard) -> ScoreCosts:
         """Return the costs of the scores with the chosen kernel."""
-        return count_score_costs(self.choose_kernel(shard.length).name, self.score_shapes(shard), shard)
+        return count_score_costs(self.choose_kernel(shard).name, self.score_shapes(shard), shard)
 
     def flops(self, shard: Shard) -> PassFlops:
         """Return the FLOPs of the projections, and of the scores that the kernel computes."""

@@ -34,11 +34,11 @@ class CausalScope:
         return max(by_window, by_chunk, 0)
 
 
-def find_block(queries: int, scope: CausalScope) -> int:
+def find_block(queries: int, scope: CausalScope, smallest: int = SMALLEST_BLOCK, largest: int = LARGEST_BLOCK) -> int:
     """Return the length of the blocks of a shard's queries: a divisor, or all queries if none is in the limits."""
     reach = min(queries, scope.window or queries, scope.chunk or queries)
-    longest = min(max(reach // BLOCKS_IN_REACH, SMALLEST_BLOCK), LARGEST_BLOCK)
-    return next((size for size in range(longest, SMALLEST_BLOCK - 1, -1) if queries % size == 0), queries)
+    longest = min(max(reach // BLOCKS_IN_REACH, smallest), largest)
+    return next((size for size in range(longest, smallest - 1, -1) if queries % size == 0), queries)
 
 
 @lru_cache(maxsize=64)

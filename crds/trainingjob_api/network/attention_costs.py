@@ -1,9 +1,10 @@
 """Costs of attention scores by kernel: FLOPs, and the bytes beside queries, keys, values and output."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trainingjob_api.network.attention_blocks import CausalScope, count_pairs, find_block
-from trainingjob_api.network.attention_kernel import KernelName
+from trainingjob_api.network.attention_blocks import LARGEST_BLOCK, SMALLEST_BLOCK, CausalScope, count_pairs, find_block
+from trainingjob_api.network.attention_kernel import LANES, KernelName
 from trainingjob_api.network.part import FLOAT32, Shard
 
 
@@ -32,6 +33,11 @@ class ScoreCosts:
     """Temporary values of the backward pass, also of a layer that is computed again."""
 
 
+_BLOCK_LIMITS: Mapping[KernelName, tuple[int, int]] = {
+    "chunked": (SMALLEST_BLOCK, LARGEST_BLOCK),
+    "cudnn": (128, 128),
+    "splash": (128, 512),
+}
 BLOCK_VALUES = 4
 """Values in float32 of each score of a block: score, weight, and the gradients of both."""
 
@@ -46,17 +52,27 @@ def count_score_costs(kernel: KernelName, shapes: ScoreShapes, shard: Shard) -> 
         )
     shards = shard.degrees.get("context", 1)
     queries = shard.length // shards
-    block = find_block(queries, shapes.scope)
-    block_scores = shapes.heads * block * block
-    scores = block_scores * count_pairs(shard.length, shards, block, shapes.scope) // queries
-    # The loops run over copies of queries, output, its gradient, keys and values. They sum three gradients in float32.
-    keys = shapes.kv_heads * widths * shards
-    copies = shapes.heads * (widths + shapes.value_width) + keys
-    gradients = shapes.heads * shapes.key_width + keys
+    block = find_block(queries, shapes.scope, *_BLOCK_LIMITS[kernel])
+    scores = shapes.heads * block * block * count_pairs(shard.length, shards, block, shapes.scope) // queries
+    # A TPU pads the rows of arrays that a Pallas kernel reads.
+    row = LANES if kernel == "splash" else 1
+    key_width, value_width = (-(-width // row) * row for width in (shapes.key_width, shapes.value_width))
+    padding = key_width + value_width - widths
+    # The kernels read copies of queries, output, its gradient, keys and values, and write three gradients.
+    keys = shapes.kv_heads * (key_width + value_width) * shards
+    copies = shapes.heads * (key_width + 2 * value_width) + keys
+    gradients = shapes.heads * key_width + keys
+    workspace = shard.compute_bytes * (copies + gradients)
+    if kernel == "chunked":  # its loops sum the gradients in float32
+        in_blocks = BLOCK_VALUES * shapes.heads * block * block // queries
+        workspace = shard.compute_bytes * copies + FLOAT32 * (gradients + in_blocks)
+    # The backward pass computes scores again: splash attention for the gradient of queries and for that of keys.
+    recomputed = shapes.key_width + (widths if kernel == "splash" else 0)
     return ScoreCosts(
         forward_flops=2 * scores * widths,
-        backward_flops=2 * scores * (2 * widths + shapes.key_width),  # it computes the scores again
-        saved_bytes=shapes.heads * FLOAT32,  # the log-sum-exp
+        backward_flops=2 * scores * (2 * widths + recomputed),
+        # The log-sum-exp, and the padding of queries, keys, values and output.
+        saved_bytes=shapes.heads * FLOAT32 + shard.compute_bytes * padding * (shapes.heads + shapes.kv_heads * shards),
         backward_bytes=0,
-        workspace_bytes=shard.compute_bytes * copies + FLOAT32 * (gradients + BLOCK_VALUES * block_scores // queries),
+        workspace_bytes=workspace,
     )

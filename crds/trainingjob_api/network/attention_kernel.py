@@ -3,13 +3,22 @@
 from dataclasses import dataclass
 from typing import Literal
 
-CPU = "cpu"
+from trainingjob_api.network.attention_blocks import CausalScope
+
+CPU, TPU, NVIDIA = "cpu", "tpu-", "nvidia-"
+"""Accelerators of the hardware table by their names, or by what these begin with."""
 MIN_CHUNKED_LENGTH_CPU = 256
 """Tokens of a sequence from which the chunked kernel is faster on a CPU, as measured from 128 to 4,096 tokens."""
 MIN_CHUNKED_LENGTH = 4096
 """Tokens of a sequence from which other accelerators save the memory of the scores: 64 MiB per head in float32."""
+MIN_CUDNN_LENGTH = 512
+BEFORE_HOPPER = ("nvidia-a100", "nvidia-l4", "nvidia-t4", "nvidia-v100")
+"""What the names of GPUs begin with whose cuDNN kernels have narrower heads."""
+LANES = 128
+"""Elements of a row of a TPU's registers."""
+BFLOAT16_BYTES = 2
 
-type KernelName = Literal["plain", "chunked"]
+type KernelName = Literal["plain", "chunked", "cudnn", "splash"]
 
 
 @dataclass(frozen=True)
@@ -22,9 +31,73 @@ class KernelChoice:
     """A clause after "because"."""
 
 
-def choose_attention(accelerator: str, length: int) -> KernelChoice:
-    """Return the attention kernel for sequences of a length on an accelerator of the hardware table."""
-    least = MIN_CHUNKED_LENGTH_CPU if accelerator == CPU else MIN_CHUNKED_LENGTH
-    if length < least:
-        return KernelChoice("attention", "plain", f"sequences of {length:,} tokens are shorter than {least:,}")
-    return KernelChoice("attention", "chunked", f"the memory of all scores grows with the square of {length:,} tokens")
+@dataclass(frozen=True)
+class AttentionCase:
+    """What decides which kernels can compute attention."""
+
+    accelerator: str
+    length: int
+    """Tokens of a whole sequence."""
+    context: int
+    """Shards of a sequence."""
+    compute_bytes: int
+    """Bytes of a value in the compute format."""
+    key_width: int
+    value_width: int
+    scope: CausalScope = CausalScope()  # noqa: RUF009  # it is immutable
+    has_soft_cap: bool = False
+    has_sinks: bool = False
+    has_documents: bool = False
+    """Whether a sequence holds several documents."""
+
+
+def choose_attention(case: AttentionCase) -> KernelChoice:
+    """Return the attention kernel."""
+    if case.accelerator.startswith(NVIDIA) and case.length >= MIN_CUDNN_LENGTH:
+        obstacle = _find_cudnn_obstacle(case)
+        return _choose_portable(case, obstacle) if obstacle else _choose("cudnn", "cuDNN stores no scores")
+    if case.accelerator.startswith(TPU) and case.length >= MIN_CHUNKED_LENGTH:
+        obstacle = _find_splash_obstacle(case)
+        return _choose_portable(case, obstacle) if obstacle else _choose("splash", "splash attention stores no scores")
+    return _choose_portable(case)
+
+
+def _choose_portable(case: AttentionCase, obstacle: str = "") -> KernelChoice:
+    """Return a kernel that runs everywhere. `obstacle` is why the accelerator's own kernel does not."""
+    least = MIN_CHUNKED_LENGTH_CPU if case.accelerator == CPU else MIN_CHUNKED_LENGTH
+    beside = f", and {obstacle}" if obstacle else ""
+    if case.length < least:
+        return _choose("plain", f"sequences of {case.length:,} tokens are shorter than {least:,}{beside}")
+    return _choose("chunked", f"the memory of all scores grows with the square of {case.length:,} tokens{beside}")
+
+
+def _choose(name: KernelName, reason: str) -> KernelChoice:
+    return KernelChoice("attention", name, reason)
+
+
+def _find_cudnn_obstacle(case: AttentionCase) -> str:
+    """Return why cuDNN cannot compute attention. Empty: it can."""
+    is_old = case.accelerator.startswith(BEFORE_HOPPER)
+    widest = 128 if is_old else 256
+    obstacles = {
+        "cuDNN computes in bfloat16 only": case.compute_bytes != BFLOAT16_BYTES,
+        "cuDNN has no soft cap": case.has_soft_cap,
+        "cuDNN has no sinks": case.has_sinks,
+        "cuDNN has no chunks": case.scope.chunk is not None,
+        "cuDNN does not separate documents": case.has_documents,
+        "cuDNN does not shard queries over `context`": case.context > 1,
+        f"cuDNN needs a head width that is at most {widest} and a multiple of 8": case.key_width > widest
+        or case.key_width % 8 != 0
+        or case.value_width % 8 != 0,
+        "cuDNN needs values as wide as keys on this GPU": is_old and case.key_width != case.value_width,
+    }
+    return next((obstacle for obstacle, applies in obstacles.items() if applies), "")
+
+
+def _find_splash_obstacle(case: AttentionCase) -> str:
+    """Return why splash attention cannot compute attention. Empty: it can."""
+    obstacles = {
+        "splash attention has no chunks with a window": bool(case.scope.chunk and case.scope.window),
+        f"splash attention needs shards of a multiple of {LANES} tokens": case.length % (LANES * case.context) != 0,
+    }
+    return next((obstacle for obstacle, applies in obstacles.items() if applies), "")

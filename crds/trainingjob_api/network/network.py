@@ -186,9 +186,9 @@ class Network:
         """Return the network with the kernels of an accelerator of the hardware table."""
         return replace(self, groups=tuple(group.on(accelerator) for group in self.groups))
 
-    def choose_kernels(self, length: int) -> tuple[KernelChoice, ...]:
-        """Return the different kernels for sequences of a length, in the order of the layers."""
-        return tuple(dict.fromkeys(block.attention.choose_kernel(length) for block in self.blocks))
+    def choose_kernels(self, shard: Shard) -> tuple[KernelChoice, ...]:
+        """Return the different kernels for a device's share of a sequence, in the order of the layers."""
+        return tuple(dict.fromkeys(block.attention.choose_kernel(shard) for block in self.blocks))
 
     @property
     def width(self) -> int:

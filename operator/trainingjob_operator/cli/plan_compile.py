@@ -19,7 +19,7 @@ from trainingjob_operator.cli.plan_json import plan_as_object
 from trainingjob_operator.cli.printing import align, echo
 from trainingjob_operator.cli.trainer_child import TrainerChild, require_trainer
 from trainingjob_operator.cli.validate_command import require_valid, warning_lines
-from trainingjob_operator.core.planner.flops import count_step_flops
+from trainingjob_operator.core.planner.flops import count_visible_flops
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import Plan, SizePlan
 from trainingjob_operator.core.planner.run_config import build_run_config
@@ -112,7 +112,7 @@ def _compare(plan: Plan, one: SizePlan, step: CompiledStep) -> Iterator[tuple[st
     assert one.layout  # noqa: S101
     assert one.memory  # noqa: S101
     workload = describe_workload(plan.spec)
-    flops = count_step_flops(workload, one.layout)
+    flops = count_visible_flops(workload, one.layout)
     yield (
         "memory",
         format_size(one.memory.total),

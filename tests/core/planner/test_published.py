@@ -166,7 +166,7 @@ def test_a_shorter_sequence_comes_last() -> None:
     )
     (problem,) = check(job).problems
 
-    assert problem.nearest == ("spec.training.sequenceLength: 131072",)
+    assert problem.nearest == ("spec.training.sequenceLength: 262144",)
 
 
 def test_mesh_that_does_not_fill_a_larger_slice_is_chosen_again() -> None:

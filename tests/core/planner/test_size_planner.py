@@ -39,7 +39,7 @@ BATCHES: dict[str, tuple[dict[str, Any], list[tuple[int, int, int, int]]]] = {
             "slices.accelerator": "tpu-v5e",
             "slices.topology": "1x1",
             "training.globalBatchSize": 64,
-            "training.sequenceLength": 65_536,
+            "training.sequenceLength": 32_768,
         },
         [(1, 8, 8, 0)],
     ),

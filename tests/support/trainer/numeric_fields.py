@@ -26,6 +26,7 @@ NOT_OF_A_STEP = {
     },
     "parallelism.pipeline.microbatches": LAYOUT,
     "training.maxPerDeviceBatch": PLANNED,
+    "memory.lossChunks": "whole logits have the same losses: tests/trainer/models/test_chunked_loss.py",
     **{f"optimizer.lion.{beta}": "Lion has a test: tests/trainer/optim/test_lion.py" for beta in ("beta1", "beta2")},
     "checkpoint.save.everySteps": OUTSIDE,
     "checkpoint.keep.last": KEPT,

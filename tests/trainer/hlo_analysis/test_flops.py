@@ -55,6 +55,16 @@ def test_a_loop_s_products_count_as_often_as_it_turns(first: int, step: int, bac
     assert count_flops(HloProgram(text)) == turns * ONE_PRODUCT
 
 
+def test_metadata_of_a_kernel_may_take_several_lines() -> None:
+    kernel = """  %k = f32[4,8]{1,0} custom-call(%x), frontend_attributes={kernel_metadata={
+"xprof_metadata":"{}"
+}}, metadata={op_name="attention"}
+  %y = """
+    text = LOOP.replace("FIRST", "0").replace("STEP", "1").replace("BACKEND", "").replace("  %y = ", kernel)
+
+    assert count_flops(HloProgram(text)) == 10 * ONE_PRODUCT
+
+
 @pytest.mark.parametrize(
     ("line", "want"),
     [

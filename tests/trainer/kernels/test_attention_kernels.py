@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from tests.support.trainer.attention_reference import attend_by_query
 from tests.support.trainer.cases import each
@@ -13,6 +14,7 @@ from trainingjob_api.network.attention_blocks import CausalScope, count_pairs, f
 from trainingjob_api.network.attention_kernel import KernelName
 from trainingjob_trainer.hlo_analysis.flops import count_flops
 from trainingjob_trainer.hlo_analysis.parser import HloProgram
+from trainingjob_trainer.kernels import splash_attention
 from trainingjob_trainer.kernels.attention_kernels import attention
 
 B, L, H, G = 2, 256, 4, 2
@@ -113,9 +115,13 @@ def test_plain_attention_is_that_of_each_query(variant: dict[str, Any]) -> None:
     np.testing.assert_allclose(found, want, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["chunked", "splash"])
 @each("variant", VARIANTS, *QUICK)
-def test_a_kernel_computes_the_same_as_the_plain_one(variant: dict[str, Any]) -> None:
-    inputs, plain, kernel = draw(**variant), kernel_of("plain", variant), kernel_of("chunked", variant)
+def test_a_kernel_computes_the_same_as_the_plain_one(
+    variant: dict[str, Any], name: KernelName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(splash_attention, "INTERPRET", True)
+    inputs, plain, kernel = draw(**variant), kernel_of("plain", variant), kernel_of(name, variant)
 
     np.testing.assert_allclose(jax.jit(kernel)(inputs), plain(inputs), atol=1e-5)
     found, want = differentiate(kernel, inputs), differentiate(plain, inputs)

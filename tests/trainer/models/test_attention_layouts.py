@@ -1,5 +1,6 @@
 """Attention block by block inside the sharded step: the loss and gradients of plain attention, on every layout."""
 
+import re
 from typing import Any
 
 import pytest
@@ -7,7 +8,9 @@ import pytest
 from tests.support.trainer.cases import each
 from tests.trainer.models.test_kernels import describe, differentiate, errors, plain, trace
 from tests.trainer.test_step import LAYOUTS
+from trainingjob_api.network import attention_kernel
 from trainingjob_api.world import Layout
+from trainingjob_trainer.kernels import splash_attention
 
 LENGTH = 256
 """Four blocks of 64 tokens. With `context` of degree 4, a device has the queries of one block."""
@@ -37,6 +40,43 @@ def test_chunked_attention_of_other_models_is_plain_attention(changes: dict[str,
 
     layout = LAYOUTS["accumulation 4, fsdp 2"]
     assert errors(differentiate(describe(**CHUNKED, **changes), layout), want) == {}
+
+
+@each("layout", LAYOUTS, "data 2 over slices, 2 stages, context 2, accumulation 2")
+def test_a_step_with_splash_attention_is_that_with_plain_attention(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if layout.ici.context == 4:
+        pytest.skip("splash attention needs 128 tokens on each device")
+    want = plain(describe(**PLAIN).model_dump_json())
+    monkeypatch.setattr(attention_kernel, "MIN_CHUNKED_LENGTH", LENGTH)
+    monkeypatch.setattr(splash_attention, "INTERPRET", True)
+
+    assert errors(differentiate(describe(**PLAIN), layout), want) == {}
+
+
+@pytest.mark.usefixtures("for_tpu")
+@each("layout", LAYOUTS, "data 2 over slices, 2 stages, context 2, accumulation 2")
+def test_a_step_with_splash_attention_lowers_for_a_tpu(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    if layout.ici.context == 4:
+        pytest.skip("splash attention needs 128 tokens on each device")
+    monkeypatch.setattr(attention_kernel, "MIN_CHUNKED_LENGTH", LENGTH)
+    step, arguments = trace(describe(**PLAIN), layout)
+
+    lowered = step.trace(*arguments).lower(lowering_platforms=("tpu",)).as_text()
+    assert len(re.findall("@tpu_custom_call", lowered)) == 3  # forward, and the gradients of queries and of keys
+
+
+@each("layout", LAYOUTS, "2 stages, fsdp 2, tensor 2, 4 microbatches", "data 2 over slices, fsdp 4")
+def test_a_step_with_cudnn_attention_lowers_for_a_gpu(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    if layout.ici.context > 1:
+        pytest.skip("cuDNN does not shard queries")
+    monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version", lambda: 91000)
+    spec = describe(training__sequenceLength=512, slices__accelerator="nvidia-h100", precision__compute="bfloat16")
+    step, arguments = trace(spec, layout)
+
+    lowered = step.trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
+    assert len(re.findall("@__cudnn", lowered)) == 2  # forward and backward
 
 
 @pytest.mark.parametrize(("changes", "has_scores"), [(PLAIN, True), (CHUNKED, False)])

@@ -151,13 +151,6 @@ def test_a_mesh_axis_must_divide_every_dim_that_it_should_shard(monkeypatch: pyt
         differentiate(describe(model__numKvHeads=1), TENSOR)
 
 
-@pytest.fixture
-def for_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Pallas compile kernels for a TPU although the devices of the mesh are CPUs."""
-    monkeypatch.setattr("jax._src.tpu_info.get_device_kind", lambda: "TPU v5 lite")
-    monkeypatch.setattr("jax._src.tpu_info.get_num_device_cores", lambda: 1)
-
-
 @pytest.mark.usefixtures("for_tpu")
 @each("layout", LAYOUTS, "data 2 over slices, 2 stages, context 2, accumulation 2")
 def test_a_step_with_compiled_kernels_lowers_for_a_tpu(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,7 +186,7 @@ def _parse(text: str) -> Iterator[tuple[bool, Computation]]:
             match = _HEADER.match(line)
             if match and line.endswith("{"):
                 name, is_entry, lines = match[1], line.startswith("ENTRY"), {}
-        elif line.startswith("}"):
+        elif line.startswith("}") and not line.startswith("}}"):  # the metadata of a Pallas kernel takes several lines
             yield is_entry, Computation(name, lines)
             name = ""
         else:

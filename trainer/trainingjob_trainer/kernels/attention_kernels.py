@@ -6,15 +6,19 @@ Shapes: B batch, L length of the queries, M length of the keys, H query heads, G
 and keys, V width of values.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from trainingjob_api.network.attention_blocks import CausalScope
 from trainingjob_api.network.attention_kernel import KernelName
+from trainingjob_trainer.kernels import splash_attention
 from trainingjob_trainer.kernels.chunked_attention import chunked_attention
+from trainingjob_trainer.kernels.cudnn_attention import cudnn_attention
 from trainingjob_trainer.kernels.plain_attention import plain_attention
 from trainingjob_trainer.parallel.sharding import Axes, constrain, map_shards
 
@@ -58,10 +62,10 @@ def attention(
     segments_BM = None if segments_BL is None else constrain(segments_BL, "batch", None)
     sinks_H = None if sinks_H is None else sinks_H.astype(jnp.float32)
     if kernel == "plain":
-        run = partial(plain_attention, scope=scope, soft_cap=soft_cap)
-        return run(q_BLHK, k_BMGK, v_BMGV, segments_BL, segments_BM, sinks_H)
+        arrays = (q_BLHK, k_BMGK, v_BMGV, segments_BL, segments_BM, sinks_H)
+        return plain_attention(*arrays, scope=scope, soft_cap=soft_cap)
     positions_L = jnp.arange(q_BLHK.shape[1], dtype=jnp.int32)
-    arguments: dict[str, tuple[jax.Array | None, Axes]] = {
+    arguments: dict[str, tuple[Any, Axes]] = {
         "positions": (positions_L, ("length",)),
         "q": (q_BLHK, QUERIES),
         "k": (k_BMGK, KEYS),
@@ -70,12 +74,23 @@ def attention(
         "key_segments": (segments_BM, ("batch", None)),
         "sinks": (sinks_H, ("heads",)),
     }
+    run: Callable[[Mapping[str, jax.Array]], jax.Array]
+    if kernel == "cudnn":
+        run = partial(cudnn_attention, scope=scope)
+    elif kernel == "splash":
+        degrees = jax.sharding.get_abstract_mesh().shape
+        heads, shards = q_BLHK.shape[2] // degrees.get("tensor", 1), degrees.get("context", 1)
+        splash = splash_attention.make_kernel(
+            q_BLHK.shape[1], shards, heads, scope, soft_cap, interpret=splash_attention.INTERPRET
+        )
+        arguments |= splash_attention.list_tables(splash)
+        run = partial(splash_attention.run_kernel, kernel=splash)
+    else:
+        run = partial(chunked_attention, scope=scope, soft_cap=soft_cap)
     given = {name: (array, axes) for name, (array, axes) in arguments.items() if array is not None}
-
-    def run_on_shard(*arrays: jax.Array) -> jax.Array:
-        return chunked_attention(dict(zip(given, arrays, strict=True)), scope=scope, soft_cap=soft_cap)
-
-    run_on_shards = map_shards(run_on_shard, [axes for _, axes in given.values()], QUERIES)
+    run_on_shards = map_shards(
+        lambda *arrays: run(dict(zip(given, arrays, strict=True))), [axes for _, axes in given.values()], QUERIES
+    )
     return run_on_shards(*(array for array, _ in given.values()))
 
 

@@ -11,6 +11,7 @@ from flax import nnx
 
 from trainingjob_api.network.attention import GroupedQueryAttention, TemperatureTuning
 from trainingjob_api.network.latent_attention import LatentAttention
+from trainingjob_api.network.part import Shard
 from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.kernels.attention_kernels import attention
 from trainingjob_trainer.models.norm import Norm, normalize_rms
@@ -88,11 +89,13 @@ def attend(
     segments_BL: jax.Array | None = None,
 ) -> jax.Array:
     """Return what each query head reads [B, L, H, K], by the kernel and with the mask of a part."""
+    context = jax.sharding.get_abstract_mesh().shape.get("context", 1)
+    shard = Shard(q_BLHK.shape[1], q_BLHK.dtype.itemsize, {"context": context})
     return attention(
         q_BLHK,
         k_BLGK,
         v_BLGK,
-        kernel=part.choose_kernel(q_BLHK.shape[1]).name,
+        kernel=part.choose_kernel(shard, has_documents=segments_BL is not None).name,
         scope=part.scope,
         scale=part.scale,
         soft_cap=part.options.soft_cap,

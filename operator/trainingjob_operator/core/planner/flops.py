@@ -26,6 +26,22 @@ def count_step_flops(workload: Workload, layout: Layout) -> int:
     return tokens * (ticks * layers + layout.microbatches * head // degrees["stage"])
 
 
+def count_visible_flops(workload: Workload, layout: Layout) -> int:
+    """Return the FLOPs of one device in one step that the text of a compiled program shows.
+
+    cuDNN and Pallas kernels are single operations in it, whose matmuls it does not show.
+    """
+    degrees = combine_degrees(layout.ici, layout.dcn)
+    shard, hidden = Shard(workload.length, workload.compute_bytes, degrees), 0
+    for block, count in workload.network.blocks.items():
+        if block.attention.choose_kernel(shard).name in ("cudnn", "splash"):
+            scores = block.attention.score_costs(shard)
+            passes = 2 if workload.memory.remat == "full" else 1
+            hidden += count // degrees["stage"] * (passes * scores.forward_flops + scores.backward_flops)
+    tokens = layout.rows_per_shard * (workload.length // degrees["context"]) * layout.accumulation
+    return count_step_flops(workload, layout) - tokens * layout.pipeline.ticks * hidden
+
+
 def count_useful_flops(workload: Workload) -> int:
     """Return the model FLOPs per token, the basis of MFU (model FLOPs utilization).
 

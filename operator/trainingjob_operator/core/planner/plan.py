@@ -9,7 +9,9 @@ from functools import cached_property
 
 from trainingjob_api.base import seconds
 from trainingjob_api.network.attention_kernel import KernelChoice
+from trainingjob_api.network.part import Shard
 from trainingjob_api.network.resolve import resolve
+from trainingjob_api.optim import FLOAT_BYTES
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.choice import Choice
@@ -184,9 +186,15 @@ class Plan:
 
     @property
     def kernels(self) -> tuple[KernelChoice, ...]:
-        """Return the kernels of the layers."""
-        network = resolve(self.spec.model).on(self.spec.slices.accelerator)
-        return network.choose_kernels(self.spec.training.sequence_length)
+        """Return the kernels of the layers at all sizes."""
+        spec = self.spec
+        network = resolve(spec.model).on(spec.slices.accelerator)
+        contexts = sorted({size.layout.ici.context * size.layout.dcn.context for size in self.sizes if size.layout})
+        shards = (
+            Shard(spec.training.sequence_length, FLOAT_BYTES[spec.precision.compute], {"context": context})
+            for context in contexts
+        )
+        return tuple(dict.fromkeys(kernel for shard in shards for kernel in network.choose_kernels(shard)))
 
     @property
     def tokens_per_step(self) -> int:
