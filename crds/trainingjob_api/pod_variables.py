@@ -35,6 +35,8 @@ def find_secret_fields(model: type[Strict], names: tuple[str, ...] = (), path: s
 
 
 SECRET_FIELDS = tuple(find_secret_fields(TrainingJobSpec))
+SECRET_PARENTS = tuple(".".join(field.path.split(".")[:2]) for field in SECRET_FIELDS)
+"""The fields of sections below which a secret may be, for rules that read all secrets."""
 
 
 def pod_variables(spec: TrainingJobSpec) -> list[PodVariable]:

@@ -26,6 +26,7 @@ from trainingjob_trainer.context import (
 )
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.huggingface.export_weights import gather_from
+from trainingjob_trainer.huggingface.hub_download import delete_download, download_weights
 from trainingjob_trainer.huggingface.model_export import ExportTarget, export_model
 from trainingjob_trainer.huggingface.published_params import PublishedParams, load_published_params
 from trainingjob_trainer.monitoring.bad_steps import BadStepError
@@ -65,6 +66,7 @@ def run(
 
     events.enter_phase(Phase.PREPARING)
     _claim_storage(start)
+    _prepare_weights(start)
     joined = joined or join_world(start, events)
     if start.process == 0:
         events.send(AgentEvent(data=joined.datasets.report))
@@ -92,6 +94,22 @@ def _claim_storage(start: StartWorld) -> None:
         backup.claim(start.config)
 
 
+def _prepare_weights(start: StartWorld) -> None:
+    """Download the initial weights if the job has no step yet; delete them if it has.
+
+    A repository takes hours, so all processes wait here, before they connect.
+    """
+    checkpoint, is_leader = start.config.spec.checkpoint, start.process == 0
+    source = checkpoint.initialize_from.hugging_face if checkpoint.initialize_from else None
+    if source is None or source.repository is None:
+        return
+    own = open_store(checkpoint.uri)
+    if not start.world.committed:
+        download_weights(source, own, is_leader=is_leader)
+    elif is_leader:
+        delete_download(own)
+
+
 def _initial_state(
     spec: TrainingJobSpec, steps: StepPrograms, programs: CompileCache, peers: ProcessGroup, events: AgentEvents
 ) -> State:
@@ -102,8 +120,8 @@ def _initial_state(
         return state
     initial: InitialParams | PublishedParams
     if source.hugging_face:
-        own = open_store(spec.checkpoint.uri) if peers.process == 0 else None
-        initial = load_published_params(source, spec.model, shapes, state.params, own)
+        own = open_store(spec.checkpoint.uri)
+        initial = load_published_params(source, spec.model, shapes, state.params, own, is_leader=peers.process == 0)
     else:
         initial = load_initial_params(source, shapes, peers, state.params)
     events.send(AgentEvent(initialized_from=initial.source))

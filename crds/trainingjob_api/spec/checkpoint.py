@@ -6,12 +6,28 @@ from pydantic import Field
 
 from trainingjob_api.base import (
     Duration,
+    Secret,
+    SecretVariable,
     ShortName,
     StoreUri,
     Strict,
 )
-from trainingjob_api.meta import INITIALIZATION, PODS, STORAGE, Example, Live, Unit, cel_rule
+from trainingjob_api.meta import INITIALIZATION, PODS, STORAGE, Example, Live, Pattern, Unit, cel_rule
 from trainingjob_api.shares import MAX_STEPS
+
+_PART = "[A-Za-z0-9][A-Za-z0-9._-]*"
+Repository = Annotated[
+    str,
+    Pattern(
+        rf"^{_PART}(/{_PART})?$",
+        "a repository such as meta-llama/Llama-3.1-8B",
+        lambda text: text.removeprefix("https://huggingface.co/").strip("/"),
+    ),
+    Field(max_length=193),
+]
+Revision = Annotated[
+    str, Pattern(rf"^{_PART}(/{_PART})*$", "a branch, a tag or a commit such as main"), Field(max_length=250)
+]
 
 
 def _is_unset(value: object) -> bool:
@@ -111,11 +127,30 @@ class Backup(Strict):
 
 
 class HuggingFaceSource(Strict):
-    """Published weights in the format of Hugging Face, as `transformers` saves them."""
+    """Published weights in the format of Hugging Face, as `transformers` saves them: a folder, or a repository."""
 
-    path: Annotated[StoreUri, Example("/models/Llama-3.1-8B")] = Field(
+    path: Annotated[StoreUri | None, Example("/models/Llama-3.1-8B")] = Field(
+        default=None,
         description="Folder on a volume of `runtime.volumes`, with `config.json` and `model.safetensors` or the files "
-        "of an index. It is only read."
+        "of an index. It is only read.",
+    )
+    repository: Annotated[Repository | None, Example("meta-llama/Llama-3.1-8B")] = Field(
+        default=None,
+        description="Repository of the hub, or of the mirror in the variable `HF_ENDPOINT`. It is downloaded below "
+        "`checkpoint.uri`, and deleted when the job resumes from its own checkpoint.",
+    )
+    revision: Annotated[Revision | None, Example("0e9e39f249a16976918f6564b8830bc894c89659")] = Field(
+        default=None, description="Branch, tag or commit of the repository. Unset: `main`."
+    )
+    token: Annotated[Secret | None, SecretVariable("HF_TOKEN")] = Field(
+        default=None,
+        description="Access token for a private or gated repository. The pods get it as the variable `HF_TOKEN`.",
+    )
+
+    cel_rules = (
+        cel_rule("has(self.path) != has(self.repository)", "must have exactly one of `path` and `repository`."),
+        cel_rule("!has(self.revision) || has(self.repository)", "must not be set without `repository`.", "revision"),
+        cel_rule("!has(self.token) || has(self.repository)", "must not be set without `repository`.", "token"),
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.support.trainer.huggingface import Fixture, all_axes_mesh
+from tests.support.trainer.object_store import ObjectStore
 from tests.trainer.huggingface.test_safetensors import encode
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.checkpoint import HuggingFaceSource, InitializeFrom
@@ -36,7 +37,8 @@ def load(
     source = InitializeFrom(hugging_face=HuggingFaceSource(path=str(folder)), allow_partial=allow_partial)
     fixture.model = fixture.model.model_copy(update=changes)
     shapes = fixture.shapes(all_axes_mesh())
-    return load_published_params(source, fixture.model, shapes, random_params(shapes), open_store(own) if own else None)
+    store = open_store(own) if own else ObjectStore()
+    return load_published_params(source, fixture.model, shapes, random_params(shapes), store, is_leader=own is not None)
 
 
 @pytest.fixture

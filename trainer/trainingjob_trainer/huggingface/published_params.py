@@ -14,9 +14,10 @@ from trainingjob_api.huggingface.family import list_differences
 from trainingjob_api.huggingface.registry import find_family, read_config
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.protocol import MAX_MESSAGE, FailureReason
-from trainingjob_api.spec.checkpoint import InitializeFrom
+from trainingjob_api.spec.checkpoint import HuggingFaceSource, InitializeFrom
 from trainingjob_api.spec.model import Model
 from trainingjob_trainer.huggingface.companion_files import keep_companions
+from trainingjob_trainer.huggingface.hub_download import read_commit, weights_location
 from trainingjob_trainer.huggingface.import_weights import TensorMatch, import_array, match_tensors, tensor_name
 from trainingjob_trainer.huggingface.safetensors import WeightsError
 from trainingjob_trainer.huggingface.weights_folder import WeightsFolder, open_weights
@@ -27,6 +28,7 @@ from trainingjob_trainer.store.port import Store
 
 LOG = logging.getLogger(__name__)
 SOURCE = "spec.checkpoint.initializeFrom"
+COMMIT_LENGTH = 12
 MAX_NAMED = 4
 """Maximum number of tensors and fields that a message names."""
 
@@ -39,24 +41,24 @@ class PublishedParams(NamedTuple):
 
 
 def load_published_params(
-    source: InitializeFrom, model: Model, params: Params, random: Params, own: Store | None
+    source: InitializeFrom, model: Model, params: Params, random: Params, own: Store, *, is_leader: bool
 ) -> PublishedParams:
     """Return published parameters with the layout of `params`.
 
     `random` holds the initial values of those that the files lack. It is consumed, because both may not fit in memory.
-    The small files beside the weights are kept in the job's `own` store, for exports; None: another process does it.
+    The leading process keeps the small files beside the weights in the job's `own` store, for exports.
 
     Raises:
         TrainingError: the files cannot be read, or hold another model.
     """
     assert source.hugging_face is not None  # noqa: S101  # the caller has chosen by it
-    path = source.hugging_face.path
-    with _training_errors(path):
+    path, name = weights_location(source.hugging_face, own), _name_source(source.hugging_face, own)
+    with _training_errors(source.hugging_face, path):
         weights = open_weights(open_store(path))
         theirs = read_model(weights)
         binding = find_family(weights.config).bind(resolve(model))
         match = match_tensors(weights, binding)
-        _check_match(source, match, binding.unmapped, _describe_differences(model, theirs))
+        _check_match(source, path, match, binding.unmapped, _describe_differences(model, theirs))
 
         def load(place: Any, leaf: jax.ShapeDtypeStruct, initial: jax.Array) -> jax.Array:
             name = tensor_name(place)
@@ -66,15 +68,20 @@ def load_published_params(
             return import_array(weights, binding.by_tensor[name], leaf)
 
         loaded = jax.tree_util.tree_map_with_path(load, params, random)
-        if own:
+        if is_leader:
             keep_companions(weights.store, own)
-    return PublishedParams(loaded, _describe_source(path, match, _describe_differences(model, theirs)))
+    return PublishedParams(loaded, _describe_source(name, match, _describe_differences(model, theirs)))
+
+
+def _name_source(source: HuggingFaceSource, own: Store) -> str:
+    """Return the name of a source in messages."""
+    return source.path or f"{source.repository} at commit {read_commit(own)[:COMMIT_LENGTH]}"
 
 
 @contextmanager
-def _training_errors(path: str) -> Iterator[None]:
+def _training_errors(source: HuggingFaceSource, path: str) -> Iterator[None]:
     """Raise errors about the files of a folder as `TrainingError`."""
-    field = f"{SOURCE}.huggingFace.path"
+    field = f"{SOURCE}.huggingFace.{'path' if source.path else 'repository'}"
     try:
         yield
     except OSError as error:
@@ -99,7 +106,7 @@ def read_model(weights: WeightsFolder) -> Model:
 
 
 def _check_match(
-    source: InitializeFrom, match: TensorMatch, unmapped: tuple[str, ...], differences: tuple[str, ...]
+    source: InitializeFrom, path: str, match: TensorMatch, unmapped: tuple[str, ...], differences: tuple[str, ...]
 ) -> None:
     """Check that the files have the tensors of the job's model.
 
@@ -110,8 +117,6 @@ def _check_match(
     missing = [] if source.allow_partial else [f"{name} is missing" for name in match.missing]
     if not wrong and not missing:
         return
-    assert source.hugging_face is not None  # noqa: S101  # as above
-    path = source.hugging_face.path
     advice = f"Set the section model to that of the files, which `trainingjob import {path}` prints"
     if not wrong and not differences:
         advice = f"Set {SOURCE}.allowPartial to true to start with random values for them"
@@ -133,9 +138,9 @@ def _describe_differences(model: Model, theirs: Model) -> tuple[str, ...]:
     )
 
 
-def _describe_source(path: str, match: TensorMatch, differences: tuple[str, ...]) -> str:
+def _describe_source(name: str, match: TensorMatch, differences: tuple[str, ...]) -> str:
     """Return a text that names the source of the parameters, and log it."""
-    words = f"{len(match.matched):,} tensors of {path}"
+    words = f"{len(match.matched):,} tensors of {name}"
     if match.incomplete:
         words += f"; missing there, so they start random: {_join(match.incomplete)}"
     if match.unused:

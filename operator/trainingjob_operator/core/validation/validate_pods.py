@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from trainingjob_api.base import KeyRef
 from trainingjob_api.parse.parse_messages import format_value
-from trainingjob_api.pod_variables import pod_variables
+from trainingjob_api.pod_variables import SECRET_PARENTS, pod_variables
 from trainingjob_api.problem import Problem, as_text
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.names import MAX_LABEL_LENGTH
@@ -195,10 +195,10 @@ def check_memory(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 RULES = (
     Rule(("runtime.image",), check_image),
-    Rule(("runtime", "scheduling", "metrics"), check_object_names),
+    Rule(("runtime", "scheduling", *SECRET_PARENTS), check_object_names),
     Rule(("scheduling.queueName",), check_queue_name),
     Rule(("scheduling",), check_label_keys),
-    Rule(("runtime.env", "metrics"), check_reference_keys),
+    Rule(("runtime.env", *SECRET_PARENTS), check_reference_keys),
     Rule(("runtime.volumes",), check_mount_paths),
     Rule(("runtime.resources.memory",), check_memory),
 )

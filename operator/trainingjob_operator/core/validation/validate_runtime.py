@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainingjob_api.base import seconds
-from trainingjob_api.pod_variables import secret_variables
+from trainingjob_api.pod_variables import SECRET_PARENTS, secret_variables
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.elastic import Elastic
 from trainingjob_api.spec.job import TrainingJobSpec
@@ -233,7 +233,7 @@ def _value_sources(variable: EnvVar) -> list[str]:
 
 
 RULES: tuple[Rule | HardwareRule, ...] = (
-    Rule(("runtime.env", "metrics"), check_env),
+    Rule(("runtime.env", *SECRET_PARENTS), check_env),
     Rule(("runtime.resources",), check_resources),
     Rule(("runtime.imagePullSecrets",), check_pull_secrets),
     Rule(("scheduling.tolerations",), check_tolerations),

@@ -36,6 +36,22 @@ def check_initialize_from(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem(f"{SOURCE}.step", source.step, message)
 
 
+def check_published_weights(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`initializeFrom.huggingFace` must have `path`, or `repository` with its `revision` and `token`."""
+    source = spec.checkpoint.initialize_from.hugging_face if spec.checkpoint.initialize_from else None
+    if source is None:
+        return
+    at = f"{SOURCE}.huggingFace"
+    if (source.path is None) == (source.repository is None):
+        found = "both" if source.path else "none"
+        yield Problem(at, None, f"must have exactly one of `path` and `repository`, but has {found}.")
+    elif source.repository is None:
+        for name, value in (("revision", source.revision), ("token", source.token)):
+            if value is not None:
+                message = "must not be set without `repository`. A folder has neither revisions nor tokens. Remove it."
+                yield Problem(f"{at}.{name}", None if name == "token" else value, message)
+
+
 def check_source_folders(spec: TrainingJobSpec) -> Iterator[Problem]:
     """The source of initial parameters must be on a volume, outside the job's own checkpoint folder."""
     source = spec.checkpoint.initialize_from
@@ -86,7 +102,7 @@ def _list_other_folders(spec: TrainingJobSpec) -> Iterator[tuple[str, str]]:
     source = checkpoint.initialize_from
     if source and source.uri:
         yield f"{SOURCE}.uri", source.uri
-    if source and source.hugging_face:
+    if source and source.hugging_face and source.hugging_face.path:
         yield f"{SOURCE}.huggingFace.path", source.hugging_face.path
 
 
@@ -107,6 +123,7 @@ def check_export_model(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 RULES = (
     Rule(("checkpoint.initializeFrom",), check_initialize_from),
+    Rule(("checkpoint.initializeFrom",), check_published_weights),
     Rule(("checkpoint.initializeFrom", "checkpoint.uri", MOUNTS), check_source_folders),
     Rule(
         ("checkpoint.export", "checkpoint.uri", "checkpoint.backup", "checkpoint.initializeFrom", MOUNTS),
