@@ -118,6 +118,22 @@ def test_the_decoder_of_text_is_converted_without_encoders() -> None:
     assert yaml.safe_load(result.out)["spec"]["model"]["embedDim"] == 4096
 
 
+def test_a_published_config_that_omits_defaults_is_the_network_of_its_preset() -> None:
+    text = {
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    }
+    result = call("-", text=json.dumps({"model_type": "gemma3", "text_config": text, "mm_tokens_per_image": 256}))
+    model = Model.model_validate(yaml.safe_load(result.out)["spec"]["model"])
+
+    assert result.code == 0
+    assert resolve(model) == resolve(Model.model_validate(PRESETS["gemma3-4b"].model))
+
+
 def test_a_name_of_a_run_becomes_the_name_of_the_job() -> None:
     assert yaml.safe_load(call("-", text="run_name: My_Run.1\n").out)["metadata"]["name"] == "my-run-1"
 

@@ -93,6 +93,36 @@ def test_a_mixtral_has_experts() -> None:
     assert resolve(spec.model).num_parameters == PRESETS["mixtral-8x7b"].parameters
 
 
+ROPES: dict[str, tuple[dict[str, Any], float, str | None]] = {
+    "a base": ({"theta": 5e5}, 5e5, None),
+    "Llama 3": ({"type": "llama3"}, 5e5, "llama3"),
+    "YaRN": ({"type": "yarn", "factor": 4.0, "mscale": 1.0}, 1e4, "yarn"),
+    "linear": ({"type": "linear", "factor": 2.0}, 1e4, "linear"),
+}
+
+
+@pytest.mark.parametrize(("rope", "theta", "scaling"), ROPES.values(), ids=ROPES.keys())
+def test_rotary_positions_are_converted(rope: dict[str, Any], theta: float, scaling: str | None) -> None:
+    spec, _ = convert(LLAMA | {f"model.rope.{name}": value for name, value in rope.items()})
+
+    assert spec.model.rope.theta == theta
+    assert (spec.model.rope.scaling.type if spec.model.rope.scaling else None) == scaling
+
+
+def test_the_sources_of_a_mixture_are_named() -> None:
+    mixture = {
+        "data.configs.open_web.train_urls": ["gs://x"],
+        "data.configs.wiki.id": "y",
+        "data.train_weights.wiki": 1,
+    }
+    spec, draft = convert(GPT2 | mixture)
+
+    assert [(source.name, source.path) for source in spec.data.train] == [
+        ("open-web", "/data/open-web"), ("wiki", "/data/wiki"),
+    ]  # fmt: skip
+    assert "open_web, wiki" in draft.fill_in["data.train"]
+
+
 def test_lion_has_its_own_moments() -> None:
     spec, _ = convert(GPT2 | {"optimizer.type": "lion", "optimizer.beta1": 0.95, "optimizer.epsilon": 1e-8})
 

@@ -185,12 +185,30 @@ def test_a_config_without_a_model_is_maxtext_s_default_model() -> None:
     assert (model.embed_dim, model.num_layers, model.mlp_dim, model.vocab_size) == (2048, 16, 7168, 32000)
 
 
-def test_keys_beside_a_preset_count_only_if_the_config_says_so() -> None:
-    keys = {"model_name": "qwen3-8b", "base_num_decoder_layers": 2}
+OVERRIDES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "none": ({"model_name": "qwen3-8b"}, {}),
+    "a dimension": ({"model_name": "qwen3-8b", "base_num_decoder_layers": 2}, {"numLayers": 2}),
+    "half of the layers": ({"model_name": "gemma2-2b", "base_num_decoder_layers": 2}, {"numLayers": 4}),
+    "capacity": ({"model_name": "mixtral-8x7b", "capacity_factor": 1.5}, {"experts": {"capacityFactor": 1.5}}),
+    "routing groups": (
+        {"model_name": "deepseek3-671b", "n_routing_groups": 4, "topk_routing_group": 2},
+        {"experts": {"groups": {"count": 4, "perToken": 2}}},
+    ),
+}
 
-    assert read_model(keys) == {"preset": "qwen3-8b"}
-    overridden = read_model(keys | {"override_model_config": True})
-    assert merge_preset(overridden, PRESETS)[0]["numLayers"] == 2
+
+@pytest.mark.parametrize(("values", "want"), OVERRIDES.values(), ids=OVERRIDES.keys())
+def test_keys_beside_a_preset_replace_its_values(values: dict[str, Any], want: dict[str, Any]) -> None:
+    section = read_model(values)
+
+    assert section == {"preset": values["model_name"], **want}
+    Model.model_validate(merge_preset(section, PRESETS)[0])
+
+
+def test_options_beside_a_preset_that_are_read_with_others_are_named() -> None:
+    draft = convert({"model_name": "qwen3-8b", "rope_type": "yarn", "capacity_factor": 2.0})
+
+    assert [leftover.key for leftover in draft.leftovers] == ["rope_type"]
 
 
 REJECTED: dict[str, tuple[dict[str, Any], str]] = {

@@ -1,11 +1,11 @@
 """A job with the model of a `config.json` from the Hugging Face hub."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 from trainingjob_api.huggingface.config_fields import Config, ConfigError
 from trainingjob_api.huggingface.registry import find_family
-from trainingjob_api.huggingface.rope_fields import flatten_rope
+from trainingjob_api.huggingface.rope_fields import PARAMETERS, flatten_rope
 from trainingjob_operator.cli.convert.draft_job import DraftJob
 from trainingjob_operator.cli.convert.placeholders import DEFAULT_LENGTH
 from trainingjob_operator.cli.convert.source_rows import Left, Part, Table, Values, apply_rows
@@ -59,6 +59,15 @@ ROWS: Table = {
 }  # fmt: skip
 
 
+OMITTED: Mapping[str, Config] = {
+    "gemma3_text": {
+        "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+        "max_position_embeddings": 131072,
+    },
+}  # fmt: skip
+"""By type of a model, values that published configs omit, because they are defaults of the library."""
+
+
 class _ReadKeys(dict[str, Any]):
     """A config that records which of its keys are read."""
 
@@ -82,8 +91,9 @@ def read_huggingface(values: Values, draft: DraftJob) -> None:
     Raises:
         CommandError: no model section expresses it.
     """
-    config = values.get(TEXT) if isinstance(values.get(TEXT), dict) else values
-    assert config is not None  # noqa: S101  # it is a dict or the whole file
+    text = values.get(TEXT)
+    config = text if isinstance(text, dict) else values
+    config = {**OMITTED.get(str(config.get("model_type")), {}), **config}
     recorded = _ReadKeys(flatten_rope(config))
     try:
         draft.set("model", find_family(config).to_section(recorded))
@@ -91,11 +101,6 @@ def read_huggingface(values: Values, draft: DraftJob) -> None:
         raise CommandError(f"{error} The model cannot be converted.") from error
     length = config.get("max_position_embeddings", config.get("n_positions", DEFAULT_LENGTH))
     draft.ask("training.sequenceLength", min(length, DEFAULT_LENGTH), f"the length of a sequence, at most {length}.")
-    apply_rows(ROWS, dict(_list_rest(values, config, recorded.read)), draft)
-
-
-def _list_rest(values: Values, config: Config, read: set[str]) -> Iterator[tuple[str, Any]]:
-    """Yield what the model section does not have."""
-    if config is not values:
-        yield from ((key, value) for key, value in values.items() if key not in (TEXT, *config))
-    yield from ((key, value) for key, value in config.items() if key not in read and key != "rope_parameters")
+    encoders = {key: value for key, value in values.items() if key not in (TEXT, *config)}
+    rest = {key: value for key, value in config.items() if key not in recorded.read and key != PARAMETERS}
+    apply_rows(ROWS, encoders | rest, draft)

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from trainingjob_api.base import MAX_SHORT_NAME
 from trainingjob_api.huggingface.config_fields import ConfigError
 from trainingjob_api.huggingface.registry import read_config
+from trainingjob_api.notation import slug
 from trainingjob_operator.cli.convert.draft_job import ASK_TEXT, ASK_TOKENIZER, TEXT_FILES, TOKENIZER, DraftJob
 from trainingjob_operator.cli.convert.source_rows import (
     Ask,
@@ -61,6 +63,17 @@ FAMILIES: Mapping[str, tuple[str, Mapping[str, str], Mapping[str, Any]]] = {
     "gemma": ("gemma", LLAMA_KEYS, LLAMA_SIZE),
 }
 """By Levanter's type of a model: the type in `config.json`, the names, and the sizes that may be omitted."""
+ROPES: Mapping[str, dict[str, Any]] = {
+    "llama3": {
+        "theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+    "yarn": {"factor": 1.0, "beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 2048},
+    "linear": {"factor": 1.0},
+}  # fmt: skip
+"""By kind of rotary positions, the options that may be omitted."""
+MIXTURE = "data.configs."
+MAX_SOURCES = 16
 VOCABULARIES = {
     "gpt2": 50257,
     "EleutherAI/gpt-neox-20b": 50277,
@@ -104,7 +117,7 @@ def _to_every(keep: Any) -> list[dict[str, int]]:
 TABLE: Table = {
     "model": Left("the section is in another file: convert that file, or name a preset"),
     "model.type": Part(),
-    **{f"model.{key}": Part() for key in (*LLAMA_KEYS, *GPT2_KEYS, "mlp_scale", "rope.type", "rope.theta")},
+    **{f"model.{key}": Part() for key in (*LLAMA_KEYS, *GPT2_KEYS, "mlp_scale")},
     "model.rope.*": Part(),
     "model.gradient_checkpointing": Copy("memory.remat", one_of(REMAT, "`memory.remat` is `none` or `full`")),
     "model.scale_attn_by_inverse_layer_idx": Left("no option scales scores by the number of the layer", off=(False,)),
@@ -189,6 +202,7 @@ def read_levanter(values: Values, draft: DraftJob) -> None:
         CommandError: no model section expresses its model.
     """
     draft.set("model", _read_model(values, draft))
+    _ask_for_sources(values, draft)
     apply_rows(TABLE, {**DEFAULTS, **values}, draft)
     draft.set("optimizer.weightDecay.exclude", NO_DECAY)
     if draft.get("optimizer.type") == "lion" and draft.get("optimizer.adamw"):
@@ -202,6 +216,14 @@ def read_levanter(values: Values, draft: DraftJob) -> None:
         kind, _, name = part.partition("=")
         if name in FLOATS and kind.strip() in ("p", "c"):
             draft.set(f"precision.{'params' if kind.strip() == 'p' else 'compute'}", FLOATS[name])
+
+
+def _ask_for_sources(values: Values, draft: DraftJob) -> None:
+    """Name the sources of a mixture, of which users must fill in the paths."""
+    names = list(dict.fromkeys(key.split(".")[2] for key in values if key.startswith(MIXTURE)))
+    if names:
+        sources = [{"name": slug(name)[:MAX_SHORT_NAME], "path": f"/data/{slug(name)}"} for name in names]
+        draft.ask("data.train", sources[:MAX_SOURCES], f"the paths of {', '.join(names)} in the pods.")
 
 
 def _list_trackers(values: Values) -> list[Mapping[str, Any]]:
@@ -222,14 +244,22 @@ def _read_model(values: Values, draft: DraftJob) -> dict[str, Any]:
     model_type, names, sizes = FAMILIES[kind]
     model = {**sizes, **{key.removeprefix("model."): value for key, value in values.items()}}
     config = {"model_type": model_type, **{theirs: model[ours] for ours, theirs in names.items() if ours in model}}
-    if "rope.theta" in model:
-        config["rope_theta"] = float(model["rope.theta"])
+    config |= _read_rope({key.removeprefix("rope."): value for key, value in model.items() if key.startswith("rope.")})
     config["vocab_size"] = _find_vocabulary(values.get("data.tokenizer", "gpt2"), draft)
     draft.set("training.sequenceLength", model["seq_len"])
     try:
         return read_config(config)
     except ConfigError as error:
         raise CommandError(f"{error} The model cannot be converted.") from error
+
+
+def _read_rope(rope: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rotary positions as `config.json` has them: a base, and a scaling."""
+    kind = rope.get("type", "default")
+    options = ROPES.get(kind, {}) | dict(rope)
+    theta = {"rope_theta": float(options["theta"])} if "theta" in options else {}
+    scaling = {name: value for name, value in options.items() if name not in ("type", "theta", "mscale")}
+    return theta if kind == "default" else theta | {"rope_scaling": {"rope_type": kind, **scaling}}
 
 
 def _find_vocabulary(tokenizer: str, draft: DraftJob) -> int:

@@ -9,7 +9,7 @@ from trainingjob_api.huggingface.config_fields import Section, get_path, set_pat
 from trainingjob_api.huggingface.families.deepseek import BIAS_RATE
 from trainingjob_api.huggingface.layer_fields import count_runs
 from trainingjob_api.huggingface.scaling_fields import scale_yarn
-from trainingjob_api.presets.preset import drop_no_tokens
+from trainingjob_api.presets.preset import Preset, drop_no_tokens
 from trainingjob_api.presets.registry import DELTA_NET, GLOBAL_HEADS, PRESETS, SPARSE_INDEXER, UNSUPPORTED
 from trainingjob_operator.cli.convert.source_rows import Values
 from trainingjob_operator.cli.errors import CommandError
@@ -70,6 +70,12 @@ COMBINED = (
     "override_model_config",
 )  # fmt: skip
 """Keys that are read together with others."""
+BESIDE_PRESET = (
+    "model_name", "decoder_block", "override_model_config", "capacity_factor", "n_routing_groups", "topk_routing_group",
+)  # fmt: skip
+"""Those of them that apply beside the name of a preset."""
+GEMMA2_LAYERS = 2
+"""A layer of MaxText's Gemma 2 is a layer with a window and one without."""
 
 MISSING: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "use_indexer": (bool, SPARSE_INDEXER),
@@ -129,9 +135,7 @@ QUERY_KEY_NORMS = {"llama4": "l2", "olmo3": "perProjection"}
 
 
 def read_model(values: Values) -> Section:
-    """Return the model section of a config.
-
-    MaxText ignores the model's keys beside the name of a preset, unless `override_model_config` is set.
+    """Return the model section of a config. Keys beside the name of a preset replace its values.
 
     Raises:
         CommandError: no model section expresses it, or its model has an unknown name.
@@ -139,16 +143,27 @@ def read_model(values: Values) -> Section:
     name = values.get("model_name", "default")
     if name in UNSUPPORTED:
         raise CommandError(f"model_name: {name} cannot be converted. Missing: {UNSUPPORTED[name]}.")
-    if name in PRESETS and not values.get("override_model_config"):
-        return {"preset": name}
     for key, (is_missing, what) in MISSING.items():
         if key in values and is_missing(values[key]):
             raise CommandError(f"{key}: {values[key]} cannot be converted. Missing: {what}.")
     if name in PRESETS:
-        return _read_keys(values, {"preset": name})
+        return _read_overrides(values, PRESETS[name])
     if name != "default" and "base_emb_dim" not in values:
         raise CommandError(f"model_name: {name} is unknown. Add the keys of its file in MaxText's configs/models.")
     return _read_block(dict(DEFAULTS) | dict(values))
+
+
+def _read_overrides(values: Values, preset: Preset) -> Section:
+    """Return the name of a preset, and the values that a config has beside it."""
+    section = _read_keys(values, {"preset": preset.name})
+    if "numLayers" in section and preset.name.startswith("gemma2"):
+        section["numLayers"] *= GEMMA2_LAYERS
+    if "experts" in preset.model and values.get("capacity_factor", -1) > 0:
+        set_path(section, "experts.capacityFactor", values["capacity_factor"])
+    if values.get("n_routing_groups", -1) > 1:
+        set_path(section, "experts.groups.count", values["n_routing_groups"])
+        set_path(section, "experts.groups.perToken", values["topk_routing_group"])
+    return section
 
 
 def _read_keys(values: Values, section: Section) -> Section:
@@ -294,6 +309,6 @@ def _set_gemma(section: Section, values: Values, block: str) -> None:
     query_width = width // heads if head_dim == 128 else head_dim  # MaxText decides by the name of the model
     set_path(section, "attention.scale", query_width**-0.5)
     if block == "gemma2":
-        section["numLayers"] *= 2  # a layer of MaxText is a layer with a window and one without
+        section["numLayers"] *= GEMMA2_LAYERS
     elif values.get("local_rope_max_timescale", -1) > 0:
         section["layers"]["pattern"][0]["rope"] = {"theta": float(values["local_rope_max_timescale"])}

@@ -3,7 +3,7 @@
 from typing import Any
 
 from trainingjob_operator.cli.convert.draft_job import ASK_TEXT, ASK_TOKENIZER, TEXT_FILES, TOKENIZER, DraftJob
-from trainingjob_operator.cli.convert.maxtext_model import COMBINED, KEYS, read_model
+from trainingjob_operator.cli.convert.maxtext_model import BESIDE_PRESET, COMBINED, KEYS, read_model
 from trainingjob_operator.cli.convert.source_rows import (
     Ask,
     Copy,
@@ -265,6 +265,9 @@ def read_maxtext(values: Values, draft: DraftJob) -> None:
     """
     draft.set("model", read_model(values))
     apply_rows(TABLE, {**DEFAULTS, **values}, draft)
+    if draft.get("model.preset"):
+        for key in (key for key in values if key in COMBINED and key not in BESIDE_PRESET):
+            draft.leave(key, values[key], "the preset has it: change `model` beside `preset`")
     if values.get("enable_wandb"):
         ask_for_wandb(draft, values.get("wandb_project_name", "maxtext"), name=values.get("wandb_run_name"))
     steps = values.get("gradient_accumulation_steps", 1)
