@@ -152,7 +152,28 @@ def test_problems_that_are_left_go_to_standard_error() -> None:
     assert yaml.safe_load(result.out)["kind"] == "TrainingJob"
 
 
+def test_a_line_break_in_a_key_does_not_end_a_comment() -> None:
+    result = call("-", text='model_name: gpt3-52k\n"a\\nspec: b": "c\\nd"\n')
+
+    assert '#   a spec: b: "c\\nd"' in result.out
+    assert yaml.safe_load(result.out).keys() == {"apiVersion", "kind", "metadata", "spec"}
+
+
+def test_a_long_value_is_shortened() -> None:
+    result = call("-", text=f"model_name: gpt3-52k\nfrobnicate: {'x' * 200}\n")
+
+    assert f'#   frobnicate: "{"x" * 69} ...\n' in result.out
+
+
+def test_a_value_of_another_form_is_left_out() -> None:
+    result = call("-", text="model_name: gpt3-52k\nsteps: many\n5: 6\n")
+
+    assert '#   steps: "many"\n#     the value has another form than `training.steps`.' in result.out
+    assert "#   5: 6\n" in result.out
+
+
 REJECTED = {
+    "a form of values": ("base_emb_dim: 8\nmlp_activations: 3", 2, "has a value of a form that MaxText does not have"),
     "no config": ("[1, 2]", 2, "must hold one config"),
     "unknown keys": ("a: 1", 2, "is no config of a known program. Name it: --from maxtext|levanter|huggingface."),
     "another architecture": ('{"model_type": "bert"}', 1, '`model_type` is "bert"'),

@@ -51,7 +51,10 @@ def convert_file(file: str, source: Source | None, hardware: Hardware) -> int:
     config = _read_config(file)
     found = source or _recognize(file, config)
     draft = DraftJob(_find_name(file, config), f"{NAMES[found]}'s {_label(file)}")
-    READERS[found](dict(_flatten(config)) if found == "levanter" else config, draft)
+    try:
+        READERS[found](dict(_flatten(config)) if found == "levanter" else config, draft)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UsageError(f"{_label(file)} has a value of a form that {NAMES[found]} does not have: {error}.") from error
     problems = fill_in(draft, hardware)
     echo(write_job(draft), nl=False)
     if problems:
@@ -63,7 +66,7 @@ def _read_config(file: str) -> dict[str, Any]:
     documents = read_documents([file], IncludeLoader)
     if len(documents) != 1 or not isinstance(documents[0].content, dict):
         raise UsageError(f"{_label(file)} must hold one config: a YAML or JSON file with keys.")
-    return documents[0].content
+    return {_to_line(key): value for key, value in documents[0].content.items()}
 
 
 def _recognize(file: str, config: Mapping[str, Any]) -> Source:
@@ -84,10 +87,15 @@ def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
     """Yield the values of nested sections, with dots between the parts of a key."""
     for key, value in config.items():
         if isinstance(value, dict) and value:
-            yield from _flatten(value, f"{prefix}{key}.")
+            yield from _flatten(value, f"{prefix}{_to_line(key)}.")
         else:
-            yield f"{prefix}{key}", value
+            yield f"{prefix}{_to_line(key)}", value
+
+
+def _to_line(text: object) -> str:
+    """Return a text without line breaks, which would end a comment of the job."""
+    return " ".join(str(text).split())
 
 
 def _label(file: str) -> str:
-    return "standard input" if file == STDIN else Path(file).name
+    return "standard input" if file == STDIN else _to_line(Path(file).name)

@@ -79,6 +79,8 @@ def _copy_value(row: Copy, key: str, value: Any, draft: DraftJob) -> None:
         draft.set(row.path, row.convert(value))
     except NoCounterpartError as error:
         draft.leave(key, value, str(error))
+    except (TypeError, ValueError):
+        draft.leave(key, value, f"the value has another form than `{row.path}`")
 
 
 def find_row(table: Table, key: str) -> Row | None:  # None: the table has no such key
