@@ -23,6 +23,16 @@ def _decoder(rope: Section, pattern: list[Section], num_experts: int, **attentio
 
 
 SCALING: Section = {"scaling": {"type": "llama3", "factor": 8.0, "originalLength": 8192}}
+LONG_SCALING: Section = {
+    "scaling": {
+        "type": "llama3",
+        "factor": 16.0,
+        "originalLength": 8192,
+        "llama3": {"lowFrequency": 1.0, "highFrequency": 1.0},
+    }
+}
+SCOUT: list[Section] = [{"count": 3}, GLOBAL]
+NOTE_16E = "The hub counts 108,641,793,536: a vision tower and its projector have 871,932,416."
 DENSE: Section = {"feedForward": "dense"}
 
 PRESETS = (
@@ -31,8 +41,16 @@ PRESETS = (
         source=hub("meta-llama/Llama-4-Scout-17B-16E"),
         parameters=107_769_861_120,
         context=262144,
-        model=_decoder(SCALING, [{"count": 3}, GLOBAL], 16, queryKeyNorm="l2"),
-        note="The hub counts 108,641,793,536: a vision tower and its projector have 871,932,416.",
+        model=_decoder(SCALING, SCOUT, 16, queryKeyNorm="l2"),
+        note=NOTE_16E,
+    ),
+    Preset(
+        name="llama4-17b-16e-Instruct",
+        source=hub("meta-llama/Llama-4-Scout-17B-16E-Instruct"),
+        parameters=107_769_861_120,
+        context=10485760,
+        model=_decoder(LONG_SCALING, SCOUT, 16, queryKeyNorm="l2"),
+        note=NOTE_16E,
     ),
     Preset(
         name="llama4-17b-128e",

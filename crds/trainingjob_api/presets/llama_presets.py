@@ -131,6 +131,13 @@ PRESETS = (
         },
     ),
     Preset(
+        name="phi3-mini-4k",
+        source=hub("microsoft/Phi-3-mini-4k-instruct"),
+        parameters=3_821_079_552,
+        context=4096,
+        model=dims(vocab=32064, layers=32, embed=3072, mlp=8192, heads=32) | {"attention": {"window": 2047}},
+    ),
+    Preset(
         name="phi4",
         source=hub("microsoft/phi-4"),
         parameters=14_659_507_200,

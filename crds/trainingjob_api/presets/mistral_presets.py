@@ -17,6 +17,8 @@ def _experts(loss_weight: float) -> Section:
     return {"experts": drop_no_tokens(experts)}
 
 
+SIZE_24B = dims(vocab=TEKKEN_VOCAB, layers=40, embed=5120, mlp=32768, heads=32, kv_heads=8, head=128)
+
 PRESETS = (
     Preset(
         name="mistral-7b-v0.1",
@@ -52,8 +54,15 @@ PRESETS = (
         source=hub("mistralai/Mistral-Small-24B-Base-2501"),
         parameters=23_572_403_200,
         context=32768,
-        model=dims(vocab=TEKKEN_VOCAB, layers=40, embed=5120, mlp=32768, heads=32, kv_heads=8, head=128)
-        | {"rope": {"theta": 100000000.0}},
+        model=SIZE_24B | {"rope": {"theta": 100000000.0}},
+    ),
+    Preset(
+        name="mistral-small-3.1-24b",
+        source=hub("mistralai/Mistral-Small-3.1-24B-Base-2503"),
+        parameters=23_572_403_200,
+        context=131072,
+        model=SIZE_24B | {"rope": {"theta": 1000000000.0}},
+        note="The hub counts 24,011,361,280: a vision tower and its projector have 438,958,080.",
     ),
     Preset(
         name="mistral-large-123b",

@@ -31,6 +31,9 @@ def _with_base(name: str, repository: str, parameters: int, model: Section, note
 
 SIZE_4B = dims(vocab=SMALL_VOCAB, layers=36, embed=2560, mlp=9728, heads=32, kv_heads=8, head=128) | TIED
 SIZE_30B = dims(vocab=SMALL_VOCAB, layers=48, embed=2048, mlp=6144, heads=32, kv_heads=4, head=128) | _experts(128, 768)
+SIZE_235B = dims(vocab=SMALL_VOCAB, layers=94, embed=4096, mlp=12288, heads=64, kv_heads=4, head=128) | _experts(
+    128, 1536
+)
 
 QWEN2_PRESETS = (
     Preset(
@@ -133,6 +136,13 @@ QWEN3_PRESETS = (
     ),
     *_with_base("qwen3-30b-a3b", "Qwen/Qwen3-30B-A3B", 30_532_122_624, SIZE_30B | _qwen3()),
     Preset(
+        name="qwen3-30b-a3b-2507",
+        source=hub("Qwen/Qwen3-30B-A3B-Instruct-2507"),
+        parameters=30_532_122_624,
+        context=262144,
+        model=SIZE_30B | _qwen3(theta=10000000.0),
+    ),
+    Preset(
         name="qwen3-omni-30b-a3b",
         source=hub("Qwen/Qwen3-Omni-30B-A3B-Instruct"),
         parameters=30_532_646_912,
@@ -140,15 +150,13 @@ QWEN3_PRESETS = (
         model=SIZE_30B | {"vocabSize": LARGE_VOCAB, "mlpDim": 768} | _qwen3(),
         note="It is the decoder of text, the thinker. Encoders of images and sound, and the talker, are left out.",
     ),
+    Preset("qwen3-235b-a22b", hub("Qwen/Qwen3-235B-A22B"), 235_093_634_560, 40960, SIZE_235B | _qwen3()),
     Preset(
-        name="qwen3-235b-a22b",
-        source=hub("Qwen/Qwen3-235B-A22B"),
+        name="qwen3-235b-a22b-2507",
+        source=hub("Qwen/Qwen3-235B-A22B-Instruct-2507"),
         parameters=235_093_634_560,
-        context=40960,
-        model=dims(vocab=SMALL_VOCAB, layers=94, embed=4096, mlp=12288, heads=64, kv_heads=4, head=128)
-        | _experts(128, 1536)
-        | _qwen3(),
-        note="The models of July 2025 (2507) have `rope.theta: 5000000`.",
+        context=262144,
+        model=SIZE_235B | _qwen3(theta=5000000.0),
     ),
     Preset(
         name="qwen3-480b-a35b",
