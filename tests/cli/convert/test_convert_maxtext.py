@@ -15,8 +15,9 @@ from trainingjob_api.spec.model import Model
 from trainingjob_operator.cli.convert.commented_yaml import as_manifest
 from trainingjob_operator.cli.convert.draft_job import DraftJob
 from trainingjob_operator.cli.convert.maxtext_model import read_model
-from trainingjob_operator.cli.convert.maxtext_rows import read_maxtext
+from trainingjob_operator.cli.convert.maxtext_rows import TABLE, read_maxtext
 from trainingjob_operator.cli.convert.placeholders import fill_in
+from trainingjob_operator.cli.convert.source_rows import find_row
 from trainingjob_operator.cli.documents import KubectlLoader
 from trainingjob_operator.cli.errors import CommandError
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
@@ -172,6 +173,13 @@ def test_lines_without_a_counterpart_have_a_reason() -> None:
     }
 
 
+def test_each_key_of_maxtext_has_a_row() -> None:
+    keys = (FILE.parent / "maxtext-keys.txt").read_text().split()
+
+    assert len(keys) > 450
+    assert [key for key in keys if find_row(TABLE, key) is None] == []
+
+
 def test_omitted_keys_have_the_values_of_maxtext() -> None:
     spec = convert({"model_name": "gpt3-52k"}).spec
 
@@ -217,6 +225,8 @@ REJECTED: dict[str, tuple[dict[str, Any], str]] = {
     "an indexer": ({"decoder_block": "deepseek", "use_indexer": True}, "Missing: sparse attention"),
     "another block": ({"decoder_block": "qwen3_next"}, "decoder_block: qwen3_next cannot be converted"),
     "an unknown name": ({"model_name": "my-model"}, "model_name: my-model is unknown"),
+    "hyper-connections": ({"mhc_expansion_rate": 4}, "Missing: hyper-connections"),
+    "shared keys and values": ({"num_kv_shared_layers": 2}, "Missing: layers that share keys and values"),
     "bidirectional": ({"attention_type": "full"}, "Missing: attention that is not causal"),
 }
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from trainingjob_operator.cli.convert.draft_job import ASK_TEXT, ASK_TOKENIZER, TEXT_FILES, TOKENIZER, DraftJob
-from trainingjob_operator.cli.convert.maxtext_model import BESIDE_PRESET, COMBINED, KEYS, read_model
+from trainingjob_operator.cli.convert.maxtext_model import BESIDE_PRESET, COMBINED, KEYS, MISSING, read_model
 from trainingjob_operator.cli.convert.source_rows import (
     Ask,
     Copy,
@@ -31,6 +31,8 @@ SCHEDULES = {"cosine": "cosine"}
 OPTIMIZERS = {"adamw": "adamw", "adam_pax": "adamw"}
 
 DERIVED = "a model is its numbers, and presets are the sizes"
+BATCH = "the batch size is the same in every step"
+OFF_LAYER = "it belongs to a kind of layer that is off"
 DEVICE_BATCH = "it depends on the number of devices: `training.globalBatchSize` does not"
 OPERATOR = "the operator provides it"
 KERNEL = "the trainer chooses kernels and their tiles, and the plan names them"
@@ -95,11 +97,19 @@ TRAINING: Table = {
     "weight_dtype": Copy("precision.params", one_of(FLOATS, FORMAT)),
     "grad_dtype": Left("gradients are float32", off=("float32",)),
     "remat_policy": Copy("memory.remat", _to_remat),
+    **dict.fromkeys(
+        ("decoder_layer_input", "indexer_cutoff_threshold", "context", "*mlpwi*", "*mlpwo", "*_proj", "mla_q", "mla_kv",
+         "attention_out", "engram"),
+        Left("`memory.remat` is `none` or `full`"),
+    ),
+    "muon_*": Left("it is none of the optimizers of `optimizer.type`"),
+    "enable_rampup_batch_size": Left(BATCH, off=(False,)),
+    **dict.fromkeys(("per_device_batch_size_*", "global_rampup_samples"), Left(BATCH)),
     "shard_optimizer_over_data": Copy("parallelism.shardOptimizerOverData", bool, off=(False,)),
     "num_pipeline_microbatches": Copy("parallelism.pipeline.microbatches", off=(-1,)),
     "skip_step_on_spikes": Left("`protection` has the limits of losses and gradients", off=(False,)),
     "skip_step_*": Left("`protection` has the limits of losses and gradients"),
-}
+}  # fmt: skip
 AXES = {
     "data": "data", "pipeline": "stage", "fsdp": "fsdp", "expert": "expert", "context": "context", "tensor": "tensor",
 }  # fmt: skip
@@ -137,7 +147,7 @@ DATA: Table = {
     "num_epoch": Left("`training.steps` is the length of the training", off=(1,)),
     **dict.fromkeys(
         ("expansion_factor_real_data", "generate_padding_batch_*", "reuse_example_batch", "max_corpus_chars",
-         "colocated_python_data_input", "max_segments_per_seq", "tokenize_*", "use_truncation",
+         "colocated_python_data_input", "olmo_*", "max_segments_per_seq", "tokenize_*", "use_truncation",
          "enable_data_shuffling"),
         Left(INPUT),
     ),
@@ -180,9 +190,10 @@ REPORTS: Table = {
         Left(CLOUD),
     ),
     **dict.fromkeys(
-        ("profiler*", "profile_*", "skip_first_n_steps_for_profiler", "*_profiler_*", "dump_*", "tpu_num_*",
-         "enable_tpu_profiling_options", "xprof_*", "*stack_trace*", "max_checkify", "jax_debug_log_modules",
-         "constant_bound_config", "record_internal_nn_metrics", "enable_jax_profiler", "jax_profiler_port"),
+        ("dcn_bandwidth_*", "profiler*", "profile_*", "skip_first_n_steps_for_profiler", "*_profiler_*", "dump_*",
+         "tpu_num_*", "enable_tpu_profiling_options", "xprof_*", "*stack_trace*", "max_checkify",
+         "jax_debug_log_modules", "constant_bound_config", "record_internal_nn_metrics", "enable_jax_profiler",
+         "jax_profiler_port"),
         Left(DEBUG),
     ),
 }  # fmt: skip
@@ -197,7 +208,16 @@ OTHERS: Table = {
     "mtp_*": Left("no layer predicts a second token", off=(0,)),
     "num_vocab_tiling": Left("the trainer computes long logits in chunks where they need memory"),
     "attention_output_dim": Left("the output of attention has the width of the residual stream", off=(-1,)),
-    "routed_bias*": Part(),
+    **dict.fromkeys(
+        ("indexer_*", "moba_*", "gdn_*", "engram_*", "mhc_*", "global_*", "local_rope_proportion", "compress*", "o_*",
+         "causal_block_size", "use_double_wide_mlp", "vocab_size_per_layer_input"),
+        Left(OFF_LAYER),
+    ),
+    **dict.fromkeys(("qk_norm_with_scale", "v_norm_with_scale"), Left("norms have a learned scale", off=(True,))),
+    "use_qk_clip": Left("no option limits the largest score", off=(False,)),
+    "qk_clip_threshold": Left("no option limits the largest score"),
+    "ragged_buffer_factor": Left("`experts.capacityFactor` limits the tokens of an expert", off=(-1, -1.0)),
+    "rope_min_timescale": Left("the fastest frequency is 1", off=(1,)),
     "dense_init_scale": Left("`init.std` has the initial values of the embedding table", off=(1, 1.0)),
     "parameter_memory_host_offload": Left("parameters and optimizer state are in device memory", off=(False,)),
     "optimizer_memory_host_offload": Left("parameters and optimizer state are in device memory", off=(False,)),
@@ -213,13 +233,15 @@ OTHERS: Table = {
          "use_custom_sort_vjp", "use_gather_mosaic_kernel", "merge_gating_gmm", "prefuse_moe_weights", "use_gmm_v2",
          "force_q_layout", "use_max_logit_estimate", "cost_estimate_flops_*", "use_iota_embed", "fused_qkv",
          "fused_mlp", "float32_*", "matmul_precision", "logits_dot_in_fp32", "cast_logits_to_fp32",
-         "activations_in_float32", "use_ring_of_experts", "use_ragged_*", "mla_*", "use_random_routing"),
+         "activations_in_float32", "use_ring_of_experts", "use_ragged_*", "mla_*", "use_random_routing",
+         "num_moe_*", "moe_chunk_barrier", "moe_dispatch_*", "ragged_gather*", "te_comm_gemm_overlap", "check_vma",
+         "use_splash_scheduler", "dq_reduction_steps", "use_sliced_mla_proj", "*_two_stage_all_gather"),
         Left(KERNEL),
     ),
     **dict.fromkeys(
         ("scan_*", "param_scan_axis", "set_remat_policy_on_*", "enable_nnx", "pure_nnx*", "shardy",
          "remove_size_one_mesh_axis_from_type", "use_batch_split_schedule", "batch_split_factor", "num_layers_per_*",
-         "num_pipeline_repeats", "pipeline_*", "max_inflight_computations", "use_manual_quantization"),
+         "num_pipeline_repeats", "pipeline_*", "max_inflight_computations", "use_manual_quantization", "rope_pairwise"),
         Left(SWITCH),
     ),
     **dict.fromkeys(
@@ -239,15 +261,16 @@ OTHERS: Table = {
         Left(MULTIMODAL, off=(False,)),
     ),
     **dict.fromkeys(
-        ("use_dpo", "dpo_*", "use_sft", "sft_*", "use_chat_template", "chat_template*", "training_objective",
-         "use_grpo", "grpo_*", "rl", "trainable_parameters_mask", "*distill*", "student_*", "teacher_*"),
+        ("use_dpo", "dpo_*", "block_diffusion_*", "use_sft", "sft_*", "use_chat_template", "chat_template*",
+         "training_objective", "use_grpo", "grpo_*", "rl", "trainable_parameters_mask", "*distill*", "student_*",
+         "teacher_*"),
         Left(OBJECTIVE, off=(False, "causal_lm", [])),
     ),
     **dict.fromkeys(("enable_diloco", "diloco_*"), Left("replicas are averaged in every step", off=(False,))),
     "hf_access_token": Left("a secret must be in a Secret"),
 }  # fmt: skip
 TABLE: Table = {
-    **dict.fromkeys((*KEYS, *COMBINED), Part()),
+    **dict.fromkeys((*KEYS, *COMBINED, *MISSING), Part()),
     **TRAINING,
     **PARALLELISM,
     **DATA,
