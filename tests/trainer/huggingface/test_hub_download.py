@@ -1,7 +1,8 @@
 """Downloads from a hub on loopback: once, resumed, with a token, and deleted when they are not needed any more."""
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -32,12 +33,22 @@ SOURCE = HuggingFaceSource(repository=REPOSITORY)
 FIELD = "spec.checkpoint.initializeFrom.huggingFace.repository"
 
 
+class Clock:
+    """The module `time` for one other module, with another `sleep`."""
+
+    def __init__(self, sleep: Callable[[float], None]) -> None:
+        self.sleep = sleep
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(time, name)
+
+
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     files = {path.name: path.read_bytes() for path in Fixture("llama").folder.iterdir() if path.suffix != ".npz"}
     with serve_hub(Hub(REPOSITORY, files | {"consolidated.safetensors": b"twice", "README.md": b"long"})) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
-        monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)  # between its retries
+        monkeypatch.setattr("huggingface_hub.utils._http.time", Clock(lambda seconds: None))  # between its retries
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
         monkeypatch.delenv("HF_TOKEN", raising=False)
@@ -78,7 +89,7 @@ def test_other_processes_wait_for_the_record(hub: Hub, own: Store, monkeypatch: 
     def download_meanwhile(seconds: float) -> None:
         download_weights(SOURCE, own, is_leader=True)
 
-    monkeypatch.setattr("trainingjob_trainer.huggingface.hub_download.time.sleep", download_meanwhile)
+    monkeypatch.setattr("trainingjob_trainer.huggingface.hub_download.time", Clock(download_meanwhile))
 
     download_weights(SOURCE, own, is_leader=False)
 
