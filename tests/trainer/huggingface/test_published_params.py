@@ -178,11 +178,11 @@ ERRORS: dict[str, tuple[Callable[[Path], object], dict[str, Any], FailureReason,
         f"{Q0} is missing",
     ),
     "numbers in an unsupported format": (
-        lambda folder: edit_header(folder, Q0, dtype="F8_E4M3"),
+        lambda folder: edit_header(folder, Q0, dtype="F8_E5M2"),
         {"allow_partial": True},
         FailureReason.CONFIG,
         "spec.model",
-        f"{Q0} has the format F8_E4M3, not one of F64, F32, F16, BF16",
+        f"{Q0} has the format F8_E5M2, not one of F64, F32, F16, BF16",
     ),
     "another vocabulary": (
         lambda folder: None,

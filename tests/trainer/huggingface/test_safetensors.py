@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.trainer.object_store import ObjectStore
 from trainingjob_trainer.huggingface.safetensors import (
-    DTYPES,
+    STORED_DTYPES,
     WeightsError,
     encode_header,
     read_header,
@@ -36,7 +36,7 @@ class CountingStore(ObjectStore):
 
 
 def encode(tensors: dict[str, np.ndarray]) -> bytes:
-    names = {dtype: name for name, dtype in DTYPES.items()}
+    names = {dtype: name for name, dtype in STORED_DTYPES.items()}
     header = encode_header({name: (names[array.dtype], array.shape) for name, array in tensors.items()})
     return header + b"".join(array.tobytes() for array in tensors.values())
 

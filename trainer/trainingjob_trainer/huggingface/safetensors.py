@@ -26,6 +26,12 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     "BF16": np.dtype(ml_dtypes.bfloat16),
 }
 """The formats of weights by their names in a header."""
+STORED_DTYPES: Mapping[str, np.dtype[Any]] = {
+    **DTYPES,
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "U8": np.dtype(np.uint8),
+}
+"""These, and the formats of parts of quantized tensors."""
 ALIGNMENT = 8
 
 
@@ -39,11 +45,20 @@ class TensorEntry:
 
     file: str
     dtype: str
-    """Its name in the header, which may be none of `DTYPES`."""
+    """Its name in the header, which may be none of `STORED_DTYPES`."""
     shape: Shape
     start: int
     """First byte in the file."""
     stop: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the bytes in the file."""
+        return self.stop - self.start
+
+    def read(self, store: Store, region: Region) -> np.ndarray:
+        """Return a region of the tensor in the format of the file."""
+        return read_region(store, self, region)
 
 
 def read_header(store: Store, file: str) -> dict[str, TensorEntry]:
@@ -76,7 +91,7 @@ def read_region(store: Store, entry: TensorEntry, region: Region) -> np.ndarray:
         WeightsError: the file has become shorter.
         OSError: the store does not respond.
     """
-    dtype = DTYPES[entry.dtype]
+    dtype = STORED_DTYPES[entry.dtype]
     first, outer = 0, 0
     shape = entry.shape
     while outer < len(shape) - 1 and region[outer][1] - region[outer][0] == 1:
@@ -97,7 +112,7 @@ def encode_header(tensors: Mapping[str, tuple[str, Shape]]) -> bytes:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # older versions of transformers require it
     offset = 0
     for name, (dtype, shape) in tensors.items():
-        size = DTYPES[dtype].itemsize * math.prod(shape)
+        size = STORED_DTYPES[dtype].itemsize * math.prod(shape)
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -114,7 +129,7 @@ def _read_entry(file: str, entry: Mapping[str, Any], data_start: int) -> TensorE
     shape = tuple(int(size) for size in entry["shape"])
     start, stop = (int(offset) for offset in entry["data_offsets"])
     dtype = str(entry["dtype"])
-    size = DTYPES[dtype].itemsize * math.prod(shape) if dtype in DTYPES else stop - start
+    size = STORED_DTYPES[dtype].itemsize * math.prod(shape) if dtype in STORED_DTYPES else stop - start
     if min((*shape, start)) < 0 or stop - start != size:
         raise ValueError("the shape of a tensor contradicts its bytes")
     return TensorEntry(file, dtype, shape, data_start + start, data_start + stop)

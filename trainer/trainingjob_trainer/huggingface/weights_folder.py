@@ -11,7 +11,8 @@ import numpy as np
 
 from trainingjob_agent.shared_files import UntrustedFileError
 from trainingjob_api.huggingface.layout import Region
-from trainingjob_trainer.huggingface.safetensors import TensorEntry, WeightsError, read_header, read_region
+from trainingjob_trainer.huggingface.quantized import StoredTensor, join_quantized
+from trainingjob_trainer.huggingface.safetensors import TensorEntry, WeightsError, read_header
 from trainingjob_trainer.store.port import Store
 
 CONFIG_FILE = "config.json"
@@ -27,7 +28,7 @@ class WeightsFolder:
     """The tensors below the root of a store, by name. Nothing is kept in memory but their places."""
 
     store: Store
-    tensors: Mapping[str, TensorEntry]
+    tensors: Mapping[str, StoredTensor]
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
@@ -35,8 +36,8 @@ class WeightsFolder:
         return read_json(self.store, CONFIG_FILE)
 
     def read(self, name: str, region: Region) -> np.ndarray:
-        """Return a region of a tensor in the format of the file."""
-        return read_region(self.store, self.tensors[name], region)
+        """Return a region of a tensor in the format of the file; float32 for a quantized one."""
+        return self.tensors[name].read(self.store, region)
 
 
 def open_weights(store: Store) -> WeightsFolder:
@@ -59,7 +60,7 @@ def open_weights(store: Store) -> WeightsFolder:
         if twice:
             raise WeightsError(f"two files hold {twice[0]}: {tensors[twice[0]].file} and {header[twice[0]].file}")
         tensors |= header
-    return WeightsFolder(store, tensors)
+    return WeightsFolder(store, join_quantized(tensors))
 
 
 def read_json(store: Store, name: str) -> Mapping[str, Any]:

@@ -25,7 +25,7 @@ def inspect_weights(path: str) -> WeightsReport:
         model_type=family.model_type,
         section=read_config(weights.config),
         num_parameters=network.num_parameters,
-        num_bytes=sum(entry.stop - entry.start for entry in weights.tensors.values()),
+        num_bytes=sum(entry.num_bytes for entry in weights.tensors.values()),
         matched=match.matched,
         missing=match.missing,
         unused=match.unused,
