@@ -94,6 +94,23 @@ def test_tensors_of_the_files_alone_are_reported(folder: Path) -> None:
     assert load(folder, Fixture("llama")).source == f"21 tensors of {folder}; not used: adapter"
 
 
+def test_names_may_lack_the_prefix_of_a_family_and_have_its_derived_tensors(tmp_path: Path) -> None:
+    fixture, folder = Fixture("gpt2"), tmp_path / "gpt2"
+    shutil.copytree(fixture.folder, folder)
+
+    def rename_all(tensors: dict[str, np.ndarray]) -> None:
+        for name in list(tensors):
+            tensors[name.removeprefix("transformer.")] = tensors.pop(name)
+        tensors["h.0.attn.bias"] = np.ones((1, 1, 4, 4), np.float32)
+
+    edit(folder, rename_all)
+
+    found = load(folder, Fixture("gpt2"))
+
+    assert jax.tree.all(jax.tree.map(np.array_equal, found.params, fixture.load()))
+    assert found.source == f"28 tensors of {folder}"
+
+
 def test_a_model_that_computes_another_way_is_reported(folder: Path) -> None:
     edit_config(folder, rope_theta=5e5, rope_parameters=None)
 

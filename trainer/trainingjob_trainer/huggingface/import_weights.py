@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -29,6 +29,13 @@ class TensorMatch:
     """Texts about tensors of another shape or an unsupported format."""
     incomplete: tuple[str, ...]
     """Our tensors that need a missing one."""
+
+
+def add_prefix(weights: WeightsFolder, prefix: str) -> WeightsFolder:
+    """Return the weights with names that all begin with a prefix, which files may lack."""
+    if not prefix or any(name.startswith(prefix) for name in weights.tensors):
+        return weights
+    return replace(weights, tensors={f"{prefix}{name}": tensor for name, tensor in weights.tensors.items()})
 
 
 def match_tensors(weights: WeightsFolder, binding: Binding, derived: Iterable[str] = ()) -> TensorMatch:

@@ -18,7 +18,13 @@ from trainingjob_api.spec.checkpoint import HuggingFaceSource, InitializeFrom
 from trainingjob_api.spec.model import Model
 from trainingjob_trainer.huggingface.companion_files import keep_companions
 from trainingjob_trainer.huggingface.hub_download import read_commit, weights_location
-from trainingjob_trainer.huggingface.import_weights import TensorMatch, import_array, match_tensors, tensor_name
+from trainingjob_trainer.huggingface.import_weights import (
+    TensorMatch,
+    add_prefix,
+    import_array,
+    match_tensors,
+    tensor_name,
+)
 from trainingjob_trainer.huggingface.safetensors import WeightsError
 from trainingjob_trainer.huggingface.weights_folder import WeightsFolder, open_weights
 from trainingjob_trainer.models.decoder import Params
@@ -56,8 +62,9 @@ def load_published_params(
     with _training_errors(source.hugging_face, path):
         weights = open_weights(open_store(path))
         theirs = read_model(weights)
-        binding = find_family(weights.config).bind(resolve(model))
-        match = match_tensors(weights, binding)
+        family = find_family(weights.config)
+        weights, binding = add_prefix(weights, family.optional_prefix), family.bind(resolve(model))
+        match = match_tensors(weights, binding, family.derived)
         _check_match(source, path, match, binding.unmapped, _describe_differences(model, theirs))
 
         def load(place: Any, leaf: jax.ShapeDtypeStruct, initial: jax.Array) -> jax.Array:

@@ -3,7 +3,7 @@
 from trainingjob_api.huggingface.registry import find_family, read_config
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.weights_exchange import WeightsReport
-from trainingjob_trainer.huggingface.import_weights import match_tensors
+from trainingjob_trainer.huggingface.import_weights import add_prefix, match_tensors
 from trainingjob_trainer.huggingface.published_params import read_model
 from trainingjob_trainer.huggingface.weights_folder import open_weights
 from trainingjob_trainer.store.opening import open_store
@@ -20,6 +20,7 @@ def inspect_weights(path: str) -> WeightsReport:
     weights = open_weights(open_store(path))
     network = resolve(read_model(weights))
     family = find_family(weights.config)
+    weights = add_prefix(weights, family.optional_prefix)
     match = match_tensors(weights, family.bind(network), family.derived)
     return WeightsReport(
         model_type=family.model_type,
