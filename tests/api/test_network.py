@@ -11,7 +11,7 @@ from trainingjob_api.network.norm import HiddenNorm, Norm
 from trainingjob_api.network.part import Shard
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.rope import Rope
-from trainingjob_api.network.routed_mlp import Experts, RoutedMlp
+from trainingjob_api.network.routed_mlp import Balance, Experts, RoutedMlp
 from trainingjob_api.network.tensor import DecayClass, Normal, Ones, Role
 from trainingjob_api.sharding import count_shards
 from trainingjob_api.spec.model import Init, Model
@@ -239,3 +239,13 @@ def test_layers_are_grouped_by_leading_layers_and_patterns(
 
     assert [(group.name, len(group.pattern), group.repeats) for group in network.groups] == want
     assert sum(network.blocks.values()) == 7
+
+
+def test_the_rate_of_balancing_biases_is_that_of_the_routed_layers() -> None:
+    rates = {
+        rate: resolve(Model(**SMALL | {"experts": EXPERTS.model_copy(update={"balance": Balance(bias_rate=rate)})}))
+        for rate in (None, 0.001)
+    }
+
+    assert {rate: network.balance_rate for rate, network in rates.items()} == {None: None, 0.001: 0.001}
+    assert resolve(Model(**SMALL)).balance_rate is None
