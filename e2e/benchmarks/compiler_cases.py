@@ -48,6 +48,7 @@ ROUTED = model(1024, 2048, 8, 4, 128, 8192, 4, experts={"count": 8, "perToken": 
 ROWS_OF_FOUR = training(32, 1024, 4)
 FULL = {"remat": "full"}
 VOCABULARY = model(1024, 4096, 8, 4, 128, 131072, 2)
+MINIMAL = {"remat": "minimal"}
 CHUNKS = {"lossChunks": 8}
 FLOAT32 = {"compute": "float32"}
 REST = {"fsdp": -1}
@@ -88,6 +89,15 @@ COMPILER_CASES: dict[str, TrainingJobSpec] = {
     ),
     "v6e 2x2 expert tensor": job(
         "tpu-v6e", "2x2", {"expert": 2, "tensor": 2}, model=ROUTED, training=training(16, 1024, 4)
+    ),
+    **{
+        f"v5e 2x2 fsdp, {remat}": job(
+            "tpu-v5e", "2x2", REST, model=DEEP, training=ROWS_OF_FOUR, memory={"remat": remat}
+        )
+        for remat in ("minimal", "saveMatmuls", "saveAttention")
+    },
+    "v5p 2x2x2 fsdp tensor, minimal": job(
+        "tpu-v5p", "2x2x2", {"fsdp": 4, "tensor": 2}, model=DEEP, training=training(32, 1024, 4), memory=MINIMAL
     ),
     "v5e 2x2 fsdp, loss in chunks": job("tpu-v5e", "2x2", REST, model=VOCABULARY, training=ROWS_OF_FOUR, memory=CHUNKS),
     "v5e 2x2 data, loss in chunks, tied": job(

@@ -113,7 +113,9 @@ BREAKING = {
     "spec.optimizer.adamw.beta1: narrower: exclusiveMinimum": with_facts(
         "spec.optimizer.adamw.beta1", exclusiveMinimum=True
     ),
-    "spec.memory.remat: fewer choices: none": with_facts("spec.memory.remat", enum=["full"]),
+    "spec.memory.remat: fewer choices: full": with_facts(
+        "spec.memory.remat", enum=["none", "minimal", "saveMatmuls", "saveAttention", "custom"]
+    ),
     "spec.data.train[].name: fewer choices: they were free": with_facts("spec.data.train[].name", enum=["web"]),
     "spec.data.train[].path: another pattern: what matched may no longer": with_facts(
         "spec.data.train[].path", pattern="^/"

@@ -149,6 +149,8 @@ def test_lists_declare_their_merge_key() -> None:
             "spec.model.attention.bias",
             "spec.optimizer.weightDecay.exclude",
             "spec.runtime.imagePullSecrets",
+            "spec.memory.save",
+            "spec.memory.offload",
         },
     }
 

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from trainingjob_api.base import LIST_TYPE_SET, Strict
 from trainingjob_api.meta import NO_UNIT, Example, Unit
+from trainingjob_api.network.activations import ATTENTION_OUTPUT, Activation
 from trainingjob_api.network.attention_blocks import CausalScope
 from trainingjob_api.network.attention_costs import ScoreCosts, ScoreShapes, count_score_costs
 from trainingjob_api.network.attention_kernel import AttentionCase, KernelChoice, choose_attention
@@ -125,6 +126,20 @@ class CausalAttention(Part):
             matrices.backward + scores.backward_flops,
             matrices.recomputed + scores.forward_flops,
         )
+
+    def activations(self, shard: Shard) -> tuple[Activation, ...]:
+        """Return the products of the matrices, and what the heads read.
+
+        The plain kernel computes the scores again all the same. The other kernels need nothing but their output and the
+        log-sum-exp of the scores, which is saved with it.
+        """
+        shapes, costs = self.score_shapes(shard), self.score_costs(shard)
+        num_bytes, flops = shapes.heads * shapes.value_width * shard.compute_bytes, costs.forward_flops
+        if self.choose_kernel(shard.length).name == "plain":
+            flops = flops * shapes.value_width // (shapes.key_width + shapes.value_width)
+        else:
+            num_bytes += costs.saved_bytes
+        return (*super().activations(shard), Activation(ATTENTION_OUTPUT, num_bytes, flops))
 
     def backward_bytes(self, shard: Shard) -> int:
         """Return the bytes of the gradients of the scores."""

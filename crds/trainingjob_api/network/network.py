@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Annotated
@@ -10,6 +11,7 @@ from pydantic import Field
 
 from trainingjob_api.base import Strict
 from trainingjob_api.meta import NO_UNIT, Example
+from trainingjob_api.network.activations import LAYER_INPUT, MLP_OUTPUT, Activation, SavedActivations
 from trainingjob_api.network.attention import GroupedQueryAttention
 from trainingjob_api.network.attention_kernel import KernelChoice
 from trainingjob_api.network.latent_attention import LatentAttention
@@ -74,26 +76,45 @@ class Block:
         """Return the parameters of one layer per device while they are gathered for compute."""
         return sum([tensor.gathered_size(ways) for tensor in self.tensors])
 
-    def flops(self, shard: Shard) -> PassFlops:
-        """Return the FLOPs of one device per token in one layer."""
+    def activations(self, shard: Shard) -> tuple[Activation, ...]:
+        """Return the named activations that the backward pass of one layer needs."""
+        named = [activation for part in self.parts.values() for activation in part.activations(shard)]
+        if isinstance(self.mlp, DenseMlp) and not self.mlp_output_norm:
+            named = [activation for activation in named if activation.name != MLP_OUTPUT]
+        return tuple(named)
+
+    def flops(self, shard: Shard, saved: SavedActivations | None = None) -> PassFlops:
+        """Return the FLOPs of one device per token in one layer; None: nothing is computed again."""
         flops = [part.flops(shard) for part in self.parts.values()]
-        return PassFlops(
-            sum([one.forward for one in flops]),
-            sum([one.backward for one in flops]),
-            sum([one.recomputed for one in flops]),
-        )
+        recomputed = 0
+        if saved is not None:
+            named = self.activations(shard)
+            recomputed = sum([one.recomputed for one in flops])
+            if isinstance(self.mlp, DenseMlp):  # needed by the norm of the output, if there is one
+                recomputed += sum([one.flops for one in named if one.name == MLP_OUTPUT])
+            recomputed -= sum([one.flops for one in named if one.name in saved.names])
+        return PassFlops(sum([one.forward for one in flops]), sum([one.backward for one in flops]), recomputed)
 
-    def saved_bytes(self, shard: Shard, remat: str) -> int:
-        """Return the bytes per token that one layer saves for the backward pass; with `full` remat its input alone."""
-        if remat == "full":
-            return self.attention.width * shard.compute_bytes
-        return sum([part.saved_bytes(shard) for part in self.parts.values()])
+    def saved_bytes(self, shard: Shard, saved: SavedActivations | None) -> int:
+        """Return the bytes per token that one layer saves in device memory; None: without rematerialization."""
+        if saved is None:
+            return sum([part.saved_bytes(shard) for part in self.parts.values()])
+        return self._named_bytes(shard, saved.on_device | ({LAYER_INPUT} - saved.on_host))
 
-    def backward_bytes(self, shard: Shard, remat: str) -> int:
+    def offloaded_bytes(self, shard: Shard, saved: SavedActivations | None) -> int:
+        """Return the bytes per token that one layer saves in host memory."""
+        return self._named_bytes(shard, saved.on_host) if saved else 0
+
+    def _named_bytes(self, shard: Shard, names: AbstractSet[str]) -> int:
+        stream = self.attention.width * shard.compute_bytes if LAYER_INPUT in names else 0
+        return stream + sum([one.num_bytes for one in self.activations(shard) if one.name in names])
+
+    def backward_bytes(self, shard: Shard, saved: SavedActivations | None) -> int:
         """Return the bytes per token of the layer whose backward pass runs: its activations, or their gradients too."""
-        gradients = 0 if remat == "full" else sum([part.backward_bytes(shard) for part in self.parts.values()])
+        gradients = 0 if saved else sum([part.backward_bytes(shard) for part in self.parts.values()])
         workspace = sum([part.workspace_bytes(shard) for part in self.parts.values()])
-        return self.saved_bytes(shard, "none") + gradients + workspace
+        kept = self._named_bytes(shard, saved.on_device) if saved else 0  # with those of all other layers
+        return self.saved_bytes(shard, None) - kept + gradients + workspace
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from trainingjob_api.base import Axis
-from trainingjob_api.network.tensor import Role, Tensor
+from trainingjob_api.network.activations import PRODUCTS, Activation
+from trainingjob_api.network.tensor import GATHERED_AXES, Role, Tensor
 from trainingjob_api.sharding import ShardCounts, count_shards, shards_of_dim
 
 FLOAT32 = 4
@@ -44,7 +45,8 @@ class PassFlops:
     forward: int
     backward: int
     recomputed: int
-    """FLOPs that the backward pass repeats with `remat: full`. The last matmul of an MLP is not needed again."""
+    """FLOPs that the backward pass repeats if only the input of a layer is saved. The last matmul of an MLP is not
+    needed again."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class PartTraffic:
     tensor_sums: float = 0
     """All-reduced hidden states over `tensor`, forward and backward."""
     recomputed_sums: int = 0
-    """Those of them that `remat: full` adds."""
+    """Those of them that are repeated if the projection of the output is computed again."""
     separate_sums: int = 0
     """Those that XLA for CPUs adds in the backward pass: it sums the gradients of matrices that read the same input one
     by one."""
@@ -62,6 +64,18 @@ class PartTraffic:
     """Features of the keys that are all-gathered along `context`. The values have as many."""
     expert_slots: float = 0
     """Capacity slots to which tokens move along `expert`."""
+
+
+def find_product(matrix: Tensor, shard: Shard, slots: float = 1.0) -> Activation:
+    """Return the product of a matrix per token, or for so many capacity slots per token."""
+    is_output = matrix.role in (Role.MIXER_OUTPUT, Role.MLP_OUTPUT)
+    first = 1 if matrix.axes[0] == "experts" else 0
+    inputs = slice(first, -1 if is_output else first + 1)
+    size, input_size = matrix.gathered_size(shard.ways), 1
+    for axis, dim in zip(matrix.axes[inputs], matrix.shape[inputs], strict=True):
+        input_size *= dim if axis in GATHERED_AXES else shard.split(dim, axis)
+    num_bytes = shard.compute_bytes * size / input_size
+    return Activation(PRODUCTS[matrix.local_name], round(slots * num_bytes), round(slots * FORWARD_FLOPS * size))
 
 
 class Part(ABC):
@@ -90,6 +104,12 @@ class Part(ABC):
         last = sum(tensor.gathered_size(shard.ways) for tensor in matrices if tensor.role is Role.MLP_OUTPUT)
         size = sum(tensor.gathered_size(shard.ways) for tensor in matrices)
         return PassFlops(FORWARD_FLOPS * size, BACKWARD_FLOPS * size, FORWARD_FLOPS * (size - last))
+
+    def activations(self, shard: Shard) -> tuple[Activation, ...]:
+        """Return the named activations of one device: by default the products of the matrices."""
+        return tuple(
+            find_product(tensor, shard) for tensor in self.tensors if tensor.is_matrix and tensor.local_name in PRODUCTS
+        )
 
     def causal_flops(self, length: int) -> int:
         """Return the model FLOPs per token, forward and backward, beside those of the matrices."""

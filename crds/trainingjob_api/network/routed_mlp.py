@@ -13,8 +13,18 @@ from pydantic import Field
 
 from trainingjob_api.base import Strict
 from trainingjob_api.meta import NO_UNIT, Example, Unit
+from trainingjob_api.network.activations import Activation
 from trainingjob_api.network.mlp import DenseMlp, Mlp
-from trainingjob_api.network.part import BACKWARD_FLOPS, FLOAT32, FORWARD_FLOPS, Part, PartTraffic, PassFlops, Shard
+from trainingjob_api.network.part import (
+    BACKWARD_FLOPS,
+    FLOAT32,
+    FORWARD_FLOPS,
+    Part,
+    PartTraffic,
+    PassFlops,
+    Shard,
+    find_product,
+)
 from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor, Zeros, make_bias
 
 
@@ -169,6 +179,12 @@ class RoutedMlp(Part):
         return PassFlops(
             FORWARD_FLOPS * size + 2 * moved, BACKWARD_FLOPS * size + 2 * moved, FORWARD_FLOPS * size + moved
         )
+
+    def activations(self, shard: Shard) -> tuple[Activation, ...]:
+        """Return the products of the matrices: those of experts for each capacity slot, also an empty one."""
+        slots = self.experts.capacity(shard.length) * shard.degrees["expert"] / self.experts.group_size(shard.length)
+        shared = self.shared.activations(shard) if self.shared else ()
+        return (*(find_product(matrix, shard, slots) for matrix in self._matrices), *shared)
 
     @property
     def num_inactive(self) -> int:

@@ -90,6 +90,11 @@ class Tensor:
         """Return whether the tensor holds the parameters of several layers."""
         return self.axes[0] == "layers"
 
+    @property
+    def local_name(self) -> str:
+        """Return the name without those of the parts around it."""
+        return self.name.rpartition(".")[2]
+
     def stack(self, prefix: str, repeats: int) -> "Tensor":
         """Return the tensor of `repeats` layers."""
         shape, axes = (repeats, *self.shape), ("layers", *self.axes)

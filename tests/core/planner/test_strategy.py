@@ -66,13 +66,12 @@ def test_every_size_of_the_job_fits() -> None:
 
 
 def test_it_computes_again_only_where_it_must() -> None:
-    small, large = (
+    plans = [
         plan_job(auto("tpu-v5e", "4x4", model=WIDE | {"numLayers": layers}, training=training(256, 4096, 64)))
-        for layers in (1, 128)
-    )
+        for layers in (1, 64, 128, 512)
+    ]
 
-    assert small.spec.memory.remat == "none"
-    assert large.spec.memory.remat == "full"
+    assert [plan.spec.memory.remat for plan in plans] == ["none", "minimal", "saveAttention", "full"]
 
 
 def test_strategy_keeps_an_explicit_remat() -> None:

@@ -1,6 +1,7 @@
 """Causal attention: one function that runs the kernel which `trainingjob_api.network.attention_kernel` chose.
 
-All kernels compute what `plain_attention` computes. Queries and keys may be of another width than values.
+All kernels compute what `plain_attention` computes. Each names its output, and what else its backward pass needs, as
+`ATTENTION_OUTPUT` for rematerialization. Queries and keys may be of another width than values.
 
 Shapes: B batch, L length of the queries, M length of the keys, H query heads, G key and value heads, K width of queries
 and keys, V width of values.
@@ -13,7 +14,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
+from trainingjob_api.network.activations import ATTENTION_OUTPUT
 from trainingjob_api.network.attention_blocks import CausalScope
 from trainingjob_api.network.attention_kernel import KernelName
 from trainingjob_trainer.kernels import splash_attention
@@ -63,7 +66,8 @@ def attention(
     sinks_H = None if sinks_H is None else sinks_H.astype(jnp.float32)
     if kernel == "plain":
         arrays = (q_BLHK, k_BMGK, v_BMGV, segments_BL, segments_BM, sinks_H)
-        return plain_attention(*arrays, scope=scope, soft_cap=soft_cap)
+        named: jax.Array = checkpoint_name(plain_attention(*arrays, scope=scope, soft_cap=soft_cap), ATTENTION_OUTPUT)
+        return named
     positions_L = jnp.arange(q_BLHK.shape[1], dtype=jnp.int32)
     arguments: dict[str, tuple[Any, Axes]] = {
         "positions": (positions_L, ("length",)),

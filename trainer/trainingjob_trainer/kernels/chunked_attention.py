@@ -17,7 +17,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 
+from trainingjob_api.network.activations import ATTENTION_OUTPUT
 from trainingjob_api.network.attention_blocks import CausalScope, find_block, list_pairs
 from trainingjob_trainer.kernels.plain_attention import is_visible
 
@@ -86,7 +88,7 @@ def _run_forward(settings: Settings, shards: Shards) -> tuple[jax.Array, jax.Arr
 
 
 def _attend_and_save(settings: Settings, shards: Shards) -> tuple[jax.Array, tuple[Any, ...]]:
-    out, log_sums = _run_forward(settings, shards)
+    out, log_sums = (checkpoint_name(array, ATTENTION_OUTPUT) for array in _run_forward(settings, shards))
     return out, (shards, out, log_sums)
 
 

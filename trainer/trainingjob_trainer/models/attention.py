@@ -16,6 +16,7 @@ from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.kernels.attention_kernels import attention
 from trainingjob_trainer.models.norm import Norm, normalize_rms
 from trainingjob_trainer.models.params import DTYPES, add_bias, add_params
+from trainingjob_trainer.models.remat import name_product
 from trainingjob_trainer.models.rope import apply_rope
 
 
@@ -62,7 +63,8 @@ class GroupedQueries(nnx.Module):
     def _project(self, name: str, equation: str, x: jax.Array) -> jax.Array:
         """Return the product with a matrix, with its bias, in the compute format."""
         x = jnp.einsum(equation, x, getattr(self, name)[...].astype(self.dtype))
-        return add_bias(x, getattr(self, f"{name}_bias")[...]) if name in self.part.options.bias else x
+        x = add_bias(x, getattr(self, f"{name}_bias")[...]) if name in self.part.options.bias else x
+        return name_product(x, name)
 
     def _normalize(self, norm: Norm, x_BLHK: jax.Array) -> jax.Array:
         """Return queries or keys, normalized over each head or over all of them."""

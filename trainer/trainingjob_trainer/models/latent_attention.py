@@ -12,6 +12,7 @@ from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.models.attention import attend
 from trainingjob_trainer.models.norm import Norm
 from trainingjob_trainer.models.params import DTYPES, add_params
+from trainingjob_trainer.models.remat import name_product
 from trainingjob_trainer.models.rope import apply_rope
 from trainingjob_trainer.parallel.sharding import constrain
 
@@ -53,4 +54,4 @@ class LatentQueries(nnx.Module):
 
     def _project(self, name: str, equation: str, x: jax.Array) -> jax.Array:
         """Return the product with a matrix, in the compute format."""
-        return jnp.einsum(equation, x, getattr(self, name)[...].astype(self.dtype))
+        return name_product(jnp.einsum(equation, x, getattr(self, name)[...].astype(self.dtype)), name)

@@ -23,6 +23,7 @@ from trainingjob_trainer.models.attention import GroupedQueries
 from trainingjob_trainer.models.latent_attention import LatentQueries
 from trainingjob_trainer.models.mlp import MLP
 from trainingjob_trainer.models.norm import Norm
+from trainingjob_trainer.models.remat import name_layer_input, rematerialize
 from trainingjob_trainer.models.routed_mlp import RoutedMLP, RoutingStats
 from trainingjob_trainer.parallel.sharding import constrain
 
@@ -54,6 +55,7 @@ class Layer(nnx.Module):
     def __call__(self, stream: HiddenStates) -> HiddenStates:
         """Return the hidden states after this layer."""
         x_BLD, routing, positions_BL, segments_BL = stream
+        x_BLD = name_layer_input(x_BLD)
         added_BLD = self.attention(self._normalize("attention_norm", x_BLD), positions_BL, segments_BL)
         x_BLD = x_BLD + self._normalize("attention_output_norm", added_BLD)
         added_BLD = self.mlp(self._normalize("mlp_norm", x_BLD))
@@ -87,11 +89,10 @@ class Pattern(nnx.Module):
         for name, block in zip(self.names, blocks, strict=True):
             setattr(self, name, Layer(block, precision, rngs))
 
-    def __call__(self, stream: HiddenStates) -> HiddenStates:
-        """Return the hidden states after all layers."""
-        for name in self.names:
-            stream = getattr(self, name)(stream)
-        return stream
+    @property
+    def layers(self) -> Sequence[Layer]:
+        """Return the layers in the order of their computation."""
+        return [getattr(self, name) for name in self.names]
 
 
 def stack_layers(group: Group, precision: Precision, rngs: nnx.Rngs) -> nnx.Module:
@@ -109,9 +110,10 @@ def stack_layers(group: Group, precision: Precision, rngs: nnx.Rngs) -> nnx.Modu
 def run_layers(structure: Any, stacked: Any, stream: HiddenStates, memory: Memory) -> HiddenStates:
     """Return the hidden states after all layers of a structure, whose parameters are stacked along a first dim."""
 
-    def run_layer(stream: HiddenStates, params: Any) -> tuple[HiddenStates, None]:
-        return nnx.merge(structure, params)(stream), None
+    def run_repeat(stream: HiddenStates, params: Any) -> tuple[HiddenStates, None]:
+        module = nnx.merge(structure, params)
+        for layer in module.layers if isinstance(module, Pattern) else (module,):
+            stream = rematerialize(layer, memory.saved)(stream)
+        return stream, None
 
-    if memory.remat == "full":
-        run_layer = jax.checkpoint(run_layer, prevent_cse=False)  # a loop prevents it
-    return jax.lax.scan(run_layer, stream, stacked)[0]
+    return jax.lax.scan(run_repeat, stream, stacked)[0]

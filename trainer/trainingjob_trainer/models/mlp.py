@@ -13,6 +13,7 @@ from flax import nnx
 from trainingjob_api.network.mlp import DenseMlp, Mlp
 from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.models.params import DTYPES, add_bias, add_params
+from trainingjob_trainer.models.remat import name_product
 
 ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     "silu": jax.nn.silu,
@@ -55,4 +56,4 @@ class MLP(nnx.Module):
     def _project(self, name: str, equation: str, x: jax.Array) -> jax.Array:
         """Return the product with a matrix, with its bias, in the compute format."""
         x = jnp.einsum(equation, x, getattr(self, name)[...].astype(self.dtype))
-        return add_bias(x, getattr(self, f"{name}_bias")[...]) if self.options.bias else x
+        return name_product(add_bias(x, getattr(self, f"{name}_bias")[...]) if self.options.bias else x, name)

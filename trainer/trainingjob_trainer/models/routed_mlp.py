@@ -21,6 +21,7 @@ from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.models.mlp import MLP, activate
 from trainingjob_trainer.models.params import DTYPES, add_bias, add_params
+from trainingjob_trainer.models.remat import name_product
 from trainingjob_trainer.models.router import choose_experts, score_experts, track_load
 from trainingjob_trainer.parallel.sharding import constrain
 
@@ -112,4 +113,5 @@ class RoutedMLP(nnx.Module):
     def _project(self, name: str, equation: str, x_BNEC: jax.Array) -> jax.Array:
         """Return the product with the matrices of the experts, with their biases, in the compute format."""
         x_BNEC = jnp.einsum(equation, x_BNEC, getattr(self, name)[...].astype(self.dtype))
-        return add_bias(x_BNEC, getattr(self, f"{name}_bias")[...][:, None]) if self.options.bias else x_BNEC
+        x_BNEC = add_bias(x_BNEC, getattr(self, f"{name}_bias")[...][:, None]) if self.options.bias else x_BNEC
+        return name_product(x_BNEC, name)

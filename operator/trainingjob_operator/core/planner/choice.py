@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.memory import Remat
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_operator.core.planner.mesh import INFERRED, describe_degrees
 
@@ -16,7 +17,7 @@ class Candidate:
 
     ici: AxisDegrees
     dcn: AxisDegrees
-    remat: str
+    remat: Remat
     step_seconds: float
     """Lower bound of the step time at the largest size."""
     score: float

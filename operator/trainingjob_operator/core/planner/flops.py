@@ -1,7 +1,8 @@
 """FLOPs of a train step, from the spec alone. As usual for such counts, only matmuls are counted.
 
 A matmul of one token with a matrix of P parameters takes 2 P operations in the forward pass and 4 P in the backward
-pass. `remat: full` repeats the forward pass except the last matmul of a layer, which the backward pass does not need.
+pass. Rematerialization repeats the matmuls of a layer whose products are not saved, except the last one, which the
+backward pass does not need.
 Attention computes the scores of the chosen kernel: all of them, or the blocks that the mask does not hide completely.
 
 The parts of a layer state their FLOPs, see `trainingjob_api.network`.
@@ -68,7 +69,6 @@ def _count_token_flops(workload: Workload, axes: tuple[tuple[Axis, int], ...]) -
     shard = Shard(workload.length, workload.compute_bytes, degrees)
     layers = 0
     for block, count in network.blocks.items():
-        flops = block.flops(shard)
-        recomputed = flops.recomputed if workload.memory.remat == "full" else 0
-        layers += count // degrees["stage"] * (flops.forward + flops.backward + recomputed)
+        flops = block.flops(shard, workload.memory.saved)
+        layers += count // degrees["stage"] * (flops.forward + flops.backward + flops.recomputed)
     return layers, (FORWARD_FLOPS + BACKWARD_FLOPS) * network.width * shard.split(network.vocab_size, "vocab")

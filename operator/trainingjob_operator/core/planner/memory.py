@@ -57,6 +57,8 @@ class DeviceMemory:
     optimizer: int
     residuals_per_sequence: int
     """Residuals that all layers save for the backward pass, per sequence."""
+    offloaded_per_sequence: int
+    """Residuals that all layers save in the memory of the host, per sequence."""
     gathered_embedding: int
     """The gathered embedding table. It stays allocated while more accumulation steps follow, if `data` has degree 1 or
     the platform is `cpu`."""
@@ -79,6 +81,7 @@ class DeviceMemory:
             gradients=self.gradients,
             optimizer=self.optimizer,
             activations=saved_microbatches * sequences * self.residuals_per_sequence,
+            host=saved_microbatches * sequences * self.offloaded_per_sequence,
             temporaries=self.gathered_embedding * keeps_embedding
             + max([point.fixed_bytes + sequences * point.per_sequence for point in self._points(sequences)]),
         )
@@ -136,12 +139,10 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
     if degrees["stage"] > 1 and program.param_bytes < FLOAT32:
         gathered += sharded_params * FLOAT32
     length = program.length // degrees["context"]
-    residuals = sum(
-        [
-            count // degrees["stage"] * length * block.saved_bytes(shard, program.memory.remat)
-            for block, count in network.blocks.items()
-        ]
-    )
+    saved = program.memory.saved
+    layers_of = [(block, count // degrees["stage"] * length) for block, count in network.blocks.items()]
+    residuals = sum([count * block.saved_bytes(shard, saved) for block, count in layers_of])
+    offloaded = sum([count * block.offloaded_bytes(shard, saved) for block, count in layers_of])
     logits, columns = length * _logits_bytes(program, shard), shard.split(network.vocab_size, "vocab")
     fixed_chunk, chunk = _chunk_bytes(program, logits, length * columns)
     pipelined = PIPELINE_RESIDUAL_TENTHS if degrees["stage"] > 1 else 10
@@ -150,6 +151,7 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
         gradients=sharded_params * FLOAT32,
         optimizer=sum([leaf.data_sharded_size(storage_ways, degrees["data"]) for leaf in leaves]) * program.slot_bytes,
         residuals_per_sequence=residuals * pipelined // 10,
+        offloaded_per_sequence=offloaded,
         gathered_embedding=table,
         gathered_layers=layers * program.compute_bytes // degrees["stage"],
         gathered_lm_head=head,
@@ -160,7 +162,7 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
             *[
                 PeakPoint(
                     gathered + 2 * program.compute_bytes * block.gathered_size(ways),
-                    length * block.backward_bytes(shard, program.memory.remat),
+                    length * block.backward_bytes(shard, saved),
                 )
                 for block in network.blocks
             ],

@@ -7,13 +7,14 @@ from functools import cache
 
 from trainingjob_api.problem import as_text
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.memory import Remat
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.memory import USABLE_MEMORY_SHARE
 from trainingjob_operator.core.planner.plan import SizePlan, SliceShape
 from trainingjob_operator.core.planner.planning import LazySizeOutcomes
 from trainingjob_operator.core.planner.size_planner import OUT_OF_MEMORY_PATH, PlanCounter, SizePlanner
-from trainingjob_operator.core.planner.strategy import describe_search
+from trainingjob_operator.core.planner.strategy import REMAT_POLICIES, describe_search
 from trainingjob_operator.core.planner.workload import FLOAT32, describe_workload
 
 
@@ -51,13 +52,18 @@ def _find_oom_fixes(
     larger_shapes = (hardware.find_shape(shape.accelerator, topology) for topology in hardware.larger_topologies(shape))
     larger = [larger_shape for larger_shape in larger_shapes if larger_shape]
 
+    def relax(changed: TrainingJobSpec, on: SliceShape) -> TrainingJobSpec | None:
+        return _find_remat(changed, on, num_slices, counter)
+
     def find_on_same_devices(length: int) -> list[str]:
-        changes = _memory_saving_variants(_shorten_sequence(spec, length))
-        return [
-            _describe_change(spec, shape, changed, shape)
-            for changed in changes
-            if _fits(changed, shape, num_slices, counter)
+        short = _shorten_sequence(spec, length)
+        changes = [
+            changed
+            for base in (short, _shard_optimizer(short))
+            for changed in (base if _fits(base, shape, num_slices, counter) else None, relax(base, shape))
+            if changed
         ]
+        return [_describe_change(spec, shape, changed, shape) for changed in changes]
 
     @cache
     def find(length: int) -> list[str]:
@@ -85,20 +91,34 @@ def _find_oom_fixes(
     return [way for way in parts if not any(other < parts[way] for other in parts.values())]
 
 
-def _memory_saving_variants(spec: TrainingJobSpec) -> Iterator[TrainingJobSpec]:
-    """Yield the spec unchanged, then variants that take less memory on the same mesh."""
-    spread = _shard_optimizer(spec)
-    yield from (spec, _enable_full_remat(spec), spread, _enable_full_remat(spread))
+def _find_remat(
+    spec: TrainingJobSpec, shape: SliceShape, num_slices: int, counter: PlanCounter
+) -> TrainingJobSpec | None:  # None: no other policy fits
+    """Return the spec with the first remat policy that fits and saves less than its own.
+
+    A custom policy stays: another one would have no use for its lists.
+    """
+    if spec.memory.remat not in REMAT_POLICIES:
+        return None
+    *others, last = REMAT_POLICIES[REMAT_POLICIES.index(spec.memory.remat) :]
+    if not others or not _fits(_with_remat(spec, last), shape, num_slices, counter):
+        return None
+    relaxed = (_with_remat(spec, remat) for remat in others[1:])
+    return next((one for one in relaxed if _fits(one, shape, num_slices, counter)), _with_remat(spec, last))
 
 
 def _find_larger(
     spec: TrainingJobSpec, larger: Sequence[SliceShape], num_slices: int, counter: PlanCounter
 ) -> Iterator[tuple[TrainingJobSpec, SliceShape]]:
-    """Yield the smallest larger slice that a spec fits, with `remat: full` and unchanged."""
-    for changed in (_enable_full_remat(spec), spec):
-        on = next((one for one in larger if _fits(changed, one, num_slices, counter)), None)
-        if on:
-            yield changed, on
+    """Yield the smallest larger slice that a spec fits, with another remat policy and unchanged."""
+    for on in larger:
+        relaxed = _find_remat(spec, on, num_slices, counter)
+        if relaxed:
+            yield relaxed, on
+            break
+    on_unchanged = next((one for one in larger if _fits(spec, one, num_slices, counter)), None)
+    if on_unchanged:
+        yield spec, on_unchanged
 
 
 def _auto_mesh_variants(
@@ -131,8 +151,8 @@ def _shorten_sequence(spec: TrainingJobSpec, length: int) -> TrainingJobSpec:
     return spec.model_copy(update={"training": spec.training.model_copy(update={"sequence_length": length})})
 
 
-def _enable_full_remat(spec: TrainingJobSpec) -> TrainingJobSpec:
-    return spec.model_copy(update={"memory": spec.memory.model_copy(update={"remat": "full"})})
+def _with_remat(spec: TrainingJobSpec, remat: Remat) -> TrainingJobSpec:
+    return spec.model_copy(update={"memory": spec.memory.model_copy(update={"remat": remat})})
 
 
 def _shard_optimizer(spec: TrainingJobSpec) -> TrainingJobSpec:

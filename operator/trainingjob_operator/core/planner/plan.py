@@ -121,6 +121,8 @@ class MemoryEstimate:
     optimizer: int
     activations: int
     temporaries: int
+    host: int = 0
+    """Bytes in the memory of the host, which do not count as memory of the device."""
 
     @property
     def total(self) -> int:

@@ -15,10 +15,13 @@ estimate for an accelerator of unknown rates, such as `cpu`, or for a job with c
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from trainingjob_api.base import Axis
 from trainingjob_api.compile_report import Network
+from trainingjob_api.network.activations import SavedActivations
+from trainingjob_api.network.part import Shard
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import Memory
 from trainingjob_api.world import Layout
@@ -28,7 +31,7 @@ from trainingjob_operator.core.planner.memory import estimate_workload_memory
 from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.plan import Plan, SliceShape
 from trainingjob_operator.core.planner.traffic import Traffic, predict_traffic
-from trainingjob_operator.core.planner.workload import FLOAT32, count_chunks_of_loss, describe_workload
+from trainingjob_operator.core.planner.workload import FLOAT32, Workload, count_chunks_of_loss, describe_workload
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Roofline:
     matmul_seconds: float
     memory_seconds: float
     overlapped_seconds: float
-    """Seconds of collectives that overlap with matmuls, over the slower of both networks."""
+    """Seconds of transfers that overlap with matmuls: the most of both networks, and of the way to host memory."""
     exposed_seconds: float
     """Seconds of collectives that the next matmul depends on."""
     mfu: float
@@ -78,10 +81,10 @@ def predict_step(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> Ro
         matmul_seconds=flops / peak,
         memory_seconds=_memory_traffic_bytes(spec, layout) / rates.memory,
         overlapped_seconds=max(
-            _transfer_seconds(
-                (traffic_item for traffic_item in traffic if not traffic_item.is_exposed), shape, layout
-            ).values(),
-            default=0.0,
+            [
+                _offload_seconds(spec, shape, layout),
+                *_transfer_seconds((one for one in traffic if not one.is_exposed), shape, layout).values(),
+            ]
         ),
         exposed_seconds=sum(_transfer_seconds((one for one in traffic if one.is_exposed), shape, layout).values()),
         mfu=0.0,
@@ -115,12 +118,28 @@ def _transfer_seconds(traffic: Iterable[Traffic], shape: SliceShape, layout: Lay
     return seconds
 
 
+def _repeated_share(workload: Workload, degrees: Mapping[Axis, int]) -> float:
+    """Return the share of the forward pass that the backward pass repeats: 1 if it saves the input of layers alone."""
+    shard, least = Shard(workload.length, workload.compute_bytes, degrees), SavedActivations(frozenset())
+    blocks = workload.network.blocks.items()
+    repeated = sum([count * block.flops(shard, workload.memory.saved).recomputed for block, count in blocks])
+    return repeated / sum([count * block.flops(shard, least).recomputed for block, count in blocks])
+
+
+def _offload_seconds(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> float:
+    """Return the seconds in which activations move to the memory of the host and back; 0 if its rate is unknown."""
+    degrees = combine_degrees(layout.ici, layout.dcn)
+    device = estimate_workload_memory(describe_workload(spec), {**degrees, "data": 1})
+    num_bytes = 2 * device.offloaded_per_sequence * layout.rows_per_shard * layout.accumulation * layout.pipeline.ticks
+    return num_bytes / shape.rates.host if shape.rates.host else 0.0
+
+
 def _memory_traffic_bytes(spec: TrainingJobSpec, layout: Layout) -> float:
     """Return the bytes that move between a device and its memory in one step."""
     degrees = combine_degrees(layout.ici, layout.dcn)
     workload = describe_workload(spec)
     device = estimate_workload_memory(replace(workload, memory=Memory()), {**degrees, "data": 1})
-    passes = 3 if workload.memory.remat == "full" else 2
+    passes = 2 + _repeated_share(workload, degrees)
     turns = layout.accumulation * layout.pipeline.ticks
     reads = layout.accumulation * layout.microbatches / degrees["stage"]
     numbers = device.params / workload.param_bytes

@@ -19,6 +19,7 @@ from itertools import islice
 from trainingjob_api.base import AXES, Axis
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.memory import NO_REMAT, Remat
 from trainingjob_api.spec.optimizer import Optimizer
 from trainingjob_api.spec.parallelism import AxisDegrees, Parallelism
 from trainingjob_operator.core.planner.choice import EXPLICIT, Candidate, Choice
@@ -41,7 +42,8 @@ RUNNERS_UP = 3
 LAST_RESORT_AXES = ("stage", "context")
 """Axes that a large search uses only if nothing else fits."""
 TYPICAL_RATES = Rates(bfloat16=200e12, float32=100e12, memory=1e12, link=50e9, num_links=4, network=5e9)
-REMAT_POLICIES = ("none", "full")
+REMAT_POLICIES: tuple[Remat, ...] = ("none", "minimal", "saveMatmuls", "saveAttention", "full")
+"""Policies of which the search takes the first that fits. Each saves less than the one before."""
 
 
 def is_auto(spec: TrainingJobSpec) -> bool:
@@ -72,7 +74,8 @@ def resolve_strategy(
     if choice:
         return choice.chosen.apply(spec), choice
     parallelism = spec.parallelism.model_copy(update={"strategy": EXPLICIT})
-    memory = spec.memory.model_copy(update={"remat": "full"})
+    remat = "full" if spec.memory.remat == NO_REMAT else spec.memory.remat
+    memory = spec.memory.model_copy(update={"remat": remat})
     return spec.model_copy(update={"parallelism": parallelism, "memory": memory}), None
 
 
@@ -84,7 +87,7 @@ def choose_strategy(spec: TrainingJobSpec, shape: SliceShape) -> Choice | None: 
 
 def describe_search(spec: TrainingJobSpec, shape: SliceShape) -> "MeshSearch | None":  # None: there are no slices
     """Return the search for the mesh of a job, which other jobs may share."""
-    remats = ("full",) if spec.memory.remat == "full" else REMAT_POLICIES
+    remats = REMAT_POLICIES if spec.memory.remat == NO_REMAT else (spec.memory.remat,)
     slices = spec.slices.slice_counts
     # Only the fields that determine a plan: names, data and storage would make each job a separate cache entry.
     key_spec = TrainingJobSpec.model_construct(
@@ -127,7 +130,7 @@ class MeshSearch:
     question: _SearchKey
     shape: SliceShape
     slices: Sequence[int]
-    remats: Sequence[str]
+    remats: Sequence[Remat]
 
     def run(self) -> Searched:
         """Return the result."""
@@ -142,7 +145,7 @@ def _run_search(search: MeshSearch) -> Searched:
 
 
 def _search(
-    spec: TrainingJobSpec, shape: SliceShape, slices: Sequence[int], remats: Sequence[str], counter: PlanCounter
+    spec: TrainingJobSpec, shape: SliceShape, slices: Sequence[int], remats: Sequence[Remat], counter: PlanCounter
 ) -> Choice | None:
     is_timed = knows_rates(spec, shape, slices[-1])
     rated_shape = shape if is_timed else replace(shape, rates=TYPICAL_RATES)
@@ -217,17 +220,24 @@ def _list_candidates(
     num_slices: int,
     cuts: Sequence[Mapping[Axis, int]],
     outer: Sequence[Axis],
-    remats: Sequence[str],
+    remats: Sequence[Remat],
     counter: PlanCounter,
 ) -> Iterator[Candidate]:
-    """Yield the candidates that fit at a size, with `remat: full` only where required or requested."""
+    """Yield the candidates that fit at a size, each with the first remat policy that fits."""
+
+    def measure(cut: Mapping[Axis, int], axis: Axis, remat: Remat) -> Candidate | None:  # None: it does not fit
+        one = Candidate(AxisDegrees(**cut), AxisDegrees(**{"data": 1, axis: INFERRED}), remat, 0.0, 0.0)
+        seconds = _step_seconds(one.apply(spec), shape, num_slices, counter)
+        return replace(one, step_seconds=seconds, score=seconds) if seconds else None
+
+    first, *others, last = remats if len(remats) > 1 else (*remats, *remats)
     for cut in cuts:
         for axis in outer:
-            for remat in remats:
-                one = Candidate(AxisDegrees(**cut), AxisDegrees(**{"data": 1, axis: INFERRED}), remat, 0.0, 0.0)
-                if seconds := _step_seconds(one.apply(spec), shape, num_slices, counter):
-                    yield replace(one, step_seconds=seconds, score=seconds)
-                    break
+            candidate = measure(cut, axis, first)
+            if candidate is None and (saves_least := measure(cut, axis, last)):  # most meshes fit with none of them
+                candidate = next(filter(None, (measure(cut, axis, remat) for remat in others)), saves_least)
+            if candidate:
+                yield candidate
 
 
 def _score_smallest_size(

@@ -114,7 +114,9 @@ class _StepTraffic:
         """Bytes of a number that is sent."""
         self._degrees = combine_degrees(layout.ici, layout.dcn)
         self._ways = count_shards(self._degrees)
-        self._has_full_remat = workload.memory.remat == "full"
+        saved = workload.memory.saved
+        self._has_remat = saved is not None
+        self._repeats_projection = saved is not None and "attentionProjection" not in saved.names
         self._is_replicated = self._degrees["data"] > 1
         self._is_pipelined = self._degrees["stage"] > 1
         self._ticks = layout.accumulation * layout.pipeline.ticks
@@ -152,8 +154,8 @@ class _StepTraffic:
         # layer need not be computed again, so that theirs stay apart.
         is_last = leaf.role in (Role.MIXER_OUTPUT, Role.MLP_OUTPUT)
         is_mixer_output = leaf.role is Role.MIXER_OUTPUT
-        yield from ring.all_gather(size, extra=extra_pieces if is_last or not self._has_full_remat else 0)
-        if self._has_full_remat and is_mixer_output and ring.is_decomposed and not self._is_replicated:
+        yield from ring.all_gather(size, extra=extra_pieces if is_last or not self._has_remat else 0)
+        if self._has_remat and is_mixer_output and ring.is_decomposed and not self._is_replicated:
             yield from ring.all_gather(size, extra=extra_pieces)
         # Of four pieces the two sums of zeros that begin a ring are made once for matrices of the same shape. Beside
         # replicas some TPUs take these sums apart and others do not: one piece is between both.
@@ -222,7 +224,7 @@ class _StepTraffic:
         for runs, parts in self._blocks():
             sums = sum(
                 part.tensor_sums
-                + part.recomputed_sums * self._has_full_remat
+                + part.recomputed_sums * self._repeats_projection
                 + part.separate_sums * self._workload.is_cpu
                 for part in parts
             )
@@ -233,14 +235,14 @@ class _StepTraffic:
         """Yield what goes between tokens: keys and values along context, tokens to experts, streams to stages."""
         context, expert, stage = (self._device_group((axis,)) for axis in ("context", "expert", "stage"))
         # There and back: forward, backward, and where layers are computed again.
-        num_transfers = 6 if self._has_full_remat else 4
+        num_transfers = 6 if self._has_remat else 4
         for runs, parts in self._blocks():
             tokens = self._layout.rows_per_shard * self._workload.length * runs
             features = tokens * sum(part.context_features for part in parts) // self._degrees["tensor"]
             keys = features * (
                 FLOAT32 + self._value_bytes
             )  # keys are cast after they travel: they are rotated in float32
-            yield from context.all_gather((1 + self._has_full_remat) * keys, is_awaited=True)
+            yield from context.all_gather((1 + self._has_remat) * keys, is_awaited=True)
             yield from context.reduce_scatter(keys)
             slots = sum(part.expert_slots for part in parts)
             yield from expert.all_gather(num_transfers * runs * slots * self._hidden_state_bytes, is_awaited=True)

@@ -73,7 +73,7 @@ RULES = (
     *validate_protection.RULES,
 )
 PLAN_WARNINGS = (*validate_sizes.WARNINGS, *validate_snapshots.WARNINGS, *validate_grace_period.PLAN_WARNINGS)
-SIZES_RULES = (*validate_sizes.RULES, *validate_snapshots.RULES)
+SIZES_RULES = (*validate_sizes.RULES, *validate_snapshots.RULES, *validate_memory.SIZES_RULES)
 WARNINGS = (
     *validate_mesh.WARNINGS,
     *validate_sharding_rules.WARNINGS,
