@@ -49,6 +49,7 @@ ROWS_OF_FOUR = training(32, 1024, 4)
 FULL = {"remat": "full"}
 VOCABULARY = model(1024, 4096, 8, 4, 128, 131072, 2)
 MINIMAL = {"remat": "minimal"}
+OFFLOADED = {"remat": "custom", "save": ["key", "value"], "offload": ["layerInput", "query", "mlpGate", "mlpUp"]}
 CHUNKS = {"lossChunks": 8}
 FLOAT32 = {"compute": "float32"}
 REST = {"fsdp": -1}
@@ -98,6 +99,10 @@ COMPILER_CASES: dict[str, TrainingJobSpec] = {
     },
     "v5p 2x2x2 fsdp tensor, minimal": job(
         "tpu-v5p", "2x2x2", {"fsdp": 4, "tensor": 2}, model=DEEP, training=training(32, 1024, 4), memory=MINIMAL
+    ),
+    "v6e 2x2 fsdp, offloaded": job("tpu-v6e", "2x2", REST, model=DEEP, training=ROWS_OF_FOUR, memory=OFFLOADED),
+    "v5p 2x2x1 fsdp stage, minimal": job(
+        "tpu-v5p", "2x2x1", {"fsdp": 2, "stage": 2}, model=DEEP, training=training(32, 1024, 2), memory=MINIMAL
     ),
     "v5e 2x2 fsdp, loss in chunks": job("tpu-v5e", "2x2", REST, model=VOCABULARY, training=ROWS_OF_FOUR, memory=CHUNKS),
     "v5e 2x2 data, loss in chunks, tied": job(
