@@ -135,7 +135,7 @@ class CausalAttention(Part):
         """
         shapes, costs = self.score_shapes(shard), self.score_costs(shard)
         num_bytes, flops = shapes.heads * shapes.value_width * shard.compute_bytes, costs.forward_flops
-        if self.choose_kernel(shard.length).name == "plain":
+        if self.choose_kernel(shard).name == "plain":
             flops = flops * shapes.value_width // (shapes.key_width + shapes.value_width)
         else:
             num_bytes += costs.saved_bytes

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
 
+from trainingjob_api.network.activations import ATTENTION_OUTPUT
 from trainingjob_api.network.attention_blocks import CausalScope, find_block
 from trainingjob_trainer.parallel.sharding import Axes
 
@@ -47,6 +48,7 @@ def make_kernel(
                 block_kv_dq=block,
             ),
             attn_logits_soft_cap=soft_cap,
+            residual_checkpoint_name=ATTENTION_OUTPUT,
             head_shards=1,
             q_seq_shards=shards,
             interpret=interpret,
