@@ -88,6 +88,10 @@ VARIANTS: dict[str, tuple[Section, Layout]] = {
     ),
     "expert 4": ({"model": {"experts": ALL_EXPERTS}}, layout({"expert": 4})),
     "fsdp 2, expert 2, tensor 2": ({"model": {"experts": ALL_EXPERTS}}, layout({"fsdp": 2, "expert": 2, "tensor": 2})),
+    "dropless, fsdp 2, expert 2, tensor 2": (
+        {"model": {"experts": ALL_EXPERTS | {"dispatch": "dropless"}}},
+        layout({"fsdp": 2, "expert": 2, "tensor": 2}),
+    ),
     "data 2 over slices, 2 stages, expert 2": (
         {"model": {"experts": ALL_EXPERTS}},
         layout({"stage": 2, "expert": 2}, {"data": 2}, microbatches=2),

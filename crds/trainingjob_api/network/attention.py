@@ -11,7 +11,7 @@ from trainingjob_api.meta import NO_UNIT, Example, Unit
 from trainingjob_api.network.activations import ATTENTION_OUTPUT, Activation
 from trainingjob_api.network.attention_blocks import CausalScope
 from trainingjob_api.network.attention_costs import ScoreCosts, ScoreShapes, count_score_costs
-from trainingjob_api.network.attention_kernel import AttentionCase, KernelChoice, choose_attention
+from trainingjob_api.network.attention_kernel import AttentionCase, KernelChoice, KernelName, choose_attention
 from trainingjob_api.network.norm import HiddenNorm, Norm
 from trainingjob_api.network.part import BACKWARD_FLOPS, FORWARD_FLOPS, Part, PartTraffic, PassFlops, Shard
 from trainingjob_api.network.rope import Rope
@@ -97,7 +97,7 @@ class CausalAttention(Part):
         """Return the keys that a query attends to."""
         return CausalScope(self.options.window, self.options.chunk)
 
-    def choose_kernel(self, shard: Shard, *, has_documents: bool = False) -> KernelChoice:
+    def choose_kernel(self, shard: Shard, *, has_documents: bool = False) -> KernelChoice[KernelName]:
         """Return the kernel for a device's share of a sequence, which may hold several documents."""
         shapes = self.score_shapes(shard)
         case = AttentionCase(

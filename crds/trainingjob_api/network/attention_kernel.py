@@ -19,14 +19,15 @@ LANES = 128
 BFLOAT16_BYTES = 2
 
 type KernelName = Literal["plain", "chunked", "cudnn", "splash"]
+type ExpertKernelName = Literal["one_hot", "ragged_dot"]
 
 
 @dataclass(frozen=True)
-class KernelChoice:
+class KernelChoice[Name: str]:
     """The kernel of a part of the layers, and the reason for it."""
 
     part: str
-    name: KernelName
+    name: Name
     reason: str
     """A clause after "because"."""
 
@@ -51,7 +52,7 @@ class AttentionCase:
     """Whether a sequence holds several documents."""
 
 
-def choose_attention(case: AttentionCase) -> KernelChoice:
+def choose_attention(case: AttentionCase) -> KernelChoice[KernelName]:
     """Return the attention kernel."""
     if case.accelerator.startswith(NVIDIA) and case.length >= MIN_CUDNN_LENGTH:
         obstacle = _find_cudnn_obstacle(case)
@@ -62,7 +63,7 @@ def choose_attention(case: AttentionCase) -> KernelChoice:
     return _choose_portable(case)
 
 
-def _choose_portable(case: AttentionCase, obstacle: str = "") -> KernelChoice:
+def _choose_portable(case: AttentionCase, obstacle: str = "") -> KernelChoice[KernelName]:
     """Return a kernel that runs everywhere. `obstacle` is why the accelerator's own kernel does not."""
     least = MIN_CHUNKED_LENGTH_CPU if case.accelerator == CPU else MIN_CHUNKED_LENGTH
     beside = f", and {obstacle}" if obstacle else ""
@@ -71,7 +72,7 @@ def _choose_portable(case: AttentionCase, obstacle: str = "") -> KernelChoice:
     return _choose("chunked", f"the memory of all scores grows with the square of {case.length:,} tokens{beside}")
 
 
-def _choose(name: KernelName, reason: str) -> KernelChoice:
+def _choose(name: KernelName, reason: str) -> KernelChoice[KernelName]:
     return KernelChoice("attention", name, reason)
 
 

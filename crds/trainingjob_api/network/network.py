@@ -207,9 +207,11 @@ class Network:
         """Return the network with the kernels of an accelerator of the hardware table."""
         return replace(self, groups=tuple(group.on(accelerator) for group in self.groups))
 
-    def choose_kernels(self, shard: Shard) -> tuple[KernelChoice, ...]:
+    def choose_kernels(self, shard: Shard) -> tuple[KernelChoice[str], ...]:
         """Return the different kernels for a device's share of a sequence, in the order of the layers."""
-        return tuple(dict.fromkeys(block.attention.choose_kernel(shard) for block in self.blocks))
+        attention: list[KernelChoice[str]] = [block.attention.choose_kernel(shard) for block in self.blocks]
+        experts = [block.mlp.choose_kernel() for block in self.blocks if isinstance(block.mlp, RoutedMlp)]
+        return tuple(dict.fromkeys([*attention, *experts]))
 
     @property
     def width(self) -> int:

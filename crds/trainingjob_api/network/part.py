@@ -64,6 +64,10 @@ class PartTraffic:
     """Features of the keys that are all-gathered along `context`. The values have as many."""
     expert_slots: float = 0
     """Capacity slots to which tokens move along `expert`."""
+    gathered_tokens: float = 0
+    """All-gathers of the hidden states along `expert`, in each direction of each pass."""
+    gathered_sums: float = 0
+    """All-reduces over `tensor` of the hidden states that are gathered along `expert`, forward and backward."""
 
 
 def find_product(matrix: Tensor, shard: Shard, slots: float = 1.0) -> Activation:

@@ -14,6 +14,7 @@ from pydantic import Field
 from trainingjob_api.base import Strict
 from trainingjob_api.meta import NO_UNIT, Example, Unit
 from trainingjob_api.network.activations import Activation
+from trainingjob_api.network.attention_kernel import ExpertKernelName, KernelChoice
 from trainingjob_api.network.mlp import DenseMlp, Mlp
 from trainingjob_api.network.part import (
     BACKWARD_FLOPS,
@@ -91,6 +92,11 @@ class Experts(Strict):
     weight_scale: Annotated[float, Field(gt=0, le=1000), NO_UNIT, Example(1.0)] = Field(
         default=1.0, description="Factor on the weights of a token's experts, applied after normalization."
     )
+    dispatch: Annotated[Literal["capacity", "dropless"], Example("dropless")] = Field(
+        default="capacity",
+        description="Way of tokens to their experts. `capacity` gives an expert a fixed number of slots; `dropless` "
+        "sorts tokens by expert, drops none, and ignores `capacityFactor`.",
+    )
     capacity_factor: Annotated[float, Field(gt=0, le=1024), Unit("times an even share"), Example(1.25)] = Field(
         default=1.25,
         description="Expert capacity, as a multiple of the even share of a routing group's tokens. Tokens beyond it "
@@ -125,6 +131,12 @@ class RoutedMlp(Part):
     """Hidden width of each expert."""
     experts: Experts
     options: Mlp
+
+    def choose_kernel(self) -> KernelChoice[ExpertKernelName]:
+        """Return the kernel of the routed experts."""
+        if self.experts.dispatch == "dropless":
+            return KernelChoice("experts", "ragged_dot", "`experts.dispatch` is dropless")
+        return KernelChoice("experts", "one_hot", "`experts.dispatch` is capacity")
 
     @cached_property
     def shared(self) -> DenseMlp | None:  # None: no experts are shared
@@ -166,16 +178,21 @@ class RoutedMlp(Part):
         """Return the FLOPs of the matrices and of the routing, with the empty capacity slots of the mesh axis.
 
         Dispatch and combine are matmuls with one-hot matrices, forward and backward. Rematerialization repeats only the
-        dispatch, because the backward pass does not need the combined result.
+        dispatch, because the backward pass does not need the combined result. Dropless experts compute one row for each
+        of a token's experts, if all experts get equally many.
         """
-        slots = self.experts.capacity(shard.length) * shard.degrees["expert"]
-        group, size = self.experts.group_size(shard.length), 0
+        count, expert = self.experts.count, shard.degrees.get("expert", 1)
+        if self.experts.dispatch == "dropless":
+            rows, group, moved = self.experts.per_token * expert, count, 0
+        else:
+            rows, group = self.experts.capacity(shard.length) * expert, self.experts.group_size(shard.length)
+            moved = FORWARD_FLOPS * self._num_slots(shard.length) * self.width
+        size = 0
         for tensor in self.tensors:
             if not tensor.is_matrix:
                 continue
             gathered = tensor.gathered_size(shard.ways)
-            size += gathered * slots // group if tensor.decay is DecayClass.EXPERT else gathered
-        moved = FORWARD_FLOPS * self._num_slots(shard.length) * self.width
+            size += gathered * rows // group if tensor.decay is DecayClass.EXPERT else gathered
         return PassFlops(
             FORWARD_FLOPS * size + 2 * moved, BACKWARD_FLOPS * size + 2 * moved, FORWARD_FLOPS * size + moved
         )
@@ -193,17 +210,29 @@ class RoutedMlp(Part):
         return routed // self.experts.count * (self.experts.count - self.experts.per_token)
 
     def saved_bytes(self, shard: Shard) -> int:
-        """Return the bytes of the values in capacity slots, of the routing, and of the shared experts."""
+        """Return the bytes of the experts' values, of the routing, and of the shared experts.
+
+        Dropless experts have capacity for all tokens of the devices along `expert`: all may choose the same ones.
+        """
         one = self.options.saved_values * shard.compute_bytes * shard.split(self.hidden, "mlp")
+        row, routing = one + 3 * shard.compute_bytes * self.width, 4 * FLOAT32 * self.experts.count
+        if self.experts.dispatch == "dropless":
+            rows = self.experts.per_token * shard.degrees.get("expert", 1)
+            return rows * (row + 4 * FLOAT32) + routing + self.experts.shared * one  # 4: expert, order, place, weight
         slots = self._num_slots(shard.length)
-        in_slots = slots * (one + 3 * shard.compute_bytes * self.width) // self.experts.group_size(shard.length)
-        routing = slots * shard.compute_bytes + 4 * FLOAT32 * self.experts.count
-        return in_slots + routing + self.experts.shared * one
+        in_slots = slots * row // self.experts.group_size(shard.length)
+        return in_slots + slots * shard.compute_bytes + routing + self.experts.shared * one
 
     def traffic(self, length: int) -> PartTraffic:
-        """Return the sums for each capacity slot, also an empty one, and the tokens that move to slots and back."""
-        slots = self._num_slots(length) / self.experts.group_size(length) + self.experts.shared
-        return PartTraffic(tensor_sums=2 * slots, separate_sums=int(self.options.gated), expert_slots=slots)
+        """Return the sums for each capacity slot, also an empty one, and the tokens that move to slots and back.
+
+        Dropless experts gather all tokens along `expert`, and sum their results there and over `tensor` in float32.
+        """
+        shared, separate = self.experts.shared, int(self.options.gated)
+        if self.experts.dispatch == "dropless":
+            return PartTraffic(tensor_sums=2 * shared, gathered_sums=4, separate_sums=separate, gathered_tokens=1.5)
+        slots = self._num_slots(length) / self.experts.group_size(length) + shared
+        return PartTraffic(tensor_sums=2 * slots, separate_sums=separate, expert_slots=slots)
 
     def _num_slots(self, length: int) -> int:
         """Return the capacity slots of a routing group."""

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from trainingjob_api.base import AXES
+from trainingjob_api.network.part import Shard
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.routed_mlp import Experts
 from trainingjob_api.sharding import count_shards
@@ -13,6 +14,11 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.memory import estimate_device_memory
 from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.summary import describe_parameters, describe_plan
+from trainingjob_operator.core.validation.validate_experts import (
+    warn_of_excess_capacity,
+    warn_of_long_routing_groups,
+    warn_of_low_capacity,
+)
 
 type MakeSpec = Callable[[dict[str, Any]], TrainingJobSpec]
 
@@ -114,3 +120,62 @@ def test_shared_experts_save_as_much_as_other_mlps(make_spec: MakeSpec) -> None:
     alone, beside = (estimate_device_memory(make_spec({"model.experts": FOUR | {"shared": n}}), ONE) for n in (0, 1))
 
     assert beside.residuals_per_sequence - alone.residuals_per_sequence == 2 * 64 * 6 * 4 * 192
+
+
+DROPLESS = FOUR | {"dispatch": "dropless"}
+"""Two of four experts for each token, in rows without capacity."""
+
+
+def test_dropless_experts_cost_what_their_tokens_cost(make_spec: MakeSpec) -> None:
+    dense, all_slots, dropless = (
+        next(iter(resolve(make_spec({"model.experts": experts} if experts else {}).model).blocks))
+        for experts in (None, FOUR | {"capacityFactor": 2}, DROPLESS)
+    )
+    shard = Shard(64, 4, dict(ONE))
+    mlp, router, scores = 3 * 64 * 192, 64 * 4, dense.flops(shard).forward - 2 * 3 * 64 * 192
+
+    assert dropless.flops(shard).forward == scores + 2 * (2 * mlp + router)
+    assert all_slots.flops(shard).forward > scores + 2 * (4 * mlp + router)
+
+
+def test_dropless_experts_have_memory_for_all_tokens_along_the_axis(make_spec: MakeSpec) -> None:
+    (block,) = resolve(make_spec({"model.experts": DROPLESS}).model).blocks
+    alone, four = (block.mlp.saved_bytes(Shard(64, 4, ONE | {"expert": expert})) for expert in (1, 4))
+    routing = 4 * 4 * 4
+
+    assert four - routing == 4 * (alone - routing)
+
+
+def test_dropless_experts_gather_tokens_along_the_axis(make_spec: MakeSpec) -> None:
+    (block,) = resolve(make_spec({"model.experts": DROPLESS | {"shared": 1}}).model).blocks
+    traffic = block.mlp.traffic(64)
+
+    assert traffic.expert_slots == 0
+    assert (traffic.gathered_tokens, traffic.gathered_sums, traffic.tensor_sums) == (1.5, 4, 2)
+
+
+CAPACITIES: list[dict[str, Any]] = [{"capacityFactor": 0.5}, {"capacityFactor": 9}, {"groupLength": 64}]
+
+
+@pytest.mark.parametrize("changes", CAPACITIES)
+def test_only_capacity_slots_are_warned_of(make_spec: MakeSpec, changes: dict[str, Any]) -> None:
+    warnings = (warn_of_excess_capacity, warn_of_low_capacity, warn_of_long_routing_groups)
+
+    def count(experts: dict[str, Any]) -> int:
+        spec = make_spec({"model.experts": experts | changes, "model.mlpDim": 16})
+        return sum(len(list(warn(spec))) for warn in warnings)
+
+    assert count(DROPLESS) == 0
+    assert count(FOUR) > 0
+
+
+def test_the_plan_names_the_kernel_of_the_experts(make_spec: MakeSpec) -> None:
+    names = {
+        experts.get("dispatch"): [
+            (one.part, one.name) for one in plan_job(make_spec({"model.experts": experts})).kernels
+        ]
+        for experts in (FOUR, DROPLESS)
+    }
+
+    attention = ("attention", "plain")
+    assert names == {None: [attention, ("experts", "one_hot")], "dropless": [attention, ("experts", "ragged_dot")]}

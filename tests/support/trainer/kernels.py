@@ -1,9 +1,7 @@
-"""Small kernels that run inside the sharded step: causal attention in Pallas, dropless experts by `ragged_dot`.
-
-They are as simple as correct kernels can be. Real ones differ in speed alone.
+"""A small kernel that runs inside the sharded step: causal attention in Pallas, as simple as a correct one can be.
 
 Shapes: B batch, L length of the queries, M length of the keys, G key and value heads, Q query heads per key head,
-H query heads, K head width, S tokens, D model width, E experts, F MLP width.
+H query heads, K head width, D model width.
 """
 
 from functools import partial
@@ -15,12 +13,10 @@ from jax.experimental import pallas as pl
 
 from trainingjob_trainer.models.attention import GroupedQueries
 from trainingjob_trainer.models.rope import apply_rope
-from trainingjob_trainer.models.routed_mlp import RoutedMLP, RoutingStats
 from trainingjob_trainer.parallel.sharding import Axes, map_shards
 
 QUERIES: Axes = ("batch", "length", "heads", "head")
 KEYS: Axes = ("batch", None, "kv_heads", "head")
-TOKENS: Axes = ("batch", "length", None)
 
 
 def run_attention(
@@ -113,51 +109,3 @@ def run_backward(positions: Any, q: Any, k: Any, v: Any, grad: Any, dq: Any, dk:
     dq[...] = (jnp.dot(dscores_LM, k[...], preferred_element_type=jnp.float32) * q.shape[-1] ** -0.5).astype(dq.dtype)
     dk[...] = jnp.dot(dscores_LM.T, q_LK, preferred_element_type=jnp.float32).astype(dk.dtype)
     dv[...] = jnp.dot(weights_LM.T, grad[...], preferred_element_type=jnp.float32).astype(dv.dtype)
-
-
-def run_experts(self: RoutedMLP, x_BLD: jax.Array) -> tuple[jax.Array, RoutingStats]:
-    """Compute `RoutedMLP.__call__` with capacity for all tokens, by sorting and `ragged_dot`."""
-    B, L, D = x_BLD.shape
-    T = self.experts.group_size(L)
-    weights_BNTE, _, routing = self._route(x_BLD.reshape(B, L // T, T, D))
-    up: Axes = ("experts", None, "mlp")
-    run_on_shards = map_shards(
-        partial(multiply_ragged, self.experts.per_token),
-        in_axes=(TOKENS, TOKENS, up, up, ("experts", "mlp", None)),
-        out_axes=TOKENS,
-    )
-    matrices = (weight[...].astype(self.dtype) for weight in (self.gate, self.up, self.down))
-    y_BLD = run_on_shards(x_BLD, weights_BNTE.reshape(B, L, -1), *matrices)
-    return y_BLD + self.shared(x_BLD) if self.experts.shared else y_BLD, routing
-
-
-def multiply_ragged(
-    per_token: int,
-    x_BLD: jax.Array,
-    weights_BLE: jax.Array,
-    gate_EDF: jax.Array,
-    up_EDF: jax.Array,
-    down_EFD: jax.Array,
-) -> jax.Array:
-    """Return the sum of the experts' results, each expert on the device that holds it.
-
-    The devices along `expert` gather their tokens, run their own experts on them, and reduce-scatter the results.
-    """
-    shape = x_BLD.shape
-    x_SD, weights_SE = (
-        jax.lax.all_gather(array.reshape(-1, array.shape[-1]), "expert", tiled=True) for array in (x_BLD, weights_BLE)
-    )
-    num_local = gate_EDF.shape[0]
-    weights_Sk, experts_Sk = jax.lax.top_k(weights_SE, per_token)
-    experts_Sk -= num_local * jax.lax.axis_index("expert")
-    is_local = ((experts_Sk >= 0) & (experts_Sk < num_local)).reshape(-1)
-    experts = jnp.where(is_local, experts_Sk.reshape(-1), num_local)
-    order = jnp.argsort(experts)  # rows for the experts of other devices come last and belong to no group
-    tokens = order // per_token
-    sizes_E = jnp.sum(experts[:, None] == jnp.arange(num_local)[None, :], axis=0, dtype=jnp.int32)
-    rows = x_SD[tokens]
-    hidden = jax.nn.silu(jax.lax.ragged_dot(rows, gate_EDF, sizes_E)) * jax.lax.ragged_dot(rows, up_EDF, sizes_E)
-    results = jax.lax.ragged_dot(hidden, down_EFD, sizes_E) * weights_Sk.reshape(-1)[order][:, None].astype(x_SD.dtype)
-    y_SD = jnp.zeros_like(x_SD).at[tokens].add(jnp.where(is_local[order][:, None], results, 0))
-    y_SD = jax.lax.psum_scatter(jax.lax.psum(y_SD, "tensor"), "expert", tiled=True)
-    return y_SD.reshape(shape)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.trainer.cases import each
+from tests.trainer.models.test_gradients import find_sums
 from tests.trainer.models.test_kernels import describe, differentiate, errors, plain, trace
 from tests.trainer.test_step import LAYOUTS
 from trainingjob_api.network import attention_kernel
@@ -84,3 +85,10 @@ def test_only_plain_attention_materializes_the_scores(changes: dict[str, Any], h
     step, arguments = trace(describe(**changes), LAYOUTS["one device"])
 
     assert (f"x{LENGTH}x{LENGTH}xf32" in step.lower(*arguments).as_text()) == has_scores
+
+
+def test_the_gradients_of_shared_keys_are_not_summed_in_bfloat16() -> None:
+    layout = LAYOUTS["context 4, tensor 2, accumulation 2"]
+    step, arguments = trace(describe(**CHUNKED, precision__compute="bfloat16"), layout)
+
+    assert list(find_sums(step.trace(*arguments).jaxpr.jaxpr, num_stages=1, length=LENGTH)) == []

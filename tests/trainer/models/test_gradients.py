@@ -78,7 +78,7 @@ def test_a_step_sums_nothing_in_bfloat16(name: str) -> None:
     )
 
 
-def find_sums(program: Any, num_stages: int) -> Iterator[str]:
+def find_sums(program: Any, num_stages: int, length: int = LENGTH) -> Iterator[str]:
     """Yield what adds up many bfloat16 numbers: sums of an array, and what a loop carries from one turn to the next.
 
     A pipeline's stages sum numbers of which all but one are zero. The stream through the layers is no sum.
@@ -88,12 +88,13 @@ def find_sums(program: Any, num_stages: int) -> Iterator[str]:
         operands = [operand.aval for operand in line.invars]
         if kind in SUMS and operands[0].dtype == jnp.bfloat16:
             addends = operands[0].size // max(line.outvars[0].aval.size, 1)
-            if kind != "reduce_sum" or addends > num_stages:
+            is_over_stages = set(line.params["axes"]) == {"stage"} if kind == "psum" else addends <= num_stages
+            if not (is_over_stages and kind in ("psum", "reduce_sum")):
                 yield f"{kind} {operands[0]}"
         if kind == "scan":
             _, carried, _ = line.params["ft_in"].update(operands).unpack()
             for operand in carried:
-                if operand.dtype == jnp.bfloat16 and operand.shape[-1] == WIDTH and LENGTH not in operand.shape:
+                if operand.dtype == jnp.bfloat16 and operand.shape[-1] == WIDTH and length not in operand.shape:
                     yield f"carried {operand}"
 
 

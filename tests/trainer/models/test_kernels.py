@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from tests.support.trainer.cases import each
-from tests.support.trainer.kernels import QUERIES, run_attention, run_experts
+from tests.support.trainer.kernels import QUERIES, run_attention
 from tests.support.trainer.tiny import make_layout
 from tests.support.trainer.training import BATCH, ONE, flat, initial_state, make_index, spec_with
-from tests.trainer.models.test_experts import LAYOUTS as EXPERT_LAYOUTS
 from tests.trainer.models.test_gradients import walk
 from tests.trainer.test_step import LAYOUTS
 from trainingjob_api.spec.job import TrainingJobSpec
@@ -19,7 +18,6 @@ from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.models.attention import GroupedQueries
-from trainingjob_trainer.models.routed_mlp import RoutedMLP
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.state import Batch, Signal, State
 from trainingjob_trainer.step import StepPrograms
@@ -36,8 +34,6 @@ def describe(**changes: Any) -> TrainingJobSpec:
 
 
 DENSE = describe()
-ROOM_FOR_ALL = {"count": 4, "perToken": 2, "capacityFactor": 2, "groupLength": 4, "shared": 1}
-EXPERTS = describe(model__experts=ROOM_FOR_ALL)
 
 
 def prepare(spec: TrainingJobSpec, layout: Layout) -> tuple[StepPrograms, State, Batch]:
@@ -89,42 +85,6 @@ def test_an_attention_kernel_computes_the_same_step(layout: Layout, monkeypatch:
     assert errors(differentiate(DENSE, layout), want) == {}
 
 
-@each("layout", EXPERT_LAYOUTS, "expert 4")
-def test_both_kernels_compute_the_same_step(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    want = plain(EXPERTS.model_dump_json())
-    monkeypatch.setattr(GroupedQueries, "__call__", run_attention)
-    monkeypatch.setattr(RoutedMLP, "__call__", run_experts)
-
-    assert errors(differentiate(EXPERTS, layout), want) == {}
-
-
-VARIANTS: dict[str, dict[str, Any]] = {
-    "layers computed again": {"memory__remat": "full"},
-}
-
-
-@each("changes", VARIANTS)
-def test_memory_settings_change_no_number(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    want = plain(EXPERTS.model_dump_json())
-    monkeypatch.setattr(GroupedQueries, "__call__", run_attention)
-    monkeypatch.setattr(RoutedMLP, "__call__", run_experts)
-    layout = EXPERT_LAYOUTS["fsdp 2, expert 2, tensor 2, accumulation 2"]
-
-    assert errors(differentiate(describe(model__experts=ROOM_FOR_ALL, **changes), layout), want) == {}
-
-
-@pytest.mark.slow
-def test_an_evaluation_with_kernels_sums_the_same_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    totals = []
-    for layout in (ONE, EXPERT_LAYOUTS["data 2 over slices, expert 4"]):
-        steps, state, batch = prepare(EXPERTS, layout)
-        totals.append(jax.jit(steps.evaluate)(state.params, batch, steps.signals(Signal.NONE))[0])
-        monkeypatch.setattr(GroupedQueries, "__call__", run_attention)
-        monkeypatch.setattr(RoutedMLP, "__call__", run_experts)
-
-    assert float(totals[1]) == pytest.approx(float(totals[0]), rel=LARGEST_ERROR)
-
-
 TENSOR = make_layout(ici=AxisDegrees(tensor=2), rows_per_shard=8)
 CONTEXT = make_layout(ici=AxisDegrees(context=2), rows_per_shard=8)
 
@@ -134,14 +94,6 @@ def test_keys_that_are_split_like_queries_are_noticed(monkeypatch: pytest.Monkey
     monkeypatch.setattr(GroupedQueries, "__call__", partialmethod(run_attention, keys=QUERIES))
 
     assert "loss" in errors(differentiate(DENSE, CONTEXT), want)
-
-
-def test_expert_results_that_are_not_summed_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    want = plain(EXPERTS.model_dump_json())
-    monkeypatch.setattr(RoutedMLP, "__call__", run_experts)
-    monkeypatch.setattr(jax.lax, "psum", lambda array, _: array)
-
-    assert "loss" in errors(differentiate(EXPERTS, TENSOR), want)
 
 
 def test_a_mesh_axis_must_divide_every_dim_that_it_should_shard(monkeypatch: pytest.MonkeyPatch) -> None:

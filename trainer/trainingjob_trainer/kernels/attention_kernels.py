@@ -23,7 +23,7 @@ from trainingjob_trainer.kernels import splash_attention
 from trainingjob_trainer.kernels.chunked_attention import chunked_attention
 from trainingjob_trainer.kernels.cudnn_attention import cudnn_attention
 from trainingjob_trainer.kernels.plain_attention import plain_attention
-from trainingjob_trainer.parallel.sharding import Axes, constrain, map_shards
+from trainingjob_trainer.parallel.sharding import Axes, constrain, copy_for_shards, map_shards
 
 QUERIES: Axes = ("batch", "length", "heads", None)
 KEYS: Axes = ("batch", None, "kv_heads", None)
@@ -72,8 +72,8 @@ def attention(
     arguments: dict[str, tuple[Any, Axes]] = {
         "positions": (positions_L, ("length",)),
         "q": (q_BLHK, QUERIES),
-        "k": (k_BMGK, KEYS),
-        "v": (v_BMGV, KEYS),
+        "k": (copy_for_shards(k_BMGK, ("length",), KEYS), ("length", *KEYS)),
+        "v": (copy_for_shards(v_BMGV, ("length",), KEYS), ("length", *KEYS)),
         "query_segments": (segments_BL, ("batch", "length")),
         "key_segments": (segments_BM, ("batch", None)),
         "sinks": (sinks_H, ("heads",)),
@@ -92,9 +92,12 @@ def attention(
     else:
         run = partial(chunked_attention, scope=scope, soft_cap=soft_cap)
     given = {name: (array, axes) for name, (array, axes) in arguments.items() if array is not None}
-    run_on_shards = map_shards(
-        lambda *arrays: run(dict(zip(given, arrays, strict=True))), [axes for _, axes in given.values()], QUERIES
-    )
+
+    def run_on_shard(*arrays: jax.Array) -> jax.Array:
+        shards = dict(zip(given, arrays, strict=True))
+        return run(shards | {"k": shards["k"][0], "v": shards["v"][0]})
+
+    run_on_shards = map_shards(run_on_shard, [axes for _, axes in given.values()], QUERIES)
     return run_on_shards(*(array for array, _ in given.values()))
 
 

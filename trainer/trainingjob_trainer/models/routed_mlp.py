@@ -1,15 +1,17 @@
-"""Mixture of experts in a layer.
+"""Mixture of experts in a layer, with capacity slots or without.
 
-Routing follows GShard (Lepikhin et al., arXiv 2006.16668): each expert has a number of capacity slots for each routing
-group. One-hot matmuls move tokens to their slots and back, and the partitioner turns them into all-to-alls where
-experts are sharded. Two things differ from GShard. A routing group lies inside one sequence, so that the split of the
-batch over devices and gradient-accumulation steps changes the routing of no token. Earlier tokens take slots first,
-whatever their choice, so that no token depends on later ones.
+Without them, tokens are sorted by expert (`kernels.grouped_matmul`), and none is dropped. Routing with slots follows
+GShard (Lepikhin et al., arXiv 2006.16668): each expert has a number of capacity slots for each routing group. One-hot
+matmuls move tokens to their slots and back, and the partitioner turns them into all-to-alls where experts are sharded.
+Two things differ from GShard. A routing group lies inside one sequence, so that the split of the batch over devices and
+gradient-accumulation steps changes the routing of no token. Earlier tokens take slots first, whatever their choice, so
+that no token depends on later ones.
 
 Shapes: B batch, L length, D model width, F MLP width, E experts, N routing groups of a sequence, T tokens of a group, C
 capacity slots of an expert for a group.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +21,7 @@ from flax import nnx
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.spec.precision import Precision
+from trainingjob_trainer.kernels.grouped_matmul import run_sorted_experts
 from trainingjob_trainer.models.mlp import MLP, activate
 from trainingjob_trainer.models.params import DTYPES, add_bias, add_params
 from trainingjob_trainer.models.remat import name_product
@@ -65,21 +68,18 @@ class RoutedMLP(nnx.Module):
         B, L, D = x_BLD.shape
         T = self.experts.group_size(L)
         x_BNTD = constrain(x_BLD.reshape(B, L // T, T, D), "batch", "length", None, None)
-        weights_BNTE, dispatch_BNTEC, routing = self._route(x_BNTD)
-        x_BNECD = jnp.einsum("BNTEC,BNTD->BNECD", dispatch_BNTEC, x_BNTD)
-        weights_BNEC = jnp.einsum("BNTEC,BNTE->BNEC", dispatch_BNTEC, weights_BNTE).astype(self.dtype)
-        # As a matmul, because it sums the gradients of the weights in float32.
-        if self.experts.weighting == "input":
-            y_BNECD = self._run_experts(jnp.einsum("BNECD,BNEC->BNECD", x_BNECD, weights_BNEC))
+        weights_BNTE, chosen_BNTE, routing = self._route(x_BNTD)
+        if self.experts.dispatch == "dropless":
+            weights_BLE, chosen_BLE = (array.reshape(B, L, -1) for array in (weights_BNTE, chosen_BNTE))
+            y_BLD = self._sort_tokens(x_BLD, weights_BLE, chosen_BLE)
         else:
-            y_BNECD = jnp.einsum("BNECD,BNEC->BNECD", self._run_experts(x_BNECD), weights_BNEC)
-        y_BLD = jnp.einsum("BNTEC,BNECD->BNTD", dispatch_BNTEC, y_BNECD).reshape(B, L, D)
+            y_BNTD, dropped_B = self._fill_slots(x_BNTD, weights_BNTE, chosen_BNTE)
+            y_BLD, routing = y_BNTD.reshape(B, L, D), routing._replace(dropped=dropped_B)
         return y_BLD + self.shared(x_BLD) if self.experts.shared else y_BLD, routing
 
     def _route(self, x_BNTD: jax.Array) -> tuple[jax.Array, jax.Array, RoutingStats]:
-        """Return each token's weight for each expert, one-hot capacity slots, and the routing statistics."""
+        """Return each token's weight for each expert, 1 at its experts, and the statistics if none is dropped."""
         E, k = self.experts.count, self.experts.per_token
-        capacity = self.experts.capacity(x_BNTD.shape[1] * x_BNTD.shape[2])
         router_DE = self.router[...].astype(jnp.float32)
         logits_BNTE = jnp.einsum("BNTD,DE->BNTE", x_BNTD.astype(jnp.float32), router_DE, precision="highest")
         if self.experts.router_bias:
@@ -92,14 +92,43 @@ class RoutedMLP(nnx.Module):
         if self.experts.normalize_weights:
             weights_BNTE /= jnp.sum(weights_BNTE, axis=-1, keepdims=True)
         weights_BNTE *= self.experts.weight_scale
+        balance_BN = E / k * jnp.sum(jnp.mean(chosen_BNTE, axis=2) * jnp.mean(probabilities_BNTE, axis=2), axis=-1)
+        balance_B = jnp.mean(balance_BN, axis=1)
+        return weights_BNTE, chosen_BNTE, RoutingStats(balance_B, jnp.zeros_like(balance_B), load_B)
+
+    def _sort_tokens(self, x_BLD: jax.Array, weights_BLE: jax.Array, chosen_BLE: jax.Array) -> jax.Array:
+        """Return the output of the experts of all tokens."""
+        names = ["gate", "up", "down"] if self.options.gated else ["up", "down"]
+        names += [f"{name}_bias" for name in names] if self.options.bias else []
+        return run_sorted_experts(
+            x_BLD,
+            weights_BLE,
+            chosen_BLE,
+            {name: getattr(self, name)[...].astype(self.dtype) for name in names},
+            per_token=self.experts.per_token,
+            activate=partial(activate, self.options),
+            is_input_weighted=self.experts.weighting == "input",
+        )
+
+    def _fill_slots(
+        self, x_BNTD: jax.Array, weights_BNTE: jax.Array, chosen_BNTE: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return the output of the experts of the tokens that found a slot, and the share of dropped choices [B]."""
+        capacity = self.experts.capacity(x_BNTD.shape[1] * x_BNTD.shape[2])
         slot_BNTE = jnp.cumsum(chosen_BNTE, axis=2) - 1  # position among the expert's tokens, in sequence order
         dispatched_BNTE = chosen_BNTE * (slot_BNTE < capacity)
         is_slot_BNTEC = slot_BNTE[..., None] == jnp.arange(capacity)[None, None, None, None, :]
-        to_places_BNTEC = (is_slot_BNTEC & (dispatched_BNTE[..., None] > 0)).astype(self.dtype)
-        balance_BN = E / k * jnp.sum(jnp.mean(chosen_BNTE, axis=2) * jnp.mean(probabilities_BNTE, axis=2), axis=-1)
-        dropped_BN = jnp.mean(jnp.sum(chosen_BNTE - dispatched_BNTE, axis=-1), axis=2) / k
-        stats = RoutingStats(jnp.mean(balance_BN, axis=1), jnp.mean(dropped_BN, axis=1), load_B)
-        return weights_BNTE, to_places_BNTEC, stats
+        dispatch_BNTEC = (is_slot_BNTEC & (dispatched_BNTE[..., None] > 0)).astype(self.dtype)
+        x_BNECD = jnp.einsum("BNTEC,BNTD->BNECD", dispatch_BNTEC, x_BNTD)
+        weights_BNEC = jnp.einsum("BNTEC,BNTE->BNEC", dispatch_BNTEC, weights_BNTE).astype(self.dtype)
+        # As a matmul, because it sums the gradients of the weights in float32.
+        if self.experts.weighting == "input":
+            y_BNECD = self._run_experts(jnp.einsum("BNECD,BNEC->BNECD", x_BNECD, weights_BNEC))
+        else:
+            y_BNECD = jnp.einsum("BNECD,BNEC->BNECD", self._run_experts(x_BNECD), weights_BNEC)
+        y_BNTD = jnp.einsum("BNTEC,BNECD->BNTD", dispatch_BNTEC, y_BNECD)
+        dropped_BN = jnp.mean(jnp.sum(chosen_BNTE - dispatched_BNTE, axis=-1), axis=2) / self.experts.per_token
+        return y_BNTD, jnp.mean(dropped_BN, axis=1)
 
     def _run_experts(self, x_BNECD: jax.Array) -> jax.Array:
         """Return the output of each expert for its tokens, which move to the expert and back."""

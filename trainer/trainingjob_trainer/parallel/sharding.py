@@ -1,9 +1,11 @@
 """Mapping of logical axes to mesh axes: the model names its dimensions, and the API's table shards them."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from trainingjob_api.sharding import RULES, Table, count_shards, find_zero1_dim
@@ -61,6 +63,31 @@ def map_shards(function: Callable[..., jax.Array], in_axes: Sequence[Axes], out_
         return mapped
 
     return run
+
+
+def copy_for_shards(x: jax.Array, leading: Sequence[str], axes: Axes) -> jax.Array:
+    """Return an array with a new dim for each leading axis, which holds one copy for each shard of that axis.
+
+    A function of `map_shards` that gets these copies instead of the array returns one gradient for each. Their sum is
+    in float32, whereas `map_shards` sums gradients in the format of the array.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    manual = () if mesh.empty else mesh.manual_axes
+    counts = [math.prod(mesh.shape.get(axis, 1) for axis in RULES[name] if axis not in manual) for name in leading]
+    where = (*leading, *axes)
+
+    @jax.custom_vjp
+    def copy(x: jax.Array) -> jax.Array:
+        copies = jnp.broadcast_to(x.reshape(*[1] * len(counts), *x.shape), (*counts, *x.shape))
+        return constrain(copies, *where)
+
+    def sum_copies(_: None, grads: jax.Array) -> tuple[jax.Array]:
+        sums = jnp.sum(constrain(grads, *where).astype(jnp.float32), axis=range(len(counts)))
+        return (sums.astype(grads.dtype),)
+
+    copy.defvjp(lambda x: (copy(x), None), sum_copies)
+    copies: jax.Array = copy(x)
+    return copies
 
 
 def param_shardings(axes: Any, shapes: Any, mesh: Mesh, rules: Table) -> Any:

@@ -187,7 +187,7 @@ class Plan:
         return resolve(self.spec.model).num_active_parameters
 
     @property
-    def kernels(self) -> tuple[KernelChoice, ...]:
+    def kernels(self) -> tuple[KernelChoice[str], ...]:
         """Return the kernels of the layers at all sizes."""
         spec = self.spec
         network = resolve(spec.model).on(spec.slices.accelerator)

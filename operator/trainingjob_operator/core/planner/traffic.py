@@ -224,6 +224,7 @@ class _StepTraffic:
         for runs, parts in self._blocks():
             sums = sum(
                 part.tensor_sums
+                + part.gathered_sums * self._degrees["expert"]
                 + part.recomputed_sums * self._repeats_projection
                 + part.separate_sums * self._workload.is_cpu
                 for part in parts
@@ -244,7 +245,7 @@ class _StepTraffic:
             )  # keys are cast after they travel: they are rotated in float32
             yield from context.all_gather((1 + self._has_remat) * keys, is_awaited=True)
             yield from context.reduce_scatter(keys)
-            slots = sum(part.expert_slots for part in parts)
+            slots = sum(part.expert_slots + part.gathered_tokens * expert.size for part in parts)
             yield from expert.all_gather(num_transfers * runs * slots * self._hidden_state_bytes, is_awaited=True)
         if self._is_pipelined:
             yield from self._pipeline_traffic(stage)

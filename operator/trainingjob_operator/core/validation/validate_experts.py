@@ -71,7 +71,9 @@ def check_group_length(spec: TrainingJobSpec) -> Iterator[Problem]:
 def warn_of_excess_capacity(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Expert capacity beyond all tokens of a routing group is never used."""
     experts = spec.model.experts
-    if experts and experts.per_token <= experts.count < experts.capacity_factor * experts.per_token:
+    if not experts or experts.dispatch == "dropless":
+        return
+    if experts.per_token <= experts.count < experts.capacity_factor * experts.per_token:
         useful_capacity = experts.count / experts.per_token
         message = (
             f"{experts.capacity_factor:g} should be at most {useful_capacity:g}. At that factor, each expert has "
@@ -83,7 +85,7 @@ def warn_of_excess_capacity(spec: TrainingJobSpec) -> Iterator[Problem]:
 def warn_of_low_capacity(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A capacity factor below 1 drops tokens even if all experts get equally many."""
     experts = spec.model.experts
-    if experts and experts.capacity_factor < 1:
+    if experts and experts.dispatch == "capacity" and experts.capacity_factor < 1:
         message = (
             f"{experts.capacity_factor:g} should be at least 1. Otherwise at least "
             f"{format_percent(1 - experts.capacity_factor)} of the router's token assignments exceed the expert "
@@ -95,7 +97,7 @@ def warn_of_low_capacity(spec: TrainingJobSpec) -> Iterator[Problem]:
 def warn_of_long_routing_groups(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Routing tokens costs more in long routing groups, and can cost more than the experts themselves."""
     experts, length = spec.model.experts, spec.training.sequence_length
-    if experts is None or length % (tokens := experts.group_size(length)):
+    if experts is None or experts.dispatch == "dropless" or length % (tokens := experts.group_size(length)):
         return
     width = experts.mlp_dim or spec.model.mlp_dim
     if _routing_cost(tokens, width) > MAX_ROUTING_COST:
