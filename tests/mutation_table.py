@@ -205,6 +205,13 @@ AGENT_MUTATIONS = (
         ("tests/trainer/models/test_query_key_norm.py::test_steps_in_float32_are_those_of_the_reference",),
     ),
     Mutation(
+        "count repeated pairs of blocks",
+        f"{TRAINER}/kernels/chunked_attention.py",
+        "        is_visible_BLM &= counts > 0\n",
+        "",
+        ("tests/trainer/models/test_attention_layouts.py",),
+    ),
+    Mutation(
         "wait at the end for an unreachable tracker",
         f"{TRAINER}/trackers/tracker.py",
         "        if not self._is_unreachable:\n",
