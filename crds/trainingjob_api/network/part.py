@@ -67,7 +67,7 @@ class PartTraffic:
     gathered_tokens: float = 0
     """All-gathers of the hidden states along `expert`, in each direction of each pass."""
     gathered_sums: float = 0
-    """All-reduces over `tensor` of the hidden states that are gathered along `expert`, forward and backward."""
+    """All-reduces over `tensor` of the hidden states that are gathered along `expert`."""
 
 
 def find_product(matrix: Tensor, shard: Shard, slots: float = 1.0) -> Activation:

@@ -226,11 +226,12 @@ class RoutedMlp(Part):
     def traffic(self, length: int) -> PartTraffic:
         """Return the sums for each capacity slot, also an empty one, and the tokens that move to slots and back.
 
-        Dropless experts gather all tokens along `expert`, and sum their results there and over `tensor` in float32.
+        Dropless experts gather all tokens along `expert`, and sum their results there and over `tensor`. They sum the
+        gradients of a device's own tokens over `tensor`. These sums are in float32, which counts twice.
         """
         shared, separate = self.experts.shared, int(self.options.gated)
         if self.experts.dispatch == "dropless":
-            return PartTraffic(tensor_sums=2 * shared, gathered_sums=4, separate_sums=separate, gathered_tokens=1.5)
+            return PartTraffic(tensor_sums=2 * shared + 2, gathered_sums=2, separate_sums=separate, gathered_tokens=1.5)
         slots = self._num_slots(length) / self.experts.group_size(length) + shared
         return PartTraffic(tensor_sums=2 * slots, separate_sums=separate, expert_slots=slots)
 
