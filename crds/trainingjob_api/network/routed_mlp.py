@@ -198,7 +198,12 @@ class RoutedMlp(Part):
         )
 
     def activations(self, shard: Shard) -> tuple[Activation, ...]:
-        """Return the products of the matrices: those of experts for each capacity slot, also an empty one."""
+        """Return the products of the matrices: those of experts for each capacity slot, also an empty one.
+
+        The products of dropless experts have no names: they are computed again.
+        """
+        if self.experts.dispatch == "dropless":
+            return self.shared.activations(shard) if self.shared else ()
         slots = self.experts.capacity(shard.length) * shard.degrees["expert"] / self.experts.group_size(shard.length)
         shared = self.shared.activations(shard) if self.shared else ()
         return (*(find_product(matrix, shard, slots) for matrix in self._matrices), *shared)
