@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from trainingjob_api.base import AXES
 from trainingjob_api.network.attention import Attention, GroupedQueryAttention, HeadSizes
 from trainingjob_api.network.mlp import DenseMlp, Mlp
 from trainingjob_api.network.network import Block, Embedding, Group, Head, Logits, Network
@@ -249,3 +250,17 @@ def test_the_rate_of_balancing_biases_is_that_of_the_routed_layers() -> None:
 
     assert {rate: network.balance_rate for rate, network in rates.items()} == {None: None, 0.001: 0.001}
     assert resolve(Model(**SMALL)).balance_rate is None
+
+
+def test_only_kernels_that_name_their_output_save_it() -> None:
+    """The attention of cuDNN runs again in the backward pass of every policy that computes anything again."""
+    model = Model(vocab_size=257, embed_dim=512, mlp_dim=1024, num_layers=1, num_heads=8, num_kv_heads=8, head_dim=64)
+    shard = Shard(8192, 2, dict.fromkeys(AXES, 1))
+    found = {}
+    for accelerator in ("nvidia-h100", "tpu-v5p", "cpu"):
+        ((block,),) = (group.pattern for group in resolve(model).on(accelerator).groups)
+        names = [activation.name for activation in block.activations(shard)]
+        found[block.attention.choose_kernel(shard).name] = "attentionOutput" in names
+
+    assert found.pop("cudnn") is False
+    assert found == dict.fromkeys(found, True)

@@ -131,11 +131,13 @@ class CausalAttention(Part):
         """Return the products of the matrices, and what the heads read.
 
         The plain kernel computes the scores again all the same. The other kernels need nothing but their output and the
-        log-sum-exp of the scores, which is saved with it.
+        log-sum-exp of the scores, which is saved with it. JAX names none of them for cuDNN, which runs again.
         """
-        shapes, costs = self.score_shapes(shard), self.score_costs(shard)
+        kernel, shapes, costs = self.choose_kernel(shard).name, self.score_shapes(shard), self.score_costs(shard)
         num_bytes, flops = shapes.heads * shapes.value_width * shard.compute_bytes, costs.forward_flops
-        if self.choose_kernel(shard).name == "plain":
+        if kernel == "cudnn":
+            return super().activations(shard)
+        if kernel == "plain":
             flops = flops * shapes.value_width // (shapes.key_width + shapes.value_width)
         else:
             num_bytes += costs.saved_bytes
