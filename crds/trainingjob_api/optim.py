@@ -3,10 +3,10 @@
 The planner's memory, snapshot and roofline numbers and the trainer's sharding follow from these slots.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from trainingjob_api.spec.precision import FloatType
+from trainingjob_api.spec.precision import FloatType, Precision
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,19 @@ class Slot:
 
 
 FLOAT_BYTES: dict[FloatType, int] = {"float32": 4, "bfloat16": 2}
-SLOTS: dict[Literal["adamw", "lion"], tuple[Slot, ...]] = {
+OptimizerType = Literal["adamw", "lion"]
+SLOTS: dict[OptimizerType, tuple[Slot, ...]] = {
     "adamw": (Slot("mu", "float32"), Slot("nu", "float32")),
     "lion": (Slot("mu", "float32"),),
 }
 """The slots of each optimizer. Counters, which are not kept for every parameter, take no memory to speak of."""
+FIRST_MOMENT = "mu"
+
+
+def list_slots(optimizer: OptimizerType, precision: Precision) -> tuple[Slot, ...]:
+    """Return the slots of an optimizer. The spec may narrow the first moment."""
+    if precision.moments == "float32":
+        return SLOTS[optimizer]
+    return tuple(
+        replace(slot, dtype=precision.moments) if slot.name == FIRST_MOMENT else slot for slot in SLOTS[optimizer]
+    )

@@ -50,6 +50,7 @@ FULL = {"remat": "full"}
 VOCABULARY = model(1024, 4096, 8, 4, 128, 131072, 2)
 MINIMAL = {"remat": "minimal"}
 OFFLOADED = {"remat": "custom", "save": ["key", "value"], "offload": ["layerInput", "query", "mlpGate", "mlpUp"]}
+NARROW = {"gradients": "bfloat16", "logits": "bfloat16", "moments": "bfloat16"}
 CHUNKS = {"lossChunks": 8}
 FLOAT32 = {"compute": "float32"}
 REST = {"fsdp": -1}
@@ -104,6 +105,7 @@ COMPILER_CASES: dict[str, TrainingJobSpec] = {
     "v5p 2x2x1 fsdp stage, minimal": job(
         "tpu-v5p", "2x2x1", {"fsdp": 2, "stage": 2}, model=DEEP, training=training(32, 1024, 2), memory=MINIMAL
     ),
+    "v5e 2x2 fsdp, narrow sums": job("tpu-v5e", "2x2", REST, model=WIDE, training=ROWS_OF_FOUR, precision=NARROW),
     "v5e 2x2 fsdp, loss in chunks": job("tpu-v5e", "2x2", REST, model=VOCABULARY, training=ROWS_OF_FOUR, memory=CHUNKS),
     "v5e 2x2 data, loss in chunks, tied": job(
         "tpu-v5e", "2x2", {"data": -1}, model=VOCABULARY | {"tieEmbeddings": True}, training=ROWS_OF_FOUR

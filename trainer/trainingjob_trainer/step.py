@@ -23,6 +23,7 @@ from trainingjob_api.optim import FLOAT_BYTES
 from trainingjob_api.sharding import RULES, merge_rules
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.models.decoder import Params, split_model
+from trainingjob_trainer.models.params import DTYPES, matmul_precision
 from trainingjob_trainer.objectives.batch_sums import BatchSums, as_float32
 from trainingjob_trainer.objectives.next_token import next_token
 from trainingjob_trainer.objectives.objective import metric_names
@@ -44,10 +45,10 @@ class StepPrograms:
         self._spec = spec
         self._mesh = mesh
         self._model = split_model(spec.model, spec.precision, spec.memory, spec.slices.accelerator)
-        self._optimizer = make_optimizer(spec.optimizer, self._model.network)
+        self._optimizer = make_optimizer(spec.optimizer, self._model.network, spec.precision)
         self._balance = ExpertBalance(self._model.network)
         self._rules = merge_rules(spec.parallelism.rules.overrides())
-        self._sums = BatchSums(next_token, self._model, self._rules, mesh)
+        self._sums = BatchSums(next_token, self._model, self._rules, mesh, DTYPES[spec.precision.gradients])
         self._moment_shardings = self._shard_moments()
         self.state_shapes = self._shard_state()
         """Shapes and shardings of the state."""
@@ -147,9 +148,10 @@ class StepPrograms:
     def train(self, state: State, batch: Batch, controls: Controls) -> tuple[State, StepMetrics]:
         """Train one step."""
         spec = self._spec
-        terms, grads = self._sums.compute_gradients(state.params, batch)
+        with matmul_precision(spec.precision):
+            terms, grads = self._sums.compute_gradients(state.params, batch)
         # Sharded like the optimizer's state, so that each device computes its own part of the update.
-        grads = jax.lax.with_sharding_constraint(grads, self._moment_shardings)
+        grads = as_float32(jax.lax.with_sharding_constraint(grads, self._moment_shardings))
         grads, loads = self._balance.split(grads)
         norm_of_sums = optax.tree.norm(grads)
         asked_B = _combine_signals(order_collectives(controls.signals, norm_of_sums, mesh=self._mesh))
@@ -181,7 +183,8 @@ class StepPrograms:
 
     def evaluate(self, params: Params, batch: Batch, asked: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Return the loss sum of a batch, the sum of its loss weights, and the control signals of all processes."""
-        terms = self._sums.compute(params, batch)
+        with matmul_precision(self._spec.precision):
+            terms = self._sums.compute(params, batch)
         asked_B = _combine_signals(order_collectives(asked, terms.weight, mesh=self._mesh))
         return terms.loss, terms.weight, jnp.sum(asked_B)
 

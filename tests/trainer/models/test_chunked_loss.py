@@ -59,9 +59,9 @@ def test_a_vocabulary_that_tensor_does_not_divide_is_whole_on_each_device() -> N
 
 
 HEADS = {
-    "head": LmHead(1, jnp.float32, lambda products: products),
-    "tied table": LmHead(0, jnp.float32, lambda products: products),
-    "soft cap": LmHead(1, jnp.float32, partial(finish_logits, options=Logits(scale=0.5, soft_cap=2.0))),
+    "head": LmHead(1, jnp.float32, jnp.float32, lambda products: products),
+    "tied table": LmHead(0, jnp.float32, jnp.float32, lambda products: products),
+    "soft cap": LmHead(1, jnp.float32, jnp.float32, partial(finish_logits, options=Logits(scale=0.5, soft_cap=2.0))),
 }
 
 

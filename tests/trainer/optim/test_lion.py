@@ -10,6 +10,7 @@ from tests.support.trainer.training import ONE, Run, spec_with
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.model import Model
 from trainingjob_api.spec.optimizer import Lion, Optimizer, WeightDecay
+from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.optim.factory import make_optimizer
 
 NETWORK = resolve(Model(vocab_size=8, embed_dim=4, mlp_dim=4, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=2))
@@ -24,7 +25,7 @@ def test_updates_are_those_of_the_paper() -> None:
         clip_norm=2.0,
         lion=Lion(beta1=0.8, beta2=0.95),
     )
-    optimizer, random = make_optimizer(config, NETWORK), np.random.default_rng(0)
+    optimizer, random = make_optimizer(config, NETWORK, Precision()), np.random.default_rng(0)
     params: Any = {"embedding": random.normal(size=(8, 4)), "norm": {"scale": random.normal(size=4)}}
     params["embedding"], params["norm"]["scale"] = (
         np.float32(one) for one in (params["embedding"], params["norm"]["scale"])

@@ -8,20 +8,23 @@ import optax
 import pytest
 
 from trainingjob_api.network.resolve import resolve
-from trainingjob_api.optim import SLOTS
+from trainingjob_api.optim import SLOTS, list_slots
 from trainingjob_api.spec.model import Model
 from trainingjob_api.spec.optimizer import Optimizer
+from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.optim.factory import make_optimizer
 
 NETWORK = resolve(Model(vocab_size=8, embed_dim=4, mlp_dim=4, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=2))
 PARAMS: Any = {"embedding": jnp.ones((3, 5)), "norm": {"scale": jnp.ones(7)}}
 
 
+@pytest.mark.parametrize("moments", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", SLOTS)
-def test_optimizer_has_only_its_declared_slots(name: Any) -> None:
-    state = make_optimizer(Optimizer(type=name, learning_rate=0.1), NETWORK).init(PARAMS)
+def test_optimizer_has_only_its_declared_slots(name: Any, moments: Any) -> None:
+    precision = Precision(moments=moments)
+    state = make_optimizer(Optimizer(type=name, learning_rate=0.1), NETWORK, precision).init(PARAMS)
 
-    for slot in SLOTS[name]:
+    for slot in list_slots(name, precision):
         kept = optax.tree_utils.tree_get(state, slot.name)
         assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), kept) == jax.tree.map(
             lambda leaf, dtype=slot.dtype: (leaf.shape, jnp.dtype(dtype)), PARAMS

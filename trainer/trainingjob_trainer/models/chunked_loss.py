@@ -31,17 +31,19 @@ class LmHead:
     """Dim of the vocabulary in the matrix: 1 for a head [D, V], 0 for a tied embedding table [V, D]."""
     dtype: Any
     """Compute format."""
+    logits_dtype: Any
+    """Format of the products of hidden states and matrix."""
     finish: Callable[[jax.Array], jax.Array]
-    """Logits from the products of hidden states and matrix, element by element, in float32."""
+    """Logits in float32 from these products, element by element."""
 
     def axes(self, width: str | None) -> tuple[str | None, ...]:
         """Return the logical axes of the matrix, with that of the model width."""
         return ("vocab", width) if self.vocab_dim == 0 else (width, "vocab")
 
     def multiply(self, x_CD: jax.Array, matrix: jax.Array) -> jax.Array:
-        """Return the products in float32, before `finish`; the matrix is in the compute format."""
+        """Return the products, before `finish`; the matrix is in the compute format."""
         equation = ("...D,VD->...V", "...D,DV->...V")[self.vocab_dim]
-        return jnp.einsum(equation, x_CD, matrix, preferred_element_type=jnp.float32)
+        return jnp.einsum(equation, x_CD, matrix, preferred_element_type=self.logits_dtype)
 
     def pull_back(self, x_CD: jax.Array, matrix: jax.Array, grads_CV: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return the gradients of hidden states and matrix in float32, from those of the products."""

@@ -47,7 +47,7 @@ class SplitModel:
     def __init__(self, network: Network, precision: Precision, memory: Memory) -> None:
         self.network = network
         self.memory = memory
-        self._dtype = DTYPES[precision.compute]
+        self._dtype, self._logits_dtype = DTYPES[precision.compute], DTYPES[precision.logits]
         self._build = lambda seed: Decoder(network, precision, nnx.Rngs(seed))
         decoder = nnx.eval_shape(lambda: self._build(0))  # type: ignore[no-untyped-call]
         variables = nnx.split(decoder)[1]
@@ -121,7 +121,8 @@ class SplitModel:
         x = nnx.merge(self._structures["norm"], params["norm"])(x)
         head = self.network.head
         vocab_dim, name = (0, "embedding") if head.is_tied else (1, "head")
-        return LmHead(vocab_dim, self._dtype, partial(finish_logits, options=head.options)), x, params[name]
+        finish = partial(finish_logits, options=head.options)
+        return LmHead(vocab_dim, self._dtype, self._logits_dtype, finish), x, params[name]
 
 
 class Decoder(nnx.Module):
@@ -136,7 +137,8 @@ class Decoder(nnx.Module):
 
 
 def finish_logits(logits_BLV: jax.Array, options: Logits) -> jax.Array:
-    """Return the logits with their factor, below their limit."""
+    """Return the logits in float32 with their factor, below their limit."""
+    logits_BLV = logits_BLV.astype(jnp.float32)
     if options.scale != 1:
         logits_BLV *= options.scale
     return options.soft_cap * jnp.tanh(logits_BLV / options.soft_cap) if options.soft_cap else logits_BLV

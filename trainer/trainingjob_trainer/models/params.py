@@ -1,6 +1,7 @@
 """Creation of the parameters that the network declares, in the format of the spec."""
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
@@ -24,6 +25,14 @@ def make_param(tensor: Tensor, precision: Precision, rngs: nnx.Rngs) -> nnx.Para
     value = _init_values(tensor.init, tensor.shape, rngs).astype(DTYPES[precision.params])
     # Eager sharding would treat the logical axes as mesh axes.
     return nnx.Param(value, out_sharding=tensor.axes, eager_sharding=False)
+
+
+def matmul_precision(precision: Precision) -> AbstractContextManager[None]:
+    """Return a context in which matmuls are traced with the precision of the spec, unless they choose another."""
+    if precision.matmul == "default":
+        return nullcontext()
+    context: AbstractContextManager[None] = jax.default_matmul_precision(precision.matmul)
+    return context
 
 
 def add_bias(x: jax.Array, bias: jax.Array) -> jax.Array:

@@ -1,8 +1,8 @@
 """The sums of an objective over a whole batch, and their gradients.
 
-Sums and gradients are accumulated in float32 over the gradient-accumulation steps. The axis `data` is manual, so that
-the reduction over it, which crosses DCN, happens once a batch and not once a step. The partitioner handles the axes
-inside a data shard.
+Sums are accumulated in float32 over the gradient-accumulation steps, gradients in the format of the spec. The axis
+`data` is manual, so that the reduction over it, which crosses DCN, happens once a batch and not once a step. The
+partitioner handles the axes inside a data shard.
 """
 
 from typing import Any
@@ -21,14 +21,24 @@ from trainingjob_trainer.state import Batch
 
 
 class BatchSums:
-    """Sums of an objective over the batches of one mesh. `rules` shard the gradients."""
+    """Sums of an objective over the batches of one mesh.
 
-    def __init__(self, objective: Objective, model: SplitModel, rules: Table, mesh: Mesh) -> None:
+    `rules` shard the gradients. Those of matrices are summed in `dtype`, all others in float32.
+    """
+
+    def __init__(
+        self, objective: Objective, model: SplitModel, rules: Table, mesh: Mesh, dtype: Any = jnp.float32
+    ) -> None:
         self._objective = objective
         self._model = ShardedModel(model, mesh)
         self._axes = model.axes
         self._mesh = mesh
         self._rules = rules
+        matrices = {tensor.name for tensor in model.network.tensors if tensor.is_matrix}
+        self._dtypes: Params = jax.tree_util.tree_map_with_path(
+            lambda path, _: dtype if _name(path) in matrices else jnp.float32,
+            model.shapes,
+        )
 
     def compute(self, params: Params, batch: Batch) -> Terms:
         """Return the sums of a batch."""
@@ -40,7 +50,7 @@ class BatchSums:
         return terms
 
     def compute_gradients(self, params: Params, batch: Batch) -> tuple[Terms, Params]:
-        """Return the sums of a batch, and the gradient of their total in float32."""
+        """Return the sums of a batch, and the gradient of their total."""
 
         def differentiate(params: Params, batch: Batch) -> tuple[Terms, Params]:
             if self._mesh.shape["stage"] > 1:
@@ -57,7 +67,7 @@ class BatchSums:
             terms, grads = order_collectives((terms, grads), last, mesh=self._mesh)
             return terms, grads | {"embedding": last}
 
-        zeros = jax.tree.map(lambda param: jnp.zeros(param.shape, jnp.float32), params)
+        zeros = jax.tree.map(lambda param, dtype: jnp.zeros(param.shape, dtype), params, self._dtypes)
         result: tuple[Terms, Params] = self._accumulate(differentiate, (self._no_terms(), zeros), params, batch)
         return result
 
@@ -92,11 +102,19 @@ class BatchSums:
         )(params, batch)
 
     def _shard_gradients(self, grads: Params) -> Params:
-        """Return gradients in float32, sharded like their parameters."""
+        """Return gradients in the format of their sums, sharded like their parameters."""
         split: Params = jax.tree.map(
-            lambda grad, names: constrain(grad, *names, rules=self._rules), as_float32(grads), self._axes
+            lambda grad, dtype, names: constrain(grad.astype(dtype), *names, rules=self._rules),
+            grads,
+            self._dtypes,
+            self._axes,
         )
         return split
+
+
+def _name(path: Any) -> str:
+    """Return the name of a tensor from its place in the tree of parameters."""
+    return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def as_float32(tree: Any) -> Any:

@@ -16,8 +16,10 @@ from trainingjob_api.network.network import Network
 from trainingjob_api.network.tensor import DecayClass
 from trainingjob_api.shares import resolve_steps
 from trainingjob_api.spec.optimizer import AdamW, Lion, Optimizer
+from trainingjob_api.spec.precision import Precision
 from trainingjob_api.spec.schedule import Schedule
 from trainingjob_trainer.models.decoder import Params
+from trainingjob_trainer.models.params import DTYPES
 
 
 def learning_rate(step: jax.Array, optimizer: Optimizer, schedule: Schedule, num_steps: jax.Array) -> jax.Array:
@@ -43,22 +45,22 @@ def clip_factor(optimizer: Optimizer, grad_norm: jax.Array) -> jax.Array:
     return jnp.where(grad_norm < optimizer.clip_norm, 1.0, optimizer.clip_norm / grad_norm)
 
 
-def make_optimizer(optimizer: Optimizer, network: Network) -> optax.GradientTransformation:
+def make_optimizer(optimizer: Optimizer, network: Network, precision: Precision) -> optax.GradientTransformation:
     """Return the direction of an update and weight decay; the caller clips, and multiplies by the learning rate."""
     decay = optimizer.weight_decay
     return optax.chain(
         optax.identity(),  # the states of checkpoints are numbered: clipping once had number 0
-        _make_direction(optimizer),
+        _make_direction(optimizer, DTYPES[precision.moments]),
         optax.add_decayed_weights(decay.rate, mask=partial(decay_mask, network, decay.exclude)),
     )
 
 
-def _make_direction(optimizer: Optimizer) -> optax.GradientTransformation:
+def _make_direction(optimizer: Optimizer, moment_dtype: Any) -> optax.GradientTransformation:
     match optimizer.resolved():
         case AdamW() as adamw:
-            return optax.scale_by_adam(b1=adamw.beta1, b2=adamw.beta2, eps=adamw.epsilon)
+            return optax.scale_by_adam(b1=adamw.beta1, b2=adamw.beta2, eps=adamw.epsilon, mu_dtype=moment_dtype)
         case Lion() as lion:
-            return optax.scale_by_lion(b1=lion.beta1, b2=lion.beta2)
+            return optax.scale_by_lion(b1=lion.beta1, b2=lion.beta2, mu_dtype=moment_dtype)
 
 
 def decay_mask(network: Network, exclude: Collection[DecayClass], params: Params) -> Any:

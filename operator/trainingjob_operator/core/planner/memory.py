@@ -1,8 +1,8 @@
 """Memory of a device, from the spec alone.
 
-Assumptions about this project's trainer: gradients are accumulated in float32. The optimizer's state slots come from
-`trainingjob_api.optim`. The parameters of one layer are gathered at a time. The output projection is gathered for the
-logits. The embedding table stays gathered while more accumulation steps follow.
+Assumptions about this project's trainer: gradients are summed in the format of the spec. The optimizer's state slots
+come from `trainingjob_api.optim`. The parameters of one layer are gathered at a time. The output projection is gathered
+for the logits. The embedding table stays gathered while more accumulation steps follow.
 
 Memory peaks at one of two points: at the logits, or in the first layer of the backward pass. Both come on top of the
 residuals of all layers. A test compares these numbers with XLA's memory analysis of compiled steps, see
@@ -148,7 +148,7 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
     pipelined = PIPELINE_RESIDUAL_TENTHS if degrees["stage"] > 1 else 10
     return DeviceMemory(
         params=sharded_params * program.param_bytes,
-        gradients=sharded_params * FLOAT32,
+        gradients=sharded_params * program.gradient_bytes,
         optimizer=sum([leaf.data_sharded_size(storage_ways, degrees["data"]) for leaf in leaves]) * program.slot_bytes,
         residuals_per_sequence=residuals * pipelined // 10,
         offloaded_per_sequence=offloaded,
@@ -195,5 +195,5 @@ def _max_whole_sequences(memory: Memory, numbers: int) -> int:
 
 def _logits_bytes(program: Workload, shard: Shard) -> int:
     """Return the bytes per token of the logits, and of their gradients in the format of the matmul."""
-    number = 2 * FLOAT32 if program.is_cpu else FLOAT32
+    number = 2 * FLOAT32 if program.is_cpu else program.logit_bytes
     return shard.split(program.network.vocab_size, "vocab") * (number + program.compute_bytes)

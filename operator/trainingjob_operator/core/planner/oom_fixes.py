@@ -15,7 +15,7 @@ from trainingjob_operator.core.planner.plan import SizePlan, SliceShape
 from trainingjob_operator.core.planner.planning import LazySizeOutcomes
 from trainingjob_operator.core.planner.size_planner import OUT_OF_MEMORY_PATH, PlanCounter, SizePlanner
 from trainingjob_operator.core.planner.strategy import REMAT_POLICIES, describe_search
-from trainingjob_operator.core.planner.workload import FLOAT32, describe_workload
+from trainingjob_operator.core.planner.workload import describe_workload
 
 
 def suggest_oom_fixes(
@@ -142,7 +142,7 @@ def _auto_mesh_variants(
 def _may_fit(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> bool:
     """Return whether the state alone, sharded over all devices, leaves free memory."""
     workload = describe_workload(spec)
-    per_parameter = workload.param_bytes + FLOAT32 + workload.slot_bytes  # FLOAT32: the gradient
+    per_parameter = workload.param_bytes + workload.gradient_bytes + workload.slot_bytes
     num_bytes = workload.network.num_parameters * per_parameter
     return num_bytes < num_slices * shape.num_devices * shape.memory_bytes * USABLE_MEMORY_SHARE
 

@@ -24,6 +24,7 @@ from trainingjob_api.network.activations import SavedActivations
 from trainingjob_api.network.part import Shard
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import Memory
+from trainingjob_api.spec.precision import MatmulPrecision
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.flops import count_step_flops, count_useful_flops
 from trainingjob_operator.core.planner.interconnect import axis_bandwidths
@@ -32,6 +33,13 @@ from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.plan import Plan, SliceShape
 from trainingjob_operator.core.planner.traffic import Traffic, predict_traffic
 from trainingjob_operator.core.planner.workload import FLOAT32, Workload, count_chunks_of_loss, describe_workload
+
+MATMUL_COSTS: Mapping[str, Mapping[MatmulPrecision, int]] = {
+    "tpu": {"default": 1, "high": 3, "highest": 6},  # passes in bfloat16
+    "cuda": {"default": 1, "high": 1, "highest": 8},  # TensorFloat-32, then float32 without tensor cores
+    "cpu": {"default": 1, "high": 1, "highest": 1},
+}
+"""Time of a float32 matmul at each precision, in multiples of the default."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +102,10 @@ def predict_step(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> Ro
 
 
 def _peak(spec: TrainingJobSpec, shape: SliceShape) -> float:
-    return shape.rates.bfloat16 if spec.precision.compute == "bfloat16" else shape.rates.float32
+    """Return the peak rate of matmuls. A precision above the default divides that of float32."""
+    if spec.precision.compute == "bfloat16":
+        return shape.rates.bfloat16
+    return shape.rates.float32 / MATMUL_COSTS[shape.platform][spec.precision.matmul]
 
 
 def predict_sizes(plan: Plan) -> dict[int, Roofline]:
@@ -149,7 +160,7 @@ def _memory_traffic_bytes(spec: TrainingJobSpec, layout: Layout) -> float:
     # Each chunk of the logits adds to the gradient of the LM head.
     num_chunks = count_chunks_of_loss(workload, degrees, layout.rows_per_shard)
     chunk_sums = 2 * FLOAT32 * device.gathered_lm_head / workload.compute_bytes * (num_chunks - 1) * reads
-    sums = 2 * FLOAT32 * numbers * layout.accumulation
+    sums = 2 * workload.gradient_bytes * numbers * layout.accumulation
     # The optimizer reads the parameter, its gradient and its slots, and writes all of them but the gradient.
     update = 3 * FLOAT32 + 2 * workload.slot_bytes
     return matrices + kept + logits + sums + chunk_sums + update * numbers

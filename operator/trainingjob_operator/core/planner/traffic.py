@@ -135,7 +135,8 @@ class _StepTraffic:
         yield from self._tensor_parallel_traffic()
         yield from self._token_traffic()
         sharded_params = sum(leaf.shard_size(self._ways) for leaf in matrices)
-        yield from self._device_group(("data",)).all_reduce(FLOAT32 * sharded_params, is_awaited=True)
+        gradients = self._workload.gradient_bytes * sharded_params
+        yield from self._device_group(("data",)).all_reduce(gradients, is_awaited=True)
 
     def _device_group(self, axes: tuple[Axis, ...]) -> _DeviceGroup:
         ici = math.prod(getattr(self._layout.ici, axis) for axis in axes)
@@ -186,11 +187,12 @@ class _StepTraffic:
             yield from self._device_group(axes).exchange(microsteps * self._hidden_state_bytes)
 
     def _lm_head_traffic(self) -> Iterator[Traffic]:
-        """Yield what the output projection sends: gathered once a microstep, its gradient summed in float32.
+        """Yield what the output projection sends: gathered once a microstep, its gradient in the format of the sums.
 
         With chunks of the logits, each device first sums the gradient over its chunks and pipeline ticks.
         """
         ring = self._device_group(RULES["embed"])
+        gradient_bytes = self._workload.gradient_bytes
         size = self._network.embedding.tensor.size // self._degrees["tensor"]
         if count_chunks_of_loss(self._workload, self._degrees, self._layout.rows_per_shard) > 1:
             # Gathered once a step. Without stages, TPUs also sum the gradient once, after all accumulation steps.
@@ -200,11 +202,11 @@ class _StepTraffic:
         elif self._workload.is_cpu or (self._is_replicated and ring.is_decomposed):
             # XLA gathers it once for all microsteps; on CPUs it gathers it in each, after the stream.
             yield from ring.all_gather((self._lm_head_runs if self._workload.is_cpu else 1) * self._value_bytes * size)
-            yield from ring.reduce_scatter(self._lm_head_runs * FLOAT32 * size)
+            yield from ring.reduce_scatter(self._lm_head_runs * gradient_bytes * size)
         else:
             # Between the turns of a pipeline the gathered head is not kept for the way back.
             yield from ring.all_gather((1 + self._is_pipelined) * self._lm_head_runs * self._value_bytes * size)
-            yield from ring.reduce_scatter(self._lm_head_runs * FLOAT32 * size, extra_pieces=2)
+            yield from ring.reduce_scatter(self._lm_head_runs * gradient_bytes * size, extra_pieces=2)
 
     @property
     def _hidden_state_bytes(self) -> int:

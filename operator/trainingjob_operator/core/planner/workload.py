@@ -8,7 +8,7 @@ from trainingjob_api.loss_chunks import count_loss_chunks
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.part import Shard
 from trainingjob_api.network.resolve import resolve
-from trainingjob_api.optim import FLOAT_BYTES, SLOTS, Slot
+from trainingjob_api.optim import FLOAT_BYTES, Slot, list_slots
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.parallelism import Rules
@@ -45,6 +45,16 @@ class Workload:
         return sum([slot.num_bytes for slot in self.slots])
 
     @property
+    def gradient_bytes(self) -> int:
+        """Return the bytes of a gradient that is summed over accumulation steps."""
+        return FLOAT_BYTES[self.precision.gradients]
+
+    @property
+    def logit_bytes(self) -> int:
+        """Return the bytes of a logit."""
+        return FLOAT_BYTES[self.precision.logits]
+
+    @property
     def param_bytes(self) -> int:
         """Return the bytes of a stored parameter."""
         return FLOAT_BYTES[self.precision.params]
@@ -61,4 +71,6 @@ def describe_workload(spec: TrainingJobSpec) -> Workload:
     is_cpu = spec.slices.accelerator == CPU
     length, rules = spec.training.sequence_length, spec.parallelism.rules
     network = resolve(spec.model).on(spec.slices.accelerator)
-    return Workload(network, length, spec.precision, SLOTS[spec.optimizer.type], spec.memory, rules, is_cpu)
+    return Workload(
+        network, length, spec.precision, list_slots(spec.optimizer.type, spec.precision), spec.memory, rules, is_cpu
+    )
