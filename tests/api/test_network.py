@@ -264,3 +264,18 @@ def test_only_kernels_that_name_their_output_save_it() -> None:
 
     assert found.pop("cudnn") is False
     assert found == dict.fromkeys(found, True)
+
+
+def test_products_of_dropless_experts_are_not_saved_by_name() -> None:
+    shard = Shard(16, 2, {"expert": 1})
+    names = {
+        dispatch: [
+            one.name
+            for one in RoutedMlp(32, 48, EXPERTS.model_copy(update={"dispatch": dispatch}), Mlp()).activations(shard)
+        ]
+        for dispatch in ("capacity", "dropless")
+    }
+    alone = EXPERTS.model_copy(update={"dispatch": "dropless", "shared": 0})
+
+    assert names["capacity"] == names["dropless"] * 2
+    assert RoutedMlp(32, 48, alone, Mlp()).activations(shard) == ()
