@@ -251,3 +251,26 @@ SHOWN: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize(("value", "want"), SHOWN.values(), ids=SHOWN.keys())
 def test_values_are_shown_short(value: Any, want: str) -> None:
     assert format_value(value) == want
+
+
+SECRET_TEXT = "hf_NeverShown"
+SECRETS: dict[str, Any] = {
+    "text in place of the reference": SECRET_TEXT,
+    "text in place of the key": {"secretKeyRef": SECRET_TEXT},
+    "a value as in a pod": {"value": SECRET_TEXT},
+    "a value beside the reference": {"secretKeyRef": {"name": "keys", "key": "token", "value": SECRET_TEXT}},
+    "a list": [SECRET_TEXT],
+}
+
+
+@pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
+@pytest.mark.parametrize("place", ["metrics.wandb.apiKey", "checkpoint.initializeFrom.huggingFace.token"])
+def test_no_message_shows_what_stands_in_place_of_a_secret(place: str, secret: Any) -> None:
+    spec: Any = secret
+    for name in reversed(place.split(".")):
+        spec = {name: spec}
+
+    problems = [one for one in parse_spec(spec).problems if place in one.path]
+
+    assert problems
+    assert not [one for one in problems if SECRET_TEXT in repr(one)]

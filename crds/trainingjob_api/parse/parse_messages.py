@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from trainingjob_api.base import MAX_PATH
+from trainingjob_api.base import MAX_PATH, Secret
 from trainingjob_api.fields import Location, all_fields, field_names, find_model, format_path, list_patterns
 from trainingjob_api.notation import normalize_name
 from trainingjob_api.parse.common_mistakes import (
@@ -54,12 +54,16 @@ _LENGTHS = {
     "too_long": ("max_length", "at most", "items"),
 }
 
+HIDDEN = "***"
+"""What messages show of a value that may be a secret. Messages reach logs, events and the status."""
 type _Error = Mapping[str, Any]
 
 
 def to_problem(error: _Error) -> Problem:
     """Return the problem for one of pydantic's errors about the spec."""
     location = error_location(error)
+    if _is_in_secret(location) and not isinstance(error["input"], dict):
+        error = {**error, "input": HIDDEN}
     kind = error["type"]
     if kind == "missing":
         return Problem(format_path(location), None, _missing(location))
@@ -68,6 +72,11 @@ def to_problem(error: _Error) -> Problem:
     make_message = next((say for kinds, say in _MESSAGE_FUNCTIONS if kind in kinds), _type_message)
     message, nearest = make_message(error)
     return Problem(format_path(location), error["input"], message, nearest)
+
+
+def _is_in_secret(location: Location) -> bool:
+    """Return whether a value stands in place of the reference to a secret, or in it: it may be the secret itself."""
+    return any(find_model(location[:length]) is Secret for length in range(1, len(location) + 1))
 
 
 def error_location(error: _Error) -> Location:
