@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trainingjob_api.network.attention import Attention
+from trainingjob_api.network.attention import Attention, HeadSizes
 from trainingjob_api.network.latent_attention import Latent, LatentAttention
 from trainingjob_api.network.norm import Norm
 from trainingjob_api.network.part import Part, Shard
@@ -73,8 +73,10 @@ def test_the_scale_is_that_of_the_whole_head() -> None:
 
 def test_a_model_with_latent_attention_needs_no_width_of_heads() -> None:
     dims: dict[str, Any] = {"vocab_size": 96, "embed_dim": 30, "mlp_dim": 48, "num_layers": 2, "num_heads": 4}
-    (block,) = resolve(Model(**dims, latent_attention=LATENT)).blocks
+    model = Model(**dims, latent_attention=LATENT)
+    (block,) = resolve(model).blocks
     part: Part = block.attention
 
     assert isinstance(part, LatentAttention)
     assert {tensor.name: tensor.shape for tensor in part.tensors}["query_up"] == (24, 4, 12)
+    assert model.heads == HeadSizes(num_heads=4, num_kv_heads=4, head_dim=12)

@@ -110,6 +110,8 @@ class Model(Strict):
     @property
     def heads(self) -> HeadSizes:
         """Return the heads. A default width is rounded down; validation rejects one that is not exact."""
+        if self.latent_attention:
+            return HeadSizes(self.num_heads, self.num_heads, self.latent_attention.head_dim)
         head_dim = self.head_dim or max(self.embed_dim // self.num_heads, 1)
         return HeadSizes(self.num_heads, self.kv_heads, head_dim)
 

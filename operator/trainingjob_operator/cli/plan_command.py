@@ -152,8 +152,8 @@ def _describe_loss_chunks(plan: Plan) -> list[str]:
 
 
 def _describe_default_heads(model: Model) -> list[str]:
-    """Return the heads of the model; empty if the spec sets both of their numbers."""
-    if model.num_kv_heads and model.head_dim:
+    """Return the heads of the model; empty if the spec sets all of their sizes."""
+    if model.latent_attention or (model.num_kv_heads and model.head_dim):
         return []
     heads = model.heads
     return [
