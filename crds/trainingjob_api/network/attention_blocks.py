@@ -25,7 +25,7 @@ class CausalScope:
     """Number of the last keys that a query attends to, its own included (Beltagy et al., arXiv 2004.05150). None: all
     keys."""
     chunk: int | None = None
-    """Length of the chunks into which a sequence is cut: a query attends to keys of its own chunk. None: one chunk."""
+    """Length of the chunks into which a sequence is cut: a query attends to keys of the same chunk. None: one chunk."""
 
     def first_key(self, query: int) -> int:
         """Return the first key that a query attends to."""

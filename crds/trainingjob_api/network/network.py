@@ -36,7 +36,7 @@ class Logits(Strict):
 
 @dataclass(frozen=True)
 class Block:
-    """One layer: attention, then an MLP or experts, each with norms around it and a residual beside it.
+    """One layer: attention, then an MLP or experts, each with norms and a residual connection.
 
     The fields are the names of the parts in the model.
     """

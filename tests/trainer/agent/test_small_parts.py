@@ -163,7 +163,7 @@ def test_two_held_ports_differ() -> None:
 
 
 def test_orphans_are_reaped_and_our_own_are_not() -> None:
-    # In a separate process: only there does nobody else wait for children.
+    # In a separate process, where no other code waits for children.
     program = """
 import os, subprocess
 from trainingjob_agent.orphans import become_subreaper, reap_orphans

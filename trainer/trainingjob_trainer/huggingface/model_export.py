@@ -81,7 +81,7 @@ def export_model(
 
 
 def _make_config(spec: TrainingJobSpec, kept: dict[str, Any], dtype: str) -> tuple[Family, dict[str, Any]]:
-    """Return the family of a model, and its `config.json` with all that a kept one has beside it.
+    """Return the family of a model, and its `config.json` with the other fields of a kept one.
 
     Raises:
         TrainingError: no supported architecture computes the model.

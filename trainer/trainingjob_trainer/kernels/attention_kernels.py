@@ -52,7 +52,7 @@ def attention(
         kernel: the implementation.
         scope: the keys that each query attends to.
         scale: factor of the scores.
-        segments_BL: document of each token. A query attends to keys of its own document. None: one in each sequence.
+        segments_BL: document of each token. A query attends to keys of the same document. None: one in each sequence.
         positions_BL: position of each token in its document, by which it belongs to a chunk. None: its position in the
             sequence.
         soft_cap: scores are at most this far from zero: `soft_cap * tanh(scores / soft_cap)`.

@@ -52,7 +52,7 @@ def run_sorted_experts(
         is_input_weighted: whether the weights scale the inputs of the experts, not their outputs.
     """
     names = tuple(matrices)
-    # Each device gets copies of its own: the sums of the copies' gradients would otherwise be in bfloat16.
+    # Each device gets separate copies. Otherwise the sums of their gradients would be in bfloat16.
     copies = [copy_for_shards(matrices[name], ("expert_batch", "length"), MATRIX_AXES[name]) for name in names]
     x_1BLD = copy_for_shards(x_BLD, ("mlp",), TOKENS)
     is_sharded = not jax.sharding.get_abstract_mesh().empty

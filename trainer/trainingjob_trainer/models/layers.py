@@ -42,7 +42,7 @@ class HiddenStates(NamedTuple):
 
 
 class Layer(nnx.Module):
-    """Attention, then an MLP or experts, each with norms around it and a residual beside it."""
+    """Attention, then an MLP or experts, each with norms and a residual connection."""
 
     attention: Callable[..., jax.Array]
     mlp: Callable[[jax.Array], Any]

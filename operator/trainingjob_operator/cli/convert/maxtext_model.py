@@ -158,7 +158,7 @@ def read_model(values: Values) -> Section:
 
 
 def _read_overrides(values: Values, preset: Preset) -> Section:
-    """Return the name of a preset, and the values that a config has beside it."""
+    """Return the name of a preset, and the values that a config overrides."""
     section = _read_keys(values, {"preset": preset.name})
     if "numLayers" in section and preset.name.startswith("gemma2"):
         section["numLayers"] *= GEMMA2_LAYERS

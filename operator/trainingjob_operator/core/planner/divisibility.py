@@ -53,7 +53,7 @@ def _expert_width(spec: TrainingJobSpec) -> int:
 
 
 def _kv_heads(spec: TrainingJobSpec) -> int:
-    """Return the number of key and value heads; 0: latent attention has none of its own."""
+    """Return the number of key and value heads; 0: the model has latent attention."""
     return 0 if spec.model.latent_attention else spec.model.kv_heads
 
 
