@@ -54,11 +54,8 @@ class LayerTypes:
         """Write the kind of each layer."""
         window = get_path(section, "attention.window")
         pattern = get_path(section, "layers.pattern") or [{}]
-        types = [
-            FULL if window is None or kind.get("attention") == "full" else WINDOW
-            for kind in pattern
-            for _ in range(kind.get("count", 1))
-        ]
+        kinds = expand_runs(pattern)
+        types = [FULL if window is None or kind.get("attention") == "full" else WINDOW for kind in kinds]
         config[KINDS] = repeat(types, section["numLayers"])
         if window is not None:
             set_path(config, self.window_key, window)
@@ -97,7 +94,7 @@ class LeadingDense:
 
     def write(self, section: Section, config: dict[str, Any]) -> None:
         """Write the number of leading layers."""
-        config[self.key] = sum(kind.get("count", 1) for kind in get_path(section, "layers.leading") or ())
+        config[self.key] = len(expand_runs(get_path(section, "layers.leading") or ()))
 
 
 def repeat[T](cycle: Sequence[T], length: int) -> list[T]:
@@ -115,3 +112,8 @@ def count_runs(kinds: Sequence[Mapping[str, Any]]) -> list[Section]:
     """Return a kind with a count for each run of equal ones."""
     runs = ((kind, len(list(run))) for kind, run in groupby(kinds))
     return [{**kind, **({"count": count} if count > 1 else {})} for kind, count in runs]
+
+
+def expand_runs(kinds: Sequence[Section]) -> list[Section]:
+    """Return the kind of each layer, from kinds with counts."""
+    return [kind for kind in kinds for _ in range(kind.get("count", 1))]

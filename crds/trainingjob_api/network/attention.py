@@ -1,6 +1,7 @@
 """Grouped-query attention (Ainslie et al., arXiv 2305.13245): its options, its tensors and its costs."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -88,9 +89,35 @@ class CausalAttention(Part):
     accelerator: str
     """Name in the hardware table, by which the kernel is chosen. Empty: not known."""
 
+    @property
+    @abstractmethod
+    def own_tensors(self) -> tuple[Tensor, ...]:
+        """Return the tensors outside of the norms."""
+
+    @property
+    @abstractmethod
+    def norms(self) -> Mapping[str, HiddenNorm | None]:
+        """Return the norms by name. None: there is none."""
+
     @abstractmethod
     def score_shapes(self, shard: Shard) -> ScoreShapes:
         """Return the shapes of the scores on one device."""
+
+    @property
+    @abstractmethod
+    def key_width(self) -> int:
+        """Return the width of a query and a key head."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return the tensors of the attention and of its norms."""
+        norms = ((name, norm) for name, norm in self.norms.items() if norm)
+        return (*self.own_tensors, *(scale.nest(f"{name}.") for name, norm in norms for scale in norm.tensors))
+
+    @property
+    def scale(self) -> float:
+        """Return the factor on the products of queries and keys."""
+        return self.options.scale or self.key_width**-0.5
 
     @property
     def scope(self) -> CausalScope:
@@ -168,9 +195,9 @@ class GroupedQueryAttention(CausalAttention):
     accelerator: str = ""
 
     @property
-    def scale(self) -> float:
-        """Return the factor on the products of queries and keys."""
-        return self.options.scale or self.heads.head_dim**-0.5
+    def key_width(self) -> int:
+        """Return the width of a head."""
+        return self.heads.head_dim
 
     @property
     def query_norm(self) -> HiddenNorm | None:
@@ -190,11 +217,9 @@ class GroupedQueryAttention(CausalAttention):
         return None
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Return the tensors of the attention, and the scales of the norms of queries and keys."""
-        norms = {"query_norm.": self.query_norm, "key_norm.": self.key_norm}
-        scales = (scale.nest(prefix) for prefix, norm in norms.items() if norm for scale in norm.tensors)
-        return (*self.own_tensors, *scales)
+    def norms(self) -> Mapping[str, HiddenNorm | None]:
+        """Return the norms of queries and keys."""
+        return {"query_norm": self.query_norm, "key_norm": self.key_norm}
 
     @property
     def own_tensors(self) -> tuple[Tensor, ...]:

@@ -4,6 +4,7 @@ Keys and values of all heads are projections of one narrow latent vector per tok
 their own: each head has its own queries for them, and all heads share one key.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -59,9 +60,9 @@ class LatentAttention(CausalAttention):
     accelerator: str = ""
 
     @property
-    def scale(self) -> float:
-        """Return the factor on the products of queries and keys."""
-        return self.options.scale or self.latent.head_dim**-0.5
+    def key_width(self) -> int:
+        """Return the width of a query and a key head."""
+        return self.latent.head_dim
 
     @property
     def query_norm(self) -> HiddenNorm | None:
@@ -74,11 +75,9 @@ class LatentAttention(CausalAttention):
         return HiddenNorm(self.latent.key_value_rank, self.norm)
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Return the matrices, and the scales of the latent vectors' norms."""
-        norms = {"query_norm.": self.query_norm, "key_value_norm.": self.key_value_norm}
-        scales = (scale.nest(prefix) for prefix, norm in norms.items() if norm for scale in norm.tensors)
-        return (*self.own_tensors, *scales)
+    def norms(self) -> Mapping[str, HiddenNorm | None]:
+        """Return the norms of the latent vectors."""
+        return {"query_norm": self.query_norm, "key_value_norm": self.key_value_norm}
 
     @property
     def own_tensors(self) -> tuple[Tensor, ...]:
@@ -121,7 +120,7 @@ class LatentAttention(CausalAttention):
         heads, latent = shard.split(self.num_heads, "heads"), self.latent
         keys_and_values = heads * (latent.head_dim + latent.value_dim)
         own = heads * (latent.head_dim + latent.value_dim) + keys_and_values * shard.degrees["context"]
-        norms = [norm.saved_bytes(shard) for norm in (self.query_norm, self.key_value_norm) if norm]
+        norms = [norm.saved_bytes(shard) for norm in self.norms.values() if norm]
         scores = self.score_costs(shard).saved_bytes
         return shard.compute_bytes * (own + latent.rope_dim) + sum(norms) + scores
 

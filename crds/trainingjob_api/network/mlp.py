@@ -55,13 +55,7 @@ class DenseMlp(Part):
     @property
     def matrices(self) -> tuple[Tensor, ...]:
         """Return the matrices: into the hidden width, and out of it."""
-        shape, axes, init = (self.width, self.hidden), ("embed", "mlp"), Normal(self.width**-0.5)
-        out_init, matrix = Normal(self.hidden**-0.5), DecayClass.MATRIX
-        gate = Tensor("gate", shape, axes, init, matrix, Role.INPUT)
-        up_role = Role.PAIRED_INPUT if self.options.gated else Role.INPUT
-        up = Tensor("up", shape, axes, init, matrix, up_role)
-        down = Tensor("down", shape[::-1], axes[::-1], out_init, matrix, Role.MLP_OUTPUT)
-        return (gate, up, down) if self.options.gated else (up, down)
+        return make_matrices(self.width, self.hidden, self.options, DecayClass.MATRIX, "embed")
 
     def saved_bytes(self, shard: Shard) -> int:
         """Return the bytes of intermediate values of the hidden width."""
@@ -70,3 +64,12 @@ class DenseMlp(Part):
     def traffic(self, length: int) -> PartTraffic:
         """Return the sums of the output and of the input's gradient."""
         return PartTraffic(tensor_sums=2.0, separate_sums=int(self.options.gated))
+
+
+def make_matrices(width: int, hidden: int, options: Mlp, decay: DecayClass, width_axis: str) -> tuple[Tensor, ...]:
+    """Return the matrices of one MLP, with the logical axis of the residual stream in them."""
+    shape, axes, init = (width, hidden), (width_axis, "mlp"), Normal(width**-0.5)
+    gate = Tensor("gate", shape, axes, init, decay, Role.INPUT)
+    up = Tensor("up", shape, axes, init, decay, Role.PAIRED_INPUT if options.gated else Role.INPUT)
+    down = Tensor("down", shape[::-1], axes[::-1], Normal(hidden**-0.5), decay, Role.MLP_OUTPUT)
+    return (gate, up, down) if options.gated else (up, down)

@@ -5,7 +5,7 @@ for capacity in groups inside one sequence. So dropped tokens depend neither on 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -15,7 +15,7 @@ from trainingjob_api.base import Strict
 from trainingjob_api.meta import NO_UNIT, Example, Unit
 from trainingjob_api.network.activations import Activation
 from trainingjob_api.network.attention_kernel import ExpertKernelName, KernelChoice
-from trainingjob_api.network.mlp import DenseMlp, Mlp
+from trainingjob_api.network.mlp import DenseMlp, Mlp, make_matrices
 from trainingjob_api.network.part import (
     BACKWARD_FLOPS,
     FLOAT32,
@@ -151,22 +151,16 @@ class RoutedMlp(Part):
         router = Tensor("router", (width, count), ("embed", "router"), init, DecayClass.ROUTER, Role.INPUT)
         router_biases = (make_bias(router),) if self.experts.router_bias else ()
         biases = (make_bias(matrix, 1) for matrix in self._matrices if self.options.bias)
-        axes = ("router",)
-        balance = Tensor("balance_bias", (count,), axes, Zeros(), DecayClass.BIAS, Role.BALANCE)
+        balance = Tensor("balance_bias", (count,), ("router",), Zeros(), DecayClass.BIAS, Role.BALANCE)
         balances = (balance,) if self.experts.balance.bias_rate else ()
         return (router, *self._matrices, *router_biases, *balances, *biases)
 
     @property
     def _matrices(self) -> tuple[Tensor, ...]:
         """Return the matrices of the experts."""
-        count, init, expert = self.experts.count, Normal(self.width**-0.5), DecayClass.EXPERT
-        shape, axes = (count, self.width, self.hidden), ("experts", "expert_embed", "mlp")
-        down_shape, down_axes = (count, self.hidden, self.width), ("experts", "mlp", "expert_embed")
-        gate = Tensor("gate", shape, axes, init, expert, Role.INPUT)
-        up_role = Role.PAIRED_INPUT if self.options.gated else Role.INPUT
-        up = Tensor("up", shape, axes, init, expert, up_role)
-        down = Tensor("down", down_shape, down_axes, Normal(self.hidden**-0.5), expert, Role.MLP_OUTPUT)
-        return (gate, up, down) if self.options.gated else (up, down)
+        count = self.experts.count
+        one = make_matrices(self.width, self.hidden, self.options, DecayClass.EXPERT, "expert_embed")
+        return tuple(replace(matrix, shape=(count, *matrix.shape), axes=("experts", *matrix.axes)) for matrix in one)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

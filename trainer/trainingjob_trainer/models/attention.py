@@ -15,9 +15,8 @@ from trainingjob_api.network.part import Shard
 from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.kernels.attention_kernels import attention
 from trainingjob_trainer.models.norm import Norm, normalize_rms
-from trainingjob_trainer.models.params import DTYPES, add_bias, add_params
-from trainingjob_trainer.models.remat import name_product
-from trainingjob_trainer.models.rope import apply_rope
+from trainingjob_trainer.models.params import DTYPES, add_params, project
+from trainingjob_trainer.models.rope import apply_rope, find_positions
 
 
 class GroupedQueries(nnx.Module):
@@ -42,8 +41,8 @@ class GroupedQueries(nnx.Module):
     ) -> jax.Array:
         """Return the attention's output, which is added to the residual."""
         options, rope = self.part.options, self.part.rope
-        q_BLHK = self._project("query", "BLD,DHK->BLHK", x_BLD)
-        k_BLGK = self._project("key", "BLD,DGK->BLGK", x_BLD)
+        q_BLHK = project(self, "query", "BLD,DHK->BLHK", x_BLD)
+        k_BLGK = project(self, "key", "BLD,DGK->BLGK", x_BLD)
         if self.part.query_norm:
             q_BLHK, k_BLGK = self._normalize(self.query_norm, q_BLHK), self._normalize(self.key_norm, k_BLGK)
         if rope:
@@ -55,16 +54,10 @@ class GroupedQueries(nnx.Module):
             )
         if options.temperature_tuning:
             q_BLHK = tune_temperature(q_BLHK, options.temperature_tuning, positions_BL)
-        v_BLGK = self._project("value", "BLD,DGK->BLGK", x_BLD)
+        v_BLGK = project(self, "value", "BLD,DGK->BLGK", x_BLD)
         sinks_H = self.sinks[...] if options.sinks else None
         x_BLHK = attend(self.part, q_BLHK, k_BLGK, v_BLGK, sinks_H, positions_BL, segments_BL)
-        return self._project("out", "BLHK,HKD->BLD", x_BLHK)
-
-    def _project(self, name: str, equation: str, x: jax.Array) -> jax.Array:
-        """Return the product with a matrix, with its bias, in the compute format."""
-        x = jnp.einsum(equation, x, getattr(self, name)[...].astype(self.dtype))
-        x = add_bias(x, getattr(self, f"{name}_bias")[...]) if name in self.part.options.bias else x
-        return name_product(x, name)
+        return project(self, "out", "BLHK,HKD->BLD", x_BLHK)
 
     def _normalize(self, norm: Norm, x_BLHK: jax.Array) -> jax.Array:
         """Return queries or keys, normalized over each head or over all of them."""
@@ -75,8 +68,7 @@ class GroupedQueries(nnx.Module):
 
 def tune_temperature(q_BLHK: jax.Array, tuning: TemperatureTuning, positions_BL: jax.Array | None) -> jax.Array:
     """Return queries with a factor that grows with the position (Llama 4)."""
-    positions_BL = jnp.arange(q_BLHK.shape[1])[None] if positions_BL is None else positions_BL
-    steps_BL = jnp.floor((positions_BL.astype(jnp.float32) + 1) / tuning.length)
+    steps_BL = jnp.floor((find_positions(q_BLHK, positions_BL) + 1) / tuning.length)
     factor_BL = 1 + tuning.scale * jnp.log1p(steps_BL)
     return (q_BLHK.astype(jnp.float32) * factor_BL[:, :, None, None]).astype(q_BLHK.dtype)
 

@@ -11,8 +11,7 @@ from trainingjob_api.network.latent_attention import LatentAttention
 from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.models.attention import attend
 from trainingjob_trainer.models.norm import Norm
-from trainingjob_trainer.models.params import DTYPES, add_params
-from trainingjob_trainer.models.remat import name_product
+from trainingjob_trainer.models.params import DTYPES, add_params, project
 from trainingjob_trainer.models.rope import apply_rope
 from trainingjob_trainer.parallel.sharding import constrain
 
@@ -34,15 +33,15 @@ class LatentQueries(nnx.Module):
         """Return the attention's output, which is added to the residual."""
         latent, rope = self.part.latent, self.part.rope
         if latent.query_rank:
-            queries_BLR = self.query_norm(self._project("query_down", "BLD,DR->BLR", x_BLD))
-            q_BLHK = self._project("query_up", "BLR,RHK->BLHK", queries_BLR)
+            queries_BLR = self.query_norm(project(self, "query_down", "BLD,DR->BLR", x_BLD))
+            q_BLHK = project(self, "query_up", "BLR,RHK->BLHK", queries_BLR)
         else:
-            q_BLHK = self._project("query", "BLD,DHK->BLHK", x_BLD)
+            q_BLHK = project(self, "query", "BLD,DHK->BLHK", x_BLD)
         q_BLHK = constrain(q_BLHK, "batch", "length", "heads", "head")
-        keys_BLR = self.key_value_norm(self._project("key_value_down", "BLD,DR->BLR", x_BLD))
-        k_BLHK = constrain(self._project("key", "BLR,RHK->BLHK", keys_BLR), "batch", "length", "heads", "head")
-        v_BLHK = self._project("value", "BLR,RHK->BLHK", keys_BLR)
-        q_rope_BLHK, k_rope_BLK = q_BLHK[..., latent.no_rope_dim :], self._project("rope_key", "BLD,DK->BLK", x_BLD)
+        keys_BLR = self.key_value_norm(project(self, "key_value_down", "BLD,DR->BLR", x_BLD))
+        k_BLHK = constrain(project(self, "key", "BLR,RHK->BLHK", keys_BLR), "batch", "length", "heads", "head")
+        v_BLHK = project(self, "value", "BLR,RHK->BLHK", keys_BLR)
+        q_rope_BLHK, k_rope_BLK = q_BLHK[..., latent.no_rope_dim :], project(self, "rope_key", "BLD,DK->BLK", x_BLD)
         if rope:
             q_rope_BLHK = apply_rope(q_rope_BLHK, rope, positions_BL)
             k_rope_BLK = apply_rope(k_rope_BLK[:, :, None], rope, positions_BL)[:, :, 0]
@@ -50,8 +49,4 @@ class LatentQueries(nnx.Module):
         shared_BLHK = jnp.broadcast_to(k_rope_BLK[:, :, None], (*k_BLHK.shape[:3], latent.rope_dim))
         k_BLHK = jnp.concatenate([k_BLHK, shared_BLHK], axis=-1)
         x_BLHK = attend(self.part, q_BLHK, k_BLHK, v_BLHK, None, positions_BL, segments_BL)
-        return self._project("out", "BLHK,HKD->BLD", x_BLHK)
-
-    def _project(self, name: str, equation: str, x: jax.Array) -> jax.Array:
-        """Return the product with a matrix, in the compute format."""
-        return name_product(jnp.einsum(equation, x, getattr(self, name)[...].astype(self.dtype)), name)
+        return project(self, "out", "BLHK,HKD->BLD", x_BLHK)

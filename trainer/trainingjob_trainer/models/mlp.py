@@ -12,8 +12,7 @@ from flax import nnx
 
 from trainingjob_api.network.mlp import DenseMlp, Mlp
 from trainingjob_api.spec.precision import Precision
-from trainingjob_trainer.models.params import DTYPES, add_bias, add_params
-from trainingjob_trainer.models.remat import name_product
+from trainingjob_trainer.models.params import DTYPES, add_params, project
 
 ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     "silu": jax.nn.silu,
@@ -50,10 +49,5 @@ class MLP(nnx.Module):
 
     def __call__(self, x_BLD: jax.Array) -> jax.Array:
         """Return the MLP's output, which is added to the residual."""
-        hidden_BLF = activate(self.options, lambda name: self._project(name, "BLD,DF->BLF", x_BLD))
-        return self._project("down", "BLF,FD->BLD", hidden_BLF)
-
-    def _project(self, name: str, equation: str, x: jax.Array) -> jax.Array:
-        """Return the product with a matrix, with its bias, in the compute format."""
-        x = jnp.einsum(equation, x, getattr(self, name)[...].astype(self.dtype))
-        return name_product(add_bias(x, getattr(self, f"{name}_bias")[...]) if self.options.bias else x, name)
+        hidden_BLF = activate(self.options, lambda name: project(self, name, "BLD,DF->BLF", x_BLD))
+        return project(self, "down", "BLF,FD->BLD", hidden_BLF)

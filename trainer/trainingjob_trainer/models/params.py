@@ -10,6 +10,7 @@ from flax import nnx
 
 from trainingjob_api.network.tensor import Init, Ones, Tensor, Zeros
 from trainingjob_api.spec.precision import Precision
+from trainingjob_trainer.models.remat import name_product
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
@@ -33,6 +34,13 @@ def matmul_precision(precision: Precision) -> AbstractContextManager[None]:
         return nullcontext()
     context: AbstractContextManager[None] = jax.default_matmul_precision(precision.matmul)
     return context
+
+
+def project(module: Any, name: str, equation: str, x: jax.Array) -> jax.Array:
+    """Return the product with a matrix of a module, with its bias if it has one, in the module's compute format."""
+    x = jnp.einsum(equation, x, getattr(module, name)[...].astype(module.dtype))
+    bias = getattr(module, f"{name}_bias", None)
+    return name_product(x if bias is None else add_bias(x, bias[...]), name)
 
 
 def add_bias(x: jax.Array, bias: jax.Array) -> jax.Array:

@@ -16,15 +16,18 @@ def apply_rope(x_BLHK: jax.Array, rope: Rope, positions_BL: jax.Array | None = N
     A pair is one feature of each half of a head, as in Llama's published weights for transformers, or two neighbors.
     Without positions, those of the sequence count.
     """
-    L, head_dim = x_BLHK.shape[1], x_BLHK.shape[-1]
-    frequencies = np.asarray(rope.frequencies(head_dim), np.float32)
-    positions_BL = jnp.arange(L)[None] if positions_BL is None else positions_BL
-    angles_BLK = positions_BL.astype(jnp.float32)[:, :, None] * frequencies[None, None, :]
+    frequencies = np.asarray(rope.frequencies(x_BLHK.shape[-1]), np.float32)
+    angles_BLK = find_positions(x_BLHK, positions_BL)[:, :, None] * frequencies[None, None, :]
     sin, cos = (rope.attention_factor * turn(angles_BLK)[:, :, None, :] for turn in (jnp.sin, jnp.cos))
     rotated, kept = x_BLHK[..., : 2 * len(frequencies)], x_BLHK[..., 2 * len(frequencies) :]
     first, second = _split_pairs(rotated.astype(jnp.float32), rope)
     rotated = _join_pairs(first * cos - second * sin, second * cos + first * sin, rope).astype(x_BLHK.dtype)
     return jnp.concatenate([rotated, kept], axis=-1) if kept.size else rotated
+
+
+def find_positions(x_BLHK: jax.Array, positions_BL: jax.Array | None) -> jax.Array:
+    """Return the positions of tokens in float32; without positions, those of the sequence."""
+    return (jnp.arange(x_BLHK.shape[1])[None] if positions_BL is None else positions_BL).astype(jnp.float32)
 
 
 def _split_pairs(x: jax.Array, rope: Rope) -> tuple[jax.Array, jax.Array]:

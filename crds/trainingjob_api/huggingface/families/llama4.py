@@ -16,7 +16,7 @@ from trainingjob_api.huggingface.config_fields import (
 )
 from trainingjob_api.huggingface.families.llama_like import ATTENTION, EMBEDDING, LAYER, NORMS_BEFORE, keep_all_tokens
 from trainingjob_api.huggingface.family import Family
-from trainingjob_api.huggingface.layer_fields import count_runs, find_cycle, repeat
+from trainingjob_api.huggingface.layer_fields import count_runs, expand_runs, find_cycle, repeat
 from trainingjob_api.huggingface.rule import Rule
 from trainingjob_api.huggingface.scaling_fields import Scaling
 
@@ -51,9 +51,7 @@ class Layers:
 
     def write(self, section: Section, config: dict[str, Any]) -> None:
         """Write the kinds of each layer."""
-        pattern = get_path(section, "layers.pattern") or [{}]
-        cycle = [kind for kind in pattern for _ in range(kind.get("count", 1))]
-        kinds = repeat(cycle, section["numLayers"])
+        kinds = repeat(expand_runs(get_path(section, "layers.pattern") or [{}]), section["numLayers"])
         config["no_rope_layers"] = [int(kind.get("positions") != "none") for kind in kinds]
         config["layer_types"] = [_type_of(kind) for kind in kinds]
         config["moe_layers"] = [layer for layer, kind in enumerate(kinds) if kind.get("feedForward") != "dense"]
