@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -108,7 +109,7 @@ class CausalAttention(Part):
     def key_width(self) -> int:
         """Return the width of a query and a key head."""
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
         """Return the tensors of the attention and of its norms."""
         norms = ((name, norm) for name, norm in self.norms.items() if norm)
@@ -221,14 +222,14 @@ class GroupedQueryAttention(CausalAttention):
         """Return the norms of queries and keys."""
         return {"query_norm": self.query_norm, "key_norm": self.key_norm}
 
-    @property
+    @cached_property
     def own_tensors(self) -> tuple[Tensor, ...]:
         """Return the matrices, their biases and the logits of sinks."""
         biases = [make_bias(one, *_INPUT_DIMS[one.name]) for one in self._projections if one.name in self.options.bias]
         sinks = Tensor("sinks", (self.heads.num_heads,), ("heads",), Zeros(), DecayClass.BIAS, Role.VECTOR)
         return (*self._projections, *biases, *((sinks,) if self.options.sinks else ()))
 
-    @property
+    @cached_property
     def _projections(self) -> tuple[Tensor, ...]:
         width, heads, head, init = self.width, self.heads.num_heads, self.heads.head_dim, Normal(self.width**-0.5)
         kv_shape, kv_axes = (width, self.heads.num_kv_heads, head), ("embed", "kv_heads", "head")

@@ -6,6 +6,7 @@ their own: each head has its own queries for them, and all heads share one key.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated
 
 from pydantic import Field
@@ -79,7 +80,7 @@ class LatentAttention(CausalAttention):
         """Return the norms of the latent vectors."""
         return {"query_norm": self.query_norm, "key_value_norm": self.key_value_norm}
 
-    @property
+    @cached_property
     def own_tensors(self) -> tuple[Tensor, ...]:
         """Return the matrices."""
         latent, heads = self.latent, self.num_heads

@@ -1,6 +1,7 @@
 """The MLP of a layer: its options, its tensors and its costs."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -47,7 +48,7 @@ class DenseMlp(Part):
     hidden: int
     options: Mlp
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
         """Return the matrices, and their biases."""
         return (*self.matrices, *(make_bias(matrix) for matrix in self.matrices if self.options.bias))

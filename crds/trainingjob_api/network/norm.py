@@ -1,6 +1,7 @@
 """Norms of hidden states: their options, their tensors and their costs."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -40,7 +41,7 @@ class HiddenNorm(Part):
     width: int
     options: Norm
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
         """Return the scale, and the bias of a layer norm."""
         init = Zeros() if self.options.zero_centered else Ones()

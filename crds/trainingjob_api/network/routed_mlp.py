@@ -144,7 +144,7 @@ class RoutedMlp(Part):
         hidden = self.experts.shared * self.hidden
         return DenseMlp(self.width, hidden, self.options) if hidden else None
 
-    @property
+    @cached_property
     def own_tensors(self) -> tuple[Tensor, ...]:
         """Return the tensors of the router and of the routed experts."""
         width, count, init = self.width, self.experts.count, Normal(self.width**-0.5)
@@ -162,7 +162,7 @@ class RoutedMlp(Part):
         one = make_matrices(self.width, self.hidden, self.options, DecayClass.EXPERT, "expert_embed")
         return tuple(replace(matrix, shape=(count, *matrix.shape), axes=("experts", *matrix.axes)) for matrix in one)
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
         """Return the tensors of the router, the routed experts and the shared experts."""
         shared = self.shared.tensors if self.shared else ()

@@ -13,6 +13,7 @@ from trainingjob_operator.core.planner.choice import Choice
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.roofline import predict_sizes
+from trainingjob_operator.core.planner.strategy import find_first
 from trainingjob_operator.core.validation.validate import validate_job
 
 EXAMPLES = Path(__file__).parents[3] / "crds/examples"
@@ -72,6 +73,22 @@ def test_it_computes_again_only_where_it_must() -> None:
     ]
 
     assert [plan.spec.memory.remat for plan in plans] == ["none", "minimal", "saveAttention", "full"]
+
+
+@pytest.mark.parametrize("end", [1, 2, 5])
+def test_a_search_walks_from_its_guess_to_the_first_index_with_a_result(end: int) -> None:
+    for first in range(end + 1):
+        for guess in range(end + 1):
+            measured: list[int] = []
+
+            def measure(index: int, measured: list[int] = measured, first: int = first) -> int | None:
+                measured.append(index)
+                return 10 * index if index >= first else None
+
+            assert find_first(measure, end, guess) == ((first, 10 * first) if first < end else (end, None))
+            assert len(measured) == len(set(measured))
+            if first == guess:
+                assert len(measured) == (1 if first in (0, end) else 2), "the cost of a right guess"
 
 
 def test_strategy_keeps_an_explicit_remat() -> None:

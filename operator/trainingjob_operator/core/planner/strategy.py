@@ -11,7 +11,7 @@ An accelerator of unknown rates gets typical rates. They only rank the meshes an
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -230,14 +230,28 @@ def _list_candidates(
         seconds = _step_seconds(one.apply(spec), shape, num_slices, counter)
         return replace(one, step_seconds=seconds, score=seconds) if seconds else None
 
-    first, *others, last = remats if len(remats) > 1 else (*remats, *remats)
+    guess = 0
     for cut in cuts:
         for axis in outer:
-            candidate = measure(cut, axis, first)
-            if candidate is None and (saves_least := measure(cut, axis, last)):  # most meshes fit with none of them
-                candidate = next(filter(None, (measure(cut, axis, remat) for remat in others)), saves_least)
+            guess, candidate = find_first(lambda index: measure(cut, axis, remats[index]), len(remats), guess)  # noqa: B023
             if candidate:
                 yield candidate
+
+
+def find_first[T](measure: Callable[[int], T | None], end: int, guess: int) -> tuple[int, T | None]:
+    """Return the first index below `end` that has a result, and its result; `end` and None if none has one.
+
+    All indices after that index have a result too. The search walks from a guess: neighbors mostly agree.
+    """
+    first, result = end, None
+    for index in range(min(guess, end - 1), -1, -1):
+        if (found := measure(index)) is None:
+            break
+        first, result = index, found
+    if result is None:
+        later = ((index, measure(index)) for index in range(guess + 1, end))
+        first, result = next(((index, found) for index, found in later if found is not None), (end, None))
+    return first, result
 
 
 def _score_smallest_size(

@@ -24,7 +24,7 @@ MAX_CHECKED_PROBLEMS = 512
 """Total problems that these validations may find, because each problem takes time."""
 MAX_PLANS = 3000
 """Planned sizes after which only one more validation runs. A choice of the mesh plans up to several thousand sizes, and
-a thousand take about an eighth of a second."""
+a thousand take about half a second."""
 MAX_CHECKED_BYTES = 2**20
 """Total bytes that these validations may read."""
 MAX_FURTHER_CHANGES = 4
