@@ -34,6 +34,11 @@ class PlanStatus(Open):
     """The plan of the spec."""
 
     parameters: int = Field(description="Number of parameters of the model that training changes.")
+    preset: Text = Field(default="", description="Preset of the model. Empty: the spec has none.")
+    network: Text = Field(
+        default="",
+        description="Fingerprint of the network: all its dimensions and options, with the values of the preset.",
+    )
     active_parameters: int = Field(
         default=0, description="Number of parameters that process one token: all, unless the model has experts."
     )

@@ -1,17 +1,13 @@
 """Presets: their parameters are those that are published, and what they mean never changes."""
 
-import hashlib
-import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from trainingjob_api.huggingface.registry import write_config
+from trainingjob_api.network.fingerprint import fingerprint
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.presets.preset import Preset, index
 from trainingjob_api.presets.registry import PRESETS, UNSUPPORTED
@@ -46,30 +42,13 @@ def model_of(preset: Preset) -> Model:
     return Model.model_validate(preset.model)
 
 
-def describe(value: Any) -> Any:
-    """Return a resolved network as JSON, without options that have their defaults.
-
-    So a new option changes no hash. The golden file of the fields shows a changed default.
-    """
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    if is_dataclass(value):
-        values = {field.name: (getattr(value, field.name), field.default) for field in fields(value)}
-        return {name: describe(one) for name, (one, default) in values.items() if one != default}
-    return [describe(one) for one in value] if isinstance(value, tuple) else value
-
-
-def hash_network(preset: Preset) -> str:
-    return hashlib.sha256(json.dumps(describe(resolve(model_of(preset))), sort_keys=True).encode()).hexdigest()[:16]
-
-
 @each_preset
 def test_a_preset_has_its_published_number_of_parameters(preset: Preset) -> None:
     assert resolve(model_of(preset)).num_parameters == preset.parameters
 
 
 def test_a_preset_never_changes_its_meaning(golden: Callable[[Path, str], None]) -> None:
-    golden(HASHES, "".join(f"{hash_network(preset)} {name}\n" for name, preset in PRESETS.items()))
+    golden(HASHES, "".join(f"{fingerprint(resolve(model_of(preset)))} {name}\n" for name, preset in PRESETS.items()))
 
 
 @each_preset

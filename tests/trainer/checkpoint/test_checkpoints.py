@@ -137,6 +137,18 @@ def test_a_state_of_another_shape_is_a_config_failure(opened: Opened) -> None:
     assert (caught.value.reason, caught.value.path) == (FailureReason.CONFIG, "spec.model")
 
 
+def test_a_step_of_another_function_with_the_same_shapes_is_a_config_failure(opened: Opened) -> None:
+    saving = opened()
+    saving.save(1, make_state((1, 1)))
+    saving.wait()
+    changed = opened(2, model__rope={"theta": 77.0})
+
+    with pytest.raises(TrainingError, match=r"that of step 1, .*rope\.theta was unset, not 77\.0\. Write") as caught:
+        changed.restore(describe(make_state((1, 1))))
+
+    assert (caught.value.reason, caught.value.path) == (FailureReason.CONFIG, "spec.model")
+
+
 def fail_once(monkeypatch: pytest.MonkeyPatch, *codes: int) -> None:
     """Fail the writes of records with these errors, one after the other."""
     left = list(codes)

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from trainingjob_agent.checkpoint_layout import hash_job
+from trainingjob_api.network.fingerprint import describe_model, find_differences, fingerprint_function
 from trainingjob_api.protocol import FailureReason
+from trainingjob_api.spec.model import Model
 from trainingjob_api.world import STORAGE_TIERS, World
 from trainingjob_trainer.checkpoint.damage_reports import DamageReports
 from trainingjob_trainer.checkpoint.fence import Fence
@@ -38,12 +40,14 @@ STEP_MISSING = "it is not there any more"
 class Expected(NamedTuple):
     """What a step must be to fit the spec. `data` is the hash of the token index.
 
-    `fits` returns whether the state of a step can be restored. `seed` is that of the data order; None: any.
+    `fits` returns whether the state of a step can be restored. `seed` is that of the data order; None: any. `model` is
+    that of the spec; None: any.
     """
 
     data: str
     fits: Callable[[Integrity], bool]
     seed: int | None = None
+    model: Model | None = None
 
 
 class Stores(NamedTuple):
@@ -269,6 +273,15 @@ def _check_spec(best: Integrity, expected: Expected) -> None:
             f"step {best.step} holds the state of another model. The sections model, optimizer and precision must be "
             "those that it was trained with, or the job needs another checkpoint folder.",
             path="spec.model",
+        )
+    if expected.model and best.network not in ("", fingerprint_function(expected.model)):
+        changes = find_differences(best.model, describe_model(expected.model))
+        raise TrainingError(
+            FailureReason.CONFIG,
+            f"must be that of step {best.step:,}, which computes something else: {'; '.join(changes)}. Write the saved "
+            "values, or start another job from these parameters with `checkpoint.initializeFrom`.",
+            path="spec.model",
+            value=expected.model.preset,
         )
     if expected.seed is not None and best.seed not in (None, expected.seed):
         raise TrainingError(

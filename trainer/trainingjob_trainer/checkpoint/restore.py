@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from trainingjob_api.network.fingerprint import describe_model, fingerprint_function
 from trainingjob_api.world import RunConfig, Tier, World
 from trainingjob_trainer.checkpoint.candidates import Expected, Stores
 from trainingjob_trainer.checkpoint.checkpoint_inventory import CheckpointInventory
@@ -42,6 +43,8 @@ class RunningJob(NamedTuple):
             data=self.data,
             state=shapes.whole,
             layout=STATE_LAYOUT,
+            network=fingerprint_function(self.config.spec.model),
+            model=describe_model(self.config.spec.model),
             items=shapes.items,
             lineage=len(self.world.rollbacks),
             seed=self.config.spec.training.seed,
@@ -91,7 +94,7 @@ def restore_newest(
         return find_restorable(state, saved) is not None
 
     try:
-        found = search.find(Expected(job.data, fits, job.config.spec.training.seed))
+        found = search.find(Expected(job.data, fits, job.config.spec.training.seed, job.config.spec.model))
     except OSError as error:
         raise storage_error(error, f"reading {stores.durable.root}", stores.durable.root) from error
     if found is None:

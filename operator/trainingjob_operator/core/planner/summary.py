@@ -1,5 +1,7 @@
 """The plan for users: its sizes, its parameters, and its form in the status."""
 
+from trainingjob_api.network.fingerprint import fingerprint
+from trainingjob_api.network.resolve import resolve
 from trainingjob_api.status.plan_status import KernelStatus, PlanStatus, SizeStatus
 from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan
@@ -10,6 +12,8 @@ def describe_plan(plan: Plan) -> PlanStatus:
     """Return the plan in the form of the status."""
     return PlanStatus(
         parameters=plan.num_parameters,
+        preset=plan.spec.model.preset or "",
+        network=fingerprint(resolve(plan.spec.model)),
         active_parameters=plan.num_active_parameters,
         tokens_per_step=plan.tokens_per_step,
         sizes=tuple(_size_status(plan, size) for size in plan.sizes),
