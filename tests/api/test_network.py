@@ -4,16 +4,17 @@ from typing import Any
 
 import pytest
 
-from trainingjob_api.base import AXES
+from trainingjob_api.base import AXES, Axis
 from trainingjob_api.network.attention import Attention, GroupedQueryAttention, HeadSizes
 from trainingjob_api.network.mlp import DenseMlp, Mlp
-from trainingjob_api.network.network import Block, Embedding, Group, Head, Logits, Network
+from trainingjob_api.network.network import Block, Embedding, Group, Head, LayerCosts, Logits, Network
 from trainingjob_api.network.norm import HiddenNorm, Norm
-from trainingjob_api.network.part import Shard
+from trainingjob_api.network.part import LAYER_AXES, Shard
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.rope import Rope
 from trainingjob_api.network.routed_mlp import Balance, Experts, RoutedMlp
 from trainingjob_api.network.tensor import DecayClass, Normal, Ones, Role
+from trainingjob_api.presets.registry import PRESETS
 from trainingjob_api.sharding import count_shards
 from trainingjob_api.spec.model import Init, Model
 
@@ -279,3 +280,14 @@ def test_products_of_dropless_experts_are_not_saved_by_name() -> None:
 
     assert names["capacity"] == names["dropless"] * 2
     assert RoutedMlp(32, 48, alone, Mlp()).activations(shard) == ()
+
+
+@pytest.mark.parametrize("preset", ["llama3.1-8b", "gemma3-4b", "mixtral-8x7b", "deepseek2-16b", "gpt-oss-20b"])
+def test_costs_of_a_layer_depend_only_on_the_axes_of_their_key(preset: str) -> None:
+    others: tuple[Axis, ...] = ("data", "stage", "fsdp")
+    assert {*others, *LAYER_AXES} == set(AXES)
+
+    for block in resolve(Model.model_validate(PRESETS[preset].model)).blocks:
+        alone, spread = (Shard(8192, 2, dict.fromkeys(AXES, 2) | dict.fromkeys(others, degree)) for degree in (1, 4))
+        assert alone.key == spread.key
+        assert vars(LayerCosts(block, alone)) == vars(LayerCosts(block, spread))

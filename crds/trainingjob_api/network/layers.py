@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice, repeat
 from typing import Annotated, Literal
 
@@ -67,6 +68,7 @@ class Arrangement:
         return not self.leading and not self.trailing
 
 
+@lru_cache(maxsize=64)  # a strategy search calls this thousands of times
 def arrange(layers: Layers | None, num_layers: int) -> Arrangement:
     """Return the kinds of the layers. Leading layers beyond `num_layers` are left out."""
     layers = layers or Layers()

@@ -1,7 +1,7 @@
 """Groups of layers with a repeating pattern of blocks, between an embedding and an output head."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -78,27 +78,23 @@ class Block:
 
     def activations(self, shard: Shard) -> tuple[Activation, ...]:
         """Return the named activations that the backward pass of one layer needs."""
-        named = [activation for part in self.parts.values() for activation in part.activations(shard)]
-        if isinstance(self.mlp, DenseMlp) and not self.mlp_output_norm:
-            named = [activation for activation in named if activation.name != MLP_OUTPUT]
-        return tuple(named)
+        return self._on(shard).activations
 
     def flops(self, shard: Shard, saved: SavedActivations | None = None) -> PassFlops:
         """Return the FLOPs of one device per token in one layer; None: nothing is computed again."""
-        flops = [part.flops(shard) for part in self.parts.values()]
-        recomputed = 0
+        flops, recomputed = self._on(shard).flops, 0
         if saved is not None:
             named = self.activations(shard)
-            recomputed = sum([one.recomputed for one in flops])
+            recomputed = flops.recomputed
             if isinstance(self.mlp, DenseMlp):  # needed by the norm of the output, if there is one
                 recomputed += sum([one.flops for one in named if one.name == MLP_OUTPUT])
             recomputed -= sum([one.flops for one in named if one.name in saved.names])
-        return PassFlops(sum([one.forward for one in flops]), sum([one.backward for one in flops]), recomputed)
+        return PassFlops(flops.forward, flops.backward, recomputed)
 
     def saved_bytes(self, shard: Shard, saved: SavedActivations | None) -> int:
         """Return the bytes per token that one layer saves in device memory; None: without rematerialization."""
         if saved is None:
-            return sum([part.saved_bytes(shard) for part in self.parts.values()])
+            return self._on(shard).saved_bytes
         return self._named_bytes(shard, saved.on_device | ({LAYER_INPUT} - saved.on_host))
 
     def offloaded_bytes(self, shard: Shard, saved: SavedActivations | None) -> int:
@@ -111,10 +107,42 @@ class Block:
 
     def backward_bytes(self, shard: Shard, saved: SavedActivations | None) -> int:
         """Return the bytes per token of the layer whose backward pass runs: its activations, or their gradients too."""
-        gradients = 0 if saved else sum([part.backward_bytes(shard) for part in self.parts.values()])
-        workspace = sum([part.workspace_bytes(shard) for part in self.parts.values()])
+        costs = self._on(shard)
+        gradients = 0 if saved else costs.gradient_bytes
         kept = self._named_bytes(shard, saved.on_device) if saved else 0  # with those of all other layers
-        return self.saved_bytes(shard, None) - kept + gradients + workspace
+        return costs.saved_bytes - kept + gradients + costs.workspace_bytes
+
+    @cached_property
+    def _costs(self) -> dict[Hashable, "LayerCosts"]:
+        return {}
+
+    def _on(self, shard: Shard) -> "LayerCosts":
+        """Return the costs on a device. A search for a mesh asks for each of them hundreds of times."""
+        known = self._costs.get(shard.key)
+        if known is None:
+            known = self._costs[shard.key] = LayerCosts(self, shard)
+        return known
+
+
+class LayerCosts:
+    """What one layer costs a device per token, whichever activations it saves."""
+
+    def __init__(self, block: Block, shard: Shard) -> None:
+        parts = block.parts.values()
+        named = [activation for part in parts for activation in part.activations(shard)]
+        if isinstance(block.mlp, DenseMlp) and not block.mlp_output_norm:
+            named = [activation for activation in named if activation.name != MLP_OUTPUT]
+        flops = [part.flops(shard) for part in parts]
+        self.activations = tuple(named)
+        self.flops = PassFlops(
+            sum([one.forward for one in flops]),
+            sum([one.backward for one in flops]),
+            sum([one.recomputed for one in flops]),
+        )
+        self.saved_bytes = sum([part.saved_bytes(shard) for part in parts])
+        """Bytes that the forward pass saves without rematerialization."""
+        self.gradient_bytes = sum([part.backward_bytes(shard) for part in parts])
+        self.workspace_bytes = sum([part.workspace_bytes(shard) for part in parts])
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ A new kind of part is one subclass of `Part`. Planner and trainer need no other 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,6 +18,10 @@ FORWARD_FLOPS, BACKWARD_FLOPS = 2, 4
 """Operations per parameter and token in each pass."""
 
 
+LAYER_AXES: tuple[Axis, ...] = ("expert", "context", "tensor")
+"""Mesh axes that split the computation of a token in a layer, or of its keys and values."""
+
+
 @dataclass(frozen=True)
 class Shard:
     """The share of one device in the computation of a layer."""
@@ -27,6 +31,11 @@ class Shard:
     compute_bytes: int
     """Bytes of a value in the compute format."""
     degrees: Mapping[Axis, int]
+
+    @cached_property
+    def key(self) -> Hashable:
+        """Return what the costs of a layer depend on. The other axes split only parameters, layers and the batch."""
+        return self.length, self.compute_bytes, *[self.degrees.get(axis) for axis in LAYER_AXES]
 
     @cached_property
     def ways(self) -> ShardCounts:

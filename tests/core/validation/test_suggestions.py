@@ -261,7 +261,7 @@ def plan_costly(**model: Any) -> tuple[tuple[Problem, ...], int]:
         parallelism={"strategy": "auto"},
     )
     num_plans = 0
-    real = SizePlanner.plan
+    real = SizePlanner._try
 
     def plan(planner: SizePlanner, num_slices: int) -> Any:
         nonlocal num_plans
@@ -269,7 +269,7 @@ def plan_costly(**model: Any) -> tuple[tuple[Problem, ...], int]:
         return real(planner, num_slices)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SizePlanner, "plan", plan)
+        patch.setattr(SizePlanner, "_try", plan)
         return validate_job("demo", spec).problems, num_plans
 
 

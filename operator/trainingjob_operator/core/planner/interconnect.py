@@ -6,6 +6,7 @@ that dim. With switches, every axis can use all links of a device.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from trainingjob_api.base import Axis
 from trainingjob_api.spec.parallelism import AxisDegrees
@@ -16,6 +17,7 @@ MIN_RING_SIZE = 3
 """Smallest ring with two distinct neighbours. Two devices have one link, whether or not the dim wraps around."""
 
 
+@lru_cache(maxsize=1024)  # meshes of a search that differ in DCN degrees and remat alone
 def axis_bandwidths(shape: SliceShape, ici: AxisDegrees) -> Mapping[Axis, float]:
     """Return the bytes/s that a device can send along each sharded axis. 0: unknown."""
     rates = shape.rates

@@ -161,7 +161,7 @@ def _shard_optimizer(spec: TrainingJobSpec) -> TrainingJobSpec:
 
 
 def _fits(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, counter: PlanCounter) -> bool:
-    return isinstance(counter.plan(SizePlanner(spec, shape), num_slices), SizePlan)
+    return counter.fit(SizePlanner(spec, shape), num_slices) is not None
 
 
 def _describe_change(spec: TrainingJobSpec, shape: SliceShape, changed: TrainingJobSpec, fitting: SliceShape) -> str:

@@ -87,10 +87,10 @@ def predict_step(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> Ro
         ici_bytes=_sum_bytes(traffic, "ici"),
         dcn_bytes=_sum_bytes(traffic, "dcn"),
         matmul_seconds=flops / peak,
-        memory_seconds=_memory_traffic_bytes(spec, layout) / rates.memory,
+        memory_seconds=_memory_traffic_bytes(workload, layout) / rates.memory,
         overlapped_seconds=max(
             [
-                _offload_seconds(spec, shape, layout),
+                _offload_seconds(workload, shape, layout),
                 *_transfer_seconds((one for one in traffic if not one.is_exposed), shape, layout).values(),
             ]
         ),
@@ -137,18 +137,19 @@ def _repeated_share(workload: Workload, degrees: Mapping[Axis, int]) -> float:
     return repeated / sum([count * block.flops(shard, least).recomputed for block, count in blocks])
 
 
-def _offload_seconds(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> float:
+def _offload_seconds(workload: Workload, shape: SliceShape, layout: Layout) -> float:
     """Return the seconds in which activations move to the memory of the host and back; 0 if its rate is unknown."""
+    if not shape.rates.host or not workload.memory.saved or not workload.memory.saved.on_host:
+        return 0.0
     degrees = combine_degrees(layout.ici, layout.dcn)
-    device = estimate_workload_memory(describe_workload(spec), {**degrees, "data": 1})
+    device = estimate_workload_memory(workload, {**degrees, "data": 1})
     num_bytes = 2 * device.offloaded_per_sequence * layout.rows_per_shard * layout.accumulation * layout.pipeline.ticks
-    return num_bytes / shape.rates.host if shape.rates.host else 0.0
+    return num_bytes / shape.rates.host
 
 
-def _memory_traffic_bytes(spec: TrainingJobSpec, layout: Layout) -> float:
+def _memory_traffic_bytes(workload: Workload, layout: Layout) -> float:
     """Return the bytes that move between a device and its memory in one step."""
     degrees = combine_degrees(layout.ici, layout.dcn)
-    workload = describe_workload(spec)
     device = estimate_workload_memory(replace(workload, memory=Memory()), {**degrees, "data": 1})
     passes = 2 + _repeated_share(workload, degrees)
     turns = layout.accumulation * layout.pipeline.ticks

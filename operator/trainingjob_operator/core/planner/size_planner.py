@@ -55,6 +55,16 @@ class SizePlanner:
 
     def plan(self, num_slices: int) -> SizePlan | list[Problem]:
         """Return the plan for a number of slices, or the problems that prevent training at that size."""
+        result = self._try(num_slices)
+        return [self._out_of_memory_problem(num_slices, result)] if isinstance(result, MemoryEstimate) else result
+
+    def fit(self, num_slices: int) -> SizePlan | None:
+        """Return the plan for a number of slices; None if the job cannot train at that size."""
+        result = self._try(num_slices)
+        return result if isinstance(result, SizePlan) else None
+
+    def _try(self, num_slices: int) -> SizePlan | MemoryEstimate | list[Problem]:
+        """Return the plan for a number of slices, the memory of one sequence if it does not fit, or other problems."""
         spec, shape = self._spec, self._shape
         dcn = resolve_degrees(spec.parallelism.dcn, num_slices)
         if self._ici is None or dcn is None:
@@ -73,11 +83,7 @@ class SizePlanner:
         batch = split_batch(spec, degrees, device, shape.memory_bytes, keeps_table=keeps_embedding)
         if batch is None:
             keeps = keeps_embedding and accumulates(spec, degrees)
-            return [
-                self._out_of_memory_problem(
-                    num_slices, device.estimate(1, min_saved_microbatches(spec, degrees), keeps_embedding=keeps)
-                )
-            ]
+            return device.estimate(1, min_saved_microbatches(spec, degrees), keeps_embedding=keeps)
         layout = Layout(
             num_slices=num_slices,
             hosts_per_slice=shape.num_hosts,
@@ -118,10 +124,10 @@ class PlanCounter:
         """Start at zero."""
         self.num_plans = 0
 
-    def plan(self, planner: SizePlanner, num_slices: int) -> SizePlan | list[Problem]:
-        """Return the plan of one size, or its problems."""
+    def fit(self, planner: SizePlanner, num_slices: int) -> SizePlan | None:
+        """Return the plan of one size; None if the job cannot train at that size."""
         self.num_plans += 1
-        return planner.plan(num_slices)
+        return planner.fit(num_slices)
 
 
 def check_microbatches(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:

@@ -24,7 +24,7 @@ from trainingjob_api.spec.optimizer import Optimizer
 from trainingjob_api.spec.parallelism import AxisDegrees, Parallelism
 from trainingjob_operator.core.planner.choice import EXPLICIT, Candidate, Choice
 from trainingjob_operator.core.planner.mesh import INFERRED, divisors
-from trainingjob_operator.core.planner.plan import Rates, SizePlan, SliceShape
+from trainingjob_operator.core.planner.plan import Rates, SliceShape
 from trainingjob_operator.core.planner.roofline import knows_rates, predict_step
 from trainingjob_operator.core.planner.size_planner import PlanCounter, SizePlanner
 
@@ -269,11 +269,11 @@ def _rank(one: Candidate) -> tuple[float, int]:
 
 def _step_seconds(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, counter: PlanCounter) -> float:
     """Return the seconds of a step; 0 if the spec cannot train at this size."""
-    size = counter.plan(SizePlanner(spec, shape), num_slices)
-    roofline = predict_step(spec, shape, size.layout) if isinstance(size, SizePlan) and size.layout else None
+    size = counter.fit(SizePlanner(spec, shape), num_slices)
+    roofline = predict_step(spec, shape, size.layout) if size and size.layout else None
     return roofline.seconds if roofline else 0.0
 
 
 def _fits_all_sizes(spec: TrainingJobSpec, shape: SliceShape, slices: Sequence[int], counter: PlanCounter) -> bool:
     planner = SizePlanner(spec, shape)
-    return all(isinstance(counter.plan(planner, number), SizePlan) for number in slices)
+    return all(counter.fit(planner, number) for number in slices)

@@ -114,6 +114,7 @@ class _StepTraffic:
         """Bytes of a number that is sent."""
         self._degrees = combine_degrees(layout.ici, layout.dcn)
         self._ways = count_shards(self._degrees)
+        self._groups: dict[tuple[Axis, ...], _DeviceGroup] = {}
         saved = workload.memory.saved
         self._has_remat = saved is not None
         self._repeats_projection = saved is not None and "attentionProjection" not in saved.names
@@ -139,6 +140,12 @@ class _StepTraffic:
         yield from self._device_group(("data",)).all_reduce(gradients, is_awaited=True)
 
     def _device_group(self, axes: tuple[Axis, ...]) -> _DeviceGroup:
+        group = self._groups.get(axes)
+        if group is None:
+            group = self._groups[axes] = self._make_group(axes)
+        return group
+
+    def _make_group(self, axes: tuple[Axis, ...]) -> _DeviceGroup:
         ici = math.prod(getattr(self._layout.ici, axis) for axis in axes)
         dcn = math.prod(getattr(self._layout.dcn, axis) for axis in axes)
         split = tuple(axis for axis in AXES if axis in axes and self._degrees[axis] > 1)
