@@ -318,6 +318,23 @@ def test_rows_of_an_administrator_hold_offline_too(rows: str, lab_job: str) -> N
     assert validated.err.startswith("Warning  accelerators.lab-tpu: resource: Field required.")
 
 
+def test_presets_of_an_administrator_hold_offline_too(tmp_path: Path) -> None:
+    rows, job = tmp_path / "presets.yaml", tmp_path / "job.yaml"
+    rows.write_text("team-8b: {model: {preset: llama3.1-8b, numLayers: 30}, context: 8192}\nbroken: {model: {}}\n")
+    spec = yaml.safe_load(Path("crds/examples/h100-2-nodes.yaml").read_text())
+    spec["spec"]["model"] = {"preset": "team-8b"}
+    job.write_text(yaml.safe_dump(spec))
+    without, validated = call("validate", str(job)), call("validate", str(job), "--presets", str(rows))
+    listed, printed = call("presets", "--presets", str(rows)), call("presets", "team-8b", "--presets", str(rows))
+
+    assert without.code == 1
+    assert "team-8b is not a preset" in without.out
+    assert validated.code == 0
+    assert validated.err.startswith("Warning  presets.broken: context: Field required.")
+    assert "team-8b" in listed.out
+    assert "numLayers: 30" in printed.out
+
+
 def test_a_file_without_rows_is_no_verdict(tmp_path: Path, lab_job: str) -> None:
     result = call("validate", lab_job, "--accelerators", str(tmp_path / "none.yaml"))
 

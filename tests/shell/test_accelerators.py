@@ -111,7 +111,7 @@ def test_a_bad_row_in_the_place_of_a_built_in_one_leaves_that() -> None:
 
 
 FILES: dict[str, tuple[bytes, str]] = {
-    "a list": (b"- gpu", "accelerators: must be a map from the name of an accelerator to its row."),
+    "a list": (b"- gpu", "accelerators: must be a map from names to accelerators."),
     "no YAML": (b"a: [", "is not valid YAML: while parsing"),
     "no text": (b"\xff\xfe\xfa", "is not valid YAML: "),
     "too deep": (b"[" * 1200, "is not valid YAML: "),

@@ -15,7 +15,7 @@ import yaml
 from aiohttp import web
 from kubernetes.aio.client import Configuration
 
-from tests.support.builders import ready_node
+from tests.support.builders import ready_node, spec_manifest
 from tests.support.tokens import make_token
 from trainingjob_api.protocol import REPORT_PATH, TOKEN_AUDIENCE
 from trainingjob_api.spec.job import GROUP, KIND, VERSION
@@ -277,11 +277,23 @@ async def test_custom_accelerators_are_used_and_invalid_ones_are_named(
     assert "broken must be an accelerator of the operator's hardware" in answer["response"]["status"]["message"]
     _, text = await running.get("/metrics")
     assert 'trainingjob_refused_accelerators{name="broken"} 1.0' in text
-    (reported,) = [
-        record.fields for record in caplog.records if record.getMessage() == "ignoring an invalid accelerator"
-    ]
-    assert reported["name"] == "broken"
+    (reported,) = [record.fields for record in caplog.records if record.getMessage() == "ignoring an invalid row"]
+    assert (reported["table"], reported["name"]) == ("accelerators", "broken")
     assert reported["why"] == "resource: Field required. topologies: Field required."
+
+
+async def test_added_presets_are_used_by_the_webhook_and_invalid_ones_are_named(start: Any, tmp_path: Path) -> None:
+    path = tmp_path / "presets.yaml"
+    path.write_text("team: {model: {preset: gpt2, numLayers: 2}, context: 1024}\nbroken: {model: {}, context: 8}")
+    running = await start(replace(SETTINGS, presets=path))
+    await until(running.operator.tls.ready.is_set, "there is a certificate")
+
+    _, answer = await running.post("webhook", "/validate", review(spec_manifest(model={"preset": "team"})))
+    assert answer["response"]["allowed"] is True, answer
+    _, answer = await running.post("webhook", "/validate", review(spec_manifest(model={"preset": "broken"})))
+    assert "broken is not a preset" in answer["response"]["status"]["message"]
+    _, text = await running.get("/metrics")
+    assert 'trainingjob_refused_presets{name="broken"} 1.0' in text
 
 
 async def test_the_node_that_it_runs_on_is_known(start: Any, api_server: Any) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from trainingjob_operator.core.catalog import BUILTIN
 from trainingjob_operator.core.planner import strategy
-from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.validation.validate import validate_job
 from trainingjob_operator.shell import check_pool, check_worker
 from trainingjob_operator.shell.admission import Admission

@@ -21,6 +21,7 @@ FULL = {
     "TRAININGJOB_CERTIFICATES": "/certificates",
     "TRAININGJOB_CA_SECRET": "tj-ca",
     "TRAININGJOB_ACCELERATORS": "/etc/rows.yaml",
+    "TRAININGJOB_PRESETS": "/etc/presets.yaml",
     "TRAININGJOB_LOG_LEVEL": "DEBUG",
     "TRAININGJOB_LOG_FORMAT": "text",
 }
@@ -47,6 +48,7 @@ def test_all_variables_are_read() -> None:
         certificates=Path("/certificates"),
         ca_secret="tj-ca",
         accelerators=Path("/etc/rows.yaml"),
+        presets=Path("/etc/presets.yaml"),
         log_level="debug",
         log_format="text",
     )

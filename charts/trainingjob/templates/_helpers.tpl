@@ -34,7 +34,3 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "trainingjob.tlsSecret" -}}
 {{ include "trainingjob.fullname" . }}-tls
 {{- end }}
-
-{{- define "trainingjob.accelerators" -}}
-{{ include "trainingjob.fullname" . }}-accelerators
-{{- end }}

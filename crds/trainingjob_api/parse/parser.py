@@ -8,7 +8,7 @@ problems. No input raises an exception.
 import copy
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from trainingjob_api.fields import Location, format_path
 from trainingjob_api.parse.parse_messages import error_location, format_value, guess_field, to_problem
 from trainingjob_api.presets.merge import merge_preset
+from trainingjob_api.presets.preset import Preset
 from trainingjob_api.presets.registry import PRESETS
 from trainingjob_api.problem import Problem, in_order
 from trainingjob_api.sample import SAMPLE, sample_at
@@ -56,8 +57,11 @@ class _TooDeepError(Exception):
     """The value is nested too deeply."""
 
 
-def parse_spec(raw: object) -> Parsed:
-    """Return the spec of a raw value, with all problems of its structure and ranges."""
+def parse_spec(raw: object, presets: Mapping[str, Preset] = PRESETS) -> Parsed:
+    """Return the spec of a raw value, with all problems of its structure and ranges.
+
+    `presets` are those that its model can name.
+    """
     if not isinstance(raw, dict):
         return _rejected(raw, f"{format_value(_printable(raw))} must be an object of fields.")
     num_bytes = count_bytes(raw)  # first, because every later check takes much longer per byte
@@ -67,7 +71,7 @@ def parse_spec(raw: object) -> Parsed:
         plain = _as_json(raw, MAX_DEPTH)
     except _TooDeepError:
         return _rejected(None, f"is nested more than {MAX_DEPTH} levels deep.")
-    merged, unknown = merge_preset(plain.get("model"), PRESETS)
+    merged, unknown = merge_preset(plain.get("model"), presets)
     if unknown:
         parsed = _parse_plain(plain | {"model": SAMPLE["model"]})
         problems = tuple(in_order((unknown, *parsed.problems)))

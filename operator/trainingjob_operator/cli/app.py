@@ -111,6 +111,12 @@ Accelerators = Annotated[
         help="YAML file with additional accelerators, in the format of the chart's value.",
     ),
 ]
+Presets = Annotated[
+    Path | None,
+    typer.Option(
+        "--presets", metavar="PRESETS", help="YAML file with additional presets, in the format of the chart's value."
+    ),
+]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the TrainingJob.")]
 Namespace = Annotated[
     str | None,

@@ -1,4 +1,4 @@
-"""Files that offline commands read: TrainingJob documents, identified before validation, and hardware tables.
+"""Files that offline commands read: TrainingJob documents, identified before validation, and catalogs.
 
 A file may hold several documents, as `kubectl apply -f` accepts. Documents that are not TrainingJobs are reported, not
 skipped: a misspelt `kind` must not look like success.
@@ -18,9 +18,9 @@ from trainingjob_api.parse.parse_messages import format_value
 from trainingjob_api.spec.job import API_VERSION, GROUP, KIND
 from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.printing import echo
-from trainingjob_operator.core.planner.hardware import Hardware
+from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.yaml_limits import MAX_BYTES, YAML_ERRORS, BoundedLoader
-from trainingjob_operator.shell.accelerators import load_accelerators
+from trainingjob_operator.shell.catalog_files import load_catalog
 
 STDIN = "-"
 MIN_SIMILARITY = 0.9
@@ -195,17 +195,17 @@ KubectlLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.
 KubectlLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^[yYnN]$"), list("yYnN"))
 
 
-def read_hardware(path: Path | None) -> Hardware:
-    """Return the hardware table with the rows of a file added.
+def read_catalog(accelerators: Path | None, presets: Path | None) -> Catalog:
+    """Return the built-in accelerators and presets with those of two files. None: no file.
 
     Rows that the operator would reject are reported as warnings and left out.
 
     Raises:
-        UsageError: the file cannot be read, or holds no rows at all.
+        UsageError: a file cannot be read, or holds no rows at all.
     """
-    table = load_accelerators(path)
-    if any(not refused.name for refused in table.invalid_rows):
-        raise UsageError(" ".join(str(refused) for refused in table.invalid_rows))
-    for refused in table.invalid_rows:
+    catalog, invalid_rows = load_catalog(accelerators, presets)
+    if any(not refused.name for refused in invalid_rows):
+        raise UsageError(" ".join(str(refused) for refused in invalid_rows))
+    for refused in invalid_rows:
         echo(f"Warning  {refused}", err=True)
-    return table.hardware
+    return catalog

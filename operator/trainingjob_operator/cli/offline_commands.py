@@ -5,12 +5,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from trainingjob_operator.cli.app import Accelerators, File, Files, app
+from trainingjob_operator.cli.app import Accelerators, File, Files, Presets, app
 from trainingjob_operator.cli.errors import UsageError
 
 
 @app.command()
-def validate(files: Files, accelerators: Accelerators = None) -> None:
+def validate(files: Files, accelerators: Accelerators = None, presets: Presets = None) -> None:
     """Validate TrainingJob files and list all problems.
 
     The checks and messages are the same as those of `kubectl apply`, for each file.
@@ -18,10 +18,10 @@ def validate(files: Files, accelerators: Accelerators = None) -> None:
     Exit codes: 0 all jobs are valid, 1 a job has a problem, 2 a file cannot be read or holds no job. Warnings do not
     count.
     """
-    from trainingjob_operator.cli.documents import read_hardware
+    from trainingjob_operator.cli.documents import read_catalog
     from trainingjob_operator.cli.validate_command import validate_files
 
-    raise typer.Exit(validate_files(files, read_hardware(accelerators)))
+    raise typer.Exit(validate_files(files, read_catalog(accelerators, presets)))
 
 
 @app.command()
@@ -47,6 +47,7 @@ def plan(
         ),
     ] = False,
     accelerators: Accelerators = None,
+    presets: Presets = None,
 ) -> None:
     """Show the plan of a job for each allowed slice count.
 
@@ -55,24 +56,24 @@ def plan(
     Exit codes: 0 the job is valid, 1 it has problems, --diff found a difference, or a size did not compile, 2 a file
     cannot be read or does not hold one job.
     """
-    from trainingjob_operator.cli.documents import read_hardware
+    from trainingjob_operator.cli.documents import read_catalog
     from trainingjob_operator.cli.plan_command import print_plan
 
-    hardware = read_hardware(accelerators)
+    catalog = read_catalog(accelerators, presets)
     if compile_it:
         from trainingjob_operator.cli.plan_compile import print_compiled
 
         if diff is not None:
             raise UsageError("--compile and --diff must not be combined: compile one plan at a time.")
-        if not print_compiled(file, hardware, as_json=as_json):
+        if not print_compiled(file, catalog, as_json=as_json):
             raise typer.Exit(1)
         return
     if diff is None:
-        print_plan(file, hardware, as_json=as_json)
+        print_plan(file, catalog, as_json=as_json)
         return
     from trainingjob_operator.cli.plan_diff import print_diff
 
-    if print_diff(file, diff, hardware, as_json=as_json):
+    if print_diff(file, diff, catalog, as_json=as_json):
         raise typer.Exit(1)
 
 
@@ -104,6 +105,7 @@ def presets(
         Literal["json", "yaml"] | None,
         typer.Option("--output", "-o", help="Print JSON or YAML. Later versions add fields, but keep existing ones."),
     ] = None,
+    added: Presets = None,
 ) -> None:
     """List the published models that are presets, or print the model section of one.
 
@@ -111,9 +113,10 @@ def presets(
 
     Exit codes: 0 the presets are printed, 2 there is no such preset.
     """
+    from trainingjob_operator.cli.documents import read_catalog
     from trainingjob_operator.cli.presets_command import print_presets
 
-    print_presets(name, output)
+    print_presets(name, output, read_catalog(None, added).presets)
 
 
 @app.command()
@@ -124,6 +127,7 @@ def convert(
         typer.Option("--from", help="Program that the file belongs to. Default: recognized by its keys."),
     ] = None,
     accelerators: Accelerators = None,
+    presets: Presets = None,
 ) -> None:
     """Print a TrainingJob with the model and the training of another program's config.
 
@@ -134,9 +138,9 @@ def convert(
     read.
     """
     from trainingjob_operator.cli.convert.convert_command import convert_file
-    from trainingjob_operator.cli.documents import read_hardware
+    from trainingjob_operator.cli.documents import read_catalog
 
-    raise typer.Exit(convert_file(file, source, read_hardware(accelerators)))
+    raise typer.Exit(convert_file(file, source, read_catalog(accelerators, presets)))
 
 
 @app.command()
@@ -146,6 +150,7 @@ def render(
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write one file per object into this folder.")
     ] = None,
     accelerators: Accelerators = None,
+    presets: Presets = None,
 ) -> None:
     """Print the child objects that the operator creates for a job.
 
@@ -153,10 +158,10 @@ def render(
 
     Exit codes: 0 the job is valid, 1 it has problems, 2 a file cannot be read or written, or does not hold one job.
     """
-    from trainingjob_operator.cli.documents import read_hardware
+    from trainingjob_operator.cli.documents import read_catalog
     from trainingjob_operator.cli.render import render_file
 
-    render_file(file, output, read_hardware(accelerators))
+    render_file(file, output, read_catalog(accelerators, presets))
 
 
 @app.command()
@@ -241,6 +246,7 @@ def export_weights(
         int, typer.Option(metavar="BYTES", min=1, help="Size of the largest file, unless one tensor is larger.")
     ] = 5_000_000_000,
     accelerators: Accelerators = None,
+    presets: Presets = None,
 ) -> None:
     """Export a checkpoint in the format of Hugging Face, for transformers and vLLM.
 
@@ -250,11 +256,11 @@ def export_weights(
     Exit codes: 0 the folder is complete, 1 the job has problems or no architecture computes its model, 2 a file cannot
     be read or written, or the step is damaged.
     """
-    from trainingjob_operator.cli.documents import read_hardware
+    from trainingjob_operator.cli.documents import read_catalog
     from trainingjob_operator.cli.weights import ExportOptions, export_checkpoint
 
     options = ExportOptions(source, step, dtype, max_file_size)
-    export_checkpoint(file, target, options, read_hardware(accelerators))
+    export_checkpoint(file, target, options, read_catalog(accelerators, presets))
 
 
 @app.command()
@@ -295,6 +301,7 @@ def simulate(
     seed: Annotated[int, typer.Option(help="Seed of the random faults.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002
     accelerators: Accelerators = None,
+    presets: Presets = None,
 ) -> None:
     """Simulate a job under random faults, and compare changes of its spec.
 
@@ -307,10 +314,10 @@ def simulate(
 
     Exit codes: 0 the job was simulated, 1 it has problems, 2 the command or the file is invalid.
     """
-    from trainingjob_operator.cli.documents import read_hardware
+    from trainingjob_operator.cli.documents import read_catalog
     from trainingjob_operator.cli.simulate import Options, simulate_file
     from trainingjob_operator.core.simulate.durations import Durations
 
     pace = Durations({}, pod_start=start_seconds, world_join=restart_seconds, save=save_seconds)
     options = Options(mtbf, repair, time, step_seconds, pace, slices, spares, seed)
-    simulate_file(file, read_hardware(accelerators), options, as_json=as_json)
+    simulate_file(file, read_catalog(accelerators, presets), options, as_json=as_json)

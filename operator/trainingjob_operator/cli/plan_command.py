@@ -11,9 +11,9 @@ from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.plan_json import plan_as_object
 from trainingjob_operator.cli.printing import align, echo
 from trainingjob_operator.cli.validate_command import require_valid, warning_lines
+from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.planner.choice import Candidate, Choice
 from trainingjob_operator.core.planner.flops import count_useful_flops
-from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan, SliceShape, SnapshotPlan
 from trainingjob_operator.core.planner.redundancy import max_losable_slices
@@ -39,14 +39,14 @@ REDUNDANCY_LEGEND = (
 )
 
 
-def print_plan(file: str, hardware: Hardware, *, as_json: bool) -> None:
+def print_plan(file: str, catalog: Catalog, *, as_json: bool) -> None:
     """Print the plan of a file's TrainingJob.
 
     Raises:
         CommandError: the file does not hold exactly one TrainingJob, or it has problems.
     """
     job = read_one_job(file)
-    plan, warnings = require_valid(job, hardware)
+    plan, warnings = require_valid(job, catalog)
     if as_json:
         echo(json.dumps(plan_as_object(job.name, plan, warnings), indent=2))
         return

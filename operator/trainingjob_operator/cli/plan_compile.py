@@ -19,8 +19,8 @@ from trainingjob_operator.cli.plan_json import plan_as_object
 from trainingjob_operator.cli.printing import align, echo
 from trainingjob_operator.cli.trainer_child import TrainerChild, require_trainer
 from trainingjob_operator.cli.validate_command import require_valid, warning_lines
+from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.planner.flops import count_visible_flops
-from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import Plan, SizePlan
 from trainingjob_operator.core.planner.run_config import build_run_config
 from trainingjob_operator.core.planner.traffic import predict_traffic, sum_by_axes
@@ -33,14 +33,14 @@ MIN_SHOWN_SHARE = 0.01
 """Share of the largest traffic below which traffic is not shown, such as that of scalars and norms."""
 
 
-def print_compiled(file: str, hardware: Hardware, *, as_json: bool) -> bool:
+def print_compiled(file: str, catalog: Catalog, *, as_json: bool) -> bool:
     """Print the plan of a file's TrainingJob beside the compiler's figures; return whether every size compiled.
 
     Raises:
         CommandError: the file does not hold exactly one valid TrainingJob, or no compiler for it is installed.
     """
     job = read_one_job(file)
-    plan, warnings = require_valid(job, hardware)
+    plan, warnings = require_valid(job, catalog)
     require_compiler(plan)
     answers = list(compile_sizes(job.name, plan))
     if as_json:

@@ -10,7 +10,7 @@ from trainingjob_operator.cli.documents import Document, read_one_job
 from trainingjob_operator.cli.plan_json import Object, plan_as_object
 from trainingjob_operator.cli.printing import align, echo
 from trainingjob_operator.cli.validate_command import require_valid
-from trainingjob_operator.core.planner.hardware import Hardware
+from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.units import format_size, pluralize
 from trainingjob_operator.core.validation.field_reference import find_field
@@ -46,14 +46,14 @@ class Differences:
         return bool(self.spec or self.plan or self.warnings or self.sizes)
 
 
-def print_diff(before: str, after: str, hardware: Hardware, *, as_json: bool) -> bool:
+def print_diff(before: str, after: str, catalog: Catalog, *, as_json: bool) -> bool:
     """Print the differences between the jobs of two files; return whether there are any.
 
     Raises:
         CommandError: a file does not hold exactly one TrainingJob, or the job has problems.
     """
     jobs = [read_one_job(file) for file in (before, after)]
-    plans = [require_valid(job, hardware) for job in jobs]
+    plans = [require_valid(job, catalog) for job in jobs]
     found = compare(*(_as_document(job, plan, warnings) for job, (plan, warnings) in zip(jobs, plans, strict=True)))
     if as_json:
         echo(json.dumps(as_object(found), indent=2))

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.presets.preset import Preset
-from trainingjob_api.presets.registry import PRESETS, UNSUPPORTED
+from trainingjob_api.presets.registry import UNSUPPORTED
 from trainingjob_api.spec.model import Model
 from trainingjob_operator.cli.console import SafeConsole
 from trainingjob_operator.cli.errors import UsageError
@@ -25,28 +25,28 @@ NUMBERS = range(1, 6)
 NO_MODEL_SECTION = "Published models that no model section expresses:"
 
 
-def print_presets(name: str | None, output: Format | None) -> None:
+def print_presets(name: str | None, output: Format | None, presets: Mapping[str, Preset]) -> None:
     """Print a table of all presets, or the model section of one.
 
     Raises:
         UsageError: there is no such preset; the text names the nearest, or what is missing for the model.
     """
     if name:
-        _print_preset(_find(name), output)
+        _print_preset(_find(name, presets), output)
     elif output:
-        presets = [_as_object(preset) for preset in PRESETS.values()]
+        listed = [_as_object(preset) for preset in presets.values()]
         unsupported = [{"name": name, "missing": missing} for name, missing in UNSUPPORTED.items()]
-        _print_object({"presets": presets, "unsupported": unsupported}, output)
+        _print_object({"presets": listed, "unsupported": unsupported}, output)
     else:
-        _print_table()
+        _print_table(presets)
 
 
-def _find(name: str) -> Preset:
-    if name in PRESETS:
-        return PRESETS[name]
+def _find(name: str, presets: Mapping[str, Preset]) -> Preset:
+    if name in presets:
+        return presets[name]
     if name in UNSUPPORTED:
         raise UsageError(f"{name} is no preset, because no model section expresses it. Missing: {UNSUPPORTED[name]}.")
-    near = get_close_matches(name, PRESETS, cutoff=0.4)
+    near = get_close_matches(name, presets, cutoff=0.4)
     hint = f"Nearest: {', '.join(near)}." if near else "`trainingjob presets` lists all."
     raise UsageError(f"{name} must be the name of a preset. {hint}")
 
@@ -66,10 +66,10 @@ def _print_object(value: Mapping[str, Any], output: Format) -> None:
     echo(json.dumps(value, indent=2) if output == "json" else to_yaml(value).rstrip("\n"))
 
 
-def _print_table() -> None:
+def _print_table(presets: Mapping[str, Preset]) -> None:
     """Print a row per preset, with lines and colour in a terminal, then the models that are no presets."""
     console = SafeConsole()
-    rows = [_describe(preset) for preset in PRESETS.values()]
+    rows = [_describe(preset) for preset in presets.values()]
     if console.is_terminal:
         table = Table(box=None, pad_edge=False)
         for number, column in enumerate(COLUMNS):

@@ -8,8 +8,8 @@ from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.validate_command import require_valid
 from trainingjob_operator.cli.yaml_output import to_yaml
+from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.manifests import get_text
-from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.run_config import build_run_config
 from trainingjob_operator.render.configmap import render_config_map
 from trainingjob_operator.render.jobset import render_jobsets
@@ -25,7 +25,7 @@ SETTINGS = RenderSettings(
 """Placeholders for the settings of an installation: trainer image, operator address and certificates."""
 
 
-def render_file(file: str, output: Path | None, hardware: Hardware) -> None:
+def render_file(file: str, output: Path | None, catalog: Catalog) -> None:
     """Print the objects of a file's TrainingJob, or write each into its own file in a folder.
 
     Raises:
@@ -33,7 +33,7 @@ def render_file(file: str, output: Path | None, hardware: Hardware) -> None:
         UsageError: the file does not hold exactly one TrainingJob, or the folder cannot be written to.
     """
     job = read_one_job(file)
-    plan, _ = require_valid(job, hardware)
+    plan, _ = require_valid(job, catalog)
     namespace = get_text(job.content, "metadata", "namespace") or "default"
     identity = JobIdentity(name=job.name, namespace=namespace, uid=get_text(job.content, "metadata", "uid") or UID)
     objects = [render_config_map(build_run_config(identity, plan), SETTINGS), *render_jobsets(identity, plan, SETTINGS)]

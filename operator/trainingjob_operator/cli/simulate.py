@@ -18,8 +18,8 @@ from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.fault_model import DAY, FaultModel, draw_faults, mean_repair
 from trainingjob_operator.cli.printing import align, echo
 from trainingjob_operator.cli.validate_command import require_valid
+from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.goodput import Bucket
-from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.snapshots import copy_seconds
@@ -118,7 +118,7 @@ class Runs:
 type Lived = Sequence[tuple[Variant, Runs]]
 
 
-def simulate_file(file: str, hardware: Hardware, options: Options, *, as_json: bool) -> None:
+def simulate_file(file: str, catalog: Catalog, options: Options, *, as_json: bool) -> None:
     """Simulate a file's job and its variants under the same faults, and print the results.
 
     Raises:
@@ -126,7 +126,7 @@ def simulate_file(file: str, hardware: Hardware, options: Options, *, as_json: b
             unknown, or an option is not a time span.
     """
     job = _resize(read_one_job(file), options.slices)
-    plan, _ = require_valid(job, hardware)
+    plan, _ = require_valid(job, catalog)
     plan = replace(plan, spec=plan.spec.model_copy(update={"suspend": False}))
     largest = plan.allowed_sizes[-1]
     steps = step_seconds_by_size(plan, options.step)
@@ -141,7 +141,7 @@ def simulate_file(file: str, hardware: Hardware, options: Options, *, as_json: b
         draw_faults(one, plan.spec.slices.max_slices)
         for one in _repeat(fault_model, ideal, plan.spec.slices.max_slices)
     ]
-    variants = list(_list_variants(plan, hardware, pace, options.spares))
+    variants = list(_list_variants(plan, catalog, pace, options.spares))
     tracked_variants = track(variants, description="simulating", console=SafeConsole(stderr=True), transient=True)
     results = [
         (
@@ -224,7 +224,7 @@ def parse_span(text: str, option: str) -> float:
     return float(found)
 
 
-def _list_variants(plan: Plan, hardware: Hardware, pace: Durations, spares: int) -> Iterator[Variant]:
+def _list_variants(plan: Plan, catalog: Catalog, pace: Durations, spares: int) -> Iterator[Variant]:
     """Yield the job as written, then variants with one change each.
 
     Changes are not combined. For the example of four slices, with faults every second day and every week, the best
@@ -245,11 +245,11 @@ def _list_variants(plan: Plan, hardware: Hardware, pace: Durations, spares: int)
     for fewest in plan.allowed_sizes:
         if fewest != spec.slices.min_slices and spec.slices.count is None:
             slices = spec.slices.model_copy(update={"min": fewest})
-            changed = plan_job(spec.model_copy(update={"slices": slices}), hardware)
+            changed = plan_job(spec.model_copy(update={"slices": slices}), catalog.hardware)
             yield Variant(f"slices.min: {fewest}", changed, spares, "min")
     if spec.checkpoint.snapshots is None:
         checkpoint = spec.checkpoint.model_copy(update={"snapshots": Snapshots()})
-        changed = plan_job(spec.model_copy(update={"checkpoint": checkpoint}), hardware)
+        changed = plan_job(spec.model_copy(update={"checkpoint": checkpoint}), catalog.hardware)
         yield Variant("checkpoint.snapshots: {}", changed, spares, "snapshots")
     if spec.elastic.max_restarts < AMPLE_RESTARTS:
         elastic = spec.elastic.model_copy(update={"max_restarts": AMPLE_RESTARTS})

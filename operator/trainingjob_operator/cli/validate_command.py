@@ -7,14 +7,13 @@ from trainingjob_api.spec.job import API_VERSION, KIND
 from trainingjob_operator.cli.documents import Document, read_documents
 from trainingjob_operator.cli.errors import EXIT_NEGATIVE, EXIT_NO_RESULT, CommandError, UsageError
 from trainingjob_operator.cli.printing import echo
-from trainingjob_operator.core.planner.hardware import Hardware
-from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
+from trainingjob_operator.core.catalog import BUILTIN, Catalog
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.units import pluralize
 from trainingjob_operator.core.validation.validate import validate_manifest
 
 
-def validate_files(files: Sequence[str], hardware: Hardware) -> int:
+def validate_files(files: Sequence[str], catalog: Catalog) -> int:
     """Print the result for every TrainingJob of the files; return the highest exit code.
 
     An unreadable file does not prevent the checks of the others.
@@ -33,16 +32,16 @@ def validate_files(files: Sequence[str], hardware: Hardware) -> int:
     if not code and not any(document.is_job for document in documents):
         found = "".join(f"\n  {document.location} is {document.describe()}" for document in documents)
         raise UsageError(f"there is no TrainingJob in {', '.join(files)}.{found}")
-    return max([code, *(_report_document(document, hardware) for document in documents)])
+    return max([code, *(_report_document(document, catalog) for document in documents)])
 
 
-def require_valid(document: Document, hardware: Hardware = BUILTIN) -> tuple[Plan, tuple[Problem, ...]]:
+def require_valid(document: Document, catalog: Catalog = BUILTIN) -> tuple[Plan, tuple[Problem, ...]]:
     """Return the plan of a valid TrainingJob, and its warnings.
 
     Raises:
         CommandError: it has problems; the text lists all of them.
     """
-    checked = validate_manifest(document.content, hardware)
+    checked = validate_manifest(document.content, catalog)
     if checked.plan is None:
         raise CommandError(summarise(document.name, checked.problems))
     return checked.plan, tuple(checked.warnings)
@@ -53,13 +52,13 @@ def warning_lines(warnings: Iterable[Problem]) -> list[str]:
     return [f"Warning  {warning}" for warning in warnings]
 
 
-def _report_document(document: Document, hardware: Hardware) -> int:
+def _report_document(document: Document, catalog: Catalog) -> int:
     """Print the result for one document; return its exit code."""
     if not document.is_job:
         hint = f" Was `kind: {KIND}` of `apiVersion: {API_VERSION}` meant?" if document.is_misspelt else ""
         echo(f"{document.location} is {document.describe()}: not checked.{hint}")
         return EXIT_NO_RESULT if document.is_misspelt else 0
-    checked = validate_manifest(document.content, hardware)
+    checked = validate_manifest(document.content, catalog)
     if checked.plan is None:
         echo(f"{document.location}: {summarise(document.name, checked.problems)}")
     else:

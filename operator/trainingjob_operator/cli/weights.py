@@ -19,7 +19,7 @@ from trainingjob_operator.cli.errors import CommandError, NoResultError, UsageEr
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.trainer_child import TrainerChild, require_trainer
 from trainingjob_operator.cli.validate_command import require_valid
-from trainingjob_operator.core.planner.hardware import Hardware
+from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.units import format_count, format_size, pluralize
 
 PROGRAM = ("-m", "trainingjob_trainer.weights_exchange")
@@ -54,7 +54,7 @@ def import_folder(folder: Path, *, as_json: bool, show_all: bool) -> bool:
     return not report.missing and not report.misfits
 
 
-def export_checkpoint(file: str, target: Path, options: ExportOptions, hardware: Hardware) -> None:
+def export_checkpoint(file: str, target: Path, options: ExportOptions, catalog: Catalog) -> None:
     """Export a checkpoint of a file's TrainingJob, and print what was written.
 
     Raises:
@@ -62,7 +62,7 @@ def export_checkpoint(file: str, target: Path, options: ExportOptions, hardware:
     """
     require_trainer("export")
     job = read_one_job(file)
-    plan, _ = require_valid(job, hardware)
+    plan, _ = require_valid(job, catalog)
     spec = plan.spec
     if write_config(spec.model) is None:
         raise CommandError("spec.model: no supported architecture of transformers computes this model.")

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BeforeValidator, Field, ValidationError
 
 from trainingjob_api.base import Label, LabelKey, Quantity, Strict
@@ -19,8 +18,9 @@ from trainingjob_operator.core.planner.hardware import CPU, Accelerator, Hardwar
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.plan import Rates
 from trainingjob_operator.core.validation.quantity import parse_bytes
-from trainingjob_operator.core.yaml_limits import MAX_BYTES, YAML_ERRORS, BoundedLoader
+from trainingjob_operator.shell.added_values import InvalidRow, Table, check_rows, describe_error, read_rows
 
+TABLE: Table = "accelerators"
 MAX_NAME = 63
 _NAME = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
 
@@ -77,18 +77,6 @@ class AcceleratorRow(Strict):
 
 
 @dataclass(frozen=True)
-class InvalidRow:
-    """An invalid row. `name` is empty if the whole file is invalid."""
-
-    name: str
-    reason: str
-
-    def __str__(self) -> str:
-        """Return the error message with its path."""
-        return f"accelerators.{self.name}: {self.reason}" if self.name else f"accelerators: {self.reason}"
-
-
-@dataclass(frozen=True)
 class HardwareTable:
     """The resulting hardware table, and the rows that it does not include."""
 
@@ -97,55 +85,34 @@ class HardwareTable:
 
 
 def load_accelerators(path: Path | None) -> HardwareTable:  # None: only built-in rows
-    """Return the built-in table with a file's rows. An invalid file is reported in `refused` and raises nothing."""
-    if path is None:
-        return HardwareTable()
-    try:
-        with path.open("rb") as stream:
-            content = yaml.load(stream.read(MAX_BYTES), Loader=BoundedLoader)  # noqa: S506  # a safe loader
-    except OSError as error:
-        return HardwareTable(invalid_rows=(InvalidRow("", f"cannot read {path}: {error.strerror}."),))
-    except YAML_ERRORS as error:
-        return HardwareTable(
-            invalid_rows=(InvalidRow("", f"{path} is not valid YAML: {' '.join(str(error).split())}."),)
-        )
-    return read_accelerators(content)
+    """Return the built-in table with a file's rows. An invalid file is reported and raises nothing."""
+    return _add_rows(read_rows(TABLE, path)) if path else HardwareTable()
 
 
 def read_accelerators(content: Any) -> HardwareTable:
     """Return the built-in table with the rows of a map from names to rows."""
-    if content is None:
-        return HardwareTable()
-    if not isinstance(content, dict):
-        return HardwareTable(
-            invalid_rows=(InvalidRow("", "must be a map from the name of an accelerator to its row."),)
-        )
-    rows: list[Accelerator] = []
-    refused: list[InvalidRow] = []
-    for name, raw in content.items():
-        row = _read_row(str(name), raw)
-        if isinstance(row, InvalidRow):
-            refused.append(row)
-        else:
-            rows.append(row)
-    return HardwareTable(BUILTIN.with_rows(rows), tuple(refused))
+    return _add_rows(check_rows(TABLE, content))
+
+
+def _add_rows(added: dict[str, Any] | InvalidRow) -> HardwareTable:
+    if isinstance(added, InvalidRow):
+        return HardwareTable(invalid_rows=(added,))
+    read = [_read_row(name, raw) for name, raw in added.items()]
+    rows = [row for row in read if not isinstance(row, InvalidRow)]
+    return HardwareTable(BUILTIN.with_rows(rows), tuple(row for row in read if isinstance(row, InvalidRow)))
 
 
 def _read_row(name: str, raw: Any) -> Accelerator | InvalidRow:
     if not _NAME.match(name) or len(name) > MAX_NAME:
-        return InvalidRow(name, f"the name must be at most {MAX_NAME} lower-case letters, digits and '-'.")
+        return InvalidRow(TABLE, name, f"the name must be at most {MAX_NAME} lower-case letters, digits and '-'.")
     if name == CPU:
-        return InvalidRow(name, "must not be the name of the built-in accelerator. Choose another name.")
+        return InvalidRow(TABLE, name, "must not be the name of the built-in accelerator. Choose another name.")
     try:
         row = AcceleratorRow.model_validate(raw, by_name=False, by_alias=True)
     except ValidationError as error:
-        return InvalidRow(name, " ".join(f"{_format_location(one['loc'])}: {one['msg']}." for one in error.errors()))
+        return InvalidRow(TABLE, name, describe_error(error))
     problems = [problem for topology, one in row.topologies.items() for problem in _check_slice(topology, one)]
-    return InvalidRow(name, " ".join(problems)) if problems else _accelerator(name, row)
-
-
-def _format_location(location: tuple[int | str, ...]) -> str:
-    return ".".join(str(part) for part in location) or "the row"
+    return InvalidRow(TABLE, name, " ".join(problems)) if problems else _accelerator(name, row)
 
 
 def _check_slice(topology: str, slice_row: SliceRow) -> Iterator[str]:

@@ -13,10 +13,10 @@ from importlib.metadata import version
 from aiohttp import web
 
 from trainingjob_operator.render.render_settings import RenderSettings
-from trainingjob_operator.shell.accelerators import load_accelerators
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.authentication import PodAuthenticator, may_use_service_account
+from trainingjob_operator.shell.catalog_files import load_catalog
 from trainingjob_operator.shell.check_pool import CheckPool
 from trainingjob_operator.shell.cluster import KubernetesCluster
 from trainingjob_operator.shell.connections import ConnectionLimiter, ConnectionLimits, LimitedSite
@@ -92,12 +92,12 @@ class Operator:
             self.feed.handle_event,
         )
         self.hub = Hub(asyncio.get_running_loop().time, self.scheduler.wake)
-        table = load_accelerators(settings.accelerators)
-        for refused in table.invalid_rows:
-            log.error("ignoring an invalid accelerator", name=refused.name, why=refused.reason)
-        self.metrics.record_invalid_accelerators(refused.name for refused in table.invalid_rows)
+        catalog, invalid_rows = load_catalog(settings.accelerators, settings.presets)
+        for refused in invalid_rows:
+            log.error("ignoring an invalid row", table=refused.table, name=refused.name, why=refused.reason)
+        self.metrics.record_invalid_rows(invalid_rows)
         now = api.clock.now
-        self.checks = CheckPool(table.hardware)
+        self.checks = CheckPool(catalog)
         self.cluster = KubernetesCluster(api, self.store, self.feed, now, settings.node)
         accounts = ServiceAccountCheck(
             api,

@@ -15,10 +15,10 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any, Self
 
-from trainingjob_operator.core.planner.hardware import Hardware
+from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.validation.validate import ValidationResult
 from trainingjob_operator.shell.admission_review import NotAReviewError, scan_user
-from trainingjob_operator.shell.check_worker import LENGTH, Request, Result, encode_message
+from trainingjob_operator.shell.check_worker import LENGTH, Request, Result, added_rows, encode_message
 from trainingjob_operator.shell.interfaces import BusyError
 from trainingjob_operator.shell.review_evaluation import ReviewResult
 
@@ -126,8 +126,8 @@ class FairQueue:
 class WorkerProcess:
     """One worker process that runs one task at a time. It starts at the first task and restarts after its end."""
 
-    def __init__(self, hardware: Hardware, command: tuple[str, ...] = WORKER) -> None:
-        self._hardware = hardware
+    def __init__(self, catalog: Catalog, command: tuple[str, ...] = WORKER) -> None:
+        self._catalog = catalog
         self._command = command
         self._process: asyncio.subprocess.Process | None = None
 
@@ -138,7 +138,7 @@ class WorkerProcess:
             pipe = asyncio.subprocess.PIPE
             self._process = await asyncio.create_subprocess_exec(*self._command, stdin=pipe, stdout=pipe)
             assert self._process.stdin  # noqa: S101  # for the type checker
-            self._process.stdin.write(encode_message(tuple(self._hardware.accelerators_by_name.values())))
+            self._process.stdin.write(encode_message(added_rows(self._catalog)))
         return self._process
 
     async def run_task(self, request: Request) -> Any:
@@ -193,9 +193,9 @@ class WorkerProcess:
 class CheckPool:
     """Reviews and checks of jobs, in separate worker processes. `async with` kills the workers."""
 
-    def __init__(self, hardware: Hardware, command: tuple[str, ...] = WORKER) -> None:
-        self._reviews, self._review_queue = WorkerProcess(hardware, command), FairQueue()
-        self._jobs, self._job_queue = WorkerProcess(hardware, command), FairQueue()
+    def __init__(self, catalog: Catalog, command: tuple[str, ...] = WORKER) -> None:
+        self._reviews, self._review_queue = WorkerProcess(catalog, command), FairQueue()
+        self._jobs, self._job_queue = WorkerProcess(catalog, command), FairQueue()
         self._running_reviews: set[asyncio.Task[ReviewResult]] = set()
 
     async def __aenter__(self) -> Self:

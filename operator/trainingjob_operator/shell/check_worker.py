@@ -1,7 +1,8 @@
 """Worker process that checks jobs, so that no spec blocks the operator's event loop.
 
 The worker reads requests from standard input and writes results to standard output, as length-prefixed pickles. Both
-ends are this program; input of a peer is never unpickled. The first message holds the rows of the hardware table.
+ends are this program; input of a peer is never unpickled. The first message holds the accelerators and presets of
+the administrator.
 
 If a request exceeds its CPU time limit, the kernel kills the worker. The operator detects the end of its output.
 """
@@ -18,8 +19,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
 
-from trainingjob_operator.core.planner.hardware import Hardware
-from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
+from trainingjob_api.presets.preset import Preset
+from trainingjob_operator.core.catalog import BUILTIN, Catalog
+from trainingjob_operator.core.planner.hardware import Accelerator
 from trainingjob_operator.core.validation.validate import validate_job, validate_manifest
 from trainingjob_operator.shell.admission_review import NotAReviewError
 from trainingjob_operator.shell.review_evaluation import evaluate_review
@@ -57,6 +59,11 @@ def encode_message(message: object) -> bytes:
     return LENGTH.pack(len(body)) + body
 
 
+def added_rows(catalog: Catalog) -> tuple[tuple[Accelerator, ...], tuple[Preset, ...]]:
+    """Return the first message to a worker: the catalog without the built-in presets."""
+    return tuple(catalog.hardware.accelerators_by_name.values()), catalog.added_presets
+
+
 def main() -> None:
     """Process requests until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C signals the process group; the operator stops this process
@@ -69,24 +76,26 @@ def main() -> None:
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     """Process requests from one stream and write the results to another."""
-    hardware = BUILTIN.with_rows(_read(requests) or ())
+    accelerators, presets = _read(requests) or ((), ())
+    named = {preset.name: preset for preset in presets}
+    catalog = Catalog(BUILTIN.hardware.with_rows(accelerators), {**BUILTIN.presets, **named})
     gc.freeze()
     while (request := _read(requests)) is not None:
         signal.setitimer(signal.ITIMER_PROF, request.cpu_seconds)  # SIGPROF kills the process
-        result = run(request, hardware)
+        result = run(request, catalog)
         signal.setitimer(signal.ITIMER_PROF, 0.0)
         answers.write(encode_message(result))
         answers.flush()
 
 
-def run(request: Request, hardware: Hardware) -> Result:
+def run(request: Request, catalog: Catalog) -> Result:
     """Run one task."""
     try:
         match request.arguments:
             case (bytes(body),):
-                value: Any = evaluate_review(body, partial(validate_manifest, hardware=hardware))
+                value: Any = evaluate_review(body, partial(validate_manifest, catalog=catalog))
             case (name, spec):
-                value = validate_job(name, spec, hardware)
+                value = validate_job(name, spec, catalog)
             case _:
                 raise ValueError("a task has one or two arguments")
     except NotAReviewError as error:

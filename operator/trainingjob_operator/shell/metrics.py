@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from trainingjob_operator.core.goodput import Bucket
 from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get_value, iter_items
 from trainingjob_operator.core.times import parse_time
+from trainingjob_operator.shell.added_values import ADDED_TABLES, InvalidRow
 from trainingjob_operator.shell.store import KindStore
 
 RECONCILE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -48,12 +49,16 @@ class Metrics:
             registry=self.registry,
         )
         self.leader = Gauge("trainingjob_leading", "1 while this operator is the leader.", registry=self.registry)
-        self.invalid_accelerators = Gauge(
-            "trainingjob_refused_accelerators",
-            "1 for each accelerator of the administrator that the operator ignores as invalid. The log has the reason.",
-            ["name"],
-            registry=self.registry,
-        )
+        self._invalid_rows = {
+            table: Gauge(
+                f"trainingjob_refused_{table}",
+                f"1 for each of the administrator's {table} that the operator ignores as invalid. The log has the "
+                "reason.",
+                ["name"],
+                registry=self.registry,
+            )
+            for table in ADDED_TABLES
+        }
         build = Gauge("trainingjob_build_info", "Always 1.", ["version"], registry=self.registry)
         build.labels(version).set(1)
 
@@ -67,10 +72,10 @@ class Metrics:
         """Record one webhook review."""
         self.review_seconds.labels(str(is_allowed).lower()).observe(seconds)
 
-    def record_invalid_accelerators(self, names: Iterable[str]) -> None:
-        """Record invalid accelerator rows; an empty name stands for the whole file."""
-        for name in names:
-            self.invalid_accelerators.labels(name).set(1)
+    def record_invalid_rows(self, rows: Iterable[InvalidRow]) -> None:
+        """Record what the operator ignores of an administrator's values; an empty name stands for a whole file."""
+        for row in rows:
+            self._invalid_rows[row.table].labels(row.name).set(1)
 
     def register_jobs(self, jobs: KindStore, since: datetime) -> None:
         """Register the metrics of all jobs; `since` is the start time of this process."""

@@ -22,6 +22,7 @@ from weakref import WeakValueDictionary
 from trainingjob_api.problem import Problem
 from trainingjob_api.protocol import Directive
 from trainingjob_api.status.training_job_status import TrainingJobStatus
+from trainingjob_operator.core.catalog import BUILTIN, Catalog
 from trainingjob_operator.core.decide.child_maintenance import (
     ChildOperation,
     CreateBase,
@@ -41,8 +42,6 @@ from trainingjob_operator.core.observe.members import rebuild_world
 from trainingjob_operator.core.observe.observed import Observed, observe
 from trainingjob_operator.core.observe.ownership import filter_owned
 from trainingjob_operator.core.observe.pods import read_pods
-from trainingjob_operator.core.planner.hardware import Hardware
-from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.report.job_events import (
@@ -110,7 +109,7 @@ class Reconciler:
         hub: Hub,
         settings: Callable[[], RenderSettings],
         now: Callable[[], datetime],
-        hardware: Hardware = BUILTIN,
+        catalog: Catalog = BUILTIN,
         set_by: Callable[[], float] = lambda: 0.0,
         check: Check | None = None,  # None: check in this process
         check_account: CheckAccount = _allow_any_account,
@@ -124,7 +123,7 @@ class Reconciler:
         self._hub = hub
         self._child_creator = ChildCreator(cluster, settings, now)
         self._now = now
-        self._check_job = check or _check_in_process(hardware)
+        self._check_job = check or _check_in_process(catalog)
         self._clock_adjustment = set_by
         self._check_account = check_account
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
@@ -316,12 +315,12 @@ class Reconciler:
             self._uids[namespace, name] = uid
 
 
-def _check_in_process(hardware: Hardware) -> Check:
+def _check_in_process(catalog: Catalog) -> Check:
     """Return a check that runs in this process."""
 
     async def check(namespace: str, name: str, spec: object) -> ValidationResult:
         del namespace
-        return validate_job(name, spec, hardware)
+        return validate_job(name, spec, catalog)
 
     return check
 

@@ -53,6 +53,8 @@ class Settings:
     ca_secret: str = "trainingjob-operator-ca"  # noqa: S105  # the name of a Secret
     accelerators: Path | None = None
     """File with additional rows of the hardware table. None: the built-in table only."""
+    presets: Path | None = None
+    """File with additional presets. None: the built-in ones only."""
     log_level: str = "info"
     log_format: logging_setup.Format = "json"
 
@@ -154,6 +156,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "certificates": _folder,
     "ca_secret": _name,
     "accelerators": _file,
+    "presets": _file,
     "log_level": _lower(_choice(*logging_setup.LEVELS)),
     "log_format": cast("Callable[[str], Any]", _lower(_choice(*logging_setup.FORMATS))),
 }

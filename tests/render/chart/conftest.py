@@ -31,6 +31,9 @@ EVERYTHING: dict[str, Any] = {
             "rates": {"bfloat16": 362e12, "memory": 864e9, "link": 1e15},
         }
     },
+    "presets": {
+        "team-1b": {"model": {"preset": "llama3.1-8b", "numLayers": 16, "embedDim": 2048}, "context": 8192},
+    },
     "webhook": {"failurePolicy": "Ignore", "timeoutSeconds": 10},
     "certManager": {"enabled": True},
     "logs": {"level": "debug", "format": "text"},

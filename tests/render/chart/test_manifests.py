@@ -11,6 +11,7 @@ import yaml
 
 from trainingjob_operator.core.planner.plan import Rates
 from trainingjob_operator.shell.accelerators import read_accelerators
+from trainingjob_operator.shell.added_presets import read_presets
 from trainingjob_operator.shell.settings import Settings, read_settings
 
 ROOT = Path(__file__).parents[3]
@@ -74,6 +75,7 @@ def test_operator_reads_every_setting_of_the_chart(chart, variants) -> None:
         elastic_workload_priority="low",
         certificates=Path("/etc/trainingjob/certificates"),
         accelerators=Path("/etc/trainingjob/accelerators/accelerators.yaml"),
+        presets=Path("/etc/trainingjob/presets/presets.yaml"),
         log_level="debug",
         log_format="text",
     )
@@ -84,18 +86,27 @@ def test_the_chart_sets_every_variable_and_no_other(chart) -> None:
     assert environment(chart, {}).keys() == {f"TRAININGJOB_{name.upper()}" for name in Settings.__dataclass_fields__}
 
 
-def test_the_operator_reads_the_accelerators_of_the_values_where_they_are_mounted(chart, variants) -> None:
+@pytest.mark.parametrize("table", ["accelerators", "presets"])
+def test_the_operator_reads_the_rows_of_the_values_where_they_are_mounted(chart, variants, table) -> None:
     values = variants["everything"]
-    config = chart.find("ConfigMap", values, "trainingjob-operator-accelerators")["data"]
+    config = chart.find("ConfigMap", values, f"trainingjob-operator-{table}")["data"]
     pod = chart.find("Deployment", values)["spec"]["template"]["spec"]
-    (mount,) = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "accelerators"]
-    (volume,) = [one for one in pod["volumes"] if one["name"] == "accelerators"]
-    path = Path(environment(chart, values)["TRAININGJOB_ACCELERATORS"])
-    table = read_accelerators(yaml.safe_load(config[path.name]))
+    (mount,) = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == table]
+    (volume,) = [one for one in pod["volumes"] if one["name"] == table]
+    path = Path(environment(chart, values)[f"TRAININGJOB_{table.upper()}"])
 
-    assert (volume["configMap"]["name"], str(path.parent)) == ("trainingjob-operator-accelerators", mount["mountPath"])
-    assert table.invalid_rows == ()
-    assert table.hardware.accelerators_by_name["nvidia-l40s"].rates == Rates(bfloat16=362e12, memory=864e9, link=1e15)
+    assert (volume["configMap"]["name"], str(path.parent)) == (f"trainingjob-operator-{table}", mount["mountPath"])
+    assert yaml.safe_load(config[path.name]) == values[table]
+
+
+def test_the_operator_accepts_the_rows_of_the_values(variants) -> None:
+    accelerators = read_accelerators(variants["everything"]["accelerators"])
+    presets = read_presets(variants["everything"]["presets"])
+
+    assert (accelerators.invalid_rows, presets.invalid_rows) == ((), ())
+    rates = accelerators.hardware.accelerators_by_name["nvidia-l40s"].rates
+    assert rates == Rates(bfloat16=362e12, memory=864e9, link=1e15)
+    assert presets.presets["team-1b"].context == 8192
 
 
 def test_other_accelerators_are_read_by_another_pod(chart, variants) -> None:

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from trainingjob_operator.shell.accelerators import AcceleratorRow, RatesRow, SliceRow, read_accelerators
+from trainingjob_operator.shell.added_presets import PresetRow, read_presets
 
 REFUSED = {
     "an unknown value": ({"image": {"tagg": "1"}}, "'tagg' not allowed"),
@@ -92,6 +93,23 @@ def test_the_schema_of_an_accelerator_has_the_fields_of_the_operator_s_row(chart
     assert {field.alias for field in AcceleratorRow.model_fields.values() if field.is_required()} == set(
         row["required"]
     )
+
+
+def test_the_schema_of_a_preset_has_the_fields_of_the_operator_s_row(chart) -> None:
+    schema = json.loads((chart.folder / "values.schema.json").read_text())["properties"]["presets"]
+    row = schema["additionalProperties"]
+
+    assert PresetRow.model_fields.keys() == row["properties"].keys()
+    assert {name for name, field in PresetRow.model_fields.items() if field.is_required()} == set(row["required"])
+
+
+def test_the_example_of_a_preset_is_a_row(chart) -> None:
+    text = (chart.folder / "values.yaml").read_text().split("trainingjob_refused_presets`. For example:\n", 1)[1]
+    example = text.split("# A job whose", 1)[0]
+    table = read_presets(yaml.safe_load("\n".join(line.removeprefix("#") for line in example.splitlines())))
+
+    assert table.invalid_rows == ()
+    assert 1e9 < table.presets["team-1b"].parameters < 2e9
 
 
 def test_the_example_of_an_accelerator_is_a_row(chart) -> None:

@@ -16,7 +16,7 @@ from trainingjob_operator.cli.convert.source_rows import Values
 from trainingjob_operator.cli.documents import STDIN, KubectlLoader, read_documents
 from trainingjob_operator.cli.errors import EXIT_NEGATIVE, UsageError
 from trainingjob_operator.cli.printing import echo
-from trainingjob_operator.core.planner.hardware import Hardware
+from trainingjob_operator.core.catalog import Catalog
 
 type Source = Literal["maxtext", "levanter", "huggingface"]
 
@@ -41,7 +41,7 @@ class IncludeLoader(KubectlLoader):
 IncludeLoader.add_constructor("!include", lambda loader, node: f"!include {node.value}")
 
 
-def convert_file(file: str, source: Source | None, hardware: Hardware) -> int:
+def convert_file(file: str, source: Source | None, catalog: Catalog) -> int:
     """Print the job of a config; return the exit code. Problems that are left go to standard error.
 
     Raises:
@@ -55,7 +55,7 @@ def convert_file(file: str, source: Source | None, hardware: Hardware) -> int:
         READERS[found](dict(_flatten(config)) if found == "levanter" else config, draft)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UsageError(f"{_label(file)} has a value of a form that {NAMES[found]} does not have: {error}.") from error
-    problems = fill_in(draft, hardware)
+    problems = fill_in(draft, catalog)
     echo(write_job(draft), nl=False)
     if problems:
         echo(summarise(draft.name, problems), err=True)

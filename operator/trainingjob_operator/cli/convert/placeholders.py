@@ -8,7 +8,7 @@ from trainingjob_api.parse.parser import parse_spec
 from trainingjob_api.problem import Problem
 from trainingjob_operator.cli.convert.commented_yaml import as_manifest
 from trainingjob_operator.cli.convert.draft_job import ASK_TEXT, ASK_TOKENIZER, TEXT_FILES, TOKENIZER, DraftJob
-from trainingjob_operator.core.planner.hardware import Hardware
+from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.planner.planning import find_slice_shape
 from trainingjob_operator.core.validation.validate import validate_manifest
 
@@ -24,7 +24,7 @@ SLICES = (
 NO_SLICES = f"your accelerator, topology and number of slices. No {ACCELERATOR} slice holds this job."
 
 
-def fill_in(draft: DraftJob, hardware: Hardware) -> list[Problem]:
+def fill_in(draft: DraftJob, catalog: Catalog) -> list[Problem]:
     """Complete a job, and return the problems that are left; none: it is valid."""
     draft.ask("training.steps", 1000, "the number of optimizer steps.")
     draft.ask("training.sequenceLength", DEFAULT_LENGTH, "the number of tokens in a sequence.")
@@ -41,10 +41,10 @@ def fill_in(draft: DraftJob, hardware: Hardware) -> list[Problem]:
         draft.set("parallelism.strategy", "auto")
     elif draft.get("memory.remat") is None:
         draft.set("memory.remat", "full")
-    return _choose_slices(draft, hardware)
+    return _choose_slices(draft, catalog)
 
 
-def _choose_slices(draft: DraftJob, hardware: Hardware) -> list[Problem]:
+def _choose_slices(draft: DraftJob, catalog: Catalog) -> list[Problem]:
     """Set the smallest slice on which the job is valid; return the problems on the largest if there is none."""
     has_batch = draft.get("training.globalBatchSize") is not None
     problems: list[Problem] = []
@@ -54,19 +54,19 @@ def _choose_slices(draft: DraftJob, hardware: Hardware) -> list[Problem]:
         if not has_batch:
             _set_batch(draft, num_devices)
         manifest = as_manifest(draft)
-        if topology != TOPOLOGIES[-1] and _exceeds_memory(manifest["spec"], num_devices, hardware):
+        if topology != TOPOLOGIES[-1] and _exceeds_memory(manifest["spec"], num_devices, catalog):
             continue
-        problems = list(validate_manifest(manifest, hardware).problems)
+        problems = list(validate_manifest(manifest, catalog).problems)
         if not problems:
             break
     draft.fill_in["slices"] = NO_SLICES if problems else SLICES
     return problems
 
 
-def _exceeds_memory(spec: dict[str, Any], num_devices: int, hardware: Hardware) -> bool:
+def _exceeds_memory(spec: dict[str, Any], num_devices: int, catalog: Catalog) -> bool:
     """Return whether parameters and optimizer state alone exceed the memory: a plan would take longer to find it."""
     parsed = parse_spec(spec).spec
-    shape = find_slice_shape(parsed, hardware) if parsed else None
+    shape = find_slice_shape(parsed, catalog.hardware) if parsed else None
     if parsed is None or shape is None:
         return False
     return resolve(parsed.model).num_parameters * STATE_BYTES > shape.memory_bytes * num_devices

@@ -12,11 +12,11 @@ from trainingjob_api.parse.parse_messages import format_value
 from trainingjob_api.parse.parser import MAX_PROBLEMS, Parsed, parse_spec
 from trainingjob_api.problem import Problem, in_order
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_operator.core.catalog import BUILTIN, Catalog
 from trainingjob_operator.core.manifests import get_text
 from trainingjob_operator.core.names import MAX_LABEL_LENGTH, longest_pod_name
 from trainingjob_operator.core.planner.choice import Choice
 from trainingjob_operator.core.planner.hardware import Hardware
-from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.oom_fixes import suggest_oom_fixes
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.planning import (
@@ -129,14 +129,15 @@ class _Cost:
             self._searches[search] = search.run().num_plans
 
 
-def validate_job(name: str, raw_spec: object, hardware: Hardware = BUILTIN) -> ValidationResult:
+def validate_job(name: str, raw_spec: object, catalog: Catalog = BUILTIN) -> ValidationResult:
     """Return the plan of a job or all its problems, and warnings about valid but wasteful settings."""
-    return validate_manifest({"metadata": {"name": name}, "spec": raw_spec}, hardware)
+    return validate_manifest({"metadata": {"name": name}, "spec": raw_spec}, catalog)
 
 
-def validate_manifest(manifest: Document, hardware: Hardware = BUILTIN) -> ValidationResult:
+def validate_manifest(manifest: Document, catalog: Catalog = BUILTIN) -> ValidationResult:
     """Validate a whole object like `validate_job`, including the fields beside its spec."""
-    written = parse_spec(manifest.get("spec"))
+    hardware = catalog.hardware
+    written = parse_spec(manifest.get("spec"), catalog.presets)
     parsed, choice = _resolve_strategy(written, hardware)
     sizes = _plan_sizes(parsed, hardware)
     problems = _find_problems(manifest, parsed, sizes, hardware)
@@ -154,7 +155,7 @@ def validate_manifest(manifest: Document, hardware: Hardware = BUILTIN) -> Valid
     )
     cost = _Cost()
     cost.add(written, sizes, hardware)
-    problems, warnings = _keep_legal_suggestions(manifest, problems, warnings, hardware, cost)
+    problems, warnings = _keep_legal_suggestions(manifest, problems, warnings, catalog, cost)
     return ValidationResult(parsed.spec, plan, tuple(problems), tuple(warnings))
 
 
@@ -173,12 +174,12 @@ def _find_problems(manifest: Document, parsed: Parsed, sizes: SizeOutcomes, hard
 
 
 def _keep_legal_suggestions(
-    manifest: Document, problems: list[Problem], warnings: list[Problem], hardware: Hardware, cost: _Cost
+    manifest: Document, problems: list[Problem], warnings: list[Problem], catalog: Catalog, cost: _Cost
 ) -> tuple[list[Problem], list[Problem]]:
     """Return problems and warnings with only those suggestions that pass the whole validation."""
 
     def find_document_problems(changed: Document) -> list[Problem]:
-        written = parse_spec(changed.get("spec"))
+        hardware, written = catalog.hardware, parse_spec(changed.get("spec"), catalog.presets)
         parsed, _ = _resolve_strategy(written, hardware)
         sizes = _plan_sizes(parsed, hardware, with_oom_fixes=False)
         found = _find_problems(changed, parsed, sizes, hardware)
