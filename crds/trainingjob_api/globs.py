@@ -41,7 +41,7 @@ class Glob:
 
     def __init__(self, pattern: str, *, hidden: bool = False) -> None:
         self._parts = PurePosixPath(pattern).parts
-        self._matchers = [None if part == ANY else _compile(part) for part in self._parts]
+        self._matchers = [None if part == ANY else compile_wildcards(part) for part in self._parts]
         self._hidden = hidden
         self.start: States = self._close({0})
 
@@ -84,7 +84,8 @@ class Glob:
 
 
 @lru_cache(maxsize=1024)
-def _compile(part: str) -> re.Pattern[str]:
+def compile_wildcards(part: str) -> re.Pattern[str]:
+    """Return the expression of a text with `*`, `?` and `[...]`. It matches whole names."""
     return re.compile(translate(part))
 
 

@@ -147,6 +147,7 @@ def test_lists_declare_their_merge_key() -> None:
         "set": {
             "spec.metrics.wandb.tags",
             "spec.model.attention.bias",
+            "spec.optimizer.trainable",
             "spec.optimizer.weightDecay.exclude",
             "spec.runtime.imagePullSecrets",
             "spec.memory.save",

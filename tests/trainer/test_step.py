@@ -14,6 +14,7 @@ from tests.support.trainer.cases import each
 from tests.support.trainer.reference import AdamW, row_losses
 from tests.support.trainer.tiny import make_layout
 from tests.support.trainer.training import BATCH, NUM_STEPS, ONE, Run, flat, losses, numpy_tree, sequences_of, spec_with
+from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.models.decoder import split_model
@@ -27,7 +28,7 @@ def reference_losses() -> list[float]:
     """Return the losses of plain training: one batch at a time, no mesh, no microsteps, AdamW in NumPy."""
     spec = spec_with()
     run = Run(spec, ONE)
-    model = split_model(spec.model, spec.precision, spec.memory, spec.slices.accelerator)
+    model = split_model(resolve(spec.model), spec.precision, spec.memory, spec.slices.accelerator)
     params, structure = flat(run.state.params), jax.tree.structure(run.state.params)
     adam = AdamW(spec)
     seen = []

@@ -24,6 +24,7 @@ from typing import BinaryIO, NoReturn
 
 from trainingjob_agent.heartbeat_errors import expects_heartbeat_report
 from trainingjob_agent.trainer_protocol import CONFIG_VARIABLE, STANDBY_TITLE, AgentEvent, Command, StartWorld
+from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.world import RunConfig
 from trainingjob_trainer.loop import run
 from trainingjob_trainer.models.decoder import split_model
@@ -108,7 +109,7 @@ def warm_up(environment: Mapping[str, str]) -> None:
         return
     try:
         spec = RunConfig.model_validate_json(Path(path).read_bytes()).spec
-        split_model(spec.model, spec.precision, spec.memory, spec.slices.accelerator)
+        split_model(resolve_network(spec), spec.precision, spec.memory, spec.slices.accelerator)
     except Exception:  # the error recurs in the world, which reports it
         LOG.exception("cannot trace the model in advance")
 

@@ -19,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from trainingjob_api.base import AXES
 from trainingjob_api.network.part import Shard
+from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.optim import FLOAT_BYTES
 from trainingjob_api.sharding import RULES, merge_rules
 from trainingjob_api.spec.job import TrainingJobSpec
@@ -44,7 +45,7 @@ class StepPrograms:
     def __init__(self, spec: TrainingJobSpec, mesh: Mesh) -> None:
         self._spec = spec
         self._mesh = mesh
-        self._model = split_model(spec.model, spec.precision, spec.memory, spec.slices.accelerator)
+        self._model = split_model(resolve_network(spec), spec.precision, spec.memory, spec.slices.accelerator)
         self._optimizer = make_optimizer(spec.optimizer, self._model.network, spec.precision)
         self._balance = ExpertBalance(self._model.network)
         self._rules = merge_rules(spec.parallelism.rules.overrides())
@@ -143,7 +144,8 @@ class StepPrograms:
         zero = jnp.zeros((), jnp.int32)
         spikes = self._spec.protection.spikes
         window = empty_window(spikes.window) if spikes else None
-        return State(zero, params, self._optimizer.init(as_float32(params)), zero, zero, window)
+        trained = self._model.param_split.split(params).trained
+        return State(zero, params, self._optimizer.init(as_float32(trained)), zero, zero, window)
 
     def train(self, state: State, batch: Batch, controls: Controls) -> tuple[State, StepMetrics]:
         """Train one step."""
@@ -164,15 +166,17 @@ class StepPrograms:
         is_applied, window = self._accept_update(state.window, jnp.stack([loss, grad_norm]), finite)
         step = state.step + 1
         rate = learning_rate(step, spec.optimizer, spec.schedule, controls.num_steps)
-        params32 = as_float32(state.params)
+        before, frozen = self._model.param_split.split(state.params)
+        params32 = as_float32(before)
         updates, opt = self._optimizer.update(grads, state.opt, params32)
-        params = jax.tree.map(
-            lambda old, new, update: (new - rate * update).astype(old.dtype), state.params, params32, updates
+        trained = jax.tree.map(
+            lambda old, new, update: (new - rate * update).astype(old.dtype), before, params32, updates
         )
-        params = self._balance.move(params, state.params, loads)
-        params, opt = jax.tree.map(
-            lambda new, old: jnp.where(is_applied, new, old), (params, opt), (state.params, state.opt)
+        trained = self._balance.move(trained, before, loads)
+        trained, opt = jax.tree.map(
+            lambda new, old: jnp.where(is_applied, new, old), (trained, opt), (before, state.opt)
         )
+        params = self._model.param_split.merge(trained, frozen)
         non_finite = jnp.where(finite, 0, state.non_finite + 1)
         skipped = state.skipped + jnp.where(is_applied, 0, 1)
         metrics = {name: total / terms.weight for name, total in terms.metrics.items()}
@@ -207,7 +211,8 @@ class StepPrograms:
     def _shard_moments(self) -> Any:
         """Return the shardings of the optimizer's moments."""
         shard = zero1_shardings if self._spec.parallelism.shard_optimizer_over_data else param_shardings
-        return shard(self._model.axes, self._model.shapes, self._mesh, self._rules)
+        axes, shapes = (self._model.param_split.split(tree).trained for tree in (self._model.axes, self._model.shapes))
+        return shard(axes, shapes, self._mesh, self._rules)
 
     def _shard_state(self) -> State:
         shapes = jax.eval_shape(self._initial_state, self._model.shapes)

@@ -17,9 +17,9 @@ from trainingjob_api.network.attention_kernel import KernelChoice
 from trainingjob_api.network.latent_attention import LatentAttention
 from trainingjob_api.network.mlp import DenseMlp
 from trainingjob_api.network.norm import HiddenNorm
-from trainingjob_api.network.part import Part, PassFlops, Shard
+from trainingjob_api.network.part import FORWARD_FLOPS, Part, PassFlops, Shard
 from trainingjob_api.network.routed_mlp import RoutedMlp
-from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor
+from trainingjob_api.network.tensor import DecayClass, Gradients, Normal, Role, Tensor, mark_frozen
 from trainingjob_api.sharding import ShardCounts
 
 
@@ -49,6 +49,10 @@ class Block:
     """Norm of what attention adds to the residual stream."""
     mlp_output_norm: HiddenNorm | None = None
     """Norm of what the MLP adds to the residual stream."""
+    frozen: frozenset[str] = frozenset()
+    """Names of the tensors that training does not change."""
+    is_forward_only: bool = False
+    """Whether no gradient passes the layer: all tensors in it and before it are frozen."""
 
     def on(self, accelerator: str) -> "Block":
         """Return the layer with the kernels of an accelerator."""
@@ -70,11 +74,21 @@ class Block:
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
         """Return the tensors of one layer."""
-        return tuple(tensor.nest(f"{name}.") for name, part in self.parts.items() for tensor in part.tensors)
+        nested = [tensor.nest(f"{name}.") for name, part in self.parts.items() for tensor in part.tensors]
+        gradients = Gradients.NONE if self.is_forward_only else Gradients.INPUT
+        return tuple(mark_frozen(nested, self.frozen, gradients))
+
+    def part_of(self, tensor: Tensor) -> Part:
+        """Return the part of a tensor of the layer."""
+        return self.parts[tensor.name.partition(".")[0]]
 
     def gathered_size(self, ways: ShardCounts) -> int:
         """Return the parameters of one layer per device while they are gathered for compute."""
         return sum([tensor.gathered_size(ways) for tensor in self.tensors])
+
+    def gathered_gradients(self, ways: ShardCounts) -> int:
+        """Return the gradients of one layer's parameters per device, before they are reduced."""
+        return sum([tensor.gathered_size(ways) for tensor in self.tensors if tensor.is_trainable])
 
     def activations(self, shard: Shard) -> tuple[Activation, ...]:
         """Return the named activations that the backward pass of one layer needs."""
@@ -83,7 +97,7 @@ class Block:
     def flops(self, shard: Shard, saved: SavedActivations | None = None) -> PassFlops:
         """Return the FLOPs of one device per token in one layer; None: nothing is computed again."""
         flops, recomputed = self._on(shard).flops, 0
-        if saved is not None:
+        if saved is not None and not self.is_forward_only:
             named = self.activations(shard)
             recomputed = flops.recomputed
             if isinstance(self.mlp, DenseMlp):  # needed by the norm of the output, if there is one
@@ -93,21 +107,28 @@ class Block:
 
     def saved_bytes(self, shard: Shard, saved: SavedActivations | None) -> int:
         """Return the bytes per token that one layer saves in device memory; None: without rematerialization."""
+        if self.is_forward_only:
+            return 0
         if saved is None:
             return self._on(shard).saved_bytes
         return self._named_bytes(shard, saved.on_device | ({LAYER_INPUT} - saved.on_host))
 
     def offloaded_bytes(self, shard: Shard, saved: SavedActivations | None) -> int:
         """Return the bytes per token that one layer saves in host memory."""
-        return self._named_bytes(shard, saved.on_host) if saved else 0
+        return self._named_bytes(shard, saved.on_host) if saved and not self.is_forward_only else 0
 
     def _named_bytes(self, shard: Shard, names: AbstractSet[str]) -> int:
         stream = self.attention.width * shard.compute_bytes if LAYER_INPUT in names else 0
         return stream + sum([one.num_bytes for one in self.activations(shard) if one.name in names])
 
     def backward_bytes(self, shard: Shard, saved: SavedActivations | None) -> int:
-        """Return the bytes per token of the layer whose backward pass runs: its activations, or their gradients too."""
+        """Return the bytes per token of the layer whose backward pass runs: its activations, or their gradients too.
+
+        They are an upper bound for a layer without a backward pass, and for one with frozen tensors.
+        """
         costs = self._on(shard)
+        if self.is_forward_only:
+            return costs.saved_bytes
         gradients = 0 if saved else costs.gradient_bytes
         kept = self._named_bytes(shard, saved.on_device) if saved else 0  # with those of all other layers
         return costs.saved_bytes - kept + gradients + costs.workspace_bytes
@@ -133,10 +154,12 @@ class LayerCosts:
         if isinstance(block.mlp, DenseMlp) and not block.mlp_output_norm:
             named = [activation for activation in named if activation.name != MLP_OUTPUT]
         flops = [part.flops(shard) for part in parts]
+        frozen = [tensor for tensor in block.tensors if tensor.is_matrix and not tensor.is_trainable]
+        own = FORWARD_FLOPS * sum([block.part_of(tensor).product_size(tensor, shard) for tensor in frozen])
         self.activations = tuple(named)
         self.flops = PassFlops(
             sum([one.forward for one in flops]),
-            sum([one.backward for one in flops]),
+            0 if block.is_forward_only else sum([one.backward for one in flops]) - own,
             sum([one.recomputed for one in flops]),
         )
         self.saved_bytes = sum([part.saved_bytes(shard) for part in parts])
@@ -222,13 +245,15 @@ class Network:
     groups: tuple[Group, ...]
     norm: HiddenNorm
     head: Head
+    frozen: frozenset[str] = frozenset()
+    """Names of the tensors outside of the layers that training does not change."""
 
     def __hash__(self) -> int:
         return self._hash
 
     @cached_property
     def _hash(self) -> int:  # caches of the planner look a network up thousands of times
-        return hash((self.embedding, self.groups, self.norm, self.head))
+        return hash((self.embedding, self.groups, self.norm, self.head, self.frozen))
 
     @lru_cache(maxsize=64)  # noqa: B019  # few networks, of which a strategy search asks for one thousands of times
     def on(self, accelerator: str) -> "Network":
@@ -254,12 +279,32 @@ class Network:
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
         """Return all parameter tensors, with their names in the model."""
+        last = (*(tensor.nest("norm.") for tensor in self.norm.tensors), *self.head.tensors)
         return (
-            *self.embedding.tensors,
+            *mark_frozen(self.embedding.tensors, self.frozen, Gradients.NONE),
             *(tensor for group in self.groups for tensor in group.tensors),
-            *(tensor.nest("norm.") for tensor in self.norm.tensors),
-            *self.head.tensors,
+            *mark_frozen(last, self.frozen, Gradients.INPUT),
         )
+
+    @property
+    def table(self) -> Tensor:
+        """Return the embedding table."""
+        return self.tensors[0]
+
+    @property
+    def head_matrix(self) -> Tensor:
+        """Return the matrix of the output projection, which may be the embedding table."""
+        return self.table if self.head.is_tied else self.tensors[-1]
+
+    @cached_property
+    def has_backward(self) -> bool:
+        """Return whether training changes tensors before the output projection, so that its input has a gradient."""
+        return any(tensor.is_trainable for tensor in self.tensors if tensor.role is not Role.HEAD)
+
+    @property
+    def num_head_matmuls(self) -> int:
+        """Return the matmuls of the output projection: forward, and those of the gradients that training needs."""
+        return 1 + self.has_backward + self.head_matrix.is_trainable
 
     @cached_property
     def blocks(self) -> Mapping[Block, int]:
@@ -276,9 +321,18 @@ class Network:
         return sum(tensor.size for tensor in self.tensors)
 
     @cached_property
+    def num_trainable_parameters(self) -> int:
+        """Return the number of parameters that training changes."""
+        return sum(tensor.size for tensor in self.tensors if tensor.is_trainable)
+
+    @cached_property
     def num_active_parameters(self) -> int:
-        """Return the number of parameters that are active per token: only the routed experts count."""
-        inactive = (count * part.num_inactive for block, count in self.blocks.items() for part in block.parts.values())
+        """Return the number of parameters that are active per token: of the routed experts, those that it uses."""
+        inactive = (
+            count * (tensor.size - block.part_of(tensor).active_size(tensor))
+            for block, count in self.blocks.items()
+            for tensor in block.tensors
+        )
         return self.num_parameters - sum(inactive)
 
     @property

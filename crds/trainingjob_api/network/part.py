@@ -114,9 +114,13 @@ class Part(ABC):
     def flops(self, shard: Shard) -> PassFlops:
         """Return the FLOPs of one device per token."""
         matrices = [tensor for tensor in self.tensors if tensor.is_matrix]
-        last = sum(tensor.gathered_size(shard.ways) for tensor in matrices if tensor.role is Role.MLP_OUTPUT)
-        size = sum(tensor.gathered_size(shard.ways) for tensor in matrices)
+        last = sum(self.product_size(tensor, shard) for tensor in matrices if tensor.role is Role.MLP_OUTPUT)
+        size = sum(self.product_size(tensor, shard) for tensor in matrices)
         return PassFlops(FORWARD_FLOPS * size, BACKWARD_FLOPS * size, FORWARD_FLOPS * (size - last))
+
+    def product_size(self, matrix: Tensor, shard: Shard) -> int:
+        """Return the parameters of a matrix that a token is multiplied with on one device."""
+        return matrix.gathered_size(shard.ways)
 
     def activations(self, shard: Shard) -> tuple[Activation, ...]:
         """Return the named activations of one device: by default the products of the matrices."""
@@ -128,10 +132,9 @@ class Part(ABC):
         """Return the model FLOPs per token, forward and backward, beside those of the matrices."""
         return 0
 
-    @property
-    def num_inactive(self) -> int:
-        """Return the number of parameters that are not active for a token."""
-        return 0
+    def active_size(self, tensor: Tensor) -> int:
+        """Return the number of a tensor's parameters that are active for a token."""
+        return tensor.size
 
     def traffic(self, length: int) -> PartTraffic:
         """Return what the part sends between devices."""

@@ -5,13 +5,25 @@ from functools import lru_cache
 from itertools import groupby
 
 from trainingjob_api.network.attention import GroupedQueryAttention
+from trainingjob_api.network.freeze import freeze
 from trainingjob_api.network.latent_attention import LatentAttention
 from trainingjob_api.network.layers import LayerKind, arrange
 from trainingjob_api.network.mlp import DenseMlp
 from trainingjob_api.network.network import Block, Embedding, Group, Head, Network
 from trainingjob_api.network.norm import HiddenNorm
 from trainingjob_api.network.routed_mlp import RoutedMlp
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.model import Model
+
+
+def resolve_network(spec: TrainingJobSpec) -> Network:
+    """Return the network of a job, with the tensors marked that it does not train."""
+    return _resolve_job(spec.model, spec.optimizer.trainable)
+
+
+@lru_cache(maxsize=64)
+def _resolve_job(model: Model, trainable: tuple[str, ...]) -> Network:
+    return freeze(resolve(model), trainable)
 
 
 @lru_cache(maxsize=64)  # a strategy search calls this thousands of times

@@ -175,21 +175,22 @@ class RoutedMlp(Part):
         dispatch, because the backward pass does not need the combined result. Dropless experts compute one row for each
         of a token's experts, if all experts get equally many.
         """
-        count, expert = self.experts.count, shard.degrees.get("expert", 1)
-        if self.experts.dispatch == "dropless":
-            rows, group, moved = self.experts.per_token * expert, count, 0
-        else:
-            rows, group = self.experts.capacity(shard.length) * expert, self.experts.group_size(shard.length)
-            moved = FORWARD_FLOPS * self._num_slots(shard.length) * self.width
-        size = 0
-        for tensor in self.tensors:
-            if not tensor.is_matrix:
-                continue
-            gathered = tensor.gathered_size(shard.ways)
-            size += gathered * rows // group if tensor.decay is DecayClass.EXPERT else gathered
+        is_dropless = self.experts.dispatch == "dropless"
+        moved = 0 if is_dropless else FORWARD_FLOPS * self._num_slots(shard.length) * self.width
+        size = sum([self.product_size(tensor, shard) for tensor in self.tensors if tensor.is_matrix])
         return PassFlops(
             FORWARD_FLOPS * size + 2 * moved, BACKWARD_FLOPS * size + 2 * moved, FORWARD_FLOPS * size + moved
         )
+
+    def product_size(self, matrix: Tensor, shard: Shard) -> int:
+        """Return the parameters that a token is multiplied with: those of experts for each slot of the mesh axis."""
+        gathered, expert = matrix.gathered_size(shard.ways), shard.degrees.get("expert", 1)
+        if matrix.decay is not DecayClass.EXPERT:
+            return gathered
+        if self.experts.dispatch == "dropless":
+            return gathered * self.experts.per_token * expert // self.experts.count
+        rows = self.experts.capacity(shard.length) * expert
+        return gathered * rows // self.experts.group_size(shard.length)
 
     def activations(self, shard: Shard) -> tuple[Activation, ...]:
         """Return the products of the matrices: those of experts for each capacity slot, also an empty one.
@@ -202,11 +203,11 @@ class RoutedMlp(Part):
         shared = self.shared.activations(shard) if self.shared else ()
         return (*(find_product(matrix, shard, slots) for matrix in self._matrices), *shared)
 
-    @property
-    def num_inactive(self) -> int:
-        """Return the parameters of the experts that a token does not use."""
-        routed = sum(tensor.size for tensor in self.own_tensors if tensor.axes[0] == "experts")
-        return routed // self.experts.count * (self.experts.count - self.experts.per_token)
+    def active_size(self, tensor: Tensor) -> int:
+        """Return the parameters of the experts that a token uses, or all of another tensor."""
+        return (
+            tensor.size // self.experts.count * self.experts.per_token if tensor.axes[0] == "experts" else tensor.size
+        )
 
     def saved_bytes(self, shard: Shard) -> int:
         """Return the bytes of the experts' values, of the routing, and of the shared experts.

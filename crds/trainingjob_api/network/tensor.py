@@ -1,6 +1,8 @@
 """Parameter tensors: name, shape, logical axes, initial values and the role of each, without creating arrays."""
 
 import math
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -44,6 +46,17 @@ class Role(Enum):
     """The last matrix of an MLP."""
 
 
+class Gradients(Enum):
+    """Gradients that the backward pass computes at a tensor. The value is the number of matmuls with all passes."""
+
+    ALL = 3
+    """Those of the tensor and of its input."""
+    INPUT = 2
+    """Those of its input alone: the tensor is frozen, and training changes tensors before it."""
+    NONE = 1
+    """None: the tensor is frozen, and so are all tensors before it."""
+
+
 @dataclass(frozen=True)
 class Normal:
     """Normal initial values with mean 0."""
@@ -74,6 +87,12 @@ class Tensor:
     init: Init
     decay: DecayClass
     role: Role
+    gradients: Gradients = Gradients.ALL
+
+    @property
+    def is_trainable(self) -> bool:
+        """Return whether training changes the tensor."""
+        return self.gradients is Gradients.ALL
 
     @cached_property
     def size(self) -> int:
@@ -123,6 +142,12 @@ class Tensor:
             if axis not in GATHERED_AXES:
                 size //= shards_of_dim(axis, dim, ways)
         return size
+
+
+def mark_frozen(tensors: Iterable[Tensor], names: AbstractSet[str], gradients: Gradients) -> Iterator[Tensor]:
+    """Yield tensors. Those with one of the names are frozen, and get other gradients."""
+    for tensor in tensors:
+        yield replace(tensor, gradients=gradients) if tensor.name in names else tensor
 
 
 def make_bias(matrix: Tensor, *input_dims: int) -> Tensor:

@@ -5,9 +5,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainingjob_api.base import LIST_TYPE_SET, Strict
-from trainingjob_api.meta import NO_UNIT, Example, alternatives
+from trainingjob_api.meta import MODEL_STATE, NO_UNIT, Example, alternatives
 from trainingjob_api.network.tensor import DecayClass
 
+ALL_TENSORS = ("*",)
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -60,6 +61,20 @@ class Optimizer(Strict):
     )
     clip_norm: Annotated[float, Field(ge=0, le=1e6), NO_UNIT, Example(1.0)] = Field(
         default=1.0, description="Global norm to which larger gradients are scaled down. 0 disables clipping."
+    )
+    trainable: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=253)], ...],
+        Example(["layers.attention.*"]),
+        MODEL_STATE,
+    ] = Field(
+        default=ALL_TENSORS,
+        min_length=1,
+        max_length=64,
+        description="Names of the tensors that training changes, with `*` for any characters, such as "
+        "`*.attention.query`; `trainingjob plan --tensors` lists all names. The others are frozen: they have no "
+        "gradients and no optimizer state.",
+        json_schema_extra=LIST_TYPE_SET,
+        exclude_if=lambda patterns: patterns == ALL_TENSORS,  # an agent before 0.1 refuses a field it does not know
     )
     adamw: AdamW | None = Field(
         default=None, description="Hyperparameters of `type: adamw`. Unset: the defaults of its fields."

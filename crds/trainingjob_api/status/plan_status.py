@@ -33,7 +33,10 @@ class KernelStatus(Open):
 class PlanStatus(Open):
     """The plan of the spec."""
 
-    parameters: int = Field(description="Number of parameters of the model that training changes.")
+    parameters: int = Field(description="Number of parameters of the model, frozen ones included.")
+    trainable_parameters: int = Field(
+        default=0, description="Number of parameters that training changes: all, unless some are frozen."
+    )
     preset: Text = Field(default="", description="Preset of the model. Empty: the spec has none.")
     network: Text = Field(
         default="",

@@ -46,6 +46,10 @@ def plan(
             "trainingjob[tpu-compile].",
         ),
     ] = False,
+    tensors: Annotated[  # noqa: FBT002
+        bool,
+        typer.Option("--tensors", help="Print the tensors of the model instead: names, shapes and what is trained."),
+    ] = False,
     accelerators: Accelerators = None,
     presets: Presets = None,
 ) -> None:
@@ -60,6 +64,13 @@ def plan(
     from trainingjob_operator.cli.plan_command import print_plan
 
     catalog = read_catalog(accelerators, presets)
+    if tensors:
+        from trainingjob_operator.cli.plan_tensors import print_tensors
+
+        if diff is not None or compile_it:
+            raise UsageError("--tensors must not be combined with --compile or --diff: print one plan at a time.")
+        print_tensors(file, catalog, as_json=as_json)
+        return
     if compile_it:
         from trainingjob_operator.cli.plan_compile import print_compiled
 

@@ -2,6 +2,7 @@
 
 import json
 
+from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.shares import resolve_steps
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.model import Model
@@ -99,6 +100,7 @@ def plan_table(plan: Plan) -> list[str]:
         *snapshots,
         *saves,
         *shares,
+        *_describe_trained(plan),
         *_describe_loss_chunks(plan),
         *_describe_default_heads(plan.spec.model),
         *(f"{one.part} kernel: {one.name}, because {one.reason}" for one in plan.kernels),
@@ -140,6 +142,15 @@ def _warmup_line(spec: TrainingJobSpec) -> str:
     """Return the number of steps that a share of warm-up is."""
     warmup = pluralize(resolve_steps(spec.schedule.warmup, spec.training.steps), "step")
     return f"warm-up: {warmup}, {spec.schedule.warmup} of {spec.training.steps:,}"
+
+
+def _describe_trained(plan: Plan) -> list[str]:
+    """Return the names of the tensors that training changes; empty if it changes all."""
+    tensors = resolve_network(plan.spec).tensors
+    trained = [tensor.name for tensor in tensors if tensor.is_trainable]
+    if len(trained) == len(tensors):
+        return []
+    return [f"training changes {len(trained)} of {pluralize(len(tensors), 'tensor')}: {', '.join(trained)}"]
 
 
 def _describe_loss_chunks(plan: Plan) -> list[str]:

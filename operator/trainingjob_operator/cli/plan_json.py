@@ -30,6 +30,7 @@ def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object
         "name": name,
         "parameters": plan.num_parameters,
         "activeParameters": plan.num_active_parameters,
+        "trainableParameters": plan.num_trainable_parameters,
         "tokensPerStep": plan.tokens_per_step,
         "warmupSteps": resolve_steps(plan.spec.schedule.warmup, plan.spec.training.steps),
         "heads": _to_json(plan.spec.model.heads),

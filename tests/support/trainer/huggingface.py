@@ -53,7 +53,7 @@ class Fixture:
         return {name.removeprefix(prefix): value for name, value in self.expected.items() if name.startswith(prefix)}
 
     def split(self) -> SplitModel:
-        return split_model(self.model, Precision(compute="float32"), Memory(remat="none"), accelerator="cpu")
+        return split_model(resolve(self.model), Precision(compute="float32"), Memory(remat="none"), accelerator="cpu")
 
     def shapes(self, mesh: Mesh) -> Params:
         model = self.split()

@@ -47,7 +47,7 @@ MODELS = {
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
 def test_the_trainer_makes_exactly_these_tensors(model: Model) -> None:
-    made = split_model(model, Precision(), Memory(), "cpu")
+    made = split_model(resolve(model), Precision(), Memory(), "cpu")
     shapes = {name(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(made.shapes)}
     is_axes = lambda node: isinstance(node, tuple)  # noqa: E731
     axes = {name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(made.axes, is_leaf=is_axes)}

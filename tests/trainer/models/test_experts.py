@@ -13,6 +13,7 @@ from tests.support.trainer.cases import each
 from tests.support.trainer.reference import run_row
 from tests.support.trainer.tiny import make_layout
 from tests.support.trainer.training import ONE, Run, numpy_tree, save_and_restore, sequences_of, spec_with
+from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
@@ -144,7 +145,7 @@ def test_tokens_travel_to_their_experts_and_back_once_each_way() -> None:
 def test_no_token_depends_on_later_ones() -> None:
     run = Run(spec_of(TIGHT), ONE)
     sharpen(run)
-    model = split_model(run.spec.model, run.spec.precision, run.spec.memory, "cpu")
+    model = split_model(resolve(run.spec.model), run.spec.precision, run.spec.memory, "cpu")
     tokens = np.array(run.batch(1).tokens[0, 0])
     changed = tokens.copy()
     changed[:, 8:] = np.random.default_rng(1).integers(0, 257, changed[:, 8:].shape)

@@ -35,6 +35,8 @@ class LmHead:
     """Format of the products of hidden states and matrix."""
     finish: Callable[[jax.Array], jax.Array]
     """Logits in float32 from these products, element by element."""
+    is_trained: bool = True
+    """Whether the matrix has a gradient."""
 
     def axes(self, width: str | None) -> tuple[str | None, ...]:
         """Return the logical axes of the matrix, with that of the model width."""
@@ -45,11 +47,15 @@ class LmHead:
         equation = ("...D,VD->...V", "...D,DV->...V")[self.vocab_dim]
         return jnp.einsum(equation, x_CD, matrix, preferred_element_type=self.logits_dtype)
 
-    def pull_back(self, x_CD: jax.Array, matrix: jax.Array, grads_CV: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def pull_back(
+        self, x_CD: jax.Array, matrix: jax.Array, grads_CV: jax.Array
+    ) -> tuple[jax.Array, jax.Array | None]:  # None: the matrix is frozen
         """Return the gradients of hidden states and matrix in float32, from those of the products."""
         grads_CV = grads_CV.astype(self.dtype)
         to_x, to_matrix = (("CV,VD->CD", "CV,CD->VD"), ("CV,DV->CD", "CV,CD->DV"))[self.vocab_dim]
         dx_CD = jnp.einsum(to_x, grads_CV, matrix, preferred_element_type=jnp.float32)
+        if not self.is_trained:
+            return dx_CD, None
         return dx_CD, jnp.einsum(to_matrix, grads_CV, x_CD, preferred_element_type=jnp.float32)
 
 
@@ -66,12 +72,12 @@ def sum_losses(
         return sum_weighted(_run(head, num_chunks, x, matrix, targets)[0], weights)
 
     def forward(x: jax.Array, matrix: jax.Array, targets: jax.Array, weights: jax.Array) -> Any:
-        losses, dx, dmatrix = _run(head, num_chunks, x, matrix, targets, weights)
+        losses, dx, *dmatrix = _run(head, num_chunks, x, matrix, targets, weights)
         return sum_weighted(losses, weights), (dx, dmatrix, losses)
 
-    def backward(saved: tuple[jax.Array, ...], grad: jax.Array) -> Any:
-        dx, dmatrix, losses = ((leaf * grad).astype(leaf.dtype) for leaf in saved)
-        return dx, dmatrix, None, losses
+    def backward(saved: tuple[jax.Array, list[jax.Array], jax.Array], grad: jax.Array) -> Any:
+        dx, dmatrix, losses = jax.tree.map(lambda leaf: (leaf * grad).astype(leaf.dtype), saved)
+        return dx, next(iter(dmatrix), None), None, losses
 
     total.defvjp(forward, backward)
     result: jax.Array = total(x_TSRLD, matrix, targets, weights)
@@ -90,8 +96,8 @@ def token_losses(head: LmHead, num_chunks: int, x_TSRLD: jax.Array, matrix: jax.
 
     def backward(saved: tuple[jax.Array, jax.Array, jax.Array], grads: jax.Array) -> Any:
         x, matrix, targets = saved
-        _, dx, dmatrix = _run(head, num_chunks, x, matrix, targets, grads)
-        return dx, dmatrix, None
+        _, dx, *dmatrix = _run(head, num_chunks, x, matrix, targets, grads)
+        return dx, next(iter(dmatrix), None), None
 
     losses.defvjp(forward, backward)
     result: jax.Array = losses(x_TSRLD, matrix, targets)
@@ -119,7 +125,7 @@ def _run(
 ) -> tuple[jax.Array, ...]:
     """Return the cross-entropies and, with weights, the gradients of their weighted sum.
 
-    The gradient of the matrix is sharded like the stored matrix by the built-in rules.
+    A frozen matrix has none. The gradient of the matrix is sharded like the stored matrix by the built-in rules.
     """
     arguments = (x, matrix.astype(head.dtype), targets, *([] if weights is None else [weights]))
     mesh = jax.sharding.get_abstract_mesh()
@@ -133,7 +139,7 @@ def _run(
         mapped: Any = jax.shard_map(
             partial(_run_shard, head, num_chunks, shards),
             in_specs=(hidden, gathered, tokens, *([] if weights is None else [tokens])),
-            out_specs=(tokens, hidden, stored)[: 1 if weights is None else 3],
+            out_specs=(tokens, hidden, stored)[: 1 if weights is None else 2 + head.is_trained],
             check_vma=False,
         )
         found = mapped(*arguments)
@@ -187,18 +193,21 @@ def _run_shard(
         (grads_CV,) = finish(jnp.where(weights_C[:, None] != 0, grads_CV, 0.0))
         dx_CD, added = head.pull_back(x_CD, matrix, grads_CV)
         # Devices with other columns of the vocabulary add the rest, in float32.
-        return dmatrix + added, (losses_C, dx_CD if shards.vocab else dx_CD.astype(head.dtype))
+        total = None if added is None else dmatrix + added
+        return total, (losses_C, dx_CD if shards.vocab else dx_CD.astype(head.dtype))
 
     chunks = (split(x), split(targets), None if weights is None else split(weights))
-    dmatrix, (losses, dx) = jax.lax.scan(
-        step, None if weights is None else jnp.zeros(matrix.shape, jnp.float32), chunks
-    )
-    if dmatrix is None:
+    has_sum = weights is not None and head.is_trained
+    dmatrix, (losses, dx) = jax.lax.scan(step, jnp.zeros(matrix.shape, jnp.float32) if has_sum else None, chunks)
+    if weights is None:
         return (merge(losses),)
+    dx = jax.lax.psum(merge(dx), shards.vocab)
+    if dmatrix is None:
+        return merge(losses), dx
     if shards.width:
         dmatrix = jax.lax.psum_scatter(dmatrix, shards.width, scatter_dimension=1 - head.vocab_dim, tiled=True)
     dmatrix = jax.lax.psum(dmatrix, tuple(axis for axis in shards.tokens if axis not in shards.width))
-    return merge(losses), jax.lax.psum(merge(dx), shards.vocab), dmatrix
+    return merge(losses), dx, dmatrix
 
 
 def _reduce_logits(

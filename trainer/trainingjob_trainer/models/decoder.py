@@ -14,9 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from trainingjob_api.network.network import Logits, Network
-from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.memory import Memory
-from trainingjob_api.spec.model import Model
 from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.models.chunked_loss import LmHead
 from trainingjob_trainer.models.embedding import add_positions, embed_tokens
@@ -25,6 +23,7 @@ from trainingjob_trainer.models.norm import Norm
 from trainingjob_trainer.models.params import DTYPES, add_params
 from trainingjob_trainer.models.pipeline import run_pipeline
 from trainingjob_trainer.models.routed_mlp import zero_routing_stats
+from trainingjob_trainer.models.trainable import ParamSplit
 from trainingjob_trainer.parallel.sharding import constrain
 
 type Params = dict[str, Any]
@@ -32,13 +31,13 @@ type Params = dict[str, Any]
 
 
 @lru_cache(maxsize=1)
-def split_model(model: Model, precision: Precision, memory: Memory, accelerator: str) -> "SplitModel":
-    """Return the model as functions over a tree of parameters, with the kernels of an accelerator.
+def split_model(network: Network, precision: Precision, memory: Memory, accelerator: str) -> "SplitModel":
+    """Return a network as functions over a tree of parameters, with the kernels of an accelerator.
 
     Tracing its shapes needs no device, and is the slowest part of a restart that loads its programs. A standby does it
     in advance, and the world reuses the result.
     """
-    return SplitModel(resolve(model).on(accelerator), precision, memory)
+    return SplitModel(network.on(accelerator), precision, memory)
 
 
 class SplitModel:
@@ -47,6 +46,7 @@ class SplitModel:
     def __init__(self, network: Network, precision: Precision, memory: Memory) -> None:
         self.network = network
         self.memory = memory
+        self.param_split = ParamSplit(network)
         self._dtype, self._logits_dtype = DTYPES[precision.compute], DTYPES[precision.logits]
         self._build = lambda seed: Decoder(network, precision, nnx.Rngs(seed))
         decoder = nnx.eval_shape(lambda: self._build(0))  # type: ignore[no-untyped-call]
@@ -122,7 +122,8 @@ class SplitModel:
         head = self.network.head
         vocab_dim, name = (0, "embedding") if head.is_tied else (1, "head")
         finish = partial(finish_logits, options=head.options)
-        return LmHead(vocab_dim, self._dtype, self._logits_dtype, finish), x, params[name]
+        is_trained = self.param_split.is_trained(name)
+        return LmHead(vocab_dim, self._dtype, self._logits_dtype, finish, is_trained), x, params[name]
 
 
 class Decoder(nnx.Module):

@@ -64,7 +64,11 @@ class ShardedModel:
 
         All that an objective computes from hidden states belongs into one such function.
         """
-        run: Callable[[Params, Hidden, Any], T] = order_last_part(function, self._mesh)
+
+        def run_trained(params: Params, hidden: Hidden, batch: Any) -> T:
+            return function(self._stop_frozen(params), hidden, batch)
+
+        run: Callable[[Params, Hidden, Any], T] = order_last_part(run_trained, self._mesh)
         return run(self._head_params(params), hidden, batch)
 
     def cross_entropies(self, params: Params, hidden: Hidden, targets_MRL: jax.Array) -> jax.Array:
@@ -122,13 +126,21 @@ class ShardedModel:
         self, params: Params, tokens_MRL: jax.Array, positions_MRL: jax.Array | None, segments_MRL: jax.Array | None
     ) -> HiddenStates:
         """Return the hidden states before the first layer."""
-        batch = (tokens_MRL, positions_MRL, segments_MRL)
+        params, batch = self._stop_frozen(params), (tokens_MRL, positions_MRL, segments_MRL)
         if self._num_stages == 1:
             (rows,) = zip(*(array if array is not None else [None] for array in batch), strict=True)
             one: HiddenStates = jax.tree.map(lambda leaf: leaf[None], self._model.embed(params, *rows))
             return one
         streams: HiddenStates = jax.lax.map(lambda rows: self._model.embed(params, *rows), batch)
         return streams
+
+    def _stop_frozen(self, params: Params) -> Params:
+        """Return parameters of which the frozen ones have no gradient.
+
+        `order_first_part` and `order_last_part` otherwise compute the gradients of all their arguments.
+        """
+        trained, frozen = self._model.param_split.split(params)
+        return self._model.param_split.merge(trained, jax.tree.map(jax.lax.stop_gradient, frozen))
 
     def _table_params(self, params: Params) -> Params:
         """Return the parameters before the first layer."""

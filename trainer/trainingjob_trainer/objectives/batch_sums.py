@@ -31,13 +31,14 @@ class BatchSums:
     ) -> None:
         self._objective = objective
         self._model = ShardedModel(model, mesh)
-        self._axes = model.axes
+        self._split = model.param_split
+        self._axes = self._split.split(model.axes).trained
         self._mesh = mesh
         self._rules = rules
         matrices = {tensor.name for tensor in model.network.tensors if tensor.is_matrix}
         self._dtypes: Params = jax.tree_util.tree_map_with_path(
             lambda path, _: dtype if _name(path) in matrices else jnp.float32,
-            model.shapes,
+            self._split.split(model.shapes).trained,
         )
 
     def compute(self, params: Params, batch: Batch) -> Terms:
@@ -50,26 +51,34 @@ class BatchSums:
         return terms
 
     def compute_gradients(self, params: Params, batch: Batch) -> tuple[Terms, Params]:
-        """Return the sums of a batch, and the gradient of their total."""
+        """Return the sums of a batch, and the gradient of their total by the trained parameters."""
 
         def differentiate(params: Params, batch: Batch) -> tuple[Terms, Params]:
+            trained, frozen = self._split.split(params)
             if self._mesh.shape["stage"] > 1:
-                params = as_float32(params)  # pipeline ticks sum gradients in the format of the parameter
+                trained = as_float32(trained)  # pipeline ticks sum gradients in the format of the parameter
 
-            def total(params: Params) -> tuple[jax.Array, Terms]:
-                terms = self._objective(self._model, params, batch)
+            def total(trained: Params) -> tuple[jax.Array, Terms]:
+                terms = self._objective(self._model, self._split.merge(trained, frozen), batch)
                 return terms.total, terms
 
-            grads, terms = jax.grad(total, has_aux=True)(params)
+            grads, terms = jax.grad(total, has_aux=True)(trained)
             grads = self._shard_gradients(grads)
-            # The gradient of the embedding comes last: no reduction over `data` may start before it exists.
-            last = grads.pop("embedding")
+            # This gradient comes last: no reduction over `data` may start before it exists.
+            name = self._first_trained(grads)
+            last = grads.pop(name)
             terms, grads = order_collectives((terms, grads), last, mesh=self._mesh)
-            return terms, grads | {"embedding": last}
+            return terms, grads | {name: last}
 
-        zeros = jax.tree.map(lambda param, dtype: jnp.zeros(param.shape, dtype), params, self._dtypes)
+        trained = self._split.split(params).trained
+        zeros = jax.tree.map(lambda param, dtype: jnp.zeros(param.shape, dtype), trained, self._dtypes)
         result: tuple[Terms, Params] = self._accumulate(differentiate, (self._no_terms(), zeros), params, batch)
         return result
+
+    def _first_trained(self, grads: Params) -> str:
+        """Return the name of the first trained part of the model, whose backward pass is the last."""
+        names = (tensor.name.partition(".")[0] for tensor in self._model.network.tensors)
+        return next(name for name in names if name in grads)
 
     def _no_terms(self) -> Terms:
         zero = jnp.zeros(())

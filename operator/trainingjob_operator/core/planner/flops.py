@@ -1,8 +1,8 @@
 """FLOPs of a train step, from the spec alone. As usual for such counts, only matmuls are counted.
 
 A matmul of one token with a matrix of P parameters takes 2 P operations in the forward pass and 4 P in the backward
-pass. Rematerialization repeats the matmuls of a layer whose products are not saved, except the last one, which the
-backward pass does not need.
+pass, or 2 P if the matrix is frozen. Rematerialization repeats the matmuls of a layer whose products are not saved,
+except the last one, which the backward pass does not need.
 Attention computes the scores of the chosen kernel: all of them, or the blocks that the mask does not hide completely.
 
 The parts of a layer state their FLOPs, see `trainingjob_api.network`.
@@ -11,7 +11,7 @@ The parts of a layer state their FLOPs, see `trainingjob_api.network`.
 from functools import lru_cache
 
 from trainingjob_api.base import Axis
-from trainingjob_api.network.part import BACKWARD_FLOPS, FORWARD_FLOPS, Shard
+from trainingjob_api.network.part import FORWARD_FLOPS, Shard
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.workload import Workload
@@ -46,20 +46,19 @@ def count_visible_flops(workload: Workload, layout: Layout) -> int:
 def count_useful_flops(workload: Workload) -> int:
     """Return the model FLOPs per token, the basis of MFU (model FLOPs utilization).
 
-    Six for each active parameter without the embedding tables, and attention over the unmasked half of the scores.
+    Six for each active parameter without the embedding tables, and attention over the unmasked half of the scores. Four
+    for a frozen parameter, or two if no gradient passes its layer.
     Rematerialization does not count (Chowdhery et al., arXiv 2204.02311, appendix B; the causal half as in NVIDIA's
     Megatron-LM).
     """
-    network = workload.network
-    tables = sum(tensor.size for tensor in network.embedding.tensors)
-    if network.head.is_tied:
-        tables -= network.embedding.tensor.size  # it is the output projection too
-    attention = sum(
-        count * part.causal_flops(workload.length)
-        for block, count in network.blocks.items()
-        for part in block.parts.values()
-    )
-    return (FORWARD_FLOPS + BACKWARD_FLOPS) * (network.num_active_parameters - tables) + attention
+    network, flops = workload.network, 0
+    for block, count in network.blocks.items():
+        sizes = (block.part_of(tensor).active_size(tensor) * tensor.gradients.value for tensor in block.tensors)
+        scores = sum(part.causal_flops(workload.length) for part in block.parts.values())
+        flops += count * (FORWARD_FLOPS * sum(sizes) + (scores // 3 if block.is_forward_only else scores))
+    head = network.num_head_matmuls * network.head_matrix.size
+    norm = sum(tensor.size * tensor.gradients.value for tensor in network.tensors if tensor.name.startswith("norm."))
+    return flops + FORWARD_FLOPS * (head + norm)
 
 
 @lru_cache(maxsize=256)  # the sizes of an elastic job mostly share these degrees
@@ -71,4 +70,5 @@ def _count_token_flops(workload: Workload, axes: tuple[tuple[Axis, int], ...]) -
     for block, count in network.blocks.items():
         flops = block.flops(shard, workload.memory.saved)
         layers += count // degrees["stage"] * (flops.forward + flops.backward + flops.recomputed)
-    return layers, (FORWARD_FLOPS + BACKWARD_FLOPS) * network.width * shard.split(network.vocab_size, "vocab")
+    head = network.num_head_matmuls * network.width * shard.split(network.vocab_size, "vocab")
+    return layers, FORWARD_FLOPS * head

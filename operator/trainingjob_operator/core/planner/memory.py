@@ -1,8 +1,9 @@
 """Memory of a device, from the spec alone.
 
 Assumptions about this project's trainer: gradients are summed in the format of the spec. The optimizer's state slots
-come from `trainingjob_api.optim`. The parameters of one layer are gathered at a time. The output projection is gathered
-for the logits. The embedding table stays gathered while more accumulation steps follow.
+come from `trainingjob_api.optim`. Frozen parameters have neither. The parameters of one layer are
+gathered at a time. The output projection is gathered for the logits. The embedding table stays gathered while more
+accumulation steps follow.
 
 Memory peaks at one of two points: at the logits, or in the first layer of the backward pass. Both come on top of the
 residuals of all layers. A test compares these numbers with XLA's memory analysis of compiled steps, see
@@ -19,6 +20,7 @@ from functools import lru_cache
 from trainingjob_api.base import Axis
 from trainingjob_api.loss_chunks import MAX_LOGITS_BYTES
 from trainingjob_api.network.part import Shard
+from trainingjob_api.network.tensor import Gradients
 from trainingjob_api.sharding import RULES, count_shards, merge_rules
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import Memory
@@ -62,8 +64,8 @@ class DeviceMemory:
     gathered_embedding: int
     """The gathered embedding table. It stays allocated while more accumulation steps follow, if `data` has degree 1 or
     the platform is `cpu`."""
-    gathered_layers: int
-    """The gathered matrices of all layers of a stage. Only one layer is gathered at a time."""
+    gathered_layers: Mapping[Gradients, int]
+    """The gathered matrices of all layers of a stage, by their gradients. Only one layer is gathered at a time."""
     gathered_lm_head: int
     """The gathered output projection."""
     logits_per_sequence: int
@@ -121,23 +123,24 @@ def estimate_workload_memory(workload: Workload, degrees: Mapping[Axis, int]) ->
 def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> DeviceMemory:
     degrees = dict(axes)
     network, leaves = program.network, program.network.tensors
+    trained = [leaf for leaf in leaves if leaf.is_trainable]
     shard = Shard(program.length, program.compute_bytes, degrees)
     ways, storage_ways = count_shards(degrees), count_shards(degrees, merge_rules(program.rules.overrides()))
     sharded_params = sum([leaf.shard_size(storage_ways) for leaf in leaves])
-    layers = sum([leaf.gathered_size(ways) for leaf in leaves if leaf.is_stacked])
+    trained_params = sum([leaf.shard_size(storage_ways) for leaf in trained])
     table = program.compute_bytes * network.embedding.tensor.size
     head = table // degrees["tensor"]
     shards = math.prod(degrees[axis] for axis in RULES["embed"])
-    gradient_pieces = (
-        FLOAT32 * head // program.compute_bytes * min(shards, GRADIENT_PIECES_IN_FLIGHT) // shards if shards > 1 else 0
-    )
+    head_gradient = FLOAT32 * head // program.compute_bytes if network.head_matrix.is_trainable else 0
+    gradient_pieces = head_gradient * min(shards, GRADIENT_PIECES_IN_FLIGHT) // shards if shards > 1 else 0
     if program.is_cpu:  # XLA for CPUs all-reduces whole gradients, and gathers the head once a step
-        gradient_pieces = FLOAT32 * (2 * head + table) // program.compute_bytes
+        gradient_pieces = 2 * head_gradient
+        gradient_pieces += FLOAT32 * table // program.compute_bytes if network.table.is_trainable else 0
     # Where `data` shards the optimizer state, new parameters are gathered beside the old ones, as compiled steps show.
-    gathered = sharded_params * FLOAT32 if degrees["data"] > 1 else 0
+    gathered = trained_params * FLOAT32 if degrees["data"] > 1 else 0
     # A pipeline accumulates gradients in float32 over its ticks. It holds a float32 copy of the parameters beside them.
     if degrees["stage"] > 1 and program.param_bytes < FLOAT32:
-        gathered += sharded_params * FLOAT32
+        gathered += trained_params * FLOAT32
     length = program.length // degrees["context"]
     saved = program.memory.saved
     layers_of = [(block, count // degrees["stage"] * length) for block, count in network.blocks.items()]
@@ -148,12 +151,19 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
     pipelined = PIPELINE_RESIDUAL_TENTHS if degrees["stage"] > 1 else 10
     return DeviceMemory(
         params=sharded_params * program.param_bytes,
-        gradients=sharded_params * program.gradient_bytes,
-        optimizer=sum([leaf.data_sharded_size(storage_ways, degrees["data"]) for leaf in leaves]) * program.slot_bytes,
+        gradients=trained_params * program.gradient_bytes,
+        optimizer=sum([leaf.data_sharded_size(storage_ways, degrees["data"]) for leaf in trained]) * program.slot_bytes,
         residuals_per_sequence=residuals * pipelined // 10,
         offloaded_per_sequence=offloaded,
         gathered_embedding=table,
-        gathered_layers=layers * program.compute_bytes // degrees["stage"],
+        gathered_layers={
+            gradients: sum(
+                [leaf.gathered_size(ways) for leaf in leaves if leaf.is_stacked and leaf.gradients is gradients]
+            )
+            * program.compute_bytes
+            // degrees["stage"]
+            for gradients in Gradients
+        },
         gathered_lm_head=head,
         logits_per_sequence=logits,
         peak_points=(
@@ -161,7 +171,7 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
             # Values and gradients of one layer's gathered parameters, and of its activations.
             *[
                 PeakPoint(
-                    gathered + 2 * program.compute_bytes * block.gathered_size(ways),
+                    gathered + program.compute_bytes * (block.gathered_size(ways) + block.gathered_gradients(ways)),
                     length * block.backward_bytes(shard, saved),
                 )
                 for block in network.blocks
@@ -169,7 +179,7 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
         ),
         # A device sums the gradient of its columns of the LM head, and holds hidden states and their gradients.
         chunked_loss=PeakPoint(
-            gathered + head + FLOAT32 * head // program.compute_bytes + fixed_chunk,
+            gathered + head + head_gradient + fixed_chunk,
             chunk + CHUNKED_HIDDEN_STATES * length * network.width * program.compute_bytes,
         ),
         max_whole_sequences=_max_whole_sequences(program.memory, length * columns),

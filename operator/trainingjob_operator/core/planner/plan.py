@@ -10,7 +10,7 @@ from functools import cached_property
 from trainingjob_api.base import seconds
 from trainingjob_api.network.attention_kernel import KernelChoice
 from trainingjob_api.network.part import Shard
-from trainingjob_api.network.resolve import resolve
+from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.optim import FLOAT_BYTES
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout
@@ -184,13 +184,18 @@ class Plan:
     @property
     def num_active_parameters(self) -> int:
         """Return the number of parameters that are active per token: all of them, unless there are experts."""
-        return resolve(self.spec.model).num_active_parameters
+        return resolve_network(self.spec).num_active_parameters
+
+    @property
+    def num_trainable_parameters(self) -> int:
+        """Return the number of parameters that training changes."""
+        return resolve_network(self.spec).num_trainable_parameters
 
     @property
     def kernels(self) -> tuple[KernelChoice[str], ...]:
         """Return the kernels of the layers at all sizes."""
         spec = self.spec
-        network = resolve(spec.model).on(spec.slices.accelerator)
+        network = resolve_network(spec).on(spec.slices.accelerator)
         contexts = sorted({size.layout.ici.context * size.layout.dcn.context for size in self.sizes if size.layout})
         shards = (
             Shard(spec.training.sequence_length, FLOAT_BYTES[spec.precision.compute], {"context": context})

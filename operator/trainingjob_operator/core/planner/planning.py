@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from trainingjob_api.network.resolve import resolve
+from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.checkpoint import Snapshots
 from trainingjob_api.spec.job import TrainingJobSpec
@@ -92,7 +92,7 @@ def assemble_plan(spec: TrainingJobSpec, shape: SliceShape, sizes: SizeOutcomes,
     return Plan(
         spec=_set_snapshot_interval(spec, snapshots),
         shape=shape,
-        num_parameters=resolve(spec.model).num_parameters,
+        num_parameters=resolve_network(spec).num_parameters,
         sizes=planned,
         choice=choice,
         snapshots=snapshots,

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 
 from trainingjob_api.base import Axis
-from trainingjob_api.network.resolve import resolve
+from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.sharding import count_shards, find_zero1_dim, merge_rules, shards_of_dim
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout
@@ -27,14 +27,16 @@ def _sharding_axes(spec: TrainingJobSpec, layout: Layout) -> Iterator[set[Axis]]
     degrees = combine_degrees(layout.ici, layout.dcn)
     rules = merge_rules(spec.parallelism.rules.overrides())
     ways = count_shards(degrees, rules)
-    for leaf in resolve(spec.model).tensors:
+    for leaf in resolve_network(spec).tensors:
         axes = {
             axis
             for logical, size in zip(leaf.axes, leaf.shape, strict=True)
             if shards_of_dim(logical, size, ways) > 1
             for axis in rules[logical]
         }
-        is_spread = spec.parallelism.shard_optimizer_over_data and (
-            find_zero1_dim(leaf.axes, leaf.shape, ways, degrees["data"]) is not None
+        is_spread = (
+            leaf.is_trainable
+            and spec.parallelism.shard_optimizer_over_data
+            and find_zero1_dim(leaf.axes, leaf.shape, ways, degrees["data"]) is not None
         )
         yield axes | ({"data"} if is_spread else set())

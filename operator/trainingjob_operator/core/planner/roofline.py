@@ -22,6 +22,7 @@ from trainingjob_api.base import Axis
 from trainingjob_api.compile_report import Network
 from trainingjob_api.network.activations import SavedActivations
 from trainingjob_api.network.part import Shard
+from trainingjob_api.network.tensor import Gradients
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.precision import MatmulPrecision
@@ -134,7 +135,8 @@ def _repeated_share(workload: Workload, degrees: Mapping[Axis, int]) -> float:
     shard, least = Shard(workload.length, workload.compute_bytes, degrees), SavedActivations(frozenset())
     blocks = workload.network.blocks.items()
     repeated = sum([count * block.flops(shard, workload.memory.saved).recomputed for block, count in blocks])
-    return repeated / sum([count * block.flops(shard, least).recomputed for block, count in blocks])
+    whole = sum([count * block.flops(shard, least).recomputed for block, count in blocks])
+    return repeated / whole if whole else 0.0  # no gradient passes the layers
 
 
 def _offload_seconds(workload: Workload, shape: SliceShape, layout: Layout) -> float:
@@ -154,14 +156,16 @@ def _memory_traffic_bytes(workload: Workload, layout: Layout) -> float:
     passes = 2 + _repeated_share(workload, degrees)
     turns = layout.accumulation * layout.pipeline.ticks
     reads = layout.accumulation * layout.microbatches / degrees["stage"]
-    numbers = device.params / workload.param_bytes
-    matrices = (passes + 1) * device.gathered_layers * turns + 3 * device.gathered_lm_head * reads
+    layers = device.gathered_layers
+    layer_passes = (passes + 1) * layers[Gradients.ALL] + passes * layers[Gradients.INPUT] + layers[Gradients.NONE]
+    matrices = layer_passes * turns + workload.network.num_head_matmuls * device.gathered_lm_head * reads
     kept = passes * device.residuals_per_sequence * layout.rows_per_shard * turns
     logits = 2 * device.logits_per_sequence * layout.rows_per_shard * reads
     # Each chunk of the logits adds to the gradient of the LM head.
     num_chunks = count_chunks_of_loss(workload, degrees, layout.rows_per_shard)
-    chunk_sums = 2 * FLOAT32 * device.gathered_lm_head / workload.compute_bytes * (num_chunks - 1) * reads
-    sums = 2 * workload.gradient_bytes * numbers * layout.accumulation
+    head_gradient = device.gathered_lm_head / workload.compute_bytes * workload.network.head_matrix.is_trainable
+    chunk_sums = 2 * FLOAT32 * head_gradient * (num_chunks - 1) * reads
+    sums = 2 * device.gradients * layout.accumulation
     # The optimizer reads the parameter, its gradient and its slots, and writes all of them but the gradient.
     update = 3 * FLOAT32 + 2 * workload.slot_bytes
-    return matrices + kept + logits + sums + chunk_sums + update * numbers
+    return matrices + kept + logits + sums + chunk_sums + update * device.gradients / workload.gradient_bytes

@@ -17,7 +17,6 @@ import math
 from collections.abc import Iterable
 
 from trainingjob_api.base import Axis, seconds
-from trainingjob_api.network.resolve import resolve
 from trainingjob_api.sharding import count_shards, merge_rules
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout
@@ -72,10 +71,10 @@ def snapshot_bytes(spec: TrainingJobSpec, layout: Layout) -> int:
     ways, devices = count_shards(degrees, merge_rules(spec.parallelism.rules.overrides())), layout.devices_per_host
     workload = describe_workload(spec)
     total = 0
-    for leaf in resolve(spec.model).tensors:
+    for leaf in workload.network.tensors:
         param, values = leaf.shard_size(ways), leaf.data_sharded_size(ways, degrees["data"])
         total += min(devices, leaf.size // param) * (param * workload.param_bytes + SHARD_PADDING_BYTES)
-        for slot in workload.slots:
+        for slot in workload.slots if leaf.is_trainable else ():
             total += min(devices, leaf.size // values) * (values * slot.num_bytes + SHARD_PADDING_BYTES)
     return -(-total // _MIB) * _MIB
 

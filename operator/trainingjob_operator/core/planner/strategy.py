@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import islice
 
 from trainingjob_api.base import AXES, Axis
-from trainingjob_api.network.resolve import resolve
+from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import NO_REMAT, Remat
 from trainingjob_api.spec.optimizer import Optimizer
@@ -95,7 +95,7 @@ def describe_search(spec: TrainingJobSpec, shape: SliceShape) -> "MeshSearch | N
         parallelism=spec.parallelism,
         model=spec.model,
         training=spec.training.model_copy(update={"seed": 0, "steps": 1}),
-        optimizer=Optimizer(type=spec.optimizer.type, learning_rate=1.0),
+        optimizer=Optimizer(type=spec.optimizer.type, trainable=spec.optimizer.trainable, learning_rate=1.0),
         precision=spec.precision,
         memory=spec.memory,
     )
@@ -110,7 +110,7 @@ class _SearchKey:
 
     def __hash__(self) -> int:
         spec = self.spec
-        return hash((spec.model, spec.training, spec.parallelism, spec.optimizer.type, spec.precision, spec.memory))
+        return hash((spec.model, spec.training, spec.parallelism, spec.optimizer, spec.precision, spec.memory))
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def _factorize_slice(spec: TrainingJobSpec, num_devices: int) -> Iterator[Mappin
 
     Degrees of 1 are left out.
     """
-    dims = resolve(spec.model).common_dims
+    dims = resolve_network(spec).common_dims
     bounds = {
         "stage": dims["layers"],
         "fsdp": dims["embed"],

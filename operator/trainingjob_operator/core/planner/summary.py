@@ -15,6 +15,7 @@ def describe_plan(plan: Plan) -> PlanStatus:
         preset=plan.spec.model.preset or "",
         network=fingerprint(resolve(plan.spec.model)),
         active_parameters=plan.num_active_parameters,
+        trainable_parameters=plan.num_trainable_parameters,
         tokens_per_step=plan.tokens_per_step,
         sizes=tuple(_size_status(plan, size) for size in plan.sizes),
         kernels=tuple(KernelStatus(part=one.part, name=one.name, reason=one.reason) for one in plan.kernels),
@@ -27,8 +28,13 @@ def describe_sizes(plan: Plan) -> str:
 
 
 def describe_parameters(plan: Plan) -> str:
-    """Return the model size as text: `8.03 B parameters`, `46.7 B parameters · 8 experts, 12.9 B active`."""
+    """Return the model size as text: `8.03 B parameters`, `46.7 B parameters · 8 experts, 12.9 B active`.
+
+    With frozen tensors also the number of trained parameters: `8.03 B parameters, 13.6 M trained`.
+    """
     parameters, experts = f"{format_count(plan.num_parameters)} parameters", plan.spec.model.experts
+    if plan.num_trainable_parameters < plan.num_parameters:
+        parameters += f", {format_count(plan.num_trainable_parameters)} trained"
     return (
         f"{parameters} · {pluralize(experts.count, 'expert')}, {format_count(plan.num_active_parameters)} active"
         if experts

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from trainingjob_api.base import AXES, Axis
 from trainingjob_api.compile_report import Network
 from trainingjob_api.network.part import PartTraffic
-from trainingjob_api.network.tensor import Role, Tensor
+from trainingjob_api.network.tensor import Gradients, Role, Tensor
 from trainingjob_api.sharding import RULES, count_shards
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine_degrees
@@ -135,7 +135,7 @@ class _StepTraffic:
         yield from self._lm_head_traffic()
         yield from self._tensor_parallel_traffic()
         yield from self._token_traffic()
-        sharded_params = sum(leaf.shard_size(self._ways) for leaf in matrices)
+        sharded_params = sum(leaf.shard_size(self._ways) for leaf in matrices if leaf.is_trainable)
         gradients = self._workload.gradient_bytes * sharded_params
         yield from self._device_group(("data",)).all_reduce(gradients, is_awaited=True)
 
@@ -158,6 +158,8 @@ class _StepTraffic:
         size = self._ticks * self._value_bytes * leaf.gathered_size(self._ways) // self._degrees["stage"]
         extra_pieces = 2 if ring.ici > MIN_DECOMPOSED_RING else 0
         yield from ring.all_gather(size, extra=extra_pieces)
+        if leaf.gradients is Gradients.NONE:
+            return
         # Going back over a layer that is computed again, one gather serves both; the last products of each half of the
         # layer need not be computed again, so that theirs stay apart.
         is_last = leaf.role in (Role.MIXER_OUTPUT, Role.MLP_OUTPUT)
@@ -165,6 +167,8 @@ class _StepTraffic:
         yield from ring.all_gather(size, extra=extra_pieces if is_last or not self._has_remat else 0)
         if self._has_remat and is_mixer_output and ring.is_decomposed and not self._is_replicated:
             yield from ring.all_gather(size, extra=extra_pieces)
+        if not leaf.is_trainable:
+            return
         # Of four pieces the two sums of zeros that begin a ring are made once for matrices of the same shape. Beside
         # replicas some TPUs take these sums apart and others do not: one piece is between both.
         same_shape = (Role.PAIRED_INPUT, Role.MLP_OUTPUT) if self._is_replicated else (Role.PAIRED_INPUT,)
@@ -188,6 +192,8 @@ class _StepTraffic:
             # Without replicas XLA gathers the table once for all microsteps.
             whole = self._device_group((*RULES["embed"], *RULES["vocab"]))
             yield from whole.all_gather((microsteps if self._is_replicated else 1) * table)
+        if not self._network.table.is_trainable:
+            return
         # A device sums a part of the gradient's width over all rows, then over the whole length.
         exchanged: tuple[tuple[Axis, ...], ...] = (("fsdp", "expert"), ("context",))
         for axes in exchanged:
@@ -201,19 +207,20 @@ class _StepTraffic:
         ring = self._device_group(RULES["embed"])
         gradient_bytes = self._workload.gradient_bytes
         size = self._network.embedding.tensor.size // self._degrees["tensor"]
+        trained = size if self._network.head_matrix.is_trainable else 0
         if count_chunks_of_loss(self._workload, self._degrees, self._layout.rows_per_shard) > 1:
             # Gathered once a step. Without stages, TPUs also sum the gradient once, after all accumulation steps.
             yield from ring.all_gather(self._value_bytes * size)
             times = 1 if self._platform == "tpu" and not self._is_pipelined else self._layout.accumulation
-            yield from ring.scatter(times * FLOAT32 * size)
+            yield from ring.scatter(times * FLOAT32 * trained)
         elif self._workload.is_cpu or (self._is_replicated and ring.is_decomposed):
             # XLA gathers it once for all microsteps; on CPUs it gathers it in each, after the stream.
             yield from ring.all_gather((self._lm_head_runs if self._workload.is_cpu else 1) * self._value_bytes * size)
-            yield from ring.reduce_scatter(self._lm_head_runs * gradient_bytes * size)
+            yield from ring.reduce_scatter(self._lm_head_runs * gradient_bytes * trained)
         else:
             # Between the turns of a pipeline the gathered head is not kept for the way back.
             yield from ring.all_gather((1 + self._is_pipelined) * self._lm_head_runs * self._value_bytes * size)
-            yield from ring.reduce_scatter(self._lm_head_runs * gradient_bytes * size, extra_pieces=2)
+            yield from ring.reduce_scatter(self._lm_head_runs * gradient_bytes * trained, extra_pieces=2)
 
     @property
     def _hidden_state_bytes(self) -> int:
@@ -221,39 +228,41 @@ class _StepTraffic:
         rows = self._layout.rows_per_shard * (self._workload.length // self._degrees["context"])
         return rows * self._network.width * self._value_bytes
 
-    def _blocks(self) -> Iterator[tuple[int, list[PartTraffic]]]:
-        """Yield how often a device runs a layer of each block in a step, and what the parts of the layer send."""
+    def _blocks(self) -> Iterator[tuple[int, list[PartTraffic], bool]]:
+        """Yield how often a device runs a layer of each block in a step, what its parts send, and if it runs back."""
         for block, count in self._network.blocks.items():
             runs = self._ticks * count // self._degrees["stage"]
-            yield runs, [part.traffic(self._workload.length) for part in block.parts.values()]
+            parts = [part.traffic(self._workload.length) for part in block.parts.values()]
+            yield runs, parts, not block.is_forward_only
 
     def _tensor_parallel_traffic(self) -> Iterator[Traffic]:
         """Yield the all-reduces of hidden states over tensor: of each part of a layer, and of the head."""
         ring = self._device_group(RULES["heads"])
-        for runs, parts in self._blocks():
-            sums = sum(
-                part.tensor_sums
-                + part.gathered_sums * self._degrees["expert"]
-                + part.recomputed_sums * self._repeats_projection
-                + part.separate_sums * self._workload.is_cpu
+        for runs, parts, has_backward in self._blocks():
+            sums = sum(part.tensor_sums + part.gathered_sums * self._degrees["expert"] for part in parts)
+            extra = sum(
+                part.recomputed_sums * self._repeats_projection + part.separate_sums * self._workload.is_cpu
                 for part in parts
             )
-            yield from ring.all_reduce(runs * sums * self._hidden_state_bytes, is_awaited=True)
-        yield from ring.all_reduce(self._lm_head_runs * self._hidden_state_bytes, is_awaited=True)
+            num_sums = sums + extra if has_backward else sums / 2
+            yield from ring.all_reduce(runs * num_sums * self._hidden_state_bytes, is_awaited=True)
+        back = self._lm_head_runs * self._network.has_backward
+        yield from ring.all_reduce(back * self._hidden_state_bytes, is_awaited=True)
 
     def _token_traffic(self) -> Iterator[Traffic]:
         """Yield what goes between tokens: keys and values along context, tokens to experts, streams to stages."""
         context, expert, stage = (self._device_group((axis,)) for axis in ("context", "expert", "stage"))
-        # There and back: forward, backward, and where layers are computed again.
-        num_transfers = 6 if self._has_remat else 4
-        for runs, parts in self._blocks():
+        for runs, parts, has_backward in self._blocks():
+            # There and back: forward, backward, and where layers are computed again.
+            repeats = self._has_remat and has_backward
+            num_transfers = 2 * (1 + has_backward + repeats)
             tokens = self._layout.rows_per_shard * self._workload.length * runs
             features = tokens * sum(part.context_features for part in parts) // self._degrees["tensor"]
             keys = features * (
                 FLOAT32 + self._value_bytes
             )  # keys are cast after they travel: they are rotated in float32
-            yield from context.all_gather((1 + self._has_remat) * keys, is_awaited=True)
-            yield from context.reduce_scatter(keys)
+            yield from context.all_gather((1 + repeats) * keys, is_awaited=True)
+            yield from context.reduce_scatter(keys * has_backward)
             slots = sum(part.expert_slots + part.gathered_tokens * expert.size for part in parts)
             yield from expert.all_gather(num_transfers * runs * slots * self._hidden_state_bytes, is_awaited=True)
         if self._is_pipelined:
@@ -269,7 +278,7 @@ class _StepTraffic:
         # Every stage embeds, so that the table's gradients are summed over stages too, and every turn gathers what all
         # turns hand on.
         split = self._device_group(RULES["embed"])
-        table = FLOAT32 * self._network.embedding.tensor.size
+        table = FLOAT32 * self._network.embedding.tensor.size * self._network.table.is_trainable
         yield from stage.all_reduce(table / split.size / self._degrees["tensor"], is_awaited=True)
         yield from split.all_gather(self._ticks**2 / self._layout.accumulation * split.size * self._hidden_state_bytes)
 

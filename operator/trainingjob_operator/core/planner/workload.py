@@ -7,7 +7,7 @@ from trainingjob_api.base import Axis
 from trainingjob_api.loss_chunks import count_loss_chunks
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.part import Shard
-from trainingjob_api.network.resolve import resolve
+from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.optim import FLOAT_BYTES, Slot, list_slots
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import Memory
@@ -70,7 +70,7 @@ def describe_workload(spec: TrainingJobSpec) -> Workload:
     """Return the workload of a spec."""
     is_cpu = spec.slices.accelerator == CPU
     length, rules = spec.training.sequence_length, spec.parallelism.rules
-    network = resolve(spec.model).on(spec.slices.accelerator)
+    network = resolve_network(spec).on(spec.slices.accelerator)
     return Workload(
         network, length, spec.precision, list_slots(spec.optimizer.type, spec.precision), spec.memory, rules, is_cpu
     )

@@ -48,6 +48,7 @@ from trainingjob_operator.core.validation import (
     validate_sizes,
     validate_snapshots,
     validate_storage,
+    validate_trainable,
     validate_training,
     validate_weights,
 )
@@ -63,6 +64,7 @@ RULES = (
     *validate_memory.RULES,
     *validate_precision.RULES,
     *validate_experts.RULES,
+    *validate_trainable.RULES,
     *validate_data.RULES,
     *validate_storage.RULES,
     *validate_retention.RULES,
@@ -84,6 +86,7 @@ WARNINGS = (
     *validate_training.WARNINGS,
     *validate_precision.WARNINGS,
     *validate_experts.WARNINGS,
+    *validate_trainable.WARNINGS,
     *validate_data.WARNINGS,
     *validate_storage.WARNINGS,
     *validate_retention.WARNINGS,

@@ -1,0 +1,51 @@
+"""The trained and the frozen parameters of a model, as two trees of nested dicts."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from trainingjob_api.network.network import Network
+
+
+class ParamGroups(NamedTuple):
+    """Parameters by what training does with them. Each tree holds a part of the nested dicts."""
+
+    trained: dict[str, Any]
+    frozen: dict[str, Any]
+
+
+class ParamSplit:
+    """How the parameters of a network, or trees like them, are split. Without frozen ones, `trained` is the tree."""
+
+    def __init__(self, network: Network) -> None:
+        self._trained = frozenset(tensor.name for tensor in network.tensors if tensor.is_trainable)
+
+    def is_trained(self, name: str) -> bool:
+        """Return whether training changes the tensor of a name."""
+        return name in self._trained
+
+    def split(self, tree: dict[str, Any]) -> ParamGroups:
+        """Return the two parts of a tree."""
+        return ParamGroups(_select(tree, self.is_trained), _select(tree, lambda name: not self.is_trained(name)))
+
+    def merge(self, trained: dict[str, Any], frozen: dict[str, Any]) -> dict[str, Any]:
+        """Return the tree of two parts."""
+        return dict(_merge(trained, frozen))
+
+
+def _select(tree: dict[str, Any], is_wanted: Callable[[str], bool], prefix: str = "") -> dict[str, Any]:
+    selected: dict[str, Any] = {}
+    for key, node in tree.items():
+        if not isinstance(node, dict):
+            if is_wanted(f"{prefix}{key}"):
+                selected[key] = node
+        elif below := _select(node, is_wanted, f"{prefix}{key}."):
+            selected[key] = below
+    return selected
+
+
+def _merge(one: dict[str, Any], other: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key in one.keys() | other.keys():
+        if key in one and key in other:
+            yield key, dict(_merge(one[key], other[key]))
+        else:
+            yield key, one[key] if key in one else other[key]
