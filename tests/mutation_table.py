@@ -206,8 +206,8 @@ AGENT_MUTATIONS = (
     ),
     Mutation(
         "count repeated pairs of blocks",
-        f"{TRAINER}/kernels/chunked_attention.py",
-        "        is_visible_BLM &= counts > 0\n",
+        f"{TRAINER}/kernels/score_blocks.py",
+        "    is_visible_BLM &= counts > 0\n",
         "",
         ("tests/trainer/models/test_attention_layouts.py",),
     ),

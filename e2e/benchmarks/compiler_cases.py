@@ -1,7 +1,7 @@
 """Small jobs for the comparison of the planner's estimates with real compilers; each compiles in about a minute.
 
 Each job covers another feature: sharded or replicated parameters, tensor parallelism, context parallelism, slices,
-remat, gradient accumulation, experts, a sharded optimizer, or long sequences.
+remat, gradient accumulation, experts, a sharded optimizer, long sequences, or rings.
 """
 
 from typing import Any
@@ -54,6 +54,7 @@ NARROW = {"gradients": "bfloat16", "logits": "bfloat16", "moments": "bfloat16"}
 CHUNKS = {"lossChunks": 8}
 FLOAT32 = {"compute": "float32"}
 REST = {"fsdp": -1}
+RING = {"context": {"exchange": "ring"}}
 OVER_DATA = {"ici": {"data": -1}, "shardOptimizerOverData": True}
 
 COMPILER_CASES: dict[str, TrainingJobSpec] = {
@@ -126,6 +127,9 @@ COMPILER_CASES: dict[str, TrainingJobSpec] = {
     "v6e 2x2 fsdp tensor, 4,096 tokens": job(
         "tpu-v6e", "2x2", {"fsdp": 2, "tensor": 2}, model=DEEP, training=training(4, 4096, 1)
     ),
+    "v5p 2x2x1 context ring": job(
+        "tpu-v5p", "2x2x1", {}, model=SMALL, training=training(4, 8192, 4), parallelism={"ici": {"context": 4}} | RING
+    ),
     "cpu 1x8 fsdp, bfloat16": job("cpu", "1x8", REST, model=SMALL, training=training(32, 256, 2)),
     "cpu 1x8 fsdp tensor": job(
         "cpu", "1x8", {"fsdp": 4, "tensor": 2}, model=SMALL, training=training(32, 256, 2), precision=FLOAT32
@@ -143,6 +147,9 @@ COMPILER_CASES: dict[str, TrainingJobSpec] = {
         "cpu", "1x4", REST, slices=2, model=SMALL, training=training(32, 256, 2), precision=FLOAT32, memory=FULL
     ),
     "cpu 1x4 fsdp, 2,048 tokens": job("cpu", "1x4", REST, model=SMALL, training=training(8, 2048, 2)),
+    "cpu 1x4 context ring, 2,048 tokens": job(
+        "cpu", "1x4", {}, model=BYTES, training=training(4, 2048, 4), parallelism={"ici": {"context": 4}} | RING
+    ),
     "cpu 1x4 fsdp tensor, 4,096 tokens": job(
         "cpu", "1x4", {"fsdp": 2, "tensor": 2}, model=BYTES, training=training(8, 4096, 1), precision=FLOAT32
     ),

@@ -109,7 +109,8 @@ def warm_up(environment: Mapping[str, str]) -> None:
         return
     try:
         spec = RunConfig.model_validate_json(Path(path).read_bytes()).spec
-        split_model(resolve_network(spec), spec.precision, spec.memory, spec.slices.accelerator)
+        exchange = spec.parallelism.context.exchange
+        split_model(resolve_network(spec), spec.precision, spec.memory, spec.slices.accelerator, exchange)
     except Exception:  # the error recurs in the world, which reports it
         LOG.exception("cannot trace the model in advance")
 

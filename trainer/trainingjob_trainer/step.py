@@ -45,7 +45,10 @@ class StepPrograms:
     def __init__(self, spec: TrainingJobSpec, mesh: Mesh) -> None:
         self._spec = spec
         self._mesh = mesh
-        self._model = split_model(resolve_network(spec), spec.precision, spec.memory, spec.slices.accelerator)
+        exchange = spec.parallelism.context.exchange
+        self._model = split_model(
+            resolve_network(spec), spec.precision, spec.memory, spec.slices.accelerator, exchange
+        )
         self._optimizer = make_optimizer(spec.optimizer, self._model.network, spec.precision)
         self._balance = ExpertBalance(self._model.network)
         self._rules = merge_rules(spec.parallelism.rules.overrides())

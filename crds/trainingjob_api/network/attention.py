@@ -16,8 +16,10 @@ from trainingjob_api.network.attention_costs import ScoreCosts, ScoreShapes, cou
 from trainingjob_api.network.attention_kernel import AttentionCase, KernelChoice, KernelName, choose_attention
 from trainingjob_api.network.norm import HiddenNorm, Norm
 from trainingjob_api.network.part import BACKWARD_FLOPS, FORWARD_FLOPS, Part, PartTraffic, PassFlops, Shard
+from trainingjob_api.network.ring_blocks import Ring, find_ring
 from trainingjob_api.network.rope import Rope
 from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor, Zeros, make_bias
+from trainingjob_api.token_order import Exchange
 
 
 class TemperatureTuning(Strict):
@@ -89,6 +91,8 @@ class CausalAttention(Part):
     options: Attention
     accelerator: str
     """Name in the hardware table, by which the kernel is chosen. Empty: not known."""
+    exchange: Exchange
+    """How the devices along `context` exchange keys and values."""
 
     @property
     @abstractmethod
@@ -125,6 +129,10 @@ class CausalAttention(Part):
         """Return the keys that a query attends to."""
         return CausalScope(self.options.window, self.options.chunk)
 
+    def ring(self, length: int, shards: int) -> Ring:
+        """Return the ring of so many devices along `context` for sequences of a length."""
+        return find_ring(length, shards, self.scope)
+
     def choose_kernel(self, shard: Shard, *, has_documents: bool = False) -> KernelChoice[KernelName]:
         """Return the kernel for a device's share of a sequence, which may hold several documents."""
         shapes = self.score_shapes(shard)
@@ -139,6 +147,7 @@ class CausalAttention(Part):
             has_soft_cap=self.options.soft_cap is not None,
             has_sinks=self.options.sinks,
             has_documents=has_documents,
+            exchange=self.exchange,
         )
         return choose_attention(case)
 
@@ -154,6 +163,10 @@ class CausalAttention(Part):
             matrices.backward + scores.backward_flops,
             matrices.recomputed + scores.forward_flops,
         )
+
+    def key_copies(self, shard: Shard) -> int:
+        """Return the saved bytes of keys in relation to those of a device's own tokens."""
+        return 1 if self.exchange == "ring" else shard.degrees.get("context", 1)
 
     def activations(self, shard: Shard) -> tuple[Activation, ...]:
         """Return the products of the matrices, and what the heads read.
@@ -194,6 +207,7 @@ class GroupedQueryAttention(CausalAttention):
     """None: queries and keys have no positions."""
     norm: Norm
     accelerator: str = ""
+    exchange: Exchange = "gather"
 
     @property
     def key_width(self) -> int:
@@ -254,7 +268,7 @@ class GroupedQueryAttention(CausalAttention):
         """Return the bytes of queries, keys, values, output, scores and norms, and of gathered keys and values."""
         heads, kv_heads = shard.split(self.heads.num_heads, "heads"), shard.split(self.heads.num_kv_heads, "kv_heads")
         projections = shard.compute_bytes * self.heads.head_dim * (2 * heads + 2 * kv_heads)
-        gathered = shard.compute_bytes * self.heads.head_dim * 2 * kv_heads * (shard.degrees["context"] - 1)
+        gathered = shard.compute_bytes * self.heads.head_dim * 2 * kv_heads * (self.key_copies(shard) - 1)
         norms = (heads + kv_heads) * self._saved_norm_bytes(shard)
         return projections + norms + gathered + self.score_costs(shard).saved_bytes
 

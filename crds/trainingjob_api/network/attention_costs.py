@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from trainingjob_api.network.attention_blocks import LARGEST_BLOCK, SMALLEST_BLOCK, CausalScope, count_pairs, find_block
 from trainingjob_api.network.attention_kernel import LANES, KernelName
 from trainingjob_api.network.part import FLOAT32, Shard
+from trainingjob_api.network.ring_blocks import count_ring_pairs, find_ring
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ def count_score_costs(kernel: KernelName, shapes: ScoreShapes, shard: Shard) -> 
         return ScoreCosts(
             2 * scores * widths, 4 * scores * widths, scores * (FLOAT32 + shard.compute_bytes), scores * FLOAT32
         )
+    if kernel == "ring":
+        return _count_ring_costs(shapes, shard)
     shards = shard.degrees.get("context", 1)
     queries = shard.length // shards
     block = find_block(queries, shapes.scope, *_BLOCK_LIMITS[kernel])
@@ -75,4 +78,25 @@ def count_score_costs(kernel: KernelName, shapes: ScoreShapes, shard: Shard) -> 
         saved_bytes=shapes.heads * FLOAT32 + shard.compute_bytes * padding * (shapes.heads + shapes.kv_heads * shards),
         backward_bytes=0,
         workspace_bytes=workspace,
+    )
+
+
+def _count_ring_costs(shapes: ScoreShapes, shard: Shard) -> ScoreCosts:
+    """Return the costs of the scores in a ring, whose devices hold their own keys and those that pass."""
+    ring, widths = (
+        find_ring(shard.length, shard.degrees["context"], shapes.scope),
+        shapes.key_width + shapes.value_width,
+    )
+    queries, block = shard.length // ring.shards, ring.block
+    scores = shapes.heads * block * block * count_ring_pairs(ring) // queries
+    # Copies of queries, output and its gradient, keys and values that pass, sums of gradients, and two that pass.
+    keys = shapes.kv_heads * widths
+    copies = shapes.heads * (shapes.key_width + 2 * shapes.value_width) + 2 * keys
+    sums = shapes.heads * shapes.key_width + 2 * keys + BLOCK_VALUES * shapes.heads * block * block // queries
+    return ScoreCosts(
+        forward_flops=2 * scores * widths,
+        backward_flops=2 * scores * (2 * widths + shapes.key_width),
+        saved_bytes=shapes.heads * FLOAT32,
+        backward_bytes=0,
+        workspace_bytes=shard.compute_bytes * copies + FLOAT32 * sums,
     )

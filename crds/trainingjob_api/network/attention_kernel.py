@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trainingjob_api.network.attention_blocks import CausalScope
+from trainingjob_api.token_order import Exchange
 
 CPU, TPU, NVIDIA = "cpu", "tpu-", "nvidia-"
 """Accelerators of the hardware table by their names, or by what these begin with."""
@@ -18,7 +19,7 @@ LANES = 128
 """Elements of a row of a TPU's registers."""
 BFLOAT16_BYTES = 2
 
-type KernelName = Literal["plain", "chunked", "cudnn", "splash"]
+type KernelName = Literal["plain", "chunked", "cudnn", "splash", "ring"]
 type ExpertKernelName = Literal["one_hot", "ragged_dot"]
 
 
@@ -50,10 +51,15 @@ class AttentionCase:
     has_sinks: bool = False
     has_documents: bool = False
     """Whether a sequence holds several documents."""
+    exchange: Exchange = "gather"
 
 
 def choose_attention(case: AttentionCase) -> KernelChoice[KernelName]:
     """Return the attention kernel."""
+    if case.exchange == "ring" and case.context > 1:
+        return _choose(
+            "ring", f"{case.context} devices pass keys on, so that none holds those of {case.length:,} tokens"
+        )
     if case.accelerator.startswith(NVIDIA) and case.length >= MIN_CUDNN_LENGTH:
         obstacle = _find_cudnn_obstacle(case)
         return _choose_portable(case, obstacle) if obstacle else _choose("cudnn", "cuDNN stores no scores")

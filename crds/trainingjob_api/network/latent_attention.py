@@ -19,6 +19,7 @@ from trainingjob_api.network.norm import HiddenNorm, Norm
 from trainingjob_api.network.part import BACKWARD_FLOPS, FORWARD_FLOPS, PartTraffic, Shard
 from trainingjob_api.network.rope import Rope
 from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor
+from trainingjob_api.token_order import Exchange
 
 Rank = Annotated[int, Field(ge=1, le=65536)]
 Width = Annotated[int, Field(ge=1, le=1024)]
@@ -59,6 +60,7 @@ class LatentAttention(CausalAttention):
     """None: queries and keys have no positions."""
     norm: Norm
     accelerator: str = ""
+    exchange: Exchange = "gather"
 
     @property
     def key_width(self) -> int:
@@ -120,7 +122,7 @@ class LatentAttention(CausalAttention):
         """Return the bytes of latent vectors, queries, keys, values, output and scores, and of gathered keys."""
         heads, latent = shard.split(self.num_heads, "heads"), self.latent
         keys_and_values = heads * (latent.head_dim + latent.value_dim)
-        own = heads * (latent.head_dim + latent.value_dim) + keys_and_values * shard.degrees["context"]
+        own = heads * (latent.head_dim + latent.value_dim) + keys_and_values * self.key_copies(shard)
         norms = [norm.saved_bytes(shard) for norm in self.norms.values() if norm]
         scores = self.score_costs(shard).saved_bytes
         return shard.compute_bytes * (own + latent.rope_dim) + sum(norms) + scores

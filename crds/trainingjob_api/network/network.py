@@ -21,6 +21,7 @@ from trainingjob_api.network.part import FORWARD_FLOPS, Part, PassFlops, Shard
 from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.network.tensor import DecayClass, Gradients, Normal, Role, Tensor, mark_frozen
 from trainingjob_api.sharding import ShardCounts
+from trainingjob_api.token_order import Exchange
 
 
 class Logits(Strict):
@@ -54,9 +55,9 @@ class Block:
     is_forward_only: bool = False
     """Whether no gradient passes the layer: all tensors in it and before it are frozen."""
 
-    def on(self, accelerator: str) -> "Block":
-        """Return the layer with the kernels of an accelerator."""
-        return replace(self, attention=replace(self.attention, accelerator=accelerator))
+    def on(self, accelerator: str, exchange: Exchange) -> "Block":
+        """Return the layer with the kernels of an accelerator, and an exchange along `context`."""
+        return replace(self, attention=replace(self.attention, accelerator=accelerator, exchange=exchange))
 
     @cached_property
     def parts(self) -> Mapping[str, Part]:
@@ -176,9 +177,9 @@ class Group:
     pattern: tuple[Block, ...]
     repeats: int
 
-    def on(self, accelerator: str) -> "Group":
-        """Return the layers with the kernels of an accelerator."""
-        return replace(self, pattern=tuple(block.on(accelerator) for block in self.pattern))
+    def on(self, accelerator: str, exchange: Exchange) -> "Group":
+        """Return the layers with the kernels of an accelerator, and an exchange along `context`."""
+        return replace(self, pattern=tuple(block.on(accelerator, exchange) for block in self.pattern))
 
     def prefix(self, position: int) -> str:
         """Return what the names of a block's tensors begin with. A pattern of one block has no positions."""
@@ -256,9 +257,17 @@ class Network:
         return hash((self.embedding, self.groups, self.norm, self.head, self.frozen))
 
     @lru_cache(maxsize=64)  # noqa: B019  # few networks, of which a strategy search asks for one thousands of times
-    def on(self, accelerator: str) -> "Network":
-        """Return the network with the kernels of an accelerator of the hardware table."""
-        return replace(self, groups=tuple(group.on(accelerator) for group in self.groups))
+    def on(self, accelerator: str, exchange: Exchange = "gather") -> "Network":
+        """Return the network with the kernels of an accelerator of the hardware table.
+
+        `exchange`: how the devices along `context` exchange keys and values.
+        """
+        return replace(self, groups=tuple(group.on(accelerator, exchange) for group in self.groups))
+
+    @property
+    def exchange(self) -> Exchange:
+        """Return how the devices along `context` exchange keys and values."""
+        return next(block.attention.exchange for block in self.blocks)
 
     def choose_kernels(self, shard: Shard) -> tuple[KernelChoice[str], ...]:
         """Return the different kernels for a device's share of a sequence, in the order of the layers."""

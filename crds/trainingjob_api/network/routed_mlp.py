@@ -199,7 +199,9 @@ class RoutedMlp(Part):
         """
         if self.experts.dispatch == "dropless":
             return self.shared.activations(shard) if self.shared else ()
-        slots = self.experts.capacity(shard.length) * shard.degrees["expert"] / self.experts.group_size(shard.length)
+        slots = (
+            self.experts.capacity(shard.length) * shard.degrees.get("expert", 1) / self.experts.group_size(shard.length)
+        )
         shared = self.shared.activations(shard) if self.shared else ()
         return (*(find_product(matrix, shard, slots) for matrix in self._matrices), *shared)
 

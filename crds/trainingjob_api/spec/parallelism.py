@@ -7,6 +7,7 @@ from pydantic import Field
 
 from trainingjob_api.base import AXES, Axis, Strict
 from trainingjob_api.meta import Example, Unit
+from trainingjob_api.token_order import Exchange
 
 Degree = Annotated[int, Field(ge=-1, le=65536)]
 """The size of a mesh axis; -1 takes the remaining devices. A rule that names the field rejects 0."""
@@ -34,8 +35,8 @@ class AxisDegrees(Strict):
     )
     context: Annotated[Degree, Unit("ways"), Example(1)] = Field(
         default=1,
-        description="Context parallelism: shards sequences, and parameters like `fsdp`. Attention gathers the keys "
-        "and values of the whole sequence.",
+        description="Context parallelism: shards sequences, and parameters like `fsdp`. The devices exchange keys "
+        "and values, see `parallelism.context`.",
     )
     tensor: Annotated[Degree, Unit("ways"), Example(1)] = Field(
         default=1, description="Tensor parallelism: shards attention heads and MLP columns."
@@ -57,6 +58,16 @@ class Pipeline(Strict):
         default=None,
         description="Number of microbatches, a multiple of the stages; more reduce the bubble and take more memory. "
         "Unset: at least four times the stages if the batch allows it.",
+    )
+
+
+class Context(Strict):
+    """Context parallelism, used if the axis `context` is sharded."""
+
+    exchange: Annotated[Exchange, Example("ring")] = Field(
+        default="gather",
+        description="Exchange of keys and values: `gather` gives each device those of the whole sequence. With `ring`, "
+        "a device holds only its own and those that pass (arXiv 2310.01889).",
     )
 
 
@@ -116,6 +127,9 @@ class Parallelism(Strict):
     )
     pipeline: Pipeline = Field(
         default=Pipeline(), description="Pipeline schedule, used if the axis `stage` is sharded."
+    )
+    context: Context = Field(
+        default=Context(), description="Exchange of keys and values, used if the axis `context` is sharded."
     )
     rules: Rules = Field(
         default=Rules(),

@@ -23,11 +23,14 @@ from trainingjob_trainer.kernels import splash_attention
 from trainingjob_trainer.kernels.chunked_attention import chunked_attention
 from trainingjob_trainer.kernels.cudnn_attention import cudnn_attention
 from trainingjob_trainer.kernels.plain_attention import plain_attention
+from trainingjob_trainer.kernels.ring_attention import ring_attention
 from trainingjob_trainer.parallel.sharding import Axes, constrain, copy_for_shards, map_shards
 
 QUERIES: Axes = ("batch", "length", "heads", None)
 KEYS: Axes = ("batch", None, "kv_heads", None)
 """Keys and values of sharded sequences are all-gathered: a query attends to keys of the whole sequence."""
+PASSING_KEYS: Axes = ("batch", "length", "kv_heads", None)
+"""In a ring, each device has those of its own tokens."""
 
 
 def attention(
@@ -61,7 +64,9 @@ def attention(
     if scope.chunk and positions_BL is not None:
         scope, segments_BL = _cut_documents(scope, scope.chunk, segments_BL, positions_BL)
     q_BLHK = constrain(q_BLHK * scale, *QUERIES)
-    k_BMGK, v_BMGV = (constrain(x_BLGK, *KEYS) for x_BLGK in (k_BLGK, v_BLGV))
+    degrees = jax.sharding.get_abstract_mesh().shape
+    is_ring = kernel == "ring"
+    k_BMGK, v_BMGV = (constrain(x_BLGK, *(PASSING_KEYS if is_ring else KEYS)) for x_BLGK in (k_BLGK, v_BLGV))
     segments_BM = None if segments_BL is None else constrain(segments_BL, "batch", None)
     sinks_H = None if sinks_H is None else sinks_H.astype(jnp.float32)
     if kernel == "plain":
@@ -70,10 +75,10 @@ def attention(
         return named
     positions_L = jnp.arange(q_BLHK.shape[1], dtype=jnp.int32)
     arguments: dict[str, tuple[Any, Axes]] = {
-        "positions": (positions_L, ("length",)),
+        "positions": (None if is_ring else positions_L, ("length",)),
         "q": (q_BLHK, QUERIES),
-        "k": (copy_for_shards(k_BMGK, ("length",), KEYS), ("length", *KEYS)),
-        "v": (copy_for_shards(v_BMGV, ("length",), KEYS), ("length", *KEYS)),
+        "k": _share_keys(k_BMGK, is_ring=is_ring),
+        "v": _share_keys(v_BMGV, is_ring=is_ring),
         "query_segments": (segments_BL, ("batch", "length")),
         "key_segments": (segments_BM, ("batch", None)),
         "sinks": (sinks_H, ("heads",)),
@@ -82,23 +87,32 @@ def attention(
     if kernel == "cudnn":
         run = partial(cudnn_attention, scope=scope)
     elif kernel == "splash":
-        degrees = jax.sharding.get_abstract_mesh().shape
         heads, shards = q_BLHK.shape[2] // degrees.get("tensor", 1), degrees.get("context", 1)
         splash = splash_attention.make_kernel(
             q_BLHK.shape[1], shards, heads, scope, soft_cap, interpret=splash_attention.INTERPRET
         )
         arguments |= splash_attention.list_tables(splash)
         run = partial(splash_attention.run_kernel, kernel=splash)
+    elif is_ring:
+        run = partial(ring_attention, ring_size=degrees["context"], scope=scope, soft_cap=soft_cap)
     else:
         run = partial(chunked_attention, scope=scope, soft_cap=soft_cap)
     given = {name: (array, axes) for name, (array, axes) in arguments.items() if array is not None}
 
     def run_on_shard(*arrays: jax.Array) -> jax.Array:
         shards = dict(zip(given, arrays, strict=True))
-        return run(shards | {"k": shards["k"][0], "v": shards["v"][0]})
+        return run(shards if is_ring else shards | {"k": shards["k"][0], "v": shards["v"][0]})
 
     run_on_shards = map_shards(run_on_shard, [axes for _, axes in given.values()], QUERIES)
     return run_on_shards(*(array for array, _ in given.values()))
+
+
+def _share_keys(x_BMGK: jax.Array, *, is_ring: bool) -> tuple[jax.Array, Axes]:
+    """Return keys or values as an argument of a kernel, with its logical axes: each device gets a copy of its own.
+
+    In a ring, a device gets those of its own tokens instead.
+    """
+    return (x_BMGK, PASSING_KEYS) if is_ring else (copy_for_shards(x_BMGK, ("length",), KEYS), ("length", *KEYS))
 
 
 def _cut_documents(

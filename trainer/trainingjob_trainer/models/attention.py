@@ -17,6 +17,7 @@ from trainingjob_trainer.kernels.attention_kernels import attention
 from trainingjob_trainer.models.norm import Norm, normalize_rms
 from trainingjob_trainer.models.params import DTYPES, add_params, project
 from trainingjob_trainer.models.rope import apply_rope, find_positions
+from trainingjob_trainer.parallel.token_order import find_places
 
 
 class GroupedQueries(nnx.Module):
@@ -41,19 +42,20 @@ class GroupedQueries(nnx.Module):
     ) -> jax.Array:
         """Return the attention's output, which is added to the residual."""
         options, rope = self.part.options, self.part.rope
+        places_BL = find_places(self.part.exchange, x_BLD, positions_BL)
         q_BLHK = project(self, "query", "BLD,DHK->BLHK", x_BLD)
         k_BLGK = project(self, "key", "BLD,DGK->BLGK", x_BLD)
         if self.part.query_norm:
             q_BLHK, k_BLGK = self._normalize(self.query_norm, q_BLHK), self._normalize(self.key_norm, k_BLGK)
         if rope:
-            q_BLHK, k_BLGK = (apply_rope(x_BLHK, rope, positions_BL) for x_BLHK in (q_BLHK, k_BLGK))
+            q_BLHK, k_BLGK = (apply_rope(x_BLHK, rope, places_BL) for x_BLHK in (q_BLHK, k_BLGK))
         if options.query_key_norm == "l2":
             q_BLHK, k_BLGK = (
                 normalize_rms(x_BLHK.astype(jnp.float32), self.part.norm.epsilon).astype(self.dtype)
                 for x_BLHK in (q_BLHK, k_BLGK)
             )
         if options.temperature_tuning:
-            q_BLHK = tune_temperature(q_BLHK, options.temperature_tuning, positions_BL)
+            q_BLHK = tune_temperature(q_BLHK, options.temperature_tuning, places_BL)
         v_BLGK = project(self, "value", "BLD,DGK->BLGK", x_BLD)
         sinks_H = self.sinks[...] if options.sinks else None
         x_BLHK = attend(self.part, q_BLHK, k_BLGK, v_BLGK, sinks_H, positions_BL, segments_BL)

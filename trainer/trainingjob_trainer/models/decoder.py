@@ -16,6 +16,7 @@ from flax import nnx
 from trainingjob_api.network.network import Logits, Network
 from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.precision import Precision
+from trainingjob_api.token_order import Exchange
 from trainingjob_trainer.models.chunked_loss import LmHead
 from trainingjob_trainer.models.embedding import add_positions, embed_tokens
 from trainingjob_trainer.models.layers import HiddenStates, run_layers, stack_layers
@@ -25,19 +26,22 @@ from trainingjob_trainer.models.pipeline import run_pipeline
 from trainingjob_trainer.models.routed_mlp import zero_routing_stats
 from trainingjob_trainer.models.trainable import ParamSplit
 from trainingjob_trainer.parallel.sharding import constrain
+from trainingjob_trainer.parallel.token_order import find_places
 
 type Params = dict[str, Any]
 """A tree of arrays, nested like the modules."""
 
 
 @lru_cache(maxsize=1)
-def split_model(network: Network, precision: Precision, memory: Memory, accelerator: str) -> "SplitModel":
+def split_model(
+    network: Network, precision: Precision, memory: Memory, accelerator: str, exchange: Exchange = "gather"
+) -> "SplitModel":
     """Return a network as functions over a tree of parameters, with the kernels of an accelerator.
 
     Tracing its shapes needs no device, and is the slowest part of a restart that loads its programs. A standby does it
     in advance, and the world reuses the result.
     """
-    return SplitModel(network.on(accelerator), precision, memory)
+    return SplitModel(network.on(accelerator, exchange), precision, memory)
 
 
 class SplitModel:
@@ -83,7 +87,7 @@ class SplitModel:
         if self.network.embedding.scale != 1:
             x_BLD *= self.network.embedding.scale
         if self.network.embedding.max_positions:
-            x_BLD = add_positions(params["positions"], x_BLD, positions_BL)
+            x_BLD = add_positions(params["positions"], x_BLD, find_places(self.network.exchange, x_BLD, positions_BL))
         x_BLD = constrain(x_BLD, "batch", "length", None)
         routing = zero_routing_stats(x_BLD, self.network)
         return HiddenStates(x_BLD, routing, positions_BL, segments_BL)

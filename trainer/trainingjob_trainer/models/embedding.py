@@ -47,5 +47,5 @@ def add_positions(table_PD: jax.Array, x_BLD: jax.Array, positions_BL: jax.Array
     Gradients are summed in float32.
     """
     if positions_BL is not None:
-        return x_BLD + embed_tokens(table_PD, positions_BL, x_BLD.dtype)
+        return x_BLD + embed_tokens(table_PD, jnp.broadcast_to(positions_BL, x_BLD.shape[:2]), x_BLD.dtype)
     return add_bias(x_BLD, constrain(table_PD, None, None)[: x_BLD.shape[1]])

@@ -14,6 +14,7 @@ from trainingjob_trainer.models.norm import Norm
 from trainingjob_trainer.models.params import DTYPES, add_params, project
 from trainingjob_trainer.models.rope import apply_rope
 from trainingjob_trainer.parallel.sharding import constrain
+from trainingjob_trainer.parallel.token_order import find_places
 
 
 class LatentQueries(nnx.Module):
@@ -32,6 +33,7 @@ class LatentQueries(nnx.Module):
     ) -> jax.Array:
         """Return the attention's output, which is added to the residual."""
         latent, rope = self.part.latent, self.part.rope
+        places_BL = find_places(self.part.exchange, x_BLD, positions_BL)
         if latent.query_rank:
             queries_BLR = self.query_norm(project(self, "query_down", "BLD,DR->BLR", x_BLD))
             q_BLHK = project(self, "query_up", "BLR,RHK->BLHK", queries_BLR)
@@ -43,8 +45,8 @@ class LatentQueries(nnx.Module):
         v_BLHK = project(self, "value", "BLR,RHK->BLHK", keys_BLR)
         q_rope_BLHK, k_rope_BLK = q_BLHK[..., latent.no_rope_dim :], project(self, "rope_key", "BLD,DK->BLK", x_BLD)
         if rope:
-            q_rope_BLHK = apply_rope(q_rope_BLHK, rope, positions_BL)
-            k_rope_BLK = apply_rope(k_rope_BLK[:, :, None], rope, positions_BL)[:, :, 0]
+            q_rope_BLHK = apply_rope(q_rope_BLHK, rope, places_BL)
+            k_rope_BLK = apply_rope(k_rope_BLK[:, :, None], rope, places_BL)[:, :, 0]
         q_BLHK = jnp.concatenate([q_BLHK[..., : latent.no_rope_dim], q_rope_BLHK], axis=-1)
         shared_BLHK = jnp.broadcast_to(k_rope_BLK[:, :, None], (*k_BLHK.shape[:3], latent.rope_dim))
         k_BLHK = jnp.concatenate([k_BLHK, shared_BLHK], axis=-1)

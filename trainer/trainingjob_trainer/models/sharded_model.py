@@ -21,13 +21,14 @@ from trainingjob_trainer.models.layers import HiddenStates
 from trainingjob_trainer.models.routed_mlp import RoutingStats
 from trainingjob_trainer.parallel.collective_order import order_first_part, order_last_part
 from trainingjob_trainer.parallel.sharding import constrain
+from trainingjob_trainer.parallel.token_order import to_mesh_order, to_sequence_order
 
 
 class Hidden(NamedTuple):
     """Hidden states after the last layer."""
 
     x: jax.Array
-    """[M, R, L, D] in the compute format."""
+    """[M, R, L, D] in the compute format, with the tokens in the order of the mesh."""
     routing: RoutingStats | None
     """Routing statistics of each sequence [M, R], summed over layers. None: no layer has experts."""
 
@@ -40,6 +41,7 @@ class ShardedModel:
         self._model = model
         self._mesh = mesh
         self._num_stages = mesh.shape["stage"]
+        self._context = mesh.shape["context"]
 
     def run(
         self,
@@ -50,7 +52,8 @@ class ShardedModel:
     ) -> Hidden:
         """Return the hidden states after the last layer."""
         embed = order_first_part(self._embed, self._mesh)
-        stream = embed(self._table_params(params), tokens_MRL, positions_MRL, segments_MRL)
+        batch = jax.tree.map(self._to_mesh_order, (tokens_MRL, positions_MRL, segments_MRL))
+        stream = embed(self._table_params(params), *batch)
         if self._num_stages > 1:
             stream = self._model.run_stages(params, stream, self._num_stages)
             return Hidden(stream.x, stream.routing)
@@ -73,6 +76,14 @@ class ShardedModel:
 
     def cross_entropies(self, params: Params, hidden: Hidden, targets_MRL: jax.Array) -> jax.Array:
         """Return the cross-entropy of each target [M, R, L] in float32."""
+        losses_MRL = self._cross_entropies(params, hidden, self._to_mesh_order(targets_MRL))
+        return to_sequence_order(losses_MRL, self.network.exchange, self._context)
+
+    def _to_mesh_order(self, array_MRL: jax.Array) -> jax.Array:
+        return to_mesh_order(array_MRL, self.network.exchange, self._context)
+
+    def _cross_entropies(self, params: Params, hidden: Hidden, targets_MRL: jax.Array) -> jax.Array:
+        """Return the cross-entropies [M, R, L] of targets in the order of the mesh."""
         num_chunks = self._count_chunks(targets_MRL)
         if num_chunks > 1:
             head, x, matrix = self._model.read_out(params, self._by_tick(hidden.x))
@@ -94,12 +105,13 @@ class ShardedModel:
         The loss of a token of weight 0 may be infinite. With chunks of logits this needs fewer FLOPs than the sum of
         `cross_entropies`.
         """
+        targets_MRL, weights_MRL = self._to_mesh_order(targets_MRL), self._to_mesh_order(weights_MRL)
         num_chunks = self._count_chunks(targets_MRL)
         if num_chunks > 1:
             head, x, matrix = self._model.read_out(params, self._by_tick(hidden.x))
             targets, weights = self._by_tick(targets_MRL), self._by_tick(weights_MRL)
             return sum_losses(head, num_chunks, x, matrix, targets, weights)
-        return sum_weighted(self.cross_entropies(params, hidden, targets_MRL), weights_MRL)
+        return sum_weighted(self._cross_entropies(params, hidden, targets_MRL), weights_MRL)
 
     def _count_chunks(self, targets_MRL: jax.Array) -> int:
         """Return the number of chunks in which a device computes its logits; 1: those of a microbatch are whole."""

@@ -14,6 +14,7 @@ from trainingjob_api.problem import Problem
 from trainingjob_api.sharding import RULES
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees, Rules
+from trainingjob_api.token_order import order_chunks
 from trainingjob_operator.core.planner.mesh import INFERRED, combine_degrees, nearest_divisors, nearest_multiples
 from trainingjob_operator.core.planner.problem_messages import must_divide, quote_field
 from trainingjob_operator.core.units import pluralize
@@ -119,6 +120,27 @@ def check_divisible(spec: TrainingJobSpec, split: ShardedDims, mesh: Mesh, *, is
     yield Problem(f"{path}.{axis}", value, message, nearest)
 
 
+def check_sequence(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> Iterator[Problem]:
+    """Check that the axis `context` divides a sequence: into one part for each device, or into two with a ring."""
+    problems = tuple(check_divisible(spec, SEQUENCE, mesh, is_filled=is_filled))
+    yield from problems
+    length, chunks = spec.training.sequence_length, _count_chunks(spec, mesh)
+    if not problems and length % chunks:
+        name = "spec.training.sequenceLength"
+        message = (
+            f"ring must divide {quote_field(name, length)} into {chunks} chunks of equal length, two for each device "
+            "along `context`."
+        )
+        nearest = (*(f"{name}: {near}" for near in nearest_multiples(chunks, length)), "gather")
+        yield Problem("spec.parallelism.context.exchange", "ring", message, nearest)
+
+
+def _count_chunks(spec: TrainingJobSpec, mesh: Mesh) -> int:
+    """Return the parts of a sequence whose tokens stay together: one for each device along `context`, or two."""
+    context = mesh.ici.context * mesh.dcn.context
+    return max(context, len(order_chunks(spec.parallelism.context.exchange, context)))
+
+
 def check_stages(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> Iterator[Problem]:
     """Check that the layers of a pipeline are all of one pattern, and that its stages divide the repeats."""
     layers = arrange(spec.model.layers, spec.model.num_layers)
@@ -186,17 +208,16 @@ def check_experts(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> Iter
 
 
 def check_routing_groups(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
-    """Check that no routing group crosses the boundary between two context shards."""
+    """Check that no routing group crosses the boundary between two context shards, or two chunks of a ring."""
     experts, length = spec.model.experts, spec.training.sequence_length
-    context = mesh.ici.context * mesh.dcn.context
-    if experts is None or length % context:
+    parts = _count_chunks(spec, mesh)
+    if experts is None or length % parts:
         return
-    part, tokens = length // context, experts.group_size(length)
+    part, tokens = length // parts, experts.group_size(length)
     if part % tokens and length % tokens == 0:
-        message = (
-            f"a routing group of {tokens} tokens must divide the {part} tokens of a sequence on each shard of the "
-            "axis `context`."
-        )
+        is_ring = parts > mesh.ici.context * mesh.dcn.context
+        what = "in each chunk of a ring" if is_ring else "on each shard of the axis `context`"
+        message = f"a routing group of {tokens} tokens must divide the {part} tokens of a sequence {what}."
         nearest = tuple(str(near) for near in nearest_divisors(part, tokens))
         yield Problem("spec.model.experts.groupLength", experts.group_length, message, nearest)
 

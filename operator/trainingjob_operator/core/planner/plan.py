@@ -195,7 +195,7 @@ class Plan:
     def kernels(self) -> tuple[KernelChoice[str], ...]:
         """Return the kernels of the layers at all sizes."""
         spec = self.spec
-        network = resolve_network(spec).on(spec.slices.accelerator)
+        network = resolve_network(spec).on(spec.slices.accelerator, spec.parallelism.context.exchange)
         contexts = sorted({size.layout.ici.context * size.layout.dcn.context for size in self.sizes if size.layout})
         shards = (
             Shard(spec.training.sequence_length, FLOAT_BYTES[spec.precision.compute], {"context": context})

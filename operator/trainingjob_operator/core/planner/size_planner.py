@@ -12,12 +12,12 @@ from trainingjob_operator.core.planner.divisibility import (
     DCN,
     HEADS,
     ICI,
-    SEQUENCE,
     Mesh,
     check_divisible,
     check_experts,
     check_model_width,
     check_routing_groups,
+    check_sequence,
     check_sharding_rules,
     check_stages,
 )
@@ -147,7 +147,8 @@ def describe_slice(shape: SliceShape) -> str:
 def _check_splits(spec: TrainingJobSpec, mesh: Mesh) -> list[Problem]:
     """Check that the mesh divides the dims that it shards. `data` does not matter, because it splits only the batch."""
     return [
-        *(problem for split in (SEQUENCE, HEADS) for problem in check_divisible(spec, split, mesh, is_filled=True)),
+        *check_sequence(spec, mesh, is_filled=True),
+        *check_divisible(spec, HEADS, mesh, is_filled=True),
         *check_stages(spec, mesh, is_filled=True),
         *check_model_width(spec, mesh, is_filled=True),
         *check_sharding_rules(spec, mesh),

@@ -186,7 +186,7 @@ def _factorize_slice(spec: TrainingJobSpec, num_devices: int) -> Iterator[Mappin
         "stage": dims["layers"],
         "fsdp": dims["embed"],
         "expert": dims.get("experts", 1),
-        "context": spec.training.sequence_length,
+        "context": spec.training.sequence_length // (2 if spec.parallelism.context.exchange == "ring" else 1),
         "tensor": math.gcd(dims["heads"], dims.get("kv_heads", 0), dims["mlp"]),  # latent attention has no such dim
     }
 

@@ -8,7 +8,8 @@ What is sent:
   the head is gathered once, and its gradients are summed in float32. The embedding table is gathered whole; each
   device sums a part of its gradient's width, for which the gradient of the stream is exchanged.
 - Along tensor: the stream is summed after attention and after the MLP, forward and back, and once behind the head.
-- Along context: keys and values are gathered, their gradients summed. Along expert: tokens go to their places and back.
+- Along context: keys and values are gathered, their gradients summed. In a ring they are passed on, in the backward
+  pass with their gradients in float32. Along expert: tokens go to their places and back.
 - Along stage: the stream moves on to the next stage, and its gradient back, each with sums that pick who reads it.
 - Along data: the float32 gradients are summed, once a step.
 
@@ -23,7 +24,9 @@ from dataclasses import dataclass
 
 from trainingjob_api.base import AXES, Axis
 from trainingjob_api.compile_report import Network
+from trainingjob_api.network.attention import CausalAttention
 from trainingjob_api.network.part import PartTraffic
+from trainingjob_api.network.ring_blocks import count_ring_hops
 from trainingjob_api.network.tensor import Gradients, Role, Tensor
 from trainingjob_api.sharding import RULES, count_shards
 from trainingjob_api.world import Layout
@@ -251,22 +254,40 @@ class _StepTraffic:
 
     def _token_traffic(self) -> Iterator[Traffic]:
         """Yield what goes between tokens: keys and values along context, tokens to experts, streams to stages."""
-        context, expert, stage = (self._device_group((axis,)) for axis in ("context", "expert", "stage"))
+        expert, stage = (self._device_group((axis,)) for axis in ("expert", "stage"))
         for runs, parts, has_backward in self._blocks():
             # There and back: forward, backward, and where layers are computed again.
-            repeats = self._has_remat and has_backward
-            num_transfers = 2 * (1 + has_backward + repeats)
-            tokens = self._layout.rows_per_shard * self._workload.length * runs
-            features = tokens * sum(part.context_features for part in parts) // self._degrees["tensor"]
-            keys = features * (
-                FLOAT32 + self._value_bytes
-            )  # keys are cast after they travel: they are rotated in float32
-            yield from context.all_gather((1 + repeats) * keys, is_awaited=True)
-            yield from context.reduce_scatter(keys * has_backward)
+            num_transfers = 2 * (1 + has_backward + (self._has_remat and has_backward))
             slots = sum(part.expert_slots + part.gathered_tokens * expert.size for part in parts)
             yield from expert.all_gather(num_transfers * runs * slots * self._hidden_state_bytes, is_awaited=True)
+        for block, count in self._network.blocks.items():
+            runs = self._ticks * count // self._degrees["stage"]
+            yield from self._key_traffic(block.attention, runs, has_backward=not block.is_forward_only)
         if self._is_pipelined:
             yield from self._pipeline_traffic(stage)
+
+    def _key_traffic(self, attention: CausalAttention, runs: int, *, has_backward: bool) -> Iterator[Traffic]:
+        """Yield what the keys and values of a kind of attention send along context."""
+        context = self._device_group(("context",))
+        if context.size == 1:
+            return
+        length = self._workload.length
+        features = attention.traffic(length).context_features // self._degrees["tensor"]
+        tokens = runs * self._layout.rows_per_shard * length
+        if self._network.exchange == "gather":
+            # Keys are cast after they travel: they are rotated in float32.
+            keys = tokens * features * (FLOAT32 + self._value_bytes)
+            yield from context.all_gather((1 + (self._has_remat and has_backward)) * keys, is_awaited=True)
+            yield from context.reduce_scatter(keys * has_backward)
+            return
+        hops = count_ring_hops(attention.ring(length, context.size))
+        # A layer that is computed again shares the passing keys with its backward pass. The gradients return to their
+        # owner.
+        passes = hops * self._value_bytes
+        if has_backward:
+            passes += hops * (self._value_bytes + FLOAT32) + min(hops, 1) * self._value_bytes
+        network: Network = "dcn" if context.dcn > 1 else "ici"
+        yield Traffic(network, context.axes, 2 * tokens // context.size * features * passes, is_exposed=False)
 
     def _pipeline_traffic(self, stage: _DeviceGroup) -> Iterator[Traffic]:
         """Yield what a pipeline sends, as XLA was seen to make it."""

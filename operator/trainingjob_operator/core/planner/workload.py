@@ -70,7 +70,7 @@ def describe_workload(spec: TrainingJobSpec) -> Workload:
     """Return the workload of a spec."""
     is_cpu = spec.slices.accelerator == CPU
     length, rules = spec.training.sequence_length, spec.parallelism.rules
-    network = resolve_network(spec).on(spec.slices.accelerator)
+    network = resolve_network(spec).on(spec.slices.accelerator, spec.parallelism.context.exchange)
     return Workload(
         network, length, spec.precision, list_slots(spec.optimizer.type, spec.precision), spec.memory, rules, is_cpu
     )

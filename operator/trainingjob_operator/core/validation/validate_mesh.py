@@ -136,8 +136,8 @@ def check_rules(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def check_sequence(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """The `context` degree must divide `training.sequenceLength`."""
-    yield from check_divisible(spec, SEQUENCE, _written_mesh(spec), is_filled=False)
+    """The `context` degree must divide `training.sequenceLength`, and twice the degree with a ring."""
+    yield from divisibility.check_sequence(spec, _written_mesh(spec), is_filled=False)
 
 
 def check_heads(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -177,8 +177,9 @@ def warn_of_tensor_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def warn_of_context_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Context parallelism over DCN all-gathers keys and values between slices in each layer."""
-    yield from _warn_over_dcn(spec, "context", "all-gathers keys and values over the network between slices")
+    """Context parallelism over DCN sends keys and values between slices in each layer."""
+    does = "all-gathers" if spec.parallelism.context.exchange == "gather" else "sends"
+    yield from _warn_over_dcn(spec, "context", f"{does} keys and values over the network between slices")
 
 
 def warn_of_experts_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -192,6 +193,14 @@ def warn_of_unused_pipeline_settings(spec: TrainingJobSpec) -> Iterator[Problem]
     if microbatches is not None and spec.parallelism.ici.stage == spec.parallelism.dcn.stage == 1:
         message = has_no_effect("the axis `stage` has degree 1 in `ici` and `dcn`")
         yield Problem("spec.parallelism.pipeline.microbatches", microbatches, message)
+
+
+def warn_of_unused_ring(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`context.exchange: ring` has no effect without the axis `context`."""
+    ici, dcn, exchange = spec.parallelism.ici, spec.parallelism.dcn, spec.parallelism.context.exchange
+    if exchange == "ring" and ici.context == dcn.context == 1 and spec.parallelism.strategy != AUTO:
+        message = has_no_effect("the axis `context` has degree 1 in `ici` and `dcn`")
+        yield Problem("spec.parallelism.context.exchange", exchange, message)
 
 
 def warn_of_unsharded_vocabulary(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -246,8 +255,9 @@ RULES: tuple[Rule | HardwareRule, ...] = (
 )
 WARNINGS = (
     Rule(("parallelism.dcn.tensor",), warn_of_tensor_over_dcn),
-    Rule(("parallelism.dcn.context",), warn_of_context_over_dcn),
+    Rule(("parallelism.dcn.context", "parallelism.context.exchange"), warn_of_context_over_dcn),
     Rule(("parallelism.dcn.expert",), warn_of_experts_over_dcn),
     Rule(("parallelism",), warn_of_unused_pipeline_settings),
+    Rule(("parallelism",), warn_of_unused_ring),
     Rule(("parallelism.ici.tensor", "parallelism.dcn.tensor", "model.vocabSize"), warn_of_unsharded_vocabulary),
 )
