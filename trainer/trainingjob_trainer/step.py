@@ -46,9 +46,7 @@ class StepPrograms:
         self._spec = spec
         self._mesh = mesh
         exchange = spec.parallelism.context.exchange
-        self._model = split_model(
-            resolve_network(spec), spec.precision, spec.memory, spec.slices.accelerator, exchange
-        )
+        self._model = split_model(resolve_network(spec), spec.precision, spec.memory, spec.slices.accelerator, exchange)
         self._optimizer = make_optimizer(spec.optimizer, self._model.network, spec.precision)
         self._balance = ExpertBalance(self._model.network)
         self._rules = merge_rules(spec.parallelism.rules.overrides())

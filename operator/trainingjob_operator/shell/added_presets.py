@@ -9,15 +9,23 @@ from pydantic import Field, ValidationError
 
 from trainingjob_api.base import Strict
 from trainingjob_api.network.resolve import resolve
+from trainingjob_api.parse.parser import parse_spec
 from trainingjob_api.presets.merge import merge_preset
 from trainingjob_api.presets.preset import Preset
 from trainingjob_api.presets.registry import PRESETS
+from trainingjob_api.problem import Problem, in_order
+from trainingjob_api.sample import SAMPLE
 from trainingjob_api.spec.model import Model
-from trainingjob_operator.core.validation.validate_preset import find_problems
+from trainingjob_operator.core.catalog import Catalog
+from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
+from trainingjob_operator.core.validation import validate_experts, validate_layers, validate_model
+from trainingjob_operator.core.validation.rule import apply_rules
+from trainingjob_operator.shell.accelerators import load_accelerators
 from trainingjob_operator.shell.added_values import InvalidRow, Table, check_rows, describe_error, read_rows
 
 TABLE: Table = "presets"
 MAX_NAME = 63
+MODEL_RULES = (*validate_model.RULES, *validate_layers.RULES, *validate_experts.RULES)
 _NAME = re.compile(r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")
 
 
@@ -44,6 +52,12 @@ def load_presets(path: Path | None) -> PresetTable:  # None: only built-in prese
     return _add_rows(read_rows(TABLE, path)) if path else PresetTable()
 
 
+def load_catalog(accelerators: Path | None, presets: Path | None) -> tuple[Catalog, tuple[InvalidRow, ...]]:
+    """Return the catalog with the rows of both files, and the rows that it does not include. None: no file."""
+    hardware, models = load_accelerators(accelerators), load_presets(presets)
+    return Catalog(hardware.hardware, models.presets), (*hardware.invalid_rows, *models.invalid_rows)
+
+
 def read_presets(content: Any) -> PresetTable:
     """Return the built-in presets with those of a map from names to rows."""
     return _add_rows(check_rows(TABLE, content))
@@ -67,9 +81,17 @@ def _read_row(name: str, raw: Any) -> Preset | InvalidRow:
     except ValidationError as error:
         return InvalidRow(TABLE, name, describe_error(error))
     section, unknown = merge_preset(row.model, PRESETS)
-    problems = [unknown] if unknown else find_problems(section, row.context)
+    problems = [unknown] if unknown else _find_problems(section, row.context)
     if problems:
         return InvalidRow(TABLE, name, " ".join(str(problem).removeprefix("spec.") for problem in problems))
     section.pop("preset", None)
     parameters = resolve(Model.model_validate(section)).num_parameters
     return Preset(name, row.source, parameters, row.context, section, row.note)
+
+
+def _find_problems(section: dict[str, Any], context: int) -> list[Problem]:
+    """Return the problems of a model section in a job with sequences of the preset's length."""
+    training = SAMPLE["training"] | {"sequenceLength": context}
+    parsed = parse_spec(SAMPLE | {"model": section, "training": training})
+    problems = (*parsed.problems, *apply_rules(MODEL_RULES, parsed, BUILTIN))
+    return in_order(problem for problem in problems if problem.path.startswith("spec.model"))

@@ -13,10 +13,10 @@ from importlib.metadata import version
 from aiohttp import web
 
 from trainingjob_operator.render.render_settings import RenderSettings
+from trainingjob_operator.shell.added_presets import load_catalog
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.authentication import PodAuthenticator, may_use_service_account
-from trainingjob_operator.shell.catalog_files import load_catalog
 from trainingjob_operator.shell.check_pool import CheckPool
 from trainingjob_operator.shell.cluster import KubernetesCluster
 from trainingjob_operator.shell.connections import ConnectionLimiter, ConnectionLimits, LimitedSite

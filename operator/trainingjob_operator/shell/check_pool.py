@@ -18,7 +18,7 @@ from typing import Any, Self
 from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.validation.validate import ValidationResult
 from trainingjob_operator.shell.admission_review import NotAReviewError, scan_user
-from trainingjob_operator.shell.check_worker import LENGTH, Request, Result, added_rows, encode_message
+from trainingjob_operator.shell.check_worker import LENGTH, Request, Result, encode_message
 from trainingjob_operator.shell.interfaces import BusyError
 from trainingjob_operator.shell.review_evaluation import ReviewResult
 
@@ -138,7 +138,7 @@ class WorkerProcess:
             pipe = asyncio.subprocess.PIPE
             self._process = await asyncio.create_subprocess_exec(*self._command, stdin=pipe, stdout=pipe)
             assert self._process.stdin  # noqa: S101  # for the type checker
-            self._process.stdin.write(encode_message(added_rows(self._catalog)))
+            self._process.stdin.write(encode_message(self._catalog.added))
         return self._process
 
     async def run_task(self, request: Request) -> Any:

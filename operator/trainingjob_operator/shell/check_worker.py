@@ -19,9 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
 
-from trainingjob_api.presets.preset import Preset
-from trainingjob_operator.core.catalog import BUILTIN, Catalog
-from trainingjob_operator.core.planner.hardware import Accelerator
+from trainingjob_operator.core.catalog import AddedRows, Catalog
 from trainingjob_operator.core.validation.validate import validate_job, validate_manifest
 from trainingjob_operator.shell.admission_review import NotAReviewError
 from trainingjob_operator.shell.review_evaluation import evaluate_review
@@ -59,11 +57,6 @@ def encode_message(message: object) -> bytes:
     return LENGTH.pack(len(body)) + body
 
 
-def added_rows(catalog: Catalog) -> tuple[tuple[Accelerator, ...], tuple[Preset, ...]]:
-    """Return the first message to a worker: the catalog without the built-in presets."""
-    return tuple(catalog.hardware.accelerators_by_name.values()), catalog.added_presets
-
-
 def main() -> None:
     """Process requests until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C signals the process group; the operator stops this process
@@ -76,9 +69,7 @@ def main() -> None:
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     """Process requests from one stream and write the results to another."""
-    accelerators, presets = _read(requests) or ((), ())
-    named = {preset.name: preset for preset in presets}
-    catalog = Catalog(BUILTIN.hardware.with_rows(accelerators), {**BUILTIN.presets, **named})
+    catalog = (_read(requests) or AddedRows()).add()
     gc.freeze()
     while (request := _read(requests)) is not None:
         signal.setitimer(signal.ITIMER_PROF, request.cpu_seconds)  # SIGPROF kills the process
