@@ -36,10 +36,12 @@ class Notes:
         failing: tuple[int, ...] = (),
         best: tuple[int, ...] = (),
         leave: str = "",
+        samples: bool = False,
         held: tuple[bool, bool] = (True, True),
     ) -> None:
         self.said: list[str] = []
         self.leave = leave
+        self.samples = samples
         self.asks = ControlSignals()
         self.told: dict[int, Signal] = {}
         self.asked = asked or {}
@@ -65,14 +67,24 @@ class Notes:
             report_entry=lambda name: None,
             report=self._report,
             report_evaluations=lambda step, losses: self.said.append(f"evaluate {step}"),
+            report_samples=lambda step, texts: self.said.extend(f"{text} {step}" for text in texts),
         )
         training = SimpleNamespace(steps=last, seed=0)
         config: Any = SimpleNamespace(spec=SimpleNamespace(training=training, checkpoint=SimpleNamespace(export=None)))
         steps = SimpleNamespace(controls=lambda asked, num_steps: asked)
         world: Any = SimpleNamespace(peers=peers, steps=steps, datasets=SimpleNamespace(train=None))
         batches: Any = SimpleNamespace(train_batch=self._read)
+        sampler: Any = SimpleNamespace(write=self._sample)
         self.context = Context(
-            config, world, batches, self.evaluator, self.checkpoints, self.snapshots, self.reporter, self.asks
+            config,
+            world,
+            batches,
+            self.evaluator,
+            sampler,
+            self.checkpoints,
+            self.snapshots,
+            self.reporter,
+            self.asks,
         )
 
     def train(self) -> list[str]:
@@ -115,6 +127,16 @@ class Notes:
             return None
         self.measured = step
         return {"news": step}
+
+    def _sample(
+        self, step: int, params: object, ask: Callable[[], Signal], tell: Callable[[str], None]
+    ) -> list[str] | None:
+        self._meet(f"sample {step}")
+        if ask():
+            self.measured = 0
+            self.said.append(f"break off {step}")
+            return None
+        return ["sample"] if self.samples else []
 
     def _heed(self, step: int, asked: Signal) -> None:
         if Signal.STRETCH_SNAPSHOTS in asked:
@@ -236,6 +258,14 @@ ORDERS: dict[str, tuple[Notes, str]] = {
     "who is asked to move evaluates first: nothing ends before": (
         Notes(9, evaluate=2, asked={2: Signal.RESCALE}),
         "step 1, step 2, report 1, report 2, snapshot 2, evaluate 2, left",
+    ),
+    "texts follow an evaluation": (
+        Notes(3, evaluate=2, samples=True),
+        "step 1, step 2, report 1, report 2, evaluate 2, sample 2, step 3, report 3, save 3, done",
+    ),
+    "who is asked while it writes texts leaves without the losses, which the next world measures": (
+        Notes(9, leave="sample 2", evaluate=2),
+        "step 1, step 2, report 1, report 2, break off 2, snapshot 2, save 2, left",
     ),
     "who leaves at the last step owes its evaluation, and is not done": (
         Notes(2, evaluate=2, asked={2: Signal.EXIT}),

@@ -51,7 +51,8 @@ def undisturbed(crew: Crew, root: Path, text: Path, programs: Path, num_steps: i
 
 @pytest.mark.slow
 def test_two_processes_train_to_the_end(crew: Crew, root: Path, text: Path, programs: Path) -> None:
-    held_out = [{"name": "held", "path": str(text), "everySteps": 4, "numBatches": 2}]
+    samples = [{"prompt": "word", "maxTokens": 4}, {"prompt": "w", "maxTokens": 9, "temperature": 0.9, "everySteps": 8}]
+    held_out = [{"name": "held", "path": str(text), "everySteps": 4, "numBatches": 2, "samples": samples}]
     config = make(root, text, evaluation=held_out)
 
     trainers = crew.start(config, make_world(1, 2), programs)
@@ -69,6 +70,9 @@ def test_two_processes_train_to_the_end(crew: Crew, root: Path, text: Path, prog
     assert read_curve(root) == {(1, step): loss for step, loss in trainers[0].losses.items()}
     last = [event.progress for event in trainers[1].events if event.progress][-1]
     assert last.evaluations["held"] == pytest.approx(trainers[1].losses[6], abs=1.0)
+    texts = [json.loads(line) for line in (root / "metrics/samples.jsonl").read_text().splitlines()]
+    assert [(one["step"], one["prompt"]) for one in texts] == [(4, "word"), (6, "word"), (6, "w")]
+    assert all("sampled step=6 evaluation=held prompt='w' text=" in trainer.log for trainer in trainers)
     assert list_steps(root / "lineage-0") == ["2", "4", "6"]
     assert list(root.glob("programs/*")) == []
 

@@ -28,6 +28,7 @@ from trainingjob_trainer.snapshots.snapshotter import Snapshots
 from trainingjob_trainer.snapshots.state_shards import Shards
 from trainingjob_trainer.state import StepMetrics
 from trainingjob_trainer.store.opening import open_store
+from trainingjob_trainer.trackers.metrics_file import TextOfPrompt
 
 EXPLAINED: dict[str, tuple[BaseException, FailureReason, bool]] = {
     "a known cause": (
@@ -133,6 +134,13 @@ def test_evaluation_losses_of_the_last_step_are_reported(tmp_path: Path) -> None
     reported = [event.progress for event in events if event.progress]
     assert [one.evaluations for one in reported] == [{}, {"held": 1.25}]
     assert reported[1].model_copy(update={"evaluations": {}}) == reported[0]
+
+
+def test_texts_of_samples_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with reporting(tmp_path, restored=5) as (reporter, _), caplog.at_level("INFO"):
+        reporter.report_samples(6, [TextOfPrompt("held", 0, "Once", " upon\ttime", 2, None)])
+
+    assert "sampled step=6 evaluation=held prompt='Once' text=' upon\\ttime'" in caplog.messages
 
 
 def test_phases_are_reported_at_their_start_and_step_times_after_some_steps(tmp_path: Path) -> None:

@@ -17,11 +17,13 @@ from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.monitoring.evaluation import Evaluator
 from trainingjob_trainer.monitoring.replica_check import ReplicaCheck
 from trainingjob_trainer.monitoring.step_reporter import StepReporter
+from trainingjob_trainer.monitoring.text_samples import TextSampler
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.preflight import check_world
 from trainingjob_trainer.runtime.process_group import ProcessGroup, configure, connect
+from trainingjob_trainer.sampling.token_programs import TokenPrograms, make_generator
 from trainingjob_trainer.snapshots.snapshot_restore import SnapshotRestore
 from trainingjob_trainer.snapshots.snapshotter import Snapshots
 from trainingjob_trainer.snapshots.state_shards import Shards
@@ -60,6 +62,7 @@ class CompiledSteps(NamedTuple):
     train_step: TrainStep
     evaluate_step: EvaluateStep | None  # None: the spec has no evaluations
     replicas: ReplicaCheck
+    token_programs: TokenPrograms | None = None  # None: the spec has no samples
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class Context:
     world: JoinedWorld
     batches: BatchLoader
     evaluator: Evaluator
+    sampler: TextSampler
     checkpoints: Checkpoints
     snapshots: Snapshots
     reporter: StepReporter
@@ -156,6 +160,7 @@ def compile_steps(start: StartWorld, joined: JoinedWorld) -> CompiledSteps:
     spec, steps, programs = start.config.spec, joined.steps, joined.programs
     batches = BatchLoader(joined.layout, steps.batch_sharding, spec.training.global_batch_size)
     compare = spec.protection.compare_replicas
+    generator = make_generator(spec, steps.state_shapes.params, joined.mesh)
     return CompiledSteps(
         train_step=steps.compile_train(programs, batches.shape),
         evaluate_step=steps.compile_evaluate(programs, batches.shape) if spec.evaluation else None,
@@ -167,4 +172,5 @@ def compile_steps(start: StartWorld, joined: JoinedWorld) -> CompiledSteps:
             joined.shards.all,
             programs,
         ),
+        token_programs=generator.compile(programs) if generator else None,
     )

@@ -35,6 +35,7 @@ from trainingjob_trainer.monitoring.evaluation import Evaluator
 from trainingjob_trainer.monitoring.scheduling_delay import SchedulingDelayMonitor
 from trainingjob_trainer.monitoring.step_actions import Due, Leave, StepActions, step_actions
 from trainingjob_trainer.monitoring.step_reporter import StepReporter
+from trainingjob_trainer.monitoring.text_samples import TextSampler
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.process_group import ProcessGroup
@@ -146,6 +147,7 @@ def _open_context(
         joined.layout, joined.steps.batch_sharding, spec.training.global_batch_size, past.skipped, past.batch_sizes
     )
     evaluator = Evaluator(spec, joined.datasets.evaluations, joined.steps, compiled.evaluate_step, batches)
+    sampler = TextSampler(spec, joined.steps, compiled.token_programs)
     with (
         SchedulingDelayMonitor() as delay,
         StepReporter(
@@ -161,7 +163,7 @@ def _open_context(
         ) as reporter,
         NeighborCompiler(start, events, snapshots, restored=newest),
     ):
-        yield Context(start.config, joined, batches, evaluator, checkpoints, snapshots, reporter, signals)
+        yield Context(start.config, joined, batches, evaluator, sampler, checkpoints, snapshots, reporter, signals)
 
 
 def _train_and_back_up(state: State, compiled: CompiledSteps, context: Context) -> Phase:
@@ -287,12 +289,16 @@ def _compare_and_snapshot(
 def _evaluate(
     step: int, state: State, context: Context, signals: ControlSignals
 ) -> dict[str, float] | None:  # None: it was interrupted, because a process received EXIT
-    """Measure and report the held-out losses that are due after a step."""
+    """Measure and report the held-out losses that are due after a step, then the texts of the samples."""
     reporter = context.reporter
     reporter.enter_phase(Phase.EVALUATING)
-    losses = context.evaluator.measure(step, state.params, lambda: signals.exit_signal, reporter.report_entry)
-    if losses is not None:
-        reporter.report_evaluations(step, losses)
+    arguments = step, state.params, lambda: signals.exit_signal, reporter.report_entry
+    losses = context.evaluator.measure(*arguments)
+    texts = None if losses is None else context.sampler.write(*arguments)
+    if losses is None or texts is None:
+        return None
+    reporter.report_evaluations(step, losses)
+    reporter.report_samples(step, texts)
     return losses
 
 

@@ -8,6 +8,7 @@ from enum import Enum, IntFlag
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.optim.spike_detection import SpikeWindow
@@ -79,6 +80,12 @@ class Signal(IntFlag):
     """Leave the world at this step boundary, without a save of a step that all hosts hold in memory."""
     STRETCH_SNAPSHOTS = 16
     """Take snapshots less often: they cost more than they are worth."""
+
+
+def combine_signals(asked: jax.Array) -> jax.Array:
+    """Return each bit that the signals of any device [devices] contain, int32 [bits of `Signal`]."""
+    bits_B = jnp.asarray([int(one) for one in Signal], jnp.int32)
+    return jnp.max(asked[:, None] & bits_B[None, :], axis=0)
 
 
 class Controls(NamedTuple):

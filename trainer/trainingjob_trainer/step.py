@@ -34,7 +34,17 @@ from trainingjob_trainer.optim.spike_detection import SpikeWindow, empty_window,
 from trainingjob_trainer.parallel.collective_order import order_collectives
 from trainingjob_trainer.parallel.sharding import param_shardings, zero1_shardings
 from trainingjob_trainer.runtime.compile_cache import CompileCache
-from trainingjob_trainer.state import Batch, BatchShape, Controls, EvaluateStep, Signal, State, StepMetrics, TrainStep
+from trainingjob_trainer.state import (
+    Batch,
+    BatchShape,
+    Controls,
+    EvaluateStep,
+    Signal,
+    State,
+    StepMetrics,
+    TrainStep,
+    combine_signals,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -157,7 +167,7 @@ class StepPrograms:
         grads = as_float32(jax.lax.with_sharding_constraint(grads, self._moment_shardings))
         grads, loads = self._balance.split(grads)
         norm_of_sums = optax.tree.norm(grads)
-        asked_B = _combine_signals(order_collectives(controls.signals, norm_of_sums, mesh=self._mesh))
+        asked_B = combine_signals(order_collectives(controls.signals, norm_of_sums, mesh=self._mesh))
         weight = jnp.where(jnp.any(asked_B & int(Signal.INJECT_NAN)), jnp.nan, terms.weight)
         loss, grad_norm = terms.loss / terms.weight, norm_of_sums / weight
         # One factor for the mean and for clipping, so that the update reads each gradient once.
@@ -190,7 +200,7 @@ class StepPrograms:
         """Return the loss sum of a batch, the sum of its loss weights, and the control signals of all processes."""
         with matmul_precision(self._spec.precision):
             terms = self._sums.compute(params, batch)
-        asked_B = _combine_signals(order_collectives(asked, terms.weight, mesh=self._mesh))
+        asked_B = combine_signals(order_collectives(asked, terms.weight, mesh=self._mesh))
         return terms.loss, terms.weight, jnp.sum(asked_B)
 
     def _accept_update(
@@ -232,9 +242,3 @@ class StepPrograms:
             State(everywhere, params, opt, everywhere, everywhere, jax.tree.map(lambda _: everywhere, shapes.window)),
         )
         return state
-
-
-def _combine_signals(asked: jax.Array) -> jax.Array:
-    """Return each bit that any device's signals contain, int32 [B]."""
-    bits_B = jnp.asarray([int(one) for one in Signal], jnp.int32)
-    return jnp.max(asked[:, None] & bits_B[None, :], axis=0)

@@ -84,6 +84,14 @@ class HeadSizes:
     head_dim: int
 
 
+@dataclass(frozen=True)
+class CacheEntry:
+    """Values of a token that later tokens of generated text read, and their logical axes."""
+
+    shape: tuple[int, ...]
+    axes: tuple[str | None, ...]
+
+
 class CausalAttention(Part):
     """What all kinds of attention have in common: the scores, and the kernel that computes them."""
 
@@ -103,6 +111,11 @@ class CausalAttention(Part):
     @abstractmethod
     def norms(self) -> Mapping[str, HiddenNorm | None]:
         """Return the norms by name. None: there is none."""
+
+    @property
+    @abstractmethod
+    def cache_entries(self) -> Mapping[str, CacheEntry]:
+        """Return what generation of text keeps of each token, by name."""
 
     @abstractmethod
     def score_shapes(self, shard: Shard) -> ScoreShapes:
@@ -254,6 +267,12 @@ class GroupedQueryAttention(CausalAttention):
             Tensor("value", kv_shape, kv_axes, init, matrix, Role.PAIRED_INPUT),
             Tensor("out", (heads, head, width), ("heads", "head", "embed"), out_init, matrix, Role.MIXER_OUTPUT),
         )
+
+    @property
+    def cache_entries(self) -> Mapping[str, CacheEntry]:
+        """Return the keys and values of a token."""
+        entry = CacheEntry((self.heads.num_kv_heads, self.heads.head_dim), ("kv_heads", None))
+        return {"key": entry, "value": entry}
 
     def score_shapes(self, shard: Shard) -> ScoreShapes:
         """Return the shapes of the scores on one device."""

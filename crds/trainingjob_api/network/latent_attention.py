@@ -13,7 +13,7 @@ from pydantic import Field
 
 from trainingjob_api.base import Strict
 from trainingjob_api.meta import Example, Unit
-from trainingjob_api.network.attention import Attention, CausalAttention
+from trainingjob_api.network.attention import Attention, CacheEntry, CausalAttention
 from trainingjob_api.network.attention_costs import ScoreShapes
 from trainingjob_api.network.norm import HiddenNorm, Norm
 from trainingjob_api.network.part import BACKWARD_FLOPS, FORWARD_FLOPS, PartTraffic, Shard
@@ -107,6 +107,14 @@ class LatentAttention(CausalAttention):
         width, axis = (rank, "latent") if rank else (self.width, "embed")
         shape, axes, init = (width, self.num_heads, head_dim), (axis, "heads", "head"), Normal(width**-0.5)
         return Tensor(name, shape, axes, init, DecayClass.MATRIX, Role.INPUT)
+
+    @property
+    def cache_entries(self) -> Mapping[str, CacheEntry]:
+        """Return the latent vector of a token's keys and values, and the key that all heads share."""
+        return {
+            "latent": CacheEntry((self.latent.key_value_rank,), (None,)),
+            "rope_key": CacheEntry((self.latent.rope_dim,), (None,)),
+        }
 
     def score_shapes(self, shard: Shard) -> ScoreShapes:
         """Return the shapes of the scores on one device."""

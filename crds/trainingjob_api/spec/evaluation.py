@@ -1,12 +1,36 @@
-"""The evaluation section: loss on held-out text."""
+"""The evaluation section: loss on held-out text, and texts that the model writes."""
 
 from typing import Annotated
 
 from pydantic import Field
 
-from trainingjob_api.base import ShortName
-from trainingjob_api.meta import Example, Live, Unit
+from trainingjob_api.base import ShortName, Strict
+from trainingjob_api.meta import NO_UNIT, Example, Live, Unit
 from trainingjob_api.spec.data import TextSource
+
+
+class TextSample(Strict):
+    """Prompt that the model continues after an evaluation."""
+
+    prompt: Annotated[str, Field(min_length=1, max_length=4096), Example("Once upon a time")] = Field(
+        description="Text that the model continues."
+    )
+    max_tokens: Annotated[int, Field(ge=1, le=8192), Unit("tokens"), Example(64)] = Field(
+        default=64,
+        description="Maximum number of tokens that the model generates. The end-of-document token ends the text "
+        "earlier.",
+    )
+    temperature: Annotated[Annotated[float, Field(gt=0, le=100)] | None, NO_UNIT, Example(0.8)] = Field(
+        default=None,
+        description="Divisor of the logits before a token is drawn at random. Unset: the most likely token is taken.",
+    )
+    every_steps: Annotated[
+        Annotated[int, Field(ge=1, le=100_000_000)] | None, Unit("optimizer steps"), Example(100)
+    ] = Field(
+        default=None,
+        description="Steps between two samples, a multiple of the evaluation's `everySteps`. Unset: each evaluation "
+        "has the sample.",
+    )
 
 
 class Evaluation(TextSource):
@@ -21,4 +45,10 @@ class Evaluation(TextSource):
     ] = Field(description="Steps between two evaluations.")
     num_batches: Annotated[int, Field(ge=1, le=100_000), Unit("global batches"), Example(8)] = Field(
         default=8, description="Number of global batches to average over; fewer if the text is shorter."
+    )
+    samples: tuple[TextSample, ...] = Field(
+        default=(),
+        max_length=16,
+        description="Prompts that the model continues after the evaluation. The texts are in the log, in "
+        "`samples.jsonl` beside the metrics, and in the trackers.",
     )

@@ -2,6 +2,7 @@
 
 import json
 
+from trainingjob_api.decoding import find_decoding_shape
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.shares import resolve_steps
 from trainingjob_api.spec.job import TrainingJobSpec
@@ -19,6 +20,7 @@ from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan, SliceShape, SnapshotPlan
 from trainingjob_operator.core.planner.redundancy import max_losable_slices
 from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes
+from trainingjob_operator.core.planner.sample_cache import count_sample_bytes
 from trainingjob_operator.core.planner.snapshots import max_save_bytes, required_storage_rate
 from trainingjob_operator.core.planner.summary import describe_parameters, describe_sizes
 from trainingjob_operator.core.planner.workload import describe_workload
@@ -102,6 +104,7 @@ def plan_table(plan: Plan) -> list[str]:
         *shares,
         *_describe_trained(plan),
         *_describe_loss_chunks(plan),
+        *_describe_samples(plan),
         *_describe_default_heads(plan.spec.model),
         *(f"{one.part} kernel: {one.name}, because {one.reason}" for one in plan.kernels),
     ]
@@ -160,6 +163,16 @@ def _describe_loss_chunks(plan: Plan) -> list[str]:
         return []
     where = f"a {plan.shape.device_noun} computes the logits of a microbatch"
     return [f"loss: {where} in {' or '.join(map(str, numbers))} chunks, one after the other"]
+
+
+def _describe_samples(plan: Plan) -> list[str]:
+    """Return the cache of the text samples at the size where it is largest; empty without samples."""
+    decoding = find_decoding_shape(plan.spec)
+    if decoding is None:
+        return []
+    largest = max((count_sample_bytes(plan.spec, size) for size in plan.sizes), default=0)
+    rows = f"{pluralize(decoding.rows, 'text')} of up to {decoding.length:,} tokens"
+    return [f"samples: the cache of {rows} needs {format_size(largest)} per {plan.shape.device_noun}"]
 
 
 def _describe_default_heads(model: Model) -> list[str]:

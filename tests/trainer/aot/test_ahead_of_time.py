@@ -141,6 +141,11 @@ EVALUATION = [{"name": "held-out", "path": "/text", "everySteps": 5}]
 PROGRAMS: dict[str, tuple[dict[str, Any], Layout, tuple[str, ...]]] = {
     "the step alone": ({}, SIZES[1], ("train",)),
     "with evaluations": ({"evaluation": EVALUATION}, SIZES[1], ("train", "evaluate")),
+    "with samples": (
+        {"evaluation": [EVALUATION[0] | {"samples": [{"prompt": "the"}]}]},
+        SIZES[1],
+        ("train", "evaluate", "prompt", "token"),
+    ),
     "with a comparison of replicas": (
         {"protection__compareReplicas": {"everySteps": 10}},
         SIZES[1],

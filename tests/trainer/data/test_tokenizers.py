@@ -12,7 +12,9 @@ from tokenizers import models, pre_tokenizers
 from tests.support.trainer.texts import fail, grow, index_of, make_tokenizer, use
 from tests.support.trainer.tiny import make_config, make_spec
 from trainingjob_api.protocol import FailureReason
+from trainingjob_api.spec.tokenizer import Tokenizer
 from trainingjob_trainer.data import token_cache as indexes
+from trainingjob_trainer.data.tokenizers import DocumentEncoder
 
 WORDS = "the cat sat on the mat, and the dog on the log. "
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
@@ -168,3 +170,16 @@ def test_document_that_cannot_be_encoded_is_named(tmp_path: Path, model: Any, wo
     assert (error.reason, error.path, error.fatal) == (FailureReason.DATA, "spec.tokenizer.path", True)
     assert "cannot encode x/b.txt: " in str(error)
     assert words in str(error)
+
+
+def test_a_prompt_has_no_end_and_its_text_comes_back(tmp_path: Path) -> None:
+    path = save_with(tmp_path, "template", "truncation")
+    vocab = {"the": 0, "cat": 1, "sat": 2}
+    words = DocumentEncoder(Tokenizer(type="tokenizers", path=str(path), end_of_document="<end>"), 272)
+    plain = DocumentEncoder(Tokenizer(), 272)
+
+    assert words.encode_prompt("the cat sat the") == [vocab[word] for word in ("the", "cat", "sat", "the")]
+    assert (words.end, words.decode([0, 1, 4])) == (4, "the cat <end>")
+    assert plain.encode_prompt("\u00e9") == [0xC3, 0xA9]
+    assert plain.decode([0xC3, 0xA9, 65, 0xC3, 256, 270]) == "\u00e9A\ufffd"
+    assert plain.end == 256

@@ -175,6 +175,15 @@ def test_settings_without_effect_change_no_program(tmp_path: Path) -> None:
     assert lower(other) == lower(plain)
 
 
+def test_the_batch_of_samples_changes_the_key_and_their_texts_do_not(tmp_path: Path) -> None:
+    def key(*samples: dict[str, Any]) -> Any:
+        evaluation = [{"name": "a", "path": "/text", "everySteps": 5, "samples": samples}]
+        return compile_cache_key(make_config(make_spec(tmp_path, tmp_path, evaluation=evaluation)), make_layout())
+
+    assert key({"prompt": "one"}) == key({"prompt": "two", "temperature": 0.5})
+    assert len({str(key(*one)) for one in ([], [{"prompt": "a"}], [{"prompt": "ab"}], [{"prompt": "a"}] * 2)}) == 4
+
+
 def test_each_value_of_jaxs_configuration_changes_the_key_unless_it_is_listed() -> None:
     values = dict(jax.config.values)
     changing = {name for name in values if jax_key({**values, name: "changed"}) != jax_key(values)}

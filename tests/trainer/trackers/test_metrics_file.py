@@ -24,7 +24,7 @@ from trainingjob_api.world import JobIdentity
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.store.posix import FileLog
-from trainingjob_trainer.trackers.metrics_file import MetricsWriter, describe_step
+from trainingjob_trainer.trackers.metrics_file import MetricsWriter, TextOfPrompt, describe_step
 from trainingjob_trainer.trackers.tracker import Point, Run, TrackerThread
 
 JOB = JobIdentity(name="demo", namespace="research", uid="11111111-2222-3333-4444-555555555555")
@@ -47,6 +47,29 @@ def open_writer(root: Path, *, generation: int = 1, **metrics: Any) -> MetricsWr
     return MetricsWriter(
         Metrics(**{"every_steps": 1} | metrics), Run(JOB, open_store(root), generation - 1), generation
     )
+
+
+SAMPLE = TextOfPrompt("held", 1, "Once", " upon\na *time*", 4, 0.5)
+
+
+def test_samples_are_lines_of_their_own_file_and_texts_of_the_plots(tmp_path: Path) -> None:
+    for generation in (1, 2):
+        run = Run(JOB, open_store(tmp_path), 0)
+        with MetricsWriter(Metrics(every_steps=1), run, generation, has_samples=True) as writer:
+            writer.write_sample(10, SAMPLE)
+        with (tmp_path / "metrics/samples.jsonl").open("a") as file:
+            file.write('{"half of a li')
+
+    lines = (tmp_path / "metrics/samples.jsonl").read_text().splitlines()
+    assert [{**json.loads(line), "time": 0} for line in lines[:-1]] == [
+        {"time": 0, "generation": generation, "step": 10, **SAMPLE._asdict()} for generation in (1, 2)
+    ]
+    files = sorted((tmp_path / "metrics/tensorboard").iterdir())
+    first, *_ = (value for event in read_events(files[0]) for value in event.summary.value)
+    assert first.tag == "held_out/held/sample_1/text_summary"
+    assert first.tensor.string_val == [b"    Once upon\n    a *time*\n"]
+    assert first.metadata.plugin_data.plugin_name == "text"
+    assert (tmp_path / "metrics/metrics.jsonl").read_text() == ""
 
 
 def progress(step: int, loss: float | None = 2.0) -> Progress:

@@ -8,6 +8,7 @@ import select
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import NoReturn
 
 import jax
@@ -22,6 +23,7 @@ from trainingjob_trainer.runtime.available_memory import resident_memory
 from trainingjob_trainer.runtime.compile_cache import SHARED_FOLDER, CompileCache
 from trainingjob_trainer.runtime.process_exit import exit_now
 from trainingjob_trainer.runtime.process_group import ProcessGroup, configure
+from trainingjob_trainer.sampling.token_programs import PROGRAM_NAMES, make_generator
 from trainingjob_trainer.snapshots.snapshot_restore import compile_broadcast
 from trainingjob_trainer.step import StepPrograms
 
@@ -52,14 +54,18 @@ def compile_ahead(request: CompileRequest) -> None:
     configure(config.accelerator_platform, layout)
     fake_topology(layout)
     programs = CompileCache(f"{root}/{SHARED_FOLDER}", root, config, layout, ProcessGroup(0, 1), request.program_secret)
-    steps = StepPrograms(spec, build_mesh(jax.devices(), layout))
+    mesh = build_mesh(jax.devices(), layout)
+    steps = StepPrograms(spec, mesh)
     batches = BatchLoader(layout, steps.batch_sharding, spec.training.global_batch_size)
+    generator = make_generator(spec, steps.state_shapes.params, mesh)
     compilers: dict[str, Callable[[], object]] = {
         "train": lambda: steps.compile_train(programs, batches.shape),
         "evaluate": lambda: steps.compile_evaluate(programs, batches.shape),
         "spread": lambda: compile_broadcast(programs, steps.state_shapes),
         "replicas": lambda: compile_bit_sums(programs, steps.state_shapes),
     }
+    if generator:
+        compilers |= {name: partial(generator.compile_program, name, programs) for name in PROGRAM_NAMES}
     for name in request.names:
         compilers[name]()
 

@@ -3,8 +3,10 @@
 from pydantic import ConfigDict, Field
 
 from trainingjob_api.base import Strict
+from trainingjob_api.decoding import find_decoding_shape
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout, RunConfig
+from trainingjob_trainer.sampling.token_programs import PROGRAM_NAMES
 
 
 class CompileRequest(Strict):
@@ -27,6 +29,7 @@ def program_names(spec: TrainingJobSpec, layout: Layout) -> tuple[str, ...]:
     names = {
         "train": True,
         "evaluate": bool(spec.evaluation),
+        **dict.fromkeys(PROGRAM_NAMES, find_decoding_shape(spec) is not None),
         "spread": is_given and layout.num_hosts > 1,
         "replicas": spec.protection.compare_replicas is not None,
     }

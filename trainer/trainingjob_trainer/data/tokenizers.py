@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ class DocumentEncoder:
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         self.dtype: type[np.unsignedinteger[Any]] = np.uint16 if vocab_size <= 1 << 16 else np.uint32
         self._tokenizer: tokenizers.Tokenizer | None = None
-        self._end: int | None = BYTE_END_TOKEN
+        self.end: int | None = BYTE_END_TOKEN
+        """The end-of-document id. None: there is none."""
         needed = NUM_BYTES + 1
         self.tokenizer_key: dict[str, object] = {"type": tokenizer.type, "endOfDocument": tokenizer.end_of_document}
         if tokenizer.type == "tokenizers":
@@ -40,9 +42,9 @@ class DocumentEncoder:
             if _disable_modifications(self._tokenizer):
                 self.tokenizer_key["whole"] = True  # else the hash would match a cache of truncated or padded text
             needed = 1 + max(_list_vocab(self._tokenizer, tokenizer).values())
-            self._end = _find_end(self._tokenizer, tokenizer)
+            self.end = _find_end(self._tokenizer, tokenizer)
         self._path = tokenizer.path
-        self.quality = TokenizationStats(self._tokenizer, self._end)
+        self.quality = TokenizationStats(self._tokenizer, self.end)
         if needed > vocab_size:
             raise TrainingError(
                 FailureReason.DATA,
@@ -65,11 +67,33 @@ class DocumentEncoder:
             encoding = self._encode(self._tokenizer, text, name)
             self.quality.add(text, encoding)
             ids = np.array(encoding.ids, self.dtype)
-        return ids if self._end is None else np.append(ids, self.dtype(self._end))
+        return ids if self.end is None else np.append(ids, self.dtype(self.end))
 
-    def _encode(self, tokenizer: tokenizers.Tokenizer, text: str, name: str) -> tokenizers.Encoding:
+    def encode_prompt(self, prompt: str, *, special_tokens: bool = False) -> list[int]:
+        """Return the ids of a text that a model continues: without an end-of-document id.
+
+        With `special_tokens`, the tokenizer's file adds its own, such as one for the beginning of a text.
+
+        Raises:
+            TrainingError: the tokenizer cannot encode the text.
+        """
+        if self._tokenizer is None:
+            return list(prompt.encode(errors="replace"))
+        name = f"the prompt {prompt!r}"
+        return list(self._encode(self._tokenizer, prompt, name, special_tokens=special_tokens).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids. Ids without a text are left out, and broken UTF-8 is shown as U+FFFD."""
+        if self._tokenizer is None:
+            return bytes(one for one in ids if one < NUM_BYTES).decode(errors="replace")
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=False)
+        return text
+
+    def _encode(
+        self, tokenizer: tokenizers.Tokenizer, text: str, name: str, *, special_tokens: bool = False
+    ) -> tokenizers.Encoding:
         try:
-            return tokenizer.encode(text, add_special_tokens=False)
+            return tokenizer.encode(text, add_special_tokens=special_tokens)
         except BaseException as error:  # the library raises plain Exception, and panics below BaseException
             if not (isinstance(error, Exception) or type(error).__name__ == "PanicException"):
                 raise

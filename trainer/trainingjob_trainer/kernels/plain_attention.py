@@ -21,15 +21,19 @@ def plain_attention(
     *,
     scope: CausalScope,
     soft_cap: float | None,
+    first_query: jax.Array | int = 0,
 ) -> jax.Array:
-    """Return the attention's output [B, L, H, V] of scaled queries. Scores and softmax are in float32."""
+    """Return the attention's output [B, L, H, V] of scaled queries. Scores and softmax are in float32.
+
+    `first_query` is the position of the first query among the keys.
+    """
     B, L, H, K = q_BLHK.shape
     M, G = k_BMGK.shape[1:3]
     q_BLGQK = q_BLHK.reshape(B, L, G, H // G, K)
     scores_BGQLM = jnp.einsum("BLGQK,BMGK->BGQLM", q_BLGQK, k_BMGK, preferred_element_type=jnp.float32)
     if soft_cap is not None:
         scores_BGQLM = soft_cap * jnp.tanh(scores_BGQLM / soft_cap)
-    is_visible_BLM = is_visible(jnp.arange(L)[:, None], jnp.arange(M)[None, :], scope)[None]
+    is_visible_BLM = is_visible(first_query + jnp.arange(L)[:, None], jnp.arange(M)[None, :], scope)[None]
     if segments_BL is not None and segments_BM is not None:
         is_visible_BLM &= segments_BL[:, :, None] == segments_BM[:, None, :]
     scores_BGQLM = jnp.where(is_visible_BLM[:, None, None], scores_BGQLM, -jnp.inf)

@@ -13,10 +13,13 @@ from trainingjob_api.network.attention import GroupedQueryAttention, Temperature
 from trainingjob_api.network.latent_attention import LatentAttention
 from trainingjob_api.network.part import Shard
 from trainingjob_api.spec.precision import Precision
-from trainingjob_trainer.kernels.attention_kernels import attention
+from trainingjob_trainer.kernels.attention_kernels import QUERIES, attention
+from trainingjob_trainer.kernels.plain_attention import plain_attention
+from trainingjob_trainer.models.decoding_cache import LayerCache, list_positions, write_cache
 from trainingjob_trainer.models.norm import Norm, normalize_rms
 from trainingjob_trainer.models.params import DTYPES, add_params, project
 from trainingjob_trainer.models.rope import apply_rope, find_positions
+from trainingjob_trainer.parallel.sharding import constrain
 from trainingjob_trainer.parallel.token_order import find_places
 
 
@@ -41,6 +44,21 @@ class GroupedQueries(nnx.Module):
         self, x_BLD: jax.Array, positions_BL: jax.Array | None = None, segments_BL: jax.Array | None = None
     ) -> jax.Array:
         """Return the attention's output, which is added to the residual."""
+        q_BLHK, k_BLGK, v_BLGK = self._project_heads(x_BLD, positions_BL)
+        x_BLHK = attend(self.part, q_BLHK, k_BLGK, v_BLGK, self._sinks, positions_BL, segments_BL)
+        return project(self, "out", "BLHK,HKD->BLD", x_BLHK)
+
+    def decode(self, x_BLD: jax.Array, cache: LayerCache, first: jax.Array) -> tuple[jax.Array, LayerCache]:
+        """Return the output for tokens from position `first` on, and the cache with their keys and values."""
+        q_BLHK, k_BLGK, v_BLGK = self._project_heads(x_BLD, list_positions(x_BLD, first))
+        cache = write_cache(cache, {"key": k_BLGK, "value": v_BLGK}, first)
+        x_BLHK = attend_cache(self.part, q_BLHK, cache["key"], cache["value"], first, self._sinks)
+        return project(self, "out", "BLHK,HKD->BLD", x_BLHK), cache
+
+    def _project_heads(
+        self, x_BLD: jax.Array, positions_BL: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return queries, keys and values. Queries and keys are normalized and rotated."""
         options, rope = self.part.options, self.part.rope
         places_BL = find_places(self.part.exchange, x_BLD, positions_BL)
         q_BLHK = project(self, "query", "BLD,DHK->BLHK", x_BLD)
@@ -56,10 +74,12 @@ class GroupedQueries(nnx.Module):
             )
         if options.temperature_tuning:
             q_BLHK = tune_temperature(q_BLHK, options.temperature_tuning, places_BL)
-        v_BLGK = project(self, "value", "BLD,DGK->BLGK", x_BLD)
-        sinks_H = self.sinks[...] if options.sinks else None
-        x_BLHK = attend(self.part, q_BLHK, k_BLGK, v_BLGK, sinks_H, positions_BL, segments_BL)
-        return project(self, "out", "BLHK,HKD->BLD", x_BLHK)
+        return q_BLHK, k_BLGK, project(self, "value", "BLD,DGK->BLGK", x_BLD)
+
+    @property
+    def _sinks(self) -> jax.Array | None:  # None: the heads have none
+        sinks_H: jax.Array | None = self.sinks[...] if self.part.options.sinks else None
+        return sinks_H
 
     def _normalize(self, norm: Norm, x_BLHK: jax.Array) -> jax.Array:
         """Return queries or keys, normalized over each head or over all of them."""
@@ -98,4 +118,28 @@ def attend(
         sinks_H=sinks_H,
         positions_BL=positions_BL,
         segments_BL=segments_BL,
+    )
+
+
+def attend_cache(
+    part: GroupedQueryAttention | LatentAttention,
+    q_BLHK: jax.Array,
+    k_BMGK: jax.Array,
+    v_BMGV: jax.Array,
+    first: jax.Array,
+    sinks_H: jax.Array | None = None,
+) -> jax.Array:
+    """Return what each query head reads [B, L, H, V] from a cache, with queries from position `first` on."""
+    q_BLHK = constrain(q_BLHK * part.scale, *QUERIES)
+    sinks_H = None if sinks_H is None else sinks_H.astype(jnp.float32)
+    return plain_attention(
+        q_BLHK,
+        k_BMGK,
+        v_BMGV,
+        None,
+        None,
+        sinks_H,
+        scope=part.scope,
+        soft_cap=part.options.soft_cap,
+        first_query=first,
     )

@@ -18,11 +18,12 @@ from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.precision import Precision
 from trainingjob_api.token_order import Exchange
 from trainingjob_trainer.models.chunked_loss import LmHead
+from trainingjob_trainer.models.decoding_cache import Cache, list_positions
 from trainingjob_trainer.models.embedding import add_positions, embed_tokens
-from trainingjob_trainer.models.layers import HiddenStates, run_layers, stack_layers
+from trainingjob_trainer.models.layers import HiddenStates, decode_layers, run_layers, stack_layers
 from trainingjob_trainer.models.norm import Norm
 from trainingjob_trainer.models.params import DTYPES, add_params
-from trainingjob_trainer.models.pipeline import run_pipeline
+from trainingjob_trainer.models.pipeline import decode_in_pipeline, run_pipeline
 from trainingjob_trainer.models.routed_mlp import zero_routing_stats
 from trainingjob_trainer.models.trainable import ParamSplit
 from trainingjob_trainer.parallel.sharding import constrain
@@ -49,6 +50,7 @@ class SplitModel:
 
     def __init__(self, network: Network, precision: Precision, memory: Memory) -> None:
         self.network = network
+        self.precision = precision
         self.memory = memory
         self.param_split = ParamSplit(network)
         self._dtype, self._logits_dtype = DTYPES[precision.compute], DTYPES[precision.logits]
@@ -111,6 +113,26 @@ class SplitModel:
             return run_layers(self._structures[group.name], layers, stream, self.memory)
 
         return run_pipeline(run_stage, stages, streams, num_stages)
+
+    def decode(
+        self, params: Params, tokens_BL: jax.Array, cache: Cache, first: jax.Array, num_stages: int = 1
+    ) -> tuple[jax.Array, Cache]:
+        """Return the hidden states [B, L, D] of tokens from position `first` on, and the cache with these tokens."""
+        hidden = self.embed(params, tokens_BL, list_positions(tokens_BL, first))
+        written = {}
+        for group in self.network.groups:
+            run = partial(decode_layers, self._structures[group.name], first=first)
+            layers, saved = params[group.name], cache[group.name]
+            if num_stages == 1:
+                hidden, saved = run(layers, hidden, saved)
+            else:
+                layers, saved = jax.tree.map(
+                    lambda leaf: leaf.reshape(num_stages, -1, *leaf.shape[1:]), (layers, saved)
+                )
+                hidden, saved = decode_in_pipeline(run, layers, hidden, saved, num_stages)
+                saved = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), saved)
+            written[group.name] = saved
+        return hidden.x, written
 
     def logits(self, params: Params, x_BLD: jax.Array) -> jax.Array:
         """Return the logits [B, L, V] in float32 of the last layer's hidden states.

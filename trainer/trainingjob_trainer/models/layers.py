@@ -20,6 +20,7 @@ from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.models.attention import GroupedQueries
+from trainingjob_trainer.models.decoding_cache import GroupCache, LayerCache
 from trainingjob_trainer.models.latent_attention import LatentQueries
 from trainingjob_trainer.models.mlp import MLP
 from trainingjob_trainer.models.norm import Norm
@@ -44,7 +45,7 @@ class HiddenStates(NamedTuple):
 class Layer(nnx.Module):
     """Attention, then an MLP or experts, each with norms and a residual connection."""
 
-    attention: Callable[..., jax.Array]
+    attention: GroupedQueries | LatentQueries
     mlp: Callable[[jax.Array], Any]
 
     def __init__(self, block: Block, precision: Precision, rngs: nnx.Rngs) -> None:
@@ -54,10 +55,19 @@ class Layer(nnx.Module):
 
     def __call__(self, stream: HiddenStates) -> HiddenStates:
         """Return the hidden states after this layer."""
-        x_BLD, routing, positions_BL, segments_BL = stream
-        x_BLD = name_layer_input(x_BLD)
-        added_BLD = self.attention(self._normalize("attention_norm", x_BLD), positions_BL, segments_BL)
-        x_BLD = x_BLD + self._normalize("attention_output_norm", added_BLD)
+        stream = stream._replace(x=name_layer_input(stream.x))
+        added_BLD = self.attention(self._normalize("attention_norm", stream.x), stream.positions, stream.segments)
+        return self._add(stream, added_BLD)
+
+    def decode(self, stream: HiddenStates, cache: LayerCache, first: jax.Array) -> tuple[HiddenStates, LayerCache]:
+        """Return the hidden states of tokens from position `first` on, and the layer's cache with these tokens."""
+        added_BLD, cache = self.attention.decode(self._normalize("attention_norm", stream.x), cache, first)
+        return self._add(stream, added_BLD), cache
+
+    def _add(self, stream: HiddenStates, added_BLD: jax.Array) -> HiddenStates:
+        """Return the hidden states with what attention adds, and then the MLP or the experts."""
+        routing = stream.routing
+        x_BLD = stream.x + self._normalize("attention_output_norm", added_BLD)
         added_BLD = self.mlp(self._normalize("mlp_norm", x_BLD))
         if isinstance(added_BLD, tuple):
             added_BLD, layer_routing = added_BLD
@@ -117,3 +127,20 @@ def run_layers(structure: Any, stacked: Any, stream: HiddenStates, memory: Memor
         return stream, None
 
     return jax.lax.scan(run_repeat, stream, stacked)[0]
+
+
+def decode_layers(
+    structure: Any, stacked: Any, stream: HiddenStates, cache: GroupCache, first: jax.Array
+) -> tuple[HiddenStates, GroupCache]:
+    """Return the hidden states of tokens from position `first` on, and the cache of the layers with these tokens."""
+
+    def run_repeat(stream: HiddenStates, repeat: tuple[Any, GroupCache]) -> tuple[HiddenStates, GroupCache]:
+        params, cache = repeat
+        module, written = nnx.merge(structure, params), []
+        layers = module.layers if isinstance(module, Pattern) else (module,)
+        for layer, layer_cache in zip(layers, cache, strict=True):
+            stream, layer_cache = layer.decode(stream, layer_cache, first)  # noqa: PLW2901
+            written.append(layer_cache)
+        return stream, tuple(written)
+
+    return jax.lax.scan(run_repeat, stream, (stacked, cache))

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from trainingjob_api.pipeline import PipelineSchedule
+from trainingjob_trainer.models.decoding_cache import GroupCache
 from trainingjob_trainer.models.layers import HiddenStates
 from trainingjob_trainer.parallel.sharding import constrain
 
@@ -40,3 +41,33 @@ def run_pipeline(
     _, leaving = jax.lax.scan(tick, idle, tick_inputs)
     done: HiddenStates = jax.tree.map(lambda leaf: leaf[idle_ticks:], leaving)
     return done
+
+
+def decode_in_pipeline(
+    run_stage: Callable[[Any, HiddenStates, GroupCache], tuple[HiddenStates, GroupCache]],
+    stages: Any,
+    stream: HiddenStates,
+    cache: GroupCache,
+    num_stages: int,
+) -> tuple[HiddenStates, GroupCache]:
+    """Return the hidden states of new tokens after all stages, and the caches of the stages with these tokens.
+
+    In tick n all stages compute, and the results of stage n alone are used. A token waits for the one before it, so no
+    other order of work is faster.
+    """
+    run_all = jax.vmap(run_stage, spmd_axis_name="stage")
+
+    def at_stage(number: jax.Array | int, leaf: jax.Array) -> jax.Array:
+        return (jnp.arange(num_stages) == number).reshape(-1, *[1] * (leaf.ndim - 1))
+
+    def tick(carried: tuple[HiddenStates, GroupCache], number: jax.Array) -> tuple[Any, HiddenStates]:
+        at_stages, cache = carried
+        at_stages = at_stages._replace(x=constrain(at_stages.x, "stages", "batch", "length", None))
+        at_stages, written = run_all(stages, at_stages, cache)
+        cache = jax.tree.map(lambda new, old: jnp.where(at_stage(number, old), new, old), written, cache)
+        last = jax.tree.map(lambda leaf: jax.lax.index_in_dim(leaf, num_stages - 1, keepdims=False), at_stages)
+        return (jax.tree.map(lambda leaf: jnp.roll(leaf, 1, axis=0), at_stages), cache), last
+
+    entering = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (num_stages, *leaf.shape)), stream)
+    (_, cache), leaving = jax.lax.scan(tick, (entering, cache), jnp.arange(num_stages))
+    return jax.tree.map(lambda leaf: leaf[-1], leaving), cache

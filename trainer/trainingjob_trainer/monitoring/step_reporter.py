@@ -14,6 +14,7 @@ import jax
 
 from trainingjob_agent.shared_files import UntrustedFileError
 from trainingjob_agent.trainer_protocol import AgentEvent, StartWorld
+from trainingjob_api.decoding import find_decoding_shape
 from trainingjob_api.protocol import RECENT_STEPS, Phase, Progress
 from trainingjob_trainer.data.sampler import BatchSizes, ExcludedSamples, samples_of_step
 from trainingjob_trainer.monitoring.bad_steps import check_step, is_skipped
@@ -23,7 +24,7 @@ from trainingjob_trainer.runtime.errors import foreign_error, storage_error
 from trainingjob_trainer.snapshots.snapshotter import Snapshots
 from trainingjob_trainer.state import Signal, StepMetrics
 from trainingjob_trainer.store.port import Store
-from trainingjob_trainer.trackers.metrics_file import RECENT_LINES, Line, MetricsWriter, describe_step
+from trainingjob_trainer.trackers.metrics_file import RECENT_LINES, Line, MetricsWriter, TextOfPrompt, describe_step
 from trainingjob_trainer.trackers.tracker import FOLDER, Run
 
 LOG = logging.getLogger(__name__)
@@ -53,18 +54,18 @@ class StepReporter:
         sizes: BatchSizes | None = None,
         recent: Sequence[Line] = (),
     ) -> None:
-        training = start.config.spec.training
+        spec, training = start.config.spec, start.config.spec.training
         self._events = events
         self._snapshots = snapshots
         self._scheduling_delay = stalls
         self._tokens = training.global_batch_size * training.sequence_length
         self._last_step = training.steps
-        self._every = start.config.spec.metrics.every_steps
+        self._every = spec.metrics.every_steps
         self._generation = start.world.generation
         self._recent: deque[Line] = deque(maxlen=RECENT_LINES)
         self._sizes = sizes or ((1, training.global_batch_size),)
         self._skipped = skipped
-        self._protection = start.config.spec.protection
+        self._protection = spec.protection
         self._newest: Progress | None = None
         self._evaluations: dict[str, float] = {}
         self._save_seconds: float | None = None
@@ -77,7 +78,8 @@ class StepReporter:
         if start.process == 0:
             try:
                 run = Run(start.config.job, store, restored)
-                writer = MetricsWriter(start.config.spec.metrics, run, start.world.generation)
+                has_samples = find_decoding_shape(spec) is not None
+                writer = MetricsWriter(spec.metrics, run, start.world.generation, has_samples=has_samples)
             except OSError as error:
                 raise storage_error(error, f"opening {store.locate(FOLDER)}", store.root) from error
             except UntrustedFileError as error:
@@ -154,6 +156,13 @@ class StepReporter:
                 self._writer.write_evaluation(step, name, loss)
         if self._newest:
             self._events.send(AgentEvent(progress=self._newest.model_copy(update={"evaluations": self._evaluations})))
+
+    def report_samples(self, step: int, samples: Sequence[TextOfPrompt]) -> None:
+        """Log the texts that the model wrote after a step, and write them to files."""
+        for one in samples:
+            LOG.info("sampled step=%d evaluation=%s prompt=%r text=%r", step, one.evaluation, one.prompt, one.text)
+            if self._writer:
+                self._writer.write_sample(step, one)
 
     def _describe_snapshot(self) -> dict[str, Any]:
         if not (self._snapshots and self._snapshots.newest):

@@ -23,6 +23,7 @@ import jax
 import trainingjob_agent
 import trainingjob_api
 import trainingjob_trainer
+from trainingjob_api.decoding import find_decoding_shape
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.variables import SLICE_VARIABLES, WORLD_VARIABLES
 from trainingjob_api.world import Layout, RunConfig
@@ -42,7 +43,7 @@ SPEC_WITHOUT_EFFECT = {
     "protection.nonFinite": "decides what follows from the metrics of a step",
     "protection.compareReplicas": "decides when a program runs",
     "protection.maxRollbacks": "decides what follows from the metrics of a step",
-    "evaluation": "texts reach a program as its arguments",
+    "evaluation": "texts reach a program as its arguments; the batch of the samples is a part of the key",
     "metrics": "decides what becomes of the results of programs",
     "runtime": "image and variables act through sources, libraries, flags and configuration, which are in the key",
     "scheduling": "decides where pods run",
@@ -140,6 +141,7 @@ def compile_cache_key(config: RunConfig, layout: Layout) -> dict[str, Any]:
         **hash_modules(),
         "python": platform.python_version(),
         "spec": spec_key(config.spec),
+        "samples": str(find_decoding_shape(config.spec)),
         "layout": layout.model_dump(mode="json"),
         "platform": config.accelerator_platform,
         "machine": _target_key(config.accelerator_platform),

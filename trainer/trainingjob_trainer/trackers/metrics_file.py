@@ -10,10 +10,10 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from math import isfinite
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from trainingjob_agent.shared_files import UntrustedFileError
 from trainingjob_api.protocol import Progress
@@ -22,6 +22,7 @@ from trainingjob_trainer.store.port import Log
 from trainingjob_trainer.trackers.tracker import FOLDER, Point, Run, close_trackers, open_trackers
 
 LOG = logging.getLogger(__name__)
+METRICS_FILE, SAMPLES_FILE = "metrics.jsonl", "samples.jsonl"
 BLOCK = 1 << 16
 LONGEST_TAIL = 64 << 20
 """Maximum bytes after the last complete line. A killed writer leaves a part of a line; a lost node may leave zeros."""
@@ -31,6 +32,19 @@ RECENT_LINES = 4
 """Lines that every process keeps. At most two steps are complete whose lines process 0 has not written: it dispatches a
 step before it writes the line of the step before, and no step completes without it."""
 
+
+class TextOfPrompt(NamedTuple):
+    """A text that the model wrote after an evaluation."""
+
+    evaluation: str
+    number: int
+    """Place in the evaluation's list, counted from 0."""
+    prompt: str
+    text: str
+    num_tokens: int
+    temperature: float | None
+
+
 type Value = float | int | str | None
 type Line = dict[str, Any]
 
@@ -38,20 +52,23 @@ type Line = dict[str, Any]
 class MetricsWriter:
     """Appends to `metrics.jsonl` in the run's store, and sends each line to the trackers.
 
+    With `has_samples`, it appends texts to `samples.jsonl` too.
+
     Raises:
         UntrustedFileError: a file there is not one of this project.
         OSError: the folder cannot be written.
     """
 
-    def __init__(self, metrics: Metrics, run: Run, generation: int) -> None:
+    def __init__(self, metrics: Metrics, run: Run, generation: int, *, has_samples: bool = False) -> None:
         self._generation = generation
         self._is_failing = False
-        self._lines = run.store.open_log(f"{FOLDER}/metrics.jsonl")
+        self._open = ExitStack()
         try:
-            _truncate_partial_line(self._lines)
+            self._lines = self._open_log(run, METRICS_FILE)
+            self._samples = self._open_log(run, SAMPLES_FILE) if has_samples else None
             self._trackers = open_trackers(metrics, run)
         except BaseException:
-            self._lines.close()
+            self._open.close()
             raise
 
     def __enter__(self) -> Self:
@@ -60,7 +77,7 @@ class MetricsWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._lines.close()
+        self._open.close()
         close_trackers(self._trackers)
 
     def write_step(self, line: Line) -> None:
@@ -71,6 +88,15 @@ class MetricsWriter:
         """Write a held-out loss."""
         values: dict[str, Value] = {"evaluation": name, "held_out_loss": loss}
         self._write(_make_line(self._generation, step, values), f"held_out/{name}")
+
+    def write_sample(self, step: int, sample: TextOfPrompt) -> None:
+        """Write a text that the model wrote."""
+        line = _make_line(self._generation, step, sample._asdict())
+        if self._samples:
+            self._append(json.dumps(line).encode() + b"\n", self._samples)
+        texts = {f"sample_{sample.number}": sample.prompt + sample.text}
+        for tracker in self._trackers:
+            tracker.add(Point(f"held_out/{sample.evaluation}", step, self._generation, {}, texts))
 
     def recover(self, recent: Sequence[Line]) -> None:
         """Write those of an earlier world's newest lines that its process 0 did not write before it was lost."""
@@ -91,14 +117,21 @@ class MetricsWriter:
                     yield line
 
     def _write(self, line: Line, group: str) -> None:
-        self._append(json.dumps(line).encode() + b"\n")
+        self._append(json.dumps(line).encode() + b"\n", self._lines)
         values = {name: value for name, value in line.items() if isinstance(value, float) and name != "time"}
         for tracker in self._trackers:
             tracker.add(Point(group, line["step"], line["generation"], values))
 
-    def _append(self, line: bytes) -> None:
+    def _open_log(self, run: Run, name: str) -> Log:
+        """Open a file, without the incomplete last line of a killed writer."""
+        log = run.store.open_log(f"{FOLDER}/{name}")
+        self._open.callback(log.close)
+        _truncate_partial_line(log, name)
+        return log
+
+    def _append(self, line: bytes, log: Log) -> None:
         try:
-            self._lines.append(line)
+            log.append(line)
         except OSError as error:
             if not self._is_failing:
                 LOG.warning("metrics write failed error=%s", error)
@@ -129,14 +162,14 @@ def _make_line(generation: int, step: int, values: dict[str, Value]) -> Line:
     return {"time": round(time.time(), 3), "generation": generation, "step": step, **finite}
 
 
-def _truncate_partial_line(log: Log) -> None:
+def _truncate_partial_line(log: Log, name: str) -> None:
     """Truncate the incomplete last line of a killed writer."""
     end = start = log.size()
     found = -1
     while start > 0 and found < 0:
         start, stop = max(start - BLOCK, 0), start
         if end - stop >= LONGEST_TAIL:
-            raise UntrustedFileError(f"metrics.jsonl has no line in its last {LONGEST_TAIL} bytes")
+            raise UntrustedFileError(f"{name} has no line in its last {LONGEST_TAIL} bytes")
         block = log.read(start, stop)
         if len(block) < stop - start:
             raise OSError(errno.EIO, "the file has become shorter")

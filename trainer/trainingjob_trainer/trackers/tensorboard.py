@@ -9,7 +9,7 @@ import time
 
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
-from tensorboardX.summary import scalar
+from tensorboardX.summary import scalar, text
 
 from trainingjob_trainer.store.port import Store
 from trainingjob_trainer.trackers.tracker import FOLDER, Point, Run
@@ -40,9 +40,11 @@ class TensorBoard:
         self._append(Event(step=self._first_step, session_log=SessionLog(status=SessionLog.START)))
 
     def write(self, point: Point) -> None:
-        """Write one plot point for each value."""
-        for name, value in point.values.items():
-            self._append(Event(step=point.step, wall_time=time.time(), summary=scalar(f"{point.group}/{name}", value)))
+        """Write one plot point for each value, and each text."""
+        plots = [scalar(f"{point.group}/{name}", value) for name, value in point.values.items()]
+        texts = [text(f"{point.group}/{name}", _quote(value)) for name, value in point.texts.items()]
+        for summary in (*plots, *texts):
+            self._append(Event(step=point.step, wall_time=time.time(), summary=summary))
 
     def close(self) -> None:
         """Close the file."""
@@ -50,6 +52,11 @@ class TensorBoard:
 
     def _append(self, event: Event) -> None:
         self._file.append(frame_record(event.SerializeToString()))
+
+
+def _quote(text: str) -> str:
+    """Return a text as a block of code, because TensorBoard reads Markdown."""
+    return "".join(f"    {line}\n" for line in text.splitlines())
 
 
 def frame_record(data: bytes) -> bytes:

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import NamedTuple, Protocol
@@ -29,12 +29,13 @@ MAX_QUEUED = 10_000
 
 
 class Point(NamedTuple):
-    """Metrics of one step. `group` is `train`, or `held_out/NAME` for an evaluation."""
+    """Metrics and texts of one step, by name. `group` is `train`, or `held_out/NAME` for an evaluation."""
 
     group: str
     step: int
     generation: int
     values: dict[str, float]
+    texts: Mapping[str, str] = {}
 
 
 class Run(NamedTuple):

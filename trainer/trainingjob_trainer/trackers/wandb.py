@@ -62,8 +62,8 @@ class WandBRun:
         self._run.define_metric("*", step_metric="step")
 
     def write(self, point: Point) -> None:
-        """Send the values of a step."""
-        values = {f"{point.group}/{name}": value for name, value in point.values.items()}
+        """Send the values and texts of a step."""
+        values = {f"{point.group}/{name}": value for name, value in {**point.values, **point.texts}.items()}
         self._run.log({"step": point.step, "generation": point.generation, **values})
 
     def close(self) -> None:

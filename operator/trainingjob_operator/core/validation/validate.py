@@ -44,6 +44,7 @@ from trainingjob_operator.core.validation import (
     validate_protection,
     validate_retention,
     validate_runtime,
+    validate_samples,
     validate_sharding_rules,
     validate_sizes,
     validate_snapshots,
@@ -66,6 +67,7 @@ RULES = (
     *validate_experts.RULES,
     *validate_trainable.RULES,
     *validate_data.RULES,
+    *validate_samples.RULES,
     *validate_storage.RULES,
     *validate_retention.RULES,
     *validate_backup.RULES,
@@ -77,7 +79,12 @@ RULES = (
     *validate_protection.RULES,
 )
 PLAN_WARNINGS = (*validate_sizes.WARNINGS, *validate_snapshots.WARNINGS, *validate_grace_period.PLAN_WARNINGS)
-SIZES_RULES = (*validate_sizes.RULES, *validate_snapshots.RULES, *validate_memory.SIZES_RULES)
+SIZES_RULES = (
+    *validate_sizes.RULES,
+    *validate_snapshots.RULES,
+    *validate_memory.SIZES_RULES,
+    *validate_samples.SIZES_RULES,
+)
 WARNINGS = (
     *validate_mesh.WARNINGS,
     *validate_sharding_rules.WARNINGS,
@@ -88,6 +95,7 @@ WARNINGS = (
     *validate_experts.WARNINGS,
     *validate_trainable.WARNINGS,
     *validate_data.WARNINGS,
+    *validate_samples.WARNINGS,
     *validate_storage.WARNINGS,
     *validate_retention.WARNINGS,
     *validate_backup.WARNINGS,

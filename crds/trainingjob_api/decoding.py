@@ -1,0 +1,62 @@
+"""The batch in which a job generates its text samples, and the memory of its cache.
+
+All samples of a job are the rows of one batch, so that one program serves every evaluation. Its length follows from the
+spec alone: planner and trainer know it before any text is tokenized.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainingjob_api.network.network import Network
+from trainingjob_api.network.part import Shard
+from trainingjob_api.spec.evaluation import TextSample
+from trainingjob_api.spec.job import TrainingJobSpec
+
+PREFIX_TOKENS = 1
+"""Tokens that a tokenizer may add in front of a text: the space of SentencePiece, for example."""
+
+
+@dataclass(frozen=True)
+class DecodingShape:
+    """Size of a batch of generated text."""
+
+    rows: int
+    length: int
+    """Tokens of a row: the prompt and the generated text."""
+
+
+def list_samples(spec: TrainingJobSpec) -> Iterator[tuple[str, TextSample]]:
+    """Yield all samples of a job with the path of each, in the order of the batch's rows."""
+    for number, evaluation in enumerate(spec.evaluation):
+        for place, sample in enumerate(evaluation.samples):
+            yield f"spec.evaluation[{number}].samples[{place}]", sample
+
+
+def max_prompt_tokens(prompt: str) -> int:
+    """Return the largest number of tokens of a prompt: one for each byte."""
+    return len(prompt.encode(errors="replace")) + PREFIX_TOKENS
+
+
+def find_decoding_shape(spec: TrainingJobSpec) -> DecodingShape | None:  # None: the job generates no text
+    """Return the shape of the batch of all samples."""
+    lengths = [max_prompt_tokens(sample.prompt) + sample.max_tokens for _, sample in list_samples(spec)]
+    if not lengths:
+        return None
+    return DecodingShape(len(lengths), min(max(lengths), spec.model.max_positions or max(lengths)))
+
+
+def count_cache_bytes(network: Network, shape: DecodingShape, shard: Shard) -> int:
+    """Return the bytes of the cache on one device."""
+    rows = shard.split(shape.rows, "batch")
+    layers = (
+        count * sum(_count_numbers(entry.shape, entry.axes, shard) for entry in block.attention.cache_entries.values())
+        for block, count in network.blocks.items()
+    )
+    return rows * shape.length * shard.compute_bytes * sum(layers) // shard.degrees.get("stage", 1)
+
+
+def _count_numbers(shape: tuple[int, ...], axes: tuple[str | None, ...], shard: Shard) -> int:
+    numbers = 1
+    for size, axis in zip(shape, axes, strict=True):
+        numbers *= shard.split(size, axis) if axis else size
+    return numbers

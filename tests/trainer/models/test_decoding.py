@@ -1,0 +1,38 @@
+"""Generation of text: the cache has the logits of the whole sequence, for each family and on each mesh."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.support.trainer.huggingface import FOLDER, Fixture, to_host
+from trainingjob_api.decoding import DecodingShape
+from trainingjob_trainer.models.decoder import Params, SplitModel
+from trainingjob_trainer.models.decoding_cache import empty_cache, with_room
+
+FAMILIES = sorted(folder.name for folder in FOLDER.iterdir())
+NEAR = 1e-4
+CHUNK = 5
+"""Tokens that are read at once, before the others one by one."""
+
+
+def decode(model: SplitModel, params: Params, tokens_BL: jax.Array) -> jax.Array:
+    """Return the logits of each position, computed from the cache."""
+    shape = DecodingShape(tokens_BL.shape[0], tokens_BL.shape[1] + 3)  # a row need not be full
+    cache = empty_cache(model.network, shape, jnp.float32)
+    read = jax.jit(model.decode)
+    seen = []
+    for first, last in [(0, CHUNK), *((place, place + 1) for place in range(CHUNK, tokens_BL.shape[1]))]:
+        hidden, cache = read(params, tokens_BL[:, first:last], cache, jnp.int32(first))
+        seen.append(hidden)
+    return jax.jit(model.logits)(params, jnp.concatenate(seen, axis=1))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_each_family_has_the_logits_of_the_whole_sequence(name: str) -> None:
+    fixture = Fixture(name)
+    model, params, tokens = fixture.split(), to_host(fixture.load()), fixture.expected["tokens"]
+
+    found = decode(SplitModel(with_room(model.network), model.precision, model.memory), params, jnp.asarray(tokens))
+
+    assert np.abs(found - fixture.expected["logits"]).max() < NEAR

@@ -1,0 +1,83 @@
+"""The cache of generated text: what the attention of each layer keeps of earlier tokens; and experts with room for all.
+
+Shapes: B batch, L length of the new tokens, M length of the cache, N repeats of a group.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from trainingjob_api.decoding import DecodingShape
+from trainingjob_api.network.network import Block, Group, Network
+from trainingjob_api.network.routed_mlp import RoutedMlp
+
+type LayerCache = Mapping[str, jax.Array]
+"""Arrays [B, M, ...] by the names of `cache_entries`."""
+type GroupCache = tuple[LayerCache, ...]
+"""Caches of the layers of a pattern. The arrays of repeats are stacked: [N, B, M, ...]."""
+type Cache = Mapping[str, GroupCache]
+"""Caches by the names of groups."""
+
+
+def empty_cache(network: Network, shape: DecodingShape, dtype: Any) -> Cache:
+    """Return a cache without tokens: zeros."""
+    return {
+        group.name: tuple(
+            {
+                name: jnp.zeros((group.repeats, shape.rows, shape.length, *entry.shape), dtype)
+                for name, entry in block.attention.cache_entries.items()
+            }
+            for block in group.pattern
+        )
+        for group in network.groups
+    }
+
+
+def cache_axes(network: Network) -> Any:
+    """Return the logical axes of a cache's arrays, as a tree of its structure."""
+    return {
+        group.name: tuple(
+            {name: ("layers", "batch", None, *entry.axes) for name, entry in block.attention.cache_entries.items()}
+            for block in group.pattern
+        )
+        for group in network.groups
+    }
+
+
+def write_cache(cache: LayerCache, new: LayerCache, first: jax.Array) -> LayerCache:
+    """Return a cache with the values of new tokens [B, L, ...] from position `first` on."""
+    return {
+        name: jax.lax.dynamic_update_slice_in_dim(values, new[name].astype(values.dtype), first, axis=1)
+        for name, values in cache.items()
+    }
+
+
+def list_positions(x_BLD: jax.Array, first: jax.Array) -> jax.Array:
+    """Return the positions [1, L] of tokens from position `first` on."""
+    return (first + jnp.arange(x_BLD.shape[1]))[None]
+
+
+def with_room(network: Network) -> Network:
+    """Return a network with the same parameters whose experts drop no token.
+
+    A row grows by one token at a time, which neither fills a routing group nor divides among the devices of a mesh. So
+    slots replace the sorting of tokens, and a routing group has the tokens that are read at once.
+    """
+    if not network.num_routed_layers:
+        return network
+    return replace(network, groups=tuple(_group_with_room(group) for group in network.groups))
+
+
+def _group_with_room(group: Group) -> Group:
+    return replace(group, pattern=tuple(_block_with_room(block) for block in group.pattern))
+
+
+def _block_with_room(block: Block) -> Block:
+    if not isinstance(block.mlp, RoutedMlp):
+        return block
+    experts = block.mlp.experts
+    changes = {"dispatch": "capacity", "capacity_factor": experts.count / experts.per_token, "group_length": None}
+    return replace(block, mlp=replace(block.mlp, experts=experts.model_copy(update=changes)))

@@ -1,0 +1,131 @@
+"""Texts that the model writes after an evaluation, from the prompts of the spec."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+
+import jax
+
+from trainingjob_api.decoding import list_samples
+from trainingjob_api.protocol import FailureReason
+from trainingjob_api.spec.evaluation import Evaluation, TextSample
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_trainer.data.tokenizers import DocumentEncoder
+from trainingjob_trainer.models.decoder import Params
+from trainingjob_trainer.monitoring.evaluation import EntryReporter, SignalSource
+from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.sampling.generate import Prompt, Randomness, generate
+from trainingjob_trainer.sampling.token_programs import TokenPrograms
+from trainingjob_trainer.step import StepPrograms
+from trainingjob_trainer.trackers.metrics_file import TextOfPrompt
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of the batch of all samples."""
+
+    evaluation: Evaluation
+    number: int
+    """Place in the evaluation's list."""
+    prompt: Prompt
+
+    @property
+    def sample(self) -> TextSample:
+        return self.evaluation.samples[self.number]
+
+    def is_due(self, step: int, last_step: int) -> bool:
+        """Return whether the sample follows a step: with its evaluation, or with some of its evaluations."""
+        every = self.evaluation.every_steps
+        is_evaluated = step % every == 0 and step % (self.sample.every_steps or every) == 0
+        return is_evaluated or step == last_step
+
+
+class TextSampler:
+    """Writes the texts of the samples that are due after a step. All processes call it together.
+
+    Raises:
+        TrainingError: a prompt has no tokens, or more tokens than the job has room for.
+    """
+
+    def __init__(
+        self,
+        spec: TrainingJobSpec,
+        steps: StepPrograms,
+        programs: TokenPrograms | None,  # None: there are no samples
+    ) -> None:
+        self._spec = spec
+        self._steps = steps
+        self._programs = programs
+        if programs:
+            self._encoder = DocumentEncoder(spec.tokenizer, spec.model.vocab_size)
+            self._rows = dict(enumerate(self._list_rows(programs.shape.length)))
+
+    def write(
+        self, step: int, params: Params, signals: SignalSource, report_entry: EntryReporter
+    ) -> list[TextOfPrompt] | None:  # None: it was interrupted
+        """Return the texts of the samples that are due after a step.
+
+        A signal from any process interrupts them, on all processes before the same token.
+        """
+        if self._programs is None:
+            return []
+        due = {number: row for number, row in self._rows.items() if row.is_due(step, self._spec.training.steps)}
+        counter = count(1)
+
+        def ask() -> jax.Array:
+            report_entry(f"token {next(counter)} of the text samples")
+            return self._steps.signals(signals())
+
+        texts = generate(
+            self._programs,
+            params,
+            {number: row.prompt for number, row in due.items()},
+            Randomness(self._spec.training.seed, step),
+            ends=() if self._encoder.end is None else (self._encoder.end,),
+            signals=ask,
+        )
+        return None if texts is None else [self._describe(row, texts[number]) for number, row in due.items()]
+
+    def _list_rows(self, length: int) -> Iterator[_Row]:
+        """Yield the rows of the batch, whose length is given."""
+        paths = iter(list_samples(self._spec))
+        for evaluation in self._spec.evaluation:
+            for number, sample in enumerate(evaluation.samples):
+                ids = self._encoder.encode_prompt(sample.prompt)
+                _check_length(next(paths)[0], sample, len(ids), length, self._spec.model.max_positions)
+                yield _Row(evaluation, number, Prompt(ids, sample.max_tokens, sample.temperature))
+
+    def _describe(self, row: _Row, ids: list[int]) -> TextOfPrompt:
+        return TextOfPrompt(
+            evaluation=row.evaluation.name,
+            number=row.number,
+            prompt=row.sample.prompt,
+            text=self._encoder.decode(ids),
+            num_tokens=len(ids),
+            temperature=row.sample.temperature,
+        )
+
+
+def _check_length(path: str, sample: TextSample, num_tokens: int, length: int, max_positions: int | None) -> None:
+    """Check that a prompt has tokens, and that the text after it has room.
+
+    Raises:
+        TrainingError: it has none.
+    """
+    if num_tokens == 0:
+        message = "must have a token or more, but the tokenizer makes none of it."
+        raise TrainingError(FailureReason.DATA, message, path=f"{path}.prompt", value=sample.prompt)
+    room = length - num_tokens
+    if sample.max_tokens <= room:
+        return
+    if length == max_positions:
+        reason = f"the prompt has {num_tokens:,} tokens, and spec.model.maxPositions is {max_positions:,}"
+        nearest = f" Nearest legal value: {room}." if room > 0 else ""
+        raise TrainingError(
+            FailureReason.CONFIG,
+            f"must be at most {max(room, 0)}: {reason}.{nearest}",
+            path=f"{path}.maxTokens",
+            value=sample.max_tokens,
+        )
+    message = f"must have at most one token a byte, but the tokenizer makes {num_tokens:,} of it."
+    raise TrainingError(FailureReason.DATA, message, path=f"{path}.prompt", value=sample.prompt)

@@ -1,0 +1,1 @@
+"""Generation of text from the current parameters, on the mesh that trains them."""
