@@ -1,9 +1,11 @@
-"""Requests of the command line to the trainer about weights in the format of Hugging Face, and the answers."""
+"""Requests of the command line to the trainer about weights: reports, exports and text; and the answers."""
 
 from typing import Any, Literal
 
 from trainingjob_api.base import Strict
 from trainingjob_api.spec.job import TrainingJobSpec
+
+DEFAULT_MAX_TOKENS = 64
 
 
 class InspectRequest(Strict):
@@ -25,6 +27,24 @@ class ExportRequest(Strict):
     target: str
     dtype: Literal["float32", "bfloat16", "float16"]
     max_file_bytes: int
+
+
+class SampleRequest(Strict):
+    """Continue a prompt with the weights of a folder."""
+
+    kind: Literal["sample"] = "sample"
+    path: str
+    """A checkpoint folder of a job, or a folder in the format of Hugging Face."""
+    prompt: str
+    max_tokens: int | None
+    """None: `DEFAULT_MAX_TOKENS`, or as many as the model has positions for."""
+    temperature: float | None
+    """None: the most likely token is taken."""
+    seed: int
+    step: int | None
+    """None: the newest that passes verification."""
+    tokenizer: str | None
+    """Path of a tokenizer.json. None: the one in the folder."""
 
 
 class WeightsReport(Strict):
@@ -60,10 +80,23 @@ class ExportReport(Strict):
     num_files: int
 
 
+class SampleReport(Strict):
+    """A finished text."""
+
+    step: int | None
+    """None: the folder has no steps."""
+    num_tokens: int
+    is_ended: bool
+    """Whether the model ended the text, not the limit of tokens."""
+
+
 class ExchangeAnswer(Strict):
     """One line of answers: exactly one of the fields is set."""
 
     report: WeightsReport | None = None
     progress: ExportProgress | None = None
     exported: ExportReport | None = None
+    text: str = ""
+    """The next part of a text."""
+    sampled: SampleReport | None = None
     error: str = ""

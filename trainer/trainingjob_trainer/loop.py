@@ -25,6 +25,7 @@ from trainingjob_trainer.context import (
     restore_state,
 )
 from trainingjob_trainer.data.loader import BatchLoader
+from trainingjob_trainer.data.model_files import keep_model_files
 from trainingjob_trainer.huggingface.export_weights import gather_from
 from trainingjob_trainer.huggingface.hub_download import delete_download, download_weights
 from trainingjob_trainer.huggingface.model_export import ExportTarget, export_model
@@ -70,6 +71,7 @@ def run(
     _prepare_weights(start)
     joined = joined or join_world(start, events)
     if start.process == 0:
+        keep_model_files(open_store(start.config.spec.checkpoint.uri), start.config.spec)
         events.send(AgentEvent(data=joined.datasets.report))
 
     events.enter_phase(Phase.RESTORING)

@@ -16,11 +16,11 @@ from trainingjob_operator.cli.validate_command import require_valid, warning_lin
 from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.planner.choice import Candidate, Choice
 from trainingjob_operator.core.planner.flops import count_useful_flops
+from trainingjob_operator.core.planner.memory import count_sample_bytes
 from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan, SliceShape, SnapshotPlan
 from trainingjob_operator.core.planner.redundancy import max_losable_slices
 from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes
-from trainingjob_operator.core.planner.sample_cache import count_sample_bytes
 from trainingjob_operator.core.planner.snapshots import max_save_bytes, required_storage_rate
 from trainingjob_operator.core.planner.summary import describe_parameters, describe_sizes
 from trainingjob_operator.core.planner.workload import describe_workload

@@ -1,4 +1,4 @@
-"""`trainingjob import` and `trainingjob export`: weights in the format of Hugging Face, without a cluster.
+"""`trainingjob import`, `export` and `sample`: weights on this machine, without a cluster.
 
 The trainer reads and writes the files in a separate process.
 """
@@ -12,7 +12,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from trainingjob_api.huggingface.registry import write_config
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.weights_exchange import ExchangeAnswer, ExportReport, ExportRequest, InspectRequest, WeightsReport
+from trainingjob_api.weights_exchange import (
+    ExchangeAnswer,
+    ExportReport,
+    ExportRequest,
+    InspectRequest,
+    SampleRequest,
+    WeightsReport,
+)
 from trainingjob_operator.cli.console import SafeConsole
 from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.errors import CommandError, NoResultError, UsageError
@@ -79,6 +86,31 @@ def export_checkpoint(file: str, target: Path, options: ExportOptions, catalog: 
         f"exported step {exported.step:,} to {target}: {exported.architecture}, {request.dtype}, "
         f"{pluralize(exported.num_files, 'file')}"
     )
+
+
+def sample_folder(request: SampleRequest) -> None:
+    """Print a prompt, and the text of the model after it as soon as each token exists.
+
+    Raises:
+        CommandError: the folder has no such weights, or the prompt does not fit.
+    """
+    require_trainer("sample")
+    if not Path(request.path).is_dir():
+        raise UsageError(f"CHECKPOINT: {request.path} must be a folder.")
+    if request.tokenizer and not Path(request.tokenizer).is_file():
+        raise UsageError(f"--tokenizer: {request.tokenizer} must be a tokenizer.json file.")
+    sampled = None
+    with TrainerChild(PROGRAM, "trainer") as trainer:
+        for number, line in enumerate(trainer.answer(request.model_dump_json())):
+            answer = _read(trainer, line)
+            echo((request.prompt if number == 0 else "") + answer.text, nl=False)
+            sampled = answer.sampled or sampled
+    if sampled is None:
+        raise NoResultError("the trainer ended without an answer.")
+    echo("")
+    origin = request.path if sampled.step is None else f"step {sampled.step:,} of {request.path}"
+    limit = "" if sampled.is_ended else "; --max-tokens raises the limit"
+    echo(f"{pluralize(sampled.num_tokens, 'token')} from {origin}{limit}", err=True)
 
 
 def _choose_dtype(spec: TrainingJobSpec, wanted: str | None) -> Any:

@@ -6,8 +6,8 @@ from typing import Any
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
+from trainingjob_operator.core.planner.memory import count_sample_bytes
 from trainingjob_operator.core.planner.plan import SizePlan
-from trainingjob_operator.core.planner.sample_cache import count_sample_bytes
 
 type MakeSpec = Callable[[dict[str, Any]], TrainingJobSpec]
 EVALUATION = [{"name": "a", "path": "/a", "everySteps": 10, "samples": [{"prompt": "abc", "maxTokens": 4}]}]

@@ -6,17 +6,18 @@ import sys
 from pydantic import Field, RootModel
 
 from trainingjob_api.huggingface.config_fields import ConfigError
-from trainingjob_api.weights_exchange import ExchangeAnswer, ExportRequest, InspectRequest
+from trainingjob_api.weights_exchange import ExchangeAnswer, ExportRequest, InspectRequest, SampleRequest
 from trainingjob_trainer.huggingface.safetensors import WeightsError
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.weights_exchange.export_checkpoint import export_checkpoint
 from trainingjob_trainer.weights_exchange.inspect_weights import inspect_weights
+from trainingjob_trainer.weights_exchange.sample_text import sample_text
 
 
-class Request(RootModel[InspectRequest | ExportRequest]):
+class Request(RootModel[InspectRequest | ExportRequest | SampleRequest]):
     """A request, by its `kind`."""
 
-    root: InspectRequest | ExportRequest = Field(discriminator="kind")
+    root: InspectRequest | ExportRequest | SampleRequest = Field(discriminator="kind")
 
 
 def main() -> None:
@@ -31,6 +32,8 @@ def main() -> None:
     try:
         if isinstance(request, InspectRequest):
             send(ExchangeAnswer(report=inspect_weights(request.path)))
+        elif isinstance(request, SampleRequest):
+            sample_text(request, send)
         else:
             export_checkpoint(request, send)
     except (ConfigError, WeightsError, TrainingError) as error:

@@ -33,7 +33,7 @@ def export_checkpoint(request: ExportRequest, send: Callable[[ExchangeAnswer], N
     source = InitializeFrom(uri=request.source, step=request.step)
     folder, network = find_intact_step(source, ALONE), resolve(request.spec.model)
     saved = SavedParams(folder.location)
-    _check_shapes(saved, network, f"step {folder.step} of {request.source}")
+    check_shapes(saved, network, f"step {folder.step} of {request.source}")
     progress = _Progress(network.num_parameters, send)
 
     def gather(name: str, region: Region) -> np.ndarray:
@@ -62,7 +62,7 @@ class _Progress:
             self._send(ExchangeAnswer(progress=ExportProgress(done=self._done, total=self._total)))
 
 
-def _check_shapes(saved: SavedParams, network: Network, name: str) -> None:
+def check_shapes(saved: SavedParams, network: Network, name: str) -> None:
     """Check that a step holds the parameters of a network.
 
     Raises:

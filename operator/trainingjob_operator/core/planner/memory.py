@@ -18,13 +18,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from trainingjob_api.base import Axis
+from trainingjob_api.decoding import count_cache_bytes, find_decoding_shape
 from trainingjob_api.loss_chunks import MAX_LOGITS_BYTES
 from trainingjob_api.network.part import Shard
+from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.tensor import Gradients
+from trainingjob_api.optim import FLOAT_BYTES
 from trainingjob_api.sharding import RULES, count_shards, merge_rules
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import Memory
-from trainingjob_operator.core.planner.plan import MemoryEstimate
+from trainingjob_operator.core.planner.mesh import combine_degrees
+from trainingjob_operator.core.planner.plan import MemoryEstimate, SizePlan
 from trainingjob_operator.core.planner.workload import FLOAT32, Workload, describe_workload
 
 USABLE_MEMORY_SHARE = 0.92
@@ -207,3 +211,13 @@ def _logits_bytes(program: Workload, shard: Shard) -> int:
     """Return the bytes per token of the logits, and of their gradients in the format of the matmul."""
     number = 2 * FLOAT32 if program.is_cpu else program.logit_bytes
     return shard.split(program.network.vocab_size, "vocab") * (number + program.compute_bytes)
+
+
+def count_sample_bytes(spec: TrainingJobSpec, size: SizePlan) -> int:
+    """Return the bytes of the cache of text samples on one device; 0 without samples, and at an invalid size."""
+    decoding = find_decoding_shape(spec)
+    if decoding is None or size.layout is None:
+        return 0
+    degrees = combine_degrees(size.layout.ici, size.layout.dcn)
+    shard = Shard(decoding.length, FLOAT_BYTES[spec.precision.compute], degrees)
+    return count_cache_bytes(resolve(spec.model), decoding, shard)

@@ -7,12 +7,11 @@ from trainingjob_api.problem import Problem
 from trainingjob_api.spec.evaluation import TextSample
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.hardware import Hardware
-from trainingjob_operator.core.planner.memory import USABLE_MEMORY_SHARE
+from trainingjob_operator.core.planner.memory import USABLE_MEMORY_SHARE, count_sample_bytes
 from trainingjob_operator.core.planner.mesh import nearest_multiples
 from trainingjob_operator.core.planner.plan import SizePlan
 from trainingjob_operator.core.planner.planning import SizeOutcomes, find_slice_shape
 from trainingjob_operator.core.planner.problem_messages import quote_field
-from trainingjob_operator.core.planner.sample_cache import count_sample_bytes
 from trainingjob_operator.core.units import format_size, pluralize
 from trainingjob_operator.core.validation.rule import Rule, SizesRule
 from trainingjob_operator.core.validation.validate_sizes import SIZE_FIELDS

@@ -1,0 +1,194 @@
+"""A model that can write text, from a checkpoint folder of a job or from a folder in the format of Hugging Face."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from trainingjob_api.base import AXES
+from trainingjob_api.huggingface.registry import find_family
+from trainingjob_api.network.resolve import resolve
+from trainingjob_api.sharding import RULES
+from trainingjob_api.spec.checkpoint import InitializeFrom
+from trainingjob_api.spec.memory import Memory
+from trainingjob_api.spec.model import Model
+from trainingjob_api.spec.precision import Precision
+from trainingjob_api.spec.tokenizer import Tokenizer
+from trainingjob_api.weights_exchange import SampleRequest
+from trainingjob_trainer.checkpoint.formats.saved_arrays import SavedParams
+from trainingjob_trainer.checkpoint.initialize import find_intact_step
+from trainingjob_trainer.data.model_files import MODEL_FILE, TOKENIZER_FILE, read_model_file
+from trainingjob_trainer.data.tokenizers import DocumentEncoder
+from trainingjob_trainer.huggingface.import_weights import add_prefix, import_params, match_tensors, tensor_name
+from trainingjob_trainer.huggingface.published_params import read_model
+from trainingjob_trainer.huggingface.safetensors import WeightsError
+from trainingjob_trainer.huggingface.weights_folder import CONFIG_FILE, open_weights, read_json
+from trainingjob_trainer.models.decoder import Params, SplitModel
+from trainingjob_trainer.parallel.sharding import param_shardings
+from trainingjob_trainer.sampling.token_programs import give_room
+from trainingjob_trainer.store.opening import open_store
+from trainingjob_trainer.store.port import Store
+from trainingjob_trainer.weights_exchange.export_checkpoint import ALONE, check_shapes
+
+GENERATION_FILE = "generation_config.json"
+CONTEXT_KEYS = ("max_position_embeddings", "n_positions")
+"""Keys of `config.json` that hold the longest sequence."""
+END_KEY = "eos_token_id"
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """A model with its parameters and its tokenizer."""
+
+    model: SplitModel
+    mesh: Mesh
+    shapes: Params
+    load: Callable[[], Params]
+    """Return the parameters. It reads the files, which takes the longest."""
+    encoder: DocumentEncoder
+    has_special_tokens: bool
+    """Whether the tokenizer's file decides what begins a prompt. A job trains on text without that."""
+    ends: frozenset[int]
+    """Tokens that end a text."""
+    context: int | None
+    """Longest sequence of the model. None: it is not known."""
+    step: int | None = None
+
+
+def open_text_source(request: SampleRequest) -> TextSource:
+    """Return the model of a folder.
+
+    Raises:
+        ConfigError: no model section expresses a `config.json`.
+        WeightsError: the folder is of neither kind, or a file is missing or damaged.
+        TrainingError: no step is intact, or the tokenizer cannot be used.
+        ValueError: `model.json` cannot be read.
+        OSError: a file cannot be read.
+    """
+    store = open_store(request.path)
+    names = {entry.name for entry in store.list_folder()}
+    if CONFIG_FILE in names:
+        return _open_published(request, store, names)
+    if any(name.startswith("lineage-") for name in names):
+        return _open_checkpoint(request, store, names)
+    raise WeightsError(
+        f"{request.path} must be a checkpoint folder of a job, with folders such as lineage-0, or a folder in the "
+        f"format of Hugging Face, with {CONFIG_FILE}"
+    )
+
+
+def _open_published(request: SampleRequest, store: Store, names: set[str]) -> TextSource:
+    if request.step is not None:
+        raise WeightsError(f"{request.path} has no steps: --step is for the checkpoint folder of a job")
+    weights = open_weights(store)
+    model = read_model(weights)
+    precision = Precision(params="float32" if _is_cpu() else "bfloat16", compute=_compute_format())
+    family = find_family(weights.config)
+    weights, binding = add_prefix(weights, family.optional_prefix), family.bind(resolve(model))
+    match = match_tensors(weights, binding, family.derived)
+    wrong = [*match.misfits, *(f"{name} is missing" for name in match.missing)]
+    if wrong:
+        raise WeightsError(f"{request.path} does not fit its {CONFIG_FILE}: {wrong[0]}. `trainingjob import` lists all")
+    split, mesh, shapes = _prepare(model, precision)
+    tokenizer = Tokenizer(type="tokenizers", path=_find_tokenizer(request, store, names))
+    generation = read_json(store, GENERATION_FILE) if GENERATION_FILE in names else {}
+    return TextSource(
+        model=split,
+        mesh=mesh,
+        shapes=shapes,
+        load=lambda: import_params(weights, binding, shapes),
+        encoder=DocumentEncoder(tokenizer, model.vocab_size),
+        has_special_tokens=True,
+        ends=_list_ends({**weights.config, **generation}),
+        context=next((weights.config[key] for key in CONTEXT_KEYS if key in weights.config), None),
+    )
+
+
+def _open_checkpoint(request: SampleRequest, store: Store, names: set[str]) -> TextSource:
+    described = read_model_file(store)
+    if described is None:
+        raise WeightsError(
+            f"{request.path} has no {MODEL_FILE}, because an older trainer wrote it. Export a step with `trainingjob "
+            "export`, and name the exported folder"
+        )
+    folder = find_intact_step(InitializeFrom(uri=request.path, step=request.step), ALONE)
+    saved = SavedParams(folder.location)
+    check_shapes(saved, resolve(described.model), f"step {folder.step} of {request.path}")
+    precision = described.precision.model_copy(update={"compute": _compute_format(described.precision.compute)})
+    split, mesh, shapes = _prepare(described.model, precision)
+    tokenizer = described.tokenizer
+    if tokenizer.path:
+        tokenizer = tokenizer.model_copy(update={"path": _find_tokenizer(request, store, names)})
+    encoder = DocumentEncoder(tokenizer, described.model.vocab_size)
+    return TextSource(
+        model=split,
+        mesh=mesh,
+        shapes=shapes,
+        load=lambda: _read_params(saved, shapes),
+        encoder=encoder,
+        has_special_tokens=False,
+        ends=frozenset(() if encoder.end is None else (encoder.end,)),
+        context=described.model.max_positions or described.sequence_length,
+        step=folder.step,
+    )
+
+
+def _prepare(model: Model, precision: Precision) -> tuple[SplitModel, Mesh, Params]:
+    """Return the model, a mesh over all devices of this machine, and the shapes of its parameters."""
+    accelerator = "cpu" if _is_cpu() else ""
+    split = give_room(SplitModel(resolve(model).on(accelerator), precision, Memory(remat="none")))
+    devices = jax.local_devices()
+    shape = [len(devices) if axis == "fsdp" else 1 for axis in AXES]
+    mesh = Mesh(np.array(devices).reshape(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    shardings = param_shardings(split.axes, split.shapes, mesh, RULES)
+    shapes: Params = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), split.shapes, shardings
+    )
+    return split, mesh, shapes
+
+
+def _read_params(saved: SavedParams, shapes: Params) -> Params:
+    """Return the parameters of a step."""
+
+    def read(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        def read_shard(index: tuple[slice, ...] | None) -> np.ndarray:
+            assert index is not None  # noqa: S101  # the array is not empty
+            region = tuple(part.indices(size)[:2] for part, size in zip(index, leaf.shape, strict=True))
+            return saved.read(tensor_name(path), region).astype(leaf.dtype)
+
+        assert leaf.sharding is not None  # noqa: S101  # `_prepare` has set it
+        return jax.make_array_from_callback(leaf.shape, leaf.sharding, read_shard)
+
+    params: Params = jax.tree_util.tree_map_with_path(read, shapes)
+    return params
+
+
+def _find_tokenizer(request: SampleRequest, store: Store, names: set[str]) -> str:
+    """Return the path of the tokenizer.
+
+    Raises:
+        WeightsError: there is none.
+    """
+    if request.tokenizer:
+        return request.tokenizer
+    if TOKENIZER_FILE not in names:
+        raise WeightsError(f"{request.path} has no {TOKENIZER_FILE}: name one with --tokenizer")
+    return str(Path(store.root, TOKENIZER_FILE))
+
+
+def _list_ends(config: Mapping[str, Any]) -> frozenset[int]:
+    ends = config.get(END_KEY)
+    return frozenset(ends if isinstance(ends, list) else () if ends is None else (ends,))
+
+
+def _is_cpu() -> bool:
+    return jax.default_backend() == "cpu"
+
+
+def _compute_format(wanted: Any = "bfloat16") -> Any:
+    """Return the format to compute in: CPUs are faster in float32."""
+    return "float32" if _is_cpu() else wanted
