@@ -24,10 +24,9 @@ from typing import BinaryIO, NoReturn
 
 from trainingjob_agent.heartbeat_errors import expects_heartbeat_report
 from trainingjob_agent.trainer_protocol import CONFIG_VARIABLE, STANDBY_TITLE, AgentEvent, Command, StartWorld
-from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.world import RunConfig
 from trainingjob_trainer.loop import run
-from trainingjob_trainer.models.decoder import split_model
+from trainingjob_trainer.models.decoder import split_model_of
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.runtime.agent_events import EXIT_ORPHANED, AgentEvents
 from trainingjob_trainer.runtime.compile_cache_key import hash_modules
@@ -109,8 +108,7 @@ def warm_up(environment: Mapping[str, str]) -> None:
         return
     try:
         spec = RunConfig.model_validate_json(Path(path).read_bytes()).spec
-        exchange = spec.parallelism.context.exchange
-        split_model(resolve_network(spec), spec.precision, spec.memory, spec.slices.accelerator, exchange)
+        split_model_of(spec)
     except Exception:  # the error recurs in the world, which reports it
         LOG.exception("cannot trace the model in advance")
 

@@ -19,11 +19,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from trainingjob_api.base import AXES
 from trainingjob_api.network.part import Shard
-from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.optim import FLOAT_BYTES
 from trainingjob_api.sharding import RULES, merge_rules
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_trainer.models.decoder import Params, split_model
+from trainingjob_trainer.models.decoder import Params, split_model_of
 from trainingjob_trainer.models.params import DTYPES, matmul_precision
 from trainingjob_trainer.objectives.batch_sums import BatchSums, as_float32
 from trainingjob_trainer.objectives.next_token import next_token
@@ -55,8 +54,7 @@ class StepPrograms:
     def __init__(self, spec: TrainingJobSpec, mesh: Mesh) -> None:
         self._spec = spec
         self._mesh = mesh
-        exchange = spec.parallelism.context.exchange
-        self._model = split_model(resolve_network(spec), spec.precision, spec.memory, spec.slices.accelerator, exchange)
+        self._model = split_model_of(spec)
         self._optimizer = make_optimizer(spec.optimizer, self._model.network, spec.precision)
         self._balance = ExpertBalance(self._model.network)
         self._rules = merge_rules(spec.parallelism.rules.overrides())

@@ -12,12 +12,11 @@ from tests.support.trainer.cases import each
 from tests.support.trainer.training import ONE, initial_state, spec_with
 from tests.trainer.test_step import LAYOUTS
 from trainingjob_api.decoding import DecodingShape
-from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout
 from trainingjob_trainer.hlo_analysis.data_order import find_unordered_collectives
 from trainingjob_trainer.hlo_analysis.parser import HloProgram
-from trainingjob_trainer.models.decoder import Params, SplitModel, split_model
+from trainingjob_trainer.models.decoder import Params, split_model_of
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.sampling.generate import Prompt, Randomness, generate
 from trainingjob_trainer.sampling.token_programs import MAX_PART_TOKENS, TextGenerator, TokenPrograms, give_room
@@ -57,7 +56,7 @@ class Writer:
         mesh = build_mesh(jax.devices()[: layout.num_devices], layout)
         steps = StepPrograms(spec, mesh)
         self.compiler: Any = Uncached()
-        generator = TextGenerator(give_room(split(spec)), steps.state_shapes.params, mesh, shape)
+        generator = TextGenerator(give_room(split_model_of(spec)), steps.state_shapes.params, mesh, shape)
         self.programs: TokenPrograms = generator.compile(self.compiler)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state_shapes.params)
         self.params: Params = jax.device_put(initial_state(spec.model_dump_json()).params, shardings)
@@ -80,15 +79,11 @@ class Writer:
         return texts, said
 
 
-def split(spec: TrainingJobSpec) -> SplitModel:
-    return split_model(resolve(spec.model), spec.precision, spec.memory, spec.slices.accelerator)
-
-
 @cache
 def expected(changes: str) -> dict[int, list[int]]:
     """Return the most likely tokens by the logits of whole sequences on one device."""
     spec = CASES[changes]
-    model = give_room(split(spec))
+    model = give_room(split_model_of(spec))
     params = initial_state(spec.model_dump_json()).params
     run = jax.jit(model.apply)
     texts = {}

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from trainingjob_api.network.network import Logits, Network
+from trainingjob_api.network.resolve import resolve_network
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.precision import Precision
 from trainingjob_api.token_order import Exchange
@@ -31,6 +33,12 @@ from trainingjob_trainer.parallel.token_order import find_places
 
 type Params = dict[str, Any]
 """A tree of arrays, nested like the modules."""
+
+
+def split_model_of(spec: TrainingJobSpec) -> "SplitModel":
+    """Return the model of a job as functions over a tree of parameters. Calls for one spec share the result."""
+    exchange = spec.parallelism.context.exchange
+    return split_model(resolve_network(spec), spec.precision, spec.memory, spec.slices.accelerator, exchange)
 
 
 @lru_cache(maxsize=1)

@@ -15,10 +15,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from trainingjob_api.base import AXES
 from trainingjob_api.decoding import DecodingShape, find_decoding_shape
-from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.sharding import RULES
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_trainer.models.decoder import Params, SplitModel, split_model
+from trainingjob_trainer.models.decoder import Params, SplitModel, split_model_of
 from trainingjob_trainer.models.decoding_cache import Cache, cache_axes, empty_cache, with_room
 from trainingjob_trainer.models.params import DTYPES, matmul_precision
 from trainingjob_trainer.parallel.collective_order import order_collectives, order_last_part
@@ -179,8 +178,7 @@ def make_generator(spec: TrainingJobSpec, params: Params, mesh: Mesh) -> TextGen
     shape = find_decoding_shape(spec)
     if shape is None:
         return None
-    model = split_model(resolve_network(spec), spec.precision, spec.memory, spec.slices.accelerator)
-    return TextGenerator(give_room(model), params, mesh, shape)
+    return TextGenerator(give_room(split_model_of(spec)), params, mesh, shape)
 
 
 def give_room(model: SplitModel) -> SplitModel:

@@ -179,7 +179,13 @@ def warn_of_tensor_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
 def warn_of_context_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Context parallelism over DCN sends keys and values between slices in each layer."""
     does = "all-gathers" if spec.parallelism.context.exchange == "gather" else "sends"
-    yield from _warn_over_dcn(spec, "context", f"{does} keys and values over the network between slices")
+    is_only_ring = spec.parallelism.context.exchange == "ring" and spec.parallelism.ici.context == 1
+    yield from _warn_over_dcn(
+        spec,
+        "context",
+        f"{does} keys and values over the network between slices",
+        "1 and spec.parallelism.context.exchange: gather" if is_only_ring else "1",
+    )
 
 
 def warn_of_experts_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -215,10 +221,10 @@ def warn_of_unsharded_vocabulary(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.model.vocabSize", vocab, message, (str(-(-vocab // degree) * degree),))
 
 
-def _warn_over_dcn(spec: TrainingJobSpec, axis: Axis, cost: str) -> Iterator[Problem]:
+def _warn_over_dcn(spec: TrainingJobSpec, axis: Axis, cost: str, nearest: str = "1") -> Iterator[Problem]:
     degree: int = getattr(spec.parallelism.dcn, axis)
     if degree not in (0, 1):
-        yield Problem(f"{DCN}.{axis}", degree, f"should be 1, because each layer {cost}.", ("1",))
+        yield Problem(f"{DCN}.{axis}", degree, f"should be 1, because each layer {cost}.", (nearest,))
 
 
 def _written_mesh(spec: TrainingJobSpec) -> Mesh:
@@ -255,7 +261,9 @@ RULES: tuple[Rule | HardwareRule, ...] = (
 )
 WARNINGS = (
     Rule(("parallelism.dcn.tensor",), warn_of_tensor_over_dcn),
-    Rule(("parallelism.dcn.context", "parallelism.context.exchange"), warn_of_context_over_dcn),
+    Rule(
+        ("parallelism.dcn.context", "parallelism.ici.context", "parallelism.context.exchange"), warn_of_context_over_dcn
+    ),
     Rule(("parallelism.dcn.expert",), warn_of_experts_over_dcn),
     Rule(("parallelism",), warn_of_unused_pipeline_settings),
     Rule(("parallelism",), warn_of_unused_ring),
