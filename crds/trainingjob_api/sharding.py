@@ -20,6 +20,7 @@ RULES: Table = {
     "latent": ("fsdp", "expert", "context"),
     "position": (),
     "router": (),
+    "rank": (),
     "heads": ("tensor",),
     "kv_heads": ("tensor",),
     "mlp": ("tensor",),

@@ -14,6 +14,7 @@ ZERO_IS_A_VALUE = {
     "model.experts.balance.lossWeight": "a weight",
     "model.mlp.linearOffset": "a constant in a sum",
     "model.experts.shared": "a number of experts",
+    "lora.dropout": "a share",
     "training.seed": "a seed",
     "optimizer.weightDecay.rate": "a rate",
     "optimizer.adamw.beta1": "a mean of the newest gradient alone",

@@ -145,6 +145,7 @@ def test_lists_declare_their_merge_key() -> None:
     assert kinds == {
         "map": {"spec.evaluation", "spec.runtime.env", "spec.runtime.volumes", "status.conditions"},
         "set": {
+            "spec.lora.targets",
             "spec.metrics.wandb.tags",
             "spec.model.attention.bias",
             "spec.optimizer.trainable",

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -47,13 +48,28 @@ def test_world_killed_at_any_step_resumes_to_the_same_bits(
     assert read_history(root, *lasts, end) == undisturbed(crew, root, text, programs, end)
 
 
+TRAINED: dict[str, dict[str, Any]] = {
+    "all parameters": {},
+    "adapters of an int8 base": {
+        "lora": {
+            "rank": 2,
+            "alpha": 4,
+            "targets": ["*.attention.*", "*.mlp.*"],
+            "dropout": 0.2,
+            "baseQuantization": "int8",
+        }
+    },
+}
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("changes", TRAINED.values(), ids=TRAINED)
 def test_world_resumes_from_snapshots_and_sends_them_to_a_new_host(
-    crew: Crew, tmp_path: Path, text: Path, programs: Path
+    crew: Crew, tmp_path: Path, text: Path, programs: Path, changes: dict[str, Any]
 ) -> None:
     root = tmp_path / "shared/checkpoints"
     saves = {"checkpoint__save__everySteps": MANY, "checkpoint__snapshots": {"everySteps": 3}}
-    config = make(root, text, training__steps=MANY, **saves)
+    config = make(root, text, training__steps=MANY, **saves, **changes)
     memory = tmp_path / "memory"
     both = crew.start(config, make_world(1, 2), programs, memory)
     crew.prepare(1)
@@ -87,7 +103,7 @@ def test_world_resumes_from_snapshots_and_sends_them_to_a_new_host(
     for trainer in grown:
         trainer.kill()
 
-    want = undisturbed(crew, root, text, programs, grown_at + 4)
+    want = undisturbed(crew, root, text, programs, grown_at + 4, **changes)
     assert read_history(root, shrunk_at, grown_at, grown_at + 4) == pytest.approx(want, abs=1e-3)
     lines = [json.loads(line) for line in (root / "metrics/metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["generation"] == 1] == list(range(1, newest + 1))

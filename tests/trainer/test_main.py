@@ -39,10 +39,10 @@ def read_curve(root: Path) -> dict[tuple[int, int], float]:
     return {(line["generation"], line["step"]): line["loss"] for line in map(json.loads, lines) if "loss" in line}
 
 
-def undisturbed(crew: Crew, root: Path, text: Path, programs: Path, num_steps: int) -> dict[int, float]:
+def undisturbed(crew: Crew, root: Path, text: Path, programs: Path, num_steps: int, **changes: Any) -> dict[int, float]:
     """Train the same job alone and without a fault; return the losses of its first steps."""
     (trainer,) = crew.start(
-        make(root.parent / "undisturbed/run", text, training__steps=MANY), make_world(1, 1), programs
+        make(root.parent / "undisturbed/run", text, training__steps=MANY, **changes), make_world(1, 1), programs
     )
     trainer.wait_for_step(num_steps)
     trainer.kill()

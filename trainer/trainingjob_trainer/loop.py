@@ -118,15 +118,16 @@ def _initial_state(
 ) -> State:
     """Return the state before the first step."""
     state = steps.compile_init(programs)()
-    source, shapes = spec.checkpoint.initialize_from, steps.state_shapes.params
+    source = spec.checkpoint.initialize_from
     if source is None:
         return state
+    base = steps.make_base()
     initial: InitialParams | PublishedParams
     if source.hugging_face:
         own = open_store(spec.checkpoint.uri)
-        initial = load_published_params(source, spec.model, shapes, state.params, own, is_leader=peers.process == 0)
+        initial = load_published_params(source, spec.model, base, state.params, own, is_leader=peers.process == 0)
     else:
-        initial = load_initial_params(source, shapes, peers, state.params)
+        initial = load_initial_params(source, base, peers, state.params)
     events.send(AgentEvent(initialized_from=initial.source))
     return state._replace(params=initial.params)
 

@@ -64,6 +64,8 @@ class Batch(NamedTuple):
     """Document of each token, int32 [A, M, R, L]: a token attends to its own document. None: one in each sequence."""
     positions: jax.Array | None = None
     """Position of each token in its document, int32 [A, M, R, L]. None: its position in the sequence."""
+    seeds: jax.Array | None = None
+    """Seed of each sequence's dropout, uint32 [A, M, R]. None: nothing is dropped."""
 
 
 class Signal(IntFlag):

@@ -22,7 +22,9 @@ from trainingjob_api.network.part import Shard
 from trainingjob_api.optim import FLOAT_BYTES
 from trainingjob_api.sharding import RULES, merge_rules
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_trainer.models.base_params import BaseParams
 from trainingjob_trainer.models.decoder import Params, split_model_of
+from trainingjob_trainer.models.dropout import sequence_seeds
 from trainingjob_trainer.models.params import DTYPES, matmul_precision
 from trainingjob_trainer.objectives.batch_sums import BatchSums, as_float32
 from trainingjob_trainer.objectives.next_token import next_token
@@ -148,6 +150,10 @@ class StepPrograms:
         """Return the state before the first step; compile it with the shardings of `state`."""
         return self._initial_state(self._model.init(self._spec.training.seed))
 
+    def make_base(self) -> BaseParams:
+        """Return the parameters that a source of initial values has."""
+        return BaseParams(self._model.network, self.state_shapes.params, DTYPES[self._spec.precision.params])
+
     def _initial_state(self, params: Params) -> State:
         """Return the state before the first step with these parameters."""
         zero = jnp.zeros((), jnp.int32)
@@ -160,7 +166,7 @@ class StepPrograms:
         """Train one step."""
         spec = self._spec
         with matmul_precision(spec.precision):
-            terms, grads = self._sums.compute_gradients(state.params, batch)
+            terms, grads = self._sums.compute_gradients(state.params, self._seed_dropout(batch, state.step))
         # Sharded like the optimizer's state, so that each device computes its own part of the update.
         grads = as_float32(jax.lax.with_sharding_constraint(grads, self._moment_shardings))
         grads, loads = self._balance.split(grads)
@@ -193,6 +199,14 @@ class StepPrograms:
         if window:
             measures = measures._replace(spikes=window.in_a_row)
         return State(step, params, opt, non_finite, skipped, window), measures
+
+    def _seed_dropout(self, batch: Batch, step: jax.Array) -> Batch:
+        """Return the batch of a step with the seeds of its dropout, if the spec has any."""
+        lora = self._spec.lora
+        if not (lora and lora.dropout):
+            return batch
+        seeds = sequence_seeds(self._spec.training.seed, step, batch.tokens.shape[:3])
+        return batch._replace(seeds=jax.lax.with_sharding_constraint(seeds, self.batch_sharding))
 
     def evaluate(self, params: Params, batch: Batch, asked: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Return the loss sum of a batch, the sum of its loss weights, and the control signals of all processes."""

@@ -12,6 +12,7 @@ from pydantic import Field
 from trainingjob_api.base import Strict
 from trainingjob_api.meta import NO_UNIT, Example
 from trainingjob_api.network.activations import LAYER_INPUT, MLP_OUTPUT, Activation, SavedActivations
+from trainingjob_api.network.adapter import Adaptation
 from trainingjob_api.network.attention import GroupedQueryAttention
 from trainingjob_api.network.attention_kernel import KernelChoice
 from trainingjob_api.network.latent_attention import LatentAttention
@@ -50,6 +51,8 @@ class Block:
     """Norm of what attention adds to the residual stream."""
     mlp_output_norm: HiddenNorm | None = None
     """Norm of what the MLP adds to the residual stream."""
+    adaptation: Adaptation | None = None
+    """What LoRA changes. None: nothing."""
     frozen: frozenset[str] = frozenset()
     """Names of the tensors that training does not change."""
     is_forward_only: bool = False
@@ -76,6 +79,8 @@ class Block:
     def tensors(self) -> tuple[Tensor, ...]:
         """Return the tensors of one layer."""
         nested = [tensor.nest(f"{name}.") for name, part in self.parts.items() for tensor in part.tensors]
+        if self.adaptation:
+            nested = list(self.adaptation.apply(nested))
         gradients = Gradients.NONE if self.is_forward_only else Gradients.INPUT
         return tuple(mark_frozen(nested, self.frozen, gradients))
 
@@ -98,13 +103,14 @@ class Block:
     def flops(self, shard: Shard, saved: SavedActivations | None = None) -> PassFlops:
         """Return the FLOPs of one device per token in one layer; None: nothing is computed again."""
         flops, recomputed = self._on(shard).flops, 0
+        adapted = self._adaptation_flops(shard, saved)
         if saved is not None and not self.is_forward_only:
             named = self.activations(shard)
-            recomputed = flops.recomputed
+            recomputed = flops.recomputed + adapted.recomputed
             if isinstance(self.mlp, DenseMlp):  # needed by the norm of the output, if there is one
                 recomputed += sum([one.flops for one in named if one.name == MLP_OUTPUT])
             recomputed -= sum([one.flops for one in named if one.name in saved.names])
-        return PassFlops(flops.forward, flops.backward, recomputed)
+        return PassFlops(flops.forward + adapted.forward, flops.backward + adapted.backward, recomputed)
 
     def saved_bytes(self, shard: Shard, saved: SavedActivations | None) -> int:
         """Return the bytes per token that one layer saves in device memory; None: without rematerialization."""
@@ -117,6 +123,12 @@ class Block:
     def offloaded_bytes(self, shard: Shard, saved: SavedActivations | None) -> int:
         """Return the bytes per token that one layer saves in host memory."""
         return self._named_bytes(shard, saved.on_host) if saved and not self.is_forward_only else 0
+
+    def _adaptation_flops(self, shard: Shard, saved: SavedActivations | None) -> PassFlops:
+        if not self.adaptation:
+            return PassFlops(0, 0, 0)
+        tensors = {tensor.name: tensor for tensor in self.tensors}
+        return self.adaptation.flops(tensors, shard, saved, is_last_used=self.mlp_output_norm is not None)
 
     def _named_bytes(self, shard: Shard, names: AbstractSet[str]) -> int:
         stream = self.attention.width * shard.compute_bytes if LAYER_INPUT in names else 0
@@ -164,6 +176,8 @@ class LayerCosts:
             sum([one.recomputed for one in flops]),
         )
         self.saved_bytes = sum([part.saved_bytes(shard) for part in parts])
+        if block.adaptation:
+            self.saved_bytes += block.adaptation.saved_bytes({tensor.name: tensor for tensor in block.tensors}, shard)
         """Bytes that the forward pass saves without rematerialization."""
         self.gradient_bytes = sum([part.backward_bytes(shard) for part in parts])
         self.workspace_bytes = sum([part.workspace_bytes(shard) for part in parts])

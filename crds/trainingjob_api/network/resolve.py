@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
 
+from trainingjob_api.network.adapt import ADAPTER_PATTERNS, adapt
 from trainingjob_api.network.attention import GroupedQueryAttention
 from trainingjob_api.network.freeze import freeze
 from trainingjob_api.network.latent_attention import LatentAttention
@@ -13,17 +14,19 @@ from trainingjob_api.network.network import Block, Embedding, Group, Head, Netwo
 from trainingjob_api.network.norm import HiddenNorm
 from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.lora import Lora
 from trainingjob_api.spec.model import Model
 
 
 def resolve_network(spec: TrainingJobSpec) -> Network:
-    """Return the network of a job, with the tensors marked that it does not train."""
-    return _resolve_job(spec.model, spec.optimizer.trainable)
+    """Return the network of a job: with its adapters, and with the tensors marked that it does not train."""
+    return _resolve_job(spec.model, spec.lora, spec.optimizer.trainable)
 
 
 @lru_cache(maxsize=64)
-def _resolve_job(model: Model, trainable: tuple[str, ...]) -> Network:
-    return freeze(resolve(model), trainable)
+def _resolve_job(model: Model, lora: Lora | None, trainable: tuple[str, ...]) -> Network:
+    network = resolve(model)
+    return freeze(adapt(network, lora), ADAPTER_PATTERNS) if lora else freeze(network, trainable)
 
 
 @lru_cache(maxsize=64)  # a strategy search calls this thousands of times

@@ -57,11 +57,27 @@ class Gradients(Enum):
     """None: the tensor is frozen, and so are all tensors before it."""
 
 
+class Storage(Enum):
+    """Format in which a tensor is stored."""
+
+    PARAMS = "params"
+    """`precision.params`."""
+    INT8 = "int8"
+    FLOAT32 = "float32"
+
+
 @dataclass(frozen=True)
 class Normal:
     """Normal initial values with mean 0."""
 
     stddev: float
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Uniform initial values between a bound and its negative."""
+
+    bound: float
 
 
 @dataclass(frozen=True)
@@ -74,7 +90,7 @@ class Zeros:
     """Initial values of 0."""
 
 
-type Init = Normal | Ones | Zeros
+type Init = Normal | Uniform | Ones | Zeros
 
 
 @dataclass(frozen=True)
@@ -88,6 +104,7 @@ class Tensor:
     decay: DecayClass
     role: Role
     gradients: Gradients = Gradients.ALL
+    storage: Storage = Storage.PARAMS
 
     @property
     def is_trainable(self) -> bool:
@@ -118,6 +135,10 @@ class Tensor:
         """Return the tensor of `repeats` layers."""
         shape, axes = (repeats, *self.shape), ("layers", *self.axes)
         return replace(self, name=f"{prefix}{self.name}", shape=shape, axes=axes)
+
+    def of_layer(self) -> "Tensor":
+        """Return the tensor of one layer of a stacked tensor."""
+        return replace(self, shape=self.shape[1:], axes=self.axes[1:])
 
     def nest(self, prefix: str) -> "Tensor":
         """Return the same tensor inside a part."""

@@ -24,11 +24,11 @@ def nearest_patterns(pattern: str, names: Sequence[str]) -> tuple[str, ...]:
     local = PUBLISHED_NAMES.get(last, last)
     of_name = [name for name in names if name.rpartition(".")[2] == local]
     if of_name:
-        return tuple(dict.fromkeys(_any_group(name) for name in of_name))[:MAX_NEAREST]
+        return tuple(dict.fromkeys(any_group(name) for name in of_name))[:MAX_NEAREST]
     return tuple(get_close_matches(pattern, names, MAX_NEAREST, cutoff=0.4))
 
 
-def _any_group(name: str) -> str:
+def any_group(name: str) -> str:
     """Return the pattern of a tensor in all groups of layers: its part and its name, without the group."""
     parts = name.split(".")
     return name if len(parts) < 3 else f"*.{'.'.join(parts[-2:])}"

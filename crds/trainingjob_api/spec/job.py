@@ -21,6 +21,7 @@ from trainingjob_api.spec.checkpoint import Checkpoint
 from trainingjob_api.spec.data import Data
 from trainingjob_api.spec.elastic import Elastic
 from trainingjob_api.spec.evaluation import Evaluation
+from trainingjob_api.spec.lora import Lora
 from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.metrics import Metrics
 from trainingjob_api.spec.model import Model
@@ -51,6 +52,11 @@ class TrainingJobSpec(Strict):
     )
     model: Annotated[Model, MODEL_STATE, NoStoredDefaults()] = Field(
         description="Dimensions of the model: vocabulary, width, layers and heads."
+    )
+    lora: Annotated[Lora | None, MODEL_STATE] = Field(
+        default=None,
+        description="Low-rank adapters, which are trained instead of the model. Unset: the model itself is trained.",
+        exclude_if=lambda lora: lora is None,  # an agent before 0.1 refuses a field that it does not know
     )
     data: Annotated[Data, DATA_ORDER] = Field(description="Training data: the sources of text.")
     tokenizer: Annotated[Tokenizer, DATA_ORDER] = Field(

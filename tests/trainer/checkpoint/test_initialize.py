@@ -13,8 +13,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tests.support.trainer.crew import Crew, Trainer
 from tests.support.trainer.shelf import at, read_record, step_path
 from tests.support.trainer.tiny import make_config, make_layout, make_spec, make_world
+from tests.support.trainer.training import spec_with
 from trainingjob_agent.checkpoint_layout import MANIFEST_FILE
 from trainingjob_agent.trainer_protocol import AgentEvent
+from trainingjob_api.network.resolve import resolve
 from trainingjob_api.protocol import MAX_MESSAGE, FailureReason
 from trainingjob_api.spec.checkpoint import InitializeFrom
 from trainingjob_api.world import RunConfig
@@ -22,6 +24,7 @@ from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
 from trainingjob_trainer.checkpoint.initialize import InitialParams, load_initial_params
 from trainingjob_trainer.checkpoint.manifest import write_integrity
 from trainingjob_trainer.loop import _initial_state
+from trainingjob_trainer.models.base_params import BaseParams
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.compile_cache import CompileCache
@@ -69,6 +72,11 @@ def wanted(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
+def whole(shapes: dict[str, Any]) -> BaseParams:
+    """Return parameters that are all loaded."""
+    return BaseParams(resolve(spec_with().model), shapes, np.float32)
+
+
 def fresh(**changes: Any) -> dict[str, Any]:
     """Return the random parameters of such a world."""
     return jax.tree.map(
@@ -78,7 +86,7 @@ def fresh(**changes: Any) -> dict[str, Any]:
 
 def take(root: Path, step: int | None = None, *, allow_partial: bool = False, **changes: Any) -> InitialParams:
     source = InitializeFrom(uri=str(root), step=step, allow_partial=allow_partial)
-    return load_initial_params(source, wanted(**changes), ALONE, fresh(**changes))
+    return load_initial_params(source, whole(wanted(**changes)), ALONE, fresh(**changes))
 
 
 def leaf(*shape: int) -> jax.ShapeDtypeStruct:
@@ -222,7 +230,7 @@ def test_additional_parameters_are_omitted_if_allowed(tmp_path: Path) -> None:
     save(tmp_path, 2)
     source = InitializeFrom(uri=str(tmp_path), allow_partial=True)
 
-    found = load_initial_params(source, {"norm": wanted()["norm"]}, ALONE, {"norm": fresh()["norm"]})
+    found = load_initial_params(source, whole({"norm": wanted()["norm"]}), ALONE, {"norm": fresh()["norm"]})
 
     assert list(found.params) == ["norm"]
     assert np.array_equal(found.params["norm"], np.ones(8))
@@ -236,7 +244,7 @@ def test_another_shape_is_never_allowed(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"another model: norm is 8, not 4\. The section model") as caught:
         load_initial_params(
             InitializeFrom(uri=str(tmp_path), allow_partial=True),
-            wanted(norm=leaf(4), bias=leaf()),
+            whole(wanted(norm=leaf(4), bias=leaf())),
             ALONE,
             before,
         )

@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.support.trainer.huggingface import Fixture, all_axes_mesh
 from tests.support.trainer.object_store import ObjectStore
 from tests.trainer.huggingface.test_safetensors import encode
+from trainingjob_api.network.resolve import resolve
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.checkpoint import HuggingFaceSource, InitializeFrom
 from trainingjob_api.spec.model import Model
 from trainingjob_trainer.huggingface.published_params import PublishedParams, load_published_params
 from trainingjob_trainer.huggingface.weights_folder import open_weights
+from trainingjob_trainer.models.base_params import BaseParams
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.store.opening import open_store
@@ -38,7 +41,8 @@ def load(
     fixture.model = fixture.model.model_copy(update=changes)
     shapes = fixture.shapes(all_axes_mesh())
     store = open_store(own) if own else ObjectStore()
-    return load_published_params(source, fixture.model, shapes, random_params(shapes), store, is_leader=own is not None)
+    base = BaseParams(resolve(fixture.model), shapes, jnp.float32)
+    return load_published_params(source, fixture.model, base, random_params(shapes), store, is_leader=own is not None)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from trainingjob_trainer.checkpoint.formats.orbax_writer import PLACEHOLDER, mak
 from trainingjob_trainer.checkpoint.saved_steps import list_saved
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.checkpoint.verify import VERIFY_SECONDS, verify
+from trainingjob_trainer.models.base_params import BaseParams
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.runtime.errors import TrainingError, shorten
 from trainingjob_trainer.runtime.process_group import ProcessGroup
@@ -38,30 +39,37 @@ class InitialParams(NamedTuple):
     source: str
 
 
-def load_initial_params(source: InitializeFrom, params: Params, peers: ProcessGroup, random: Params) -> InitialParams:
-    """Return the parameters that another job saved, with the layout of `params`; all processes call this together.
+def load_initial_params(source: InitializeFrom, base: BaseParams, peers: ProcessGroup, random: Params) -> InitialParams:
+    """Return the parameters that another job saved; all processes call this together.
 
     If the source names no step, the newest intact step is used. `random` holds the initial values of the parameters
-    that the source lacks. It is consumed, because both may not fit in memory.
+    that the source lacks. It is consumed, because both may not fit in memory. Tensors that are quantized are restored
+    one by one for the same reason.
 
     Raises:
         TrainingError: no intact step exists, or it holds the parameters of another model.
     """
+    params = base.wanted
     orbax, folder = _make_checkpointer(peers), find_intact_step(source, peers)
     ours, theirs = _shapes(params), _shapes(orbax.metadata(folder.location).item_metadata.tree["params"])
     _check_shapes(source, folder, ours, theirs)
     names, tree = list(ours), jax.tree.structure(params)
-    own = dict(zip(names, jax.tree.leaves(random), strict=True))
-    for name in ours.keys() & theirs.keys():
+    leaves = dict(zip(names, jax.tree.leaves(params), strict=True))
+    own = dict(zip(names, jax.tree.leaves(base.select(random)), strict=True))
+    common = [name for name in names if name in theirs]
+    for name in common:
         own[name].delete()
-    leaves = zip(names, jax.tree.leaves(params), strict=True)
-    wanted = {"params": jax.tree.unflatten(tree, [leaf if name in theirs else PLACEHOLDER for name, leaf in leaves])}
-    how = jax.tree.map(make_restore_args, wanted)
-    found = orbax.restore(
-        folder.location, args=ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True)
-    )
-    taken = zip(names, jax.tree.leaves(found["params"]), strict=True)
-    whole = jax.tree.unflatten(tree, [own[name] if leaf is PLACEHOLDER else leaf for name, leaf in taken])
+    together = [name for name in common if not base.is_quantized(name)]
+    for group in (together, *([name] for name in common if base.is_quantized(name))):
+        wanted = {"params": jax.tree.unflatten(tree, [leaves[one] if one in group else PLACEHOLDER for one in names])}
+        how = jax.tree.map(make_restore_args, wanted)
+        found = orbax.restore(
+            folder.location, args=ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True)
+        )
+        for name, leaf in zip(names, jax.tree.leaves(found["params"]), strict=True):
+            if leaf is not PLACEHOLDER:
+                own[name] = base.store(name, leaf)
+    whole = base.complete(jax.tree.unflatten(tree, [own[name] for name in names]), random)
     return InitialParams(whole, _describe_source(source, folder, ours, theirs))
 
 

@@ -27,6 +27,7 @@ from trainingjob_trainer.huggingface.import_weights import (
 )
 from trainingjob_trainer.huggingface.safetensors import WeightsError
 from trainingjob_trainer.huggingface.weights_folder import WeightsFolder, open_weights
+from trainingjob_trainer.models.base_params import BaseParams
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.runtime.errors import TrainingError, shorten
 from trainingjob_trainer.store.opening import open_store
@@ -47,9 +48,9 @@ class PublishedParams(NamedTuple):
 
 
 def load_published_params(
-    source: InitializeFrom, model: Model, params: Params, random: Params, own: Store, *, is_leader: bool
+    source: InitializeFrom, model: Model, base: BaseParams, random: Params, own: Store, *, is_leader: bool
 ) -> PublishedParams:
-    """Return published parameters with the layout of `params`.
+    """Return published parameters.
 
     `random` holds the initial values of those that the files lack. It is consumed, because both may not fit in memory.
     The leading process keeps the small files beside the weights in the job's `own` store, for exports.
@@ -72,12 +73,14 @@ def load_published_params(
             if name in match.incomplete:
                 return initial
             initial.delete()
-            return import_array(weights, binding.by_tensor[name], leaf)
+            return base.store(name, import_array(weights, binding.by_tensor[name], leaf))
 
-        loaded = jax.tree_util.tree_map_with_path(load, params, random)
+        loaded = jax.tree_util.tree_map_with_path(load, base.wanted, base.select(random))
         if is_leader:
             keep_companions(weights.store, own)
-    return PublishedParams(loaded, _describe_source(name, match, _describe_differences(model, theirs)))
+    return PublishedParams(
+        base.complete(loaded, random), _describe_source(name, match, _describe_differences(model, theirs))
+    )
 
 
 def _name_source(source: HuggingFaceSource, own: Store) -> str:

@@ -91,6 +91,7 @@ class SplitModel:
         tokens_BL: jax.Array,
         positions_BL: jax.Array | None = None,
         segments_BL: jax.Array | None = None,
+        seeds_B: jax.Array | None = None,
     ) -> HiddenStates:
         """Return the hidden states before the first layer. It reads the tables of the parameters alone."""
         x_BLD = embed_tokens(params["embedding"], tokens_BL, self._dtype)
@@ -100,7 +101,7 @@ class SplitModel:
             x_BLD = add_positions(params["positions"], x_BLD, find_places(self.network.exchange, x_BLD, positions_BL))
         x_BLD = constrain(x_BLD, "batch", "length", None)
         routing = zero_routing_stats(x_BLD, self.network)
-        return HiddenStates(x_BLD, routing, positions_BL, segments_BL)
+        return HiddenStates(x_BLD, routing, positions_BL, segments_BL, seeds_B)
 
     def run_layers(self, params: Params, hidden: HiddenStates) -> HiddenStates:
         """Return the hidden states after all layers."""

@@ -19,14 +19,17 @@ from trainingjob_api.network.part import Part
 from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.precision import Precision
+from trainingjob_trainer.models.adapt_layer import adapt_layer
 from trainingjob_trainer.models.attention import GroupedQueries
 from trainingjob_trainer.models.decoding_cache import GroupCache, LayerCache
+from trainingjob_trainer.models.dropout import seeds_of_next_layer, use_seeds
 from trainingjob_trainer.models.latent_attention import LatentQueries
 from trainingjob_trainer.models.mlp import MLP
 from trainingjob_trainer.models.norm import Norm
 from trainingjob_trainer.models.remat import name_layer_input, rematerialize
 from trainingjob_trainer.models.routed_mlp import RoutedMLP, RoutingStats
 from trainingjob_trainer.parallel.sharding import constrain
+from trainingjob_trainer.parallel.token_order import find_places
 
 
 class HiddenStates(NamedTuple):
@@ -40,6 +43,8 @@ class HiddenStates(NamedTuple):
     """Position of each token in its document [B, L]. None: its position in the sequence."""
     segments: jax.Array | None = None
     """Document of each token [B, L]. None: one in each sequence."""
+    seeds: jax.Array | None = None
+    """Seed of each sequence's dropout in the next layer, uint32 [B]. None: without dropout."""
 
 
 class Layer(nnx.Module):
@@ -52,12 +57,15 @@ class Layer(nnx.Module):
         self.names = tuple(block.parts)
         for name, part in block.parts.items():
             setattr(self, name, MODULES[type(part)](part, precision, rngs))
+        adapt_layer(self, block, precision, rngs)
 
     def __call__(self, stream: HiddenStates) -> HiddenStates:
         """Return the hidden states after this layer."""
-        stream = stream._replace(x=name_layer_input(stream.x))
-        added_BLD = self.attention(self._normalize("attention_norm", stream.x), stream.positions, stream.segments)
-        return self._add(stream, added_BLD)
+        with use_seeds(stream.seeds, find_places(self.attention.part.exchange, stream.x, None)):
+            stream = stream._replace(x=name_layer_input(stream.x))
+            added_BLD = self.attention(self._normalize("attention_norm", stream.x), stream.positions, stream.segments)
+            stream = self._add(stream, added_BLD)
+        return stream._replace(seeds=seeds_of_next_layer(stream.seeds))
 
     def decode(self, stream: HiddenStates, cache: LayerCache, first: jax.Array) -> tuple[HiddenStates, LayerCache]:
         """Return the hidden states of tokens from position `first` on, and the layer's cache with these tokens."""

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from trainingjob_api.network.tensor import Init, Ones, Tensor, Zeros
+from trainingjob_api.network.tensor import Init, Ones, Tensor, Uniform, Zeros
 from trainingjob_api.spec.precision import Precision
+from trainingjob_trainer.models.lora import multiply
 from trainingjob_trainer.models.remat import name_product
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
@@ -23,7 +24,11 @@ def add_params(module: nnx.Module, tensors: Iterable[Tensor], precision: Precisi
 
 def make_param(tensor: Tensor, precision: Precision, rngs: nnx.Rngs) -> nnx.Param[Any]:
     """Return a parameter with its initial values."""
-    value = _init_values(tensor.init, tensor.shape, rngs).astype(DTYPES[precision.params])
+    return store(_init_values(tensor.init, tensor.shape, rngs).astype(DTYPES[precision.params]), tensor)
+
+
+def store(value: jax.Array, tensor: Tensor) -> nnx.Param[Any]:
+    """Return a parameter with the values of a tensor."""
     # Eager sharding would treat the logical axes as mesh axes.
     return nnx.Param(value, out_sharding=tensor.axes, eager_sharding=False)
 
@@ -38,7 +43,7 @@ def matmul_precision(precision: Precision) -> AbstractContextManager[None]:
 
 def project(module: Any, name: str, equation: str, x: jax.Array) -> jax.Array:
     """Return the product with a matrix of a module, with its bias if it has one, in the module's compute format."""
-    x = jnp.einsum(equation, x, getattr(module, name)[...].astype(module.dtype))
+    x = multiply(module, name, equation, x)
     bias = getattr(module, f"{name}_bias", None)
     return name_product(x if bias is None else add_bias(x, bias[...]), name)
 
@@ -54,4 +59,6 @@ def _init_values(init: Init, shape: tuple[int, ...], rngs: nnx.Rngs) -> jax.Arra
         return jnp.ones(shape, jnp.float32)
     if isinstance(init, Zeros):
         return jnp.zeros(shape, jnp.float32)
+    if isinstance(init, Uniform):
+        return jax.random.uniform(rngs.params(), shape, jnp.float32, -init.bound, init.bound)
     return init.stddev * jax.random.normal(rngs.params(), shape, jnp.float32)

@@ -22,6 +22,7 @@ from trainingjob_api.network.network import Network
 from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.kernels.grouped_matmul import run_sorted_experts
+from trainingjob_trainer.models.lora import multiply, read_matrix
 from trainingjob_trainer.models.mlp import MLP, activate
 from trainingjob_trainer.models.params import DTYPES, add_bias, add_params
 from trainingjob_trainer.models.remat import name_product
@@ -104,7 +105,7 @@ class RoutedMLP(nnx.Module):
             x_BLD,
             weights_BLE,
             chosen_BLE,
-            {name: getattr(self, name)[...].astype(self.dtype) for name in names},
+            {name: read_matrix(self, name) for name in names},
             per_token=self.experts.per_token,
             activate=partial(activate, self.options),
             is_input_weighted=self.experts.weighting == "input",
@@ -141,6 +142,6 @@ class RoutedMLP(nnx.Module):
 
     def _project(self, name: str, equation: str, x_BNEC: jax.Array) -> jax.Array:
         """Return the product with the matrices of the experts, with their biases, in the compute format."""
-        x_BNEC = jnp.einsum(equation, x_BNEC, getattr(self, name)[...].astype(self.dtype))
+        x_BNEC = multiply(self, name, equation, x_BNEC)
         x_BNEC = add_bias(x_BNEC, getattr(self, f"{name}_bias")[...][:, None]) if self.options.bias else x_BNEC
         return name_product(x_BNEC, name)

@@ -49,11 +49,14 @@ class ShardedModel:
         tokens_MRL: jax.Array,
         positions_MRL: jax.Array | None = None,
         segments_MRL: jax.Array | None = None,
+        seeds_MR: jax.Array | None = None,
     ) -> Hidden:
-        """Return the hidden states after the last layer."""
+        """Return the hidden states after the last layer. `seeds_MR`: those of dropout; None: nothing is dropped."""
         embed = order_first_part(self._embed, self._mesh)
-        batch = jax.tree.map(self._to_mesh_order, (tokens_MRL, positions_MRL, segments_MRL))
-        stream = embed(self._table_params(params), *batch)
+        tokens_MRL, positions_MRL, segments_MRL = jax.tree.map(
+            self._to_mesh_order, (tokens_MRL, positions_MRL, segments_MRL)
+        )
+        stream = embed(self._table_params(params), tokens_MRL, positions_MRL, segments_MRL, seeds_MR)
         if self._num_stages > 1:
             stream = self._model.run_stages(params, stream, self._num_stages)
             return Hidden(stream.x, stream.routing)
@@ -135,10 +138,15 @@ class ShardedModel:
         return constrain(array_TSRL, None, "stages", "batch", *token_axes)
 
     def _embed(
-        self, params: Params, tokens_MRL: jax.Array, positions_MRL: jax.Array | None, segments_MRL: jax.Array | None
+        self,
+        params: Params,
+        tokens_MRL: jax.Array,
+        positions_MRL: jax.Array | None,
+        segments_MRL: jax.Array | None,
+        seeds_MR: jax.Array | None,
     ) -> HiddenStates:
         """Return the hidden states before the first layer."""
-        params, batch = self._stop_frozen(params), (tokens_MRL, positions_MRL, segments_MRL)
+        params, batch = self._stop_frozen(params), (tokens_MRL, positions_MRL, segments_MRL, seeds_MR)
         if self._num_stages == 1:
             (rows,) = zip(*(array if array is not None else [None] for array in batch), strict=True)
             one: HiddenStates = jax.tree.map(lambda leaf: leaf[None], self._model.embed(params, *rows))

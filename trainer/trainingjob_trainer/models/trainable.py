@@ -1,6 +1,6 @@
 """The trained and the frozen parameters of a model, as two trees of nested dicts."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from trainingjob_api.network.network import Network
@@ -25,27 +25,26 @@ class ParamSplit:
 
     def split(self, tree: dict[str, Any]) -> ParamGroups:
         """Return the two parts of a tree."""
-        return ParamGroups(_select(tree, self.is_trained), _select(tree, lambda name: not self.is_trained(name)))
+        return ParamGroups(select(tree, self.is_trained), select(tree, lambda name: not self.is_trained(name)))
 
     def merge(self, trained: dict[str, Any], frozen: dict[str, Any]) -> dict[str, Any]:
         """Return the tree of two parts."""
-        return dict(_merge(trained, frozen))
+        return merge_trees(trained, frozen)
 
 
-def _select(tree: dict[str, Any], is_wanted: Callable[[str], bool], prefix: str = "") -> dict[str, Any]:
+def select(tree: dict[str, Any], is_wanted: Callable[[str], bool], prefix: str = "") -> dict[str, Any]:
+    """Return the part of a tree whose names are wanted."""
     selected: dict[str, Any] = {}
     for key, node in tree.items():
         if not isinstance(node, dict):
             if is_wanted(f"{prefix}{key}"):
                 selected[key] = node
-        elif below := _select(node, is_wanted, f"{prefix}{key}."):
+        elif below := select(node, is_wanted, f"{prefix}{key}."):
             selected[key] = below
     return selected
 
 
-def _merge(one: dict[str, Any], other: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    for key in one.keys() | other.keys():
-        if key in one and key in other:
-            yield key, dict(_merge(one[key], other[key]))
-        else:
-            yield key, one[key] if key in one else other[key]
+def merge_trees(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Return the tree of two parts without a common leaf."""
+    both = {key: merge_trees(one[key], other[key]) for key in one.keys() & other.keys()}
+    return one | other | both

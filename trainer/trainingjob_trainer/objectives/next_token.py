@@ -12,7 +12,7 @@ from trainingjob_trainer.state import Batch
 
 def next_token(model: ShardedModel, params: Params, batch: Batch) -> Terms:
     """Return the weighted sum of cross-entropies, with the load-balancing loss of the experts."""
-    hidden = model.run(params, batch.tokens, batch.positions, batch.segment_ids)
+    hidden = model.run(params, batch.tokens, batch.positions, batch.segment_ids, batch.seeds)
     return model.read_out(partial(_sum_losses, model), params, hidden, batch)
 
 

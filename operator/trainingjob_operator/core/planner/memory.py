@@ -130,7 +130,7 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
     trained = [leaf for leaf in leaves if leaf.is_trainable]
     shard = Shard(program.length, program.compute_bytes, degrees)
     ways, storage_ways = count_shards(degrees), count_shards(degrees, merge_rules(program.rules.overrides()))
-    sharded_params = sum([leaf.shard_size(storage_ways) for leaf in leaves])
+    params = sum([leaf.shard_size(storage_ways) * program.stored_bytes(leaf) for leaf in leaves])
     trained_params = sum([leaf.shard_size(storage_ways) for leaf in trained])
     table = program.compute_bytes * network.embedding.tensor.size
     head = table // degrees["tensor"]
@@ -154,7 +154,7 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
     fixed_chunk, chunk = _chunk_bytes(program, logits, length * columns)
     pipelined = PIPELINE_RESIDUAL_TENTHS if degrees["stage"] > 1 else 10
     return DeviceMemory(
-        params=sharded_params * program.param_bytes,
+        params=params,
         gradients=trained_params * program.gradient_bytes,
         optimizer=sum([leaf.data_sharded_size(storage_ways, degrees["data"]) for leaf in trained]) * program.slot_bytes,
         residuals_per_sequence=residuals * pipelined // 10,

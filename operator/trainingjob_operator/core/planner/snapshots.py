@@ -73,7 +73,7 @@ def snapshot_bytes(spec: TrainingJobSpec, layout: Layout) -> int:
     total = 0
     for leaf in workload.network.tensors:
         param, values = leaf.shard_size(ways), leaf.data_sharded_size(ways, degrees["data"])
-        total += min(devices, leaf.size // param) * (param * workload.param_bytes + SHARD_PADDING_BYTES)
+        total += min(devices, leaf.size // param) * (param * workload.stored_bytes(leaf) + SHARD_PADDING_BYTES)
         for slot in workload.slots if leaf.is_trainable else ():
             total += min(devices, leaf.size // values) * (values * slot.num_bytes + SHARD_PADDING_BYTES)
     return -(-total // _MIB) * _MIB

@@ -94,6 +94,7 @@ def describe_search(spec: TrainingJobSpec, shape: SliceShape) -> "MeshSearch | N
         slices=spec.slices,
         parallelism=spec.parallelism,
         model=spec.model,
+        lora=spec.lora,
         training=spec.training.model_copy(update={"seed": 0, "steps": 1}),
         optimizer=Optimizer(type=spec.optimizer.type, trainable=spec.optimizer.trainable, learning_rate=1.0),
         precision=spec.precision,
@@ -110,7 +111,9 @@ class _SearchKey:
 
     def __hash__(self) -> int:
         spec = self.spec
-        return hash((spec.model, spec.training, spec.parallelism, spec.optimizer, spec.precision, spec.memory))
+        return hash(
+            (spec.model, spec.lora, spec.training, spec.parallelism, spec.optimizer, spec.precision, spec.memory)
+        )
 
 
 @dataclass(frozen=True)

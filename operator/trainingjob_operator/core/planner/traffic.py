@@ -27,7 +27,7 @@ from trainingjob_api.compile_report import Network
 from trainingjob_api.network.attention import CausalAttention
 from trainingjob_api.network.part import PartTraffic
 from trainingjob_api.network.ring_blocks import count_ring_hops
-from trainingjob_api.network.tensor import Gradients, Role, Tensor
+from trainingjob_api.network.tensor import GATHERED_AXES, Gradients, Role, Tensor
 from trainingjob_api.sharding import RULES, count_shards
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine_degrees
@@ -159,6 +159,9 @@ class _StepTraffic:
         rule = "expert_embed" if "expert_embed" in leaf.axes else "embed"
         ring = self._device_group(RULES[rule])
         size = self._ticks * self._value_bytes * leaf.gathered_size(self._ways) // self._degrees["stage"]
+        if not set(leaf.axes) & set(GATHERED_AXES[1:]):  # a side of an adapter is replicated, and its gradient summed
+            yield from ring.all_reduce(size * leaf.is_trainable)
+            return
         extra_pieces = 2 if ring.ici > MIN_DECOMPOSED_RING else 0
         yield from ring.all_gather(size, extra=extra_pieces)
         if leaf.gradients is Gradients.NONE:
@@ -241,6 +244,13 @@ class _StepTraffic:
     def _tensor_parallel_traffic(self) -> Iterator[Traffic]:
         """Yield the all-reduces of hidden states over tensor: of each part of a layer, and of the head."""
         ring = self._device_group(RULES["heads"])
+        for block, count in self._network.blocks.items():
+            if block.adaptation:  # each adapter sums its inner features once, on one of the ways
+                features = len(block.adaptation.targets) * block.adaptation.rank
+                runs = self._ticks * count // self._degrees["stage"]
+                yield from ring.all_reduce(
+                    runs * features * self._hidden_state_bytes / self._network.width, is_awaited=True
+                )
         for runs, parts, has_backward in self._blocks():
             sums = sum(part.tensor_sums + part.gathered_sums * self._degrees["expert"] for part in parts)
             extra = sum(

@@ -8,6 +8,7 @@ from trainingjob_api.loss_chunks import count_loss_chunks
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.part import Shard
 from trainingjob_api.network.resolve import resolve_network
+from trainingjob_api.network.tensor import Storage, Tensor
 from trainingjob_api.optim import FLOAT_BYTES, Slot, list_slots
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import Memory
@@ -56,8 +57,12 @@ class Workload:
 
     @property
     def param_bytes(self) -> int:
-        """Return the bytes of a stored parameter."""
+        """Return the bytes of a stored parameter in the format of the spec."""
         return FLOAT_BYTES[self.precision.params]
+
+    def stored_bytes(self, tensor: Tensor) -> int:
+        """Return the bytes of a stored number of a tensor."""
+        return {Storage.PARAMS: self.param_bytes, Storage.INT8: 1, Storage.FLOAT32: FLOAT32}[tensor.storage]
 
 
 def count_chunks_of_loss(workload: Workload, degrees: Mapping[Axis, int], sequences: int) -> int:

@@ -27,6 +27,7 @@ SIZE_FIELDS = (
     "training.globalBatchSize",
     "training.sequenceLength",
     "training.maxPerDeviceBatch",
+    "lora",
     "optimizer.trainable",
     "precision",
     "memory",

@@ -1,0 +1,74 @@
+"""The parameters that a source of initial values has: without adapters, and not yet quantized."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+
+from trainingjob_api.network.adapter import SCALE_ENDING, input_dims, is_adapter
+from trainingjob_api.network.network import Network
+from trainingjob_api.network.tensor import Storage
+from trainingjob_trainer.models.lora import quantize
+from trainingjob_trainer.models.trainable import merge_trees, select
+
+type Store = Callable[[str, jax.Array], jax.Array]
+"""Returns a loaded tensor as the state holds it. It consumes the loaded one."""
+
+
+class BaseParams:
+    """The base of a network's parameters, which are loaded tensor by tensor. Without LoRA it is all of them."""
+
+    def __init__(self, network: Network, shapes: dict[str, Any], dtype: Any) -> None:
+        """`shapes` are those of all parameters, `dtype` is the format of those that are not quantized."""
+        self._shapes = shapes
+        self._quantized = {one.name: one for one in network.tensors if one.storage is Storage.INT8}
+        self._added = {one.name for one in network.tensors if is_adapter(one)}
+        self._added |= {f"{name}{SCALE_ENDING}" for name in self._quantized}
+        self._scales: dict[str, jax.Array] = {}
+        self.wanted = jax.tree.map(
+            lambda leaf: leaf.update(dtype=dtype) if leaf.dtype.name == Storage.INT8.value else leaf,
+            self.select(shapes),
+        )
+        """Shapes, formats and shardings of the tensors to load."""
+
+    def select(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Return the base of a tree of parameters."""
+        return select(params, lambda name: name not in self._added)
+
+    def is_quantized(self, name: str) -> bool:
+        """Return whether `store` quantizes a tensor."""
+        return name in self._quantized
+
+    def store(self, name: str, loaded: jax.Array) -> jax.Array:
+        """Return a loaded tensor as the state holds it. All processes call this for the same tensors in one order."""
+        if name not in self._quantized:
+            return loaded
+        scale_name = f"{name}{SCALE_ENDING}"
+        shardings = (_find(self._shapes, name).sharding, _find(self._shapes, scale_name).sharding)
+        run = jax.jit(partial(quantize, inputs=self._input_dims(name)), out_shardings=shardings)
+        quantized: jax.Array
+        quantized, self._scales[scale_name] = run(loaded)
+        jax.block_until_ready(quantized)
+        loaded.delete()
+        return quantized
+
+    def complete(self, base: dict[str, Any], random: dict[str, Any]) -> dict[str, Any]:
+        """Return all parameters: a loaded base, and of the random ones the adapters and the scales without a tensor."""
+        added = select(random, lambda name: name in self._added)
+
+        def replace(path: Any, leaf: jax.Array) -> jax.Array:
+            return self._scales.get(jax.tree_util.keystr(path, simple=True, separator="."), leaf)
+
+        return merge_trees(base, jax.tree_util.tree_map_with_path(replace, added))
+
+    def _input_dims(self, name: str) -> tuple[int, ...]:
+        """Return the dims of the input in the stacked tensor of all layers."""
+        tensor = self._quantized[name]
+        return tuple(dim + 1 for dim in input_dims(tensor.of_layer()))
+
+
+def _find(tree: dict[str, Any], name: str) -> Any:
+    for part in name.split("."):
+        tree = tree[part]
+    return tree
