@@ -92,3 +92,12 @@ def test_auto_shards_sequences_only_where_a_ring_has_two_chunks_for_each_device(
 
     assert choice
     assert choice.chosen.ici.context == 1
+
+
+@pytest.mark.parametrize("exchange", [GATHER, RING])
+@pytest.mark.parametrize("dispatch", ["capacity", "dropless"])
+def test_only_groups_with_slots_must_be_inside_a_shard(exchange: dict[str, Any], dispatch: str) -> None:
+    experts = {"count": 4, "perToken": 2, "dispatch": dispatch}
+    (size,) = planned(exchange, model={"experts": experts}).sizes
+
+    assert size.is_valid == (dispatch == "dropless")

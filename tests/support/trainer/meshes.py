@@ -59,7 +59,7 @@ def has_mesh(model: str, axes: tuple[Axis, ...]) -> bool:
     return not ("expert" in axes and "experts" not in MODELS[model]) and not ("stage" in axes and model == "latent")
 
 
-def describe_mesh(model: str, axes: tuple[Axis, ...], **changes: Any) -> TrainingJobSpec:
+def describe_mesh(model: str, axes: tuple[Axis, ...], /, **changes: Any) -> TrainingJobSpec:
     """Return a job with a model of the table on two devices along each axis."""
     sections: dict[str, Any] = {
         "model": MODELS[model],

@@ -68,7 +68,9 @@ class RoutedMLP(nnx.Module):
         """Return the experts' output, which is added to the residual, and the routing statistics."""
         B, L, D = x_BLD.shape
         T = self.experts.group_size(L)
-        x_BNTD = constrain(x_BLD.reshape(B, L // T, T, D), "batch", "length", None, None)
+        # A group of dropless tokens may be a whole sequence, of which each device along `context` has a part.
+        group_axes = ("length", None) if T < L else (None, "length")
+        x_BNTD = constrain(x_BLD.reshape(B, L // T, T, D), "batch", *group_axes, None)
         weights_BNTE, chosen_BNTE, routing = self._route(x_BNTD)
         if self.experts.dispatch == "dropless":
             weights_BLE, chosen_BLE = (array.reshape(B, L, -1) for array in (weights_BNTE, chosen_BNTE))

@@ -208,12 +208,17 @@ def check_experts(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> Iter
 
 
 def check_routing_groups(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:
-    """Check that no routing group crosses the boundary between two context shards, or two chunks of a ring."""
+    """Check that no routing group crosses the boundary between two context shards, or two chunks of a ring.
+
+    Dropless experts have no slots, so that a whole sequence may be their group.
+    """
     experts, length = spec.model.experts, spec.training.sequence_length
     parts = _count_chunks(spec, mesh)
     if experts is None or length % parts:
         return
     part, tokens = length // parts, experts.group_size(length)
+    if experts.dispatch == "dropless" and tokens == length:
+        return
     if part % tokens and length % tokens == 0:
         is_ring = parts > mesh.ici.context * mesh.dcn.context
         what = "in each chunk of a ring" if is_ring else "on each shard of the axis `context`"
