@@ -52,6 +52,7 @@ from trainingjob_operator.core.validation import (
     validate_storage,
     validate_trainable,
     validate_training,
+    validate_unsharded,
     validate_weights,
 )
 from trainingjob_operator.core.validation.rule import apply_rules
@@ -80,12 +81,17 @@ RULES = (
     *validate_grace_period.RULES,
     *validate_protection.RULES,
 )
-PLAN_WARNINGS = (*validate_sizes.WARNINGS, *validate_snapshots.WARNINGS, *validate_grace_period.PLAN_WARNINGS)
 SIZES_RULES = (
     *validate_sizes.RULES,
     *validate_snapshots.RULES,
     *validate_memory.SIZES_RULES,
     *validate_samples.SIZES_RULES,
+)
+PLAN_WARNINGS = (
+    *validate_sizes.WARNINGS,
+    *validate_unsharded.PLAN_WARNINGS,
+    *validate_snapshots.WARNINGS,
+    *validate_grace_period.PLAN_WARNINGS,
 )
 WARNINGS = (
     *validate_mesh.WARNINGS,

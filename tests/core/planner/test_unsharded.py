@@ -1,0 +1,54 @@
+"""Parameters that no axis of a mesh shards."""
+
+from typing import Any
+
+import pytest
+
+from e2e.benchmarks.compiler_cases import DEEP, job, training
+from trainingjob_operator.core.planner.mesh import combine_degrees
+from trainingjob_operator.core.planner.planning import plan_job
+from trainingjob_operator.core.planner.unsharded import find_unsharded
+from trainingjob_operator.core.validation.validate_unsharded import warn_of_unsharded_parameters
+
+LATENT = {"queryRank": 256, "keyValueRank": 128, "ropeDim": 32, "noRopeDim": 64, "valueDim": 64}
+MODEL = {name: size for name, size in DEEP.items() if name not in ("numKvHeads", "headDim")} | {
+    "latentAttention": LATENT
+}
+DOWN = ("query_down", "key_value_down", "rope_key")
+NORMS = ("attention_norm.scale", "mlp_norm.scale", "attention.query_norm.scale", "attention.key_value_norm.scale")
+
+
+@pytest.mark.parametrize(
+    ("ici", "large"),
+    [
+        ({"data": 4}, ()),
+        ({"fsdp": 4}, ()),
+        ({"tensor": 4}, tuple(f"layers.attention.{name}" for name in DOWN)),
+        ({"data": 2, "tensor": 2}, tuple(f"layers.attention.{name}" for name in DOWN)),
+    ],
+)
+def test_projections_to_latent_vectors_are_whole_beside_tensor_alone(
+    ici: dict[str, int], large: tuple[str, ...]
+) -> None:
+    plan = plan_job(job("tpu-v5p", "2x2x1", ici, model=MODEL, training=training(8, 1024, 1)))
+    (size,) = plan.sizes
+    assert size.layout
+
+    found = find_unsharded(plan.spec, combine_degrees(size.layout.ici, size.layout.dcn))
+
+    norms = {"norm.scale", *(f"layers.{name}" for name in NORMS)}
+    assert [name for name in found.names if name not in norms] == list(large)
+    assert (found.share > 0.02) == bool(large)
+    warnings = list(warn_of_unsharded_parameters(plan, {}))
+    assert [name in str(warnings) for name in large] == [True] * len(large)
+    assert bool(warnings) == bool(large)
+
+
+def test_a_rule_for_nothing_leaves_the_large_tensors_whole() -> None:
+    parallelism: dict[str, Any] = {"ici": {"fsdp": 4}, "rules": {"embed": []}}
+    plan = plan_job(job("tpu-v5p", "2x2x1", {}, model=DEEP, training=training(8, 1024, 1), parallelism=parallelism))
+
+    (warning,) = warn_of_unsharded_parameters(plan, {})
+
+    assert "100.0 % of all parameters" in warning.message
+    assert "`layers.mlp.gate`" in warning.message
