@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.trainer.crew import Crew
+from tests.support.trainer.meshes import MODELS
 from tests.support.trainer.tiny import make_world
 from tests.trainer.test_main import FIRST, MANY, make, read_history, undisturbed
 from trainingjob_agent.trainer_protocol import Command
@@ -59,6 +60,8 @@ TRAINED: dict[str, dict[str, Any]] = {
             "baseQuantization": "int8",
         }
     },
+    "a Gemma": {"model": MODELS["windows"]},
+    "a DeepSeek": {"model": MODELS["latent"]},
 }
 
 
