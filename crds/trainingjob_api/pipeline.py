@@ -1,10 +1,18 @@
 """The schedule of a pipeline: ticks, microbatches in flight and bubble, for planner and trainer alike.
 
-The schedule is GPipe's (Huang et al., arXiv 1811.06965): all microbatches run forward, then all run backward. In each
-tick every stage works on another microbatch. In the first and the last ticks some stages are idle.
+All microbatches run forward, then all run backward (GPipe; Huang et al., arXiv 1811.06965). In each tick every stage
+works on another microbatch. In the first and the last ticks some stages are idle.
+
+A circular schedule gives each stage several groups of layers that are not adjacent. A microbatch goes around as often,
+and a tick is as much shorter, so that idle ticks cost less (Narayanan et al., arXiv 2104.04473).
 """
 
 from dataclasses import dataclass
+from typing import Literal
+
+type ScheduleName = Literal["gpipe", "circular"]
+DEFAULT_REPEATS = 2
+"""Groups of layers of a stage of a circular schedule, unless the spec has another number."""
 
 
 @dataclass(frozen=True)
@@ -12,7 +20,10 @@ class PipelineSchedule:
     """One accumulation step on the stages of a pipeline. One stage is no pipeline."""
 
     microbatches: int
+    """With several repeats at least as many as stages: the first stage must not wait for the last one."""
     stages: int
+    repeats: int = 1
+    """Groups of layers of each stage. Group r of stage s has the layers after those of group r of stage s - 1."""
 
     @property
     def idle_ticks(self) -> int:
@@ -21,19 +32,23 @@ class PipelineSchedule:
 
     @property
     def ticks(self) -> int:
-        """Return the ticks of one pass, including idle ones."""
-        return self.microbatches + self.idle_ticks
+        """Return the ticks of one pass, including idle ones. In a tick, a stage runs one of its groups of layers."""
+        return self.repeats * self.microbatches + self.idle_ticks
 
     @property
     def saved_microbatches(self) -> int:
-        """Return the microbatches whose activations a stage holds at once.
+        """Return the microbatches whose activations a stage holds at once, of all its layers.
 
         The forward pass ends before the backward pass begins, and idle ticks run on zeros, whose activations are saved
         too.
         """
-        return self.ticks
+        return -(-self.ticks // self.repeats)
 
     @property
     def bubble_share(self) -> float:
         """Return the share of a stage's time that is idle."""
         return self.idle_ticks / self.ticks
+
+    def group_of(self, stage: int, tick: int) -> int:
+        """Return the group of layers that a stage runs in a tick; any in an idle one."""
+        return min(max(tick - stage, 0) // self.microbatches, self.repeats - 1)

@@ -11,7 +11,6 @@ from pydantic import Field
 
 from trainingjob_api.base import Open, Strict
 from trainingjob_api.live import LiveFields, with_live_fields
-from trainingjob_api.pipeline import PipelineSchedule
 from trainingjob_api.sharding import RULES
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import Remat
@@ -69,11 +68,6 @@ class Layout(Strict):
     def batch_shards(self) -> int:
         """Return the number of batch shards of a microbatch over the mesh."""
         return math.prod([getattr(degrees, axis) for degrees in (self.ici, self.dcn) for axis in RULES["batch"]])
-
-    @property
-    def pipeline(self) -> PipelineSchedule:
-        """Return the pipeline schedule of an accumulation step."""
-        return PipelineSchedule(self.microbatches, self.num_stages)
 
     @property
     def num_stages(self) -> int:

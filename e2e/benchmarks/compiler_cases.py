@@ -54,6 +54,8 @@ NARROW = {"gradients": "bfloat16", "logits": "bfloat16", "moments": "bfloat16"}
 CHUNKS = {"lossChunks": 8}
 FLOAT32 = {"compute": "float32"}
 REST = {"fsdp": -1}
+STAGES = {"ici": {"fsdp": 2, "stage": 2}}
+CIRCULAR = {"pipeline": {"schedule": "circular"}}
 RING = {"context": {"exchange": "ring"}}
 OVER_DATA = {"ici": {"data": -1}, "shardOptimizerOverData": True}
 
@@ -122,6 +124,9 @@ COMPILER_CASES: dict[str, TrainingJobSpec] = {
         training=training(32, 1024, 2),
         memory=CHUNKS,
         parallelism={"ici": {"fsdp": 2, "stage": 2}, "pipeline": {"microbatches": 4}},
+    ),
+    "v5p 2x2x1 fsdp stage, circular": job(
+        "tpu-v5p", "2x2x1", {}, model=WIDE, training=training(32, 1024, 2), parallelism=STAGES | CIRCULAR
     ),
     "v5e 2x2 fsdp, 4,096 tokens": job("tpu-v5e", "2x2", REST, model=SMALL, training=training(8, 4096, 2)),
     "v6e 2x2 fsdp tensor, 4,096 tokens": job(

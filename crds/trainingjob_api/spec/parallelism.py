@@ -7,6 +7,7 @@ from pydantic import Field
 
 from trainingjob_api.base import AXES, Axis, Strict
 from trainingjob_api.meta import Example, Unit
+from trainingjob_api.pipeline import DEFAULT_REPEATS, PipelineSchedule, ScheduleName
 from trainingjob_api.token_order import Exchange
 
 Degree = Annotated[int, Field(ge=-1, le=65536)]
@@ -52,13 +53,31 @@ class AxisDegrees(Strict):
 
 
 class Pipeline(Strict):
-    """Schedule of a pipeline (GPipe; Huang et al., arXiv 1811.06965)."""
+    """Schedule of a pipeline."""
 
+    schedule: Annotated[ScheduleName, Example("circular")] = Field(
+        default="gpipe",
+        description="Order of the work: `gpipe` gives each stage adjacent layers (arXiv 1811.06965). `circular` gives "
+        "it `repeats` groups of layers, which divides the bubble by `repeats` (arXiv 2104.04473).",
+    )
+    repeats: Annotated[Annotated[int, Field(ge=2, le=256)] | None, Unit("groups of layers"), Example(2)] = Field(
+        default=None,
+        description=f"Number of groups of layers of each stage with `schedule: circular`. Unset: {DEFAULT_REPEATS}.",
+    )
     microbatches: Annotated[Annotated[int, Field(ge=1, le=65536)] | None, Unit("microbatches"), Example(8)] = Field(
         default=None,
         description="Number of microbatches, a multiple of the stages; more reduce the bubble and take more memory. "
         "Unset: at least four times the stages if the batch allows it.",
     )
+
+    @property
+    def groups(self) -> int:
+        """Return the number of groups of layers of each stage."""
+        return (self.repeats or DEFAULT_REPEATS) if self.schedule == "circular" else 1
+
+    def plan(self, microbatches: int, stages: int) -> PipelineSchedule:
+        """Return the schedule of an accumulation step with so many microbatches and stages."""
+        return PipelineSchedule(microbatches, stages, self.groups if stages > 1 else 1)
 
 
 class Context(Strict):

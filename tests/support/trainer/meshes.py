@@ -37,6 +37,8 @@ MODELS: dict[str, dict[str, Any]] = {
     },
 }
 """Small models: of Llama, of Gemma with its windows, of Mixtral without capacity, of DeepSeek."""
+UNBALANCED = MODELS["latent"] | {"experts": MODELS["latent"]["experts"] | {"balance": {}}}
+"""The model of DeepSeek without balancing biases, which have loads instead of gradients."""
 TRIPLES: tuple[tuple[Axis, ...], ...] = (
     ("data", "stage", "tensor"),
     ("data", "fsdp", "context"),

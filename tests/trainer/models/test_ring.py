@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.trainer.cases import each
-from tests.support.trainer.meshes import MODELS
+from tests.support.trainer.meshes import MODELS, UNBALANCED
 from tests.support.trainer.tiny import make_layout
 from tests.support.trainer.training import ONE, Run, spec_with
 from tests.trainer.models.test_gradients import find_sums
@@ -23,7 +23,7 @@ TWO = make_layout(devices_per_host=4, ici=AxisDegrees(context=2, tensor=2), rows
 EXPERTS = {"count": 4, "perToken": 2, "capacityFactor": 0.75, "groupLength": 4}
 VARIANTS: dict[str, dict[str, Any]] = {
     "windows": {"model": MODELS["windows"]},
-    "latent attention": {"model": MODELS["latent"]},
+    "latent attention": {"model": UNBALANCED},
     "experts with capacity": {"model__experts": EXPERTS},
     "learned positions": {"model__positions": "learned", "model__maxPositions": 16},
     "layers computed again": {"memory__remat": "full"},

@@ -15,17 +15,18 @@ from flax import nnx
 
 from trainingjob_api.network.network import Logits, Network
 from trainingjob_api.network.resolve import resolve_network
+from trainingjob_api.pipeline import PipelineSchedule
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import Memory
+from trainingjob_api.spec.parallelism import Parallelism
 from trainingjob_api.spec.precision import Precision
-from trainingjob_api.token_order import Exchange
 from trainingjob_trainer.models.chunked_loss import LmHead
 from trainingjob_trainer.models.decoding_cache import Cache, list_positions
 from trainingjob_trainer.models.embedding import add_positions, embed_tokens
 from trainingjob_trainer.models.layers import HiddenStates, decode_layers, run_layers, stack_layers
 from trainingjob_trainer.models.norm import Norm
 from trainingjob_trainer.models.params import DTYPES, add_params
-from trainingjob_trainer.models.pipeline import decode_in_pipeline, run_pipeline
+from trainingjob_trainer.models.pipeline import decode_in_pipeline, run_circular_pipeline, run_pipeline
 from trainingjob_trainer.models.routed_mlp import zero_routing_stats
 from trainingjob_trainer.models.trainable import ParamSplit
 from trainingjob_trainer.parallel.sharding import constrain
@@ -37,30 +38,36 @@ type Params = dict[str, Any]
 
 def split_model_of(spec: TrainingJobSpec) -> "SplitModel":
     """Return the model of a job as functions over a tree of parameters. Calls for one spec share the result."""
-    exchange = spec.parallelism.context.exchange
-    return split_model(resolve_network(spec), spec.precision, spec.memory, spec.slices.accelerator, exchange)
+    network = resolve_network(spec)
+    return split_model(network, spec.precision, spec.memory, spec.slices.accelerator, spec.parallelism)
 
 
 @lru_cache(maxsize=1)
 def split_model(
-    network: Network, precision: Precision, memory: Memory, accelerator: str, exchange: Exchange = "gather"
+    network: Network,
+    precision: Precision,
+    memory: Memory,
+    accelerator: str,
+    parallelism: Parallelism = Parallelism(),  # noqa: B008  # it is immutable
 ) -> "SplitModel":
     """Return a network as functions over a tree of parameters, with the kernels of an accelerator.
 
     Tracing its shapes needs no device, and is the slowest part of a restart that loads its programs. A standby does it
     in advance, and the world reuses the result.
     """
-    return SplitModel(network.on(accelerator, exchange), precision, memory)
+    placed = network.on(accelerator, parallelism.context.exchange)
+    return SplitModel(placed, precision, memory, parallelism.pipeline.groups)
 
 
 class SplitModel:
     """The decoder, split into structure and parameters. The rest of the trainer calls its three parts."""
 
-    def __init__(self, network: Network, precision: Precision, memory: Memory) -> None:
+    def __init__(self, network: Network, precision: Precision, memory: Memory, repeats: int = 1) -> None:
         self.network = network
         self.precision = precision
         self.memory = memory
         self.param_split = ParamSplit(network)
+        self._repeats = repeats
         self._dtype, self._logits_dtype = DTYPES[precision.compute], DTYPES[precision.logits]
         self._build = lambda seed: Decoder(network, precision, nnx.Rngs(seed))
         decoder = nnx.eval_shape(lambda: self._build(0))  # type: ignore[no-untyped-call]
@@ -116,12 +123,14 @@ class SplitModel:
             ValueError: the layers are of several groups.
         """
         (group,) = self.network.groups  # a stage holds a part of each group, which are in sequence
-        stages = jax.tree.map(lambda leaf: leaf.reshape(num_stages, -1, *leaf.shape[1:]), params[group.name])
+        schedule = PipelineSchedule(streams.x.shape[0], num_stages, self._repeats)
 
         def run_stage(stream: HiddenStates, layers: Any) -> HiddenStates:
             return run_layers(self._structures[group.name], layers, stream, self.memory)
 
-        return run_pipeline(run_stage, stages, streams, num_stages)
+        if schedule.repeats > 1:
+            return run_circular_pipeline(run_stage, params[group.name], streams, schedule)
+        return run_pipeline(run_stage, params[group.name], streams, schedule)
 
     def decode(
         self, params: Params, tokens_BL: jax.Array, cache: Cache, first: jax.Array, num_stages: int = 1

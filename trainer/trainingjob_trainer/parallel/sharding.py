@@ -35,6 +35,17 @@ def constrain(x: jax.Array, *axes: str | None, rules: Table = RULES) -> jax.Arra
     return constrained
 
 
+def constrain_first_dim(x: jax.Array, axis: str, rules: Table = RULES) -> jax.Array:
+    """Constrain the sharding of the first dim alone: the partitioner chooses that of the others."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return x
+    (first,) = _split_dims((axis,), x.shape[:1], mesh, rules)
+    spec = PartitionSpec(first, *[PartitionSpec.UNCONSTRAINED] * (x.ndim - 1))
+    constrained: jax.Array = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+    return constrained
+
+
 def map_shards(function: Callable[..., jax.Array], in_axes: Sequence[Axes], out_axes: Axes) -> Callable[..., jax.Array]:
     """Return `function` so that it runs on each device's shards, with every mesh axis manual.
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainingjob_api.base import Axis
-from trainingjob_api.pipeline import PipelineSchedule
 from trainingjob_api.sharding import RULES
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.memory import DeviceMemory
@@ -52,7 +51,7 @@ def split_batch(
     batch = spec.training.global_batch_size
     max_sequences_per_device = spec.training.max_per_device_batch or batch
     microbatches = _requested_microbatches(spec, stages) or _choose_microbatches(-(-batch // shards), stages)
-    saved = PipelineSchedule(microbatches, stages).saved_microbatches
+    saved = spec.parallelism.pipeline.plan(microbatches, stages).saved_microbatches
     # Any multiple at or above the batch would do. The smallest pads least, and one sequence always divides it.
     sequences_per_step = -(-batch // (shards * microbatches))
     max_sequences = max_sequences_per_device
@@ -82,7 +81,8 @@ def accumulates(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> bool:
 def min_saved_microbatches(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> int:
     """Return the fewest microbatches whose activations a device of a mesh holds; 1 without a pipeline."""
     stages = degrees["stage"]
-    return PipelineSchedule(_requested_microbatches(spec, stages) or stages, stages).saved_microbatches
+    microbatches = _requested_microbatches(spec, stages) or stages
+    return spec.parallelism.pipeline.plan(microbatches, stages).saved_microbatches
 
 
 def _requested_microbatches(spec: TrainingJobSpec, stages: int) -> int | None:  # None: the planner chooses

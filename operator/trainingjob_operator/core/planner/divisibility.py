@@ -145,7 +145,8 @@ def check_stages(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> Itera
     """Check that the layers of a pipeline are all of one pattern, and that its stages divide the repeats."""
     layers = arrange(spec.model.layers, spec.model.num_layers)
     if layers.is_uniform:
-        yield from check_divisible(spec, LAYERS, mesh, is_filled=is_filled)
+        problems = tuple(check_divisible(spec, LAYERS, mesh, is_filled=is_filled))
+        yield from problems or _check_repeats(spec, mesh, layers.repeats)
         return
     for path, degree in ((ICI, mesh.ici.stage), (DCN, mesh.dcn.stage)):
         if degree > 1:
@@ -153,6 +154,18 @@ def check_stages(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> Itera
             message = f"{degree} must be 1, because `spec.model.layers` leaves {others} outside of a whole pattern."
             nearest = _nearest_degrees(spec, mesh, path, "stage", 1, is_filled=is_filled)
             yield Problem(f"{path}.stage", degree, message, nearest)
+
+
+def _check_repeats(spec: TrainingJobSpec, mesh: Mesh, layers: int) -> Iterator[Problem]:
+    """Check that the groups of a circular schedule divide the layers of a stage, which has `layers` of all stages."""
+    stages, repeats = mesh.ici.stage * mesh.dcn.stage, spec.parallelism.pipeline.groups
+    if stages > 1 and layers // stages % repeats:
+        name = "spec.parallelism.pipeline"
+        message = f"{repeats} must divide the {pluralize(layers // stages, 'repeated layer')} of a stage."
+        nearest = tuple(str(near) for near in nearest_divisors(layers // stages, repeats) if near > 1)
+        yield Problem(
+            f"{name}.repeats", spec.parallelism.pipeline.repeats, message, nearest or (f"{name}.schedule: gpipe",)
+        )
 
 
 def check_model_width(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> Iterator[Problem]:

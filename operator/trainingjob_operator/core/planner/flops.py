@@ -21,10 +21,10 @@ def count_step_flops(workload: Workload, layout: Layout) -> int:
     """Return the FLOPs of one device in one step of a layout, including padding and idle pipeline ticks."""
     degrees = combine_degrees(layout.ici, layout.dcn)
     others = tuple((axis, degree) for axis, degree in degrees.items() if axis != "data")  # `data` splits only the batch
-    layers, head = _count_token_flops(workload, others)
+    layers, head = _count_token_flops(workload, others)  # of all layers of a stage
     tokens = layout.rows_per_shard * (workload.length // degrees["context"]) * layout.accumulation
-    ticks = layout.pipeline.ticks
-    return tokens * (ticks * layers + layout.microbatches * head // degrees["stage"])
+    schedule = workload.schedule(layout)
+    return tokens * (schedule.ticks * layers // schedule.repeats + layout.microbatches * head // degrees["stage"])
 
 
 def count_visible_flops(workload: Workload, layout: Layout) -> int:
@@ -40,7 +40,8 @@ def count_visible_flops(workload: Workload, layout: Layout) -> int:
             passes = 2 if workload.memory.remat == "full" else 1
             hidden += count // degrees["stage"] * (passes * scores.forward_flops + scores.backward_flops)
     tokens = layout.rows_per_shard * (workload.length // degrees["context"]) * layout.accumulation
-    return count_step_flops(workload, layout) - tokens * layout.pipeline.ticks * hidden
+    schedule = workload.schedule(layout)
+    return count_step_flops(workload, layout) - tokens * schedule.ticks * hidden // schedule.repeats
 
 
 def count_useful_flops(workload: Workload) -> int:

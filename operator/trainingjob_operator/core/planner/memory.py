@@ -145,6 +145,9 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
     # A pipeline accumulates gradients in float32 over its ticks. It holds a float32 copy of the parameters beside them.
     if degrees["stage"] > 1 and program.param_bytes < FLOAT32:
         gathered += trained_params * FLOAT32
+    if program.pipeline.groups > 1 and degrees["stage"] > 1:  # the groups of a stage beside the layers that it stores
+        stacked = sum([leaf.shard_size(storage_ways) for leaf in leaves if leaf.is_stacked])
+        gathered += 2 * stacked * FLOAT32
     length = program.length // degrees["context"]
     saved = program.memory.saved
     layers_of = [(block, count // degrees["stage"] * length) for block, count in network.blocks.items()]

@@ -145,8 +145,14 @@ def _offload_seconds(workload: Workload, shape: SliceShape, layout: Layout) -> f
         return 0.0
     degrees = combine_degrees(layout.ici, layout.dcn)
     device = estimate_workload_memory(workload, {**degrees, "data": 1})
-    num_bytes = 2 * device.offloaded_per_sequence * layout.rows_per_shard * layout.accumulation * layout.pipeline.ticks
+    num_bytes = 2 * device.offloaded_per_sequence * layout.rows_per_shard * _count_layer_passes(workload, layout)
     return num_bytes / shape.rates.host
+
+
+def _count_layer_passes(workload: Workload, layout: Layout) -> float:
+    """Return how often a device runs the layers of its stage in a step."""
+    schedule = workload.schedule(layout)
+    return layout.accumulation * schedule.ticks / schedule.repeats
 
 
 def _memory_traffic_bytes(workload: Workload, layout: Layout) -> float:
@@ -154,7 +160,7 @@ def _memory_traffic_bytes(workload: Workload, layout: Layout) -> float:
     degrees = combine_degrees(layout.ici, layout.dcn)
     device = estimate_workload_memory(replace(workload, memory=Memory()), {**degrees, "data": 1})
     passes = 2 + _repeated_share(workload, degrees)
-    turns = layout.accumulation * layout.pipeline.ticks
+    turns = _count_layer_passes(workload, layout)
     reads = layout.accumulation * layout.microbatches / degrees["stage"]
     layers = device.gathered_layers
     layer_passes = (passes + 1) * layers[Gradients.ALL] + passes * layers[Gradients.INPUT] + layers[Gradients.NONE]

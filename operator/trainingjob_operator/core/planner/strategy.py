@@ -186,7 +186,7 @@ def _factorize_slice(spec: TrainingJobSpec, num_devices: int) -> Iterator[Mappin
     """
     dims = resolve_network(spec).common_dims
     bounds = {
-        "stage": dims["layers"],
+        "stage": dims["layers"] // spec.parallelism.pipeline.groups,
         "fsdp": dims["embed"],
         "expert": dims.get("experts", 1),
         "context": spec.training.sequence_length // (2 if spec.parallelism.context.exchange == "ring" else 1),

@@ -28,7 +28,7 @@ from trainingjob_api.network.attention import CausalAttention
 from trainingjob_api.network.part import PartTraffic
 from trainingjob_api.network.ring_blocks import count_ring_hops
 from trainingjob_api.network.tensor import GATHERED_AXES, Gradients, Role, Tensor
-from trainingjob_api.sharding import RULES, count_shards
+from trainingjob_api.sharding import RULES, count_shards, merge_rules
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.workload import FLOAT32, Workload, count_chunks_of_loss
@@ -123,8 +123,10 @@ class _StepTraffic:
         self._repeats_projection = saved is not None and "attentionProjection" not in saved.names
         self._is_replicated = self._degrees["data"] > 1
         self._is_pipelined = self._degrees["stage"] > 1
-        self._ticks = layout.accumulation * layout.pipeline.ticks
+        schedule = workload.schedule(layout)
+        self._ticks = layout.accumulation * schedule.ticks
         """How often a stage runs in a step, with microbatches or idle."""
+        self._repeats = schedule.repeats
         self._lm_head_runs = layout.accumulation * layout.microbatches // self._degrees["stage"]
         """How often a device runs the head in a step."""
 
@@ -158,7 +160,7 @@ class _StepTraffic:
         """Yield what one matrix of the layers sends: gathered forward and back, its gradient summed."""
         rule = "expert_embed" if "expert_embed" in leaf.axes else "embed"
         ring = self._device_group(RULES[rule])
-        size = self._ticks * self._value_bytes * leaf.gathered_size(self._ways) // self._degrees["stage"]
+        size = self._count_runs(self._value_bytes * leaf.gathered_size(self._ways))
         if not set(leaf.axes) & set(GATHERED_AXES[1:]):  # a side of an adapter is replicated, and its gradient summed
             yield from ring.all_reduce(size * leaf.is_trainable)
             return
@@ -237,9 +239,12 @@ class _StepTraffic:
     def _blocks(self) -> Iterator[tuple[int, list[PartTraffic], bool]]:
         """Yield how often a device runs a layer of each block in a step, what its parts send, and if it runs back."""
         for block, count in self._network.blocks.items():
-            runs = self._ticks * count // self._degrees["stage"]
             parts = [part.traffic(self._workload.length) for part in block.parts.values()]
-            yield runs, parts, not block.is_forward_only
+            yield self._count_runs(count), parts, not block.is_forward_only
+
+    def _count_runs(self, count: int) -> int:
+        """Return how often a device runs so many layers in a step, or the bytes of all layers for all its runs."""
+        return self._ticks * count // (self._degrees["stage"] * self._repeats)
 
     def _tensor_parallel_traffic(self) -> Iterator[Traffic]:
         """Yield the all-reduces of hidden states over tensor: of each part of a layer, and of the head."""
@@ -271,7 +276,7 @@ class _StepTraffic:
             slots = sum(part.expert_slots + part.gathered_tokens * expert.size for part in parts)
             yield from expert.all_gather(num_transfers * runs * slots * self._hidden_state_bytes, is_awaited=True)
         for block, count in self._network.blocks.items():
-            runs = self._ticks * count // self._degrees["stage"]
+            runs = self._count_runs(count)
             yield from self._key_traffic(block.attention, runs, has_backward=not block.is_forward_only)
         if self._is_pipelined:
             yield from self._pipeline_traffic(stage)
@@ -305,6 +310,8 @@ class _StepTraffic:
         yield Traffic(network, stage.axes, 3 * self._ticks * self._hidden_state_bytes, is_exposed=True)
         yield from stage.all_reduce(2 * self._ticks * self._hidden_state_bytes, is_awaited=True)
         microbatches = self._layout.accumulation * self._layout.microbatches
+        if self._repeats > 1:
+            yield from self._regrouping_traffic(stage)
         yield from stage.all_gather(microbatches * self._hidden_state_bytes, is_awaited=True)
         # Every stage embeds, so that the table's gradients are summed over stages too, and every turn gathers what all
         # turns hand on.
@@ -312,6 +319,15 @@ class _StepTraffic:
         table = FLOAT32 * self._network.embedding.tensor.size * self._network.table.is_trainable
         yield from stage.all_reduce(table / split.size / self._degrees["tensor"], is_awaited=True)
         yield from split.all_gather(self._ticks**2 / self._layout.accumulation * split.size * self._hidden_state_bytes)
+
+    def _regrouping_traffic(self, stage: _DeviceGroup) -> Iterator[Traffic]:
+        """Yield what a circular schedule sends of parameters, in float32: stages store adjacent layers.
+
+        Each stage gets its groups of layers once in an accumulation step, and returns their gradients.
+        """
+        storage = count_shards(self._degrees, merge_rules(self._workload.rules.overrides()))
+        params = sum(leaf.shard_size(storage) for leaf in self._network.tensors if leaf.is_stacked)
+        yield from stage.exchange(2 * self._layout.accumulation * FLOAT32 * params)
 
 
 def sum_by_axes(traffic: tuple[Traffic, ...]) -> Mapping[tuple[Network, tuple[Axis, ...]], int]:

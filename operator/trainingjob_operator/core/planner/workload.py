@@ -10,10 +10,12 @@ from trainingjob_api.network.part import Shard
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.network.tensor import Storage, Tensor
 from trainingjob_api.optim import FLOAT_BYTES, Slot, list_slots
+from trainingjob_api.pipeline import PipelineSchedule
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import Memory
-from trainingjob_api.spec.parallelism import Rules
+from trainingjob_api.spec.parallelism import Pipeline, Rules
 from trainingjob_api.spec.precision import Precision
+from trainingjob_api.world import Layout
 
 CPU = "cpu"
 FLOAT32 = 4
@@ -32,8 +34,13 @@ class Workload:
     memory: Memory
     rules: Rules
     """Sharding rules that override the built-in ones."""
+    pipeline: Pipeline
     is_cpu: bool
     """Whether XLA's CPU compiler builds the program. It has no reduce-scatter."""
+
+    def schedule(self, layout: Layout) -> PipelineSchedule:
+        """Return the pipeline schedule of an accumulation step."""
+        return self.pipeline.plan(layout.microbatches, layout.num_stages)
 
     @property
     def compute_bytes(self) -> int:
@@ -76,6 +83,6 @@ def describe_workload(spec: TrainingJobSpec) -> Workload:
     is_cpu = spec.slices.accelerator == CPU
     length, rules = spec.training.sequence_length, spec.parallelism.rules
     network = resolve_network(spec).on(spec.slices.accelerator, spec.parallelism.context.exchange)
-    return Workload(
-        network, length, spec.precision, list_slots(spec.optimizer.type, spec.precision), spec.memory, rules, is_cpu
-    )
+    slots = list_slots(spec.optimizer.type, spec.precision)
+    pipeline = spec.parallelism.pipeline
+    return Workload(network, length, spec.precision, slots, spec.memory, rules, pipeline, is_cpu)

@@ -193,12 +193,21 @@ def warn_of_experts_over_dcn(spec: TrainingJobSpec) -> Iterator[Problem]:
     yield from _warn_over_dcn(spec, "expert", "sends tokens to their experts and back over the network between slices")
 
 
+def check_repeats(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`pipeline.repeats` must be set only with `schedule: circular`."""
+    pipeline, name = spec.parallelism.pipeline, "spec.parallelism.pipeline"
+    if pipeline.repeats and pipeline.schedule != "circular":
+        message = f"must not be set with {quote_field(f'{name}.schedule', pipeline.schedule)}."
+        yield Problem(f"{name}.repeats", pipeline.repeats, message, (f"{name}.schedule: circular",))
+
+
 def warn_of_unused_pipeline_settings(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """`pipeline.microbatches` has no effect without pipeline stages."""
-    microbatches = spec.parallelism.pipeline.microbatches
-    if microbatches is not None and spec.parallelism.ici.stage == spec.parallelism.dcn.stage == 1:
-        message = has_no_effect("the axis `stage` has degree 1 in `ici` and `dcn`")
-        yield Problem("spec.parallelism.pipeline.microbatches", microbatches, message)
+    """The settings of a pipeline have no effect without stages."""
+    parallelism = spec.parallelism
+    if parallelism.ici.stage == parallelism.dcn.stage == 1 and parallelism.strategy != AUTO:
+        for name, value in parallelism.pipeline.model_dump(exclude_defaults=True).items():
+            message = has_no_effect("the axis `stage` has degree 1 in `ici` and `dcn`")
+            yield Problem(f"spec.parallelism.pipeline.{name}", value, message)
 
 
 def warn_of_unused_ring(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -257,6 +266,7 @@ RULES: tuple[Rule | HardwareRule, ...] = (
     Rule(("parallelism", "model.experts"), check_experts),
     Rule(("parallelism", "model.experts", "training.sequenceLength"), check_groups),
     Rule(("parallelism",), check_pipeline),
+    Rule(("parallelism.pipeline",), check_repeats),
     Rule(("parallelism",), check_strategy),
 )
 WARNINGS = (

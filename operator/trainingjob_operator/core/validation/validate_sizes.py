@@ -97,9 +97,11 @@ def warn_of_padding(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
 
 def warn_of_pipeline_bubble(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
     """A pipeline with few microbatches has a large bubble. The warning describes the worst size."""
-    layouts = [size.layout for size in plan.sizes if size.layout]
-    worst = max(layouts, key=lambda layout: layout.pipeline.bubble_share)
-    idle = worst.pipeline.bubble_share
+    pipeline, layouts = plan.spec.parallelism.pipeline, [size.layout for size in plan.sizes if size.layout]
+    idle, worst = max(
+        ((pipeline.plan(layout.microbatches, layout.num_stages).bubble_share, layout) for layout in layouts),
+        key=lambda found: found[0],
+    )
     if idle > MAX_BUBBLE_SHARE:
         stages = worst.num_stages
         message = (
