@@ -3,7 +3,7 @@
 from typing import Any
 
 from trainingjob_api.network.adapt import adapt, list_targets
-from trainingjob_api.network.adapter import input_dims
+from trainingjob_api.network.adapter import input_dims, is_adapter
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.tensor import Role, Storage, Tensor, Uniform, Zeros
@@ -36,6 +36,7 @@ def test_an_adapter_has_the_sides_of_its_matrix() -> None:
         "layers.mlp.down_lora_a": ((4, 48, 2), ("layers", "mlp", "rank")),
         "layers.mlp.down_lora_b": ((4, 2, 32), ("layers", "rank", "embed")),
     }
+    assert {name for name, one in tensors.items() if is_adapter(one)} == added.keys()
     assert tensors["layers.attention.out_lora_a"].init == Uniform(32**-0.5)
     assert tensors["layers.attention.out_lora_b"].init == Zeros()
 

@@ -46,6 +46,18 @@ def test_a_device_passes_its_keys_to_the_others(remat: str, window: int | None, 
     assert not any(one.is_exposed for one in traffic if one.axes == ("context",))
 
 
+def test_no_gradients_travel_back_where_all_layers_are_frozen() -> None:
+    optimizer = {"learningRate": 1e-3, "trainable": ["head"]}
+    plan = planned(RING, memory={"remat": "none"}, optimizer=optimizer)
+    (size,) = plan.sizes
+    assert size.layout
+
+    traffic = predict_traffic(describe_workload(plan.spec), size.layout, "tpu")
+
+    passed = 2 * 3 * LAYERS * LENGTH // 4 * 2 * KEYS  # forward, in bfloat16
+    assert [one.num_bytes for one in traffic if one.axes == ("context",)].count(passed) == 1
+
+
 def test_a_ring_over_slices_sends_over_the_slower_network() -> None:
     plan = planned(RING, slices=2)
     (size,) = plan.sizes
