@@ -120,4 +120,5 @@ def _without_training_options(model: Model) -> Model:
         balance = Balance(bias_rate=1.0 if has_bias else None)
         same = {name: Experts.model_fields[name].default for name in TRAINING_OPTIONS}
         experts = experts.model_copy(update=same | {"balance": balance})
-    return model.model_copy(update={"preset": None, "init": Init(), "experts": experts})
+    same = {"preset": None, "init": Init(), "multi_token_prediction": None}
+    return model.model_copy(update={**same, "experts": experts})

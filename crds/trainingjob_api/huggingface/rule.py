@@ -24,6 +24,7 @@ from trainingjob_api.huggingface.layout import (
     plan_copy,
     whole,
 )
+from trainingjob_api.network.multi_token_prediction import PREDICTION
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.tensor import Tensor
 
@@ -127,6 +128,10 @@ def _place_tensors(network: Network) -> Iterator[tuple[Tensor, str, range | None
             for tensor in block.tensors:
                 yield names.pop(f"{prefix}{tensor.name}"), tensor.name, layers
         first += len(group.pattern) * group.repeats
+    if network.prediction:  # files number the modules of further tokens after the layers
+        layers = range(first, first + network.prediction.options.depth)
+        for tensor in network.prediction.tensors:
+            yield names.pop(tensor.name), tensor.name.removeprefix(f"{PREDICTION}.block."), layers
     for name, tensor in names.items():
         yield tensor, name, None
 

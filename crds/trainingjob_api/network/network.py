@@ -17,6 +17,7 @@ from trainingjob_api.network.attention import GroupedQueryAttention
 from trainingjob_api.network.attention_kernel import KernelChoice
 from trainingjob_api.network.latent_attention import LatentAttention
 from trainingjob_api.network.mlp import DenseMlp
+from trainingjob_api.network.multi_token_prediction import PredictionModules
 from trainingjob_api.network.norm import HiddenNorm
 from trainingjob_api.network.part import FORWARD_FLOPS, Part, PassFlops, Shard
 from trainingjob_api.network.routed_mlp import RoutedMlp
@@ -262,13 +263,15 @@ class Network:
     head: Head
     frozen: frozenset[str] = frozenset()
     """Names of the tensors outside of the layers that training does not change."""
+    prediction: PredictionModules | None = None
+    """Modules that predict further tokens. None: there are none."""
 
     def __hash__(self) -> int:
         return self._hash
 
     @cached_property
     def _hash(self) -> int:  # caches of the planner look a network up thousands of times
-        return hash((self.embedding, self.groups, self.norm, self.head, self.frozen))
+        return hash((self.embedding, self.groups, self.norm, self.head, self.frozen, self.prediction))
 
     @lru_cache(maxsize=64)  # noqa: B019  # few networks, of which a strategy search asks for one thousands of times
     def on(self, accelerator: str, exchange: Exchange = "gather") -> "Network":
@@ -276,7 +279,9 @@ class Network:
 
         `exchange`: how the devices along `context` exchange keys and values.
         """
-        return replace(self, groups=tuple(group.on(accelerator, exchange) for group in self.groups))
+        prediction = self.prediction.on(accelerator, exchange) if self.prediction else None
+        groups = tuple(group.on(accelerator, exchange) for group in self.groups)
+        return replace(self, groups=groups, prediction=prediction)
 
     @property
     def exchange(self) -> Exchange:
@@ -306,6 +311,7 @@ class Network:
         return (
             *mark_frozen(self.embedding.tensors, self.frozen, Gradients.NONE),
             *(tensor for group in self.groups for tensor in group.tensors),
+            *(self.prediction.tensors if self.prediction else ()),
             *mark_frozen(last, self.frozen, Gradients.INPUT),
         )
 
@@ -327,7 +333,8 @@ class Network:
     @property
     def num_head_matmuls(self) -> int:
         """Return the matmuls of the output projection: forward, and those of the gradients that training needs."""
-        return 1 + self.has_backward + self.head_matrix.is_trainable
+        num_predictions = 1 + (self.prediction.options.depth if self.prediction else 0)
+        return num_predictions * (1 + self.has_backward + self.head_matrix.is_trainable)
 
     @cached_property
     def blocks(self) -> Mapping[Block, int]:
@@ -336,6 +343,8 @@ class Network:
         for group in self.groups:
             for block in group.pattern:
                 counts[block] = counts.get(block, 0) + group.repeats
+        if self.prediction:
+            counts[self.prediction.block] = counts.get(self.prediction.block, 0) + self.prediction.options.depth
         return counts
 
     @cached_property
@@ -383,4 +392,4 @@ class Network:
             for axis, size in zip(tensor.axes, tensor.shape, strict=True):
                 dims[axis] = math.gcd(dims.get(axis, 0), size)
         # The stages of a pipeline hold equal parts of one group.
-        return dims | {"layers": dims["layers"] if len(self.groups) == 1 else 1}
+        return dims | {"layers": dims["layers"] if len(self.groups) == 1 and not self.prediction else 1}

@@ -10,6 +10,7 @@ from trainingjob_api.network.freeze import freeze
 from trainingjob_api.network.latent_attention import LatentAttention
 from trainingjob_api.network.layers import LayerKind, arrange
 from trainingjob_api.network.mlp import DenseMlp
+from trainingjob_api.network.multi_token_prediction import PredictionModules
 from trainingjob_api.network.network import Block, Embedding, Group, Head, Network
 from trainingjob_api.network.norm import HiddenNorm
 from trainingjob_api.network.routed_mlp import RoutedMlp
@@ -43,7 +44,16 @@ def resolve(model: Model) -> Network:
         groups=tuple(_resolve_groups(model)),
         norm=HiddenNorm(model.embed_dim, model.norm),
         head=Head(model.embed_dim, model.vocab_size, model.tie_embeddings, model.logits),
+        prediction=_resolve_prediction(model),
     )
+
+
+def _resolve_prediction(model: Model) -> PredictionModules | None:
+    """Return the modules that predict further tokens. Their layer is of the kind of the last layer."""
+    if model.multi_token_prediction is None:
+        return None
+    block = _resolve_block(model, arrange(model.layers, model.num_layers).kinds[-1])
+    return PredictionModules(block, HiddenNorm(model.embed_dim, model.norm), model.multi_token_prediction)
 
 
 def _resolve_groups(model: Model) -> Iterator[Group]:

@@ -14,6 +14,7 @@ from trainingjob_api.network.attention import Attention, HeadSizes
 from trainingjob_api.network.latent_attention import Latent
 from trainingjob_api.network.layers import Layers
 from trainingjob_api.network.mlp import Mlp
+from trainingjob_api.network.multi_token_prediction import MultiTokenPrediction
 from trainingjob_api.network.network import Logits
 from trainingjob_api.network.norm import Norm
 from trainingjob_api.network.rope import Rope
@@ -94,6 +95,11 @@ class Model(Strict):
         default=None,
         description="Mixture of experts in the layers: each token uses a few of several MLPs. Unset: one MLP in each "
         "layer.",
+    )
+    multi_token_prediction: MultiTokenPrediction | None = Field(
+        default=None,
+        description="Modules that predict further tokens during training, as in DeepSeek-V3. Unset: the model "
+        "predicts the next token only.",
     )
 
     @classmethod

@@ -24,33 +24,47 @@ def row_losses(spec: TrainingJobSpec, params: Tree, tokens: np.ndarray) -> np.nd
 
 def run_row(spec: TrainingJobSpec, params: Tree, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the cross-entropy of each prediction of one row, and each layer's routing statistics of the row."""
+    x, said = run_layers(spec, params["embedding"][tokens[:-1]], params["layers"], spec.model.num_layers)
+    return predict(spec, params, params["norm"]["scale"], x, tokens[1:]), np.array(said)
+
+
+def predict(spec: TrainingJobSpec, params: Tree, scale: np.ndarray, x: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Return the cross-entropy of each target."""
+    x = norm(x, scale, spec.model.norm.epsilon)
+    logits = x @ (params["embedding"].T if spec.model.tie_embeddings else params["head"])
+    losses: np.ndarray = np.log(np.exp(logits).sum(axis=-1)) - logits[np.arange(len(x)), targets]
+    return losses
+
+
+def run_layers(spec: TrainingJobSpec, x: np.ndarray, stacked: Tree, count: int) -> tuple[np.ndarray, list[Any]]:
+    """Return hidden states after some layers, and the routing statistics of each."""
+    said: list[Any] = []
+    for number in range(count):
+        x = run_layer(spec, x, pick(stacked, number), said)
+    return x, said
+
+
+def run_layer(spec: TrainingJobSpec, x: np.ndarray, layer: Tree, said: list[Any]) -> np.ndarray:
     model = spec.model
-    said = []
-    x = params["embedding"][tokens[:-1]]
-    for number in range(model.num_layers):
-        layer = pick(params["layers"], number)
-        h = norm(x, layer["attention_norm"]["scale"], model.norm.epsilon)
-        for head in range(model.num_heads):
-            shared = head // (model.num_heads // (model.num_kv_heads or model.num_heads))
-            q, k = (h @ layer["attention"][name][:, one] for name, one in (("query", head), ("key", shared)))
-            if model.attention.query_key_norm:
-                q, k = (
-                    norm(x, layer["attention"][name]["scale"], model.norm.epsilon)
-                    for x, name in ((q, "query_norm"), (k, "key_norm"))
-                )
-            q, k = rotate(q, model.rope.theta), rotate(k, model.rope.theta)
-            v = h @ layer["attention"]["value"][:, shared]
-            x = x + attend(q, k, v) @ layer["attention"]["out"][head]
-        h = norm(x, layer["mlp_norm"]["scale"], model.norm.epsilon)
-        if model.experts:
-            added, *routing = run_experts(model.experts, layer["mlp"], h)
-            said.append(routing)
-        else:
-            added = run_mlp(layer["mlp"], h)
-        x = x + added
-    x = norm(x, params["norm"]["scale"], model.norm.epsilon)
-    logits = x @ (params["embedding"].T if model.tie_embeddings else params["head"])
-    return np.log(np.exp(logits).sum(axis=-1)) - logits[np.arange(len(x)), tokens[1:]], np.array(said)
+    h = norm(x, layer["attention_norm"]["scale"], model.norm.epsilon)
+    for head in range(model.num_heads):
+        shared = head // (model.num_heads // (model.num_kv_heads or model.num_heads))
+        q, k = (h @ layer["attention"][name][:, one] for name, one in (("query", head), ("key", shared)))
+        if model.attention.query_key_norm:
+            q, k = (
+                norm(x, layer["attention"][name]["scale"], model.norm.epsilon)
+                for x, name in ((q, "query_norm"), (k, "key_norm"))
+            )
+        q, k = rotate(q, model.rope.theta), rotate(k, model.rope.theta)
+        v = h @ layer["attention"]["value"][:, shared]
+        x = x + attend(q, k, v) @ layer["attention"]["out"][head]
+    h = norm(x, layer["mlp_norm"]["scale"], model.norm.epsilon)
+    if model.experts:
+        added, *routing = run_experts(model.experts, layer["mlp"], h)
+        said.append(routing)
+    else:
+        added = run_mlp(layer["mlp"], h)
+    return x + added
 
 
 def run_mlp(mlp: Tree, h: np.ndarray) -> np.ndarray:

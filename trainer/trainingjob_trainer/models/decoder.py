@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from trainingjob_api.network.multi_token_prediction import PREDICTION
 from trainingjob_api.network.network import Logits, Network
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.pipeline import PipelineSchedule
@@ -27,6 +28,7 @@ from trainingjob_trainer.models.layers import HiddenStates, decode_layers, run_l
 from trainingjob_trainer.models.norm import Norm
 from trainingjob_trainer.models.params import DTYPES, add_params
 from trainingjob_trainer.models.pipeline import decode_in_pipeline, run_circular_pipeline, run_pipeline
+from trainingjob_trainer.models.prediction import run_module, stack_modules
 from trainingjob_trainer.models.routed_mlp import zero_routing_stats
 from trainingjob_trainer.models.trainable import ParamSplit
 from trainingjob_trainer.parallel.sharding import constrain
@@ -72,9 +74,8 @@ class SplitModel:
         self._build = lambda seed: Decoder(network, precision, nnx.Rngs(seed))
         decoder = nnx.eval_shape(lambda: self._build(0))  # type: ignore[no-untyped-call]
         variables = nnx.split(decoder)[1]
-        self._structures = {
-            name: nnx.split(getattr(decoder, name))[0] for name in ("norm", *(group.name for group in network.groups))
-        }
+        parts = ("norm", *(group.name for group in network.groups), *([PREDICTION] if network.prediction else []))
+        self._structures = {name: nnx.split(getattr(decoder, name))[0] for name in parts}
         self.shapes: Params = _to_dict(variables)
         self.axes: Params = _to_dict(
             jax.tree.map(
@@ -115,6 +116,10 @@ class SplitModel:
         for group in self.network.groups:
             hidden = run_layers(self._structures[group.name], params[group.name], hidden, self.memory)
         return hidden
+
+    def run_prediction(self, module_params: Params, stream: HiddenStates, embedded_RLD: jax.Array) -> HiddenStates:
+        """Return the hidden states after one module of multi-token prediction, whose parameters are given."""
+        return run_module(self._structures[PREDICTION], module_params, stream, embedded_RLD, self.memory.saved)
 
     def run_stages(self, params: Params, streams: HiddenStates, num_stages: int) -> HiddenStates:
         """Return the hidden states of M microbatches after all layers, which lie on the stages of a pipeline.
@@ -179,6 +184,8 @@ class Decoder(nnx.Module):
             setattr(self, group.name, stack_layers(group, precision, rngs))
         self.norm = Norm(network.norm, precision, rngs)
         add_params(self, network.head.tensors, precision, rngs)
+        if network.prediction:  # last, so that other initial values do not depend on it
+            setattr(self, PREDICTION, stack_modules(network.prediction, precision, rngs))
 
 
 def finish_logits(logits_BLV: jax.Array, options: Logits) -> jax.Array:

@@ -14,12 +14,20 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from trainingjob_api.loss_chunks import count_loss_chunks
+from trainingjob_api.network.multi_token_prediction import PREDICTION
 from trainingjob_api.sharding import count_shards, shards_of_dim
 from trainingjob_trainer.models.chunked_loss import sum_losses, sum_weighted, token_losses
 from trainingjob_trainer.models.decoder import Params, SplitModel
 from trainingjob_trainer.models.layers import HiddenStates
+from trainingjob_trainer.models.prediction import Shifted, shift
 from trainingjob_trainer.models.routed_mlp import RoutingStats
-from trainingjob_trainer.parallel.collective_order import order_first_part, order_last_part
+from trainingjob_trainer.parallel.collective_order import (
+    order_collectives,
+    order_earlier_part,
+    order_first_part,
+    order_last_part,
+    order_later_part,
+)
 from trainingjob_trainer.parallel.sharding import constrain
 from trainingjob_trainer.parallel.token_order import to_mesh_order, to_sequence_order
 
@@ -31,6 +39,8 @@ class Hidden(NamedTuple):
     """[M, R, L, D] in the compute format, with the tokens in the order of the mesh."""
     routing: RoutingStats | None
     """Routing statistics of each sequence [M, R], summed over layers. None: no layer has experts."""
+    embedded: jax.Array | None = None
+    """Hidden states before the first layer [M, R, L, D]. None: the model predicts no further tokens."""
 
 
 class ShardedModel:
@@ -60,8 +70,23 @@ class ShardedModel:
         if self._num_stages > 1:
             stream = self._model.run_stages(params, stream, self._num_stages)
             return Hidden(stream.x, stream.routing)
+        embedded = stream.x if self.network.prediction else None
         stream = self._model.run_layers(params, jax.tree.map(lambda leaf: leaf[0], stream))
-        return Hidden(*jax.tree.map(lambda leaf: leaf[None], (stream.x, stream.routing)))
+        x, routing = jax.tree.map(lambda leaf: leaf[None], (stream.x, stream.routing))
+        return Hidden(x, routing, embedded)
+
+    def run_before[T](self, function: Callable[..., T], *arguments: Any) -> T:
+        """Return what a function computes in the read-out before another one; see `order_earlier_part`."""
+        return order_earlier_part(function, self._mesh)(*arguments)
+
+    def run_after[T](self, function: Callable[..., T], *arguments: Any) -> T:
+        """Return what a function computes in the read-out after another one; see `order_later_part`."""
+        return order_later_part(function, self._mesh)(*arguments)
+
+    def after[T](self, tree: T, before: Any) -> T:
+        """Return arrays for the part that comes after another; see `order_collectives`."""
+        ordered: T = order_collectives(tree, before, mesh=self._mesh)
+        return ordered
 
     def read_out[T](
         self, function: Callable[[Params, Hidden, Any], T], params: Params, hidden: Hidden, batch: Any
@@ -116,6 +141,29 @@ class ShardedModel:
             return sum_losses(head, num_chunks, x, matrix, targets, weights)
         return sum_weighted(self._cross_entropies(params, hidden, targets_MRL), weights_MRL)
 
+    def sum_predictions(self, params: Params, hidden: Hidden, batch: Any) -> tuple[jax.Array, RoutingStats | None]:
+        """Return the sum of the cross-entropies of all further tokens, and the routing statistics of the modules.
+
+        Each depth has its own module and norm. A token has no weight if the sequence or its document ends first.
+        """
+        stream, stacked = HiddenStates(hidden.x[0], None), params[PREDICTION]
+        routing = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), hidden.routing)
+        positions, segments = (None if one is None else one[0] for one in (batch.positions, batch.segment_ids))
+        stream = stream._replace(routing=routing, positions=positions, segments=segments)
+        assert hidden.embedded is not None  # noqa: S101  # `run` keeps it for a model with modules
+        later = Shifted(hidden.embedded[0], batch.targets[0], batch.loss_weights[0], segments)
+
+        def predict(carried: tuple[HiddenStates, Shifted], module: Params) -> tuple[Any, jax.Array]:
+            stream, later = carried
+            later, weights_RL = shift(later, segments)
+            stream = self._model.run_prediction(module, stream, later.embedded)
+            own = params | {"norm": module["norm"]}
+            loss = self.sum_losses(own, Hidden(stream.x[None], None), later.targets[None], weights_RL[None])
+            return (stream, later), loss
+
+        (stream, _), losses = jax.lax.scan(predict, (stream, later), stacked)
+        return jnp.sum(losses), jax.tree.map(lambda leaf: leaf[None], stream.routing)
+
     def _count_chunks(self, targets_MRL: jax.Array) -> int:
         """Return the number of chunks in which a device computes its logits; 1: those of a microbatch are whole."""
         M, R, L = targets_MRL.shape
@@ -167,9 +215,10 @@ class ShardedModel:
         return {tensor.name: params[tensor.name] for tensor in self.network.embedding.tensors}
 
     def _head_params(self, params: Params) -> Params:
-        """Return the parameters after the last layer, with a tied embedding."""
+        """Return the parameters after the last layer, with a tied embedding, and those of further predictions."""
         head = self.network.head
         used = {"norm", "embedding"} if head.is_tied else {"norm", *(tensor.name for tensor in head.tensors)}
+        used.add(PREDICTION)
         return {name: param for name, param in params.items() if name in used}
 
 

@@ -40,6 +40,44 @@ def order_first_part[**P, T](function: Callable[P, T], mesh: Mesh) -> Callable[P
     return ordered  # type: ignore[no-any-return]
 
 
+def order_earlier_part[**P, T](function: Callable[P, T], mesh: Mesh) -> Callable[P, T]:
+    """Return a function for the earlier of two parts inside the last one.
+
+    Its outputs exist after all that its backward pass needs, which starts after the gradients of the outputs exist.
+    """
+    if not _needs_order(mesh):
+        return function
+
+    def forward(*arguments: Any) -> tuple[Any, Any]:
+        outputs, vjp = jax.vjp(function, *arguments)
+        return _after(outputs, vjp), vjp
+
+    def backward(vjp: Any, gradients: Any) -> Any:
+        return _after(vjp, gradients)(gradients)
+
+    ordered: Any = jax.custom_vjp(function)
+    ordered.defvjp(forward, backward)
+    return ordered  # type: ignore[no-any-return]
+
+
+def order_later_part[**P, T](function: Callable[P, T], mesh: Mesh) -> Callable[P, T]:
+    """Return a function for the later of two parts inside the last one. Its backward pass starts after its outputs."""
+    if not _needs_order(mesh):
+        return function
+
+    def forward(*arguments: Any) -> tuple[Any, Any]:
+        outputs, vjp = jax.vjp(function, *arguments)
+        return outputs, (outputs, vjp)
+
+    def backward(saved: tuple[Any, Any], gradients: Any) -> Any:
+        outputs, vjp = saved
+        return _after(vjp, outputs)(gradients)
+
+    ordered: Any = jax.custom_vjp(function)
+    ordered.defvjp(forward, backward)
+    return ordered  # type: ignore[no-any-return]
+
+
 def order_last_part[T](function: Callable[[Any, Any, Any], T], mesh: Mesh) -> Callable[[Any, Any, Any], T]:
     """Return a function of (params, inputs, constants) that runs completely between the passes of the part before it.
 

@@ -50,6 +50,16 @@ SHARED_EXPERTS = (
     Rule(LAYER + "mlp.shared_experts.up_proj.weight", "mlp.shared.up", "f d -> d f"),
     Rule(LAYER + "mlp.shared_experts.down_proj.weight", "mlp.shared.down", "d f -> f d"),
 )
+PREDICTION = (
+    Rule(LAYER + "enorm.weight", "prediction.token_norm.scale", "d -> d"),
+    Rule(LAYER + "hnorm.weight", "prediction.hidden_norm.scale", "d -> d"),
+    Rule(LAYER + "eh_proj.weight", "prediction.token_projection", "o t+u -> t o"),
+    Rule(LAYER + "eh_proj.weight", "prediction.hidden_projection", "o t+u -> u o"),
+    Rule(LAYER + "shared_head.norm.weight", "prediction.norm.scale", "d -> d"),
+)
+"""Modules of multi-token prediction, as layers after the last one."""
+SHARED_COPIES = (".embed_tokens.weight", ".shared_head.head.weight")
+"""Endings of the copies of embedding and output projection that files hold for each module."""
 BALANCE = (Rule(LAYER + "mlp.gate.e_score_correction_bias", "mlp.balance_bias", "e -> e"),)
 
 
@@ -73,10 +83,25 @@ class Groups:
             config["topk_method"] = "group_limited_greedy" if groups["count"] > 1 else "greedy"
 
 
+@dataclass(frozen=True)
+class PredictionModules:
+    """Number of modules of multi-token prediction. A job has those that its model sets, whatever files hold."""
+
+    def read(self, config: Config, section: Section) -> None:
+        """Set nothing: the modules matter for training alone."""
+
+    def write(self, section: Section, config: dict[str, Any]) -> None:
+        """Write the number."""
+        prediction = section["multiTokenPrediction"]
+        if prediction:
+            config["num_nextn_predict_layers"] = prediction["depth"]
+
+
 def _latent_sizes(network: Network) -> Sizes:
     """Return the widths of the tensors that files join: ranks, positions, and the two parts of a head."""
     (latent,) = {block.attention.latent for block in network.blocks if isinstance(block.attention, LatentAttention)}
-    return {"r": latent.key_value_rank, "p": latent.rope_dim, "k": latent.no_rope_dim, "v": latent.value_dim}
+    ranks = {"r": latent.key_value_rank, "p": latent.rope_dim, "k": latent.no_rope_dim, "v": latent.value_dim}
+    return ranks | {"t": network.width, "u": network.width}
 
 
 def deepseek_fields(*, theta: float = 10000.0) -> tuple[ConfigField, ...]:
@@ -127,15 +152,16 @@ DEEPSEEK_V2 = Family(
 DEEPSEEK_V3 = Family(
     model_type="deepseek_v3",
     architecture="DeepseekV3ForCausalLM",
-    rules=(*RULES, *BALANCE),
+    rules=(*RULES, *BALANCE, *PREDICTION),
     fields=(
         *deepseek_fields(),
         Groups("sumOfTwo"),
         Option("experts.scoring", "sigmoid"),
         Option("experts.balance.biasRate", BIAS_RATE),
         Fixed("rope_interleave", value=True, default=True),
+        PredictionModules(),
     ),
-    derived=ROTARY_TABLES,
+    derived=(*ROTARY_TABLES, *SHARED_COPIES),
     sizes=_latent_sizes,
     finish=keep_all_tokens,
 )

@@ -11,7 +11,8 @@ The parts of a layer state their FLOPs, see `trainingjob_api.network`.
 from functools import lru_cache
 
 from trainingjob_api.base import Axis
-from trainingjob_api.network.part import FORWARD_FLOPS, Shard
+from trainingjob_api.network.network import Network
+from trainingjob_api.network.part import BACKWARD_FLOPS, FORWARD_FLOPS, Shard
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.workload import Workload
@@ -59,7 +60,7 @@ def count_useful_flops(workload: Workload) -> int:
         flops += count * (FORWARD_FLOPS * sum(sizes) + (scores // 3 if block.is_forward_only else scores))
     head = network.num_head_matmuls * network.head_matrix.size
     norm = sum(tensor.size * tensor.gradients.value for tensor in network.tensors if tensor.name.startswith("norm."))
-    return flops + FORWARD_FLOPS * (head + norm)
+    return flops + FORWARD_FLOPS * (head + norm) + _count_projection_flops(network)
 
 
 @lru_cache(maxsize=256)  # the sizes of an elastic job mostly share these degrees
@@ -72,4 +73,10 @@ def _count_token_flops(workload: Workload, axes: tuple[tuple[Axis, int], ...]) -
         flops = block.flops(shard, workload.memory.saved)
         layers += count // degrees["stage"] * (flops.forward + flops.backward + flops.recomputed)
     head = network.num_head_matmuls * network.width * shard.split(network.vocab_size, "vocab")
-    return layers, FORWARD_FLOPS * head
+    return layers + _count_projection_flops(network), FORWARD_FLOPS * head
+
+
+def _count_projection_flops(network: Network) -> int:
+    """Return the FLOPs per token of the projections of multi-token prediction, which no mesh axis splits."""
+    projected = network.prediction.num_projected if network.prediction else 0
+    return (FORWARD_FLOPS + BACKWARD_FLOPS) * projected

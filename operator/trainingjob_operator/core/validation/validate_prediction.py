@@ -1,0 +1,56 @@
+"""Rules about multi-token prediction."""
+
+from collections.abc import Iterator
+
+from trainingjob_api.problem import Problem
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_operator.core.planner.problem_messages import quote_field
+from trainingjob_operator.core.validation.rule import Rule
+
+PREDICTION = "spec.model.multiTokenPrediction"
+
+
+def check_prediction(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`model.multiTokenPrediction` needs one pipeline stage, gathered keys, trained tensors, and longer sequences."""
+    prediction, parallelism = spec.model.multi_token_prediction, spec.parallelism
+    if prediction is None:
+        return
+    shown = prediction.model_dump(by_alias=True)
+    for field in ("ici", "dcn"):
+        stages = getattr(parallelism, field).stage
+        if stages != 1:
+            stage = quote_field(f"spec.parallelism.{field}.stage", stages)
+            message = f"must not be set with {stage}. The modules follow the last stage, and all others would wait."
+            yield Problem(PREDICTION, shown, message, (f"spec.parallelism.{field}.stage: 1",))
+    if parallelism.context.exchange == "ring":
+        message = (
+            "must not be set with `spec.parallelism.context.exchange: ring`, which changes the order of tokens on the "
+            "devices."
+        )
+        yield Problem(PREDICTION, shown, message, ("spec.parallelism.context.exchange: gather",))
+    if "*" not in spec.optimizer.trainable:
+        message = "must not be set with frozen tensors. The modules are trained with all tensors of the model."
+        yield Problem(PREDICTION, shown, message, ('spec.optimizer.trainable: ["*"]',))
+    if spec.lora is not None:
+        yield Problem(PREDICTION, shown, "must not be set with `spec.lora`. The modules have no adapters. Remove one.")
+    length = spec.training.sequence_length
+    if prediction.depth >= length:
+        limit = quote_field("spec.training.sequenceLength", length)
+        message = f"{prediction.depth} must be less than {limit}."
+        yield Problem(f"{PREDICTION}.depth", prediction.depth, message, (str(length - 1),))
+
+
+RULES = (
+    Rule(
+        (
+            "model.multiTokenPrediction",
+            "parallelism.ici",
+            "parallelism.dcn",
+            "parallelism.context",
+            "optimizer.trainable",
+            "lora",
+            "training.sequenceLength",
+        ),
+        check_prediction,
+    ),
+)
