@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 from trainingjob_api.base import Strict
+from trainingjob_api.spec.checkpoint import AdapterFormat
 from trainingjob_api.spec.job import TrainingJobSpec
 
 DEFAULT_MAX_TOKENS = 64
@@ -27,6 +28,7 @@ class ExportRequest(Strict):
     target: str
     dtype: Literal["float32", "bfloat16", "float16"]
     max_file_bytes: int
+    adapter: AdapterFormat = "merged"
 
 
 class SampleRequest(Strict):

@@ -31,9 +31,9 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
     )
     program.chmod(0o755)
     environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
-    (section,) = blocks("yaml")
+    section, lora = blocks("yaml")
     consoles = blocks("console")
-    assert len(consoles) == 3
+    assert len(consoles) == 5
     for number, console in enumerate(consoles):
         command, *lines = console.splitlines()
 
@@ -50,8 +50,12 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
         if lines:
             assert [*done.stderr.splitlines(), *done.stdout.splitlines()] == lines
         if number == 0:
-            write_job(tmp_path, model=yaml.safe_load(done.stdout)["model"], **yaml.safe_load(section))
-            (tmp_path / "tiny.yaml").rename(tmp_path / "job.yaml")
+            for name, sections in (("job", section), ("lora", lora)):
+                write_job(tmp_path, model=yaml.safe_load(done.stdout)["model"], **yaml.safe_load(sections))
+                (tmp_path / "tiny.yaml").rename(tmp_path / f"{name}.yaml")
     assert (tmp_path / "exported/model.safetensors").exists()
     files = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"model.safetensors", "config.json", "tokenizer.json", "generation_config.json"} <= files
+    adapters = {path.name for path in (tmp_path / "adapter").iterdir()}
+    assert adapters == {"adapter_config.json", "adapter_model.safetensors"}
+    assert (tmp_path / "merged/config.json").exists()

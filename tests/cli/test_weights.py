@@ -161,6 +161,20 @@ def test_an_unknown_format_is_a_wrong_use(tmp_path: Path) -> None:
     assert "--dtype: fp8 must be one of: float32, bfloat16, float16." in result.err
 
 
+def test_an_unknown_form_of_adapters_is_a_wrong_use(tmp_path: Path) -> None:
+    result = call("export", str(write_job(tmp_path)), str(tmp_path / "out"), "--adapter", "alone")
+
+    assert result.code == 2
+    assert "--adapter: alone must be one of: merged, peft." in result.err
+
+
+def test_adapters_of_a_job_without_lora_are_a_wrong_use(tmp_path: Path) -> None:
+    result = call("export", str(write_job(tmp_path)), str(tmp_path / "out"), "--adapter", "peft")
+
+    assert result.code == 2
+    assert "--adapter must not be set for a job without `spec.lora`." in result.err
+
+
 @pytest.mark.slow
 def test_a_run_starts_from_published_weights_and_its_checkpoint_is_exported(tmp_path: Path) -> None:
     shutil.copytree(LLAMA, tmp_path / "models/llama")

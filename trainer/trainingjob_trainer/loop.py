@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from trainingjob_agent.trainer_protocol import AgentEvent, StartWorld
-from trainingjob_api.protocol import Phase
+from trainingjob_api.protocol import MAX_MESSAGE, Phase
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.aot.hot_standby import wait_in_hot_standby
 from trainingjob_trainer.aot.neighbor_compiler import NeighborCompiler
@@ -26,6 +26,7 @@ from trainingjob_trainer.context import (
 )
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.model_files import keep_model_files
+from trainingjob_trainer.huggingface.adapter_files import load_adapters
 from trainingjob_trainer.huggingface.export_weights import gather_from
 from trainingjob_trainer.huggingface.hub_download import delete_download, download_weights
 from trainingjob_trainer.huggingface.model_export import ExportTarget, export_model
@@ -39,6 +40,7 @@ from trainingjob_trainer.monitoring.step_reporter import StepReporter
 from trainingjob_trainer.monitoring.text_samples import TextSampler
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.compile_cache import CompileCache
+from trainingjob_trainer.runtime.errors import shorten
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.state import Signal, State, StepMetrics
 from trainingjob_trainer.step import StepPrograms
@@ -128,8 +130,10 @@ def _initial_state(
         initial = load_published_params(source, spec.model, base, state.params, own, is_leader=peers.process == 0)
     else:
         initial = load_initial_params(source, base, peers, state.params)
-    events.send(AgentEvent(initialized_from=initial.source))
-    return state._replace(params=initial.params)
+    params, adapter = load_adapters(spec, initial.params, steps.state_shapes.params), source.adapter
+    words = f"{initial.source}; adapters of {adapter.path}" if adapter else initial.source
+    events.send(AgentEvent(initialized_from=shorten(words, MAX_MESSAGE)))
+    return state._replace(params=params)
 
 
 @contextmanager
@@ -236,7 +240,8 @@ def _export(state: State, context: Context) -> None:
     spec = context.config.spec
     if spec.checkpoint.export:
         export = spec.checkpoint.export.hugging_face
-        target = ExportTarget(open_store(export.uri), export.dtype or spec.precision.params)
+        dtype = export.dtype or spec.precision.params
+        target = ExportTarget(open_store(export.uri), dtype, adapter=export.adapter or "merged")
         gather = gather_from(state.params)
         export_model(spec, gather, open_store(spec.checkpoint.uri), target, context.world.peers)
 

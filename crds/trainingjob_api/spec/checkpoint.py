@@ -154,6 +154,15 @@ class HuggingFaceSource(Strict):
     )
 
 
+class AdapterSource(Strict):
+    """LoRA adapters in the format of PEFT."""
+
+    path: Annotated[StoreUri, Example("/models/adapter")] = Field(
+        description="Folder on a volume of `runtime.volumes`, with `adapter_config.json` and "
+        "`adapter_model.safetensors`. It is only read."
+    )
+
+
 class InitializeFrom(Strict):
     """Initial parameters of a job without own checkpoints: from another job's checkpoint, or published weights."""
 
@@ -169,6 +178,11 @@ class InitializeFrom(Strict):
         "section.",
         exclude_if=_is_unset,  # an agent before 0.1 refuses a world with a field that it does not know
     )
+    adapter: AdapterSource | None = Field(
+        default=None,
+        description="Initial adapters of `spec.lora`, beside the initial parameters. Unset: adapters without effect.",
+        exclude_if=_is_unset,  # as for `huggingFace`
+    )
     allow_partial: Annotated[bool, Example(False)] = Field(
         default=False,
         description="Initializes parameters randomly if the source lacks them. By default both models must have "
@@ -181,6 +195,9 @@ class InitializeFrom(Strict):
     )
 
 
+AdapterFormat = Literal["merged", "peft"]
+
+
 class HuggingFaceExport(Strict):
     """Folder of trained weights that `transformers` and vLLM load."""
 
@@ -189,6 +206,12 @@ class HuggingFaceExport(Strict):
     )
     dtype: Annotated[Literal["float32", "bfloat16", "float16"] | None, Example("bfloat16")] = Field(
         default=None, description="Format of the exported numbers. Unset: that of `precision.params`."
+    )
+    adapter: Annotated[AdapterFormat | None, Example("merged")] = Field(
+        default=None,
+        description="Export of the adapters of `spec.lora`: `merged` adds them to the matrices of the model, `peft` "
+        "writes them alone in the format of PEFT. Unset: `merged`.",
+        exclude_if=_is_unset,  # as for `huggingFace`
     )
 
 

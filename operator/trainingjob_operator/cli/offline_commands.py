@@ -253,6 +253,12 @@ def export_weights(
         str | None,
         typer.Option(help="Format of the numbers: float32, bfloat16 or float16. Default: that of the job's export."),
     ] = None,
+    adapter: Annotated[
+        str | None,
+        typer.Option(
+            help="Adapters of LoRA: merged into the model, or peft, alone. Default: that of the job's export."
+        ),
+    ] = None,
     max_file_size: Annotated[
         int, typer.Option(metavar="BYTES", min=1, help="Size of the largest file, unless one tensor is larger.")
     ] = 5_000_000_000,
@@ -270,7 +276,7 @@ def export_weights(
     from trainingjob_operator.cli.documents import read_catalog
     from trainingjob_operator.cli.weights import ExportOptions, export_checkpoint
 
-    options = ExportOptions(source, step, dtype, max_file_size)
+    options = ExportOptions(source, step, dtype, max_file_size, adapter)
     export_checkpoint(file, target, options, read_catalog(accelerators, presets))
 
 

@@ -42,6 +42,7 @@ class ExportOptions(NamedTuple):
     step: int | None
     dtype: str | None
     max_file_bytes: int
+    adapter: str | None = None
 
 
 def import_folder(folder: Path, *, as_json: bool, show_all: bool) -> bool:
@@ -80,6 +81,7 @@ def export_checkpoint(file: str, target: Path, options: ExportOptions, catalog: 
         target=str(target.absolute()),
         dtype=_choose_dtype(spec, options.dtype),
         max_file_bytes=options.max_file_bytes,
+        adapter=_choose_adapter(spec, options.adapter),
     )
     exported = _export(request)
     echo(
@@ -120,6 +122,17 @@ def _choose_dtype(spec: TrainingJobSpec, wanted: str | None) -> Any:
         raise UsageError(f"--dtype: {wanted} must be one of: {', '.join(dtypes)}.")
     export = spec.checkpoint.export
     return wanted or (export and export.hugging_face.dtype) or spec.precision.params
+
+
+def _choose_adapter(spec: TrainingJobSpec, wanted: str | None) -> Any:
+    """Return what becomes of adapters: the given choice, that of the job's export, or `merged`."""
+    formats = ("merged", "peft")
+    if wanted is not None and wanted not in formats:
+        raise UsageError(f"--adapter: {wanted} must be one of: {', '.join(formats)}.")
+    if wanted is not None and spec.lora is None:
+        raise UsageError("--adapter must not be set for a job without `spec.lora`.")
+    export = spec.checkpoint.export
+    return wanted or (export and export.hugging_face.adapter) or "merged"
 
 
 def _inspect(folder: Path) -> WeightsReport:

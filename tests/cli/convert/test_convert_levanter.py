@@ -13,7 +13,7 @@ from trainingjob_operator.cli.convert.draft_job import DraftJob
 from trainingjob_operator.cli.convert.levanter_rows import read_levanter
 from trainingjob_operator.cli.convert.placeholders import fill_in
 from trainingjob_operator.cli.errors import CommandError
-from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
+from trainingjob_operator.core.catalog import BUILTIN
 
 LLAMA = {
     "data.train_urls": ["gs://corpus/train-{1..128}.jsonl.gz"],

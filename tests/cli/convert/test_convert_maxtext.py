@@ -20,7 +20,7 @@ from trainingjob_operator.cli.convert.placeholders import fill_in
 from trainingjob_operator.cli.convert.source_rows import find_row
 from trainingjob_operator.cli.documents import KubectlLoader
 from trainingjob_operator.cli.errors import CommandError
-from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
+from trainingjob_operator.core.catalog import BUILTIN
 
 FILE = Path(__file__).parents[2] / "fixtures/convert/maxtext-models.yaml"
 CONFIGS: dict[str, dict[str, Any]] = {

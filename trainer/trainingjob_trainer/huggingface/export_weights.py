@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from trainingjob_api.huggingface.layout import Region, Shape
+from trainingjob_api.huggingface.peft import CONFIG_FILE as ADAPTER_CONFIG_FILE
 from trainingjob_api.huggingface.rule import Binding
 from trainingjob_trainer.huggingface.block_copy import run_copy
 from trainingjob_trainer.huggingface.gather_region import gather_region
@@ -27,7 +28,7 @@ from trainingjob_trainer.store.port import Store
 
 MAX_FILE_BYTES = 5_000_000_000
 """Size of the largest file, unless one tensor is larger."""
-WEIGHT_FILE_NAME = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
+WEIGHT_FILE_NAME = re.compile(r"(adapter_)?model(-\d{5}-of-\d{5})?\.safetensors")
 FILE_SECONDS = 1800
 """Seconds that the first process waits for the last before each file."""
 
@@ -49,6 +50,8 @@ class ExportPlan:
     dtype: str
     """One of `DTYPES`."""
     max_file_bytes: int = MAX_FILE_BYTES
+    file_name: str = WEIGHTS_FILE
+    """Name of the only file. Adapters have another one, and are never split."""
 
     @cached_property
     def shapes(self) -> Mapping[str, Shape]:
@@ -63,13 +66,13 @@ class ExportPlan:
         space = 0
         for name in self.shapes:
             size = self._size(name)
-            if not groups or size > space:
+            if not groups or (size > space and self.file_name == WEIGHTS_FILE):
                 groups.append([])
                 space = self.max_file_bytes
             groups[-1].append(name)
             space -= size
         if len(groups) == 1:
-            return (WeightFile(WEIGHTS_FILE, tuple(groups[0])),)
+            return (WeightFile(self.file_name, tuple(groups[0])),)
         return tuple(
             WeightFile(f"model-{number:05}-of-{len(groups):05}.safetensors", tuple(group))
             for number, group in enumerate(groups, start=1)
@@ -123,7 +126,7 @@ def write_weight_files(
 def clear_weight_files(store: Store) -> None:
     """Delete the weights of an earlier export: first the index, without which readers do not take the others."""
     names = {entry.name for entry in store.list_folder()}
-    for name in (INDEX_FILE, *sorted(filter(WEIGHT_FILE_NAME.fullmatch, names))):
+    for name in (ADAPTER_CONFIG_FILE, INDEX_FILE, *sorted(filter(WEIGHT_FILE_NAME.fullmatch, names))):
         store.delete(name)
 
 

@@ -7,10 +7,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainingjob_api.huggingface.family import Family
+from trainingjob_api.huggingface.peft import CONFIG_FILE as ADAPTER_CONFIG_FILE
+from trainingjob_api.huggingface.peft import WEIGHTS_FILE as ADAPTER_FILE
+from trainingjob_api.huggingface.peft import AdapterBinding, bind_adapters, write_adapter_config
 from trainingjob_api.huggingface.registry import FAMILIES, write_config
-from trainingjob_api.network.resolve import resolve
+from trainingjob_api.network.network import Network
+from trainingjob_api.network.resolve import resolve, resolve_network
 from trainingjob_api.protocol import FailureReason
+from trainingjob_api.spec.checkpoint import AdapterFormat
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.lora import Lora
 from trainingjob_trainer.huggingface.companion_files import TOKENIZER_FILE, copy_companions, read_kept_config
 from trainingjob_trainer.huggingface.export_weights import (
     MAX_FILE_BYTES,
@@ -20,6 +26,7 @@ from trainingjob_trainer.huggingface.export_weights import (
     write_index,
     write_weight_files,
 )
+from trainingjob_trainer.huggingface.merge_adapters import merge_adapters
 from trainingjob_trainer.huggingface.weights_folder import CONFIG_FILE
 from trainingjob_trainer.runtime.errors import PERMANENT_ERRNOS, TrainingError
 from trainingjob_trainer.runtime.process_group import ProcessGroup
@@ -42,6 +49,8 @@ class ExportTarget(NamedTuple):
     dtype: str
     """A format of `precision.params`."""
     max_file_bytes: int = MAX_FILE_BYTES
+    adapter: AdapterFormat = "merged"
+    """What becomes of the adapters of LoRA."""
 
 
 class ExportedModel(NamedTuple):
@@ -62,12 +71,21 @@ def export_model(
         TrainingError: no architecture computes the model, or the folder cannot be written.
         JaxRuntimeError: another process is gone.
     """
-    kept = read_kept_config(own)
+    kept, network = read_kept_config(own), resolve_network(spec)
     family, config = _make_config(spec, kept, target.dtype)
-    plan = ExportPlan(family.bind(resolve(spec.model)), DTYPE_NAMES[target.dtype], target.max_file_bytes)
     store, is_first = target.store, peers.process == 0
+    if spec.lora and target.adapter == "peft":
+        adapters = _bind_adapters(family, network)
+        plan = ExportPlan(adapters.binding, DTYPE_NAMES[target.dtype], file_name=ADAPTER_FILE)
+        config = _describe_adapters(spec, spec.lora, adapters)
+    else:
+        gather = merge_adapters(gather, network, spec.lora)
+        plan = ExportPlan(family.bind(resolve(spec.model)), DTYPE_NAMES[target.dtype], target.max_file_bytes)
 
     def finish() -> None:
+        if plan.file_name == ADAPTER_FILE:
+            store.write(ADAPTER_CONFIG_FILE, [json.dumps(config, indent=2).encode()])
+            return
         copy_companions(own, store)
         _write_tokenizer(spec, store)
         store.write(CONFIG_FILE, [json.dumps(config, indent=2).encode()])
@@ -78,6 +96,30 @@ def export_model(
     _run_stage("finish", store, peers, lambda: finish() if is_first else None)
     LOG.info("exported weights uri=%s architecture=%s files=%d", store.root, family.architecture, len(plan.files))
     return ExportedModel(family.architecture, len(plan.files))
+
+
+def _bind_adapters(family: Family, network: Network) -> AdapterBinding:
+    """Return the adapters of a network in the files of a family.
+
+    Raises:
+        TrainingError: the files of the family have no place for one.
+    """
+    adapters = bind_adapters(family, network)
+    if adapters.unmapped:
+        message = (
+            f"{family.architecture} has no matrix for the adapters of {', '.join(adapters.unmapped)}, which share one "
+            "there. Export with `adapter: merged`."
+        )
+        raise TrainingError(FailureReason.CONFIG, message, path=f"{FIELD}.adapter", value="peft")
+    return adapters
+
+
+def _describe_adapters(spec: TrainingJobSpec, lora: Lora, adapters: AdapterBinding) -> dict[str, Any]:
+    """Return the `adapter_config.json` of a job's adapters."""
+    source = spec.checkpoint.initialize_from
+    published = source.hugging_face if source else None
+    base = (published.repository or published.path) if published else None
+    return write_adapter_config(lora, adapters.modules, base, published.revision if published else None)
 
 
 def _make_config(spec: TrainingJobSpec, kept: dict[str, Any], dtype: str) -> tuple[Family, dict[str, Any]]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from trainingjob_api.huggingface.layout import Region
 from trainingjob_api.network.network import Network
-from trainingjob_api.network.resolve import resolve
+from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.checkpoint import InitializeFrom
 from trainingjob_api.weights_exchange import ExchangeAnswer, ExportProgress, ExportReport, ExportRequest
@@ -31,7 +31,7 @@ def export_checkpoint(request: ExportRequest, send: Callable[[ExchangeAnswer], N
         ValueError: a file of the step is missing or damaged.
     """
     source = InitializeFrom(uri=request.source, step=request.step)
-    folder, network = find_intact_step(source, ALONE), resolve(request.spec.model)
+    folder, network = find_intact_step(source, ALONE), resolve_network(request.spec)
     saved = SavedParams(folder.location)
     check_shapes(saved, network, f"step {folder.step} of {request.source}")
     progress = _Progress(network.num_parameters, send)
@@ -41,7 +41,7 @@ def export_checkpoint(request: ExportRequest, send: Callable[[ExchangeAnswer], N
         progress.add(numbers.size)
         return numbers
 
-    target = ExportTarget(open_store(request.target), request.dtype, request.max_file_bytes)
+    target = ExportTarget(open_store(request.target), request.dtype, request.max_file_bytes, request.adapter)
     exported = export_model(request.spec, gather, open_store(request.source), target, ALONE)
     report = ExportReport(step=folder.step, architecture=exported.architecture, num_files=exported.num_files)
     send(ExchangeAnswer(exported=report))

@@ -18,12 +18,12 @@ from trainingjob_operator.core.stored_status import read_status, write_status
 from trainingjob_operator.core.times import format_time
 
 NAMESPACE = "local"
-STATE_SECTIONS = ("model", "data", "tokenizer", "training", "optimizer", "schedule", "precision")
+STATE_SECTIONS = ("model", "lora", "data", "tokenizer", "training", "optimizer", "schedule", "precision")
 """Sections of the spec that saved state depends on. Fields that the API server lets change may change here too."""
 IMMUTABLE_PATHS = frozenset(
     path
     for path, rules in SPEC_RULES.items()
-    if path[0] in STATE_SECTIONS and any(rule["rule"] == IMMUTABLE for rule in rules)
+    if path and path[0] in STATE_SECTIONS and any(rule["rule"] == IMMUTABLE for rule in rules)
 )
 
 

@@ -4,7 +4,9 @@ import json
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
+from trainingjob_api.huggingface.peft import bind_adapters
 from trainingjob_api.huggingface.registry import find_nearest, write_config
+from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.problem_messages import join_words, must_be_direct, quote_field
@@ -58,7 +60,11 @@ def check_source_folders(spec: TrainingJobSpec) -> Iterator[Problem]:
     if source is None:
         return
     published = source.hugging_face
-    folders = {f"{SOURCE}.uri": source.uri, f"{SOURCE}.huggingFace.path": published.path if published else None}
+    folders = {
+        f"{SOURCE}.uri": source.uri,
+        f"{SOURCE}.huggingFace.path": published.path if published else None,
+        f"{SOURCE}.adapter.path": source.adapter.path if source.adapter else None,
+    }
     for path, folder in folders.items():
         if folder is not None:
             yield from _check_source_folder(spec, path, PurePosixPath(folder))
@@ -104,6 +110,8 @@ def _list_other_folders(spec: TrainingJobSpec) -> Iterator[tuple[str, str]]:
         yield f"{SOURCE}.uri", source.uri
     if source and source.hugging_face and source.hugging_face.path:
         yield f"{SOURCE}.huggingFace.path", source.hugging_face.path
+    if source and source.adapter:
+        yield f"{SOURCE}.adapter.path", source.adapter.path
 
 
 def check_export_model(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -121,6 +129,36 @@ def check_export_model(spec: TrainingJobSpec) -> Iterator[Problem]:
     yield Problem(EXPORT, None, message)
 
 
+def check_adapters(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`initializeFrom.adapter` and `export.huggingFace.adapter` require `lora`, and files with a place for adapters."""
+    source, export = spec.checkpoint.initialize_from, spec.checkpoint.export
+    fields = {
+        f"{SOURCE}.adapter": source.adapter.path if source and source.adapter else None,
+        f"{EXPORT}.adapter": export.hugging_face.adapter if export else None,
+    }
+    for path, value in fields.items():
+        if value is not None and spec.lora is None:
+            yield Problem(path, value, "must not be set without `spec.lora`. Set it, or remove this field.")
+        elif value is not None and value != "merged":
+            yield from _check_adapter_format(spec, path, value)
+
+
+def _check_adapter_format(spec: TrainingJobSpec, path: str, value: str) -> Iterator[Problem]:
+    """Check that PEFT has a place for each adapter."""
+    found = write_config(spec.model)
+    if found is None:
+        message = "must not be set: no architecture of PEFT computes `spec.model`. Remove the field."
+        yield Problem(path, value, message)
+        return
+    unmapped = bind_adapters(found[0], resolve_network(spec)).unmapped
+    if unmapped:
+        message = (
+            f"{value} must not be set: in {found[0].architecture}, a matrix is shared by adapters of "
+            f"{join_words(unmapped)}. Choose other `spec.lora.targets`."
+        )
+        yield Problem(path, value, message, ("merged",) if path.startswith(EXPORT) else ())
+
+
 RULES = (
     Rule(("checkpoint.initializeFrom",), check_initialize_from),
     Rule(("checkpoint.initializeFrom",), check_published_weights),
@@ -130,4 +168,8 @@ RULES = (
         check_export_folder,
     ),
     Rule(("checkpoint.export", "model"), check_export_model),
+    Rule(
+        ("checkpoint.export", "checkpoint.initializeFrom", "model", "lora", "optimizer.trainable"),
+        check_adapters,
+    ),
 )
