@@ -30,6 +30,7 @@ RULES: Table = {
     "head": (),
     "norm": (),
     "length": ("context",),
+    "stream_length": ("context", "tensor"),
 }
 """Mesh axes that shard a dim, by the dim's logical axis: for activations always, for parameters by default."""
 

@@ -43,8 +43,8 @@ class PredictionModules:
     options: MultiTokenPrediction
 
     def on(self, accelerator: str, exchange: Exchange) -> "PredictionModules":
-        """Return the modules with the kernels of an accelerator."""
-        return replace(self, block=self.block.on(accelerator, exchange))
+        """Return the modules with the kernels of an accelerator. Their few hidden states stay whole."""
+        return replace(self, block=self.block.on(accelerator, exchange, shards_stream=False))
 
     @property
     def own_tensors(self) -> tuple[Tensor, ...]:

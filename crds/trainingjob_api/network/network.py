@@ -58,10 +58,13 @@ class Block:
     """Names of the tensors that training does not change."""
     is_forward_only: bool = False
     """Whether no gradient passes the layer: all tensors in it and before it are frozen."""
+    shards_stream: bool = False
+    """Whether `tensor` shards the residual stream along the sequence (Korthikanti et al., arXiv 2205.05198)."""
 
-    def on(self, accelerator: str, exchange: Exchange) -> "Block":
+    def on(self, accelerator: str, exchange: Exchange, *, shards_stream: bool) -> "Block":
         """Return the layer with the kernels of an accelerator, and an exchange along `context`."""
-        return replace(self, attention=replace(self.attention, accelerator=accelerator, exchange=exchange))
+        attention = replace(self.attention, accelerator=accelerator, exchange=exchange)
+        return replace(self, attention=attention, shards_stream=shards_stream)
 
     @cached_property
     def parts(self) -> Mapping[str, Part]:
@@ -133,7 +136,12 @@ class Block:
 
     def _named_bytes(self, shard: Shard, names: AbstractSet[str]) -> int:
         stream = self.attention.width * shard.compute_bytes if LAYER_INPUT in names else 0
-        return stream + sum([one.num_bytes for one in self.activations(shard) if one.name in names])
+        named = [one.num_bytes for one in self.activations(shard) if one.name in names]
+        return stream // self.count_stream_shards(shard) + sum(named)
+
+    def count_stream_shards(self, shard: Shard) -> int:
+        """Return the shards of a device's tokens in the residual stream."""
+        return shard.degrees.get("tensor", 1) if self.shards_stream else 1
 
     def backward_bytes(self, shard: Shard, saved: SavedActivations | None) -> int:
         """Return the bytes per token of the layer whose backward pass runs: its activations, or their gradients too.
@@ -176,7 +184,9 @@ class LayerCosts:
             0 if block.is_forward_only else sum([one.backward for one in flops]) - own,
             sum([one.recomputed for one in flops]),
         )
-        self.saved_bytes = sum([part.saved_bytes(shard) for part in parts])
+        norms = sum([part.saved_bytes(shard) for part in parts if isinstance(part, HiddenNorm)])
+        self.saved_bytes = norms // block.count_stream_shards(shard)
+        self.saved_bytes += sum([part.saved_bytes(shard) for part in parts if not isinstance(part, HiddenNorm)])
         if block.adaptation:
             self.saved_bytes += block.adaptation.saved_bytes({tensor.name: tensor for tensor in block.tensors}, shard)
         """Bytes that the forward pass saves without rematerialization."""
@@ -192,9 +202,10 @@ class Group:
     pattern: tuple[Block, ...]
     repeats: int
 
-    def on(self, accelerator: str, exchange: Exchange) -> "Group":
+    def on(self, accelerator: str, exchange: Exchange, *, shards_stream: bool) -> "Group":
         """Return the layers with the kernels of an accelerator, and an exchange along `context`."""
-        return replace(self, pattern=tuple(block.on(accelerator, exchange) for block in self.pattern))
+        blocks = (block.on(accelerator, exchange, shards_stream=shards_stream) for block in self.pattern)
+        return replace(self, pattern=tuple(blocks))
 
     def prefix(self, position: int) -> str:
         """Return what the names of a block's tensors begin with. A pattern of one block has no positions."""
@@ -274,13 +285,14 @@ class Network:
         return hash((self.embedding, self.groups, self.norm, self.head, self.frozen, self.prediction))
 
     @lru_cache(maxsize=64)  # noqa: B019  # few networks, of which a strategy search asks for one thousands of times
-    def on(self, accelerator: str, exchange: Exchange = "gather") -> "Network":
+    def on(self, accelerator: str, exchange: Exchange = "gather", *, shards_stream: bool = False) -> "Network":
         """Return the network with the kernels of an accelerator of the hardware table.
 
-        `exchange`: how the devices along `context` exchange keys and values.
+        `exchange`: how the devices along `context` exchange keys and values. `shards_stream`: whether `tensor` shards
+        the residual stream along the sequence.
         """
         prediction = self.prediction.on(accelerator, exchange) if self.prediction else None
-        groups = tuple(group.on(accelerator, exchange) for group in self.groups)
+        groups = tuple(group.on(accelerator, exchange, shards_stream=shards_stream) for group in self.groups)
         return replace(self, groups=groups, prediction=prediction)
 
     @property

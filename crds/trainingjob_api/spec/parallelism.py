@@ -154,6 +154,11 @@ class Parallelism(Strict):
         default=Rules(),
         description="Overrides of the built-in sharding rules for parameters.",
     )
+    shard_stream_over_tensor: Annotated[bool, Example(True)] = Field(
+        default=False,
+        description="Shards the residual stream and its norms over `tensor`, along the sequence (sequence parallelism; "
+        "arXiv 2205.05198). It saves memory of activations and sends as much.",
+    )
     shard_optimizer_over_data: Annotated[bool, Example(True)] = Field(
         default=False,
         description="Shards the optimizer state over `data` too (ZeRO-1; Rajbhandari et al., arXiv 1910.02054). It "

@@ -95,3 +95,11 @@ def test_collectives_of_a_step_are_in_order(name: str) -> None:
     compiled = jax.jit(run.steps.train, donate_argnums=0).lower(run.state, run.batch(1), run.controls()).compile()
 
     assert not list(find_unordered_collectives(HloProgram(compiled.as_text())))
+
+
+def test_a_sharded_stream_changes_no_loss() -> None:
+    spec = spec_with(**DEPTH, parallelism__shardStreamOverTensor=True)
+
+    sharded = losses(spec, LAYOUTS["data 2, fsdp 2, tensor 2, accumulation 2"])
+
+    assert sharded == pytest.approx(losses(SPECS["dense"], ONE), abs=1e-4)

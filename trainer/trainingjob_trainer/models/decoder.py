@@ -57,7 +57,8 @@ def split_model(
     Tracing its shapes needs no device, and is the slowest part of a restart that loads its programs. A standby does it
     in advance, and the world reuses the result.
     """
-    placed = network.on(accelerator, parallelism.context.exchange)
+    shards_stream = parallelism.shard_stream_over_tensor
+    placed = network.on(accelerator, parallelism.context.exchange, shards_stream=shards_stream)
     return SplitModel(placed, precision, memory, parallelism.pipeline.groups)
 
 

@@ -28,8 +28,12 @@ from trainingjob_trainer.models.mlp import MLP
 from trainingjob_trainer.models.norm import Norm
 from trainingjob_trainer.models.remat import name_layer_input, rematerialize
 from trainingjob_trainer.models.routed_mlp import RoutedMLP, RoutingStats
-from trainingjob_trainer.parallel.sharding import constrain
+from trainingjob_trainer.parallel.sharding import Axes, constrain, reshard
 from trainingjob_trainer.parallel.token_order import find_places
+
+TOKENS: Axes = ("batch", "length", None)
+STREAM: Axes = ("batch", "stream_length", None)
+"""The residual stream, if `tensor` shards it along the sequence."""
 
 
 class HiddenStates(NamedTuple):
@@ -55,6 +59,7 @@ class Layer(nnx.Module):
 
     def __init__(self, block: Block, precision: Precision, rngs: nnx.Rngs) -> None:
         self.names = tuple(block.parts)
+        self.shards_stream = block.shards_stream
         for name, part in block.parts.items():
             setattr(self, name, MODULES[type(part)](part, precision, rngs))
         adapt_layer(self, block, precision, rngs)
@@ -63,25 +68,35 @@ class Layer(nnx.Module):
         """Return the hidden states after this layer."""
         with use_seeds(stream.seeds, find_places(self.attention.part.exchange, stream.x, None)):
             stream = stream._replace(x=name_layer_input(stream.x))
-            added_BLD = self.attention(self._normalize("attention_norm", stream.x), stream.positions, stream.segments)
-            stream = self._add(stream, added_BLD)
+            input_BLD = self._gather(self._normalize("attention_norm", stream.x))
+            stream = self._add(stream, self.attention(input_BLD, stream.positions, stream.segments))
         return stream._replace(seeds=seeds_of_next_layer(stream.seeds))
 
     def decode(self, stream: HiddenStates, cache: LayerCache, first: jax.Array) -> tuple[HiddenStates, LayerCache]:
         """Return the hidden states of tokens from position `first` on, and the layer's cache with these tokens."""
-        added_BLD, cache = self.attention.decode(self._normalize("attention_norm", stream.x), cache, first)
+        added_BLD, cache = self.attention.decode(
+            self._gather(self._normalize("attention_norm", stream.x)), cache, first
+        )
         return self._add(stream, added_BLD), cache
 
     def _add(self, stream: HiddenStates, added_BLD: jax.Array) -> HiddenStates:
         """Return the hidden states with what attention adds, and then the MLP or the experts."""
         routing = stream.routing
-        x_BLD = stream.x + self._normalize("attention_output_norm", added_BLD)
-        added_BLD = self.mlp(self._normalize("mlp_norm", x_BLD))
+        x_BLD = stream.x + self._normalize("attention_output_norm", self._scatter(added_BLD))
+        added_BLD = self.mlp(self._gather(self._normalize("mlp_norm", x_BLD)))
         if isinstance(added_BLD, tuple):
             added_BLD, layer_routing = added_BLD
             routing = jax.tree.map(jnp.add, routing, layer_routing)
-        x_BLD = x_BLD + self._normalize("mlp_output_norm", added_BLD)
-        return stream._replace(x=constrain(x_BLD, "batch", "length", None), routing=routing)
+        x_BLD = x_BLD + self._normalize("mlp_output_norm", self._scatter(added_BLD))
+        return stream._replace(x=constrain(x_BLD, *(STREAM if self.shards_stream else TOKENS)), routing=routing)
+
+    def _gather(self, x_BLD: jax.Array) -> jax.Array:
+        """Return the input of attention or of the MLP, which each device along `tensor` needs for all its tokens."""
+        return reshard(x_BLD, TOKENS, STREAM) if self.shards_stream else x_BLD
+
+    def _scatter(self, added_BLD: jax.Array) -> jax.Array:
+        """Return the output of attention or of the MLP, of which each device along `tensor` sums its tokens."""
+        return reshard(added_BLD, STREAM, TOKENS) if self.shards_stream else added_BLD
 
     def _normalize(self, name: str, x_BLD: jax.Array) -> jax.Array:
         """Return the values after a norm, if the layer has it."""

@@ -46,6 +46,22 @@ def constrain_first_dim(x: jax.Array, axis: str, rules: Table = RULES) -> jax.Ar
     return constrained
 
 
+def reshard(x: jax.Array, axes: Axes, gradient_axes: Axes) -> jax.Array:
+    """Return an array with the sharding of some axes, whose gradient has that of other axes.
+
+    The transpose of `constrain` has the same constraint. Where one pass gathers and the other scatters, the partitioner
+    would then exchange the operands of the matmul before.
+    """
+
+    @jax.custom_vjp
+    def place(x: jax.Array) -> jax.Array:
+        return constrain(x, *axes)
+
+    place.defvjp(lambda x: (place(x), None), lambda _, grads: (constrain(grads, *gradient_axes),))
+    placed: jax.Array = place(x)
+    return placed
+
+
 def map_shards(function: Callable[..., jax.Array], in_axes: Sequence[Axes], out_axes: Axes) -> Callable[..., jax.Array]:
     """Return `function` so that it runs on each device's shards, with every mesh axis manual.
 

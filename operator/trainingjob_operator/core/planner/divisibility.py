@@ -133,6 +133,15 @@ def check_sequence(spec: TrainingJobSpec, mesh: Mesh, *, is_filled: bool) -> Ite
         )
         nearest = (*(f"{name}: {near}" for near in nearest_multiples(chunks, length)), "gather")
         yield Problem("spec.parallelism.context.exchange", "ring", message, nearest)
+    parts = mesh.ici.context * mesh.dcn.context * mesh.ici.tensor * mesh.dcn.tensor
+    is_sharded = spec.parallelism.shard_stream_over_tensor
+    if is_sharded and not problems and length % parts:
+        name = "spec.training.sequenceLength"
+        message = (
+            f"the product of the degrees of `context` and `tensor` ({parts}) must divide {quote_field(name, length)}."
+        )
+        nearest = (*(f"{name}: {near}" for near in nearest_multiples(parts, length)), "false")
+        yield Problem("spec.parallelism.shardStreamOverTensor", is_sharded, message, nearest)
 
 
 def _count_chunks(spec: TrainingJobSpec, mesh: Mesh) -> int:

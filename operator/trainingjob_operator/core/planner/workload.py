@@ -82,7 +82,11 @@ def describe_workload(spec: TrainingJobSpec) -> Workload:
     """Return the workload of a spec."""
     is_cpu = spec.slices.accelerator == CPU
     length, rules = spec.training.sequence_length, spec.parallelism.rules
-    network = resolve_network(spec).on(spec.slices.accelerator, spec.parallelism.context.exchange)
+    network = resolve_network(spec).on(
+        spec.slices.accelerator,
+        spec.parallelism.context.exchange,
+        shards_stream=spec.parallelism.shard_stream_over_tensor,
+    )
     slots = list_slots(spec.optimizer.type, spec.precision)
     pipeline = spec.parallelism.pipeline
     return Workload(network, length, spec.precision, slots, spec.memory, rules, pipeline, is_cpu)

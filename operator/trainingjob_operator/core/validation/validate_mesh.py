@@ -218,6 +218,14 @@ def warn_of_unused_ring(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.parallelism.context.exchange", exchange, message)
 
 
+def warn_of_unused_stream_sharding(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`shardStreamOverTensor` has no effect without the axis `tensor`."""
+    parallelism, is_sharded = spec.parallelism, spec.parallelism.shard_stream_over_tensor
+    if is_sharded and parallelism.ici.tensor == parallelism.dcn.tensor == 1 and parallelism.strategy != AUTO:
+        message = has_no_effect("the axis `tensor` has degree 1 in `ici` and `dcn`")
+        yield Problem("spec.parallelism.shardStreamOverTensor", is_sharded, message, ("false",))
+
+
 def warn_of_unsharded_vocabulary(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A vocabulary that the `tensor` degree does not divide is not sharded."""
     degree = max(spec.parallelism.ici.tensor, 1) * max(spec.parallelism.dcn.tensor, 1)
@@ -277,5 +285,6 @@ WARNINGS = (
     Rule(("parallelism.dcn.expert",), warn_of_experts_over_dcn),
     Rule(("parallelism",), warn_of_unused_pipeline_settings),
     Rule(("parallelism",), warn_of_unused_ring),
+    Rule(("parallelism",), warn_of_unused_stream_sharding),
     Rule(("parallelism.ici.tensor", "parallelism.dcn.tensor", "model.vocabSize"), warn_of_unsharded_vocabulary),
 )
