@@ -6,8 +6,9 @@ import pytest
 
 from trainingjob_api.base import AXES, Axis
 from trainingjob_api.network.attention import Attention, GroupedQueryAttention, HeadSizes
+from trainingjob_api.network.embedding import Embedding, Head, Logits
 from trainingjob_api.network.mlp import DenseMlp, Mlp
-from trainingjob_api.network.network import Block, Embedding, Group, Head, LayerCosts, Logits, Network
+from trainingjob_api.network.network import Block, Group, LayerCosts, Network
 from trainingjob_api.network.norm import HiddenNorm, Norm
 from trainingjob_api.network.part import LAYER_AXES, Shard
 from trainingjob_api.network.resolve import resolve

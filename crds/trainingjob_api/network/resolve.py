@@ -6,12 +6,13 @@ from itertools import groupby
 
 from trainingjob_api.network.adapt import ADAPTER_PATTERNS, adapt
 from trainingjob_api.network.attention import GroupedQueryAttention
+from trainingjob_api.network.embedding import Embedding, Head
 from trainingjob_api.network.freeze import freeze
 from trainingjob_api.network.latent_attention import LatentAttention
 from trainingjob_api.network.layers import LayerKind, arrange
 from trainingjob_api.network.mlp import DenseMlp
 from trainingjob_api.network.multi_token_prediction import PredictionModules
-from trainingjob_api.network.network import Block, Embedding, Group, Head, Network
+from trainingjob_api.network.network import Block, Group, Network
 from trainingjob_api.network.norm import HiddenNorm
 from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.spec.job import TrainingJobSpec

@@ -11,11 +11,11 @@ from pydantic_core import CoreSchema
 from trainingjob_api.base import Strict
 from trainingjob_api.meta import NO_UNIT, Example, Unit, cel_rule
 from trainingjob_api.network.attention import Attention, HeadSizes
+from trainingjob_api.network.embedding import Logits
 from trainingjob_api.network.latent_attention import Latent
 from trainingjob_api.network.layers import Layers
 from trainingjob_api.network.mlp import Mlp
 from trainingjob_api.network.multi_token_prediction import MultiTokenPrediction
-from trainingjob_api.network.network import Logits
 from trainingjob_api.network.norm import Norm
 from trainingjob_api.network.rope import Rope
 from trainingjob_api.network.routed_mlp import Experts

@@ -4,8 +4,15 @@ from typing import Any
 
 import pytest
 
-from trainingjob_api.huggingface.peft import AdapterBinding, bind_adapters, list_config_problems, write_adapter_config
+from trainingjob_api.huggingface.peft import (
+    AdapterBinding,
+    _adapter_rules,
+    bind_adapters,
+    list_config_problems,
+    write_adapter_config,
+)
 from trainingjob_api.huggingface.registry import FAMILIES
+from trainingjob_api.huggingface.rule import Rule
 from trainingjob_api.network.adapt import adapt
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.lora import Lora
@@ -79,3 +86,10 @@ def test_another_configuration_is_a_problem(changes: dict[str, Any], problem: st
     config = write_adapter_config(LORA, ("q_proj",), None, None) | changes
 
     assert list(list_config_problems(LORA, config)) == [problem]
+
+
+def test_a_matrix_whose_sides_mix_input_and_output_has_no_adapter() -> None:
+    network = adapt(resolve(Model.model_validate(SIZES)), LORA)
+    mixed = Rule("model.mixed.weight", "attention.query", "(embed heads) head -> embed heads head")
+
+    assert list(_adapter_rules(mixed, network)) == []

@@ -13,7 +13,7 @@ from tests.support.trainer.cases import each
 from tests.support.trainer.training import ONE, Run, losses, spec_with
 from tests.trainer.models.test_gradients import walk
 from tests.trainer.test_step import LAYOUTS
-from trainingjob_api.network.network import Logits
+from trainingjob_api.network.embedding import Logits
 from trainingjob_api.world import Layout
 from trainingjob_trainer.models.chunked_loss import LmHead, sum_losses, token_losses
 from trainingjob_trainer.models.decoder import finish_logits

@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from trainingjob_api.network.embedding import Logits
 from trainingjob_api.network.multi_token_prediction import PREDICTION
-from trainingjob_api.network.network import Logits, Network
+from trainingjob_api.network.network import Network
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.pipeline import PipelineSchedule
 from trainingjob_api.spec.job import TrainingJobSpec

@@ -57,7 +57,7 @@ def resume_job(job: Manifest, spec: dict[str, Any]) -> Manifest:
     changed = [
         f"spec.{'.'.join(path)}: {after!r}, was {before!r}"
         for name in STATE_SECTIONS
-        for path, before, after in _differences((name,), get_value(job, "spec", name), spec[name])
+        for path, before, after in _differences((name,), get_value(job, "spec", name), spec.get(name))
         if any(path[:length] in IMMUTABLE_PATHS for length in range(1, len(path) + 1))
     ]
     if changed:
