@@ -44,6 +44,11 @@ NOT_OF_A_STEP = {
     "protection.maxRollbacks": RETRIES,
     "evaluation.everySteps": OUTSIDE,
     "evaluation.numBatches": "how many batches a mean is of: tests/trainer/monitoring/test_evaluation.py",
+    **{f"evaluation.samples.{field}": OUTSIDE for field in ("everySteps", "maxTokens", "temperature")},
+    **{
+        f"model.multiTokenPrediction.{field}": "a test of its own: tests/trainer/models/test_multi_token_prediction.py"
+        for field in ("depth", "lossWeight")
+    },
     "metrics.everySteps": OUTSIDE,
     "scheduling.tolerations.tolerationSeconds": RETRIES,
     "ttlSecondsAfterFinished": KEPT,
