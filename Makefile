@@ -84,6 +84,10 @@ slow: install ## Run the slow tests: whole runs of the trainer on this machine, 
 	$(PYTEST) $(SLOW) tests --ignore=$(TRAINER)
 	$(PYTEST) $(SLOW) $(TRAINER)
 
+.PHONY: meshes
+meshes: install ## Train small models on every mesh axis, pair and triple; the slow tests take a third of them
+	ALL_MESHES=1 $(PYTEST) $(SLOW) tests/trainer/models/test_mesh_matrix.py
+
 .PHONY: journeys
 journeys: install ## Run the journeys on a real cluster (E2E_CLUSTER=local|kind|existing)
 	$(PYTEST) -v -m cluster $(SLOWEST) e2e/journeys tests

@@ -52,6 +52,7 @@ def test_an_evaluation_sums_the_same_losses() -> None:
     assert np.array(found) == pytest.approx(np.array(want), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_vocabulary_that_tensor_does_not_divide_is_whole_on_each_device() -> None:
     odd, layout = {"model__vocabSize": 273}, LAYOUTS["context 4, tensor 2, accumulation 2"]
 

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from tests.support.trainer.cases import each
 from tests.support.trainer.meshes import MODELS, UNBALANCED
 from tests.support.trainer.tiny import make_layout
@@ -43,7 +41,7 @@ def test_the_stream_of_other_models_is_sharded(changes: dict[str, Any]) -> None:
     assert errors(differentiate(describe(**changes, **SHARDED), layout), want) == {}
 
 
-@pytest.mark.parametrize("remat", ["full", "none"])
+@each("remat", {"full": "full", "none": "none"}, "none")
 def test_a_device_saves_its_share_of_the_stream(remat: str) -> None:
     layout = make_layout(ici=AxisDegrees(tensor=2), rows_per_shard=8)
     temporaries = []

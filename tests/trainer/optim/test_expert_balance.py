@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.trainer.cases import each
 from tests.support.trainer.tiny import make_layout
 from tests.support.trainer.training import ONE, Run, spec_with
 from trainingjob_api.spec.job import TrainingJobSpec
@@ -81,7 +82,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@each("layout", LAYOUTS, "fsdp and tensor", "two stages")
 def test_the_biases_do_not_depend_on_the_mesh(layout: Layout) -> None:
     alone, _ = train(make_spec(biasRate=RATE))
 
