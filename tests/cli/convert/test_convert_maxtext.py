@@ -166,11 +166,64 @@ def test_lines_without_a_counterpart_have_a_reason() -> None:
     reasons = {leftover.key: leftover.reason for leftover in convert(RUN).leftovers}
 
     assert reasons == {
-        "remat_policy": "`memory.remat` is `none` or `full`",
         "sa_block_q": "the trainer chooses kernels and their tiles, and the plan names them",
         "quantization": "the format of a model in training is `precision`, and there is no quantization",
         "frobnicate": "the converter does not know this key",
     }
+
+
+TRANSLATED: dict[str, tuple[dict[str, Any], str, Any]] = {
+    "a policy by another name": ({"remat_policy": "minimal_with_context"}, "memory", {"remat": "minimal"}),
+    "a policy that is a list": (
+        {"remat_policy": "save_qkv_proj"},
+        "memory",
+        {"remat": "custom", "save": ["query", "key", "value"]},
+    ),
+    "a policy of its own": (
+        {"remat_policy": "custom", "context": "device", "mlpwo": "offload", "decoder_layer_input": "device"},
+        "memory",
+        {"remat": "custom", "save": ["attentionOutput"], "offload": ["mlpOutput"]},
+    ),
+    "logits in parts": ({"num_vocab_tiling": 4}, "memory.lossChunks", 4),
+    "a circular pipeline": (
+        {"num_pipeline_repeats": 2},
+        "parallelism.pipeline",
+        {"schedule": "circular", "repeats": 2},
+    ),
+    "a ring": ({"context_parallel_strategy": "ring"}, "parallelism.context.exchange", "ring"),
+    "a gather": ({"context_parallel_strategy": "all_gather"}, "parallelism.context", None),
+    "further tokens": (
+        {"mtp_num_layers": 1, "mtp_loss_scaling_factor": 0.2},
+        "model.multiTokenPrediction",
+        {"depth": 1, "lossWeight": 0.2},
+    ),
+    "no further token": ({"mtp_num_layers": 0}, "model.multiTokenPrediction", None),
+    "formats": (
+        {"mu_dtype": "bfloat16", "grad_dtype": "bfloat16", "matmul_precision": "highest"},
+        "precision",
+        {"moments": "bfloat16", "gradients": "bfloat16", "matmul": "highest"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("values", "path", "want"), TRANSLATED.values(), ids=TRANSLATED)
+def test_an_option_has_the_value_of_its_field(values: dict[str, Any], path: str, want: Any) -> None:
+    draft = DraftJob("job", "a file")
+
+    read_maxtext({"model_name": "llama2-7b", **values}, draft)
+
+    assert draft.get(path) == want
+    assert [leftover.key for leftover in draft.leftovers if leftover.key in values] == []
+
+
+def test_a_policy_without_a_counterpart_is_left_out() -> None:
+    draft = DraftJob("job", "a file")
+
+    read_maxtext({"model_name": "llama2-7b", "remat_policy": "save_all"}, draft)
+
+    assert draft.get("memory") is None
+    (left,) = [leftover for leftover in draft.leftovers if leftover.key == "remat_policy"]
+    assert left.reason == "it is none of the policies of `memory.remat`"
 
 
 def test_each_key_of_maxtext_has_a_row() -> None:

@@ -26,9 +26,38 @@ DEFAULTS: Values = {
     "checkpoint_period": 10_000, "remat_policy": "full", "log_period": 100,
 }  # fmt: skip
 """Values of MaxText's base.yml that differ from the defaults of a job."""
-REMAT = {"full": "full", "none": "none"}
+_PROJECTIONS = ["query", "key", "value"]
+REMAT: dict[str, dict[str, Any]] = {
+    "none": {"remat": "none"},
+    "full": {"remat": "full"},
+    "minimal": {"remat": "saveMatmuls"},
+    "minimal_with_context": {"remat": "minimal"},
+    "save_qkv_proj": {"remat": "custom", "save": _PROJECTIONS},
+    "save_out_proj": {"remat": "custom", "save": ["attentionProjection"]},
+    "save_dot_except_mlp": {"remat": "custom", "save": [*_PROJECTIONS, "attentionProjection"]},
+    "save_dot_except_mlpwi": {"remat": "custom", "save": [*_PROJECTIONS, "attentionProjection", "mlpOutput"]},
+    "save_dot_with_context_except_mlp": {
+        "remat": "custom", "save": [*_PROJECTIONS, "attentionOutput", "attentionProjection"]
+    },
+    "qkv_proj_offloaded": {"remat": "custom", "offload": _PROJECTIONS},
+    "minimal_offloaded": {
+        "remat": "custom", "offload": [*_PROJECTIONS, "attentionProjection", "mlpGate", "mlpUp", "mlpOutput"]
+    },
+}  # fmt: skip
+"""Policies of MaxText, and what `memory` says of them."""
+CUSTOM_REMAT = {
+    "decoder_layer_input": "layerInput", "query_proj": "query", "key_proj": "key", "value_proj": "value",
+    "context": "attentionOutput", "out_proj": "attentionProjection", "mlpwi_0": "mlpGate", "mlpwi_1": "mlpUp",
+    "mlpwo": "mlpOutput",
+}  # fmt: skip
+"""Activations of MaxText's policy `custom`, and our names."""
+EXCHANGES = {"all_gather": "gather", "ring": "ring"}
+MATMULS = {name: name for name in ("default", "high", "highest")} | {"bfloat16": "default", "float32": "highest"}
 SCHEDULES = {"cosine": "cosine"}
 OPTIMIZERS = {"adamw": "adamw", "adam_pax": "adamw"}
+
+MTP_LOSS_WEIGHT = 0.1
+"""Default of MaxText."""
 
 DERIVED = "a model is its numbers, and presets are the sizes"
 BATCH = "the batch size is the same in every step"
@@ -47,12 +76,6 @@ DEBUG = "an aid for debugging"
 FORMAT = "the format of a model in training is `precision`, and there is no quantization"
 MULTIMODAL = "only text is trained"
 OBJECTIVE = "the objective is the next token"
-
-
-def _to_remat(policy: Any) -> str:
-    if policy not in REMAT:
-        raise NoCounterpartError("`memory.remat` is `none` or `full`")
-    return REMAT[policy]
 
 
 def _to_steps(value: Any) -> int:
@@ -85,7 +108,7 @@ TRAINING: Table = {
     "adam_eps_root": Left("no constant is added inside the root", off=(0, 0.0)),
     "adam_weight_decay": Copy("optimizer.weightDecay.rate"),
     "adamw_mask": Copy("optimizer.weightDecay.exclude", _to_excluded),
-    "mu_dtype": Left("moments are float32", off=("", "float32")),
+    "mu_dtype": Copy("precision.moments", one_of(FLOATS, FORMAT), off=("", "float32")),
     "gradient_clipping_threshold": Copy("optimizer.clipNorm"),
     "lr_schedule_type": Copy("schedule.type", one_of(SCHEDULES, "it is none of the shapes of `schedule.type`")),
     "warmup_steps_fraction": Copy("schedule.warmup", to_share),
@@ -95,18 +118,25 @@ TRAINING: Table = {
     "wsd_*": Left("it is none of the shapes of `schedule.type`"),
     "dtype": Copy("precision.compute", one_of(FLOATS, FORMAT)),
     "weight_dtype": Copy("precision.params", one_of(FLOATS, FORMAT)),
-    "grad_dtype": Left("gradients are float32", off=("float32",)),
-    "remat_policy": Copy("memory.remat", _to_remat),
+    "grad_dtype": Copy("precision.gradients", one_of(FLOATS, FORMAT), off=("float32",)),
+    "matmul_precision": Copy("precision.matmul", one_of(MATMULS, FORMAT), off=("default", "bfloat16")),
+    "num_vocab_tiling": Copy("memory.lossChunks", off=(1,)),
+    **dict.fromkeys(("remat_policy", *CUSTOM_REMAT), Part()),
     **dict.fromkeys(
-        ("decoder_layer_input", "indexer_cutoff_threshold", "context", "*mlpwi*", "*mlpwo", "*_proj", "mla_q", "mla_kv",
-         "attention_out", "engram"),
-        Left("`memory.remat` is `none` or `full`"),
+        ("indexer_cutoff_threshold", "*mlpwi*", "*mlpwo", "*_proj", "mla_q", "mla_kv", "attention_out", "engram"),
+        Left("`memory.save` has no activation of this name", off=("remat",)),
     ),
     "muon_*": Left("it is none of the optimizers of `optimizer.type`"),
     "enable_rampup_batch_size": Left(BATCH, off=(False,)),
     **dict.fromkeys(("per_device_batch_size_*", "global_rampup_samples"), Left(BATCH)),
     "shard_optimizer_over_data": Copy("parallelism.shardOptimizerOverData", bool, off=(False,)),
     "num_pipeline_microbatches": Copy("parallelism.pipeline.microbatches", off=(-1,)),
+    "num_pipeline_repeats": Part(),
+    "context_parallel_strategy": Copy(
+        "parallelism.context.exchange", one_of(EXCHANGES, "it is none of the ways of `parallelism.context.exchange`"),
+        off=("all_gather",),
+    ),
+    "context_parallel_load_balance": Left("a ring balances the causal halves, and a gather needs none", off=(True,)),
     "skip_step_on_spikes": Left("`protection` has the limits of losses and gradients", off=(False,)),
     "skip_step_*": Left("`protection` has the limits of losses and gradients"),
 }  # fmt: skip
@@ -205,8 +235,9 @@ OTHERS: Table = {
     "enable_dropout": Left("there is no dropout", off=(False, True)),
     "normalize_embedding_logits": Left("a tied output projection has no own factor: set `logits.scale`", off=(False,)),
     "z_loss_multiplier": Left(OBJECTIVE, off=(0, 0.0)),
-    "mtp_*": Left("no layer predicts a second token", off=(0,)),
-    "num_vocab_tiling": Left("the trainer computes long logits in chunks where they need memory"),
+    "mtp_num_layers": Copy("model.multiTokenPrediction.depth", off=(0,)),
+    "mtp_loss_scaling_factor": Part(),
+    "mtp_*": Left("the loss of further tokens is no held-out loss", off=(0,)),
     "attention_output_dim": Left("the output of attention has the width of the residual stream", off=(-1,)),
     **dict.fromkeys(
         ("indexer_*", "moba_*", "gdn_*", "engram_*", "mhc_*", "global_*", "local_rope_proportion", "compress*", "o_*",
@@ -232,7 +263,7 @@ OTHERS: Table = {
         ("attention", "sa_*", "wi_tile_*", "wo_tile_*", "megablox", "sparse_matmul", "use_tokamax_*", "use_jax_splash",
          "use_custom_sort_vjp", "use_gather_mosaic_kernel", "merge_gating_gmm", "prefuse_moe_weights", "use_gmm_v2",
          "force_q_layout", "use_max_logit_estimate", "cost_estimate_flops_*", "use_iota_embed", "fused_qkv",
-         "fused_mlp", "float32_*", "matmul_precision", "logits_dot_in_fp32", "cast_logits_to_fp32",
+         "fused_mlp", "float32_*", "logits_dot_in_fp32", "cast_logits_to_fp32",
          "activations_in_float32", "use_ring_of_experts", "use_ragged_*", "mla_*", "use_random_routing",
          "num_moe_*", "moe_chunk_barrier", "moe_dispatch_*", "ragged_gather*", "te_comm_gemm_overlap", "check_vma",
          "use_splash_scheduler", "dq_reduction_steps", "use_sliced_mla_proj", "*_two_stage_all_gather"),
@@ -241,7 +272,7 @@ OTHERS: Table = {
     **dict.fromkeys(
         ("scan_*", "param_scan_axis", "set_remat_policy_on_*", "enable_nnx", "pure_nnx*", "shardy",
          "remove_size_one_mesh_axis_from_type", "use_batch_split_schedule", "batch_split_factor", "num_layers_per_*",
-         "num_pipeline_repeats", "pipeline_*", "max_inflight_computations", "use_manual_quantization", "rope_pairwise"),
+         "pipeline_*", "max_inflight_computations", "use_manual_quantization", "rope_pairwise"),
         Left(SWITCH),
     ),
     **dict.fromkeys(
@@ -291,7 +322,31 @@ def read_maxtext(values: Values, draft: DraftJob) -> None:
     if draft.get("model.preset"):
         for key in (key for key in values if key in COMBINED and key not in BESIDE_PRESET):
             draft.leave(key, values[key], "the preset has it: change `model` beside `preset`")
+    _read_remat({**DEFAULTS, **values}, draft)
+    if int(values.get("num_pipeline_repeats", 1)) > 1:
+        draft.set("parallelism.pipeline.schedule", "circular")
+        draft.set("parallelism.pipeline.repeats", int(values["num_pipeline_repeats"]))
+    if values.get("mtp_num_layers"):
+        draft.set("model.multiTokenPrediction.lossWeight", values.get("mtp_loss_scaling_factor", MTP_LOSS_WEIGHT))
     if values.get("enable_wandb"):
         ask_for_wandb(draft, values.get("wandb_project_name", "maxtext"), name=values.get("wandb_run_name"))
     steps = values.get("gradient_accumulation_steps", 1)
     draft.sequences_per_device = float(values.get("per_device_batch_size", 12.0)) * max(steps, 1)
+
+
+def _read_remat(values: Values, draft: DraftJob) -> None:
+    """Set what the backward pass computes again, and leave out a policy that `memory` does not have."""
+    policy = values["remat_policy"]
+    places = {ours: values.get(theirs) for theirs, ours in CUSTOM_REMAT.items()}
+    custom = {
+        field: [ours for ours, place in places.items() if place == wanted]
+        for field, wanted in (("save", "device"), ("offload", "offload"))
+    }
+    # A layer always saves its input, if not on the host.
+    custom["save"] = [ours for ours in custom["save"] if ours != "layerInput"]
+    found = {"remat": "custom", **custom} if policy == "custom" else REMAT.get(policy)
+    if found is None:
+        draft.leave("remat_policy", policy, "it is none of the policies of `memory.remat`")
+    for field, value in (found or {}).items():
+        if value:
+            draft.set(f"memory.{field}", value)
