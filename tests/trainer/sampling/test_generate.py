@@ -97,7 +97,12 @@ def expected(changes: str) -> dict[int, list[int]]:
     return texts
 
 
-CASES = {"dense": spec_with(), "experts": spec_with(**EXPERTS), "latent": spec_with(**LATENT)}
+CASES = {
+    "dense": spec_with(),
+    "four layers": spec_with(model__numLayers=4),
+    "experts": spec_with(**EXPERTS),
+    "latent": spec_with(**LATENT),
+}
 PIPELINED = "2 stages, fsdp 2, tensor 2, 4 microbatches"
 
 
@@ -117,6 +122,23 @@ def test_the_most_likely_tokens_are_those_of_the_whole_sequence(layout: Layout) 
 @pytest.mark.parametrize("case", ["experts", "latent"])
 def test_experts_and_latent_attention_write_the_same_on_each_mesh(case: str, layout: str) -> None:
     assert Writer(CASES[case], LAYOUTS[layout]).write(PROMPTS)[0] == expected(case)
+
+
+ARRANGED: dict[str, tuple[dict[str, Any], str]] = {
+    "a sharded stream": (
+        {"parallelism__shardStreamOverTensor": True},
+        "data 2, fsdp 2, tensor 2, accumulation 2",
+    ),
+    "a circular pipeline": ({"parallelism__pipeline": {"schedule": "circular", "repeats": 2}}, PIPELINED),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("changes", "layout"), ARRANGED.values(), ids=ARRANGED)
+def test_how_training_arranges_its_work_changes_no_text(changes: dict[str, Any], layout: str) -> None:
+    spec = spec_with(model__numLayers=4, **changes)
+
+    assert Writer(spec, LAYOUTS[layout]).write(PROMPTS)[0] == expected("four layers")
 
 
 def test_random_tokens_depend_on_seed_step_row_and_position_alone() -> None:

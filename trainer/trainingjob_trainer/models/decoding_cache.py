@@ -61,12 +61,12 @@ def list_positions(x_BLD: jax.Array, first: jax.Array) -> jax.Array:
 
 
 def with_room(network: Network) -> Network:
-    """Return a network with the same parameters whose experts drop no token.
+    """Return a network with the same parameters whose experts drop no token, and whose residual stream is whole.
 
     A row grows by one token at a time, which neither fills a routing group nor divides among the devices of a mesh. So
     slots replace the sorting of tokens, and a routing group has the tokens that are read at once.
     """
-    if not network.num_routed_layers:
+    if not network.num_routed_layers and not any(block.shards_stream for block in network.blocks):
         return network
     return replace(network, groups=tuple(_group_with_room(group) for group in network.groups))
 
@@ -76,6 +76,7 @@ def _group_with_room(group: Group) -> Group:
 
 
 def _block_with_room(block: Block) -> Block:
+    block = replace(block, shards_stream=False)
     if not isinstance(block.mlp, RoutedMlp):
         return block
     experts = block.mlp.experts
