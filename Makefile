@@ -80,13 +80,13 @@ mutations: install ## Mutate copies of the code one by one; fast tests must fail
 	$(BIN)/python -m tests.mutations $(if $(ONLY),"$(ONLY)")
 
 .PHONY: slow
-slow: install ## Run the slow tests: whole runs of the trainer on this machine, without a cluster
+slow: install ## Run the slow tests: whole runs of the trainer on this machine (ALL_CASES=1: all cases of each table)
 	$(PYTEST) $(SLOW) tests --ignore=$(TRAINER)
 	$(PYTEST) $(SLOW) $(TRAINER)
 
 .PHONY: meshes
 meshes: install ## Train small models on every mesh axis, pair and triple; the slow tests take a third of them
-	ALL_MESHES=1 $(PYTEST) $(SLOW) tests/trainer/models/test_mesh_matrix.py
+	ALL_CASES=1 $(PYTEST) $(SLOW) tests/trainer/models/test_mesh_matrix.py
 
 .PHONY: journeys
 journeys: install ## Run the journeys on a real cluster (E2E_CLUSTER=local|kind|existing)

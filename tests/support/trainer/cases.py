@@ -1,15 +1,28 @@
 """Tables of cases of which the fast tests take a few: to compile a program takes seconds."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+ALL_CASES = "ALL_CASES"
+"""If this variable is set, the slow tests take all cases."""
+SLOW_SHARE = 3
+
 
 def each(argument: str, cases: Mapping[str, Any], *quick: str) -> pytest.MarkDecorator:
-    """Return the decorator that runs a test for each case; all but the quick ones are among the slow tests."""
+    """Return the decorator that runs a test for the quick cases, and for every third of the others as a slow test.
+
+    With `ALL_CASES` in the environment, the slow tests take all others.
+    """
     assert set(quick) <= set(cases)
+    step = 1 if os.environ.get(ALL_CASES) else SLOW_SHARE
+    slow = [name for name in cases if name not in quick][::step]
     return pytest.mark.parametrize(
         argument,
-        [pytest.param(case, id=name, marks=() if name in quick else pytest.mark.slow) for name, case in cases.items()],
+        [
+            *(pytest.param(cases[name], id=name) for name in quick),
+            *(pytest.param(cases[name], id=name, marks=pytest.mark.slow) for name in slow),
+        ],
     )

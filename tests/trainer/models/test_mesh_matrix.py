@@ -1,7 +1,6 @@
 """Every mesh axis, every pair and some triples, for models of four kinds: the training of one device."""
 
 from functools import cache
-from os import environ
 from typing import Any
 
 import jax
@@ -36,13 +35,6 @@ IN_BFLOAT16: tuple[Case, ...] = (*QUICK, ("latent", ("expert", "context", "tenso
 CASES = {f"{model}: {' '.join(axes)}": (model, axes) for model in MODELS for axes in list_axes()}
 VALID = {name: case for name, case in CASES.items() if has_mesh(*case)}
 QUICK_NAMES = [f"{model}: {' '.join(axes)}" for model, axes in QUICK]
-IN_TURN = 3
-TESTED = {
-    name: case
-    for number, (name, case) in enumerate(VALID.items())
-    if "ALL_MESHES" in environ or number % IN_TURN == 0 or name in QUICK_NAMES
-}
-"""Every third mesh, and all of them with `make meshes`, which takes several minutes more."""
 INVALID = {name: case for name, case in CASES.items() if not has_mesh(*case)}
 
 
@@ -72,7 +64,7 @@ def train_alone(model: str) -> list[float]:
     return train(model, ())[0]
 
 
-@each("case", TESTED, *QUICK_NAMES)
+@each("case", VALID, *QUICK_NAMES)
 def test_a_mesh_trains_as_one_device_in_the_planned_memory(case: Case) -> None:
     losses, memory, size = train(*case)
 
