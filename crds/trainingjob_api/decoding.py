@@ -4,12 +4,14 @@ All samples of a job are the rows of one batch, so that one program serves every
 spec alone: planner and trainer know it before any text is tokenized.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.part import Shard
-from trainingjob_api.spec.evaluation import TextSample
+from trainingjob_api.spec.evaluation import Evaluation, TextSample
 from trainingjob_api.spec.job import TrainingJobSpec
 
 PREFIX_TOKENS = 1
@@ -25,21 +27,41 @@ class DecodingShape:
     """Tokens of a row: the prompt and the generated text."""
 
 
-def list_samples(spec: TrainingJobSpec) -> Iterator[tuple[str, TextSample]]:
-    """Yield all samples of a job with the path of each, in the order of the batch's rows."""
-    for number, evaluation in enumerate(spec.evaluation):
-        for place, sample in enumerate(evaluation.samples):
-            yield f"spec.evaluation[{number}].samples[{place}]", sample
+class PlacedSample(NamedTuple):
+    """A sample, and where the spec has it."""
+
+    evaluation: Evaluation
+    evaluation_path: str
+    number: int
+    """Place in the evaluation's list."""
+    sample: TextSample
+
+    @property
+    def path(self) -> str:
+        """Return the path of the sample's fields."""
+        return f"{self.evaluation_path}.samples[{self.number}]"
+
+
+def list_samples(spec: TrainingJobSpec) -> Iterator[PlacedSample]:
+    """Yield all samples of a job, in the order of the batch's rows."""
+    for place, evaluation in enumerate(spec.evaluation):
+        for number, sample in enumerate(evaluation.samples):
+            yield PlacedSample(evaluation, f"spec.evaluation[{place}]", number, sample)
+
+
+def count_prompt_bytes(prompt: str) -> int:
+    """Return the bytes of a prompt, which are its tokens for the byte tokenizer."""
+    return len(prompt.encode(errors="replace"))
 
 
 def max_prompt_tokens(prompt: str) -> int:
     """Return the largest number of tokens of a prompt: one for each byte."""
-    return len(prompt.encode(errors="replace")) + PREFIX_TOKENS
+    return count_prompt_bytes(prompt) + PREFIX_TOKENS
 
 
 def find_decoding_shape(spec: TrainingJobSpec) -> DecodingShape | None:  # None: the job generates no text
     """Return the shape of the batch of all samples."""
-    lengths = [max_prompt_tokens(sample.prompt) + sample.max_tokens for _, sample in list_samples(spec)]
+    lengths = [max_prompt_tokens(one.sample.prompt) + one.sample.max_tokens for one in list_samples(spec)]
     if not lengths:
         return None
     return DecodingShape(len(lengths), min(max(lengths), spec.model.max_positions or max(lengths)))
@@ -56,7 +78,4 @@ def count_cache_bytes(network: Network, shape: DecodingShape, shard: Shard) -> i
 
 
 def _count_numbers(shape: tuple[int, ...], axes: tuple[str | None, ...], shard: Shard) -> int:
-    numbers = 1
-    for size, axis in zip(shape, axes, strict=True):
-        numbers *= shard.split(size, axis) if axis else size
-    return numbers
+    return math.prod(shard.split(size, axis) if axis else size for size, axis in zip(shape, axes, strict=True))

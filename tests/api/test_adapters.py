@@ -3,7 +3,7 @@
 from typing import Any
 
 from trainingjob_api.network.adapt import adapt, list_targets
-from trainingjob_api.network.adapter import input_dims, is_adapter
+from trainingjob_api.network.adapter import is_adapter
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.tensor import Role, Storage, Tensor, Uniform, Zeros
@@ -64,7 +64,7 @@ def test_an_int8_base_has_a_scale_for_each_output() -> None:
     up, out = tensors["layers.mlp.up_scale"], tensors["layers.attention.out_scale"]
     assert (up.shape, up.axes, up.role) == ((4, 4, 48), ("layers", "experts", "mlp"), Role.VECTOR)
     assert (out.shape, out.axes) == ((4, 32), ("layers", "norm"))
-    assert input_dims(tensors["layers.mlp.up"].of_layer()) == (1,)
+    assert tensors["layers.mlp.up"].of_layer().input_dims == (1,)
 
 
 def test_a_pattern_may_choose_layers_of_a_repeating_pattern() -> None:

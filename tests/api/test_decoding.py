@@ -35,7 +35,7 @@ def test_all_samples_of_a_job_are_rows_of_one_batch() -> None:
     )
 
     assert find_decoding_shape(spec) == DecodingShape(3, 4 + 1 + 100)  # two letters of two bytes, and a space
-    assert [path for path, _ in list_samples(spec)] == [
+    assert [placed.path for placed in list_samples(spec)] == [
         "spec.evaluation[0].samples[0]",
         "spec.evaluation[2].samples[0]",
         "spec.evaluation[2].samples[1]",

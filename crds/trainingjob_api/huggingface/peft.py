@@ -11,7 +11,7 @@ from typing import Any
 from trainingjob_api.huggingface.family import Family
 from trainingjob_api.huggingface.layout import Axis, Factor
 from trainingjob_api.huggingface.rule import Binding, Rule, bind_rules
-from trainingjob_api.network.adapter import INPUT_ENDING, OUTPUT_ENDING, input_dims
+from trainingjob_api.network.adapter import INPUT_ENDING, OUTPUT_ENDING
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.tensor import Tensor
 from trainingjob_api.spec.lora import Lora
@@ -111,8 +111,8 @@ def _adapter_rules(rule: Rule, network: Network) -> Iterator[Rule]:
         return
     if not all(isinstance(factor, Axis) for factors in (*file_dims, *dims) for factor in factors):
         return
-    inputs = [_names(dims[dim]) for dim in input_dims(matrix)]
-    outputs = [_names(factors) for dim, factors in enumerate(dims) if dim not in input_dims(matrix)]
+    inputs = [_names(dims[dim]) for dim in matrix.input_dims]
+    outputs = [_names(factors) for dim, factors in enumerate(dims) if dim not in matrix.input_dims]
     ours_in, ours_out = " ".join(inputs), " ".join(outputs)
     sides = {frozenset(_names(factors).split()): f"({_names(factors)})" for factors in file_dims}
     file_in, file_out = sides.get(frozenset(ours_in.split())), sides.get(frozenset(ours_out.split()))

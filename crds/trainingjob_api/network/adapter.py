@@ -4,17 +4,26 @@ The adapter of a matrix W multiplies its input x by A [in, rank] and by B [rank,
 x W, so that the sum of W and A B exists nowhere.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from trainingjob_api.network.activations import PRODUCTS, SavedActivations
 from trainingjob_api.network.part import BACKWARD_FLOPS, FORWARD_FLOPS, PassFlops, Shard
-from trainingjob_api.network.tensor import DecayClass, Gradients, Role, Storage, Tensor, Uniform, Zeros
+from trainingjob_api.network.tensor import (
+    OUTPUTS,
+    DecayClass,
+    Gradients,
+    Role,
+    Storage,
+    Tensor,
+    Uniform,
+    Zeros,
+    make_output_vector,
+)
 
 INPUT_ENDING, OUTPUT_ENDING = "_lora_a", "_lora_b"
 SCALE_ENDING = "_scale"
-OUTPUTS = (Role.MIXER_OUTPUT, Role.MLP_OUTPUT)
-FLOAT32 = 4
 
 
 def can_adapt(tensor: Tensor) -> bool:
@@ -33,28 +42,19 @@ def is_adapter(tensor: Tensor) -> bool:
     return tensor.name.endswith((INPUT_ENDING, OUTPUT_ENDING))
 
 
-def input_dims(matrix: Tensor) -> tuple[int, ...]:
-    """Return the dims of a layer's matrix that its input has."""
-    first = 1 if matrix.axes[0] == "experts" else 0
-    return tuple(range(first, len(matrix.shape) - 1)) if matrix.role in OUTPUTS else (first,)
-
-
 def make_adapter(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """Return the tensors of the adapter of a matrix.
 
     A starts as in PEFT: `kaiming_uniform_` with a = sqrt(5) is uniform up to the power -0.5 of the inputs' number. B
     starts with zeros, so that the first step computes the model alone.
     """
-    inputs = len(input_dims(matrix))
+    inputs = len(matrix.input_dims)
     shape, axes = matrix.shape, matrix.axes
-    num_inputs = 1
-    for size in shape[:inputs]:
-        num_inputs *= size
     one = Tensor(
         f"{matrix.name}{INPUT_ENDING}",
         (*shape[:inputs], rank),
         (*axes[:inputs], "rank"),
-        Uniform(num_inputs**-0.5),
+        Uniform(math.prod(shape[:inputs]) ** -0.5),
         matrix.decay,
         Role.INPUT,
     )
@@ -70,12 +70,8 @@ def make_adapter(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 def quantize(tensor: Tensor) -> tuple[Tensor, Tensor]:
     """Return a matrix that is stored as int8, and the scales of its outputs."""
-    kept = [dim for dim in range(len(tensor.shape)) if dim not in input_dims(tensor)]
-    # The scales of the residual stream are replicated, as a bias is.
-    axes = tuple("norm" if tensor.axes[dim] in ("embed", "expert_embed") else tensor.axes[dim] for dim in kept)
-    shape = tuple(tensor.shape[dim] for dim in kept)
-    name = f"{tensor.name}{SCALE_ENDING}"
-    scale = Tensor(name, shape, axes, Zeros(), DecayClass.NORM, Role.VECTOR, Gradients.INPUT, Storage.FLOAT32)
+    scale = make_output_vector(tensor, SCALE_ENDING, DecayClass.NORM)
+    scale = replace(scale, gradients=Gradients.INPUT, storage=Storage.FLOAT32)
     return replace(tensor, storage=Storage.INT8), scale
 
 

@@ -206,9 +206,6 @@ class CausalAttention(Part):
         return self.score_costs(shard).workspace_bytes
 
 
-_INPUT_DIMS = {"query": (0,), "key": (0,), "value": (0,), "out": (0, 1)}
-
-
 @dataclass(frozen=True)
 class GroupedQueryAttention(CausalAttention):
     """Causal attention in which several query heads share a key head."""
@@ -252,7 +249,7 @@ class GroupedQueryAttention(CausalAttention):
     @cached_property
     def own_tensors(self) -> tuple[Tensor, ...]:
         """Return the matrices, their biases and the logits of sinks."""
-        biases = [make_bias(one, *_INPUT_DIMS[one.name]) for one in self._projections if one.name in self.options.bias]
+        biases = [make_bias(one) for one in self._projections if one.name in self.options.bias]
         sinks = Tensor("sinks", (self.heads.num_heads,), ("heads",), Zeros(), DecayClass.BIAS, Role.VECTOR)
         return (*self._projections, *biases, *((sinks,) if self.options.sinks else ()))
 

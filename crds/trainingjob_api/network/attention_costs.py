@@ -83,10 +83,8 @@ def count_score_costs(kernel: KernelName, shapes: ScoreShapes, shard: Shard) -> 
 
 def _count_ring_costs(shapes: ScoreShapes, shard: Shard) -> ScoreCosts:
     """Return the costs of the scores in a ring, whose devices hold their own keys and those that pass."""
-    ring, widths = (
-        find_ring(shard.length, shard.degrees["context"], shapes.scope),
-        shapes.key_width + shapes.value_width,
-    )
+    ring = find_ring(shard.length, shard.degrees["context"], shapes.scope)
+    widths = shapes.key_width + shapes.value_width
     queries, block = shard.length // ring.shards, ring.block
     scores = shapes.heads * block * block * count_ring_pairs(ring) // queries
     # Copies of queries, output and its gradient, keys and values that pass, sums of gradients, and two that pass.

@@ -34,13 +34,17 @@ def fingerprint_function(model: Model) -> str:
 
 def describe_model(model: Model) -> dict[str, Any]:
     """Return a model section with all values that differ from the defaults, those of its preset too."""
-    return model.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return _dump(model)
+
+
+def _dump(options: BaseModel) -> dict[str, Any]:
+    return options.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
 def _describe(value: Any) -> Any:
     """Return a resolved network as JSON, without options that have their defaults."""
     if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        return _dump(value)
     if is_dataclass(value):
         values = {field.name: (getattr(value, field.name), field.default) for field in fields(value)}
         return {name: _describe(one) for name, (one, default) in values.items() if one != default}

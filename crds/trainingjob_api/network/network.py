@@ -73,6 +73,11 @@ class Block:
         gradients = Gradients.NONE if self.is_forward_only else Gradients.INPUT
         return tuple(mark_frozen(nested, self.frozen, gradients))
 
+    @cached_property
+    def tensors_by_name(self) -> Mapping[str, Tensor]:
+        """Return the tensors of one layer by name."""
+        return {tensor.name: tensor for tensor in self.tensors}
+
     def part_of(self, tensor: Tensor) -> Part:
         """Return the part of a tensor of the layer."""
         return self.parts[tensor.name.partition(".")[0]]
@@ -116,8 +121,7 @@ class Block:
     def _adaptation_flops(self, shard: Shard, saved: SavedActivations | None) -> PassFlops:
         if not self.adaptation:
             return PassFlops(0, 0, 0)
-        tensors = {tensor.name: tensor for tensor in self.tensors}
-        return self.adaptation.flops(tensors, shard, saved, is_last_used=self.mlp_output_norm is not None)
+        return self.adaptation.flops(self.tensors_by_name, shard, saved, is_last_used=self.mlp_output_norm is not None)
 
     def _named_bytes(self, shard: Shard, names: AbstractSet[str]) -> int:
         stream = self.attention.width * shard.compute_bytes if LAYER_INPUT in names else 0
@@ -171,10 +175,10 @@ class LayerCosts:
         )
         norms = sum([part.saved_bytes(shard) for part in parts if isinstance(part, HiddenNorm)])
         self.saved_bytes = norms // block.count_stream_shards(shard)
+        """Bytes that the forward pass saves without rematerialization."""
         self.saved_bytes += sum([part.saved_bytes(shard) for part in parts if not isinstance(part, HiddenNorm)])
         if block.adaptation:
-            self.saved_bytes += block.adaptation.saved_bytes({tensor.name: tensor for tensor in block.tensors}, shard)
-        """Bytes that the forward pass saves without rematerialization."""
+            self.saved_bytes += block.adaptation.saved_bytes(block.tensors_by_name, shard)
         self.gradient_bytes = sum([part.backward_bytes(shard) for part in parts])
         self.workspace_bytes = sum([part.workspace_bytes(shard) for part in parts])
 

@@ -81,11 +81,9 @@ class PartTraffic:
 
 def find_product(matrix: Tensor, shard: Shard, slots: float = 1.0) -> Activation:
     """Return the product of a matrix per token, or for so many capacity slots per token."""
-    is_output = matrix.role in (Role.MIXER_OUTPUT, Role.MLP_OUTPUT)
-    first = 1 if matrix.axes[0] == "experts" else 0
-    inputs = slice(first, -1 if is_output else first + 1)
     size, input_size = matrix.gathered_size(shard.ways), 1
-    for axis, dim in zip(matrix.axes[inputs], matrix.shape[inputs], strict=True):
+    for place in matrix.input_dims:
+        axis, dim = matrix.axes[place], matrix.shape[place]
         input_size *= dim if axis in GATHERED_AXES else shard.split(dim, axis)
     num_bytes = shard.compute_bytes * size / input_size
     return Activation(PRODUCTS[matrix.local_name], round(slots * num_bytes), round(slots * FORWARD_FLOPS * size))

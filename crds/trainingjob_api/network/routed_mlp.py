@@ -150,7 +150,7 @@ class RoutedMlp(Part):
         width, count, init = self.width, self.experts.count, Normal(self.width**-0.5)
         router = Tensor("router", (width, count), ("embed", "router"), init, DecayClass.ROUTER, Role.INPUT)
         router_biases = (make_bias(router),) if self.experts.router_bias else ()
-        biases = (make_bias(matrix, 1) for matrix in self._matrices if self.options.bias)
+        biases = (make_bias(matrix) for matrix in self._matrices if self.options.bias)
         balance = Tensor("balance_bias", (count,), ("router",), Zeros(), DecayClass.BIAS, Role.BALANCE)
         balances = (balance,) if self.experts.balance.bias_rate else ()
         return (router, *self._matrices, *router_biases, *balances, *biases)

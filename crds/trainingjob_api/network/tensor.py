@@ -46,6 +46,10 @@ class Role(Enum):
     """The last matrix of an MLP."""
 
 
+OUTPUTS = (Role.MIXER_OUTPUT, Role.MLP_OUTPUT)
+"""Roles of the last matrix of a part of the layer."""
+
+
 class Gradients(Enum):
     """Gradients that the backward pass computes at a tensor. The value is the number of matmuls with all passes."""
 
@@ -127,6 +131,13 @@ class Tensor:
         return self.axes[0] == "layers"
 
     @property
+    def input_dims(self) -> tuple[int, ...]:
+        """Return the dims of a layer's matrix that its input has."""
+        first = 1 if self.is_stacked else 0
+        first += self.axes[first] == "experts"
+        return tuple(range(first, len(self.shape) - 1)) if self.role in OUTPUTS else (first,)
+
+    @property
     def local_name(self) -> str:
         """Return the name without those of the parts around it."""
         return self.name.rpartition(".")[2]
@@ -171,11 +182,15 @@ def mark_frozen(tensors: Iterable[Tensor], names: AbstractSet[str], gradients: G
         yield replace(tensor, gradients=gradients) if tensor.name in names else tensor
 
 
-def make_bias(matrix: Tensor, *input_dims: int) -> Tensor:
-    """Return the bias that is added to the product with a matrix, by the dims of its input; by default the first."""
-    inputs = input_dims or (0,)
-    kept = [dim for dim in range(len(matrix.shape)) if dim not in inputs]
-    # A bias of the residual stream is replicated, as the scale of a norm is.
+def make_bias(matrix: Tensor) -> Tensor:
+    """Return the bias that is added to the product with a matrix."""
+    return make_output_vector(matrix, "_bias", DecayClass.BIAS)
+
+
+def make_output_vector(matrix: Tensor, ending: str, decay: DecayClass) -> Tensor:
+    """Return a vector with a number for each output of a matrix. Its name is that of the matrix with an ending."""
+    kept = [dim for dim in range(len(matrix.shape)) if dim not in matrix.input_dims]
+    # A vector of the residual stream is replicated, as the scale of a norm is.
     axes = tuple("norm" if matrix.axes[dim] in ("embed", "expert_embed") else matrix.axes[dim] for dim in kept)
     shape = tuple(matrix.shape[dim] for dim in kept)
-    return Tensor(f"{matrix.name}_bias", shape, axes, Zeros(), DecayClass.BIAS, Role.VECTOR)
+    return Tensor(f"{matrix.name}{ending}", shape, axes, Zeros(), decay, Role.VECTOR)

@@ -310,7 +310,6 @@ def sample(
     Exit codes: 0 the text is complete, 2 the folder, the step, the tokenizer or the prompt cannot be used.
     """
     from trainingjob_api.weights_exchange import SampleRequest
-    from trainingjob_operator.cli.errors import UsageError
     from trainingjob_operator.cli.weights import sample_folder
 
     if temperature is not None and temperature <= 0:

@@ -5,12 +5,13 @@ The trainer reads and writes the files in a separate process.
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import yaml
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from trainingjob_api.huggingface.registry import write_config
+from trainingjob_api.spec.checkpoint import AdapterFormat
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.weights_exchange import (
     ExchangeAnswer,
@@ -126,7 +127,7 @@ def _choose_dtype(spec: TrainingJobSpec, wanted: str | None) -> Any:
 
 def _choose_adapter(spec: TrainingJobSpec, wanted: str | None) -> Any:
     """Return what becomes of adapters: the given choice, that of the job's export, or `merged`."""
-    formats = ("merged", "peft")
+    formats = get_args(AdapterFormat)
     if wanted is not None and wanted not in formats:
         raise UsageError(f"--adapter: {wanted} must be one of: {', '.join(formats)}.")
     if wanted is not None and spec.lora is None:

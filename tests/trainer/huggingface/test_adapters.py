@@ -19,11 +19,11 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.lora import Lora
 from trainingjob_trainer.huggingface.adapter_files import load_adapters
 from trainingjob_trainer.huggingface.export_weights import gather_from
-from trainingjob_trainer.huggingface.import_weights import tensor_name
 from trainingjob_trainer.huggingface.model_export import ExportTarget, export_model
 from trainingjob_trainer.huggingface.safetensors import TensorEntry, read_header
 from trainingjob_trainer.huggingface.weights_folder import open_weights
 from trainingjob_trainer.models.decoder import Params, split_model
+from trainingjob_trainer.models.trainable import tensor_name
 from trainingjob_trainer.parallel.sharding import param_shardings
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.runtime.process_group import ProcessGroup

@@ -11,8 +11,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tests.support.trainer.huggingface import Fixture, all_axes_mesh, to_files
 from tests.support.trainer.object_store import ObjectStore
 from tests.trainer.huggingface.test_safetensors import CountingStore
-from trainingjob_trainer.huggingface.import_weights import import_array, import_params, match_tensors, tensor_name
+from trainingjob_trainer.huggingface.import_weights import import_array, import_params, match_tensors
 from trainingjob_trainer.huggingface.weights_folder import WeightsFolder, open_weights
+from trainingjob_trainer.models.trainable import tensor_name
 
 
 def in_memory(folder: Path, store: ObjectStore) -> WeightsFolder:

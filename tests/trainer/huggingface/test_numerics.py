@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.support.trainer.huggingface import FOLDER, Fixture, to_files, to_host
-from trainingjob_trainer.huggingface.import_weights import tensor_name
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.models.sharded_model import cross_entropies
+from trainingjob_trainer.models.trainable import tensor_name
 
 FAMILIES = sorted(folder.name for folder in FOLDER.iterdir())
 NEAR = 1e-4

@@ -13,11 +13,10 @@ from trainingjob_api.huggingface.peft import bind_adapters
 from trainingjob_api.huggingface.registry import FAMILIES
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_trainer.huggingface.adapter_files import load_adapters
-from trainingjob_trainer.huggingface.import_weights import tensor_name
 from trainingjob_trainer.huggingface.safetensors import read_header
 from trainingjob_trainer.models.decoder import Params, split_model
 from trainingjob_trainer.models.sharded_model import cross_entropies
-from trainingjob_trainer.models.trainable import merge_trees
+from trainingjob_trainer.models.trainable import merge_trees, tensor_name
 from trainingjob_trainer.store.opening import open_store
 
 FOLDER = Path(__file__).parents[2] / "fixtures/peft/llama"

@@ -9,8 +9,9 @@ from trainingjob_api.network.multi_token_prediction import MultiTokenPrediction
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.precision import Precision
-from trainingjob_trainer.huggingface.import_weights import match_tensors, tensor_name
+from trainingjob_trainer.huggingface.import_weights import match_tensors
 from trainingjob_trainer.models.decoder import SplitModel
+from trainingjob_trainer.models.trainable import tensor_name
 
 FIXTURE = Fixture("deepseek_v3")
 MODEL = FIXTURE.model.model_copy(update={"multi_token_prediction": MultiTokenPrediction(depth=2)})

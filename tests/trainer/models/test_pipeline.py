@@ -10,6 +10,7 @@ from tests.support.trainer.cases import each
 from tests.support.trainer.meshes import MODELS
 from tests.support.trainer.tiny import make_layout
 from tests.trainer.models.test_kernels import describe, differentiate, errors, plain, trace
+from tests.trainer.test_step import LAYOUTS as STEP_LAYOUTS
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.pipeline import PipelineSchedule
 from trainingjob_api.spec.memory import Memory
@@ -24,18 +25,12 @@ from trainingjob_trainer.models.decoder import SplitModel
 DEEP = {"model__numLayers": 4}
 CIRCULAR = {"parallelism__pipeline": {"schedule": "circular"}}
 LAYOUTS: dict[str, Layout] = {
-    "2 stages, fsdp 2, tensor 2, 4 microbatches": make_layout(
-        devices_per_host=8, ici=AxisDegrees(stage=2, fsdp=2, tensor=2), rows_per_shard=1, microbatches=4
-    ),
-    "data 2 over slices, 2 stages, context 2, accumulation 2": make_layout(
-        num_slices=2,
-        devices_per_host=4,
-        ici=AxisDegrees(stage=2, context=2),
-        dcn=AxisDegrees(data=2),
-        rows_per_shard=1,
-        microbatches=2,
-        accumulation=2,
-    ),
+    name: STEP_LAYOUTS[name]
+    for name in (
+        "2 stages, fsdp 2, tensor 2, 4 microbatches",
+        "data 2 over slices, 2 stages, context 2, accumulation 2",
+    )
+} | {
     "2 stages, 8 microbatches": make_layout(ici=AxisDegrees(stage=2), rows_per_shard=1, microbatches=8),
 }
 VARIANTS: dict[str, dict[str, Any]] = {

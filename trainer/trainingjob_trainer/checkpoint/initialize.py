@@ -18,6 +18,7 @@ from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.checkpoint.verify import VERIFY_SECONDS, verify
 from trainingjob_trainer.models.base_params import BaseParams
 from trainingjob_trainer.models.decoder import Params
+from trainingjob_trainer.models.trainable import tensor_name
 from trainingjob_trainer.runtime.errors import TrainingError, shorten
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.store.opening import open_store
@@ -181,10 +182,7 @@ def _describe_source(source: InitializeFrom, folder: StepFolder, ours: Shapes, t
 
 def _shapes(tree: Any) -> Shapes:
     """Return the shapes of a tree's arrays by name, in the order of its leaves."""
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="."): tuple(leaf.shape)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
+    return {tensor_name(path): tuple(leaf.shape) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def _format_shape(shape: tuple[int, ...] | None) -> str:

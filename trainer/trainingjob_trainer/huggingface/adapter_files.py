@@ -10,10 +10,11 @@ from trainingjob_api.network.adapter import is_adapter
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_trainer.huggingface.import_weights import import_array, match_tensors, tensor_name
+from trainingjob_trainer.huggingface.import_weights import import_array, match_tensors
 from trainingjob_trainer.huggingface.safetensors import WeightsError, read_header
 from trainingjob_trainer.huggingface.weights_folder import WeightsFolder, read_json
 from trainingjob_trainer.models.decoder import Params
+from trainingjob_trainer.models.trainable import tensor_name
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.store.opening import open_store
 

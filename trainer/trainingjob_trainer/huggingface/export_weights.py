@@ -20,9 +20,9 @@ from trainingjob_api.huggingface.peft import CONFIG_FILE as ADAPTER_CONFIG_FILE
 from trainingjob_api.huggingface.rule import Binding
 from trainingjob_trainer.huggingface.block_copy import run_copy
 from trainingjob_trainer.huggingface.gather_region import gather_region
-from trainingjob_trainer.huggingface.import_weights import tensor_name
 from trainingjob_trainer.huggingface.safetensors import DTYPES, encode_header
 from trainingjob_trainer.huggingface.weights_folder import INDEX_FILE, WEIGHTS_FILE
+from trainingjob_trainer.models.trainable import tensor_name
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.store.port import Store
 

@@ -13,6 +13,7 @@ from trainingjob_api.huggingface.rule import Binding, Piece
 from trainingjob_trainer.huggingface.block_copy import group_copies, read_into
 from trainingjob_trainer.huggingface.safetensors import DTYPES
 from trainingjob_trainer.huggingface.weights_folder import READERS, WeightsFolder
+from trainingjob_trainer.models.trainable import tensor_name
 
 
 @dataclass(frozen=True)
@@ -68,11 +69,6 @@ def import_params(weights: WeightsFolder, binding: Binding, wanted: Any) -> Any:
         return import_array(weights, binding.by_tensor[tensor_name(path)], leaf)
 
     return jax.tree_util.tree_map_with_path(load, wanted)
-
-
-def tensor_name(path: Any) -> str:
-    """Return the name of a tensor in the network from its path in a tree of parameters."""
-    return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def import_array(weights: WeightsFolder, pieces: Sequence[Piece], wanted: jax.ShapeDtypeStruct) -> jax.Array:

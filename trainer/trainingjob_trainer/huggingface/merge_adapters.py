@@ -3,7 +3,7 @@
 import numpy as np
 
 from trainingjob_api.huggingface.layout import Region
-from trainingjob_api.network.adapter import INPUT_ENDING, OUTPUT_ENDING, SCALE_ENDING, input_dims
+from trainingjob_api.network.adapter import INPUT_ENDING, OUTPUT_ENDING, SCALE_ENDING
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.tensor import Storage, Tensor
 from trainingjob_api.spec.lora import Lora
@@ -30,20 +30,15 @@ def merge_adapters(gather: Gather, network: Network, lora: Lora | None) -> Gathe
     return gather_merged
 
 
-def _stacked_inputs(matrix: Tensor) -> list[int]:
-    """Return the dims of the input in a stacked tensor."""
-    return [dim + 1 for dim in input_dims(matrix.of_layer())]
-
-
 def _gather_scale(gather: Gather, matrix: Tensor, region: Region) -> np.ndarray:
-    inputs = _stacked_inputs(matrix)
+    inputs = matrix.input_dims
     kept = tuple(span for dim, span in enumerate(region) if dim not in inputs)
-    return np.expand_dims(gather(f"{matrix.name}{SCALE_ENDING}", kept), tuple(inputs))
+    return np.expand_dims(gather(f"{matrix.name}{SCALE_ENDING}", kept), inputs)
 
 
 def _gather_product(gather: Gather, matrix: Tensor, rank: int, region: Region) -> np.ndarray:
     """Return the product of both sides of an adapter in a region of its matrix."""
-    (layers, *spans), inputs = region, len(_stacked_inputs(matrix))
+    (layers, *spans), inputs = region, len(matrix.input_dims)
     one = gather(f"{matrix.name}{INPUT_ENDING}", (layers, *spans[:inputs], (0, rank))).astype(np.float32)
     other = gather(f"{matrix.name}{OUTPUT_ENDING}", (layers, (0, rank), *spans[inputs:])).astype(np.float32)
     product = one.reshape(len(one), -1, rank) @ other.reshape(len(one), rank, -1)

@@ -23,12 +23,12 @@ from trainingjob_trainer.huggingface.import_weights import (
     add_prefix,
     import_array,
     match_tensors,
-    tensor_name,
 )
 from trainingjob_trainer.huggingface.safetensors import WeightsError
 from trainingjob_trainer.huggingface.weights_folder import WeightsFolder, open_weights
 from trainingjob_trainer.models.base_params import BaseParams
 from trainingjob_trainer.models.decoder import Params
+from trainingjob_trainer.models.trainable import tensor_name
 from trainingjob_trainer.runtime.errors import TrainingError, shorten
 from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.store.port import Store

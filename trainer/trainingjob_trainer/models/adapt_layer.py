@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from trainingjob_api.network.adapter import SCALE_ENDING, input_dims, is_adapter
+from trainingjob_api.network.adapter import SCALE_ENDING, is_adapter
 from trainingjob_api.network.network import Block
 from trainingjob_api.network.tensor import Storage, Tensor
 from trainingjob_api.spec.precision import Precision
@@ -26,7 +26,7 @@ def adapt_layer(layer: nnx.Module, block: Block, precision: Precision, rngs: nnx
             setattr(module, name, make_param(tensor, precision, rngs))
         elif tensor.storage is Storage.INT8:
             scale = tensors[f"{tensor.name}{SCALE_ENDING}"]
-            values: tuple[jax.Array, jax.Array] = quantize(getattr(module, name)[...], input_dims(tensor))
+            values: tuple[jax.Array, jax.Array] = quantize(getattr(module, name)[...], tensor.input_dims)
             for one, value in zip((tensor, scale), values, strict=True):
                 setattr(module, one.local_name, store(value, one))
 

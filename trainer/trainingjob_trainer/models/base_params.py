@@ -6,11 +6,11 @@ from typing import Any
 
 import jax
 
-from trainingjob_api.network.adapter import SCALE_ENDING, input_dims, is_adapter
+from trainingjob_api.network.adapter import SCALE_ENDING, is_adapter
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.tensor import Storage
 from trainingjob_trainer.models.lora import quantize
-from trainingjob_trainer.models.trainable import merge_trees, select
+from trainingjob_trainer.models.trainable import merge_trees, select, tensor_name
 
 type Store = Callable[[str, jax.Array], jax.Array]
 """Returns a loaded tensor as the state holds it. It consumes the loaded one."""
@@ -46,7 +46,7 @@ class BaseParams:
             return loaded
         scale_name = f"{name}{SCALE_ENDING}"
         shardings = (_find(self._shapes, name).sharding, _find(self._shapes, scale_name).sharding)
-        run = jax.jit(partial(quantize, inputs=self._input_dims(name)), out_shardings=shardings)
+        run = jax.jit(partial(quantize, inputs=self._quantized[name].input_dims), out_shardings=shardings)
         quantized: jax.Array
         quantized, self._scales[scale_name] = run(loaded)
         jax.block_until_ready(quantized)
@@ -58,14 +58,9 @@ class BaseParams:
         added = select(random, lambda name: name in self._added)
 
         def replace(path: Any, leaf: jax.Array) -> jax.Array:
-            return self._scales.get(jax.tree_util.keystr(path, simple=True, separator="."), leaf)
+            return self._scales.get(tensor_name(path), leaf)
 
         return merge_trees(base, jax.tree_util.tree_map_with_path(replace, added))
-
-    def _input_dims(self, name: str) -> tuple[int, ...]:
-        """Return the dims of the input in the stacked tensor of all layers."""
-        tensor = self._quantized[name]
-        return tuple(dim + 1 for dim in input_dims(tensor.of_layer()))
 
 
 def _find(tree: dict[str, Any], name: str) -> Any:

@@ -62,8 +62,7 @@ def decode_in_pipeline(
         at_stages = at_stages._replace(x=constrain(at_stages.x, "stages", "batch", "length", None))
         at_stages, written = run_all(stages, at_stages, cache)
         cache = jax.tree.map(lambda new, old: jnp.where(at_stage(number, old), new, old), written, cache)
-        last = jax.tree.map(lambda leaf: jax.lax.index_in_dim(leaf, num_stages - 1, keepdims=False), at_stages)
-        return (jax.tree.map(lambda leaf: jnp.roll(leaf, 1, axis=0), at_stages), cache), last
+        return (jax.tree.map(lambda leaf: jnp.roll(leaf, 1, axis=0), at_stages), cache), _leave(at_stages)
 
     entering = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (num_stages, *leaf.shape)), stream)
     (_, cache), leaving = jax.lax.scan(tick, (entering, cache), jnp.arange(num_stages))

@@ -1,7 +1,9 @@
-"""The trained and the frozen parameters of a model, as two trees of nested dicts."""
+"""Parts of the parameters of a model, such as the trained and the frozen ones, as trees of nested dicts."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+import jax
 
 from trainingjob_api.network.network import Network
 
@@ -48,3 +50,8 @@ def merge_trees(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """Return the tree of two parts without a common leaf."""
     both = {key: merge_trees(one[key], other[key]) for key in one.keys() & other.keys()}
     return one | other | both
+
+
+def tensor_name(path: Any) -> str:
+    """Return the name of a tensor in the network from its path in a tree of parameters."""
+    return jax.tree_util.keystr(path, simple=True, separator=".")

@@ -6,9 +6,9 @@ from itertools import count
 
 import jax
 
-from trainingjob_api.decoding import list_samples
+from trainingjob_api.decoding import PlacedSample, list_samples
 from trainingjob_api.protocol import FailureReason
-from trainingjob_api.spec.evaluation import Evaluation, TextSample
+from trainingjob_api.spec.evaluation import TextSample
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.tokenizers import DocumentEncoder
 from trainingjob_trainer.models.decoder import Params
@@ -24,19 +24,13 @@ from trainingjob_trainer.trackers.metrics_file import TextOfPrompt
 class _Row:
     """A row of the batch of all samples."""
 
-    evaluation: Evaluation
-    number: int
-    """Place in the evaluation's list."""
+    placed: PlacedSample
     prompt: Prompt
-
-    @property
-    def sample(self) -> TextSample:
-        return self.evaluation.samples[self.number]
 
     def is_due(self, step: int, last_step: int) -> bool:
         """Return whether the sample follows a step: with its evaluation, or with some of its evaluations."""
-        every = self.evaluation.every_steps
-        is_evaluated = step % every == 0 and step % (self.sample.every_steps or every) == 0
+        every = self.placed.evaluation.every_steps
+        is_evaluated = step % every == 0 and step % (self.placed.sample.every_steps or every) == 0
         return is_evaluated or step == last_step
 
 
@@ -88,21 +82,19 @@ class TextSampler:
 
     def _list_rows(self, length: int) -> Iterator[_Row]:
         """Yield the rows of the batch, whose length is given."""
-        paths = iter(list_samples(self._spec))
-        for evaluation in self._spec.evaluation:
-            for number, sample in enumerate(evaluation.samples):
-                ids = self._encoder.encode_prompt(sample.prompt)
-                _check_length(next(paths)[0], sample, len(ids), length, self._spec.model.max_positions)
-                yield _Row(evaluation, number, Prompt(ids, sample.max_tokens, sample.temperature))
+        for placed in list_samples(self._spec):
+            sample, ids = placed.sample, self._encoder.encode_prompt(placed.sample.prompt)
+            _check_length(placed.path, sample, len(ids), length, self._spec.model.max_positions)
+            yield _Row(placed, Prompt(ids, sample.max_tokens, sample.temperature))
 
     def _describe(self, row: _Row, ids: list[int]) -> TextOfPrompt:
         return TextOfPrompt(
-            evaluation=row.evaluation.name,
-            number=row.number,
-            prompt=row.sample.prompt,
+            evaluation=row.placed.evaluation.name,
+            number=row.placed.number,
+            prompt=row.placed.sample.prompt,
             text=self._encoder.decode(ids),
             num_tokens=len(ids),
-            temperature=row.sample.temperature,
+            temperature=row.prompt.temperature,
         )
 
 

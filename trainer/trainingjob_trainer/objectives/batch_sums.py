@@ -14,6 +14,7 @@ from jax.sharding import Mesh, PartitionSpec
 from trainingjob_api.sharding import Table
 from trainingjob_trainer.models.decoder import Params, SplitModel
 from trainingjob_trainer.models.sharded_model import ShardedModel
+from trainingjob_trainer.models.trainable import tensor_name
 from trainingjob_trainer.objectives.objective import Objective, Terms, metric_names
 from trainingjob_trainer.parallel.collective_order import order_collectives
 from trainingjob_trainer.parallel.sharding import constrain
@@ -37,7 +38,7 @@ class BatchSums:
         self._rules = rules
         matrices = {tensor.name for tensor in model.network.tensors if tensor.is_matrix}
         self._dtypes: Params = jax.tree_util.tree_map_with_path(
-            lambda path, _: dtype if _name(path) in matrices else jnp.float32,
+            lambda path, _: dtype if tensor_name(path) in matrices else jnp.float32,
             self._split.split(model.shapes).trained,
         )
 
@@ -119,11 +120,6 @@ class BatchSums:
             self._axes,
         )
         return split
-
-
-def _name(path: Any) -> str:
-    """Return the name of a tensor from its place in the tree of parameters."""
-    return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def as_float32(tree: Any) -> Any:

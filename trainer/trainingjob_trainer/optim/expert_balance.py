@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.tensor import Role
 from trainingjob_trainer.models.decoder import Params
+from trainingjob_trainer.models.trainable import tensor_name
 
 
 class ExpertBalance:
@@ -44,7 +45,7 @@ class ExpertBalance:
         """Return a tree with one function of the biases, and another one of other leaves."""
 
         def apply(path: Any, leaf: jax.Array) -> Any:
-            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            name = tensor_name(path)
             return of_bias(leaf) if name in self._names else of_other(leaf)
 
         mapped: Params = jax.tree_util.tree_map_with_path(apply, tree)

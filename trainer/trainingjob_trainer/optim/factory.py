@@ -20,6 +20,7 @@ from trainingjob_api.spec.precision import Precision
 from trainingjob_api.spec.schedule import Schedule
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.models.params import DTYPES
+from trainingjob_trainer.models.trainable import tensor_name
 
 
 def learning_rate(step: jax.Array, optimizer: Optimizer, schedule: Schedule, num_steps: jax.Array) -> jax.Array:
@@ -66,6 +67,4 @@ def _make_direction(optimizer: Optimizer, moment_dtype: Any) -> optax.GradientTr
 def decay_mask(network: Network, exclude: Collection[DecayClass], params: Params) -> Any:
     """Return which parameters have weight decay: those of tensors whose kind is not excluded."""
     decayed = {tensor.name: tensor.decay not in exclude for tensor in network.tensors}
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: decayed[jax.tree_util.keystr(path, simple=True, separator=".")], params
-    )
+    return jax.tree_util.tree_map_with_path(lambda path, _: decayed[tensor_name(path)], params)

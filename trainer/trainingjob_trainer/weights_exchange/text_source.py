@@ -23,11 +23,12 @@ from trainingjob_trainer.checkpoint.formats.saved_arrays import SavedParams
 from trainingjob_trainer.checkpoint.initialize import find_intact_step
 from trainingjob_trainer.data.model_files import MODEL_FILE, TOKENIZER_FILE, read_model_file
 from trainingjob_trainer.data.tokenizers import DocumentEncoder
-from trainingjob_trainer.huggingface.import_weights import add_prefix, import_params, match_tensors, tensor_name
+from trainingjob_trainer.huggingface.import_weights import add_prefix, import_params, match_tensors
 from trainingjob_trainer.huggingface.published_params import read_model
 from trainingjob_trainer.huggingface.safetensors import WeightsError
 from trainingjob_trainer.huggingface.weights_folder import CONFIG_FILE, open_weights, read_json
 from trainingjob_trainer.models.decoder import Params, SplitModel
+from trainingjob_trainer.models.trainable import tensor_name
 from trainingjob_trainer.parallel.sharding import param_shardings
 from trainingjob_trainer.sampling.token_programs import give_room
 from trainingjob_trainer.store.opening import open_store

@@ -1,9 +1,9 @@
 """Memory of a device, from the spec alone.
 
 Assumptions about this project's trainer: gradients are summed in the format of the spec. The optimizer's state slots
-come from `trainingjob_api.optim`. Frozen parameters have neither. The parameters of one layer are
-gathered at a time. The output projection is gathered for the logits. The embedding table stays gathered while more
-accumulation steps follow.
+come from `trainingjob_api.optim`. Frozen parameters have neither. The parameters of one layer are gathered at a time.
+The output projection is gathered for the logits. The embedding table stays gathered while more accumulation steps
+follow.
 
 Memory peaks at one of two points: at the logits, or in the first layer of the backward pass. Both come on top of the
 residuals of all layers. A test compares these numbers with XLA's memory analysis of compiled steps, see

@@ -15,6 +15,7 @@ from trainingjob_api.optim import FLOAT_BYTES
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.choice import Choice
+from trainingjob_operator.core.planner.workload import describe_workload
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ class Plan:
     def kernels(self) -> tuple[KernelChoice[str], ...]:
         """Return the kernels of the layers at all sizes."""
         spec = self.spec
-        network = resolve_network(spec).on(spec.slices.accelerator, spec.parallelism.context.exchange)
+        network = describe_workload(spec).network
         contexts = sorted({size.layout.ici.context * size.layout.dcn.context for size in self.sizes if size.layout})
         shards = (
             Shard(spec.training.sequence_length, FLOAT_BYTES[spec.precision.compute], {"context": context})

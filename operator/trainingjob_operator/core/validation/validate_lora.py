@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 
 from trainingjob_api.network.adapt import list_targets
-from trainingjob_api.network.adapter import input_dims
 from trainingjob_api.network.freeze import matches_any
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.tensor import Tensor
@@ -71,7 +70,7 @@ def _targets_of(spec: TrainingJobSpec, lora: Lora) -> list[Tensor]:
 def _smaller_side(stacked: Tensor) -> int:
     """Return the smaller number of a matrix's inputs and outputs."""
     matrix = stacked.of_layer()
-    num_inputs = math.prod(matrix.shape[dim] for dim in input_dims(matrix))
+    num_inputs = math.prod(matrix.shape[dim] for dim in matrix.input_dims)
     return min(num_inputs, matrix.size // num_inputs)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from trainingjob_api.decoding import find_decoding_shape, list_samples
+from trainingjob_api.decoding import count_prompt_bytes, find_decoding_shape, list_samples
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.evaluation import TextSample
 from trainingjob_api.spec.job import TrainingJobSpec
@@ -22,14 +22,13 @@ CACHE_COPIES = 2
 
 def check_sample_steps(spec: TrainingJobSpec) -> Iterator[Problem]:
     """`samples[].everySteps` must be a multiple of the evaluation's `everySteps`."""
-    for number, evaluation in enumerate(spec.evaluation):
-        for place, sample in enumerate(evaluation.samples):
-            every = sample.every_steps
-            if every is not None and every % evaluation.every_steps:
-                field = f"spec.evaluation[{number}].everySteps"
-                message = f"{every} must be a multiple of {quote_field(field, evaluation.every_steps)}."
-                nearest = tuple(str(multiple) for multiple in nearest_multiples(evaluation.every_steps, every))
-                yield Problem(f"spec.evaluation[{number}].samples[{place}].everySteps", every, message, nearest)
+    for one in list_samples(spec):
+        every, of_evaluation = one.sample.every_steps, one.evaluation.every_steps
+        if every is not None and every % of_evaluation:
+            field = f"{one.evaluation_path}.everySteps"
+            message = f"{every} must be a multiple of {quote_field(field, of_evaluation)}."
+            nearest = tuple(str(multiple) for multiple in nearest_multiples(of_evaluation, every))
+            yield Problem(f"{one.path}.everySteps", every, message, nearest)
 
 
 def check_sample_positions(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -59,9 +58,9 @@ def warn_of_long_samples(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def _list_prompts(spec: TrainingJobSpec) -> Iterator[tuple[str, TextSample, int]]:
     """Yield each sample with its path, and the tokens of its prompt: one, if only hosts can read the tokenizer."""
-    for path, sample in list_samples(spec):
-        is_byte = spec.tokenizer.type == "byte"
-        yield path, sample, len(sample.prompt.encode(errors="replace")) if is_byte else 1
+    is_byte = spec.tokenizer.type == "byte"
+    for one in list_samples(spec):
+        yield one.path, one.sample, count_prompt_bytes(one.sample.prompt) if is_byte else 1
 
 
 def _describe_prompt(spec: TrainingJobSpec, num_tokens: int) -> str:
@@ -78,7 +77,7 @@ def check_sample_memory(spec: TrainingJobSpec, sizes: SizeOutcomes, hardware: Ha
     usable = int(shape.memory_bytes * USABLE_MEMORY_SHARE)
     planned = (size for size in sizes.values() if isinstance(size, SizePlan))
     for size in [one for one in planned if _cache_bytes(spec, one) > _free_bytes(one, usable)][:1]:
-        path = next(list_samples(spec))[0].rpartition("[")[0]
+        path = f"{next(list_samples(spec)).evaluation_path}.samples"
         need, free = format_size(_cache_bytes(spec, size)), format_size(max(_free_bytes(size, usable), 0))
         message = (
             f"{pluralize(decoding.rows, 'sample')} of up to {decoding.length:,} tokens need {need} per "
