@@ -111,6 +111,20 @@ def test_adapters_cross_replicas_and_inner_features_cross_tensor_shards(make_spe
     assert 0 < sent(LORA, "fsdp") - sent(frozen, "fsdp") < sent({}, "fsdp")
 
 
+def test_a_circular_pipeline_runs_each_adapter_once_a_microbatch(make_spec: MakeSpec) -> None:
+    def count_bytes(rank: int, pipeline: dict[str, Any]) -> float:
+        changes = {"lora": QUERIES | {"rank": rank}, "model.numLayers": 4, "parallelism.pipeline": pipeline}
+        traffic = predict_traffic(describe_workload(make_spec(changes)), layout_of(stage=2, tensor=4), "tpu")
+        return sum_by_axes(traffic)["ici", ("tensor",)]
+
+    gpipe, circular = (
+        count_bytes(8, pipeline) - count_bytes(4, pipeline) for pipeline in ({}, {"schedule": "circular", "repeats": 2})
+    )
+
+    ticks, half_ticks = 2 + 1, 2 * 2 + 1  # of two microbatches on two stages
+    assert circular / gpipe == pytest.approx(half_ticks / 2 / ticks)
+
+
 def test_a_mesh_search_is_not_shared_by_jobs_with_other_adapters(make_spec: MakeSpec) -> None:
     shape = BUILTIN.find_shape("cpu", "2x2")
     assert shape

@@ -27,7 +27,7 @@ from trainingjob_api.compile_report import Network
 from trainingjob_api.network.attention import CausalAttention
 from trainingjob_api.network.part import PartTraffic
 from trainingjob_api.network.ring_blocks import count_ring_hops
-from trainingjob_api.network.tensor import GATHERED_AXES, Gradients, Role, Tensor
+from trainingjob_api.network.tensor import GATHERED_AXES, OUTPUTS, Gradients, Role, Tensor
 from trainingjob_api.sharding import RULES, count_shards, merge_rules
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine_degrees
@@ -170,7 +170,7 @@ class _StepTraffic:
             return
         # Going back over a layer that is computed again, one gather serves both; the last products of each half of the
         # layer need not be computed again, so that theirs stay apart.
-        is_last = leaf.role in (Role.MIXER_OUTPUT, Role.MLP_OUTPUT)
+        is_last = leaf.role in OUTPUTS
         is_mixer_output = leaf.role is Role.MIXER_OUTPUT
         yield from ring.all_gather(size, extra=extra_pieces if is_last or not self._has_remat else 0)
         if self._has_remat and is_mixer_output and ring.is_decomposed and not self._is_replicated:
@@ -252,10 +252,8 @@ class _StepTraffic:
         for block, count in self._network.blocks.items():
             if block.adaptation:  # each adapter sums its inner features once, on one of the ways
                 features = len(block.adaptation.targets) * block.adaptation.rank
-                runs = self._ticks * count // self._degrees["stage"]
-                yield from ring.all_reduce(
-                    runs * features * self._hidden_state_bytes / self._network.width, is_awaited=True
-                )
+                num_bytes = self._count_runs(count) * features * self._hidden_state_bytes / self._network.width
+                yield from ring.all_reduce(num_bytes, is_awaited=True)
         for runs, parts, has_backward in self._blocks():
             sums = sum(part.tensor_sums + part.gathered_sums * self._degrees["expert"] for part in parts)
             extra = sum(
