@@ -179,7 +179,12 @@ TRANSLATED: dict[str, tuple[dict[str, Any], str, Any]] = {
         "memory",
         {"remat": "custom", "save": ["query", "key", "value"]},
     ),
-    "a policy of its own": (
+    "a policy that lists nothing": (
+        {"remat_policy": "custom", "decoder_layer_input": "device"},
+        "memory",
+        {"remat": "full"},
+    ),
+    "a policy by tensor": (
         {"remat_policy": "custom", "context": "device", "mlpwo": "offload", "decoder_layer_input": "device"},
         "memory",
         {"remat": "custom", "save": ["attentionOutput"], "offload": ["mlpOutput"]},

@@ -344,7 +344,9 @@ def _read_remat(values: Values, draft: DraftJob) -> None:
     }
     # A layer always saves its input, if not on the host.
     custom["save"] = [ours for ours in custom["save"] if ours != "layerInput"]
-    found = {"remat": "custom", **custom} if policy == "custom" else REMAT.get(policy)
+    found = REMAT.get(policy)
+    if policy == "custom":
+        found = {"remat": "custom", **custom} if any(custom.values()) else REMAT["full"]
     if found is None:
         draft.leave("remat_policy", policy, "it is none of the policies of `memory.remat`")
     for field, value in (found or {}).items():
