@@ -1,7 +1,7 @@
 """Blocks of attention scores in a ring, whose devices pass their keys on (Liu et al., arXiv 2310.01889).
 
 Each device holds two chunks of a sequence, see `trainingjob_api.token_order`. In each step a device computes the scores
-of its own queries with the keys that it has then. A step without a visible score on any device is left out: the keys
+of its queries with the keys that it has then. A step without a visible score on any device is left out: the keys
 then move several places at once.
 """
 

@@ -33,7 +33,7 @@ class PresetRow(Strict):
     """One preset; `trainingjob_api.presets.preset.Preset` documents the fields."""
 
     model: dict[str, Any]
-    """The `model` section. With a `preset` of its own, it overrides that built-in one."""
+    """The `model` section. With a `preset`, it overrides that built-in one."""
     context: Annotated[int, Field(ge=1, le=2**24)]
     source: Annotated[str, Field(max_length=256)] = ""
     note: Annotated[str, Field(max_length=256)] = ""

@@ -46,7 +46,7 @@ NOT_OF_A_STEP = {
     "evaluation.numBatches": "how many batches a mean is of: tests/trainer/monitoring/test_evaluation.py",
     **{f"evaluation.samples.{field}": OUTSIDE for field in ("everySteps", "maxTokens", "temperature")},
     **{
-        f"model.multiTokenPrediction.{field}": "a test of its own: tests/trainer/models/test_multi_token_prediction.py"
+        f"model.multiTokenPrediction.{field}": "it has a test: tests/trainer/models/test_multi_token_prediction.py"
         for field in ("depth", "lossWeight")
     },
     "metrics.everySteps": OUTSIDE,

@@ -30,7 +30,7 @@ QUERIES: Axes = ("batch", "length", "heads", None)
 KEYS: Axes = ("batch", None, "kv_heads", None)
 """Keys and values of sharded sequences are all-gathered: a query attends to keys of the whole sequence."""
 PASSING_KEYS: Axes = ("batch", "length", "kv_heads", None)
-"""In a ring, each device has those of its own tokens."""
+"""In a ring, each device has those of its tokens."""
 
 
 def attention(
@@ -108,9 +108,9 @@ def attention(
 
 
 def _share_keys(x_BMGK: jax.Array, *, is_ring: bool) -> tuple[jax.Array, Axes]:
-    """Return keys or values as an argument of a kernel, with its logical axes: each device gets a copy of its own.
+    """Return keys or values as an argument of a kernel, with its logical axes: each device gets a copy.
 
-    In a ring, a device gets those of its own tokens instead.
+    In a ring, a device gets those of its tokens instead.
     """
     return (x_BMGK, PASSING_KEYS) if is_ring else (copy_for_shards(x_BMGK, ("length",), KEYS), ("length", *KEYS))
 
