@@ -33,7 +33,7 @@ def can_adapt(tensor: Tensor) -> bool:
 
 
 def can_quantize(tensor: Tensor) -> bool:
-    """Return whether a tensor is a matrix of a layer with a scale for each output: also one of experts."""
+    """Return whether a tensor is a matrix of a layer whose values or matmuls can be quantized: also one of experts."""
     return tensor.role in (Role.INPUT, Role.PAIRED_INPUT, *OUTPUTS) and tensor.decay is not DecayClass.ROUTER
 
 

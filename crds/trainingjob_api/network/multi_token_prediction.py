@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 PREDICTION = "prediction"
 """Name of the modules in the model."""
+PREDICTION_PREFIX = f"{PREDICTION}.block."
+"""What the names of the tensors of their layer begin with."""
 
 
 class MultiTokenPrediction(Strict):

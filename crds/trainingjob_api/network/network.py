@@ -13,9 +13,10 @@ from trainingjob_api.network.attention_kernel import KernelChoice
 from trainingjob_api.network.embedding import Embedding, Head
 from trainingjob_api.network.latent_attention import LatentAttention
 from trainingjob_api.network.mlp import DenseMlp
-from trainingjob_api.network.multi_token_prediction import PredictionModules
+from trainingjob_api.network.multi_token_prediction import PREDICTION_PREFIX, PredictionModules
 from trainingjob_api.network.norm import HiddenNorm
 from trainingjob_api.network.part import FORWARD_FLOPS, Part, PassFlops, Shard
+from trainingjob_api.network.quantized_matmuls import QuantizedMatmuls
 from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.network.tensor import Gradients, Role, Tensor, mark_frozen
 from trainingjob_api.sharding import ShardCounts
@@ -45,6 +46,8 @@ class Block:
     """Whether no gradient passes the layer: all tensors in it and before it are frozen."""
     shards_stream: bool = False
     """Whether `tensor` shards the residual stream along the sequence (Korthikanti et al., arXiv 2205.05198)."""
+    quantized: QuantizedMatmuls | None = None
+    """Matrices whose matmuls are quantized. None: there are none."""
 
     def on(self, accelerator: str, exchange: Exchange, *, shards_stream: bool) -> "Block":
         """Return the layer with the kernels of an accelerator, and an exchange along `context`."""
@@ -270,6 +273,14 @@ class Network:
             *(self.prediction.tensors if self.prediction else ()),
             *mark_frozen(last, self.frozen, Gradients.INPUT),
         )
+
+    @cached_property
+    def quantized(self) -> Mapping[str, Tensor]:
+        """Return the tensors whose matmuls are quantized, by name."""
+        blocks = [(group.prefix(place), one) for group in self.groups for place, one in enumerate(group.pattern)]
+        blocks += [(PREDICTION_PREFIX, self.prediction.block)] if self.prediction else []
+        names = {f"{prefix}{name}" for prefix, one in blocks if one.quantized for name in one.quantized.names}
+        return {tensor.name: tensor for tensor in self.tensors if tensor.name in names}
 
     @property
     def table(self) -> Tensor:

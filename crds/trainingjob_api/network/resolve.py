@@ -14,20 +14,25 @@ from trainingjob_api.network.mlp import DenseMlp
 from trainingjob_api.network.multi_token_prediction import PredictionModules
 from trainingjob_api.network.network import Block, Group, Network
 from trainingjob_api.network.norm import HiddenNorm
+from trainingjob_api.network.quantize import quantize
 from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.lora import Lora
 from trainingjob_api.spec.model import Model
+from trainingjob_api.spec.precision import Quantization
 
 
 def resolve_network(spec: TrainingJobSpec) -> Network:
-    """Return the network of a job: with its adapters, and with the tensors marked that it does not train."""
-    return _resolve_job(spec.model, spec.lora, spec.optimizer.trainable)
+    """Return the network of a job: with its adapters, and with frozen tensors and quantized matmuls marked."""
+    return _resolve_job(spec.model, spec.lora, spec.optimizer.trainable, spec.precision.quantization)
 
 
 @lru_cache(maxsize=64)
-def _resolve_job(model: Model, lora: Lora | None, trainable: tuple[str, ...]) -> Network:
+def _resolve_job(
+    model: Model, lora: Lora | None, trainable: tuple[str, ...], quantization: Quantization | None
+) -> Network:
     network = resolve(model)
+    network = quantize(network, quantization) if quantization else network
     return freeze(adapt(network, lora), ADAPTER_PATTERNS) if lora else freeze(network, trainable)
 
 

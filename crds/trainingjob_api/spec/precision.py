@@ -4,11 +4,30 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainingjob_api.base import Strict
+from trainingjob_api.base import LIST_TYPE_SET, Strict
 from trainingjob_api.meta import Example
 
 FloatType = Literal["float32", "bfloat16"]
 MatmulPrecision = Literal["default", "high", "highest"]
+QuantizedType = Literal["int8", "fp8"]
+
+
+class Quantization(Strict):
+    """Matmuls of the layers in a narrow format. Parameters, optimizer and checkpoints keep their formats."""
+
+    type: Annotated[QuantizedType, Example("int8")] = Field(
+        description="Format to which operands are rounded: `int8`, or `fp8` (E4M3, and E5M2 for gradients). With "
+        "`int8` the gradients of parameters stay in `precision.compute`."
+    )
+    exclude: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=253)], ...], Example(["*.attention.out"])
+    ] = Field(
+        default=(),
+        max_length=64,
+        description="Matrices that stay in `precision.compute`, with `*` for any characters; `trainingjob plan "
+        "--tensors` lists all names. Embedding, router and output projection always do.",
+        json_schema_extra=LIST_TYPE_SET,
+    )
 
 
 class Precision(Strict):
@@ -37,4 +56,9 @@ class Precision(Strict):
         default="default",
         description="Precision of float32 matmuls: `high` takes three bfloat16 passes on a TPU and `highest` six. The "
         "default is one pass on a TPU, and TensorFloat-32 on NVIDIA GPUs.",
+    )
+    quantization: Quantization | None = Field(
+        default=None,
+        description="Quantized matmuls. Unset: all matmuls are in `precision.compute`.",
+        exclude_if=lambda quantization: quantization is None,  # an agent before 0.1 refuses a field it does not know
     )

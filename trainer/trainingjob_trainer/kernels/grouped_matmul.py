@@ -14,6 +14,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from trainingjob_api.network.quantized_matmuls import QuantizedMatmuls
+from trainingjob_trainer.kernels.quantized_ragged_dot import ShardedDims, quantized_ragged_dot
 from trainingjob_trainer.parallel.sharding import Axes, copy_for_shards, map_shards
 
 TOKENS: Axes = ("batch", "length", None)
@@ -39,6 +41,7 @@ def run_sorted_experts(
     per_token: int,
     activate: Hidden,
     is_input_weighted: bool,
+    quantized: QuantizedMatmuls | None,
 ) -> jax.Array:
     """Return the weighted sum of the results of each token's experts [B, L, D].
 
@@ -50,6 +53,7 @@ def run_sorted_experts(
         per_token: number of experts of a token.
         activate: hidden values of an expert.
         is_input_weighted: whether the weights scale the inputs of the experts, not their outputs.
+        quantized: matrices whose matmuls are quantized. None: there are none.
     """
     names = tuple(matrices)
     # Each device gets separate copies. Otherwise the sums of their gradients would be in bfloat16.
@@ -59,7 +63,9 @@ def run_sorted_experts(
 
     def run(x_1BLD: jax.Array, weights_BLE: jax.Array, chosen_BLE: jax.Array, *copies: jax.Array) -> jax.Array:
         own = {name: copy[0, 0] for name, copy in zip(names, copies, strict=True)}
-        experts = _Experts(own, per_token, activate, is_input_weighted=is_input_weighted, is_sharded=is_sharded)
+        experts = _Experts(
+            own, per_token, activate, quantized, is_input_weighted=is_input_weighted, is_sharded=is_sharded
+        )
         return experts.run(x_1BLD[0], weights_BLE, chosen_BLE)
 
     in_axes = [("mlp", *TOKENS), TOKENS, TOKENS, *(("expert_batch", "length", *MATRIX_AXES[name]) for name in names)]
@@ -74,6 +80,7 @@ class _Experts:
         matrices: Mapping[str, jax.Array],
         per_token: int,
         activate: Hidden,
+        quantized: QuantizedMatmuls | None,
         *,
         is_input_weighted: bool,
         is_sharded: bool,
@@ -81,6 +88,7 @@ class _Experts:
         self._matrices = matrices
         self._per_token = per_token
         self._activate = activate
+        self._quantized = quantized
         self._is_input_weighted = is_input_weighted
         self._is_sharded = is_sharded
         self._count = matrices["down"].shape[0]
@@ -125,14 +133,14 @@ class _Experts:
         sizes_E = jnp.sum(is_expert_RE, axis=0, dtype=jnp.int32)
 
         def project(name: str, rows: jax.Array) -> jax.Array:
-            rows = jax.lax.ragged_dot(rows, self._matrices[name], sizes_E)
+            rows = self._multiply(name, rows, sizes_E)
             if f"{name}_bias" not in self._matrices:
                 return rows
             bias_EF = self._matrices[f"{name}_bias"]
             return rows + jnp.einsum("RE,EF->RF", is_expert_RE.astype(rows.dtype), bias_EF)
 
         hidden_RF = self._activate(lambda name: project(name, rows_RD))
-        results_RD = jax.lax.ragged_dot(hidden_RF, self._matrices["down"], sizes_E)
+        results_RD = self._multiply("down", hidden_RF, sizes_E)
         if "down_bias" in self._matrices:
             bias_ED = self._matrices["down_bias"]
             if self._is_sharded:  # the results are summed over `tensor`
@@ -141,6 +149,14 @@ class _Experts:
         # `ragged_dot` may leave rows without an expert undefined.
         results_RD = jnp.where(is_own_R[order_R][:, None], results_RD, jnp.zeros_like(results_RD))
         return _permute(results_RD, places_R, order_R)
+
+    def _multiply(self, name: str, rows: jax.Array, sizes_E: jax.Array) -> jax.Array:
+        """Return the product of each row and a matrix of its expert."""
+        if self._quantized is None or name not in self._quantized.names:
+            return jax.lax.ragged_dot(rows, self._matrices[name], sizes_E)
+        axes = ("tensor",) if self._is_sharded else ()
+        sharded = ShardedDims(inputs=axes) if name == "down" else ShardedDims(outputs=axes)
+        return quantized_ragged_dot(self._quantized.type, sharded, rows, self._matrices[name], sizes_E)
 
 
 @jax.custom_vjp

@@ -26,6 +26,7 @@ from trainingjob_trainer.models.dropout import seeds_of_next_layer, use_seeds
 from trainingjob_trainer.models.latent_attention import LatentQueries
 from trainingjob_trainer.models.mlp import MLP
 from trainingjob_trainer.models.norm import Norm
+from trainingjob_trainer.models.quantized_layer import mark_quantized
 from trainingjob_trainer.models.remat import name_layer_input, rematerialize
 from trainingjob_trainer.models.routed_mlp import RoutedMLP, RoutingStats
 from trainingjob_trainer.parallel.sharding import Axes, constrain, reshard
@@ -63,6 +64,8 @@ class Layer(nnx.Module):
         for name, part in block.parts.items():
             setattr(self, name, MODULES[type(part)](part, precision, rngs))
         adapt_layer(self, block, precision, rngs)
+        if block.quantized:
+            mark_quantized(self, block.quantized)
 
     def __call__(self, stream: HiddenStates) -> HiddenStates:
         """Return the hidden states after this layer."""

@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from trainingjob_api.network.adapter import INPUT_ENDING, OUTPUT_ENDING, SCALE_ENDING
+from trainingjob_api.network.quantized_matmuls import QuantizedMatmuls
+from trainingjob_api.spec.precision import QuantizedType
+from trainingjob_trainer.kernels.quantized_matmul import quantize_values, quantized_einsum
 from trainingjob_trainer.models.dropout import drop_features
-
-MAX_INT8 = 127
 
 
 def multiply(module: Any, name: str, equation: str, x: jax.Array) -> jax.Array:
@@ -18,13 +19,23 @@ def multiply(module: Any, name: str, equation: str, x: jax.Array) -> jax.Array:
     The module states the compute format as `dtype`. The scales of an int8 matrix are those of the output: they multiply
     the product, so that no float copy of the matrix exists.
     """
-    y: jax.Array = jnp.einsum(equation, x, getattr(module, name)[...].astype(module.dtype))
+    matrix = getattr(module, name)[...].astype(module.dtype)
+    quantized_type = find_quantized_type(module, name)
+    y: jax.Array = (
+        quantized_einsum(equation, quantized_type, x, matrix) if quantized_type else jnp.einsum(equation, x, matrix)
+    )
     if hasattr(module, f"{name}{SCALE_ENDING}"):
         scale = getattr(module, f"{name}{SCALE_ENDING}")[...]
         y = (y.astype(jnp.float32) * _align_scale(scale, equation)).astype(module.dtype)
     if hasattr(module, f"{name}{INPUT_ENDING}"):
         y += _multiply_adapter(module, name, equation, x)
     return y
+
+
+def find_quantized_type(module: Any, name: str) -> QuantizedType | None:  # None: it is in the compute format
+    """Return the type of the quantized matmul with a matrix of a module."""
+    quantized: QuantizedMatmuls | None = getattr(module, "quantized", None)
+    return quantized.type if quantized and name in quantized.names else None
 
 
 def read_matrix(module: Any, name: str) -> jax.Array:
@@ -38,11 +49,8 @@ def read_matrix(module: Any, name: str) -> jax.Array:
 
 def quantize(matrix: jax.Array, inputs: Sequence[int]) -> tuple[jax.Array, jax.Array]:
     """Return a matrix as int8, and the float32 scale of each output: its largest absolute value over 127."""
-    matrix = matrix.astype(jnp.float32)
-    largest = jnp.max(jnp.abs(matrix), axis=tuple(inputs), keepdims=True)
-    scale = largest / MAX_INT8
-    quantized = jnp.round(matrix / jnp.where(scale > 0, scale, 1.0)).astype(jnp.int8)
-    return quantized, jnp.squeeze(scale, axis=tuple(inputs))
+    quantized = quantize_values(matrix.astype(jnp.float32), jnp.int8, inputs)
+    return quantized.qvalue, jnp.squeeze(quantized.scale, axis=tuple(inputs))
 
 
 def dequantize(matrix: jax.Array, scale: jax.Array, inputs: Sequence[int]) -> jax.Array:

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from trainingjob_api.network.network import Network
+from trainingjob_api.network.quantized_matmuls import QuantizedMatmuls
 from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.kernels.grouped_matmul import run_sorted_experts
@@ -55,6 +56,7 @@ class RoutedMLP(nnx.Module):
     router: nnx.Param[Any]
     router_bias: nnx.Param[Any]
     balance_bias: nnx.Param[Any]
+    quantized: QuantizedMatmuls | None = None
 
     def __init__(self, part: RoutedMlp, precision: Precision, rngs: nnx.Rngs) -> None:
         add_params(self, part.own_tensors, precision, rngs)
@@ -111,6 +113,7 @@ class RoutedMLP(nnx.Module):
             per_token=self.experts.per_token,
             activate=partial(activate, self.options),
             is_input_weighted=self.experts.weighting == "input",
+            quantized=self.quantized,
         )
 
     def _fill_slots(

@@ -13,6 +13,7 @@ from trainingjob_api.network.part import Shard
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.optim import FLOAT_BYTES
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.precision import QuantizedType
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.choice import Choice
 from trainingjob_operator.core.planner.workload import describe_workload
@@ -40,6 +41,10 @@ class Rates:
     """A device's share of its host's network bandwidth (DCN), one way."""
     host: float = 0.0
     """Bandwidth from a device to host memory."""
+
+    def quantized(self, quantized_type: QuantizedType) -> float:
+        """Return the rate of matmuls of operands that are rounded to a type."""
+        return self.int8 if quantized_type == "int8" else self.float8
 
 
 UNKNOWN_RATES = Rates()

@@ -6,9 +6,12 @@ from pathlib import PurePosixPath
 
 from trainingjob_api.huggingface.peft import bind_adapters
 from trainingjob_api.huggingface.registry import find_nearest, write_config
-from trainingjob_api.network.resolve import resolve_network
+from trainingjob_api.network.adapt import adapt
+from trainingjob_api.network.resolve import resolve
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.lora import Lora
+from trainingjob_api.spec.model import Model
 from trainingjob_operator.core.planner.problem_messages import join_words, must_be_direct, quote_field
 from trainingjob_operator.core.validation.reserved_folders import is_below
 from trainingjob_operator.core.validation.rule import Rule
@@ -139,18 +142,18 @@ def check_adapters(spec: TrainingJobSpec) -> Iterator[Problem]:
     for path, value in fields.items():
         if value is not None and spec.lora is None:
             yield Problem(path, value, "must not be set without `spec.lora`. Set it, or remove this field.")
-        elif value is not None and value != "merged":
-            yield from _check_adapter_format(spec, path, value)
+        elif spec.lora and value is not None and value != "merged":
+            yield from _check_adapter_format(spec.model, spec.lora, path, value)
 
 
-def _check_adapter_format(spec: TrainingJobSpec, path: str, value: str) -> Iterator[Problem]:
+def _check_adapter_format(model: Model, lora: Lora, path: str, value: str) -> Iterator[Problem]:
     """Check that PEFT has a place for each adapter."""
-    found = write_config(spec.model)
+    found = write_config(model)
     if found is None:
         message = "must not be set: no architecture of PEFT computes `spec.model`. Remove the field."
         yield Problem(path, value, message)
         return
-    unmapped = bind_adapters(found[0], resolve_network(spec)).unmapped
+    unmapped = bind_adapters(found[0], adapt(resolve(model), lora)).unmapped
     if unmapped:
         message = (
             f"{value} must not be set: in {found[0].architecture}, a matrix is shared by adapters of "
@@ -168,8 +171,5 @@ RULES = (
         check_export_folder,
     ),
     Rule(("checkpoint.export", "model"), check_export_model),
-    Rule(
-        ("checkpoint.export", "checkpoint.initializeFrom", "model", "lora", "optimizer.trainable"),
-        check_adapters,
-    ),
+    Rule(("checkpoint.export", "checkpoint.initializeFrom", "model", "lora"), check_adapters),
 )
