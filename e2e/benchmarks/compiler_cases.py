@@ -53,6 +53,7 @@ OFFLOADED = {"remat": "custom", "save": ["key", "value"], "offload": ["layerInpu
 NARROW = {"gradients": "bfloat16", "logits": "bfloat16", "moments": "bfloat16"}
 CHUNKS = {"lossChunks": 8}
 FLOAT32 = {"compute": "float32"}
+INT8, FP8 = ({"quantization": {"type": kind}} for kind in ("int8", "fp8"))
 REST = {"fsdp": -1}
 STAGES = {"ici": {"fsdp": 2, "stage": 2}}
 CIRCULAR = {"pipeline": {"schedule": "circular"}}
@@ -134,6 +135,16 @@ COMPILER_CASES: dict[str, TrainingJobSpec] = {
     ),
     "v5p 2x2x1 context ring": job(
         "tpu-v5p", "2x2x1", {}, model=SMALL, training=training(4, 8192, 4), parallelism={"ici": {"context": 4}} | RING
+    ),
+    "v6e 2x2 fsdp tensor, int8": job(
+        "tpu-v6e", "2x2", {"fsdp": 2, "tensor": 2}, model=DEEP, training=training(16, 1024, 4), precision=INT8
+    ),
+    "v5e 2x2 fsdp, int8, remat": job(
+        "tpu-v5e", "2x2", REST, model=WIDE, training=ROWS_OF_FOUR, precision=INT8, memory=FULL
+    ),
+    "v6e 2x2 fsdp, fp8": job("tpu-v6e", "2x2", REST, model=DEEP, training=ROWS_OF_FOUR, precision=FP8),
+    "v5p 2x2x1 expert, int8, remat": job(
+        "tpu-v5p", "2x2x1", {"expert": -1}, model=ROUTED, training=ROWS_OF_FOUR, precision=INT8, memory=FULL
     ),
     "cpu 1x8 fsdp, bfloat16": job("cpu", "1x8", REST, model=SMALL, training=training(32, 256, 2)),
     "cpu 1x8 fsdp tensor": job(

@@ -8,11 +8,13 @@ Attention computes the scores of the chosen kernel: all of them, or the blocks t
 The parts of a layer state their FLOPs, see `trainingjob_api.network`.
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 from trainingjob_api.base import Axis
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.part import BACKWARD_FLOPS, FORWARD_FLOPS, Shard
+from trainingjob_api.network.quantize import count_quantized_flops
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.workload import Workload
@@ -21,11 +23,24 @@ from trainingjob_operator.core.planner.workload import Workload
 def count_step_flops(workload: Workload, layout: Layout) -> int:
     """Return the FLOPs of one device in one step of a layout, including padding and idle pipeline ticks."""
     degrees = combine_degrees(layout.ici, layout.dcn)
-    others = tuple((axis, degree) for axis, degree in degrees.items() if axis != "data")  # `data` splits only the batch
-    layers, head = _count_token_flops(workload, others)  # of all layers of a stage
+    layers, head = _count_token_flops(workload, _without_data(degrees))  # of all layers of a stage
     tokens = layout.rows_per_shard * (workload.length // degrees["context"]) * layout.accumulation
     schedule = workload.schedule(layout)
     return tokens * (schedule.ticks * layers // schedule.repeats + layout.microbatches * head // degrees["stage"])
+
+
+def count_quantized_step_flops(workload: Workload, layout: Layout) -> int:
+    """Return those FLOPs of `count_step_flops` whose operands are quantized."""
+    degrees = combine_degrees(layout.ici, layout.dcn)
+    layers = _count_quantized_token_flops(workload, _without_data(degrees))
+    tokens = layout.rows_per_shard * (workload.length // degrees["context"]) * layout.accumulation
+    schedule = workload.schedule(layout)
+    return tokens * schedule.ticks * layers // schedule.repeats
+
+
+def _without_data(degrees: Mapping[Axis, int]) -> tuple[tuple[Axis, int], ...]:
+    """Return the degrees that the FLOPs of a token depend on: `data` splits only the batch."""
+    return tuple((axis, degree) for axis, degree in degrees.items() if axis != "data")
 
 
 def count_visible_flops(workload: Workload, layout: Layout) -> int:
@@ -74,6 +89,18 @@ def _count_token_flops(workload: Workload, axes: tuple[tuple[Axis, int], ...]) -
         layers += count // degrees["stage"] * (flops.forward + flops.backward + flops.recomputed)
     head = network.num_head_matmuls * network.width * shard.split(network.vocab_size, "vocab")
     return layers + _count_projection_flops(network), FORWARD_FLOPS * head
+
+
+@lru_cache(maxsize=256)
+def _count_quantized_token_flops(workload: Workload, axes: tuple[tuple[Axis, int], ...]) -> int:
+    """Return the FLOPs of a device per token in the quantized matmuls of one stage."""
+    degrees = dict(axes)
+    shard = Shard(workload.length, workload.compute_bytes, degrees)
+    blocks = workload.network.blocks.items()
+    return sum(
+        count // degrees["stage"] * count_quantized_flops(block, shard, workload.memory.saved)
+        for block, count in blocks
+    )
 
 
 def _count_projection_flops(network: Network) -> int:

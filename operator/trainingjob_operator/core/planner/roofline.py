@@ -2,7 +2,7 @@
 
     step = max(products, memory, gathers inside slices, gathers between slices) + waiting
 
-- products: the FLOPs of `flops`, at the peak rate of the compute format;
+- products: the FLOPs of `flops`, at the peak rate of the compute format, or at that of the quantized type;
 - memory: the bytes between a device and its memory: the gathered matrices once per pass, residuals written and read,
   the logits likewise, accumulated gradients, and the optimizer's pass over the state;
 - gathers: all-gathers of parameters and reduce-scatters of gradients; the compiler overlaps them with matmuls;
@@ -27,11 +27,11 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.precision import MatmulPrecision
 from trainingjob_api.world import Layout
-from trainingjob_operator.core.planner.flops import count_step_flops, count_useful_flops
+from trainingjob_operator.core.planner.flops import count_quantized_step_flops, count_step_flops, count_useful_flops
 from trainingjob_operator.core.planner.interconnect import axis_bandwidths
 from trainingjob_operator.core.planner.memory import estimate_workload_memory
 from trainingjob_operator.core.planner.mesh import combine_degrees
-from trainingjob_operator.core.planner.plan import Plan, SliceShape
+from trainingjob_operator.core.planner.plan import Plan, Rates, SliceShape
 from trainingjob_operator.core.planner.traffic import Traffic, predict_traffic
 from trainingjob_operator.core.planner.workload import FLOAT32, Workload, count_chunks_of_loss, describe_workload
 
@@ -60,7 +60,7 @@ class Roofline:
     exposed_seconds: float
     """Seconds of collectives that the next matmul depends on."""
     mfu: float
-    """Model FLOPs divided by the peak FLOPs of the step time."""
+    """Model FLOPs divided by the peak FLOPs of the step time in the compute format, whatever is quantized."""
 
     @property
     def seconds(self) -> float:
@@ -87,7 +87,7 @@ def predict_step(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> Ro
         flops=flops,
         ici_bytes=_sum_bytes(traffic, "ici"),
         dcn_bytes=_sum_bytes(traffic, "dcn"),
-        matmul_seconds=flops / peak,
+        matmul_seconds=_matmul_seconds(workload, layout, flops, peak, rates),
         memory_seconds=_memory_traffic_bytes(workload, layout) / rates.memory,
         overlapped_seconds=max(
             [
@@ -102,8 +102,17 @@ def predict_step(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> Ro
     return replace(roofline, mfu=count_useful_flops(workload) * tokens / (layout.num_devices * peak * roofline.seconds))
 
 
+def _matmul_seconds(workload: Workload, layout: Layout, flops: int, peak: float, rates: Rates) -> float:
+    """Return the seconds of all matmuls, of which the quantized ones have another rate."""
+    quantization = workload.precision.quantization
+    if quantization is None:
+        return flops / peak
+    quantized = count_quantized_step_flops(workload, layout)
+    return (flops - quantized) / peak + quantized / (rates.quantized(quantization.type) or peak)
+
+
 def _peak(spec: TrainingJobSpec, shape: SliceShape) -> float:
-    """Return the peak rate of matmuls. A precision above the default divides that of float32."""
+    """Return the peak rate of matmuls that are not quantized. A precision above the default divides that of float32."""
     if spec.precision.compute == "bfloat16":
         return shape.rates.bfloat16
     return shape.rates.float32 / MATMUL_COSTS[shape.platform][spec.precision.matmul]

@@ -1,0 +1,141 @@
+"""Quantized matmuls in the plan: their rate, and what devices send."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_operator.core.planner.flops import count_quantized_step_flops, count_step_flops
+from trainingjob_operator.core.planner.plan import Plan, Rates
+from trainingjob_operator.core.planner.planning import plan_job
+from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes, predict_step
+from trainingjob_operator.core.planner.traffic import predict_traffic, sum_by_axes
+from trainingjob_operator.core.planner.workload import describe_workload
+
+type MakeSpec = Callable[[dict[str, Any]], TrainingJobSpec]
+
+V6E = {
+    "slices.accelerator": "tpu-v6e",
+    "slices.topology": "2x2",
+    "parallelism.ici": {"fsdp": -1},
+    "precision.compute": "bfloat16",
+    "memory.remat": "none",
+}
+GPU = V6E | {"slices.accelerator": "nvidia-h100", "slices.topology": "4"}
+TENSOR = V6E | {"parallelism.ici": {"tensor": 2, "fsdp": 2}}
+DROPLESS = {"model.experts": {"count": 4, "perToken": 2, "dispatch": "dropless"}}
+
+
+def with_type(kind: str | None, **others: Any) -> dict[str, Any]:
+    return {"precision.quantization": {"type": kind, **others}} if kind else {}
+
+
+def predict(plan: Plan) -> Roofline:
+    (roofline,) = predict_sizes(plan).values()
+    return roofline
+
+
+@pytest.mark.parametrize(("kind", "speed"), [("int8", 2.0), ("fp8", 1.0)])
+def test_quantized_matmuls_have_the_rate_of_their_type(make_spec: MakeSpec, kind: str, speed: float) -> None:
+    plain, plan = (plan_job(make_spec(V6E | with_type(one))) for one in (None, kind))
+    (size,) = plan.sizes
+    assert size.layout
+    workload = describe_workload(plan.spec)
+
+    quantized = count_quantized_step_flops(workload, size.layout)
+    seconds = (count_step_flops(workload, size.layout) - quantized) / 918e12 + quantized / (speed * 918e12)
+    assert 0.3 < quantized / count_step_flops(workload, size.layout) < 0.9
+    assert predict(plan).matmul_seconds == pytest.approx(seconds)
+    assert predict(plan).flops == predict(plain).flops
+
+
+def test_mfu_is_in_relation_to_the_compute_format(make_spec: MakeSpec) -> None:
+    plain, quantized = (predict(plan_job(make_spec(GPU | with_type(one)))) for one in (None, "fp8"))
+
+    assert quantized.mfu * quantized.seconds == pytest.approx(plain.mfu * plain.seconds)
+
+
+def test_a_rate_that_is_unknown_is_that_of_the_compute_format(make_spec: MakeSpec) -> None:
+    plan = plan_job(make_spec(GPU | with_type("int8")))
+    (size,) = plan.sizes
+    assert size.layout
+    plain, unknown = (
+        predict_step(plan.spec, replace(plan.shape, rates=replace(plan.shape.rates, int8=rate)), size.layout)
+        for rate in (plan.shape.rates.bfloat16, 0.0)
+    )
+
+    assert plain
+    assert unknown
+    assert unknown.matmul_seconds == pytest.approx(plain.matmul_seconds)
+
+
+def test_each_type_has_its_rate() -> None:
+    rates = Rates(int8=1.0, float8=2.0)
+
+    assert (rates.quantized("int8"), rates.quantized("fp8")) == (1.0, 2.0)
+
+
+def sent(make_spec: MakeSpec, changes: dict[str, Any], axis: str) -> int:
+    """Return the bytes that a device sends inside the slice along an axis."""
+    plan = plan_job(make_spec(changes))
+    (size,) = plan.sizes
+    assert size.layout
+    by_axes = sum_by_axes(predict_traffic(describe_workload(plan.spec), size.layout, plan.shape.platform))
+    return by_axes["ici", (axis,)]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("kind", ["int8", "fp8"])
+@pytest.mark.parametrize(("remat", "gathers"), [("none", 2), ("full", 3)])
+def test_narrow_matrices_are_gathered(make_spec: MakeSpec, kind: str, remat: str, gathers: int) -> None:
+    """Each product has separate scales: a layer that is computed again gathers most matrices once more."""
+    changes = V6E | {"parallelism.ici": {"fsdp": 2, "data": 2}, "memory.remat": remat}
+    plain, found = (sent(make_spec, changes | with_type(one), "fsdp") for one in (None, kind))
+
+    inputs, outputs = (64 * 64 + 2 * 64 * 32 + 2 * 64 * 192), 64 * 64 + 64 * 192  # in two layers, half of each
+    saved = 2 * (inputs * (4 - gathers) + outputs * 2) // 2
+    assert plain - found == saved
+
+
+def test_excluded_matrices_are_gathered_in_the_compute_format(make_spec: MakeSpec) -> None:
+    none, some, every = (
+        sent(make_spec, V6E | with_type("int8", exclude=exclude), "fsdp") for exclude in (["*"], ["*.mlp.*"], [])
+    )
+
+    assert none == sent(make_spec, V6E, "fsdp")
+    assert none > some > every
+
+
+def test_dropless_experts_are_gathered_in_the_compute_format(make_spec: MakeSpec) -> None:
+    excluded, quantized = (
+        sent(make_spec, V6E | DROPLESS | with_type("int8", exclude=exclude), "fsdp") for exclude in (["*.mlp.*"], [])
+    )
+
+    assert excluded == quantized
+
+
+@pytest.mark.parametrize(("kind", "num_bytes"), [("int8", 4), ("fp8", 2)])
+def test_products_over_tensor_are_summed_one_by_one(make_spec: MakeSpec, kind: str, num_bytes: int) -> None:
+    """Forward two, backward one for each of five matrices, where bfloat16 sums two; and one behind the head."""
+    plain, found = (sent(make_spec, TENSOR | with_type(one), "tensor") for one in (None, kind))
+    one_sum = plain / (2 * 2 * 4 + 2)  # two layers, in two bytes
+
+    assert found == pytest.approx(one_sum * (2 * num_bytes * 7 + 2))
+
+
+def test_sums_of_excluded_parts_stay(make_spec: MakeSpec) -> None:
+    plain, found = (
+        sent(make_spec, TENSOR | with_type(one, exclude=["*.attention.*"]), "tensor") for one in (None, "fp8")
+    )
+
+    assert found == pytest.approx(plain / 18 * (2 * 2 * 5 + 2))
+
+
+def test_dropless_experts_sum_their_results_scaled(make_spec: MakeSpec) -> None:
+    excluded, quantized = (
+        sent(make_spec, TENSOR | DROPLESS | with_type("int8", exclude=exclude), "tensor")
+        for exclude in (["*.mlp.*"], [])
+    )
+
+    assert excluded == quantized
