@@ -118,7 +118,7 @@ RUN = {
     "enable_wandb": True,
     "wandb_project_name": "llama",
     "sa_block_q": 1024,
-    "quantization": "int8",
+    "quantization": "int8w",
     "frobnicate": 3,
 }
 
@@ -167,12 +167,15 @@ def test_lines_without_a_counterpart_have_a_reason() -> None:
 
     assert reasons == {
         "sa_block_q": "the trainer chooses kernels and their tiles, and the plan names them",
-        "quantization": "the format of a model in training is `precision`, and there is no quantization",
+        "quantization": "`precision.quantization` rounds both operands of a matmul to int8 or fp8",
         "frobnicate": "the converter does not know this key",
     }
 
 
 TRANSLATED: dict[str, tuple[dict[str, Any], str, Any]] = {
+    "int8": ({"quantization": "int8"}, "precision.quantization", {"type": "int8"}),
+    "fp8": ({"quantization": "fp8"}, "precision.quantization", {"type": "fp8"}),
+    "fp8 in all passes": ({"quantization": "fp8_full"}, "precision.quantization", {"type": "fp8"}),
     "a policy by another name": ({"remat_policy": "minimal_with_context"}, "memory", {"remat": "minimal"}),
     "a policy that is a list": (
         {"remat_policy": "save_qkv_proj"},

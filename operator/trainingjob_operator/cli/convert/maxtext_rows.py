@@ -73,7 +73,16 @@ INITIALIZE = "`checkpoint.initializeFrom` names a checkpoint of another job"
 CLOUD = "a product of one cloud"
 INPUT = "data is read by position, and the depth of the prefetch is measured"
 DEBUG = "an aid for debugging"
-FORMAT = "the format of a model in training is `precision`, and there is no quantization"
+FORMAT = "the formats of a model in training are those of `precision`"
+SCALES = "only matmuls in training are quantized, with scales of the largest values of each operand"
+QUANTIZED_TYPES = {
+    "int8": "int8",
+    **dict.fromkeys(
+        ("fp8", "fp8_full", "fp8_gpu", "aqt_fp8", "aqt_fp8_full", "te_fp8_currentscaling", "te_fp8_delayedscaling"),
+        "fp8",
+    ),
+}
+QUANTIZED = "`precision.quantization` rounds both operands of a matmul to int8 or fp8"
 MULTIMODAL = "only text is trained"
 OBJECTIVE = "the objective is the next token"
 
@@ -119,6 +128,7 @@ TRAINING: Table = {
     "dtype": Copy("precision.compute", one_of(FLOATS, FORMAT)),
     "weight_dtype": Copy("precision.params", one_of(FLOATS, FORMAT)),
     "grad_dtype": Copy("precision.gradients", one_of(FLOATS, FORMAT), off=("float32",)),
+    "quantization": Copy("precision.quantization.type", one_of(QUANTIZED_TYPES, QUANTIZED), off=("",)),
     "matmul_precision": Copy("precision.matmul", one_of(MATMULS, FORMAT), off=("default", "bfloat16")),
     "num_vocab_tiling": Copy("memory.lossChunks", off=(1,)),
     **dict.fromkeys(("remat_policy", *CUSTOM_REMAT), Part()),
@@ -276,9 +286,9 @@ OTHERS: Table = {
         Left(SWITCH),
     ),
     **dict.fromkeys(
-        ("quantization", "quant*", "use_qwix_quantization", "*_quantization_*", "kv_quant_*", "replicate_quant_scale",
+        ("quant*", "use_qwix_quantization", "*_quantization_*", "kv_quant_*", "replicate_quant_scale",
          "weight_sparsity_*", "checkpoint_is_quantized", "save_quantized_params_path"),
-        Left(FORMAT, off=("", False)),
+        Left(SCALES, off=("", False)),
     ),
     **dict.fromkeys(
         ("max_prefill_predict_length", "prompt", "*prefill*", "autoregressive_*", "decode_*", "inference_*", "ar_*",
