@@ -41,8 +41,17 @@ def test_every_option_of_the_function_changes_both_fingerprints(fields: dict[str
     assert fingerprint_function(model(**fields)) != fingerprint_function(model())
 
 
-@pytest.mark.parametrize("fields", [{"init": {"std": 0.01}}, {"experts": EXPERTS | {"balance": {"lossWeight": 0.1}}}])
-def test_initial_values_and_balancing_are_no_part_of_the_function(fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"init": {"std": 0.01}},
+        {"dropout": {"residual": 0.1}},
+        {"dropout": {"embedding": 0.1}},
+        {"experts": EXPERTS | {"balance": {"lossWeight": 0.1}}},
+    ],
+    ids=str,
+)
+def test_initial_values_dropout_and_balancing_are_no_part_of_the_function(fields: dict[str, Any]) -> None:
     plain = model(experts=EXPERTS) if "experts" in fields else model()
 
     assert fingerprint(resolve(model(**fields))) != fingerprint(resolve(plain))

@@ -14,6 +14,8 @@ ZERO_IS_A_VALUE = {
     "model.experts.balance.lossWeight": "a weight",
     "model.mlp.linearOffset": "a constant in a sum",
     "model.experts.shared": "a number of experts",
+    "model.dropout.residual": "a share",
+    "model.dropout.embedding": "a share",
     "lora.dropout": "a share",
     "training.seed": "a seed",
     "optimizer.weightDecay.rate": "a rate",

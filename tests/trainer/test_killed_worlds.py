@@ -60,7 +60,7 @@ TRAINED: dict[str, dict[str, Any]] = {
             "baseQuantization": "int8",
         }
     },
-    "a Gemma": {"model": MODELS["windows"]},
+    "a Gemma with dropout": {"model": MODELS["windows"] | {"dropout": {"residual": 0.2, "embedding": 0.2}}},
     "a DeepSeek": {"model": MODELS["latent"]},
 }
 

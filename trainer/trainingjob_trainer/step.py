@@ -202,8 +202,8 @@ class StepPrograms:
 
     def _seed_dropout(self, batch: Batch, step: jax.Array) -> Batch:
         """Return the batch of a step with the seeds of its dropout, if the spec has any."""
-        lora = self._spec.lora
-        if not (lora and lora.dropout):
+        lora, dropout = self._spec.lora, self._spec.model.dropout
+        if not (dropout.residual or dropout.embedding or (lora and lora.dropout)):
             return batch
         seeds = sequence_seeds(self._spec.training.seed, step, batch.tokens.shape[:3])
         return batch._replace(seeds=jax.lax.with_sharding_constraint(seeds, self.batch_sharding))

@@ -16,6 +16,7 @@ from trainingjob_api.huggingface.config_fields import (
 )
 from trainingjob_api.huggingface.layout import Sizes
 from trainingjob_api.huggingface.rule import Binding, Rule, bind_rules
+from trainingjob_api.network.dropout import Dropout
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.routed_mlp import Balance, Experts
@@ -120,5 +121,5 @@ def _without_training_options(model: Model) -> Model:
         balance = Balance(bias_rate=1.0 if has_bias else None)
         same = {name: Experts.model_fields[name].default for name in TRAINING_OPTIONS}
         experts = experts.model_copy(update=same | {"balance": balance})
-    same = {"preset": None, "init": Init(), "multi_token_prediction": None}
+    same = {"preset": None, "init": Init(), "dropout": Dropout(), "multi_token_prediction": None}
     return model.model_copy(update={**same, "experts": experts})

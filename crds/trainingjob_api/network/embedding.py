@@ -32,6 +32,8 @@ class Embedding:
     """Factor on the embeddings of tokens."""
     max_positions: int | None = None
     """Rows of the table of learned positions. None: there is none."""
+    dropout: float = 0.0
+    """Share of the features that training sets to 0."""
 
     @property
     def tensor(self) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from trainingjob_api.network.dropout import Dropout
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.routed_mlp import Balance
@@ -26,10 +27,14 @@ def fingerprint(network: Network) -> str:
 
 
 def fingerprint_function(model: Model) -> str:
-    """Return the fingerprint of what a model computes: without its initial values and the balancing of its experts."""
+    """Return the fingerprint of what a model computes, without what matters for training alone.
+
+    That are its initial values, its dropout and the balancing of its experts.
+    """
     experts = model.experts
     balanced = experts.model_copy(update={"balance": Balance()}) if experts else None
-    return fingerprint(resolve(model.model_copy(update={"init": Init(), "experts": balanced})))
+    same = {"init": Init(), "dropout": Dropout(), "experts": balanced}
+    return fingerprint(resolve(model.model_copy(update=same)))
 
 
 def describe_model(model: Model) -> dict[str, Any]:

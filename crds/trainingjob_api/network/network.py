@@ -38,6 +38,8 @@ class Block:
     """Norm of what attention adds to the residual stream."""
     mlp_output_norm: HiddenNorm | None = None
     """Norm of what the MLP adds to the residual stream."""
+    dropout: float = 0.0
+    """Share of the features added to the residual stream that training sets to 0."""
     adaptation: Adaptation | None = None
     """What LoRA changes. None: nothing."""
     frozen: frozenset[str] = frozenset()

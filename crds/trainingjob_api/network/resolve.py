@@ -46,6 +46,7 @@ def resolve(model: Model) -> Network:
             model.init.std,
             model.embedding_scale,
             model.max_positions if model.positions == "learned" else None,
+            model.dropout.embedding,
         ),
         groups=tuple(_resolve_groups(model)),
         norm=HiddenNorm(model.embed_dim, model.norm),
@@ -92,6 +93,7 @@ def _resolve_block(model: Model, kind: LayerKind) -> Block:
         mlp_norm=before,
         attention_output_norm=after,
         mlp_output_norm=after,
+        dropout=model.dropout.residual,
     )
 
 

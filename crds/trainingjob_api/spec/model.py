@@ -11,6 +11,7 @@ from pydantic_core import CoreSchema
 from trainingjob_api.base import Strict
 from trainingjob_api.meta import NO_UNIT, Example, Unit, cel_rule
 from trainingjob_api.network.attention import Attention, HeadSizes
+from trainingjob_api.network.dropout import Dropout
 from trainingjob_api.network.embedding import Logits
 from trainingjob_api.network.latent_attention import Latent
 from trainingjob_api.network.layers import Layers
@@ -86,6 +87,7 @@ class Model(Strict):
         default=False, description="Uses the embedding table as the output projection too."
     )
     init: Init = Field(default=Init(), description="Initial values of the parameters.")
+    dropout: Dropout = Field(default=Dropout(), description="Dropout of hidden states in training.")
     embedding_scale: Annotated[float, Field(gt=0, le=100000), NO_UNIT, Example(1.0)] = Field(
         default=1.0,
         description="Factor on the embeddings of tokens: in Gemma, the square root of `embedDim`.",

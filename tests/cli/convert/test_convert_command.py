@@ -89,6 +89,15 @@ def test_each_line_that_is_left_out_is_a_comment_with_its_reason() -> None:
     assert "attention_dropout" not in comments
 
 
+def test_dropout_of_weights_of_attention_is_left_out_with_its_reason() -> None:
+    path = next(path for path in TINY if path.parent.name == "gpt2")
+    result = call(str(path))
+
+    assert yaml.safe_load(result.out)["spec"]["model"]["dropout"] == {"residual": 0.1, "embedding": 0.1}
+    reason = "weights of attention have no dropout: kernels whose memory is linear in the length hold no weights"
+    assert f"#   attn_pdrop: 0.1\n#     {reason}.\n" in result.out
+
+
 def test_what_to_fill_in_is_a_comment_above_its_line() -> None:
     lines = call("-", text="model_name: gpt3-52k\n").out.splitlines()
 

@@ -30,6 +30,7 @@ NOT_OF_A_STEP = {
     "memory.lossChunks": "whole logits have the same losses: tests/trainer/models/test_chunked_loss.py",
     **{f"optimizer.lion.{beta}": "Lion has a test: tests/trainer/optim/test_lion.py" for beta in ("beta1", "beta2")},
     **{f"lora.{field}": "LoRA has a test: tests/trainer/models/test_lora.py" for field in ("rank", "alpha", "dropout")},
+    **{f"model.dropout.{field}": "tests/trainer/models/test_dropout.py" for field in ("residual", "embedding")},
     "checkpoint.save.everySteps": OUTSIDE,
     "checkpoint.keep.last": KEPT,
     "checkpoint.keep.stages.every": KEPT,

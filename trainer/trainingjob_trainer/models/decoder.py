@@ -24,6 +24,7 @@ from trainingjob_api.spec.parallelism import Parallelism
 from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.models.chunked_loss import LmHead
 from trainingjob_trainer.models.decoding_cache import Cache, list_positions
+from trainingjob_trainer.models.dropout import drop_features, use_seeds
 from trainingjob_trainer.models.embedding import add_positions, embed_tokens
 from trainingjob_trainer.models.layers import HiddenStates, decode_layers, run_layers, stack_layers
 from trainingjob_trainer.models.norm import Norm
@@ -109,6 +110,8 @@ class SplitModel:
             x_BLD *= self.network.embedding.scale
         if self.network.embedding.max_positions:
             x_BLD = add_positions(params["positions"], x_BLD, find_places(self.network.exchange, x_BLD, positions_BL))
+        with use_seeds(seeds_B, find_places(self.network.exchange, x_BLD, None)):
+            x_BLD = drop_features(x_BLD, self.network.embedding.dropout, "embedding")
         x_BLD = constrain(x_BLD, "batch", "length", None)
         routing = zero_routing_stats(x_BLD, self.network)
         return HiddenStates(x_BLD, routing, positions_BL, segments_BL, seeds_B)

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -45,21 +46,33 @@ def seeds_of_next_layer(seeds_B: jax.Array | None) -> jax.Array | None:
     return None if seeds_B is None else _mix(seeds_B + jnp.uint32(LENGTH_FACTOR))
 
 
+def mix_name(seeds_B: jax.Array, name: str) -> jax.Array:
+    """Return the seeds of a named part of the model."""
+    return _mix(seeds_B ^ jnp.uint32(zlib.crc32(name.encode())))
+
+
 def drop_features(x: jax.Array, rate: float, name: str) -> jax.Array:
     """Return values [B, L, ...] of which a share is 0 and the others are scaled up. `name` sets masks apart.
 
-    Outside of `use_seeds` nothing is dropped.
+    Outside of `use_seeds` nothing is dropped. The backward pass computes the mask again.
     """
     seeds_B, places_1L = _SEEDS.get()
     if seeds_B is None or not rate:
         return x
+    places_L = jnp.arange(x.shape[1]) if places_1L is None else places_1L.reshape(-1)
+    # Without `prevent_cse` as for layers: the passes are in different loops.
+    dropped: jax.Array = jax.checkpoint(partial(_drop, rate), prevent_cse=False)(x, mix_name(seeds_B, name), places_L)
+    return dropped
+
+
+def _drop(rate: float, x: jax.Array, seeds_B: jax.Array, places_L: jax.Array) -> jax.Array:
+    """Return values [B, L, ...] after dropout, with a mask of seeds and places."""
     B, L, *features = x.shape
-    place = _mix(seeds_B ^ jnp.uint32(zlib.crc32(name.encode()))).reshape(B, *[1] * (x.ndim - 1))
-    places_L = jnp.arange(L) if places_1L is None else places_1L
+    place = seeds_B.reshape(B, *[1] * (x.ndim - 1))
     length = places_L.astype(jnp.uint32).reshape(1, L, *[1] * len(features))
     feature = jnp.arange(math.prod(features), dtype=jnp.uint32).reshape(1, 1, *features)
     bits = _mix(_mix(place + length * jnp.uint32(LENGTH_FACTOR)) + feature * jnp.uint32(FEATURE_FACTOR))
-    is_kept = bits >= jnp.uint32(round(rate * 2**32))
+    is_kept = bits >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
     return jnp.where(is_kept, x / (1 - rate), jnp.zeros_like(x)).astype(x.dtype)
 
 

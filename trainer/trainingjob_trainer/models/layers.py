@@ -22,7 +22,7 @@ from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.models.adapt_layer import adapt_layer
 from trainingjob_trainer.models.attention import GroupedQueries
 from trainingjob_trainer.models.decoding_cache import GroupCache, LayerCache
-from trainingjob_trainer.models.dropout import seeds_of_next_layer, use_seeds
+from trainingjob_trainer.models.dropout import drop_features, seeds_of_next_layer, use_seeds
 from trainingjob_trainer.models.latent_attention import LatentQueries
 from trainingjob_trainer.models.mlp import MLP
 from trainingjob_trainer.models.norm import Norm
@@ -61,6 +61,7 @@ class Layer(nnx.Module):
     def __init__(self, block: Block, precision: Precision, rngs: nnx.Rngs) -> None:
         self.names = tuple(block.parts)
         self.shards_stream = block.shards_stream
+        self.dropout = block.dropout
         for name, part in block.parts.items():
             setattr(self, name, MODULES[type(part)](part, precision, rngs))
         adapt_layer(self, block, precision, rngs)
@@ -85,12 +86,12 @@ class Layer(nnx.Module):
     def _add(self, stream: HiddenStates, added_BLD: jax.Array) -> HiddenStates:
         """Return the hidden states with what attention adds, and then the MLP or the experts."""
         routing = stream.routing
-        x_BLD = stream.x + self._normalize("attention_output_norm", self._scatter(added_BLD))
+        x_BLD = stream.x + self._finish("attention", self._scatter(added_BLD))
         added_BLD = self.mlp(self._gather(self._normalize("mlp_norm", x_BLD)))
         if isinstance(added_BLD, tuple):
             added_BLD, layer_routing = added_BLD
             routing = jax.tree.map(jnp.add, routing, layer_routing)
-        x_BLD = x_BLD + self._normalize("mlp_output_norm", self._scatter(added_BLD))
+        x_BLD = x_BLD + self._finish("mlp", self._scatter(added_BLD))
         return stream._replace(x=constrain(x_BLD, *(STREAM if self.shards_stream else TOKENS)), routing=routing)
 
     def _gather(self, x_BLD: jax.Array) -> jax.Array:
@@ -100,6 +101,10 @@ class Layer(nnx.Module):
     def _scatter(self, added_BLD: jax.Array) -> jax.Array:
         """Return the output of attention or of the MLP, of which each device along `tensor` sums its tokens."""
         return reshard(added_BLD, STREAM, TOKENS) if self.shards_stream else added_BLD
+
+    def _finish(self, name: str, added_BLD: jax.Array) -> jax.Array:
+        """Return the output of attention or of the MLP as it is added: after its norm and its dropout."""
+        return drop_features(self._normalize(f"{name}_output_norm", added_BLD), self.dropout, f"{name} output")
 
     def _normalize(self, name: str, x_BLD: jax.Array) -> jax.Array:
         """Return the values after a norm, if the layer has it."""

@@ -18,6 +18,7 @@ from trainingjob_api.network.multi_token_prediction import PREDICTION
 from trainingjob_api.sharding import count_shards, shards_of_dim
 from trainingjob_trainer.models.chunked_loss import sum_losses, sum_weighted, token_losses
 from trainingjob_trainer.models.decoder import Params, SplitModel
+from trainingjob_trainer.models.dropout import mix_name
 from trainingjob_trainer.models.layers import HiddenStates
 from trainingjob_trainer.models.prediction import Shifted, shift
 from trainingjob_trainer.models.routed_mlp import RoutingStats
@@ -149,7 +150,8 @@ class ShardedModel:
         stream, stacked = HiddenStates(hidden.x[0], None), params[PREDICTION]
         routing = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), hidden.routing)
         positions, segments = (None if one is None else one[0] for one in (batch.positions, batch.segment_ids))
-        stream = stream._replace(routing=routing, positions=positions, segments=segments)
+        seeds = None if batch.seeds is None else mix_name(batch.seeds[0], PREDICTION)
+        stream = stream._replace(routing=routing, positions=positions, segments=segments, seeds=seeds)
         assert hidden.embedded is not None  # noqa: S101  # `run` keeps it for a model with modules
         later = Shifted(hidden.embedded[0], batch.targets[0], batch.loss_weights[0], segments)
 

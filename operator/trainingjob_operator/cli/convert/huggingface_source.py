@@ -8,7 +8,7 @@ from trainingjob_api.huggingface.registry import find_family
 from trainingjob_api.huggingface.rope_fields import PARAMETERS, flatten_rope
 from trainingjob_operator.cli.convert.draft_job import DraftJob
 from trainingjob_operator.cli.convert.placeholders import DEFAULT_LENGTH
-from trainingjob_operator.cli.convert.source_rows import Left, Part, Table, Values, apply_rows
+from trainingjob_operator.cli.convert.source_rows import ATTENTION_DROPOUT, Copy, Left, Part, Table, Values, apply_rows
 from trainingjob_operator.cli.errors import CommandError
 
 TEXT = "text_config"
@@ -31,10 +31,9 @@ ROWS: Table = {
     ),
     **dict.fromkeys(("torch_dtype", "dtype"), Left("`precision` has the formats of the training")),
     **dict.fromkeys(("use_cache", "cache_implementation", "temperature", "top_*", "num_beams"), Left(GENERATION)),
-    **dict.fromkeys(
-        ("attention_dropout", "*_pdrop", "hidden_dropout*", "resid_dropout", "embedding_dropout", "summary_*_dropout"),
-        Left("there is no dropout", off=(0, 0.0)),
-    ),
+    **dict.fromkeys(("resid_pdrop", "resid_dropout"), Copy("model.dropout.residual", off=(0, 0.0))),
+    **dict.fromkeys(("embd_pdrop", "embedding_dropout"), Copy("model.dropout.embedding", off=(0, 0.0))),
+    **dict.fromkeys(("attention_dropout", "attn_pdrop"), Left(ATTENTION_DROPOUT, off=(0, 0.0))),
     "quantization_config": Left("parameters are trained in `precision.params`"),
     "num_nextn_predict_layers": Left("no layer predicts a second token", off=(0,)),
     **dict.fromkeys(

@@ -9,6 +9,7 @@ from trainingjob_api.huggingface.registry import read_config
 from trainingjob_api.notation import slug
 from trainingjob_operator.cli.convert.draft_job import ASK_TEXT, ASK_TOKENIZER, TEXT_FILES, TOKENIZER, DraftJob
 from trainingjob_operator.cli.convert.source_rows import (
+    ATTENTION_DROPOUT,
     Ask,
     Copy,
     Left,
@@ -123,7 +124,9 @@ TABLE: Table = {
     "model.scale_attn_by_inverse_layer_idx": Left("no option scales scores by the number of the layer", off=(False,)),
     "model.use_bias": Left("`attention.bias` and `mlp.bias` switch biases on", off=(False,)),
     "model.use_layer_norm_weight": Left("norms have a learned scale", off=(True,)),
-    "model.*pdrop": Left("there is no dropout", off=(0, 0.0)),
+    "model.resid_pdrop": Copy("model.dropout.residual", off=(0, 0.0)),
+    "model.embed_pdrop": Copy("model.dropout.embedding", off=(0, 0.0)),
+    "model.attn_pdrop": Left(ATTENTION_DROPOUT, off=(0, 0.0)),
     "model.upcast_attn": Left("scores are float32", off=(True,)),
     **dict.fromkeys(
         ("model.use_flash_attention", "model.attn_backend", "model.flash_attention_block_size", "model.scan_layers",

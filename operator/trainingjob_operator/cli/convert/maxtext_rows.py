@@ -241,8 +241,7 @@ OTHERS: Table = {
     "base_config": Left("convert the file that it names too"),
     "global_parameter_scale": Left(DERIVED, off=(1,)),
     "eval_per_device_batch_size": Left(DEVICE_BATCH, off=(0, 0.0)),
-    "dropout_rate": Left("there is no dropout", off=(0, 0.0)),
-    "enable_dropout": Left("there is no dropout", off=(False, True)),
+    **dict.fromkeys(("dropout_rate", "enable_dropout"), Part()),
     "normalize_embedding_logits": Left("a tied output projection has no own factor: set `logits.scale`", off=(False,)),
     "z_loss_multiplier": Left(OBJECTIVE, off=(0, 0.0)),
     "mtp_num_layers": Copy("model.multiTokenPrediction.depth", off=(0,)),
@@ -338,6 +337,8 @@ def read_maxtext(values: Values, draft: DraftJob) -> None:
         draft.set("parallelism.pipeline.repeats", int(values["num_pipeline_repeats"]))
     if values.get("mtp_num_layers"):
         draft.set("model.multiTokenPrediction.lossWeight", values.get("mtp_loss_scaling_factor", MTP_LOSS_WEIGHT))
+    if values.get("enable_dropout", True) and values.get("dropout_rate"):
+        draft.set("model.dropout", dict.fromkeys(("residual", "embedding"), values["dropout_rate"]))
     if values.get("enable_wandb"):
         ask_for_wandb(draft, values.get("wandb_project_name", "maxtext"), name=values.get("wandb_run_name"))
     steps = values.get("gradient_accumulation_steps", 1)
