@@ -1,5 +1,6 @@
 """The network as data: its tensors, their roles, and several groups and patterns of layers."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -7,7 +8,9 @@ import pytest
 from trainingjob_api.base import AXES, Axis
 from trainingjob_api.network.attention import Attention, GroupedQueryAttention, HeadSizes
 from trainingjob_api.network.embedding import Embedding, Head, Logits
+from trainingjob_api.network.latent_attention import Latent
 from trainingjob_api.network.mlp import DenseMlp, Mlp
+from trainingjob_api.network.multi_token_prediction import MultiTokenPrediction
 from trainingjob_api.network.network import Block, Group, LayerCosts, Network
 from trainingjob_api.network.norm import HiddenNorm, Norm
 from trainingjob_api.network.part import LAYER_AXES, Shard
@@ -137,6 +140,47 @@ def test_each_tensor_states_its_class_role_and_initial_values(changes: dict[str,
     tensors = resolve(Model(**SMALL | {"init": Init(std=0.5)} | changes)).tensors
 
     assert {tensor.name: (tensor.decay, tensor.role, tensor.init) for tensor in tensors} == want
+
+
+INPUTS = {"query": 32, "key": 32, "gate": 32, "router": 32, "head": 32, "out": 32, "down": 48, "token_projection": 64}
+LATENT = {"queryRank": 16, "keyValueRank": 8, "ropeDim": 4, "noRopeDim": 8, "valueDim": 6}
+
+
+@pytest.mark.parametrize(
+    ("options", "want", "of_outputs"),
+    [
+        ({"scale": 2.25}, lambda inputs: 1.5 * inputs**-0.5, 1.0),
+        ({"std": 0.02}, lambda inputs: 0.02, 1.0),
+        ({"std": 0.02, "scaleByDepth": True}, lambda inputs: 0.02, 6**-0.5),
+        ({"scaleByDepth": True}, lambda inputs: inputs**-0.5, 6**-0.5),
+    ],
+    ids=["scale", "std", "std by depth", "by depth"],
+)
+def test_options_change_the_initial_values_of_all_matrices(
+    options: dict[str, Any], want: Callable[[int], float], of_outputs: float
+) -> None:
+    init = Init.model_validate({"std": 0.5, "matrices": options})
+    changes = {"init": init, "experts": EXPERTS, "multi_token_prediction": MultiTokenPrediction()}
+    tensors = resolve(Model(**SMALL | changes)).tensors
+
+    found = {tensor.local_name: tensor.init for tensor in tensors if "shared" not in tensor.name}
+    for name, inputs in INPUTS.items():
+        factor = of_outputs if name in ("out", "down") else 1.0
+        assert found[name] == Normal(pytest.approx(factor * want(inputs)))
+    assert found["embedding"] == Normal(0.5)
+    assert found["scale"] == Ones()
+
+
+def test_options_change_the_initial_values_of_latent_attention() -> None:
+    init = Init.model_validate({"matrices": {"std": 0.02, "scaleByDepth": True}})
+    model = Model(**SMALL | {"init": init, "latent_attention": Latent.model_validate(LATENT)})
+
+    matrices = {
+        one.local_name: one.init for one in resolve(model).tensors if "attention." in one.name and one.is_matrix
+    }
+    assert matrices.pop("out") == Normal(pytest.approx(0.02 * 6**-0.5))
+    assert set(matrices.values()) == {Normal(0.02)}
+    assert len(matrices) == 6
 
 
 def make_block(*, heads: int = 4, routed: bool = False) -> Block:

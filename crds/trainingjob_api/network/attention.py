@@ -14,11 +14,12 @@ from trainingjob_api.network.activations import ATTENTION_OUTPUT, Activation
 from trainingjob_api.network.attention_blocks import CausalScope
 from trainingjob_api.network.attention_costs import ScoreCosts, ScoreShapes, count_score_costs
 from trainingjob_api.network.attention_kernel import AttentionCase, KernelChoice, KernelName, choose_attention
+from trainingjob_api.network.matrix_init import BY_WIDTH, InitRule
 from trainingjob_api.network.norm import HiddenNorm, Norm
 from trainingjob_api.network.part import BACKWARD_FLOPS, FORWARD_FLOPS, Part, PartTraffic, PassFlops, Shard
 from trainingjob_api.network.ring_blocks import Ring, find_ring
 from trainingjob_api.network.rope import Rope
-from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor, Zeros, make_bias
+from trainingjob_api.network.tensor import DecayClass, Role, Tensor, Zeros, make_bias
 from trainingjob_api.token_order import Exchange
 
 
@@ -218,6 +219,7 @@ class GroupedQueryAttention(CausalAttention):
     norm: Norm
     accelerator: str = ""
     exchange: Exchange = "gather"
+    init: InitRule = BY_WIDTH
 
     @property
     def key_width(self) -> int:
@@ -255,9 +257,10 @@ class GroupedQueryAttention(CausalAttention):
 
     @cached_property
     def _projections(self) -> tuple[Tensor, ...]:
-        width, heads, head, init = self.width, self.heads.num_heads, self.heads.head_dim, Normal(self.width**-0.5)
+        width, heads, head = self.width, self.heads.num_heads, self.heads.head_dim
+        init, out_init = self.init.of_inputs(width), self.init.of_output(heads * head)
         kv_shape, kv_axes = (width, self.heads.num_kv_heads, head), ("embed", "kv_heads", "head")
-        matrix, out_init = DecayClass.MATRIX, Normal((heads * head) ** -0.5)
+        matrix = DecayClass.MATRIX
         return (
             Tensor("query", (width, heads, head), ("embed", "heads", "head"), init, matrix, Role.INPUT),
             Tensor("key", kv_shape, kv_axes, init, matrix, Role.INPUT),

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from trainingjob_api.base import Strict
 from trainingjob_api.meta import NO_UNIT, Example
+from trainingjob_api.network.matrix_init import BY_WIDTH, InitRule
 from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor
 
 
@@ -59,10 +60,11 @@ class Head:
     is_tied: bool
     """Whether the matrix is the embedding table."""
     options: Logits
+    init: InitRule = BY_WIDTH
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """Return the matrix, if it is not the embedding table."""
-        shape, axes, init = (self.width, self.vocab_size), ("embed", "vocab"), Normal(self.width**-0.5)
+        shape, axes, init = (self.width, self.vocab_size), ("embed", "vocab"), self.init.of_inputs(self.width)
         matrix = Tensor("head", shape, axes, init, DecayClass.MATRIX, Role.HEAD)
         return () if self.is_tied else (matrix,)

@@ -15,10 +15,11 @@ from trainingjob_api.base import Strict
 from trainingjob_api.meta import Example, Unit
 from trainingjob_api.network.attention import Attention, CacheEntry, CausalAttention
 from trainingjob_api.network.attention_costs import ScoreShapes
+from trainingjob_api.network.matrix_init import BY_WIDTH, InitRule
 from trainingjob_api.network.norm import HiddenNorm, Norm
 from trainingjob_api.network.part import BACKWARD_FLOPS, FORWARD_FLOPS, PartTraffic, Shard
 from trainingjob_api.network.rope import Rope
-from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor
+from trainingjob_api.network.tensor import DecayClass, Role, Tensor
 from trainingjob_api.token_order import Exchange
 
 Rank = Annotated[int, Field(ge=1, le=65536)]
@@ -61,6 +62,7 @@ class LatentAttention(CausalAttention):
     norm: Norm
     accelerator: str = ""
     exchange: Exchange = "gather"
+    init: InitRule = BY_WIDTH
 
     @property
     def key_width(self) -> int:
@@ -87,7 +89,7 @@ class LatentAttention(CausalAttention):
         """Return the matrices."""
         latent, heads = self.latent, self.num_heads
         query_down = (self._down("query_down", latent.query_rank),) if latent.query_rank else ()
-        out_init, out_axes = Normal((heads * latent.value_dim) ** -0.5), ("heads", "head", "embed")
+        out_init, out_axes = self.init.of_output(heads * latent.value_dim), ("heads", "head", "embed")
         out_shape = (heads, latent.value_dim, self.width)
         return (
             *query_down,
@@ -100,12 +102,12 @@ class LatentAttention(CausalAttention):
         )
 
     def _down(self, name: str, rank: int) -> Tensor:
-        init = Normal(self.width**-0.5)
+        init = self.init.of_inputs(self.width)
         return Tensor(name, (self.width, rank), ("embed", "head"), init, DecayClass.MATRIX, Role.INPUT)
 
     def _up(self, name: str, rank: int | None, head_dim: int) -> Tensor:
         width, axis = (rank, "latent") if rank else (self.width, "embed")
-        shape, axes, init = (width, self.num_heads, head_dim), (axis, "heads", "head"), Normal(width**-0.5)
+        shape, axes, init = (width, self.num_heads, head_dim), (axis, "heads", "head"), self.init.of_inputs(width)
         return Tensor(name, shape, axes, init, DecayClass.MATRIX, Role.INPUT)
 
     @property

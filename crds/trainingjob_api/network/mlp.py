@@ -8,8 +8,9 @@ from pydantic import Field
 
 from trainingjob_api.base import Strict
 from trainingjob_api.meta import NO_UNIT, Example
+from trainingjob_api.network.matrix_init import BY_WIDTH, InitRule
 from trainingjob_api.network.part import Part, PartTraffic, Shard
-from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor, make_bias
+from trainingjob_api.network.tensor import DecayClass, Role, Tensor, make_bias
 
 
 class Mlp(Strict):
@@ -47,6 +48,7 @@ class DenseMlp(Part):
     width: int
     hidden: int
     options: Mlp
+    init: InitRule = BY_WIDTH
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -56,7 +58,7 @@ class DenseMlp(Part):
     @property
     def matrices(self) -> tuple[Tensor, ...]:
         """Return the matrices: into the hidden width, and out of it."""
-        return make_matrices(self.width, self.hidden, self.options, DecayClass.MATRIX, "embed")
+        return make_matrices(self.width, self.hidden, self.options, self.init, DecayClass.MATRIX, "embed")
 
     def saved_bytes(self, shard: Shard) -> int:
         """Return the bytes of intermediate values of the hidden width."""
@@ -67,10 +69,12 @@ class DenseMlp(Part):
         return PartTraffic(tensor_sums=2.0, separate_sums=int(self.options.gated))
 
 
-def make_matrices(width: int, hidden: int, options: Mlp, decay: DecayClass, width_axis: str) -> tuple[Tensor, ...]:
+def make_matrices(
+    width: int, hidden: int, options: Mlp, rule: InitRule, decay: DecayClass, width_axis: str
+) -> tuple[Tensor, ...]:
     """Return the matrices of one MLP, with the logical axis of the residual stream in them."""
-    shape, axes, init = (width, hidden), (width_axis, "mlp"), Normal(width**-0.5)
+    shape, axes, init = (width, hidden), (width_axis, "mlp"), rule.of_inputs(width)
     gate = Tensor("gate", shape, axes, init, decay, Role.INPUT)
     up = Tensor("up", shape, axes, init, decay, Role.PAIRED_INPUT if options.gated else Role.INPUT)
-    down = Tensor("down", shape[::-1], axes[::-1], Normal(hidden**-0.5), decay, Role.MLP_OUTPUT)
+    down = Tensor("down", shape[::-1], axes[::-1], rule.of_output(hidden), decay, Role.MLP_OUTPUT)
     return (gate, up, down) if options.gated else (up, down)

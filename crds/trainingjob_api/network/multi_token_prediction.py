@@ -12,8 +12,9 @@ from pydantic import Field
 
 from trainingjob_api.base import Strict
 from trainingjob_api.meta import NO_UNIT, Example, Unit
+from trainingjob_api.network.matrix_init import BY_WIDTH, InitRule
 from trainingjob_api.network.norm import HiddenNorm
-from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor
+from trainingjob_api.network.tensor import DecayClass, Role, Tensor
 from trainingjob_api.token_order import Exchange
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class PredictionModules:
     block: "Block"
     norm: HiddenNorm
     options: MultiTokenPrediction
+    init: InitRule = BY_WIDTH
 
     def on(self, accelerator: str, exchange: Exchange) -> "PredictionModules":
         """Return the modules with the kernels of an accelerator. Their few hidden states stay whole."""
@@ -52,7 +54,7 @@ class PredictionModules:
     def own_tensors(self) -> tuple[Tensor, ...]:
         """Return the two halves of the projection of a module: of the token, and of the hidden state."""
         width = self.norm.width
-        shape, axes, init = (width, width), ("embed", "head"), Normal((2 * width) ** -0.5)
+        shape, axes, init = (width, width), ("embed", "head"), self.init.of_inputs(2 * width)
         return tuple(
             Tensor(name, shape, axes, init, DecayClass.MATRIX, Role.INPUT)
             for name in ("token_projection", "hidden_projection")

@@ -10,6 +10,7 @@ from trainingjob_api.network.embedding import Embedding, Head
 from trainingjob_api.network.freeze import freeze
 from trainingjob_api.network.latent_attention import LatentAttention
 from trainingjob_api.network.layers import LayerKind, arrange
+from trainingjob_api.network.matrix_init import InitRule, resolve_init
 from trainingjob_api.network.mlp import DenseMlp
 from trainingjob_api.network.multi_token_prediction import PredictionModules
 from trainingjob_api.network.network import Block, Group, Network
@@ -50,9 +51,14 @@ def resolve(model: Model) -> Network:
         ),
         groups=tuple(_resolve_groups(model)),
         norm=HiddenNorm(model.embed_dim, model.norm),
-        head=Head(model.embed_dim, model.vocab_size, model.tie_embeddings, model.logits),
+        head=Head(model.embed_dim, model.vocab_size, model.tie_embeddings, model.logits, _resolve_init(model)),
         prediction=_resolve_prediction(model),
     )
+
+
+def _resolve_init(model: Model) -> InitRule:
+    """Return the rule of the initial values of matrices."""
+    return resolve_init(model.init.matrices, model.num_layers)
 
 
 def _resolve_prediction(model: Model) -> PredictionModules | None:
@@ -60,7 +66,8 @@ def _resolve_prediction(model: Model) -> PredictionModules | None:
     if model.multi_token_prediction is None:
         return None
     block = _resolve_block(model, arrange(model.layers, model.num_layers).kinds[-1])
-    return PredictionModules(block, HiddenNorm(model.embed_dim, model.norm), model.multi_token_prediction)
+    norm = HiddenNorm(model.embed_dim, model.norm)
+    return PredictionModules(block, norm, model.multi_token_prediction, _resolve_init(model))
 
 
 def _resolve_groups(model: Model) -> Iterator[Group]:
@@ -110,15 +117,15 @@ def _resolve_attention(model: Model, kind: LayerKind) -> GroupedQueryAttention |
         options = options.model_copy(update={"temperature_tuning": None})
     elif options.query_key_norm == "l2":  # it normalizes rotated queries and keys
         options = options.model_copy(update={"query_key_norm": None})
-    width = model.embed_dim
+    width, init = model.embed_dim, _resolve_init(model)
     if model.latent_attention:
-        return LatentAttention(width, model.num_heads, model.latent_attention, options, rope, model.norm)
-    return GroupedQueryAttention(width, model.heads, options, rope, model.norm)
+        return LatentAttention(width, model.num_heads, model.latent_attention, options, rope, model.norm, init=init)
+    return GroupedQueryAttention(width, model.heads, options, rope, model.norm, init=init)
 
 
 def _resolve_mlp(model: Model, kind: LayerKind) -> DenseMlp | RoutedMlp:
     """Return the MLP or the experts of a layer."""
     experts = model.experts if kind.feed_forward != "dense" else None
     if experts is None:
-        return DenseMlp(model.embed_dim, model.mlp_dim, model.mlp)
-    return RoutedMlp(model.embed_dim, experts.mlp_dim or model.mlp_dim, experts, model.mlp)
+        return DenseMlp(model.embed_dim, model.mlp_dim, model.mlp, _resolve_init(model))
+    return RoutedMlp(model.embed_dim, experts.mlp_dim or model.mlp_dim, experts, model.mlp, _resolve_init(model))

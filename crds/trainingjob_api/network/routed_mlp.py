@@ -15,6 +15,7 @@ from trainingjob_api.base import Strict
 from trainingjob_api.meta import NO_UNIT, Example, Unit
 from trainingjob_api.network.activations import Activation
 from trainingjob_api.network.attention_kernel import ExpertKernelName, KernelChoice
+from trainingjob_api.network.matrix_init import BY_WIDTH, InitRule
 from trainingjob_api.network.mlp import DenseMlp, Mlp, make_matrices
 from trainingjob_api.network.part import (
     BACKWARD_FLOPS,
@@ -26,7 +27,7 @@ from trainingjob_api.network.part import (
     Shard,
     find_product,
 )
-from trainingjob_api.network.tensor import DecayClass, Normal, Role, Tensor, Zeros, make_bias
+from trainingjob_api.network.tensor import DecayClass, Role, Tensor, Zeros, make_bias
 
 
 class Balance(Strict):
@@ -131,6 +132,7 @@ class RoutedMlp(Part):
     """Hidden width of each expert."""
     experts: Experts
     options: Mlp
+    init: InitRule = BY_WIDTH
 
     def choose_kernel(self) -> KernelChoice[ExpertKernelName]:
         """Return the kernel of the routed experts."""
@@ -142,12 +144,12 @@ class RoutedMlp(Part):
     def shared(self) -> DenseMlp | None:  # None: no experts are shared
         """Return the shared experts as one MLP."""
         hidden = self.experts.shared * self.hidden
-        return DenseMlp(self.width, hidden, self.options) if hidden else None
+        return DenseMlp(self.width, hidden, self.options, self.init) if hidden else None
 
     @cached_property
     def own_tensors(self) -> tuple[Tensor, ...]:
         """Return the tensors of the router and of the routed experts."""
-        width, count, init = self.width, self.experts.count, Normal(self.width**-0.5)
+        width, count, init = self.width, self.experts.count, self.init.of_inputs(self.width)
         router = Tensor("router", (width, count), ("embed", "router"), init, DecayClass.ROUTER, Role.INPUT)
         router_biases = (make_bias(router),) if self.experts.router_bias else ()
         biases = (make_bias(matrix) for matrix in self._matrices if self.options.bias)
@@ -159,7 +161,7 @@ class RoutedMlp(Part):
     def _matrices(self) -> tuple[Tensor, ...]:
         """Return the matrices of the experts."""
         count = self.experts.count
-        one = make_matrices(self.width, self.hidden, self.options, DecayClass.EXPERT, "expert_embed")
+        one = make_matrices(self.width, self.hidden, self.options, self.init, DecayClass.EXPERT, "expert_embed")
         return tuple(replace(matrix, shape=(count, *matrix.shape), axes=("experts", *matrix.axes)) for matrix in one)
 
     @cached_property

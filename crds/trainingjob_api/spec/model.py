@@ -15,6 +15,7 @@ from trainingjob_api.network.dropout import Dropout
 from trainingjob_api.network.embedding import Logits
 from trainingjob_api.network.latent_attention import Latent
 from trainingjob_api.network.layers import Layers
+from trainingjob_api.network.matrix_init import MatrixInit
 from trainingjob_api.network.mlp import Mlp
 from trainingjob_api.network.multi_token_prediction import MultiTokenPrediction
 from trainingjob_api.network.norm import Norm
@@ -30,6 +31,9 @@ class Init(Strict):
 
     std: Annotated[float, Field(gt=0, le=10), NO_UNIT, Example(0.02)] = Field(
         default=0.02, description="Standard deviation of the embedding table's initial values."
+    )
+    matrices: MatrixInit = Field(
+        default=MatrixInit(), description="Initial values of the matrices of layers and of the output projection."
     )
 
 

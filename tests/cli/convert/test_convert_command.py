@@ -89,6 +89,18 @@ def test_each_line_that_is_left_out_is_a_comment_with_its_reason() -> None:
     assert "attention_dropout" not in comments
 
 
+def test_matrices_have_the_initial_values_of_the_library() -> None:
+    jobs = (
+        call(str(next(path for path in TINY if path.parent.name == "gpt2"))),
+        call("-", text=json.dumps(QWEN3_8B | {"initializer_range": 0.01})),
+    )
+
+    assert [yaml.safe_load(job.out)["spec"]["model"]["init"] for job in jobs] == [
+        {"std": 0.02, "matrices": {"std": 0.02, "scaleByDepth": True}},
+        {"std": 0.01, "matrices": {"std": 0.01}},
+    ]
+
+
 def test_dropout_of_weights_of_attention_is_left_out_with_its_reason() -> None:
     path = next(path for path in TINY if path.parent.name == "gpt2")
     result = call(str(path))

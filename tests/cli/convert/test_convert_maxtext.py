@@ -206,6 +206,8 @@ TRANSLATED: dict[str, tuple[dict[str, Any], str, Any]] = {
         {"depth": 1, "lossWeight": 0.2},
     ),
     "no further token": ({"mtp_num_layers": 0}, "model.multiTokenPrediction", None),
+    "initial values of matrices": ({"dense_init_scale": 0.5}, "model.init", {"matrices": {"scale": 0.5}}),
+    "initial values of matrices by their width": ({"dense_init_scale": 1.0}, "model.init", None),
     "dropout": ({"dropout_rate": 0.1}, "model.dropout", {"residual": 0.1, "embedding": 0.1}),
     "dropout that is off": ({"dropout_rate": 0.1, "enable_dropout": False}, "model.dropout", None),
     "formats": (

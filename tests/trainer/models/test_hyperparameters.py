@@ -62,7 +62,7 @@ VARIED: dict[str, tuple[Any, dict[str, Any]]] = {
     "protection.spikes.window": (2, OFTEN),
 }
 """By field a value that is neither its default nor that of the other cases, and what else the spec has."""
-AT_THE_START = {"model.init.std", "training.seed"}
+AT_THE_START = {"model.init.std", "model.init.matrices.std", "model.init.matrices.scale", "training.seed"}
 """Numeric fields that shape the first state alone, each with a test below."""
 
 OF_PUBLISHED_MODELS = re.compile(
@@ -238,6 +238,25 @@ def test_a_table_begins_with_the_scale_of_the_spec_and_matrices_with_that_of_the
     mlp = params["layers"]["mlp"]
     found = [float(jnp.std(leaf)) for leaf in (params["embedding"], params["head"], mlp["gate"], mlp["down"])]
     assert found == pytest.approx([scale, 32**-0.5, 32**-0.5, 64**-0.5], rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("matrices", "want"),
+    [
+        ({"scale": 0.25}, [0.5 * 32**-0.5, 0.5 * 32**-0.5, 0.5 * 64**-0.5]),
+        ({"std": 0.02}, [0.02, 0.02, 0.02]),
+        ({"std": 0.02, "scaleByDepth": True}, [0.02, 0.02, 0.02 * 4**-0.5]),
+    ],
+    ids=str,
+)
+def test_matrices_begin_with_the_distribution_of_the_spec(matrices: dict[str, Any], want: list[float]) -> None:
+    model = {"model__embedDim": 32, "model__mlpDim": 64, "model__numLayers": 2, "model__init": {"matrices": matrices}}
+    params = Training(spec_with(**model)).steps.init().params
+
+    mlp = params["layers"]["mlp"]
+    assert [float(jnp.std(leaf)) for leaf in (params["head"], mlp["gate"], mlp["down"])] == pytest.approx(
+        want, rel=0.03
+    )
 
 
 def test_the_first_state_follows_from_the_seed() -> None:

@@ -84,6 +84,14 @@ class _ReadKeys(dict[str, Any]):
         return super().__getitem__(key)
 
 
+def _set_init(config: Config, draft: DraftJob) -> None:
+    """Set the initial values of matrices, which a family has no field for: they do not change what a model computes."""
+    if config.get("initializer_range"):
+        draft.set("model.init.matrices.std", config["initializer_range"])
+    if config.get("model_type") == "gpt2":
+        draft.set("model.init.matrices.scaleByDepth", value=True)
+
+
 def read_huggingface(values: Values, draft: DraftJob) -> None:
     """Put the model of a `config.json` into a job.
 
@@ -98,6 +106,7 @@ def read_huggingface(values: Values, draft: DraftJob) -> None:
         draft.set("model", find_family(config).to_section(recorded))
     except ConfigError as error:
         raise CommandError(f"{error} The model cannot be converted.") from error
+    _set_init(config, draft)
     length = config.get("max_position_embeddings", config.get("n_positions", DEFAULT_LENGTH))
     draft.ask("training.sequenceLength", min(length, DEFAULT_LENGTH), f"the length of a sequence, at most {length}.")
     encoders = {key: value for key, value in values.items() if key not in (TEXT, *config)}

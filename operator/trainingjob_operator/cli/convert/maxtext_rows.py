@@ -258,7 +258,7 @@ OTHERS: Table = {
     "qk_clip_threshold": Left("no option limits the largest score"),
     "ragged_buffer_factor": Left("`experts.capacityFactor` limits the tokens of an expert", off=(-1, -1.0)),
     "rope_min_timescale": Left("the fastest frequency is 1", off=(1,)),
-    "dense_init_scale": Left("`init.std` has the initial values of the embedding table", off=(1, 1.0)),
+    "dense_init_scale": Copy("model.init.matrices.scale", off=(1, 1.0)),
     "parameter_memory_host_offload": Left("parameters and optimizer state are in device memory", off=(False,)),
     "optimizer_memory_host_offload": Left("parameters and optimizer state are in device memory", off=(False,)),
     "jax_cache_dir": Left("`runtime.compileCache` names a folder on a volume"),

@@ -181,6 +181,16 @@ def warn_of_long_windows(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 _HEADS = ("model.numHeads", "model.numKvHeads", "model.headDim", "model.embedDim", "model.latentAttention")
 
+
+def check_matrix_init(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`init.matrices.std` excludes `init.matrices.scale`."""
+    options = spec.model.init.matrices
+    if options.std is not None and options.scale is not None:
+        other = quote_field(f"{MODEL}.init.matrices.std", options.std)
+        message = f"must not be set with {other}, which is the standard deviation of all matrices. Remove one of both."
+        yield Problem(f"{MODEL}.init.matrices.scale", options.scale, message)
+
+
 RULES = (
     Rule(("model.numHeads", "model.numKvHeads"), check_heads),
     Rule(("model.headDim", "model.positions"), check_head_dim),
@@ -192,5 +202,6 @@ RULES = (
     Rule(("model.positions", "model.attention"), check_norms_of_rotated_heads),
     Rule(("model.rope", "model.layers", *_HEADS), check_ropes),
     Rule(("model.mlp",), check_mlp),
+    Rule(("model.init",), check_matrix_init),
 )
 WARNINGS = (Rule(("model.attention", "training.sequenceLength"), warn_of_long_windows),)
