@@ -167,6 +167,10 @@ class Progress(Open):
     evaluations: dict[Annotated[str, Field(max_length=64)], Metric] = Field(
         default={}, max_length=MAX_EVALUATIONS, description="Newest evaluation loss by the evaluation's name."
     )
+    z_loss: Metric | None = Field(
+        default=None,
+        description="Loss of the log-partition of the logits per token. Unset: `objective.zLoss` is unset.",
+    )
     load_balance: Metric | None = Field(
         default=None,
         description="Load-balancing loss per layer: 1 if all experts get equally many tokens. Unset: no experts.",

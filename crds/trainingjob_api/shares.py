@@ -1,4 +1,4 @@
-"""Numbers of steps that are whole numbers or shares of `training.steps`, as Kubernetes writes an IntOrString.
+"""Numbers of steps that are whole numbers or shares of a schedule, as Kubernetes writes an IntOrString.
 
 A share survives an edit of `training.steps`. `resolve_steps` is the only place that turns it into a number: planner,
 validation and the compiled program all call it.
@@ -67,11 +67,11 @@ StepCount = Annotated[
     int | str,
     StepsOrShare(
         SHARE,
-        f"a whole number of steps, or a share of `training.steps` from 0% to {MAX_PERCENT}%",
+        f"a whole number of steps, or a share of the schedule from 0% to {MAX_PERCENT}%",
         normalize_share,
     ),
 ]
-"""A number of steps, or a share of `training.steps` such as `1%`."""
+"""A number of steps, or a share of the schedule's steps such as `1%`."""
 
 
 def is_share(value: object) -> bool:

@@ -25,6 +25,8 @@ ZERO_IS_A_VALUE = {
     "optimizer.lion.beta2": "a mean of the newest gradient alone",
     "optimizer.clipNorm": "off: the default cannot mean it, and `kubectl apply` removes null",
     "schedule.warmup": "a number of steps",
+    "schedule.wsd.decay": "a number of steps",
+    "schedule.cycles.warmup": "a number of steps",
     "schedule.finalFraction": "a share",
     "elastic.maxRestarts": "a number of restarts",
     "scheduling.tolerations.tolerationSeconds": "a time, as in Kubernetes",

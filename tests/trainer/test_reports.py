@@ -17,11 +17,8 @@ from jax.errors import JaxRuntimeError
 from tests.support.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_agent.trainer_protocol import AgentEvent, StartWorld
 from trainingjob_api.protocol import RECENT_STEPS, FailureReason, Phase, Progress
-from trainingjob_api.spec.optimizer import Optimizer
-from trainingjob_api.spec.schedule import Schedule
 from trainingjob_trainer.monitoring.scheduling_delay import SchedulingDelayMonitor
 from trainingjob_trainer.monitoring.step_reporter import MIN_TYPICAL_STEPS, WINDOW_STEPS, StepReporter
-from trainingjob_trainer.optim.factory import learning_rate
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.errors import TrainingError, failure_record, storage_error
 from trainingjob_trainer.snapshots.snapshotter import Snapshots
@@ -279,39 +276,3 @@ def test_program_started_without_an_agent_is_reported(environment: dict[str, str
 
 def read_lines(root: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in (root / "metrics/metrics.jsonl").read_text().splitlines()]
-
-
-RATES: dict[str, tuple[Schedule, dict[int, float]]] = {
-    "constant": (Schedule(type="constant"), {1: 1.0, 100: 1.0}),
-    "warm-up from zero": (Schedule(type="constant", warmup=10), {1: 0.1, 5: 0.5, 10: 1.0, 11: 1.0}),
-    "a share of warm-up": (Schedule(type="constant", warmup="10%"), {1: 0.1, 5: 0.5, 10: 1.0, 11: 1.0}),
-    "linear to the final fraction": (Schedule(type="linear", final_fraction=0.2), {50: 0.6, 100: 0.2}),
-    "cosine to the final fraction": (
-        Schedule(type="cosine", warmup=20, final_fraction=0.0),
-        {20: 1.0, 60: 0.5, 100: 0.0},
-    ),
-}
-
-
-@pytest.mark.parametrize(("schedule", "want"), RATES.values(), ids=RATES.keys())
-def test_learning_rate(schedule: Schedule, want: dict[int, float]) -> None:
-    optimizer = Optimizer(learning_rate=2.0)
-
-    seen = {step: float(learning_rate(jnp.int32(step), optimizer, schedule, jnp.int32(100))) for step in want}
-
-    assert seen == pytest.approx({step: 2.0 * rate for step, rate in want.items()}, abs=1e-6)
-
-
-def test_a_share_of_warmup_follows_the_number_of_steps_in_one_program() -> None:
-    traces = []
-
-    @jax.jit
-    def rate(step: jax.Array, num_steps: jax.Array) -> jax.Array:
-        traces.append(step)
-        schedule = Schedule(type="constant", warmup="10%")
-        return learning_rate(step, Optimizer(learning_rate=1.0), schedule, num_steps)
-
-    seen = [float(rate(jnp.int32(5), jnp.int32(num_steps))) for num_steps in (100, 1000, 40, 100_000_000)]
-
-    assert seen == pytest.approx([0.5, 0.05, 1.0, 5e-7])
-    assert len(traces) == 1

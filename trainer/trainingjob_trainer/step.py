@@ -30,7 +30,8 @@ from trainingjob_trainer.objectives.batch_sums import BatchSums, as_float32
 from trainingjob_trainer.objectives.next_token import next_token
 from trainingjob_trainer.objectives.objective import metric_names
 from trainingjob_trainer.optim.expert_balance import ExpertBalance
-from trainingjob_trainer.optim.factory import clip_factor, learning_rate, make_optimizer
+from trainingjob_trainer.optim.factory import clip_factor, make_optimizer
+from trainingjob_trainer.optim.learning_rate import learning_rate
 from trainingjob_trainer.optim.spike_detection import SpikeWindow, empty_window, is_spike, update_window
 from trainingjob_trainer.parallel.collective_order import order_collectives
 from trainingjob_trainer.parallel.sharding import param_shardings, zero1_shardings
@@ -60,7 +61,10 @@ class StepPrograms:
         self._optimizer = make_optimizer(spec.optimizer, self._model.network, spec.precision)
         self._balance = ExpertBalance(self._model.network)
         self._rules = merge_rules(spec.parallelism.rules.overrides())
-        self._sums = BatchSums(next_token, self._model, self._rules, mesh, DTYPES[spec.precision.gradients])
+        self._metrics = metric_names(spec, self._model.network)
+        objective = partial(next_token, spec.objective.z_loss if spec.objective else None)
+        gradients = DTYPES[spec.precision.gradients]
+        self._sums = BatchSums(objective, self._metrics, self._model, self._rules, mesh, gradients)
         self._moment_shardings = self._shard_moments()
         self.state_shapes = self._shard_state()
         """Shapes and shardings of the state."""
@@ -113,7 +117,7 @@ class StepPrograms:
             non_finite=everywhere,
             skipped=everywhere,
             signals=everywhere,
-            objective=dict.fromkeys(metric_names(self._model.network), everywhere),
+            objective=dict.fromkeys(self._metrics, everywhere),
             spikes=everywhere if self._spec.protection.spikes else None,
         )
         return arguments, (self.state_shapes, metrics)

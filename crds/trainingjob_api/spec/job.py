@@ -25,6 +25,7 @@ from trainingjob_api.spec.lora import Lora
 from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.metrics import Metrics
 from trainingjob_api.spec.model import Model
+from trainingjob_api.spec.objective import Objective
 from trainingjob_api.spec.optimizer import Optimizer
 from trainingjob_api.spec.parallelism import Parallelism
 from trainingjob_api.spec.precision import Precision
@@ -63,6 +64,11 @@ class TrainingJobSpec(Strict):
         default=Tokenizer(), description="Tokenizer that turns text into token ids."
     )
     training: Annotated[Training, SEQUENCES] = Field(description="Training length, batch size and sequence length.")
+    objective: Annotated[Objective | None, LOSS_CURVE] = Field(
+        default=None,
+        description="Minimized loss. Unset: the cross-entropy of the next token alone.",
+        exclude_if=lambda objective: objective is None,  # an agent before 0.1 refuses a field that it does not know
+    )
     optimizer: Annotated[Optimizer, LOSS_CURVE] = Field(description="Optimizer and its hyperparameters.")
     schedule: Annotated[Schedule, LOSS_CURVE] = Field(default=Schedule(), description="Learning-rate schedule.")
     precision: Annotated[Precision, MODEL_STATE] = Field(

@@ -4,10 +4,10 @@ import json
 
 from trainingjob_api.decoding import find_decoding_shape
 from trainingjob_api.network.resolve import resolve_network
-from trainingjob_api.shares import resolve_steps
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.model import Model
 from trainingjob_api.spec.parallelism import AxisDegrees
+from trainingjob_api.spec.schedule import Wsd
 from trainingjob_operator.cli.charts import draw_memory_bars, draw_mesh
 from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.plan_json import plan_as_object
@@ -93,7 +93,6 @@ def plan_table(plan: Plan) -> list[str]:
     spare = [REDUNDANCY_LEGEND, *_describe_shrink_delay(plan)] if len(plan.allowed_sizes) > 1 else []
     snapshots = [_snapshot_line(plan.shape, plan.snapshots)] if plan.snapshots else []
     saves = [_save_line(plan)] if plan.allowed_sizes else []
-    shares = [_warmup_line(plan.spec)] if isinstance(plan.spec.schedule.warmup, str) else []
     return [
         *align([headings, *rows], right=(0, 1, *range(len(headings) - len(fast), len(headings)))),
         *impossible,
@@ -101,7 +100,7 @@ def plan_table(plan: Plan) -> list[str]:
         *spare,
         *snapshots,
         *saves,
-        *shares,
+        *_describe_schedule(plan.spec),
         *_describe_trained(plan),
         *_describe_loss_chunks(plan),
         *_describe_samples(plan),
@@ -141,10 +140,20 @@ def _save_line(plan: Plan) -> str:
     )
 
 
-def _warmup_line(spec: TrainingJobSpec) -> str:
-    """Return the number of steps that a share of warm-up is."""
-    warmup = pluralize(resolve_steps(spec.schedule.warmup, spec.training.steps), "step")
-    return f"warm-up: {warmup}, {spec.schedule.warmup} of {spec.training.steps:,}"
+def _describe_schedule(spec: TrainingJobSpec) -> list[str]:
+    """Return the numbers of steps that shares of the schedule are."""
+    schedule, steps = spec.schedule, spec.training.steps
+    lengths = [("warm-up", schedule.warmup, schedule.warmup_steps(steps))]
+    if schedule.cycles:
+        lengths += [("warm-up of later cycles", schedule.cycles.warmup, schedule.later_warmup_steps(steps))]
+    if schedule.type == "wsd":
+        lengths += [("decay", (schedule.wsd or Wsd()).decay, schedule.decay_steps(steps))]
+    cycle = schedule.cycle_steps(steps)
+    return [
+        f"{name}: {pluralize(count, 'step')}, {given} of {cycle:,}"
+        for name, given, count in lengths
+        if isinstance(given, str)
+    ]
 
 
 def _describe_trained(plan: Plan) -> list[str]:

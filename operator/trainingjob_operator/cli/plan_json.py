@@ -11,7 +11,6 @@ from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
 from trainingjob_api.problem import Problem
-from trainingjob_api.shares import resolve_steps
 from trainingjob_operator.core.planner.flops import count_useful_flops
 from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan
@@ -32,7 +31,7 @@ def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object
         "activeParameters": plan.num_active_parameters,
         "trainableParameters": plan.num_trainable_parameters,
         "tokensPerStep": plan.tokens_per_step,
-        "warmupSteps": resolve_steps(plan.spec.schedule.warmup, plan.spec.training.steps),
+        "warmupSteps": plan.spec.schedule.warmup_steps(plan.spec.training.steps),
         "heads": _to_json(plan.spec.model.heads),
         "flopsPerToken": count_useful_flops(describe_workload(plan.spec)),
         "kernels": _to_json(plan.kernels),

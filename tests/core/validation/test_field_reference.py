@@ -89,7 +89,7 @@ def test_a_number_has_bounds_unit_and_default() -> None:
 
 
 TYPES: dict[str, tuple[str, str]] = {
-    "schedule.type": ("choice", "constant, linear, cosine"),
+    "schedule.type": ("choice", "constant, linear, cosine, wsd, inverseSqrt, rex, polynomial"),
     "elastic.growCooldown": ("text", "a duration such as 90s, 5m or 1h30m"),
     "data.train": ("list of objects", "at least 1 item, at most 16 items"),
     "runtime.imagePullSecrets": ("list of text", "at most 8 items"),
@@ -97,7 +97,7 @@ TYPES: dict[str, tuple[str, str]] = {
     "runtime.resources.memory": ("quantity", "a quantity such as 500m, 4 or 16Gi"),
     "schedule.warmup": (
         "whole number or share",
-        "a whole number of steps, or a share of `training.steps` from 0% to 99%",
+        "a whole number of steps, or a share of the schedule from 0% to 99%",
     ),
     "tokenizer.endOfDocument": ("text", "at least 1 character, at most 64 characters"),
     "suspend": ("true or false", ""),

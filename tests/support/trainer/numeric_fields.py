@@ -31,6 +31,11 @@ NOT_OF_A_STEP = {
     **{f"optimizer.lion.{beta}": "Lion has a test: tests/trainer/optim/test_lion.py" for beta in ("beta1", "beta2")},
     **{f"lora.{field}": "LoRA has a test: tests/trainer/models/test_lora.py" for field in ("rank", "alpha", "dropout")},
     **{f"model.dropout.{field}": "tests/trainer/models/test_dropout.py" for field in ("residual", "embedding")},
+    **{
+        f"schedule.{field}": "it has a test: tests/trainer/optim/test_learning_rate.py"
+        for field in ("steps", "wsd.decay", "polynomial.power", "cycles.count", "cycles.warmup")
+    },
+    "objective.zLoss": "it has a test: tests/trainer/models/test_z_loss.py",
     "checkpoint.save.everySteps": OUTSIDE,
     "checkpoint.keep.last": KEPT,
     "checkpoint.keep.stages.every": KEPT,

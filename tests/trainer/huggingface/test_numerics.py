@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.support.trainer.huggingface import FOLDER, Fixture, to_files, to_host
+from trainingjob_trainer.models.chunked_loss import losses_of_logits
 from trainingjob_trainer.models.decoder import Params
-from trainingjob_trainer.models.sharded_model import cross_entropies
 from trainingjob_trainer.models.trainable import tensor_name
 
 FAMILIES = sorted(folder.name for folder in FOLDER.iterdir())
@@ -21,7 +21,7 @@ def test_logits_loss_and_gradients_are_those_of_transformers(name: str) -> None:
 
     def run(params: Params) -> tuple[jax.Array, jax.Array]:
         logits = model.apply(params, tokens)
-        return jnp.mean(cross_entropies(logits[:, :-1], tokens[:, 1:])), logits
+        return jnp.mean(losses_of_logits(logits[:, :-1], tokens[:, 1:]).cross_entropy), logits
 
     (loss, logits), gradients = jax.jit(jax.value_and_grad(run, has_aux=True))(params)
 

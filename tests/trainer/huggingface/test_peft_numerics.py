@@ -14,8 +14,8 @@ from trainingjob_api.huggingface.registry import FAMILIES
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_trainer.huggingface.adapter_files import load_adapters
 from trainingjob_trainer.huggingface.safetensors import read_header
+from trainingjob_trainer.models.chunked_loss import losses_of_logits
 from trainingjob_trainer.models.decoder import Params, split_model
-from trainingjob_trainer.models.sharded_model import cross_entropies
 from trainingjob_trainer.models.trainable import merge_trees, tensor_name
 from trainingjob_trainer.store.opening import open_store
 
@@ -37,7 +37,7 @@ def test_logits_loss_and_gradients_are_those_of_peft(tmp_path: Path) -> None:
 
     def run(trained: Params) -> tuple[jax.Array, jax.Array]:
         logits = model.apply(split.merge(trained, frozen), expected["tokens"])
-        return jnp.mean(cross_entropies(logits[:, :-1], expected["tokens"][:, 1:])), logits
+        return jnp.mean(losses_of_logits(logits[:, :-1], expected["tokens"][:, 1:]).cross_entropy), logits
 
     (loss, logits), gradients = jax.jit(jax.value_and_grad(run, has_aux=True))(trained)
 

@@ -1,6 +1,7 @@
 """Logits in chunks: the same losses and gradients as with whole logits, which no device holds."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,9 +16,8 @@ from tests.trainer.models.test_gradients import walk
 from tests.trainer.test_step import LAYOUTS
 from trainingjob_api.network.embedding import Logits
 from trainingjob_api.world import Layout
-from trainingjob_trainer.models.chunked_loss import LmHead, sum_losses, token_losses
+from trainingjob_trainer.models.chunked_loss import LmHead, losses_of_logits, sum_losses, token_losses
 from trainingjob_trainer.models.decoder import finish_logits
-from trainingjob_trainer.models.sharded_model import cross_entropies
 
 TOKENS, WIDTH, VOCABULARY = (1, 1, 2, 7), 8, 12
 QUICK = ("context 4, tensor 2, accumulation 2", "2 stages, fsdp 2, tensor 2, 4 microbatches", "one device")
@@ -77,7 +77,7 @@ def draw(head: LmHead) -> tuple[jax.Array, ...]:
 def plain(head: LmHead, x: jax.Array, matrix: jax.Array, targets: jax.Array) -> jax.Array:
     """Return the cross-entropies with whole logits, by automatic differentiation."""
     logits = head.finish(head.multiply(x, matrix)).reshape(-1, TOKENS[-1], VOCABULARY)
-    return cross_entropies(logits, targets.reshape(-1, TOKENS[-1])).reshape(TOKENS)
+    return losses_of_logits(logits, targets.reshape(-1, TOKENS[-1]), head.z_loss).total.reshape(TOKENS)
 
 
 @pytest.mark.parametrize("num_chunks", [2, 5, 14])
@@ -94,16 +94,17 @@ def test_each_token_has_the_loss_and_the_gradients_of_whole_logits(name: str, nu
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
+@pytest.mark.parametrize("z_loss", [None, 0.1])
 @pytest.mark.parametrize("name", HEADS)
-def test_a_weighted_sum_has_the_gradients_of_whole_logits(name: str) -> None:
-    head = HEADS[name]
+def test_a_weighted_sum_has_the_gradients_of_whole_logits(name: str, z_loss: float | None) -> None:
+    head = replace(HEADS[name], z_loss=z_loss)
     x, matrix, targets, weights = draw(head)
 
     def total(x: jax.Array, matrix: jax.Array, weights: jax.Array) -> jax.Array:
         return 2 * jnp.sum(plain(head, x, matrix, targets) * weights)
 
     def total_of_chunks(x: jax.Array, matrix: jax.Array, weights: jax.Array) -> jax.Array:
-        return 2 * sum_losses(head, 3, x, matrix, targets, weights)
+        return 2 * sum_losses(head, 3, x, matrix, targets, weights).total
 
     want, found = (jax.value_and_grad(one, (0, 1, 2))(x, matrix, weights) for one in (total, total_of_chunks))
 
@@ -114,11 +115,14 @@ def test_a_weighted_sum_has_the_gradients_of_whole_logits(name: str) -> None:
 
 
 def test_a_token_without_weight_may_have_infinite_logits() -> None:
-    head = HEADS["head"]
+    head = replace(HEADS["head"], z_loss=0.1)
     x, matrix, targets, weights = draw(head)
     x = x.at[0, 0, 0, 0].set(jnp.inf)
 
-    total, grads = jax.value_and_grad(partial(sum_losses, head, 3), (0, 1))(x, matrix, targets, weights)
+    def total_of(x: jax.Array, matrix: jax.Array) -> jax.Array:
+        return sum_losses(head, 3, x, matrix, targets, weights).total
+
+    total, grads = jax.value_and_grad(total_of, (0, 1))(x, matrix)
 
     assert np.isfinite(total)
     np.testing.assert_array_equal(grads[0][0, 0, 0, 0], 0)

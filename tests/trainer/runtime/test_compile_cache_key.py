@@ -338,7 +338,7 @@ import jax.numpy as jnp
 from tests.support.trainer.tiny import make_config, make_layout, make_spec
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.models.routed_mlp import __name__ as _
-from trainingjob_trainer.optim.factory import learning_rate
+from trainingjob_trainer.optim.learning_rate import learning_rate
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 folder = Path(sys.argv[1])

@@ -10,9 +10,9 @@ Shapes: T pipeline ticks, S stages, R sequences, L length, D model width, V voca
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,8 @@ class LmHead:
     """Logits in float32 from these products, element by element."""
     is_trained: bool = True
     """Whether the matrix has a gradient."""
+    z_loss: float | None = None
+    """Weight of the squared log-partition of a token's logits. None: it is not computed."""
 
     def axes(self, width: str | None) -> tuple[str | None, ...]:
         """Return the logical axes of the matrix, with that of the model width."""
@@ -59,37 +61,58 @@ class LmHead:
         return dx_CD, jnp.einsum(to_matrix, grads_CV, x_CD, preferred_element_type=jnp.float32)
 
 
+class TokenLosses(NamedTuple):
+    """Losses of tokens in float32, or sums of them."""
+
+    cross_entropy: jax.Array
+    penalty: jax.Array | None
+    """The z-loss. None: there is none."""
+
+    @property
+    def total(self) -> jax.Array:
+        """Return what training minimizes."""
+        return self.cross_entropy if self.penalty is None else self.cross_entropy + self.penalty
+
+    def sum(self, weights: jax.Array) -> "TokenLosses":
+        """Return the weighted sums. The losses of a token of weight 0 may be infinite."""
+        weigh = partial(_sum_weighted, weights)
+        return TokenLosses(weigh(self.cross_entropy), None if self.penalty is None else weigh(self.penalty))
+
+
 def sum_losses(
     head: LmHead, num_chunks: int, x_TSRLD: jax.Array, matrix: jax.Array, targets: jax.Array, weights: jax.Array
-) -> jax.Array:
-    """Return the weighted sum of the cross-entropies, a float32 scalar. A token of weight 0 may have any loss.
+) -> TokenLosses:
+    """Return the weighted sums of the losses, float32 scalars. A token of weight 0 may have any loss.
 
-    Targets and weights are [T, S, R, L].
+    Targets and weights are [T, S, R, L]. Their gradients are those of the total: it alone may be differentiated.
     """
 
     @jax.custom_vjp
-    def total(x: jax.Array, matrix: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
-        return sum_weighted(_run(head, num_chunks, x, matrix, targets)[0], weights)
+    def sums(x: jax.Array, matrix: jax.Array, targets: jax.Array, weights: jax.Array) -> TokenLosses:
+        losses: TokenLosses = _run(head, num_chunks, x, matrix, targets)[0]
+        return losses.sum(weights)
 
     def forward(x: jax.Array, matrix: jax.Array, targets: jax.Array, weights: jax.Array) -> Any:
         losses, dx, *dmatrix = _run(head, num_chunks, x, matrix, targets, weights)
-        return sum_weighted(losses, weights), (dx, dmatrix, losses)
+        return losses.sum(weights), (dx, dmatrix, losses.total)
 
-    def backward(saved: tuple[jax.Array, list[jax.Array], jax.Array], grad: jax.Array) -> Any:
-        dx, dmatrix, losses = jax.tree.map(lambda leaf: (leaf * grad).astype(leaf.dtype), saved)
+    def backward(saved: tuple[jax.Array, list[jax.Array], jax.Array], grads: TokenLosses) -> Any:
+        dx, dmatrix, losses = jax.tree.map(lambda leaf: (leaf * grads.cross_entropy).astype(leaf.dtype), saved)
         return dx, next(iter(dmatrix), None), None, losses
 
-    total.defvjp(forward, backward)
-    result: jax.Array = total(x_TSRLD, matrix, targets, weights)
+    sums.defvjp(forward, backward)
+    result: TokenLosses = sums(x_TSRLD, matrix, targets, weights)
     return result
 
 
 def token_losses(head: LmHead, num_chunks: int, x_TSRLD: jax.Array, matrix: jax.Array, targets: jax.Array) -> jax.Array:
-    """Return the cross-entropy of each target [T, S, R, L] in float32."""
+    """Return the cross-entropy of each target [T, S, R, L] in float32, without any z-loss."""
+    head = replace(head, z_loss=None)
 
     @jax.custom_vjp
     def losses(x: jax.Array, matrix: jax.Array, targets: jax.Array) -> jax.Array:
-        return _run(head, num_chunks, x, matrix, targets)[0]
+        found: jax.Array = _run(head, num_chunks, x, matrix, targets)[0].cross_entropy
+        return found
 
     def forward(x: jax.Array, matrix: jax.Array, targets: jax.Array) -> Any:
         return losses(x, matrix, targets), (x, matrix, targets)
@@ -104,8 +127,7 @@ def token_losses(head: LmHead, num_chunks: int, x_TSRLD: jax.Array, matrix: jax.
     return result
 
 
-def sum_weighted(losses: jax.Array, weights: jax.Array) -> jax.Array:
-    """Return the weighted sum of losses, which may be infinite where the weight is 0."""
+def _sum_weighted(weights: jax.Array, losses: jax.Array) -> jax.Array:
     return jnp.sum(jnp.where(weights != 0, losses * weights, 0.0))  # 0 x infinity must not reach the sum
 
 
@@ -122,8 +144,8 @@ class _Shards:
 
 def _run(
     head: LmHead, num_chunks: int, x: jax.Array, matrix: jax.Array, targets: jax.Array, weights: jax.Array | None = None
-) -> tuple[jax.Array, ...]:
-    """Return the cross-entropies and, with weights, the gradients of their weighted sum.
+) -> tuple[Any, ...]:
+    """Return the `TokenLosses` and, with weights, the gradients of the weighted sum of their total.
 
     A frozen matrix has none. The gradient of the matrix is sharded like the stored matrix by the built-in rules.
     """
@@ -136,15 +158,17 @@ def _run(
         gathered, stored = (partition_spec(head.axes(width), matrix.shape, mesh) for width in (None, "embed"))
         dims = ((gathered[head.vocab_dim],), tokens, (stored[1 - head.vocab_dim],))
         shards = _Shards(*(tuple(name for name in _names(dim) if mesh.shape[name] > 1) for dim in dims))
+        losses: Any = (tokens, None if head.z_loss is None else tokens)
         mapped: Any = jax.shard_map(
             partial(_run_shard, head, num_chunks, shards),
             in_specs=(hidden, gathered, tokens, *([] if weights is None else [tokens])),
-            out_specs=(tokens, hidden, stored)[: 1 if weights is None else 2 + head.is_trained],
+            out_specs=(TokenLosses(*losses), hidden, stored)[: 1 if weights is None else 2 + head.is_trained],
             check_vma=False,
         )
         found = mapped(*arguments)
     # A gradient has the format of its argument.
-    return tuple(array.astype(dtype) for array, dtype in zip(found, (jnp.float32, x.dtype, matrix.dtype), strict=False))
+    losses, *grads = found
+    return losses, *(grad.astype(argument.dtype) for grad, argument in zip(grads, (x, matrix), strict=False))
 
 
 def _names(entries: Iterable[str | tuple[str, ...] | None]) -> Iterator[str]:
@@ -161,7 +185,7 @@ def _run_shard(
     matrix: jax.Array,
     targets: jax.Array,
     weights: jax.Array | None = None,
-) -> tuple[jax.Array, ...]:
+) -> tuple[Any, ...]:
     """Return the result of `_run` for the shards of one device: losses and, with weights, both gradients."""
     num_tokens = targets.size
     chunk = -(-num_tokens // num_chunks)
@@ -185,10 +209,13 @@ def _run_shard(
         logits_CV, finish = jax.vjp(head.finish, head.multiply(x_CD, matrix))
         is_target_CV = targets_C[:, None] == columns[None, :]
         log_sums_C, target_logits_C = _reduce_logits(logits_CV, is_target_CV, shards.vocab)
-        losses_C = log_sums_C - target_logits_C
+        losses_C = _lose(head.z_loss, log_sums_C, target_logits_C)
         if weights_C is None:
             return None, (losses_C, None)
-        grads_CV = (jnp.exp(logits_CV - log_sums_C[:, None]) - is_target_CV) * weights_C[:, None]
+        shares_CV = jnp.exp(logits_CV - log_sums_C[:, None])
+        if head.z_loss is not None:
+            shares_CV *= 1 + 2 * head.z_loss * log_sums_C[:, None]
+        grads_CV = (shares_CV - is_target_CV) * weights_C[:, None]
         # The logits of a token without weight may be infinite.
         (grads_CV,) = finish(jnp.where(weights_C[:, None] != 0, grads_CV, 0.0))
         dx_CD, added = head.pull_back(x_CD, matrix, grads_CV)
@@ -199,15 +226,30 @@ def _run_shard(
     chunks = (split(x), split(targets), None if weights is None else split(weights))
     has_sum = weights is not None and head.is_trained
     dmatrix, (losses, dx) = jax.lax.scan(step, jnp.zeros(matrix.shape, jnp.float32) if has_sum else None, chunks)
+    losses = jax.tree.map(merge, losses)
     if weights is None:
-        return (merge(losses),)
+        return (losses,)
     dx = jax.lax.psum(merge(dx), shards.vocab)
     if dmatrix is None:
-        return merge(losses), dx
+        return losses, dx
     if shards.width:
         dmatrix = jax.lax.psum_scatter(dmatrix, shards.width, scatter_dimension=1 - head.vocab_dim, tiled=True)
     dmatrix = jax.lax.psum(dmatrix, tuple(axis for axis in shards.tokens if axis not in shards.width))
-    return merge(losses), dx, dmatrix
+    return losses, dx, dmatrix
+
+
+def losses_of_logits(logits_RLV: jax.Array, targets_RL: jax.Array, z_loss: float | None = None) -> TokenLosses:
+    """Return the losses of targets [R, L] from whole logits in float32."""
+    # Comparison instead of a gather, which XLA cannot partition over the vocabulary in a partly manual shard_map.
+    is_target_RLV = targets_RL[..., None] == jnp.arange(logits_RLV.shape[-1])[None, None, :]
+    target_logits_RL = jnp.sum(jnp.where(is_target_RLV, logits_RLV, 0.0), axis=-1)
+    return _lose(z_loss, jax.nn.logsumexp(logits_RLV, axis=-1), target_logits_RL)
+
+
+def _lose(z_loss: float | None, log_sums: jax.Array, target_logits: jax.Array) -> TokenLosses:
+    """Return losses from the logarithms of the sums of exponentials, and the logits of targets."""
+    penalty = None if z_loss is None else z_loss * log_sums**2
+    return TokenLosses(log_sums - target_logits, penalty)
 
 
 def _reduce_logits(

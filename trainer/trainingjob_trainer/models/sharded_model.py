@@ -7,6 +7,7 @@ Shapes: M microbatches, R sequences, L length, S stages, V vocabulary, D model w
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ from jax.sharding import Mesh
 from trainingjob_api.loss_chunks import count_loss_chunks
 from trainingjob_api.network.multi_token_prediction import PREDICTION
 from trainingjob_api.sharding import count_shards, shards_of_dim
-from trainingjob_trainer.models.chunked_loss import sum_losses, sum_weighted, token_losses
+from trainingjob_trainer.models.chunked_loss import TokenLosses, losses_of_logits, sum_losses, token_losses
 from trainingjob_trainer.models.decoder import Params, SplitModel
 from trainingjob_trainer.models.dropout import mix_name
 from trainingjob_trainer.models.layers import HiddenStates
@@ -105,42 +106,56 @@ class ShardedModel:
 
     def cross_entropies(self, params: Params, hidden: Hidden, targets_MRL: jax.Array) -> jax.Array:
         """Return the cross-entropy of each target [M, R, L] in float32."""
-        losses_MRL = self._cross_entropies(params, hidden, self._to_mesh_order(targets_MRL))
+        targets_MRL = self._to_mesh_order(targets_MRL)
+        num_chunks = self._count_chunks(targets_MRL)
+        if num_chunks > 1:
+            head, x, matrix = self._model.read_out(params, self._by_tick(hidden.x))
+            losses_MRL = token_losses(head, num_chunks, x, matrix, self._by_tick(targets_MRL)).reshape(
+                targets_MRL.shape
+            )
+        else:
+            losses_MRL = self._token_losses(params, hidden, targets_MRL).cross_entropy
         return to_sequence_order(losses_MRL, self.network.exchange, self._context)
 
     def _to_mesh_order(self, array_MRL: jax.Array) -> jax.Array:
         return to_mesh_order(array_MRL, self.network.exchange, self._context)
 
-    def _cross_entropies(self, params: Params, hidden: Hidden, targets_MRL: jax.Array) -> jax.Array:
-        """Return the cross-entropies [M, R, L] of targets in the order of the mesh."""
-        num_chunks = self._count_chunks(targets_MRL)
-        if num_chunks > 1:
-            head, x, matrix = self._model.read_out(params, self._by_tick(hidden.x))
-            losses = token_losses(head, num_chunks, x, matrix, self._by_tick(targets_MRL))
-            return losses.reshape(targets_MRL.shape)
+    def _token_losses(
+        self, params: Params, hidden: Hidden, targets_MRL: jax.Array, z_loss: float | None = None
+    ) -> TokenLosses:
+        """Return the losses [M, R, L] of targets in the order of the mesh, from whole logits."""
 
-        def run(x_RLD: jax.Array, targets_RL: jax.Array) -> jax.Array:
-            return cross_entropies(self._model.logits(params, x_RLD), targets_RL)
+        def run(x_RLD: jax.Array, targets_RL: jax.Array) -> TokenLosses:
+            return losses_of_logits(self._model.logits(params, x_RLD), targets_RL, z_loss)
 
         if self._num_stages == 1:
-            return run(hidden.x[0], targets_MRL[0])[None]
-        x_TSRLD, targets_TSRL = self._by_tick(hidden.x), self._by_tick(targets_MRL)
-        losses_TSRL: jax.Array = jax.lax.map(lambda tick: jax.vmap(run)(*tick), (x_TSRLD, targets_TSRL))
-        return losses_TSRL.reshape(targets_MRL.shape)
+            losses: TokenLosses = run(hidden.x[0], targets_MRL[0])
+        else:
+            ticks = self._by_tick(hidden.x), self._by_tick(targets_MRL)
+            losses = jax.lax.map(lambda tick: jax.vmap(run)(*tick), ticks)
+        shaped: TokenLosses = jax.tree.map(lambda one: one.reshape(targets_MRL.shape), losses)
+        return shaped
 
-    def sum_losses(self, params: Params, hidden: Hidden, targets_MRL: jax.Array, weights_MRL: jax.Array) -> jax.Array:
-        """Return the weighted sum of the cross-entropies, a float32 scalar.
+    def sum_losses(
+        self,
+        params: Params,
+        hidden: Hidden,
+        targets_MRL: jax.Array,
+        weights_MRL: jax.Array,
+        z_loss: float | None = None,
+    ) -> TokenLosses:
+        """Return the weighted sums of the losses, float32 scalars; `z_loss` is the weight of the squared log-partition.
 
         The loss of a token of weight 0 may be infinite. With chunks of logits this needs fewer FLOPs than the sum of
-        `cross_entropies`.
+        `cross_entropies`. Differentiate the total alone.
         """
         targets_MRL, weights_MRL = self._to_mesh_order(targets_MRL), self._to_mesh_order(weights_MRL)
         num_chunks = self._count_chunks(targets_MRL)
         if num_chunks > 1:
             head, x, matrix = self._model.read_out(params, self._by_tick(hidden.x))
             targets, weights = self._by_tick(targets_MRL), self._by_tick(weights_MRL)
-            return sum_losses(head, num_chunks, x, matrix, targets, weights)
-        return sum_weighted(self._cross_entropies(params, hidden, targets_MRL), weights_MRL)
+            return sum_losses(replace(head, z_loss=z_loss), num_chunks, x, matrix, targets, weights)
+        return self._token_losses(params, hidden, targets_MRL, z_loss).sum(weights_MRL)
 
     def sum_predictions(self, params: Params, hidden: Hidden, batch: Any) -> tuple[jax.Array, RoutingStats | None]:
         """Return the sum of the cross-entropies of all further tokens, and the routing statistics of the modules.
@@ -161,7 +176,7 @@ class ShardedModel:
             stream = self._model.run_prediction(module, stream, later.embedded)
             own = params | {"norm": module["norm"]}
             loss = self.sum_losses(own, Hidden(stream.x[None], None), later.targets[None], weights_RL[None])
-            return (stream, later), loss
+            return (stream, later), loss.total
 
         (stream, _), losses = jax.lax.scan(predict, (stream, later), stacked)
         return jnp.sum(losses), jax.tree.map(lambda leaf: leaf[None], stream.routing)
@@ -222,11 +237,3 @@ class ShardedModel:
         used = {"norm", "embedding"} if head.is_tied else {"norm", *(tensor.name for tensor in head.tensors)}
         used.add(PREDICTION)
         return {name: param for name, param in params.items() if name in used}
-
-
-def cross_entropies(logits_RLV: jax.Array, targets_RL: jax.Array) -> jax.Array:
-    """Return the cross-entropy of each target [R, L] in float32."""
-    # Comparison instead of a gather, which XLA cannot partition over the vocabulary in a partly manual shard_map.
-    is_target_RLV = targets_RL[..., None] == jnp.arange(logits_RLV.shape[-1])[None, None, :]
-    target_logits_RL = jnp.sum(jnp.where(is_target_RLV, logits_RLV, 0.0), axis=-1)
-    return jax.nn.logsumexp(logits_RLV, axis=-1) - target_logits_RL

@@ -134,6 +134,7 @@ class StepReporter:
             wait_seconds=median(self._wait_times) if len(self._wait_times) == WINDOW_STEPS else None,
             stalled_share=self._scheduling_delay.delayed_share if self._scheduling_delay else None,
             evaluations=self._evaluations,
+            z_loss=_finite_or_none(step_metrics.objective.get("z_loss")),
             load_balance=_finite_or_none(step_metrics.objective.get("load_balance")),
             dropped=_finite_or_none(step_metrics.objective.get("dropped")),
             skipped=int(step_metrics.skipped),

@@ -5,6 +5,7 @@ Sums are accumulated in float32 over the gradient-accumulation steps, gradients 
 partitioner handles the axes inside a data shard.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from trainingjob_api.sharding import Table
 from trainingjob_trainer.models.decoder import Params, SplitModel
 from trainingjob_trainer.models.sharded_model import ShardedModel
 from trainingjob_trainer.models.trainable import tensor_name
-from trainingjob_trainer.objectives.objective import Objective, Terms, metric_names
+from trainingjob_trainer.objectives.objective import Objective, Terms
 from trainingjob_trainer.parallel.collective_order import order_collectives
 from trainingjob_trainer.parallel.sharding import constrain
 from trainingjob_trainer.state import Batch
@@ -24,13 +25,21 @@ from trainingjob_trainer.state import Batch
 class BatchSums:
     """Sums of an objective over the batches of one mesh.
 
-    `rules` shard the gradients. Those of matrices are summed in `dtype`, all others in float32.
+    `metrics` are the names of the objective's metrics. `rules` shard the gradients. Those of matrices are summed in
+    `dtype`, all others in float32.
     """
 
     def __init__(
-        self, objective: Objective, model: SplitModel, rules: Table, mesh: Mesh, dtype: Any = jnp.float32
+        self,
+        objective: Objective,
+        metrics: Sequence[str],
+        model: SplitModel,
+        rules: Table,
+        mesh: Mesh,
+        dtype: Any = jnp.float32,
     ) -> None:
         self._objective = objective
+        self._metrics = metrics
         self._model = ShardedModel(model, mesh)
         self._split = model.param_split
         self._axes = self._split.split(model.axes).trained
@@ -83,7 +92,7 @@ class BatchSums:
 
     def _no_terms(self) -> Terms:
         zero = jnp.zeros(())
-        return Terms(zero, zero, zero, dict.fromkeys(metric_names(self._model.network), zero))
+        return Terms(zero, zero, zero, dict.fromkeys(self._metrics, zero))
 
     def _accumulate(self, function: Any, zeros: Any, params: Params, batch: Batch) -> Any:
         """Return the sums of what a function of (params, batch) returns, over all devices and accumulation steps."""

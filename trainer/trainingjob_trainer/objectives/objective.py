@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from trainingjob_api.network.network import Network
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.models.sharded_model import Hidden, ShardedModel
 from trainingjob_trainer.state import Batch
@@ -33,9 +34,10 @@ type Objective = Callable[[ShardedModel, Params, Batch], Terms]
 """Returns the sums of microbatches [M, R, L]. It may call the model several times."""
 
 
-def metric_names(network: Network) -> tuple[str, ...]:
-    """Return the names of the metrics of an objective, which are known without tracing it."""
-    return ("load_balance", "dropped") if network.num_routed_layers else ()
+def metric_names(spec: TrainingJobSpec, network: Network) -> tuple[str, ...]:
+    """Return the names of the metrics of a job's objective, which are known without tracing it."""
+    of_logits = ("z_loss",) if spec.objective and spec.objective.z_loss else ()
+    return (*of_logits, *(("load_balance", "dropped") if network.num_routed_layers else ()))
 
 
 def add_load_balance(model: ShardedModel, hidden: Hidden, batch: Batch, terms: Terms) -> Terms:

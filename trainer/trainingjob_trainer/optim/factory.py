@@ -1,8 +1,4 @@
-"""The optimizers, in float32, whatever the format of the parameters, and the learning-rate schedule.
-
-The learning rate is a function of the step in the state and of the number of steps. Both are arguments of the compiled
-program, so that a change of them recompiles nothing, and a skipped update does not shift the schedule.
-"""
+"""The optimizers, in float32, whatever the format of the parameters."""
 
 from collections.abc import Collection
 from functools import partial
@@ -14,29 +10,11 @@ import optax
 
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.tensor import DecayClass
-from trainingjob_api.shares import resolve_steps
 from trainingjob_api.spec.optimizer import AdamW, Lion, Optimizer
 from trainingjob_api.spec.precision import Precision
-from trainingjob_api.spec.schedule import Schedule
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.models.params import DTYPES
 from trainingjob_trainer.models.trainable import tensor_name
-
-
-def learning_rate(step: jax.Array, optimizer: Optimizer, schedule: Schedule, num_steps: jax.Array) -> jax.Array:
-    """Return the learning rate of a step, counted from 1; step `num_steps` has the final fraction of the peak."""
-    step = step.astype(jnp.float32)
-    warmup, fraction = resolve_steps(schedule.warmup, num_steps), schedule.final_fraction
-    progress = jnp.clip((step - warmup) / jnp.maximum(num_steps - warmup, 1), 0.0, 1.0)
-    match schedule.type:
-        case "constant":
-            decay = jnp.ones_like(progress)
-        case "linear":
-            decay = 1.0 - (1.0 - fraction) * progress
-        case "cosine":
-            decay = fraction + (1.0 - fraction) * 0.5 * (1.0 + jnp.cos(jnp.pi * progress))
-    rise = jnp.minimum(step / jnp.maximum(warmup, 1), 1.0)
-    return optimizer.learning_rate * jnp.where(step < warmup, rise, decay)
 
 
 def clip_factor(optimizer: Optimizer, grad_norm: jax.Array) -> jax.Array:

@@ -94,7 +94,7 @@ OPERATOR = "the operator provides it"
 SHARDING = "`parallelism` has the sizes of mesh axes: choose them, or keep `strategy: auto`"
 FILES = "`data.train` names files in the pods by path and format"
 DECAY_SHAPE = "it is none of the shapes of `schedule.type`"
-SCHEDULES = {"cosine": "cosine", "linear": "linear", "constant": "constant"}
+SCHEDULES = {"cosine": "cosine", "linear": "linear", "constant": "constant", "inv_sqrt": "inverseSqrt"}
 FLOATS = {"f32": "float32", "float32": "float32", "full": "float32", "bf16": "bfloat16", "bfloat16": "bfloat16"}
 DEFAULTS: Values = {
     "trainer.num_train_steps": 400_000, "trainer.train_batch_size": 32, "optimizer.learning_rate": 6e-4,
@@ -113,6 +113,13 @@ def _to_every(keep: Any) -> list[dict[str, int]]:
     if not all("every" in stage for stage in stages):
         raise NoCounterpartError("`checkpoint.keep.stages` needs `every`")
     return stages
+
+
+def _to_cycles(cycles: Any) -> int:
+    """Return the number of cycles. A list has the steps at which they begin."""
+    if not isinstance(cycles, int):
+        raise NoCounterpartError("`schedule.cycles` divides the steps equally")
+    return cycles
 
 
 TABLE: Table = {
@@ -170,10 +177,11 @@ TABLE: Table = {
     **{f"{section}.warmup_ratio": Copy("schedule.warmup", to_share) for section in ("optimizer", "trainer")},
     **{f"{section}.min_lr_ratio": Copy("schedule.finalFraction") for section in ("optimizer", "trainer")},
     "optimizer.lr_schedule": Copy("schedule.type", one_of(SCHEDULES, DECAY_SHAPE)),
+    "optimizer.decay": Part(),
+    "optimizer.cycles": Copy("schedule.cycles.count", _to_cycles, off=(None, 0, 1)),
+    "optimizer.rewarmup": Part(),
     **dict.fromkeys(
-        ("optimizer.cooldown", "optimizer.decay", "optimizer.rewarmup", "optimizer.cycle*", "optimizer.cycles",
-         "optimizer.haps"),
-        Left(DECAY_SHAPE, off=(None, 0, 0.0)),
+        ("optimizer.cooldown", "optimizer.cycle_length", "optimizer.haps"), Left(DECAY_SHAPE, off=(None, 0, 0.0))
     ),
     "optimizer.default_weight_decay_mask": Left("`optimizer.weightDecay.exclude` names kinds of tensors"),
     "optimizer.weight_decay_modules": Left("`optimizer.weightDecay.exclude` names kinds of tensors"),
@@ -187,7 +195,7 @@ TABLE: Table = {
     "data.cache_dir": Left("the trainer keeps tokens on the storage of the job"),
     "data.*": Left(FILES),
     "epoch": Left("`training.steps` is the length of the training", off=(0, None)),
-    "z_loss_weight": Left("the objective is the next token", off=(None, 0)),
+    "z_loss_weight": Copy("objective.zLoss", off=(None, 0, 0.0)),
     "initialize_from_hf": Left(
         "`checkpoint.initializeFrom.huggingFace` names a folder with the published weights", off=(False, None)
     ),
@@ -211,6 +219,7 @@ def read_levanter(values: Values, draft: DraftJob) -> None:
     if draft.get("optimizer.type") == "lion" and draft.get("optimizer.adamw"):
         moments = draft.spec["optimizer"].pop("adamw")
         draft.set("optimizer.lion", {name: moments[name] for name in ("beta1", "beta2") if name in moments})
+    _read_decay({**DEFAULTS, **values}, draft)
     for tracker in _list_trackers(values):
         if tracker.get("type", "wandb") == "wandb":
             names = ("entity", "name", "tags")
@@ -219,6 +228,16 @@ def read_levanter(values: Values, draft: DraftJob) -> None:
         kind, _, name = part.partition("=")
         if name in FLOATS and kind.strip() in ("p", "c"):
             draft.set(f"precision.{'params' if kind.strip() == 'p' else 'compute'}", FLOATS[name])
+
+
+def _read_decay(values: Values, draft: DraftJob) -> None:
+    """Set a decay at the end of the steps, and the warm-up of later cycles, which Levanter has for each shape."""
+    decay, shape = values.get("optimizer.decay"), values.get("optimizer.lr_schedule", "cosine")
+    if decay is not None and shape in ("linear", "cosine"):
+        draft.set("schedule.type", "wsd")
+        draft.set("schedule.wsd", {"decay": to_share(decay), "shape": shape})
+    if draft.get("schedule.cycles.count") and values.get("optimizer.rewarmup"):
+        draft.set("schedule.cycles.warmup", to_share(values["optimizer.rewarmup"]))
 
 
 def _ask_for_sources(values: Values, draft: DraftJob) -> None:

@@ -53,7 +53,7 @@ CUSTOM_REMAT = {
 """Activations of MaxText's policy `custom`, and our names."""
 EXCHANGES = {"all_gather": "gather", "ring": "ring"}
 MATMULS = {name: name for name in ("default", "high", "highest")} | {"bfloat16": "default", "float32": "highest"}
-SCHEDULES = {"cosine": "cosine"}
+SCHEDULES = {"cosine": "cosine", "wsd": "wsd"}
 OPTIMIZERS = {"adamw": "adamw", "adam_pax": "adamw"}
 
 MTP_LOSS_WEIGHT = 0.1
@@ -123,8 +123,9 @@ TRAINING: Table = {
     "warmup_steps_fraction": Copy("schedule.warmup", to_share),
     "learning_rate_final_fraction": Copy("schedule.finalFraction"),
     "cosine_learning_rate_final_fraction": Copy("schedule.finalFraction"),
-    "learning_rate_schedule_steps": Left("the schedule ends with `training.steps`", off=(-1,)),
-    "wsd_*": Left("it is none of the shapes of `schedule.type`"),
+    "learning_rate_schedule_steps": Copy("schedule.steps", off=(-1,)),
+    "wsd_decay_steps_fraction": Part(),
+    "wsd_decay_style": Part(),
     "dtype": Copy("precision.compute", one_of(FLOATS, FORMAT)),
     "weight_dtype": Copy("precision.params", one_of(FLOATS, FORMAT)),
     "grad_dtype": Copy("precision.gradients", one_of(FLOATS, FORMAT), off=("float32",)),
@@ -243,7 +244,7 @@ OTHERS: Table = {
     "eval_per_device_batch_size": Left(DEVICE_BATCH, off=(0, 0.0)),
     **dict.fromkeys(("dropout_rate", "enable_dropout"), Part()),
     "normalize_embedding_logits": Left("a tied output projection has no own factor: set `logits.scale`", off=(False,)),
-    "z_loss_multiplier": Left(OBJECTIVE, off=(0, 0.0)),
+    "z_loss_multiplier": Copy("objective.zLoss", off=(0, 0.0)),
     "mtp_num_layers": Copy("model.multiTokenPrediction.depth", off=(0,)),
     "mtp_loss_scaling_factor": Part(),
     "mtp_*": Left("the loss of further tokens is no held-out loss", off=(0,)),
@@ -339,6 +340,9 @@ def read_maxtext(values: Values, draft: DraftJob) -> None:
         draft.set("model.multiTokenPrediction.lossWeight", values.get("mtp_loss_scaling_factor", MTP_LOSS_WEIGHT))
     if values.get("enable_dropout", True) and values.get("dropout_rate"):
         draft.set("model.dropout", dict.fromkeys(("residual", "embedding"), values["dropout_rate"]))
+    if values.get("lr_schedule_type") == "wsd":
+        decay = {"decay": to_share(values.get("wsd_decay_steps_fraction", 0.1))}
+        draft.set("schedule.wsd", {**decay, "shape": values.get("wsd_decay_style", "linear")})
     if values.get("enable_wandb"):
         ask_for_wandb(draft, values.get("wandb_project_name", "maxtext"), name=values.get("wandb_run_name"))
     steps = values.get("gradient_accumulation_steps", 1)

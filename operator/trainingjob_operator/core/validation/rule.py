@@ -4,9 +4,10 @@ A rule does not run if it reads a field that could not be parsed. So one mistake
 spec is still checked.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from trainingjob_api.base import Strict
 from trainingjob_api.parse.parser import Parsed
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
@@ -77,3 +78,11 @@ def apply_rules(rules: Sequence[Rule | HardwareRule], parsed: Parsed, hardware: 
         if parsed.is_as_written(rule.reads)
         for problem in rule.find_violations(spec, hardware)
     ]
+
+
+def find_unused_alternatives(path: str, kind: str, given: Mapping[str, Strict | None]) -> Iterator[Problem]:
+    """Yield a problem for each object that belongs to another `type` of the section at a path."""
+    for name, values in given.items():
+        if values is not None and name != kind:
+            message = f"must not be set with `{path}.type: {kind}`. Remove it, or change the type."
+            yield Problem(f"{path}.{name}", values.model_dump(by_alias=True), message, (f"{path}.type: {name}",))

@@ -1,13 +1,11 @@
-"""Rules about the vocabulary, the optimizer and the training schedule."""
+"""Rules about the vocabulary, the optimizer and the number formats."""
 
 from collections.abc import Iterator
 
 from trainingjob_api.problem import Problem
-from trainingjob_api.shares import format_share, resolve_steps
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.schedule import Schedule
-from trainingjob_operator.core.planner.problem_messages import has_no_effect, quote_field
-from trainingjob_operator.core.validation.rule import Rule, find_repeated
+from trainingjob_operator.core.planner.problem_messages import quote_field
+from trainingjob_operator.core.validation.rule import Rule, find_repeated, find_unused_alternatives
 
 BYTE_VOCABULARY = 257
 """256 bytes and the end-of-document token."""
@@ -21,40 +19,17 @@ def check_vocabulary(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.model.vocabSize", vocab, message, (str(BYTE_VOCABULARY),))
 
 
-def check_warmup(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """`schedule.warmup` must be less than `training.steps`."""
-    steps = spec.training.steps
-    warmup = resolve_steps(spec.schedule.warmup, steps)
-    if warmup >= steps:  # a share never is
-        message = f"{warmup} must be less than {quote_field('spec.training.steps', steps)}."
-        yield Problem("spec.schedule.warmup", warmup, message, (str(steps - 1),))
-
-
 def check_optimizer(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Of `optimizer.adamw` and `optimizer.lion`, only the one that `optimizer.type` names may be set."""
     optimizer = spec.optimizer
     given = {"adamw": optimizer.adamw, "lion": optimizer.lion}
-    for kind, values in given.items():
-        if values is not None and kind != optimizer.type:
-            message = f"must not be set with `spec.optimizer.type: {optimizer.type}`. Remove it, or change the type."
-            shown = values.model_dump(by_alias=True)
-            yield Problem(f"spec.optimizer.{kind}", shown, message, (f"spec.optimizer.type: {kind}",))
+    yield from find_unused_alternatives("spec.optimizer", optimizer.type, given)
 
 
 def check_weight_decay(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Kinds of tensors in `optimizer.weightDecay.exclude` must be unique."""
     kinds = [kind.value for kind in spec.optimizer.weight_decay.exclude]
     yield from find_repeated("spec.optimizer.weightDecay.exclude", kinds)
-
-
-def warn_of_empty_warmup(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """A share in `schedule.warmup` that is less than one step has no effect."""
-    share, steps = spec.schedule.warmup, spec.training.steps
-    if isinstance(share, str) and share != "0%" and resolve_steps(spec.schedule.warmup, steps) == 0:
-        smallest = format_share(1 / steps)
-        nearest = ("0", *((smallest,) if resolve_steps(smallest, steps) else ()))
-        message = f"{share} of {quote_field('spec.training.steps', steps)} is less than 1 step. There is no warm-up."
-        yield Problem("spec.schedule.warmup", share, message, nearest)
 
 
 def warn_of_unwritten_metrics(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -64,15 +39,6 @@ def warn_of_unwritten_metrics(spec: TrainingJobSpec) -> Iterator[Problem]:
         limit = quote_field("spec.training.steps", steps)
         message = f"{every} exceeds {limit}. The job writes metrics only for its last step."
         yield Problem("spec.metrics.everySteps", every, message, (str(max(steps // 10, 1)),))
-
-
-def warn_of_unused_final_fraction(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """`schedule.finalFraction` has no effect on a constant learning rate."""
-    schedule = spec.schedule
-    if schedule.type == "constant" and schedule.final_fraction != Schedule().final_fraction:
-        message = has_no_effect("the schedule `constant` keeps the peak learning rate to the end")
-        nearest = ("spec.schedule.type: linear", "spec.schedule.type: cosine")
-        yield Problem("spec.schedule.finalFraction", schedule.final_fraction, message, nearest)
 
 
 def warn_of_bfloat16_parameters(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -94,14 +60,11 @@ def warn_of_emulated_bfloat16(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 RULES = (
     Rule(("model.vocabSize", "tokenizer.type"), check_vocabulary),
-    Rule(("schedule.warmup", "training.steps"), check_warmup),
     Rule(("optimizer.type", "optimizer.adamw", "optimizer.lion"), check_optimizer),
     Rule(("optimizer.weightDecay.exclude",), check_weight_decay),
 )
 WARNINGS = (
-    Rule(("schedule.warmup", "training.steps"), warn_of_empty_warmup),
     Rule(("metrics.everySteps", "training.steps"), warn_of_unwritten_metrics),
-    Rule(("schedule.type", "schedule.finalFraction"), warn_of_unused_final_fraction),
     Rule(("precision.params",), warn_of_bfloat16_parameters),
     Rule(("slices.accelerator", "precision.compute"), warn_of_emulated_bfloat16),
 )
