@@ -1,5 +1,6 @@
 """Quantized matmuls, forward and backward, in relation to NumPy."""
 
+import re
 from typing import Any
 
 import jax
@@ -7,9 +8,13 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
+from tests.support.trainer.tiny import make_layout
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_trainer.kernels.quantized_matmul import quantize_values, quantized_einsum
 from trainingjob_trainer.kernels.quantized_ragged_dot import ShardedDims, quantized_ragged_dot
+from trainingjob_trainer.parallel.mesh import build_mesh
 
 NUMPY = {"e4m3": (ml_dtypes.float8_e4m3fn, 448.0), "e5m2": (ml_dtypes.float8_e5m2, 57344.0)}
 FORMATS = {"int8": ("int8", "int8", None), "fp8": ("e4m3", "e5m2", "e4m3")}
@@ -159,3 +164,24 @@ def test_fp8_rounds_a_value_alike_beside_others() -> None:
 
     rounded = [np.float32(one.qvalue[:8]) * np.asarray(one.scale) for one in (alone, beside)]
     np.testing.assert_array_equal(*rounded)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_devices_add_their_scaled_parts_of_a_sum(kind: Any) -> None:
+    """Along `tensor`, int32 values would take twice the bytes of bfloat16, and XLA would add those of each matrix."""
+    x, matrix = jnp.float32(draw(16, 64)), jnp.float32(draw(64, 32, seed=1))
+    mesh = build_mesh(jax.devices()[:2], make_layout(ici=AxisDegrees(tensor=2)))
+    places = [NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((None, "tensor"), ("tensor",), ())]
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        multiply_all = jax.jit(
+            lambda x, matrix: quantized_einsum("LF,FD->LD", kind, x, matrix),
+            in_shardings=places[:2],
+            out_shardings=places[2],
+        )
+        compiled = multiply_all.lower(x, matrix).compile()
+    sums = re.findall(r"= (\w+)\[([\d,]+)\]\S* all-reduce\(", compiled.as_text())
+
+    assert ("f32", "16,32") in sums
+    assert "s32" not in dict(sums)
+    whole = quantized_einsum("LF,FD->LD", kind, x, matrix)
+    assert relative(compiled(x, matrix), np.asarray(whole, np.float64)) < 1e-6

@@ -23,9 +23,12 @@ import qwix
 
 from trainingjob_api.network.quantized_matmuls import has_parameter_gradients
 from trainingjob_api.spec.precision import QuantizedType
+from trainingjob_trainer.parallel.sharding import shards_on_mesh
 
 LARGEST = {"int8": 127.0, "float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
 """Largest value of each narrow format."""
+TENSOR_DIMS = {"H": "heads", "G": "kv_heads", "F": "mlp"}
+"""Dims of equations that the mesh axis `tensor` shards, with their logical axes."""
 
 
 @dataclass(frozen=True)
@@ -79,16 +82,36 @@ quantized_einsum.defvjp(_save_operands, _pull_back)
 def _multiply(
     equation: str, a: jax.Array, b: jax.Array, a_format: Any, b_format: Any, precision: Any = None
 ) -> jax.Array:
-    """Return a product in the format of `a`. Sums are in int32 or float32."""
+    """Return a product in the format of `a`. Sums are in int32 or float32, and those over `tensor` in that format."""
     operands, result = equation.split("->")
     a_dims, b_dims = operands.split(",")
     summed = (set(a_dims) & set(b_dims)) - set(result)
-    quantized = (
+    quantized = [
         quantize_values(array, dtype, [place for place, dim in enumerate(dims) if dim in summed])
         for array, dims, dtype in ((a, a_dims, a_format), (b, b_dims, b_format))
+    ]
+    sharded = next((dim for dim in summed if dim in TENSOR_DIMS), None)
+    num_shards = shards_on_mesh(TENSOR_DIMS[sharded], a.shape[a_dims.index(sharded)]) if sharded else 1
+    if sharded is None or num_shards == 1:
+        product: jax.Array = qwix.einsum(equation, *quantized, precision=precision).astype(a.dtype)
+        return product
+    # Each device scales its part of the sum. Otherwise XLA would add the parts in int32, and separately for each of the
+    # matrices that read one activation.
+    parts = (
+        _split_dim(one, dims.index(sharded), num_shards) for one, dims in zip(quantized, (a_dims, b_dims), strict=True)
     )
-    product: jax.Array = qwix.einsum(equation, *quantized, precision=precision)
-    return product.astype(a.dtype)
+    equation = f"{operands.replace(sharded, f's{sharded}')}->s{result}"
+    products = qwix.einsum(equation, *parts, precision=precision).astype(a.dtype)
+    # `jnp.sum` would add values of bfloat16 in float32.
+    total: jax.Array = jax.lax.reduce(products, jnp.zeros((), a.dtype), jax.lax.add, [0])
+    return total
+
+
+def _split_dim(x: qwix.QArray, place: int, count: int) -> qwix.QArray:
+    """Return values with a dim split in two, the first with a number of shards. The dim has one scale."""
+    values, scale = x.qvalue, jnp.expand_dims(x.scale, place)
+    shape = (*values.shape[:place], count, values.shape[place] // count, *values.shape[place + 1 :])
+    return qwix.QArray(values.reshape(shape), scale)
 
 
 def quantize_values(x: jax.Array, dtype: Any, dims: Sequence[int], mesh_axes: tuple[str, ...] = ()) -> qwix.QArray:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from trainingjob_api.sharding import RULES, Table, count_shards, find_zero1_dim
+from trainingjob_api.sharding import RULES, Table, count_shards, find_zero1_dim, shards_of_dim
 
 type Axes = tuple[str | None, ...]
 """The logical axis of each dim of an array. None: the dim is not sharded."""
@@ -33,6 +33,13 @@ def constrain(x: jax.Array, *axes: str | None, rules: Table = RULES) -> jax.Arra
     sharding = NamedSharding(mesh, partition_spec(axes, x.shape, mesh, rules))
     constrained: jax.Array = jax.lax.with_sharding_constraint(x, sharding)
     return constrained
+
+
+def shards_on_mesh(axis: str, size: int) -> int:
+    """Return the number of shards of a dim of a logical axis on the mesh of the trace; 1 where the axis is manual."""
+    mesh = jax.sharding.get_abstract_mesh()
+    ways = count_shards({name: 1 if name in mesh.manual_axes else mesh.shape[name] for name in mesh.axis_names})
+    return shards_of_dim(axis, size, ways)
 
 
 def constrain_first_dim(x: jax.Array, axis: str, rules: Table = RULES) -> jax.Array:

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 
 from trainingjob_api.base import AXES, Axis
 from trainingjob_api.compile_report import Network
+from trainingjob_api.network.activations import PRODUCTS
 from trainingjob_api.network.attention import CausalAttention
-from trainingjob_api.network.network import Block
-from trainingjob_api.network.part import Part, PartTraffic
+from trainingjob_api.network.part import PartTraffic
 from trainingjob_api.network.ring_blocks import count_ring_hops
 from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.network.tensor import GATHERED_AXES, OUTPUTS, DecayClass, Gradients, Role, Tensor
@@ -178,9 +178,10 @@ class _StepTraffic:
         is_last = leaf.role in OUTPUTS
         is_mixer_output = leaf.role is Role.MIXER_OUTPUT
         yield from ring.all_gather(gathered, extra=extra_pieces if is_last or not self._has_remat else 0)
-        if (is_narrow and self._has_remat and not is_last) or (
-            self._has_remat and is_mixer_output and ring.is_decomposed and not self._is_replicated
-        ):  # each of the two products has separate scales
+        # Values that are rounded for one of the two products do not serve the other.
+        is_rounded_again = is_narrow and not is_last and self._is_repeated(leaf)
+        is_gathered_again = self._has_remat and is_mixer_output and ring.is_decomposed and not self._is_replicated
+        if is_rounded_again or is_gathered_again:
             yield from ring.all_gather(gathered, extra=extra_pieces)
         if not leaf.is_trainable:
             return
@@ -194,6 +195,11 @@ class _StepTraffic:
             # Where both axes split tokens, TPUs sum a part of this gradient along one after the other.
             yield from fsdp.all_reduce(size / context.size)
             yield from context.all_reduce(size / fsdp.size)
+
+    def _is_repeated(self, leaf: Tensor) -> bool:
+        """Return whether the backward pass computes the product of a matrix again."""
+        saved = self._workload.memory.saved
+        return saved is not None and PRODUCTS[leaf.local_name] not in saved.names
 
     def _is_copied(self, leaf: Tensor) -> bool:
         """Return whether a matrix reaches each device in the compute format: one of dropless experts."""
@@ -266,31 +272,16 @@ class _StepTraffic:
                 features = len(block.adaptation.targets) * block.adaptation.rank
                 num_bytes = self._count_runs(count) * features * self._hidden_state_bytes / self._network.width
                 yield from ring.all_reduce(num_bytes, is_awaited=True)
-        for block, count in self._network.blocks.items():
-            num_sums = sum(self._count_sums(block, name, part) for name, part in block.parts.items())
-            num_bytes = self._count_runs(count) * num_sums * self._hidden_state_bytes
-            yield from ring.all_reduce(num_bytes, is_awaited=True)
+        for runs, parts, has_backward in self._blocks():
+            sums = sum(part.tensor_sums + part.gathered_sums * self._degrees["expert"] for part in parts)
+            extra = sum(
+                part.recomputed_sums * self._repeats_projection + part.separate_sums * self._workload.is_cpu
+                for part in parts
+            )
+            num_sums = sums + extra if has_backward else sums / 2
+            yield from ring.all_reduce(runs * num_sums * self._hidden_state_bytes, is_awaited=True)
         back = self._lm_head_runs * self._network.has_backward
         yield from ring.all_reduce(back * self._hidden_state_bytes, is_awaited=True)
-
-    def _count_sums(self, block: Block, name: str, part: Part) -> float:
-        """Return the hidden states that a part of a layer all-reduces over tensor.
-
-        Products of quantized operands are summed one by one, because each has separate scales. Those of int8 are summed
-        in int32.
-        """
-        sent = part.traffic(self._workload.length)
-        is_dropless = isinstance(part, RoutedMlp) and part.experts.dispatch == "dropless"
-        quantized = block.quantized if block.quantized and not is_dropless else None
-        is_quantized = bool(quantized and any(one.startswith(f"{name}.") for one in quantized.names))
-        sums = sent.tensor_sums + sent.gathered_sums * self._degrees["expert"]
-        if block.is_forward_only:
-            sums /= 2
-        else:
-            sums += sent.recomputed_sums * self._repeats_projection
-            sums += sent.separate_sums * (self._workload.is_cpu or is_quantized)
-        is_wide = is_quantized and quantized and quantized.type == "int8"
-        return sums * (FLOAT32 / self._value_bytes if is_wide else 1)
 
     def _token_traffic(self) -> Iterator[Traffic]:
         """Yield what goes between tokens: keys and values along context, tokens to experts, streams to stages."""
