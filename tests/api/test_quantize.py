@@ -100,6 +100,8 @@ def test_a_module_has_its_own_matrices() -> None:
     assert quantized
     assert quantized.of_module("mlp.").names == {"gate", "up", "down"}
     assert quantized.of_module("mlp.shared.").names == {"gate", "up", "down"}
+    assert quantized.type_of("mlp.up") == "int8"
+    assert quantized.type_of("mlp.router") is None
 
 
 def test_the_fingerprint_of_a_model_is_that_without_quantization() -> None:

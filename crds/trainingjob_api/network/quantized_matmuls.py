@@ -1,4 +1,4 @@
-"""Matmuls of a layer whose operands are rounded to a narrow format, and their share of the layer's FLOPs.
+"""Matmuls of a layer whose operands are rounded to a narrow format.
 
 The product of an activation and a matrix is quantized, and so is the gradient of the activation. The gradient of the
 matrix is quantized with `fp8` alone: its sum runs over the tokens of a microbatch. A scale of int8 would depend on how
@@ -22,6 +22,10 @@ class QuantizedMatmuls:
 
     type: QuantizedType
     names: frozenset[str]
+
+    def type_of(self, name: str) -> QuantizedType | None:  # None: its matmuls are in the compute format
+        """Return the type of the matmuls with a matrix."""
+        return self.type if name in self.names else None
 
     def of_module(self, prefix: str) -> "QuantizedMatmuls":
         """Return those of a module, whose names begin with a prefix. Modules inside of it have their own."""

@@ -152,11 +152,12 @@ class _Experts:
 
     def _multiply(self, name: str, rows: jax.Array, sizes_E: jax.Array) -> jax.Array:
         """Return the product of each row and a matrix of its expert."""
-        if self._quantized is None or name not in self._quantized.names:
+        quantized_type = self._quantized.type_of(name) if self._quantized else None
+        if quantized_type is None:
             return jax.lax.ragged_dot(rows, self._matrices[name], sizes_E)
         axes = ("tensor",) if self._is_sharded else ()
         sharded = ShardedDims(inputs=axes) if name == "down" else ShardedDims(outputs=axes)
-        return quantized_ragged_dot(self._quantized.type, sharded, rows, self._matrices[name], sizes_E)
+        return quantized_ragged_dot(quantized_type, sharded, rows, self._matrices[name], sizes_E)
 
 
 @jax.custom_vjp

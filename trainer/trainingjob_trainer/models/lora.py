@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from trainingjob_api.network.adapter import INPUT_ENDING, OUTPUT_ENDING, SCALE_ENDING
-from trainingjob_api.network.quantized_matmuls import QuantizedMatmuls
-from trainingjob_api.spec.precision import QuantizedType
-from trainingjob_trainer.kernels.quantized_matmul import quantize_values, quantized_einsum
+from trainingjob_trainer.kernels.quantized_matmul import quantize_values
 from trainingjob_trainer.models.dropout import drop_features
+from trainingjob_trainer.models.quantized_layer import multiply_matrix
 
 
 def multiply(module: Any, name: str, equation: str, x: jax.Array) -> jax.Array:
@@ -19,23 +18,13 @@ def multiply(module: Any, name: str, equation: str, x: jax.Array) -> jax.Array:
     The module states the compute format as `dtype`. The scales of an int8 matrix are those of the output: they multiply
     the product, so that no float copy of the matrix exists.
     """
-    matrix = getattr(module, name)[...].astype(module.dtype)
-    quantized_type = find_quantized_type(module, name)
-    y: jax.Array = (
-        quantized_einsum(equation, quantized_type, x, matrix) if quantized_type else jnp.einsum(equation, x, matrix)
-    )
+    y = multiply_matrix(module, name, equation, x)
     if hasattr(module, f"{name}{SCALE_ENDING}"):
         scale = getattr(module, f"{name}{SCALE_ENDING}")[...]
         y = (y.astype(jnp.float32) * _align_scale(scale, equation)).astype(module.dtype)
     if hasattr(module, f"{name}{INPUT_ENDING}"):
         y += _multiply_adapter(module, name, equation, x)
     return y
-
-
-def find_quantized_type(module: Any, name: str) -> QuantizedType | None:  # None: it is in the compute format
-    """Return the type of the quantized matmul with a matrix of a module."""
-    quantized: QuantizedMatmuls | None = getattr(module, "quantized", None)
-    return quantized.type if quantized and name in quantized.names else None
 
 
 def read_matrix(module: Any, name: str) -> jax.Array:
