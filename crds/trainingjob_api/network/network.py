@@ -186,6 +186,8 @@ class LayerCosts:
             self.saved_bytes += block.adaptation.saved_bytes(block.tensors_by_name, shard)
         self.gradient_bytes = sum([part.backward_bytes(shard) for part in parts])
         self.workspace_bytes = sum([part.workspace_bytes(shard) for part in parts])
+        if block.quantized and block.quantized.type == "int8" and isinstance(block.mlp, RoutedMlp):
+            self.workspace_bytes += block.mlp.scaling_bytes(shard)
 
 
 @dataclass(frozen=True)

@@ -227,6 +227,16 @@ class RoutedMlp(Part):
         in_slots = slots * row // self.experts.group_size(shard.length)
         return in_slots + slots * shard.compute_bytes + routing + self.experts.shared * one
 
+    def scaling_bytes(self, shard: Shard) -> int:
+        """Return the bytes per token of int8 products of dropless experts, in int32, and of the scales of their rows.
+
+        Those of the two input projections exist at once. XLA was seen to hold them all.
+        """
+        if self.experts.dispatch == "capacity":
+            return 0
+        rows = self.experts.per_token * shard.degrees.get("expert", 1)
+        return rows * 2 * 2 * FLOAT32 * shard.split(self.hidden, "mlp")
+
     def traffic(self, length: int) -> PartTraffic:
         """Return the sums for each capacity slot, also an empty one, and the tokens that move to slots and back.
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from trainingjob_api.base import AXES
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.flops import count_quantized_step_flops, count_step_flops
+from trainingjob_operator.core.planner.memory import estimate_device_memory
 from trainingjob_operator.core.planner.plan import Plan, Rates
 from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes, predict_step
@@ -16,6 +18,7 @@ from trainingjob_operator.core.planner.workload import describe_workload
 
 type MakeSpec = Callable[[dict[str, Any]], TrainingJobSpec]
 
+ONE = dict.fromkeys(AXES, 1)
 V6E = {
     "slices.accelerator": "tpu-v6e",
     "slices.topology": "2x2",
@@ -120,3 +123,17 @@ def test_sums_over_tensor_are_those_of_the_compute_format(make_spec: MakeSpec, k
     plain, found = (sent(make_spec, TENSOR | with_type(one), "tensor") for one in (None, kind))
 
     assert found == plain
+
+
+def test_int8_products_of_dropless_experts_take_memory(make_spec: MakeSpec) -> None:
+    """Each of two products and its scales have four bytes for each of 192 features of two experts."""
+    changes = [V6E | DROPLESS, V6E | {"model.experts": {"count": 4, "perToken": 2}}, V6E]
+    extra = []
+    for change in changes:
+        plain, found, narrow = (
+            estimate_device_memory(make_spec(change | with_type(kind)), ONE) for kind in (None, "int8", "fp8")
+        )
+        assert narrow == plain
+        extra.append(found.peak_points[-1].per_sequence - plain.peak_points[-1].per_sequence)
+
+    assert extra == [64 * 2 * 192 * 4 * 4, 0, 0]
