@@ -156,5 +156,6 @@ def test_frozen_matrices_have_no_gradients() -> None:
     adapted = freeze(adapt(network, Lora(rank=2, alpha=4, targets=("*.query",))), ("*_lora_a", "*_lora_b"))
     forward = freeze(network, ("head",))
     assert names_of(adapted) == DENSE
+    assert {one.name for one in list_quantizable(adapted)} == network.quantized.keys()
     assert count_quantized_flops(block_of(adapted), SHARD, None) == 2 * 2 * SIZE
     assert count_quantized_flops(block_of(forward), SHARD, NOTHING_SAVED) == 2 * SIZE

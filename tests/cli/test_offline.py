@@ -179,6 +179,33 @@ def test_plan_reports_the_chunks_of_the_logits() -> None:
     assert words in call("plan", "-", given=yaml.safe_dump(written)).out.splitlines()
 
 
+def test_plan_reports_the_quantized_matmuls() -> None:
+    written = yaml.safe_load(Path("crds/examples/demo.yaml").read_text())
+
+    assert "matmuls: " not in call("plan", "-", given=yaml.safe_dump(written)).out
+    written["spec"]["precision"] = {"quantization": {"type": "int8", "exclude": ["*.attention.out"]}}
+    lines = call("plan", "-", given=yaml.safe_dump(written)).out.splitlines()
+    assert "int8 matmuls: 6 of 7 matrices of the layers, without layers.attention.out" in lines
+    written["spec"]["precision"]["quantization"] = {"type": "fp8"}
+    lines = call("plan", "-", given=yaml.safe_dump(written)).out.splitlines()
+    assert "fp8 matmuls: 7 of 7 matrices of the layers" in lines
+
+
+def test_the_list_of_tensors_has_the_formats_of_matmuls() -> None:
+    written = yaml.safe_load(Path("crds/examples/demo.yaml").read_text())
+    head, *_ = call("plan", "--tensors", "-", given=yaml.safe_dump(written)).out.splitlines()
+    assert head.split() == ["tensor", "shape", "parameters", "training"]
+
+    written["spec"]["precision"] = {"quantization": {"type": "int8", "exclude": ["*.attention.out"]}}
+    head, *rows = call("plan", "--tensors", "-", given=yaml.safe_dump(written)).out.splitlines()
+    described = json.loads(call("plan", "--tensors", "--json", "-", given=yaml.safe_dump(written)).out)
+
+    formats = {one["name"]: one["matmul"] for one in described}
+    assert {"layers.mlp.up": "int8", "layers.attention.out": "bfloat16", "norm.scale": None}.items() <= formats.items()
+    assert head.split()[-1] == "matmul"
+    assert [row.split()[-1] for row in rows if "layers.attention.out" in row] == ["bfloat16"]
+
+
 def test_plan_reports_the_cache_of_samples() -> None:
     written = yaml.safe_load(Path("crds/examples/demo.yaml").read_text())
     samples = [{"prompt": "abc", "maxTokens": 12}, {"prompt": "a", "maxTokens": 4}]

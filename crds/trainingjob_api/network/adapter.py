@@ -34,7 +34,8 @@ def can_adapt(tensor: Tensor) -> bool:
 
 def can_quantize(tensor: Tensor) -> bool:
     """Return whether a tensor is a matrix of a layer whose values or matmuls can be quantized: also one of experts."""
-    return tensor.role in (Role.INPUT, Role.PAIRED_INPUT, *OUTPUTS) and tensor.decay is not DecayClass.ROUTER
+    is_projection = tensor.role in (Role.INPUT, Role.PAIRED_INPUT, *OUTPUTS)
+    return is_projection and tensor.decay is not DecayClass.ROUTER and not is_adapter(tensor)
 
 
 def is_adapter(tensor: Tensor) -> bool:

@@ -3,6 +3,7 @@
 import json
 
 from trainingjob_api.decoding import find_decoding_shape
+from trainingjob_api.network.quantize import list_quantizable
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.model import Model
@@ -102,6 +103,7 @@ def plan_table(plan: Plan) -> list[str]:
         *saves,
         *_describe_schedule(plan.spec),
         *_describe_trained(plan),
+        *_describe_quantized(plan),
         *_describe_loss_chunks(plan),
         *_describe_samples(plan),
         *_describe_default_heads(plan.spec.model),
@@ -163,6 +165,19 @@ def _describe_trained(plan: Plan) -> list[str]:
     if len(trained) == len(tensors):
         return []
     return [f"training changes {len(trained)} of {pluralize(len(tensors), 'tensor')}: {', '.join(trained)}"]
+
+
+def _describe_quantized(plan: Plan) -> list[str]:
+    """Return the number of matrices whose matmuls are quantized, and those left out; empty without quantization."""
+    quantization = plan.spec.precision.quantization
+    if quantization is None:
+        return []
+    network = resolve_network(plan.spec)
+    matrices = [tensor.name for tensor in list_quantizable(network)]
+    excluded = [name for name in matrices if name not in network.quantized]
+    number = f"{len(matrices) - len(excluded)} of {len(matrices)} matrices of the layers"
+    without = f", without {', '.join(excluded)}" if excluded else ""
+    return [f"{quantization.type} matmuls: {number}{without}"]
 
 
 def _describe_loss_chunks(plan: Plan) -> list[str]:

@@ -14,19 +14,35 @@ from trainingjob_operator.core.units import format_count
 def print_tensors(file: str, catalog: Catalog, *, as_json: bool) -> None:
     """Print the name, the shape and the size of each tensor of a file's TrainingJob, and whether it is trained.
 
+    With quantization, also the format of its matmuls.
+
     Raises:
         CommandError: the file does not hold exactly one TrainingJob, or it has problems.
     """
     plan, _ = require_valid(read_one_job(file), catalog)
-    tensors = resolve_network(plan.spec).tensors
+    network, precision = resolve_network(plan.spec), plan.spec.precision
+    formats: dict[str, str] = {one.name: precision.compute for one in network.tensors if one.is_matrix}
+    if precision.quantization:
+        formats |= dict.fromkeys(network.quantized, precision.quantization.type)
     if as_json:
         described = [
-            {"name": one.name, "shape": list(one.shape), "axes": list(one.axes), "trained": one.is_trainable}
-            for one in tensors
+            {
+                "name": one.name,
+                "shape": list(one.shape),
+                "axes": list(one.axes),
+                "trained": one.is_trainable,
+                "matmul": formats.get(one.name),
+            }
+            for one in network.tensors
         ]
         echo(json.dumps(described, indent=2))
         return
-    for line in align([("tensor", "shape", "parameters", "training"), *map(_row, tensors)], right=(2,)):
+    headings: tuple[str, ...] = ("tensor", "shape", "parameters", "training")
+    rows = [_row(one) for one in network.tensors]
+    if precision.quantization:
+        headings = (*headings, "matmul")
+        rows = [(*row, formats.get(one.name, "")) for row, one in zip(rows, network.tensors, strict=True)]
+    for line in align([headings, *rows], right=(2,)):
         echo(line)
 
 
