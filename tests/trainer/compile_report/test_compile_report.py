@@ -12,6 +12,7 @@ from trainingjob_api.compile_report import CompileAnswer
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import JobIdentity, RunConfig
 from trainingjob_trainer.compile_report.compile_account import compile_step
+from trainingjob_trainer.compile_report.mock_devices import name_topology
 
 
 @pytest.fixture
@@ -55,3 +56,8 @@ def test_the_program_answers_each_size_on_a_line(config: RunConfig) -> None:
 
         assert want in answer.error
         assert bool(answer.step) is not bool(answer.error)
+
+
+def test_a_slice_has_the_name_of_libtpu() -> None:
+    assert name_topology("tpu-v6e", "2x2") == "v6e:2x2"
+    assert name_topology("tpu-v7x", "2x2x1") == "tpu7x:2x2x1"

@@ -9,6 +9,8 @@ from jax.experimental import topologies
 from trainingjob_api.world import Layout, RunConfig
 
 TPU = "tpu-"
+TOPOLOGY_NAMES = {"tpu-v7x": "tpu7x"}
+"""What libtpu calls an accelerator; the others are `v5e` for `tpu-v5e`."""
 _SURROUNDINGS = {
     "TPU_SKIP_MDS_QUERY": "1",  # there is no metadata server to ask which TPU this machine has
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -46,11 +48,16 @@ def find_devices(config: RunConfig, layout: Layout) -> Sequence[jax.Device]:
             f"{slices.accelerator}: only cpu and TPUs can be compiled for without the device; on a machine that has "
             "one, `trainingjob run` compiles what it trains."
         )
-    name = f"{slices.accelerator.removeprefix(TPU)}:{slices.topology}"
+    name = name_topology(slices.accelerator, slices.topology)
     try:
         return topologies.get_topology_desc(name, platform="tpu", num_slices=layout.num_slices).devices
     except Exception as error:  # JAX has no error of its own for this
         raise NoCompilerError(_explain(name, error)) from error
+
+
+def name_topology(accelerator: str, topology: str) -> str:
+    """Return the name that libtpu has for a slice of TPUs."""
+    return f"{TOPOLOGY_NAMES.get(accelerator, accelerator.removeprefix(TPU))}:{topology}"
 
 
 def _explain(name: str, error: Exception) -> str:
