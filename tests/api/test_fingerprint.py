@@ -58,6 +58,18 @@ def test_initial_values_dropout_and_balancing_are_no_part_of_the_function(fields
     assert fingerprint_function(model(**fields)) == fingerprint_function(plain)
 
 
+def test_dropless_experts_compute_what_those_with_a_slot_for_each_token_do() -> None:
+    slots, dropless, narrow = (
+        fingerprint_function(model(experts=EXPERTS | changes))
+        for changes in ({"capacityFactor": 2.0}, {"dispatch": "dropless"}, {"capacityFactor": 1.25})
+    )
+
+    assert slots == dropless != narrow
+    assert fingerprint(resolve(model(experts=EXPERTS | {"capacityFactor": 2.0}))) != fingerprint(
+        resolve(model(experts=EXPERTS | {"dispatch": "dropless"}))
+    )
+
+
 def test_differences_name_field_and_values() -> None:
     saved = describe_model(model(rope={"theta": 500000.0}, tieEmbeddings=True))
     current = describe_model(model(attention={"window": 16}))

@@ -22,7 +22,7 @@ from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.routed_mlp import Balance, Experts
 from trainingjob_api.spec.model import Init, Model
 
-TRAINING_OPTIONS = ("capacity_factor", "group_length")
+TRAINING_OPTIONS = ("dispatch", "capacity_factor", "group_length")
 """Options of experts that change how a model is trained, and not what it computes if no token is dropped."""
 
 

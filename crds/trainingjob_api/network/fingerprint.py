@@ -29,11 +29,14 @@ def fingerprint(network: Network) -> str:
 def fingerprint_function(model: Model) -> str:
     """Return the fingerprint of what a model computes, without what matters for training alone.
 
-    That are its initial values, its dropout and the balancing of its experts.
+    That are its initial values, its dropout and the balancing of its experts. Dropless experts compute what those with
+    a slot for each token do.
     """
     experts = model.experts
-    balanced = experts.model_copy(update={"balance": Balance()}) if experts else None
-    same = {"init": Init(), "dropout": Dropout(), "experts": balanced}
+    if experts:
+        experts = experts.with_all_slots() if experts.dispatch == "dropless" else experts
+        experts = experts.model_copy(update={"balance": Balance()})
+    same = {"init": Init(), "dropout": Dropout(), "experts": experts}
     return fingerprint(resolve(model.model_copy(update=same)))
 
 

@@ -113,6 +113,15 @@ class Experts(Strict):
     )
     balance: Balance = Field(default=Balance(), description="Balance of the load among the experts.")
 
+    @property
+    def full_capacity(self) -> float:
+        """Return the capacity factor with which an expert has slots for all tokens."""
+        return self.count / self.per_token
+
+    def with_all_slots(self) -> "Experts":
+        """Return experts that compute what dropless ones do, with a capacity slot for each token."""
+        return self.model_copy(update={"dispatch": "capacity", "capacity_factor": self.full_capacity})
+
     def group_size(self, sequence_length: int) -> int:
         """Return the size of a routing group in tokens."""
         return self.group_length or sequence_length

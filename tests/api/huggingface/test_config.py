@@ -77,8 +77,9 @@ def test_a_model_is_written_as_the_config_that_it_was_read_from(name: str) -> No
     assert {key: written[key] for key in both} == {key: config[key] for key in both}
 
 
-def test_options_of_training_do_not_change_the_family() -> None:
-    experts = Experts(count=4, per_token=2, normalize_weights=True, capacity_factor=1.5, balance=Balance(loss_weight=0))
+@pytest.mark.parametrize("changes", [{"capacity_factor": 1.5}, {"dispatch": "dropless"}], ids=str)
+def test_options_of_training_do_not_change_the_family(changes: dict[str, Any]) -> None:
+    experts = Experts(count=4, per_token=2, normalize_weights=True, balance=Balance(loss_weight=0), **changes)
     model = Model.model_validate(read_config(fixture("llama"))).model_copy(update={"experts": experts})
 
     found = write_config(model)

@@ -91,6 +91,8 @@ def test_a_mixtral_has_experts() -> None:
     spec, _ = convert({"model.type": "mixtral", "data.tokenizer": "mistralai/Mixtral-8x7B-v0.1"})
 
     assert resolve(spec.model).num_parameters == PRESETS["mixtral-8x7b"].parameters
+    assert spec.model.experts
+    assert spec.model.experts.dispatch == "dropless"
 
 
 ROPES: dict[str, tuple[dict[str, Any], float, str | None]] = {

@@ -279,6 +279,19 @@ def test_keys_beside_a_preset_replace_its_values(values: dict[str, Any], want: d
     Model.model_validate(merge_preset(section, PRESETS)[0])
 
 
+@pytest.mark.parametrize(
+    ("values", "want"),
+    [
+        ({"model_name": "mixtral-8x7b"}, {"dispatch": "dropless"}),
+        ({"model_name": "mixtral-8x7b", "capacity_factor": 1.5}, {"capacityFactor": 1.5}),
+        ({"model_name": "qwen3-8b"}, None),
+    ],
+    ids=["no capacity", "a capacity", "no experts"],
+)
+def test_experts_are_dropless_unless_the_config_has_a_capacity(values: dict[str, Any], want: Any) -> None:
+    assert convert(values).get("model.experts") == want
+
+
 def test_options_beside_a_preset_that_are_read_with_others_are_named() -> None:
     draft = convert({"model_name": "qwen3-8b", "rope_type": "yarn", "capacity_factor": 2.0})
 

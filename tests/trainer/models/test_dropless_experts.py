@@ -6,9 +6,11 @@ import jax
 import pytest
 
 from tests.support.trainer.cases import each
-from tests.support.trainer.training import ONE
+from tests.support.trainer.training import ONE, losses, spec_with
 from tests.trainer.models.test_experts import LAYOUTS
 from tests.trainer.models.test_kernels import TENSOR, describe, differentiate, errors, plain, prepare
+from trainingjob_api.presets.merge import merge_preset
+from trainingjob_api.presets.registry import PRESETS
 from trainingjob_api.world import Layout
 from trainingjob_trainer.state import Signal
 
@@ -43,6 +45,22 @@ def test_experts_of_each_kind_are_those_with_a_slot_for_each_token(changes: dict
     want = plain(with_experts(ALL_SLOTS | {"capacityFactor": 4}, changes).model_dump_json())
 
     assert errors(differentiate(with_experts(DROPLESS, changes), MESH), want) == {}
+
+
+def test_a_small_qwen_3_with_experts_trains_without_capacity() -> None:
+    size = {"vocabSize": 272, "embedDim": 16, "numLayers": 2, "numHeads": 4, "numKvHeads": 2, "headDim": 8}
+    section = {"preset": "qwen3-30b-a3b", **size, "experts": {"count": 8, "perToken": 2, "mlpDim": 12}}
+    slots, dropless = (
+        spec_with(model=merge_preset(section | {"experts": section["experts"] | dispatch}, PRESETS)[0])
+        for dispatch in ({"capacityFactor": 4.0}, {"dispatch": "dropless"})
+    )
+
+    assert dropless.model.experts
+    assert dropless.model.experts.dispatch == "dropless"
+    assert dropless.model.attention.query_key_norm == "perHead"
+    found = losses(dropless, MESH)
+    assert found == pytest.approx(losses(slots, ONE), abs=1e-4)
+    assert found[-1] < found[0]
 
 
 @pytest.mark.slow

@@ -79,6 +79,5 @@ def _block_with_room(block: Block) -> Block:
     block = replace(block, shards_stream=False)
     if not isinstance(block.mlp, RoutedMlp):
         return block
-    experts = block.mlp.experts
-    changes = {"dispatch": "capacity", "capacity_factor": experts.count / experts.per_token, "group_length": None}
-    return replace(block, mlp=replace(block.mlp, experts=experts.model_copy(update=changes)))
+    experts = block.mlp.experts.with_all_slots().model_copy(update={"group_length": None})
+    return replace(block, mlp=replace(block.mlp, experts=experts))

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainingjob_api.huggingface.config_fields import get_path, set_path
+from trainingjob_api.presets.registry import PRESETS
 
 TEXT_FILES = [{"name": "text", "path": "/data/train"}]
 TOKENIZER = {"type": "tokenizers", "path": "/data/tokenizer.json"}
@@ -47,6 +48,14 @@ class DraftJob:
         if self.get(path) is None:
             self.set(path, value)
             self.fill_in[path] = text
+
+    def drop_no_tokens(self) -> None:
+        """Make the experts of the model dropless, if it has any: slots for all tokens would cost many times as much."""
+        preset = PRESETS.get(self.get("model.preset") or "")
+        experts = self.get("model.experts")
+        if experts or (preset and "experts" in preset.model):
+            kept = {name: value for name, value in (experts or {}).items() if name != "capacityFactor"}
+            self.set("model.experts", kept | {"dispatch": "dropless"})
 
     def leave(self, key: str, value: Any, reason: str) -> None:
         """Leave a line of the source out."""

@@ -107,6 +107,7 @@ def read_huggingface(values: Values, draft: DraftJob) -> None:
     except ConfigError as error:
         raise CommandError(f"{error} The model cannot be converted.") from error
     _set_init(config, draft)
+    draft.drop_no_tokens()
     length = config.get("max_position_embeddings", config.get("n_positions", DEFAULT_LENGTH))
     draft.ask("training.sequenceLength", min(length, DEFAULT_LENGTH), f"the length of a sequence, at most {length}.")
     encoders = {key: value for key, value in values.items() if key not in (TEXT, *config)}

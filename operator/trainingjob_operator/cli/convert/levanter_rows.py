@@ -213,6 +213,7 @@ def read_levanter(values: Values, draft: DraftJob) -> None:
         CommandError: no model section expresses its model.
     """
     draft.set("model", _read_model(values, draft))
+    draft.drop_no_tokens()
     _ask_for_sources(values, draft)
     apply_rows(TABLE, {**DEFAULTS, **values}, draft)
     draft.set("optimizer.weightDecay.exclude", NO_DECAY)

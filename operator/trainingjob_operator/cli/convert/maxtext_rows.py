@@ -328,6 +328,8 @@ def read_maxtext(values: Values, draft: DraftJob) -> None:
         CommandError: no model section expresses its model.
     """
     draft.set("model", read_model(values))
+    if values.get("capacity_factor", -1) <= 0:
+        draft.drop_no_tokens()
     apply_rows(TABLE, {**DEFAULTS, **values}, draft)
     if draft.get("model.preset"):
         for key in (key for key in values if key in COMBINED and key not in BESIDE_PRESET):

@@ -10,6 +10,8 @@ from trainingjob_operator.core.units import format_percent, pluralize
 from trainingjob_operator.core.validation.rule import Rule
 
 PATH = "spec.model.experts"
+MIN_WASTE = 4
+"""Slots of an expert for each token that it gets on average, from which a warning is due."""
 MAX_ROUTING_COST = 0.5
 """Cost of routing tokens to experts and back, as a share of the experts' FLOPs, above which a warning is due."""
 
@@ -74,12 +76,25 @@ def warn_of_excess_capacity(spec: TrainingJobSpec) -> Iterator[Problem]:
     if not experts or experts.dispatch == "dropless":
         return
     if experts.per_token <= experts.count < experts.capacity_factor * experts.per_token:
-        useful_capacity = experts.count / experts.per_token
+        useful_capacity = experts.full_capacity
         message = (
             f"{experts.capacity_factor:g} should be at most {useful_capacity:g}. At that factor, each expert has "
             "capacity for all tokens of a routing group."
         )
         yield Problem(f"{PATH}.capacityFactor", experts.capacity_factor, message, (f"{useful_capacity:g}",))
+
+
+def warn_of_slots_for_all(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Slots for all tokens at each expert cost many times what the tokens of the experts do."""
+    experts = spec.model.experts
+    if experts is None or experts.dispatch == "dropless" or experts.count < MIN_WASTE * experts.per_token:
+        return
+    if experts.capacity_factor >= experts.full_capacity:
+        message = (
+            f"should be dropless. With {quote_field(f'{PATH}.capacityFactor', experts.capacity_factor)}, each expert "
+            f"computes slots for all tokens, {experts.full_capacity:g} times what it gets on average."
+        )
+        yield Problem(f"{PATH}.dispatch", experts.dispatch, message, ("dropless",))
 
 
 def warn_of_low_capacity(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -128,6 +143,7 @@ RULES = (
 )
 WARNINGS = (
     Rule(_EXPERTS, warn_of_excess_capacity),
+    Rule(_EXPERTS, warn_of_slots_for_all),
     Rule(_EXPERTS, warn_of_low_capacity),
     Rule((*_EXPERTS, "training.sequenceLength", "model.mlpDim"), warn_of_long_routing_groups),
 )
