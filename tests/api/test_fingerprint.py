@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from trainingjob_api.network.fingerprint import describe_model, find_differences, fingerprint, fingerprint_function
+from trainingjob_api.differences import describe_differences
+from trainingjob_api.network.fingerprint import describe_model, fingerprint, fingerprint_function
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.model import Model
 
@@ -74,16 +75,16 @@ def test_differences_name_field_and_values() -> None:
     saved = describe_model(model(rope={"theta": 500000.0}, tieEmbeddings=True))
     current = describe_model(model(attention={"window": 16}))
 
-    assert find_differences(saved, current) == (
+    assert describe_differences(saved, current) == (
         "attention.window was unset, not 16",
         "rope.theta was 500000.0, not unset",
         "tieEmbeddings was true, not unset",
     )
-    assert find_differences(saved, saved) == ()
+    assert describe_differences(saved, saved) == ()
 
 
 def test_many_differences_are_counted() -> None:
-    differences = find_differences({}, dict.fromkeys("abcdefg", 1))
+    differences = describe_differences({}, dict.fromkeys("abcdefg", 1))
 
     assert len(differences) == 6
     assert differences[-1] == "and 2 more fields differ"

@@ -152,7 +152,7 @@ def test_mutable_fields_are_mutable_locally(sections: dict[str, Any]) -> None:
 
 
 FIXED: dict[str, dict[str, Any]] = {
-    "lora": {"lora": {"rank": 2, "alpha": 4, "targets": ["*.attention.query"]}},
+    "lora.alpha": {"lora": {"rank": 2, "alpha": 4, "targets": ["*.attention.query"]}},
     "training.seed": {"training": {"steps": 100, "globalBatchSize": 16, "sequenceLength": 32, "seed": 9}},
     "training.globalBatchSize": {"training": {"steps": 100, "globalBatchSize": 32, "sequenceLength": 32}},
     "training.sequenceLength": {"training": {"steps": 100, "globalBatchSize": 16, "sequenceLength": 16}},

@@ -1,11 +1,12 @@
 """A model family: the table of its tensors, and the table of its `config.json`."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
 
+from trainingjob_api.differences import list_differences
 from trainingjob_api.huggingface.config_fields import (
     Config,
     ConfigError,
@@ -16,17 +17,16 @@ from trainingjob_api.huggingface.config_fields import (
 )
 from trainingjob_api.huggingface.layout import Sizes
 from trainingjob_api.huggingface.rule import Binding, Rule, bind_rules
-from trainingjob_api.network.dropout import Dropout
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.routed_mlp import Balance, Experts
-from trainingjob_api.spec.model import Init, Model
+from trainingjob_api.spec.model import Dropout, Init, Model
 
 TRAINING_OPTIONS = ("dispatch", "capacity_factor", "group_length")
 """Options of experts that change how a model is trained, and not what it computes if no token is dropped."""
 
 
-type Difference = tuple[Any, Any]
+type Values = tuple[Any, Any]
 """The values of a field in two models. None: it is not set."""
 
 
@@ -75,10 +75,10 @@ class Family:
             return None
         return {"architectures": [self.architecture], "model_type": self.model_type} | config
 
-    def find_differences(self, model: Model) -> Mapping[str, Difference] | None:  # None: they are unknown
+    def find_differences(self, model: Model) -> Mapping[str, Values] | None:  # None: they are unknown
         """Return the fields in which a model differs from the nearest of the family."""
         again = self._read_back(write_fields(self.fields, _dump(model)))
-        return None if again is None else list_differences(model, again)
+        return None if again is None else compare_functions(model, again)
 
     def _read_back(self, config: Config) -> Model | None:  # None: it is no model section
         try:
@@ -92,19 +92,10 @@ class Family:
         return ours == theirs and not self.bind(resolve(model)).unmapped
 
 
-def list_differences(model: Model, other: Model) -> dict[str, Difference]:
+def compare_functions(model: Model, other: Model) -> dict[str, Values]:
     """Return the fields in which two models compute differently, as paths in the section, with the value of each."""
-    ours, theirs = (dict(_flatten(_dump(_without_training_options(one)))) for one in (model, other))
-    paths = sorted(ours.keys() | theirs.keys())
-    return {path: (ours.get(path), theirs.get(path)) for path in paths if ours.get(path) != theirs.get(path)}
-
-
-def _flatten(tree: Section, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{key}.")
-        elif value is not None:
-            yield prefix + key, value
+    ours, theirs = (_dump(_without_training_options(one)) for one in (model, other))
+    return {".".join(path): (before, after) for path, before, after in list_differences(ours, theirs)}
 
 
 def _dump(model: Model) -> Section:

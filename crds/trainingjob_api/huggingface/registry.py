@@ -19,7 +19,7 @@ from trainingjob_api.huggingface.families.llama_like import (
     QWEN3,
     QWEN3_MOE,
 )
-from trainingjob_api.huggingface.family import Difference, Family
+from trainingjob_api.huggingface.family import Family, Values
 from trainingjob_api.huggingface.rope_fields import flatten_rope
 from trainingjob_api.spec.model import Model
 
@@ -62,7 +62,7 @@ def write_config(model: Model) -> tuple[Family, dict[str, Any]] | None:  # None:
     return None
 
 
-def find_nearest(model: Model) -> tuple[Family, Mapping[str, Difference]]:
+def find_nearest(model: Model) -> tuple[Family, Mapping[str, Values]]:
     """Return the family that differs from a model in the fewest fields, and these fields."""
     found = ((family, family.find_differences(model)) for family in FAMILIES.values())
     return min(((family, fields) for family, fields in found if fields is not None), key=lambda pair: len(pair[1]))

@@ -2,19 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 from pydantic import BaseModel
 
-from trainingjob_api.network.dropout import Dropout
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.routed_mlp import Balance
-from trainingjob_api.spec.model import Init, Model
+from trainingjob_api.spec.model import Dropout, Init, Model
 
-MAX_DIFFERENCES = 5
 DIGITS = 16
 
 
@@ -57,26 +54,3 @@ def _describe(value: Any) -> Any:
         values = {field.name: (getattr(value, field.name), field.default) for field in fields(value)}
         return {name: _describe(one) for name, (one, default) in values.items() if one != default}
     return [_describe(one) for one in value] if isinstance(value, tuple) else value
-
-
-def find_differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the fields in which two model sections differ, such as `rope.theta was 10000, not 500000`.
-
-    The list ends after `MAX_DIFFERENCES` fields.
-    """
-    before, after = dict(_flatten(saved)), dict(_flatten(current))
-    named = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
-    told = [f"{name} was {_format(before, name)}, not {_format(after, name)}" for name in named[:MAX_DIFFERENCES]]
-    return (*told, *([f"and {len(named) - len(told)} more fields differ"] if len(named) > len(told) else []))
-
-
-def _flatten(section: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in section.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{path}{name}.")
-        else:
-            yield f"{path}{name}", value
-
-
-def _format(values: Mapping[str, Any], name: str) -> str:
-    return json.dumps(values[name]) if name in values else "unset"

@@ -11,7 +11,6 @@ from pydantic_core import CoreSchema
 from trainingjob_api.base import Strict
 from trainingjob_api.meta import NO_UNIT, Example, Unit, cel_rule
 from trainingjob_api.network.attention import Attention, HeadSizes
-from trainingjob_api.network.dropout import Dropout
 from trainingjob_api.network.embedding import Logits
 from trainingjob_api.network.latent_attention import Latent
 from trainingjob_api.network.layers import Layers
@@ -24,6 +23,7 @@ from trainingjob_api.network.routed_mlp import Experts
 
 Dim = Annotated[int, Field(ge=1, le=1048576)]
 MAX_HEAD_DIM = 1024
+Rate = Annotated[float, Field(ge=0, lt=1), NO_UNIT, Example(0.1)]
 
 
 class Init(Strict):
@@ -34,6 +34,20 @@ class Init(Strict):
     )
     matrices: MatrixInit = Field(
         default=MatrixInit(), description="Initial values of the matrices of layers and of the output projection."
+    )
+
+
+class Dropout(Strict):
+    """Shares of hidden features that training sets to 0. Evaluations and generated texts use all features."""
+
+    residual: Rate = Field(
+        default=0.0,
+        description="Share of the features that attention and MLPs add to the residual stream (`resid_pdrop` of "
+        "GPT-2).",
+    )
+    embedding: Rate = Field(
+        default=0.0,
+        description="Share of the features of the embeddings of tokens and positions (`embd_pdrop` of GPT-2).",
     )
 
 

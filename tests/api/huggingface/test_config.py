@@ -16,7 +16,7 @@ from trainingjob_api.huggingface.config_fields import (
     read_fields,
     write_fields,
 )
-from trainingjob_api.huggingface.family import list_differences
+from trainingjob_api.huggingface.family import compare_functions
 from trainingjob_api.huggingface.registry import FAMILIES, find_nearest, read_config, write_config
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.routed_mlp import Balance, Experts
@@ -121,12 +121,12 @@ def test_differences_are_fields_that_change_the_computation() -> None:
         }
     )
 
-    assert list_differences(model, other) == {
+    assert compare_functions(model, other) == {
         "experts.perToken": (2, 1),
         "norm.epsilon": (1e-5, 0.1),
         "numKvHeads": (2, 4),
     }
-    assert list_differences(model.model_copy(update={"experts": None}), model)["experts.count"] == (None, 4)
+    assert compare_functions(model.model_copy(update={"experts": None}), model)["experts.count"] == (None, 4)
 
 
 def test_a_model_without_the_bias_of_the_files_is_not_written() -> None:

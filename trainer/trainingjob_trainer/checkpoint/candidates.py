@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from trainingjob_agent.checkpoint_layout import hash_job
-from trainingjob_api.network.fingerprint import describe_model, find_differences, fingerprint_function
+from trainingjob_api.differences import describe_differences
+from trainingjob_api.network.fingerprint import describe_model, fingerprint_function
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.model import Model
 from trainingjob_api.world import STORAGE_TIERS, World
@@ -275,7 +276,7 @@ def _check_spec(best: Integrity, expected: Expected) -> None:
             path="spec.model",
         )
     if expected.model and best.network not in ("", fingerprint_function(expected.model)):
-        changes = find_differences(best.model, describe_model(expected.model))
+        changes = describe_differences(best.model, describe_model(expected.model))
         raise TrainingError(
             FailureReason.CONFIG,
             f"must be that of step {best.step:,}, which computes something else: {'; '.join(changes)}. Write the saved "

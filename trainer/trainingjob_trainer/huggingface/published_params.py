@@ -10,7 +10,7 @@ import jax
 from pydantic import ValidationError
 
 from trainingjob_api.huggingface.config_fields import ConfigError
-from trainingjob_api.huggingface.family import list_differences
+from trainingjob_api.huggingface.family import compare_functions
 from trainingjob_api.huggingface.registry import find_family, read_config
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.protocol import MAX_MESSAGE, FailureReason
@@ -144,7 +144,7 @@ def _describe_differences(model: Model, theirs: Model) -> tuple[str, ...]:
     """Return the fields of the job's model that compute another way than the published model."""
     return tuple(
         f"spec.model.{path} is {json.dumps(ours)}, not {json.dumps(their)}"
-        for path, (ours, their) in list_differences(model, theirs).items()
+        for path, (ours, their) in compare_functions(model, theirs).items()
     )
 
 

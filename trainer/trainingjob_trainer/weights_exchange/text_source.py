@@ -7,18 +7,19 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh
+from jax.sharding import Mesh
 
-from trainingjob_api.base import AXES
 from trainingjob_api.huggingface.registry import find_family
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.sharding import RULES
 from trainingjob_api.spec.checkpoint import InitializeFrom
 from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.model import Model
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.spec.precision import Precision
 from trainingjob_api.spec.tokenizer import Tokenizer
 from trainingjob_api.weights_exchange import SampleRequest
+from trainingjob_api.world import Layout
 from trainingjob_trainer.checkpoint.formats.saved_arrays import SavedParams
 from trainingjob_trainer.checkpoint.initialize import find_intact_step
 from trainingjob_trainer.data.model_files import MODEL_FILE, TOKENIZER_FILE, read_model_file
@@ -29,6 +30,7 @@ from trainingjob_trainer.huggingface.safetensors import WeightsError
 from trainingjob_trainer.huggingface.weights_folder import CONFIG_FILE, open_weights, read_json
 from trainingjob_trainer.models.decoder import Params, SplitModel
 from trainingjob_trainer.models.trainable import tensor_name
+from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.parallel.sharding import param_shardings
 from trainingjob_trainer.sampling.token_programs import give_room
 from trainingjob_trainer.store.opening import open_store
@@ -138,13 +140,26 @@ def _open_checkpoint(request: SampleRequest, store: Store, names: set[str]) -> T
     )
 
 
+def _one_replica(num_devices: int) -> Layout:
+    """Return a layout whose devices share the parameters, and each batch."""
+    return Layout(
+        num_slices=1,
+        hosts_per_slice=1,
+        devices_per_host=num_devices,
+        ici=AxisDegrees(fsdp=num_devices),
+        dcn=AxisDegrees(),
+        rows_per_shard=1,
+        accumulation=1,
+        padding_rows=0,
+    )
+
+
 def _prepare(model: Model, precision: Precision) -> tuple[SplitModel, Mesh, Params]:
     """Return the model, a mesh over all devices of this machine, and the shapes of its parameters."""
     accelerator = "cpu" if _is_cpu() else ""
     split = give_room(SplitModel(resolve(model).on(accelerator), precision, Memory(remat="none")))
     devices = jax.local_devices()
-    shape = [len(devices) if axis == "fsdp" else 1 for axis in AXES]
-    mesh = Mesh(np.array(devices).reshape(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    mesh = build_mesh(devices, _one_replica(len(devices)))
     shardings = param_shardings(split.axes, split.shapes, mesh, RULES)
     shapes: Params = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), split.shapes, shardings

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from trainingjob_api.cel import IMMUTABLE, SPEC_RULES
+from trainingjob_api.differences import list_differences
 from trainingjob_api.spec.job import API_VERSION, KIND
 from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.cli.errors import CommandError
@@ -57,7 +58,7 @@ def resume_job(job: Manifest, spec: dict[str, Any]) -> Manifest:
     changed = [
         f"spec.{'.'.join(path)}: {after!r}, was {before!r}"
         for name in STATE_SECTIONS
-        for path, before, after in _differences((name,), get_value(job, "spec", name), spec.get(name))
+        for path, before, after in list_differences(get_value(job, "spec", name), spec.get(name), name)
         if any(path[:length] in IMMUTABLE_PATHS for length in range(1, len(path) + 1))
     ]
     if changed:
@@ -85,11 +86,3 @@ def _reset_after_pause(status: TrainingJobStatus) -> TrainingJobStatus:
         checkpoint=status.checkpoint,
         backup=status.backup,
     )
-
-
-def _differences(path: tuple[str, ...], before: Any, after: Any) -> list[tuple[tuple[str, ...], Any, Any]]:
-    """Return the path and both values of each field that differs."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        keys = sorted(before.keys() | after.keys())
-        return [found for key in keys for found in _differences((*path, key), before.get(key), after.get(key))]
-    return [] if before == after else [(path, before, after)]
