@@ -1,6 +1,6 @@
 """Faults put into the code one by one, and the fast tests that must notice: `make mutations`, or ONLY=name.
 
-`mutation_table.py` has the rows. A row runs in seconds, in a copy of the repository.
+`mutation_tables` has the rows. A row runs in seconds, in a copy of the repository.
 """
 
 import os
@@ -11,7 +11,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.mutation_table import MUTATIONS, Mutation
+from tests.mutation_tables.mutation import Mutation
+from tests.mutation_tables.tables import MUTATIONS
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("operator", "trainer", "crds", ".")

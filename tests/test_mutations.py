@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation_table import MUTATIONS, Mutation
+from tests.mutation_tables.mutation import Mutation
+from tests.mutation_tables.tables import MUTATIONS
 from tests.mutations import ROOT, copy_repository, find_stale, survives
 
 

@@ -1,0 +1,55 @@
+"""Mutations of the agent."""
+
+from tests.mutation_tables.mutation import AGENT, SHELL, TRAINER, Mutation
+
+AGENT_MUTATIONS = (
+    Mutation(
+        "report secrets",
+        f"{AGENT}/supervisor.py",
+        "        return self._redactor.redact_report(report)\n",
+        "        return report\n",
+        ("tests/trainer/agent/test_supervisor.py::test_a_secret_that_a_trainer_logs_as_it_dies_is_not_reported",),
+    ),
+    Mutation(
+        "normalize queries alone",
+        f"{TRAINER}/models/attention.py",
+        "self._normalize(self.query_norm, q_BLHK), self._normalize(self.key_norm, k_BLGK)",
+        "self._normalize(self.query_norm, q_BLHK), k_BLGK",
+        ("tests/trainer/models/test_query_key_norm.py::test_steps_in_float32_are_those_of_the_reference",),
+    ),
+    Mutation(
+        "count repeated pairs of blocks",
+        f"{TRAINER}/kernels/score_blocks.py",
+        "    is_visible_BLM &= counts > 0\n",
+        "",
+        ("tests/trainer/models/test_attention_layouts.py",),
+    ),
+    Mutation(
+        "wait at the end for an unreachable tracker",
+        f"{TRAINER}/trackers/tracker.py",
+        "        if not self._is_unreachable:\n",
+        "        if True:\n",
+        ("tests/trainer/trackers/test_tracker.py",),
+    ),
+    Mutation(
+        "know no value of a Secret",
+        f"{AGENT}/redaction.py",
+        "pod_variables(spec) if variable.secret_key_ref)",
+        "pod_variables(spec) if variable.config_map_key_ref)",
+        ("tests/trainer/agent/test_redaction.py",),
+    ),
+    Mutation(
+        "carry on what the API server quotes of a token",
+        f"{SHELL}/authentication.py",
+        '        error = get_text(status, "error").replace(token, "TOKEN")\n',
+        '        error = get_text(status, "error")\n',
+        ("tests/shell/test_secrets.py",),
+    ),
+    Mutation(
+        "remember damaged steps without end",
+        f"{AGENT}/host.py",
+        "[-MAX_DAMAGED:]",
+        "",
+        ("tests/trainer/agent/test_host_report.py",),
+    ),
+)

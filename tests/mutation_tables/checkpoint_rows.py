@@ -1,0 +1,69 @@
+"""Mutations of checkpoints."""
+
+from tests.mutation_tables.mutation import API, TRAINER, Mutation
+
+CHECKPOINT_MUTATIONS = (
+    Mutation(
+        "a world takes the marker of another one of its generation",
+        f"{TRAINER}/checkpoint/fence.py",
+        "            self._store.create_exclusive(self._marker, self._identity)\n",
+        "            self._store.write(self._marker, (self._identity,))\n",
+        ("tests/trainer/checkpoint/test_reused_generation.py", "tests/trainer/checkpoint/test_fence.py"),
+    ),
+    Mutation(
+        "keep a late step of a fenced-off world in place of another",
+        f"{TRAINER}/checkpoint/fence.py",
+        "return generation < self.generation and self.resumed_step is not None and step > self.resumed_step\n",
+        "return False\n",
+        ("tests/trainer/checkpoint/test_fence.py",),
+    ),
+    Mutation(
+        "a step of the world's own generation is no evidence",
+        f"{TRAINER}/checkpoint/candidates.py",
+        "if newest >= self._world.generation:",
+        "if newest > self._world.generation:",
+        ("tests/trainer/checkpoint/test_reused_generation.py",),
+    ),
+    Mutation(
+        "restore a checkpoint that lacks a required item",
+        f"{TRAINER}/checkpoint/items.py",
+        "return equal if saved.layout == STATE_LAYOUT and required <= equal else None",
+        "return equal if saved.layout == STATE_LAYOUT else None",
+        ("tests/trainer/checkpoint/test_items.py",),
+    ),
+    Mutation(
+        "keep what a fenced-off world has committed",
+        f"{TRAINER}/checkpoint/commit.py",
+        "            folder.store.delete(folder.file(MANIFEST_FILE))\n",
+        "            pass\n",
+        ("tests/trainer/checkpoint/test_fence.py",),
+    ),
+    Mutation(
+        "delete a manifest after its files",
+        f"{TRAINER}/checkpoint/step_changes.py",
+        "    folder.store.delete(folder.file(MANIFEST_FILE))\n",
+        "",
+        ("tests/trainer/checkpoint/test_retention.py",),
+    ),
+    Mutation(
+        "keep the last step of a stage by the rule of the next one",
+        f"{API}/spec/checkpoint.py",
+        "one.until is None or step <= one.until), None)",
+        "one.until is None or step < one.until), None)",
+        ("tests/api/test_retention_stages.py",),
+    ),
+    Mutation(
+        "delete what a later world writes",
+        f"{TRAINER}/checkpoint/saved_steps.py",
+        " or writer.generation < fence.generation + own\n",
+        " or True\n",
+        ("tests/trainer/checkpoint/test_restore_search.py",),
+    ),
+    Mutation(
+        "write every save into one folder",
+        f"{TRAINER}/checkpoint/commit.py",
+        "        self._num_saves += 1  # the same on all processes: they save together\n",
+        "        self._num_saves = 1\n",
+        ("tests/trainer/checkpoint/test_commit.py",),
+    ),
+)

@@ -1,0 +1,193 @@
+"""Mutations of the operator: its shell, its rights, and the start of jobs."""
+
+from tests.mutation_tables.mutation import API, CORE, SHELL, Mutation
+
+SHELL_MUTATIONS = (
+    Mutation(
+        "announce before the status is written",
+        f"{SHELL}/reconcile.py",
+        "        try:\n            job = await self._write_if_changed(job, uid, fresh)\n",
+        "        try:\n            self._hub.publish(_job_key(job), make_directive(plan, seen, decision, fresh))\n"
+        "            job = await self._write_if_changed(job, uid, fresh)\n",
+        ("tests/shell/test_each_write.py::test_each_single_write_is_struck_again_and_again",),
+    ),
+    Mutation(
+        "use a generation again whose claim may have arrived",
+        f"{SHELL}/hub.py",
+        "        line.max_unconfirmed_generation = max(line.max_unconfirmed_generation, generation)\n",
+        "        pass\n",
+        ("tests/shell/test_hub.py",),
+    ),
+    Mutation(
+        "a JobSet that is there already is an error",
+        f"{SHELL}/children.py",
+        "                with suppress(ConflictError):  # it is there; the next look sees it\n",
+        "                if True:\n",
+        ("tests/shell/test_each_write.py::test_jobset_that_is_missing_in_the_watch_is_read_once_per_reconciliation",),
+    ),
+    Mutation(
+        "the rendezvous answers with what it was sent",
+        f"{SHELL}/rendezvous.py",
+        "{item['msg']}\" for item in error.errors()[:5]",
+        "{item['msg']} {item['input']}\" for item in error.errors()[:5]",
+        ("tests/shell/test_secrets.py",),
+    ),
+    Mutation(
+        "a pause lets queued looks go on",
+        f"{SHELL}/scheduler.py",
+        "                entry.task.cancel()\n",
+        "                pass\n",
+        ("tests/shell/test_scheduler.py",),
+    ),
+    Mutation(
+        "write without the Lease",
+        f"{SHELL}/fenced_cluster.py",
+        "        if not self._is_leading():\n",
+        "        if False:\n",
+        ("tests/shell/test_fenced_cluster.py",),
+    ),
+    Mutation(
+        "announce what was written when the Lease was lost",
+        f"{SHELL}/fenced_cluster.py",
+        "        self._check()\n        return written\n",
+        "        return written\n",
+        ("tests/shell/test_fenced_cluster.py",),
+    ),
+    Mutation(
+        "believe the reference to the TrainingJob unread",
+        f"{SHELL}/authentication.py",
+        "OWNER_CHAIN = (JOB, JOB_SET, TRAINING_JOB)\n",
+        "OWNER_CHAIN = (JOB, JOB_SET)\n",
+        ("tests/shell/test_authentication.py",),
+    ),
+    Mutation(
+        "compare owners by kind alone",
+        f"{SHELL}/authentication.py",
+        '    return api_version.rpartition("/")[0]\n',
+        '    return ""\n',
+        ("tests/shell/test_authentication.py",),
+    ),
+    Mutation(
+        "take an owner of that name for the owner",
+        f"{SHELL}/authentication.py",
+        '        return known if known is not None and get_text(known, "metadata", "uid") == uid else None\n',
+        "        return known\n",
+        ("tests/shell/test_authentication.py",),
+    ),
+    Mutation(
+        "one hub for a UID in all namespaces",
+        f"{SHELL}/interfaces.py",
+        "        return self.namespace, self.job_uid\n",
+        '        return "", self.job_uid\n',
+        ("tests/shell/test_hub.py",),
+    ),
+    Mutation(
+        "let a pod speak for another",
+        f"{SHELL}/rendezvous.py",
+        "        if (report.job_uid, report.pod_uid) != (caller.job_uid, caller.pod_uid):\n",
+        "        if report.job_uid != caller.job_uid:\n",
+        ("tests/shell/test_rendezvous.py",),
+    ),
+    Mutation(
+        "keep tokens instead of their hashes",
+        f"{SHELL}/authentication.py",
+        "        digest = hashlib.sha256(token.encode()).hexdigest()\n",
+        "        digest = token\n",
+        ("tests/shell/test_authentication.py",),
+    ),
+    Mutation(
+        "take children by their labels alone",
+        f"{SHELL}/reconcile.py",
+        "        return filter_owned(await self._cluster.read_children(namespace, uid), name, uid)\n",
+        "        return await self._cluster.read_children(namespace, uid)\n",
+        ("tests/shell/test_foreign_objects.py",),
+    ),
+    Mutation(
+        "an orphan stands for its host",
+        f"{CORE}/observe/pods.py",
+        " or uid in children.orphans,\n",
+        ",\n",
+        ("tests/core/observe/test_ownership.py",),
+    ),
+    Mutation(
+        "believe every generation that a host reports",
+        f"{CORE}/decide/world_formation.py",
+        " if one <= newest + MAX_GENERATION_LEAD",
+        "",
+        ("tests/core/decide/test_decision_rules.py", "tests/shell/test_hostile_reports.py"),
+    ),
+    Mutation(
+        "an immutable field that may be removed",
+        f"{API}/cel.py",
+        "                if field.may_be_absent:  # a transition rule needs a value before and after\n",
+        "                if False:\n",
+        ("tests/api/test_schema.py",),
+    ),
+    Mutation(
+        "a live field in an immutable section that may not change",
+        f"{API}/cel.py",
+        "            if not field.has_live_parts:\n",
+        "            if True:\n",
+        ("tests/api/test_meta.py", "tests/api/test_schema.py"),
+    ),
+    Mutation(
+        "measures that are not finite",
+        f"{API}/protocol.py",
+        "Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]\n",
+        "Seconds = float\n",
+        ("tests/api/test_protocol_bounds.py",),
+    ),
+    Mutation(
+        "no retry after a conflict",
+        f"{SHELL}/reconcile.py",
+        "                with suppress(ConflictError):  # somebody else wrote: look again at what is there now\n",
+        "                if True:\n",
+        ("tests/shell/test_reconcile_edges.py",),
+    ),
+)
+SERVICE_ACCOUNT_MUTATIONS = (
+    Mutation(
+        "allow any ServiceAccount without the webhook",
+        f"{SHELL}/service_account_check.py",
+        '        if not self._is_enabled:\n            return "the operator runs without its webhook"\n',
+        '        if not self._is_enabled:\n            return ""\n',
+        ("tests/shell/test_service_account_check.py",),
+    ),
+    Mutation(
+        "allow a ServiceAccount of a job that is older than the webhook",
+        f"{SHELL}/service_account_check.py",
+        " or created < since + WEBHOOK_ROLLOUT",
+        "",
+        ("tests/shell/test_service_account_check.py",),
+    ),
+    Mutation(
+        "look at no ServiceAccount",
+        f"{SHELL}/reconcile.py",
+        "        if problem := await self._check_account(job):\n",
+        "        if (problem := await self._check_account(job)) and False:\n",
+        ("tests/shell/test_service_account_check.py",),
+    ),
+)
+START_MUTATIONS = (
+    Mutation(
+        "wait for a stopped process without end",
+        f"{CORE}/diagnose/hangs.py",
+        "    return [item for item in member_statuses if _remaining_stopped_seconds(plan, seen, item) <= 0]\n",
+        "    return [item for item in member_statuses if _remaining_stopped_seconds(plan, seen, item) < -1e9]\n",
+        ("tests/core/diagnose/test_start_budgets.py",),
+    ),
+    Mutation(
+        "name one of several that are behind",
+        f"{CORE}/diagnose/hang_localization.py",
+        " and stages.count(min(stages)) == 1:\n",
+        ":\n",
+        ("tests/core/diagnose/test_hang_localization.py",),
+    ),
+    Mutation(
+        "form worlds that wait for new pods to import",
+        f"{CORE}/decide/world_formation.py",
+        "    return prepared if plan.find_largest_size(len(prepared)) else ready\n",
+        "    return ready\n",
+        ("tests/core/decide/test_world_formation.py",),
+    ),
+)

@@ -1,0 +1,21 @@
+"""The tables of mutations: a line of the code, its mutated form, and the tests that fail then.
+
+Each part of the code has a table. `make mutations` runs them all.
+"""
+
+from tests.mutation_tables.agent_rows import AGENT_MUTATIONS
+from tests.mutation_tables.checkpoint_rows import CHECKPOINT_MUTATIONS
+from tests.mutation_tables.mutation import Mutation
+from tests.mutation_tables.network_rows import NETWORK_MUTATIONS
+from tests.mutation_tables.operator_rows import SERVICE_ACCOUNT_MUTATIONS, SHELL_MUTATIONS, START_MUTATIONS
+from tests.mutation_tables.trainer_rows import TRAINER_MUTATIONS
+
+MUTATIONS: tuple[Mutation, ...] = (
+    *SHELL_MUTATIONS,
+    *SERVICE_ACCOUNT_MUTATIONS,
+    *AGENT_MUTATIONS,
+    *TRAINER_MUTATIONS,
+    *CHECKPOINT_MUTATIONS,
+    *START_MUTATIONS,
+    *NETWORK_MUTATIONS,
+)

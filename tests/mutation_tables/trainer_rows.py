@@ -1,0 +1,62 @@
+"""Mutations of the trainer."""
+
+from tests.mutation_tables.mutation import TRAINER, Mutation
+
+TRAINER_MUTATIONS = (
+    Mutation(
+        "load a program that another job wrote",
+        f"{TRAINER}/runtime/compile_cache_files.py",
+        "    if not hmac.compare_digest(code, _sign(name, content, secret)):\n",
+        "    if False:\n",
+        ("tests/trainer/runtime/test_compile_cache_files.py",),
+    ),
+    Mutation(
+        "load a program under another's name",
+        f"{TRAINER}/runtime/compile_cache_files.py",
+        'CONTENT_CONTEXT + name.encode() + b"\\0"',
+        "CONTENT_CONTEXT",
+        ("tests/trainer/runtime/test_compile_cache_files.py",),
+    ),
+    Mutation(
+        "leave the modules in folders out of the key",
+        f"{TRAINER}/runtime/compile_cache_key.py",
+        '        folders[:] = [name for name in folders if name != "__pycache__"]\n',
+        "        folders[:] = []\n",
+        ("tests/trainer/runtime/test_compile_cache_key.py",),
+    ),
+    Mutation(
+        "leave the optimizer out of the key",
+        f"{TRAINER}/runtime/compile_cache_key.py",
+        '    described: dict[str, Any] = spec.model_dump(mode="json", by_alias=True)\n',
+        '    described: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude={"optimizer"})\n',
+        ("tests/trainer/runtime/test_compile_cache_key.py",),
+    ),
+    Mutation(
+        "cut documents as a tokenizer file says",
+        f"{TRAINER}/data/tokenizers.py",
+        "    parsed.no_truncation()\n",
+        "",
+        ("tests/trainer/data/test_tokenizers.py",),
+    ),
+    Mutation(
+        "fill documents up as a tokenizer file says",
+        f"{TRAINER}/data/tokenizers.py",
+        "    parsed.no_padding()\n",
+        "",
+        ("tests/trainer/data/test_tokenizers.py",),
+    ),
+    Mutation(
+        "make an index of a file that changes meanwhile",
+        f"{TRAINER}/data/token_cache.py",
+        "            hashed.check(source_file, hasher.hexdigest())\n",
+        "",
+        ("tests/trainer/data/test_texts.py",),
+    ),
+    Mutation(
+        "move the data position with the batch size",
+        f"{TRAINER}/data/sampler.py",
+        "(*before, (step + 1, global_batch_size))",
+        "((1, global_batch_size),)",
+        ("tests/trainer/data/test_sampler.py",),
+    ),
+)
