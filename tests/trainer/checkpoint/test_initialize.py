@@ -45,8 +45,8 @@ def matrix(step: int) -> np.ndarray:
     return np.arange(64, dtype=np.float32).reshape(8, 8) + step
 
 
-def save(root: Path, *steps: int) -> None:
-    """Save steps of a model of one matrix, split over eight devices."""
+def save(root: Path, *steps: int, **layer: jax.Array) -> None:
+    """Save steps of a model of one matrix, split over eight devices, and with other tensors of its layer."""
     checkpoints = Checkpoints(
         root,
         make_config(make_spec(root, root)),
@@ -57,7 +57,7 @@ def save(root: Path, *steps: int) -> None:
     )
     for step in steps:
         scalar = place(np.array(step, np.int32), 8)
-        params = {"layers": {"w": place(matrix(step), 8, "a")}, "norm": place(np.ones(8, np.float32), 8)}
+        params = {"layers": {"w": place(matrix(step), 8, "a"), **layer}, "norm": place(np.ones(8, np.float32), 8)}
         checkpoints.save(step, State(scalar, params, {"m": place(matrix(0), 8)}, scalar, scalar))
         checkpoints.wait()
 
@@ -235,6 +235,21 @@ def test_additional_parameters_are_omitted_if_allowed(tmp_path: Path) -> None:
     assert list(found.params) == ["norm"]
     assert np.array_equal(found.params["norm"], np.ones(8))
     assert found.source == f"step 2 of {tmp_path}; not used: layers.w"
+
+
+@pytest.mark.parametrize("allow_partial", [False, True])
+def test_a_checkpoint_with_adapters_is_never_read_without_them(tmp_path: Path, *, allow_partial: bool) -> None:
+    save(tmp_path, 2, w_lora_a=place(matrix(0), 8), w_lora_b=place(matrix(0), 8))
+
+    with pytest.raises(TrainingError) as raised:
+        take(tmp_path, allow_partial=allow_partial)
+
+    assert str(raised.value) == (
+        f"step 2 of {tmp_path} must be of a job without spec.lora, and holds 2 matrices of adapters, such as "
+        "layers.w_lora_a. Write the merged model with `trainingjob export`, and name its folder in "
+        "spec.checkpoint.initializeFrom.huggingFace.path."
+    )
+    assert raised.value.path == "spec.checkpoint.initializeFrom.uri"
 
 
 def test_another_shape_is_never_allowed(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import orbax.checkpoint as ocp
 
+from trainingjob_api.network.adapter import INPUT_ENDING, OUTPUT_ENDING
 from trainingjob_api.protocol import MAX_MESSAGE, FailureReason
 from trainingjob_api.spec.checkpoint import InitializeFrom
 from trainingjob_trainer.checkpoint.formats.orbax_writer import PLACEHOLDER, make_restore_args, world_options
@@ -53,6 +54,7 @@ def load_initial_params(source: InitializeFrom, base: BaseParams, peers: Process
     params = base.wanted
     orbax, folder = _make_checkpointer(peers), find_intact_step(source, peers)
     ours, theirs = _shapes(params), _shapes(orbax.metadata(folder.location).item_metadata.tree["params"])
+    _check_adapters(source, folder, theirs)
     _check_shapes(source, folder, ours, theirs)
     names, tree = list(ours), jax.tree.structure(params)
     leaves = dict(zip(names, jax.tree.leaves(params), strict=True))
@@ -140,6 +142,23 @@ def _best_candidate(source: InitializeFrom, candidates: list[StepFolder], damage
         path=f"{FIELD}.uri" if source.step is None else f"{FIELD}.step",
         value=source.uri if source.step is None else source.step,
     )
+
+
+def _check_adapters(source: InitializeFrom, folder: StepFolder, theirs: Shapes) -> None:
+    """Raise TrainingError for a checkpoint of LoRA: its matrices without the adapters are not the trained model.
+
+    They may also be int8 without their scales.
+    """
+    adapters = [name for name in theirs if name.endswith((INPUT_ENDING, OUTPUT_ENDING))]
+    if adapters:
+        raise TrainingError(
+            FailureReason.CONFIG,
+            f"step {folder.step} of {source.uri} must be of a job without spec.lora, and holds {len(adapters)} "
+            f"matrices of adapters, such as {adapters[0]}. Write the merged model with `trainingjob export`, and name "
+            f"its folder in {FIELD}.huggingFace.path.",
+            path=f"{FIELD}.uri",
+            value=str(source.uri),
+        )
 
 
 def _check_shapes(source: InitializeFrom, folder: StepFolder, ours: Shapes, theirs: Shapes) -> None:
