@@ -81,6 +81,15 @@ def test_a_gpt2_is_converted_with_the_defaults_of_levanter() -> None:
     assert [leftover.key for leftover in draft.leftovers] == ["model.scale_attn_by_inverse_layer_idx"]
 
 
+def test_the_dropout_of_a_gpt2_is_that_of_its_places() -> None:
+    rates = {"model.resid_pdrop": 0.2, "model.embed_pdrop": 0.1, "model.attn_pdrop": 0.3}
+    spec, draft = convert(GPT2 | rates)
+
+    assert (spec.model.dropout.residual, spec.model.dropout.embedding) == (0.2, 0.1)
+    (left,) = [leftover for leftover in draft.leftovers if leftover.key == "model.attn_pdrop"]
+    assert left.reason.startswith("weights of attention have no dropout")
+
+
 def test_the_vocabulary_of_an_unknown_tokenizer_is_to_be_filled_in() -> None:
     _, draft = convert(GPT2 | {"data.tokenizer": "my/tokenizer"})
 

@@ -13,6 +13,10 @@ from tests.support.trainer.training import ONE, Run, losses, spec_with
 from tests.trainer.test_step import LAYOUTS, PADDED
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.spec.parallelism import AxisDegrees
+from trainingjob_api.world import JobIdentity, RunConfig
+from trainingjob_operator.core.planner.flops import count_step_flops
+from trainingjob_operator.core.planner.workload import describe_workload
+from trainingjob_trainer.compile_report.compile_account import compile_step
 from trainingjob_trainer.models.decoder import SplitModel
 from trainingjob_trainer.models.dropout import sequence_seeds
 
@@ -148,6 +152,15 @@ def test_without_rates_the_program_has_no_seeds() -> None:
 
     assert with_zeros == without
     assert run.steps._seed_dropout(run.batch(1), jnp.int32(1)).seeds is None
+
+
+@pytest.mark.parametrize("remat", ["none", "full"])
+def test_a_compiled_step_has_the_flops_of_the_plan(remat: str) -> None:
+    spec, layout = spec_with(memory__remat=remat, **BOTH), make_layout(accumulation=2)
+    identity = JobIdentity(name="tiny", namespace="", uid="")
+    config = RunConfig(job=identity, spec=spec, accelerator_platform="cpu", layouts=(layout,))
+
+    assert compile_step(config, layout).flops == count_step_flops(describe_workload(spec), layout)
 
 
 def test_the_backward_pass_saves_no_mask() -> None:

@@ -90,9 +90,10 @@ def warn_of_slots_for_all(spec: TrainingJobSpec) -> Iterator[Problem]:
     if experts is None or experts.dispatch == "dropless" or experts.count < MIN_WASTE * experts.per_token:
         return
     if experts.capacity_factor >= experts.full_capacity:
+        factor = quote_field(f"{PATH}.capacityFactor", f"{experts.capacity_factor:g}")
         message = (
-            f"should be dropless. With {quote_field(f'{PATH}.capacityFactor', experts.capacity_factor)}, each expert "
-            f"computes slots for all tokens, {experts.full_capacity:g} times what it gets on average."
+            f"should be dropless. With {factor}, each expert computes slots for all tokens, "
+            f"{experts.full_capacity:g} times what it gets on average."
         )
         yield Problem(f"{PATH}.dispatch", experts.dispatch, message, ("dropless",))
 
