@@ -50,7 +50,9 @@ def test_json_has_every_fact() -> None:
 
     assert field["path"] == "spec.training.steps"
     assert (field["type"], field["unit"], field["required"]) == ("whole number", "optimizer steps", True)
-    assert "The warm-ups of `schedule` must be less than `training.steps`, `schedule.steps` and a cycle." in field["rules"]
+    assert (
+        "The warm-ups of `schedule` must be less than `training.steps`, `schedule.steps` and a cycle." in field["rules"]
+    )
 
 
 def test_json_of_all_fields_below() -> None:
