@@ -50,6 +50,9 @@ COMPRESSED = {
 }
 """Suffixes of compressed files; the name without the suffix is that of the content."""
 
+DECOMPRESSED = frozenset({"gzip", "bzip2", "xz"})
+"""Values of `COMPRESSED` that the trainer decompresses."""
+
 BINARY = {
     ".zip": "a ZIP archive",
     ".7z": "a 7-Zip archive",
@@ -102,16 +105,27 @@ def find_suffix(name: str) -> str:
     return f".{suffix.lower()}" if dot else ""
 
 
+def find_compression(name: str) -> str:
+    """Return the compression of a file name or pattern that the trainer decompresses; empty: none."""
+    kind = COMPRESSED.get(find_suffix(name), "")
+    return kind if kind in DECOMPRESSED else ""
+
+
+def find_content_name(name: str) -> str:
+    """Return a file name or pattern without the suffix of a compression that the trainer decompresses."""
+    return name[: -len(find_suffix(name))] if find_compression(name) else name
+
+
 def find_unsupported(name: str, format_name: FormatName) -> str:
     """Return the kind of a file name or pattern that a format cannot read; empty: none is known."""
-    suffix = find_suffix(name)
+    suffix = find_suffix(find_content_name(name))
     kind = COMPRESSED.get(suffix) or BINARY.get(suffix) or ""
     return "" if kind in FORMATS[format_name].kinds else kind
 
 
 def find_records(name: str, format_name: FormatName) -> str:
     """Return the kind of records that a format reads verbatim from a file name or pattern; empty: none."""
-    return RECORDS.get(find_suffix(name), "") if format_name == "text" else ""
+    return RECORDS.get(find_suffix(find_content_name(name)), "") if format_name == "text" else ""
 
 
 def without_compression(name: str, format_name: FormatName) -> str:

@@ -12,6 +12,8 @@ from trainingjob_api.formats import (
     Format,
     FormatName,
     advise_format,
+    find_compression,
+    find_content_name,
     find_records,
     find_unsupported,
     formats_with,
@@ -69,12 +71,13 @@ def test_a_kind_without_format_must_be_converted() -> None:
 
 
 UNSUPPORTED = (
-    "a.gz",
-    "a.TXT.GZ",
+    "a.lz4",
+    "a.TXT.ZST",
     "*.zst",
+    "a.tar.gz",
+    "a.tgz",
+    "a.parquet.gz",
     "**/*.parquet",
-    "a.bz2",
-    "a.xz",
     "a.zip",
     "a.arrow",
     "a.npy",
@@ -88,16 +91,34 @@ def test_kinds_that_are_not_text_are_found_by_suffix(name: str) -> None:
     assert find_unsupported(name, "text")
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.py", "gz", "a.gz/b", "a.d/b", "*", "a.bin", "/data/wiki.zip/"])
+@pytest.mark.parametrize(
+    "name", ["a.txt", "a.py", "gz", "a.gz", "a.TXT.GZ", "*.bz2", "a.gz/b", "a.d/b", "*", "a.bin", "/data/wiki.zip/"]
+)
 def test_other_names_have_no_kind(name: str) -> None:
     assert find_unsupported(name, "text") == ""
     assert find_records(name, "text") == ""
 
 
-@pytest.mark.parametrize("name", ["a.json", "*.jsonl", "**/*.ndjson", "a.JSON", "x.csv", "x.tsv"])
+@pytest.mark.parametrize("name", ["a.json", "*.jsonl", "**/*.ndjson", "a.JSON", "x.csv", "x.tsv", "x.csv.GZ"])
 def test_records_are_found_by_suffix_if_they_are_read_as_text(name: str) -> None:
     assert find_records(name, "text")
     assert find_records(name, "jsonl") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "compression", "content"),
+    [
+        ("*.txt.gz", "gzip", "*.txt"),
+        ("x.jsonl.BZ2", "bzip2", "x.jsonl"),
+        ("a.xz", "xz", "a"),
+        ("a.txt.zst", "", "a.txt.zst"),
+        ("a.tgz", "", "a.tgz"),
+        ("a.txt", "", "a.txt"),
+    ],
+)
+def test_a_compression_that_is_decompressed_is_found_by_suffix(name: str, compression: str, content: str) -> None:
+    assert find_compression(name) == compression
+    assert find_content_name(name) == content
 
 
 @pytest.mark.parametrize(

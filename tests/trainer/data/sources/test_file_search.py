@@ -201,7 +201,7 @@ NOTHING: dict[str, tuple[dict[str, str], dict[str, Any], tuple[str, ...]]] = {
     "only compressed": (
         {"a.txt.gz": "a"},
         {},
-        ("It has 1 file: a.txt.gz.", "format gzip must not be read with `format: text`: convert them"),
+        ("It has 1 file: a.txt.gz.", 'Nearest legal value: "**/*.txt.gz".'),
     ),
     "only Parquet": (
         {"a.parquet": "a"},

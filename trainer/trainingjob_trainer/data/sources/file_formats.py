@@ -1,5 +1,7 @@
 """File formats, detected by the first bytes: text, or a named format that must be converted first."""
 
+from collections.abc import Iterator
+
 from trainingjob_api.formats import advise_format
 
 POINTERS: tuple[tuple[bytes, bytes, str], ...] = (
@@ -67,11 +69,20 @@ def describe_binary_format(content: bytes) -> str:
     for mark, name in ENCODINGS:
         if content.startswith(mark):
             return f"{name} text: {ICONV.format(name)}"
-    for place, magic, name, way_out in MAGIC:
-        if content.startswith(magic, place):
-            return f"{name}: {advise_format(name, way_out)}"
+    for name, way_out in _match_magic(content):
+        return f"{name}: {advise_format(name, way_out)}"
     wide = _detect_wide_encoding(content[:SNIFFED_BYTES])
     return f"{wide} text without a byte order mark: {ICONV.format(wide)}" if wide else ""
+
+
+def find_format_name(content: bytes) -> str:
+    """Return the name of the format whose first bytes a file has; empty: unknown."""
+    return next((name for name, _ in _match_magic(content)), "")
+
+
+def _match_magic(content: bytes) -> Iterator[tuple[str, str]]:
+    """Yield the name and the remedy of the formats whose first bytes a file has."""
+    return ((name, way_out) for place, magic, name, way_out in MAGIC if content.startswith(magic, place))
 
 
 def _detect_wide_encoding(head: bytes) -> str:

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainingjob_api.data_report import MAX_EXAMPLE, Skipped, SkipReason
-from trainingjob_api.formats import FormatName, advise_format, find_unsupported
+from trainingjob_api.formats import FormatName, advise_format, find_compression, find_content_name, find_unsupported
 from trainingjob_api.globs import find_pattern_problem
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.data import TextSource
+from trainingjob_trainer.data.sources.compression import InvalidCompressionError, decompress
 from trainingjob_trainer.data.sources.file_formats import describe_pointer_file
 from trainingjob_trainer.data.sources.file_search import FileSearch, FoundEntry
 from trainingjob_trainer.runtime.errors import TrainingError
@@ -38,10 +39,10 @@ class SourceFile:
     real: str = ""
 
     def read(self) -> bytes:
-        """Return the content.
+        """Return the content, decompressed if the name has the suffix of a compression.
 
         Raises:
-            TrainingError: the file cannot be read, or stands for one that was not fetched.
+            TrainingError: the file cannot be read or decompressed, or stands for one that was not fetched.
         """
         try:
             content = self.path.read_bytes()
@@ -49,7 +50,10 @@ class SourceFile:
             raise self.error(f"cannot be read: {error.strerror}. Check its permissions.") from error
         if what := describe_pointer_file(content):
             raise self.error(f"is {what}.")
-        return content
+        try:
+            return decompress(content, find_compression(self.name))
+        except InvalidCompressionError as error:
+            raise self.error(f"{error}, or leave it out with `exclude`.") from error
 
     def error(self, words: str, *, field: str = "path", fatal: bool = True) -> TrainingError:
         """Return an error about the file; `words` follow its path. `field` is the field of the source to change."""
@@ -174,7 +178,7 @@ def _no_files_error(source: TextSource, field: str, root: Path, entries: list[Fo
         if one.reason in SKIP_DESCRIPTIONS
     ]
     message += f"It has {'; '.join(there)}." if there else "It is empty."
-    suffixes = Counter(Path(name).suffix for name in others if _is_suggested(name, source.format))
+    suffixes = Counter(_suggested_suffix(name) for name in others if _is_suggested(name, source.format))
     if suffixes:
         nearest = f"**/*{suffixes.most_common(1)[0][0]}"
         message += f" Nearest legal value: {json.dumps(nearest)}."
@@ -209,9 +213,15 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def _suggested_suffix(name: str) -> str:
+    """Return the suffix of a file name, with that of its content if it is compressed: `.txt.gz`."""
+    content = find_content_name(name)
+    return f"{Path(content).suffix}{name[len(content) :]}"
+
+
 def _is_suggested(name: str, format_name: FormatName) -> bool:
     """Return whether a pattern with a file's suffix is worth suggesting."""
-    suffix = Path(name).suffix
+    suffix = _suggested_suffix(name)
     return (
         bool(suffix)
         and suffix.isascii()

@@ -1,0 +1,48 @@
+"""Decompression of files, by the suffix of their names. Their first bytes must agree with it."""
+
+import bz2
+import gzip
+import lzma
+import zlib
+from collections.abc import Callable
+
+from trainingjob_trainer.data.sources.file_formats import find_format_name
+
+DECOMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.decompress,
+    "bzip2": bz2.decompress,
+    "xz": lzma.decompress,
+}
+"""Decompressors by compression. Each reads files of several members, as `cat a.gz b.gz` writes them."""
+NUM_SHOWN_BYTES = 4
+
+
+class InvalidCompressionError(Exception):
+    """Content is not what the suffix of its file promises. Its text follows a path, without a period."""
+
+
+def decompress(content: bytes, compression: str) -> bytes:
+    """Return decompressed content. `compression` is a key of `DECOMPRESSORS`; empty: the content is not compressed.
+
+    Raises:
+        InvalidCompressionError: the content has another format, or is truncated or damaged.
+    """
+    if not compression:
+        return content
+    if (found := find_format_name(content)) != compression:
+        raise InvalidCompressionError(
+            f"must be {compression} by its name, but {_describe_begin(content, found)}. Correct its suffix"
+        )
+    try:
+        return DECOMPRESSORS[compression](content)
+    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+        reason = str(error).rstrip(".")
+        raise InvalidCompressionError(
+            f"must be complete {compression} data, but cannot be decompressed: {reason}. Copy the file again"
+        ) from error
+
+
+def _describe_begin(content: bytes, found: str) -> str:
+    if found:
+        return f"is {found}"
+    return f"begins with 0x{content[:NUM_SHOWN_BYTES].hex()}" if content else "is empty"
