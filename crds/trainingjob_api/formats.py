@@ -6,30 +6,35 @@ A new format is a name in `FormatName`, a row of `FORMATS`, and a module of the 
 
 from typing import Literal, NamedTuple
 
-FormatName = Literal["text", "jsonl"]
+FormatName = Literal["text", "jsonl", "parquet", "arrow"]
 
 
 class Format(NamedTuple):
     """What a source of a format reads."""
 
     content: str
-    """Content of its files, and where a document is in it; the field description shows it after `is`."""
+    """What holds a document; the field description shows it in parentheses."""
     pattern: str
     """Default glob of its files in a folder."""
     kinds: tuple[str, ...] = ()
     """Kinds of files that it reads, as values of `BINARY` or `RECORDS`."""
     fields: tuple[str, ...] = ()
     """Fields of a source that only this format and others with the same field may set."""
+    is_decompressed: bool = False
+    """Whether its files may be compressed as a whole. Formats with compressed parts gain nothing by it."""
 
 
 FORMATS: dict[FormatName, Format] = {
-    "text": Format("UTF-8, with one document in each file", "**/*.txt"),
+    "text": Format("UTF-8 file", "**/*.txt", is_decompressed=True),
     "jsonl": Format(
-        "JSON Lines, with one document in a field of each line",
+        "JSON line",
         "**/*.jsonl",
         kinds=("JSON Lines", "JSON"),
         fields=("column",),
+        is_decompressed=True,
     ),
+    "parquet": Format("Parquet row", "**/*.parquet", kinds=("Parquet",), fields=("column",)),
+    "arrow": Format("Arrow row", "**/*.arrow", kinds=("Arrow",), fields=("column",)),
 }
 """Formats by value of `format` in a source. The first is the default."""
 
@@ -50,7 +55,7 @@ COMPRESSED = {
 }
 """Suffixes of compressed files; the name without the suffix is that of the content."""
 
-DECOMPRESSED = frozenset({"gzip", "bzip2", "xz"})
+DECOMPRESSED = frozenset({"gzip", "zstd", "bzip2", "xz"})
 """Values of `COMPRESSED` that the trainer decompresses."""
 
 BINARY = {
@@ -118,7 +123,7 @@ def find_content_name(name: str) -> str:
 
 def find_unsupported(name: str, format_name: FormatName) -> str:
     """Return the kind of a file name or pattern that a format cannot read; empty: none is known."""
-    suffix = find_suffix(find_content_name(name))
+    suffix = find_suffix(find_content_name(name) if FORMATS[format_name].is_decompressed else name)
     kind = COMPRESSED.get(suffix) or BINARY.get(suffix) or ""
     return "" if kind in FORMATS[format_name].kinds else kind
 

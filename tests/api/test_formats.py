@@ -21,7 +21,7 @@ from trainingjob_api.formats import (
 )
 from trainingjob_api.spec.data import DEFAULT_FORMAT, TextSource
 
-ORC = Format("ORC, with one document in a column of each row", "**/*.orc", ("ORC",), ("column",))
+ORC = Format("ORC row", "**/*.orc", ("ORC",), ("column",))
 
 
 @pytest.fixture
@@ -50,9 +50,16 @@ def test_a_row_names_known_kinds_and_fields_of_a_source(name: FormatName) -> Non
 def test_descriptions_list_each_format(name: FormatName) -> None:
     fields, row = TextSource.model_fields, FORMATS[name]
 
-    assert f"`{name}` is {row.content}." in (fields["format"].description or "")
+    assert f"`{name}` ({row.content})" in (fields["format"].description or "")
     assert f"`{row.pattern}`" in (fields["pattern"].description or "")
     assert all(f"`{name}`" in (fields[field].description or "") for field in row.fields)
+
+
+@pytest.mark.parametrize("name", ["parquet", "arrow"])
+def test_a_format_with_compressed_parts_is_not_compressed_as_a_whole(name: FormatName) -> None:
+    assert find_unsupported(f"a.{name}", name) == ""
+    assert find_unsupported(f"a.{name}.gz", name) == "gzip"
+    assert without_compression(f"a.{name}.gz", name) == f"a.{name}"
 
 
 def test_a_row_makes_a_binary_kind_readable(orc: FormatName) -> None:
@@ -72,10 +79,11 @@ def test_a_kind_without_format_must_be_converted() -> None:
 
 UNSUPPORTED = (
     "a.lz4",
-    "a.TXT.ZST",
-    "*.zst",
+    "a.TXT.LZ4",
+    "*.br",
     "a.tar.gz",
     "a.tgz",
+    "a.parquet",
     "a.parquet.gz",
     "**/*.parquet",
     "a.zip",
@@ -111,7 +119,8 @@ def test_records_are_found_by_suffix_if_they_are_read_as_text(name: str) -> None
         ("*.txt.gz", "gzip", "*.txt"),
         ("x.jsonl.BZ2", "bzip2", "x.jsonl"),
         ("a.xz", "xz", "a"),
-        ("a.txt.zst", "", "a.txt.zst"),
+        ("a.txt.zst", "zstd", "a.txt"),
+        ("a.txt.lz4", "", "a.txt.lz4"),
         ("a.tgz", "", "a.tgz"),
         ("a.txt", "", "a.txt"),
     ],

@@ -237,7 +237,7 @@ def _choice_message(error: _Error) -> tuple[str, tuple[str, ...]]:
     if location == ("tokenizer", "type") and value in ("hf", "huggingface", "auto", "fast"):
         nearest = ("tokenizers",)
     if location[0] in ("data", "evaluation") and location[-1] == "format" and not nearest:
-        hint = " Data of another kind must be converted to JSON Lines or to text files first."
+        hint = " Data of another kind must be converted to one of these formats first."
     return f"{format_value(value)} must be one of {', '.join(choices)}.{hint}", nearest
 
 

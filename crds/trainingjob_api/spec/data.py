@@ -16,7 +16,8 @@ DEFAULT_COLUMN = "text"
 
 
 def _describe_formats() -> str:
-    return "File format: " + " ".join(f"`{name}` is {one.content}." for name, one in FORMATS.items())
+    names = ", ".join(f"`{name}` ({one.content})" for name, one in FORMATS.items())
+    return f"File format, with what holds a document: {names}."
 
 
 def _describe_patterns() -> str:

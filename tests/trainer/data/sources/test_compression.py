@@ -12,12 +12,13 @@ import pytest
 
 from tests.support.trainer.texts import fail, find, grow, index_of
 from trainingjob_api.formats import DECOMPRESSED
-from trainingjob_trainer.data.sources.compression import DECOMPRESSORS
+from trainingjob_trainer.data.sources.compression import DECOMPRESSORS, zstd
 from trainingjob_trainer.data.sources.readers import read_documents
 
 TEXT = b"the cat sat on the mat\n" * 20
 COMPRESSORS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "gzip": (".gz", gzip.compress),
+    "zstd": (".zst", lambda content: zstd.compress(content, options={zstd.CompressionParameter.checksum_flag: 1})),
     "bzip2": (".bz2", bz2.compress),
     "xz": (".xz", lzma.compress),
 }
@@ -90,7 +91,7 @@ def test_compressed_text_is_not_read_under_a_plain_name(tmp_path: Path) -> None:
 def test_decompressed_bytes_must_be_text(tmp_path: Path) -> None:
     error = fail(lambda: read(tmp_path, "a.txt.gz", gzip.compress(b"PAR1\xff")))
 
-    assert "It is Parquet: convert it to UTF-8 text" in str(error)
+    assert "It is Parquet: set `format: parquet`" in str(error)
 
 
 def test_a_compressed_copy_gives_the_same_tokens(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ NOTHING: dict[str, tuple[dict[str, str], dict[str, Any], tuple[str, ...]]] = {
     "only Parquet": (
         {"a.parquet": "a"},
         {},
-        ("1 file: a.parquet.", "format Parquet must not be read with `format: text`: convert them"),
+        ("1 file: a.parquet.", "format Parquet must not be read with `format: text`: set `format: parquet`"),
     ),
     "only records": ({"a.jsonl": "a"}, {}, ("1 file: a.jsonl.", 'Nearest legal value: "**/*.jsonl".')),
     "no suffix": ({"README": "a"}, {}, ("1 file: README.", "Correct the pattern or the path.")),

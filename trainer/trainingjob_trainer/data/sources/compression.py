@@ -3,18 +3,24 @@
 import bz2
 import gzip
 import lzma
+import sys
 import zlib
 from collections.abc import Callable
 
-from trainingjob_trainer.data.sources.file_formats import find_format_name
+from trainingjob_trainer.data.sources.file_formats import describe_begin, find_format_name
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 DECOMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.decompress,
+    "zstd": zstd.decompress,
     "bzip2": bz2.decompress,
     "xz": lzma.decompress,
 }
 """Decompressors by compression. Each reads files of several members, as `cat a.gz b.gz` writes them."""
-NUM_SHOWN_BYTES = 4
 
 
 class InvalidCompressionError(Exception):
@@ -29,20 +35,14 @@ def decompress(content: bytes, compression: str) -> bytes:
     """
     if not compression:
         return content
-    if (found := find_format_name(content)) != compression:
+    if find_format_name(content) != compression:
         raise InvalidCompressionError(
-            f"must be {compression} by its name, but {_describe_begin(content, found)}. Correct its suffix"
+            f"must be {compression} by its name, but {describe_begin(content)}. Correct its suffix"
         )
     try:
         return DECOMPRESSORS[compression](content)
-    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, zstd.ZstdError) as error:
         reason = str(error).rstrip(".")
         raise InvalidCompressionError(
             f"must be complete {compression} data, but cannot be decompressed: {reason}. Copy the file again"
         ) from error
-
-
-def _describe_begin(content: bytes, found: str) -> str:
-    if found:
-        return f"is {found}"
-    return f"begins with 0x{content[:NUM_SHOWN_BYTES].hex()}" if content else "is empty"

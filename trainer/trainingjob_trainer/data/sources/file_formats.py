@@ -36,7 +36,7 @@ MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (257, b"ustar", "a tar archive", CONVERT),
     (0, b"PAR1", "Parquet", CONVERT),
     (0, b"ARROW1", "Arrow", CONVERT),
-    (0, b"\xff\xff\xff\xff", "an Arrow stream", CONVERT),
+    (0, b"\xff\xff\xff\xff", "Arrow", CONVERT),
     (0, b"FEA1", "Feather", CONVERT),
     (0, b"ORC", "ORC", CONVERT),
     (0, b"Obj\x01", "Avro", CONVERT),
@@ -55,6 +55,7 @@ MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
 )
 """Offset, bytes, name and remedy of each format. Used only for files that are not text."""
 SNIFFED_BYTES = 4096
+NUM_SHOWN_BYTES = 4
 
 
 def describe_pointer_file(content: bytes) -> str:
@@ -78,6 +79,13 @@ def describe_binary_format(content: bytes) -> str:
 def find_format_name(content: bytes) -> str:
     """Return the name of the format whose first bytes a file has; empty: unknown."""
     return next((name for name, _ in _match_magic(content)), "")
+
+
+def describe_begin(content: bytes) -> str:
+    """Return what a file is, by its first bytes, as the end of a sentence about it."""
+    if found := find_format_name(content):
+        return f"is {found}"
+    return f"begins with 0x{content[:NUM_SHOWN_BYTES].hex()}" if content else "is empty"
 
 
 def _match_magic(content: bytes) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from trainingjob_api.data_report import MAX_EXAMPLE, Skipped, SkipReason
 from trainingjob_api.formats import FormatName, advise_format, find_compression, find_content_name, find_unsupported
@@ -16,7 +17,7 @@ from trainingjob_api.globs import find_pattern_problem
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.data import TextSource
 from trainingjob_trainer.data.sources.compression import InvalidCompressionError, decompress
-from trainingjob_trainer.data.sources.file_formats import describe_pointer_file
+from trainingjob_trainer.data.sources.file_formats import MAX_POINTER, describe_pointer_file
 from trainingjob_trainer.data.sources.file_search import FileSearch, FoundEntry
 from trainingjob_trainer.runtime.errors import TrainingError
 
@@ -44,16 +45,32 @@ class SourceFile:
         Raises:
             TrainingError: the file cannot be read or decompressed, or stands for one that was not fetched.
         """
-        try:
-            content = self.path.read_bytes()
-        except OSError as error:
-            raise self.error(f"cannot be read: {error.strerror}. Check its permissions.") from error
-        if what := describe_pointer_file(content):
-            raise self.error(f"is {what}.")
+        with self.open() as file:
+            try:
+                content = file.read()
+            except OSError as error:
+                raise self.error(f"cannot be read: {error.strerror}. Check its permissions.") from error
         try:
             return decompress(content, find_compression(self.name))
         except InvalidCompressionError as error:
             raise self.error(f"{error}, or leave it out with `exclude`.") from error
+
+    def open(self) -> BinaryIO:
+        """Return the open file.
+
+        Raises:
+            TrainingError: the file cannot be read, or stands for one that was not fetched.
+        """
+        try:
+            file = self.path.open("rb")
+            head = file.read(MAX_POINTER + 1)
+            file.seek(0)
+        except OSError as error:
+            raise self.error(f"cannot be read: {error.strerror}. Check its permissions.") from error
+        if what := describe_pointer_file(head):
+            file.close()
+            raise self.error(f"is {what}.")
+        return file
 
     def error(self, words: str, *, field: str = "path", fatal: bool = True) -> TrainingError:
         """Return an error about the file; `words` follow its path. `field` is the field of the source to change."""

@@ -3,15 +3,13 @@
 import json
 import sys
 from collections.abc import Iterator
-from difflib import get_close_matches
 from typing import Any
 
 from trainingjob_api.spec.data import DEFAULT_COLUMN
+from trainingjob_trainer.data.sources.columns import missing_column_error
 from trainingjob_trainer.data.sources.readers.text import read_utf8
 from trainingjob_trainer.data.sources.source_files import SourceFile
-from trainingjob_trainer.runtime.errors import TrainingError
 
-MAX_NAMED_FIELDS = 8
 KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
 
 
@@ -35,7 +33,7 @@ def _read_record(file: SourceFile, number: int, line: bytes, column: str) -> byt
     if not isinstance(record, dict):
         raise file.error(f"line {number}: must be a JSON object, but is {_kind(record)}. {_hint(line)}")
     if column not in record:
-        raise _missing_column_error(file, number, column, sorted(record))
+        raise missing_column_error(file, f"line {number}", column, sorted(record))
     text = record[column]
     if not isinstance(text, str):
         raise file.error(f"line {number}: `{column}` must be a string, but is {_kind(text)}.")
@@ -55,17 +53,6 @@ def _reason(error: ValueError | RecursionError) -> str:
     # Python limits the digits that it converts, because the time grows with their square.
     too_long = f"a number has more than {sys.get_int_max_str_digits():,} digits"
     return error.msg if isinstance(error, json.JSONDecodeError) else too_long
-
-
-def _missing_column_error(file: SourceFile, number: int, column: str, names: list[str]) -> TrainingError:
-    near = get_close_matches(column, names, 1)
-    some = ", ".join(f"`{name}`" for name in names[:MAX_NAMED_FIELDS])
-    more = ", ..." if len(names) > MAX_NAMED_FIELDS else ""
-    return file.error(
-        f"line {number} has no field `{column}`. It has {some or 'no fields'}{more}. Set `column` to the field that "
-        "holds the text." + (f" Nearest legal value: {json.dumps(near[0])}." if near else ""),
-        field="column",
-    )
 
 
 def _kind(value: Any) -> str:

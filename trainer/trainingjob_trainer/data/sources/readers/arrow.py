@@ -1,0 +1,39 @@
+"""Arrow, as a file or as a stream: one column of strings holds a document in each row.
+
+Hugging Face `datasets` writes streams.
+"""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyarrow import ipc
+
+from trainingjob_trainer.data.sources.file_formats import SNIFFED_BYTES
+from trainingjob_trainer.data.sources.source_files import SourceFile
+from trainingjob_trainer.data.sources.tables import ERRORS, check_format, damaged_error, find_column, read_column
+
+KIND = "Arrow"
+FILE_MAGIC = b"ARROW1"
+
+
+def read_documents(file: SourceFile) -> Iterator[bytes]:
+    """Yield the text of each row, in order.
+
+    Raises:
+        TrainingError: the file cannot be read, is not Arrow, or has no text in its column.
+    """
+    with file.open() as content:
+        head = content.read(SNIFFED_BYTES)
+        check_format(file, head, KIND)
+        content.seek(0)
+        try:
+            table = ipc.open_file(content) if head.startswith(FILE_MAGIC) else ipc.open_stream(content)
+            yield from read_column(file, find_column(file, table.schema), _list_batches(table))
+        except ERRORS as error:
+            raise damaged_error(file, KIND, error) from error
+
+
+def _list_batches(table: ipc.RecordBatchFileReader | ipc.RecordBatchStreamReader) -> Iterator[pa.RecordBatch]:
+    if isinstance(table, ipc.RecordBatchFileReader):
+        return (table.get_batch(number) for number in range(table.num_record_batches))
+    return iter(table)

@@ -1,0 +1,69 @@
+"""Documents of Arrow tables: each row is a record, and one column of strings holds the documents."""
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from trainingjob_api.spec.data import DEFAULT_COLUMN
+from trainingjob_trainer.data.sources.columns import check_text, missing_column_error
+from trainingjob_trainer.data.sources.file_formats import SNIFFED_BYTES, describe_begin, find_format_name
+from trainingjob_trainer.data.sources.source_files import SourceFile
+from trainingjob_trainer.runtime.errors import TrainingError
+
+BATCH_ROWS = 1024
+"""Rows that are decoded at a time: memory does not grow with the file."""
+ERRORS = (pa.ArrowException, OSError)
+"""Errors of the library about files that are truncated, damaged or unreadable."""
+
+
+def check_format(file: SourceFile, head: bytes, kind: str) -> None:
+    """Raise `TrainingError` unless a file begins as its format does."""
+    if find_format_name(head[:SNIFFED_BYTES]) != kind:
+        raise file.error(
+            f"must be {kind}, but {describe_begin(head)}. Set `format` to that of the file, or leave it out with "
+            "`exclude`."
+        )
+
+
+def damaged_error(file: SourceFile, kind: str, error: Exception) -> TrainingError:
+    """Return the error of a file that the library cannot read."""
+    reason = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
+    return file.error(
+        f"must be complete {kind} data, but cannot be read: {reason}. Copy the file again, or leave it out with "
+        "`exclude`."
+    )
+
+
+def find_column(file: SourceFile, schema: pa.Schema) -> str:
+    """Return the column that holds the documents.
+
+    Raises:
+        TrainingError: the table lacks the column, has it twice, or it holds no strings.
+    """
+    column = file.source.column or DEFAULT_COLUMN
+    places = schema.get_all_field_indices(column)
+    if not places:
+        raise missing_column_error(file, "the table", column, sorted(schema.names))
+    if len(places) > 1:
+        raise file.error(f"must have one column `{column}`, but has {len(places)}.", field="column")
+    kind = schema.field(places[0]).type
+    values = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (pa.types.is_string(values) or pa.types.is_large_string(values)):
+        raise file.error(f"`{column}` must hold strings, but holds {kind}. Set `column` to another.", field="column")
+    return column
+
+
+def read_column(file: SourceFile, column: str, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+    """Yield the documents of a column. Messages count rows from 1.
+
+    Raises:
+        TrainingError: a row has no text, or the text is not UTF-8 without NUL.
+    """
+    row = 0
+    for batch in batches:
+        values = batch.column(column)
+        if pa.types.is_dictionary(values.type):
+            values = values.dictionary_decode()
+        for text in values.cast(pa.large_binary()).to_pylist():
+            row += 1
+            yield check_text(file, f"row {row}: `{column}`", text)
