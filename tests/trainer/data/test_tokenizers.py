@@ -183,3 +183,31 @@ def test_a_prompt_has_no_end_and_its_text_comes_back(tmp_path: Path) -> None:
     assert plain.encode_prompt("\u00e9") == [0xC3, 0xA9]
     assert plain.decode([0xC3, 0xA9, 65, 0xC3, 256, 270]) == "\u00e9A\ufffd"
     assert plain.end == 256
+
+
+def test_batches_change_neither_ids_nor_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save_with(tmp_path, "template", "truncation")
+    encoder = DocumentEncoder(Tokenizer(type="tokenizers", path=str(path), end_of_document="<end>"), 272)
+    documents = [b"the cat", b"sat", b"", b"cat sat the cat", b"the"]
+    alone = [ids.tolist() for document in documents for ids in encoder.encode_documents([document], "a.txt")]
+
+    monkeypatch.setattr("trainingjob_trainer.data.tokenizers.MAX_BATCH_DOCUMENTS", 2)
+
+    assert [ids.tolist() for ids in encoder.encode_documents(documents, "a.txt")] == alone
+    assert alone[:2] == [[0, 1, 4], [2, 4]]
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "want"),
+    [("MAX_BATCH_DOCUMENTS", 2, 3), ("MAX_BATCH_BYTES", 10, 4), ("MAX_BATCH_BYTES", 1, 2)],
+    ids=["documents", "bytes", "a document above the limit"],
+)
+def test_a_batch_reads_no_further_than_its_limit(
+    monkeypatch: pytest.MonkeyPatch, limit: str, value: int, want: int
+) -> None:
+    monkeypatch.setattr(f"trainingjob_trainer.data.tokenizers.{limit}", value)
+    waiting = iter([b"cat"] * 9)
+
+    next(DocumentEncoder(Tokenizer(), 272).encode_documents(waiting, "a.txt"))
+
+    assert 9 - len(list(waiting)) == want

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -66,6 +66,12 @@ class DocumentHasher:
             self._digest.update(b"\0")
         self._digest.update(document)
         self._is_first = False
+
+    def add_each(self, documents: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield documents, and add each."""
+        for document in documents:
+            self.add(document)
+            yield document
 
     def hexdigest(self) -> str:
         """Return the hash of all documents so far."""

@@ -231,12 +231,10 @@ def _write(
     def tokenize() -> Iterator[bytes]:
         for source_file, hashed in files:
             hasher = DocumentHasher()
-            for document in read_documents(source_file):
-                hasher.add(document)
-                if document:
-                    ids = encoder.encode(document, printable(source_file.name))
-                    tokens[source_file.source.name] += len(ids)
-                    yield ids.tobytes()
+            documents = filter(None, hasher.add_each(read_documents(source_file)))
+            for ids in encoder.encode_documents(documents, printable(source_file.name)):
+                tokens[source_file.source.name] += len(ids)
+                yield ids.tobytes()
             hashed.check(source_file, hasher.hexdigest())
         _check_length(sum(tokens.values()), length, len(files), sources)
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ from trainingjob_trainer.runtime.errors import TrainingError
 
 NUM_BYTES = 256
 BYTE_END_TOKEN = 256
+MAX_BATCH_DOCUMENTS = 256
+MAX_BATCH_BYTES = 1 << 20
+"""Maximum text of a batch, unless one document is larger: its encodings are in memory at the same time."""
 
 
 class DocumentEncoder:
@@ -54,20 +57,26 @@ class DocumentEncoder:
                 value=vocab_size,
             )
 
-    def encode(self, content: bytes, name: str) -> np.ndarray:
-        """Return the ids of one document of UTF-8 text. Messages contain `name`.
+    def encode_documents(self, documents: Iterable[bytes], name: str) -> Iterator[np.ndarray]:
+        """Yield the ids of each document of UTF-8 text, in order. Messages contain `name`.
+
+        The tokenizer encodes a batch of documents on all CPUs. Batches do not change the ids.
 
         Raises:
-            TrainingError: the tokenizer cannot encode the document.
+            TrainingError: the tokenizer cannot encode a document.
         """
+        for batch in _batch_documents(documents):
+            for ids in self._encode_batch(batch, name):
+                yield ids if self.end is None else np.append(ids, self.dtype(self.end))
+
+    def _encode_batch(self, documents: Sequence[bytes], name: str) -> Iterator[np.ndarray]:
         if self._tokenizer is None:
-            ids = np.frombuffer(content, np.uint8).astype(self.dtype)
-        else:
-            text = content.decode()
-            encoding = self._encode(self._tokenizer, text, name)
+            yield from (np.frombuffer(document, np.uint8).astype(self.dtype) for document in documents)
+            return
+        texts = [document.decode() for document in documents]
+        for text, encoding in zip(texts, self._encode(self._tokenizer, texts, name), strict=True):
             self.quality.add(text, encoding)
-            ids = np.array(encoding.ids, self.dtype)
-        return ids if self.end is None else np.append(ids, self.dtype(self.end))
+            yield np.array(encoding.ids, self.dtype)
 
     def encode_prompt(self, prompt: str, *, special_tokens: bool = False) -> list[int]:
         """Return the ids of a text that a model continues: without an end-of-document id.
@@ -80,7 +89,8 @@ class DocumentEncoder:
         if self._tokenizer is None:
             return list(prompt.encode(errors="replace"))
         name = f"the prompt {prompt!r}"
-        return list(self._encode(self._tokenizer, prompt, name, special_tokens=special_tokens).ids)
+        (encoding,) = self._encode(self._tokenizer, [prompt], name, special_tokens=special_tokens)
+        return list(encoding.ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids. Ids without a text are left out, and broken UTF-8 is shown as U+FFFD."""
@@ -90,10 +100,10 @@ class DocumentEncoder:
         return text
 
     def _encode(
-        self, tokenizer: tokenizers.Tokenizer, text: str, name: str, *, special_tokens: bool = False
-    ) -> tokenizers.Encoding:
+        self, tokenizer: tokenizers.Tokenizer, texts: Sequence[str], name: str, *, special_tokens: bool = False
+    ) -> list[tokenizers.Encoding]:
         try:
-            return tokenizer.encode(text, add_special_tokens=special_tokens)
+            encodings: list[tokenizers.Encoding] = tokenizer.encode_batch(texts, add_special_tokens=special_tokens)
         except BaseException as error:  # the library raises plain Exception, and panics below BaseException
             if not (isinstance(error, Exception) or type(error).__name__ == "PanicException"):
                 raise
@@ -104,6 +114,21 @@ class DocumentEncoder:
                 path="spec.tokenizer.path",
                 value=self._path,
             ) from error
+        return encodings
+
+
+def _batch_documents(documents: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Yield documents in batches of bounded number and size; a larger document is a batch."""
+    batch: list[bytes] = []
+    size = 0
+    for document in documents:
+        if batch and (len(batch) == MAX_BATCH_DOCUMENTS or size + len(document) > MAX_BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(document)
+        size += len(document)
+    if batch:
+        yield batch
 
 
 def _disable_modifications(parsed: tokenizers.Tokenizer) -> bool:
