@@ -125,3 +125,13 @@ def test_guides_name_the_files_in_order_and_the_tests(page: Path) -> None:
     headings = re.findall(r"^## (.*)$", page.read_text(), re.MULTILINE)
 
     assert {"Files to edit, in order", "Tests"} <= set(headings)
+
+
+def test_the_readme_shows_the_plan_that_the_command_prints() -> None:
+    name = "tpu-v5p-4-slices"
+    command = f"$ trainingjob plan crds/examples/{name}.yaml\n"
+    shown = (ROOT / "README.md").read_text().partition(command)[2].partition("```")[0].splitlines()
+    printed = (ROOT / f"tests/golden/cli/{name}.txt").read_text().splitlines()
+
+    assert len(shown) > 10
+    assert [line for line in shown if line not in printed] == []

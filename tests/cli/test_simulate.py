@@ -195,5 +195,5 @@ def test_advice_is_never_of_no_gain(seed: int, mtbf: str, tmp_path: Path) -> Non
 
 
 def test_planned_step_time_is_reported_as_a_lower_bound() -> None:
-    assert ", a lower bound until calibration" in call(TPU, "--time", "1h")[1]
+    assert ", as the plan expects" in call(TPU, "--time", "1h")[1]
     assert "a lower bound" not in call(TPU, *SHORT)[1]

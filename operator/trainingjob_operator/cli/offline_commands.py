@@ -345,9 +345,7 @@ def simulate(
     ] = None,
     step_seconds: Annotated[
         float | None,
-        typer.Option(
-            min=1e-6, help="Duration of a step at the largest size. Default: the plan's estimate, a lower bound."
-        ),
+        typer.Option(min=1e-6, help="Duration of a step at the largest size. Default: the expected one of the plan."),
     ] = None,
     save_seconds: Annotated[
         float, typer.Option(min=0, help="Time from a step to the commit of its checkpoint.")

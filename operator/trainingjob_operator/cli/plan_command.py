@@ -15,6 +15,7 @@ from trainingjob_operator.cli.plan_json import plan_as_object
 from trainingjob_operator.cli.printing import align, echo
 from trainingjob_operator.cli.validate_command import require_valid, warning_lines
 from trainingjob_operator.core.catalog import Catalog
+from trainingjob_operator.core.planner.calibration import expect
 from trainingjob_operator.core.planner.choice import Candidate, Choice
 from trainingjob_operator.core.planner.flops import count_useful_flops
 from trainingjob_operator.core.planner.memory import count_sample_bytes
@@ -34,10 +35,8 @@ from trainingjob_operator.core.units import (
     pluralize,
 )
 
-SPEED_COLUMNS = ("step", "tokens/s", "MFU")
-"""Columns of the roofline's upper bounds, shown if the accelerator's peak rates are known."""
-
-UPPER_BOUND_LEGEND = "step, tokens/s, MFU: upper bounds of the speed from peak rates, until a real run calibrates them"
+SPEED_COLUMNS = ("step", "tokens/s", "MFU", "MFU bound")
+"""Columns of the expected speed and the roofline's bound, shown if the accelerator's peak rates are known."""
 REDUNDANCY_LEGEND = (
     "redundancy: slices that can be lost at the same time while the remaining hosts still hold every shard"
 )
@@ -97,7 +96,7 @@ def plan_table(plan: Plan) -> list[str]:
     return [
         *align([headings, *rows], right=(0, 1, *range(len(headings) - len(fast), len(headings)))),
         *impossible,
-        *([UPPER_BOUND_LEGEND] if rooflines else []),
+        *(_describe_speed(plan, roofline) for roofline in [*rooflines.values()][:1]),
         *spare,
         *snapshots,
         *saves,
@@ -245,8 +244,24 @@ def _format_degrees(degrees: AxisDegrees) -> str:
 def _speed(plan: Plan, roofline: Roofline | None) -> tuple[str, ...]:
     if roofline is None:
         return ("",) * len(SPEED_COLUMNS)
-    rate = format_count(plan.tokens_per_step / roofline.seconds)
-    return format_precise_duration(roofline.seconds), rate, format_percent(roofline.mfu)
+    expected = expect(roofline, plan.shape)
+    rate = format_count(plan.tokens_per_step / expected.seconds)
+    return (
+        format_precise_duration(expected.seconds),
+        rate,
+        format_percent(expected.mfu),
+        format_percent(roofline.mfu),
+    )
+
+
+def _describe_speed(plan: Plan, roofline: Roofline) -> str:
+    """Return what the speeds of the table rest on."""
+    expected = expect(roofline, plan.shape)
+    where = plan.shape.accelerator if expected.is_calibrated else "other accelerators of its platform"
+    return (
+        f"step, tokens/s, MFU: expected, {format_percent(expected.reached)} of the speed at peak rates as in published "
+        f"runs on {where}; MFU bound: at peak rates"
+    )
 
 
 def _row(plan: Plan, one: SizePlan) -> tuple[str, ...]:

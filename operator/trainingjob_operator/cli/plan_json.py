@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
 from trainingjob_api.problem import Problem
+from trainingjob_operator.core.planner.calibration import expect
 from trainingjob_operator.core.planner.flops import count_useful_flops
 from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan
@@ -55,6 +56,7 @@ def _size(plan: Plan, one: SizePlan, roofline: Roofline | None) -> Object:
         **{name: value for name, value in _to_json(one).items() if name != "numSlices"},
         "memory": {**_to_json(one.memory), "total": one.memory.total} if one.memory else None,
         "roofline": {**_to_json(roofline), "seconds": roofline.seconds, "isUpperBound": True} if roofline else None,
+        "expected": _to_json(expect(roofline, plan.shape)) if roofline else None,
     }
 
 

@@ -54,7 +54,7 @@ class Options:
     time: str | None
     """Longest simulated time of one run. None: until the job has ended."""
     step: float | None
-    """Seconds per step at the largest size. None: the roofline's estimate."""
+    """Seconds per step at the largest size. None: the expected ones of the plan."""
     pace: Durations
     """All durations except those of steps."""
     slices: int | None
@@ -168,7 +168,7 @@ def simulate_file(file: str, catalog: Catalog, options: Options, *, as_json: boo
         }
         echo(json.dumps({**head, "variants": [_as_object(*one) for one in results]}, indent=2))
         return
-    estimate = "" if options.step else ", a lower bound until calibration"
+    estimate = "" if options.step else ", as the plan expects"
     echo(
         f"{job.name} · {pluralize(largest, 'slice')} · mean time between faults of a slice "
         f"{format_duration(fault_model.mtbf)} · repair time {format_duration(fault_model.repair)} median, "

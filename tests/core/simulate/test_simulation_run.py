@@ -7,6 +7,7 @@ import yaml
 
 from tests.support.builders import make_plan
 from tests.support.simulated_jobs import HOUR, PACE, endless, remembering
+from trainingjob_operator.core.planner.calibration import expect
 from trainingjob_operator.core.planner.roofline import predict_sizes
 from trainingjob_operator.core.simulate.durations import step_seconds_by_size
 from trainingjob_operator.core.simulate.faults import Fault
@@ -99,11 +100,11 @@ def test_steps_are_scaled_by_slices_where_no_rates_are_known() -> None:
     assert step_seconds_by_size(endless(), None) is None
 
 
-def test_step_time_is_the_roofline_of_an_accelerator_with_rates() -> None:
+def test_step_time_is_the_expected_one_of_an_accelerator_with_rates() -> None:
     spec = yaml.safe_load((EXAMPLES / "tpu-v5p-4-slices.yaml").read_text())["spec"]
     plan = validate_job("large", spec).plan
     assert plan
-    steps = {size: one.seconds for size, one in predict_sizes(plan).items()}
+    steps = {size: expect(one, plan.shape).seconds for size, one in predict_sizes(plan).items()}
 
     assert steps
     assert step_seconds_by_size(plan, None) == pytest.approx(steps)

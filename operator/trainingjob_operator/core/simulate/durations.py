@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trainingjob_operator.core.planner.calibration import expect
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.roofline import predict_sizes
 
@@ -36,7 +37,7 @@ class Durations:
 def step_seconds_by_size(plan: Plan, largest_step_seconds: float | None) -> dict[int, float] | None:  # None: unknown
     """Return the step time at each allowed size.
 
-    `largest_step_seconds` is the step time at the largest size. None: the lower bound of the roofline. The roofline
+    `largest_step_seconds` is the step time at the largest size. None: the expected one. The roofline
     scales the other sizes; without it step times are inversely proportional to the number of slices.
     """
     rooflines = predict_sizes(plan)
@@ -46,5 +47,5 @@ def step_seconds_by_size(plan: Plan, largest_step_seconds: float | None) -> dict
         for size in plan.allowed_sizes
     }
     if largest_step_seconds is None and rooflines:
-        largest_step_seconds = rooflines[most].seconds
+        largest_step_seconds = expect(rooflines[most], plan.shape).seconds
     return {size: largest_step_seconds * share for size, share in relative.items()} if largest_step_seconds else None
