@@ -26,7 +26,8 @@ def _describe_patterns() -> str:
 
 
 def _only_for(field: str) -> str:
-    return f"for {' and '.join(f'`{name}`' for name in formats_with(field))} only"
+    *first, last = (f"`{name}`" for name in formats_with(field))
+    return f"for {', '.join(first)} and {last} only"
 
 
 class TextSource(Strict):
@@ -53,7 +54,8 @@ class TextSource(Strict):
     )
     column: Annotated[Annotated[str, Field(min_length=1, max_length=128)] | None, Example("text")] = Field(
         default=None,
-        description=f"Field of a record that holds the document, {_only_for('column')}. Unset: `{DEFAULT_COLUMN}`.",
+        description=f"Field of a record that holds the document, {_only_for('column')}, with dots between nested "
+        f"names. Unset: `{DEFAULT_COLUMN}`.",
     )
 
     @property

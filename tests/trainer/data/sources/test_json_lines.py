@@ -70,6 +70,31 @@ def test_invalid_record_fails_with_its_line(tmp_path: Path, content: bytes, want
     assert error.fatal
 
 
+@pytest.mark.parametrize(
+    ("record", "column"),
+    [
+        (b'{"data": {"text": "yes"}}', "data.text"),
+        (b'{"a": {"b": {"c": "yes"}}}', "a.b.c"),
+        (b'{"a": {"b.c": "yes"}}', "a.b.c"),
+        (b'{"a.b": "yes", "a": {"b": "no"}}', "a.b"),
+    ],
+)
+def test_dots_lead_into_nested_objects(tmp_path: Path, record: bytes, column: str) -> None:
+    assert read(tmp_path, record, column=column) == [b"yes"]
+
+
+@pytest.mark.parametrize(
+    ("record", "want"),
+    [
+        (b'{"data": {"texts": "a"}}', "line 1 has no field `data.text`. It has `data.texts`. Set `column`"),
+        (b'{"data": "text"}', "line 1 has no field `data.text`. It has no fields. Set `column`"),
+        (b'{"id": 1}', "line 1 has no field `data.text`. It has `id`. Set `column`"),
+    ],
+)
+def test_a_missing_nested_field_names_those_that_there_are(tmp_path: Path, record: bytes, want: str) -> None:
+    assert want in str(fail(lambda: read(tmp_path, record, column="data.text")))
+
+
 def test_a_near_name_is_suggested_at_the_column(tmp_path: Path) -> None:
     error = fail(lambda: read(tmp_path, b'{"texts": "a"}'))
 

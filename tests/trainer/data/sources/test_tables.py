@@ -55,6 +55,43 @@ def test_each_row_is_a_document(tmp_path: Path, name: str, write: Callable[..., 
 
 
 @EACH
+@pytest.mark.parametrize("column", ["meta.text", "meta.by.text"])
+def test_a_nested_column_is_found_by_its_path(
+    tmp_path: Path, name: str, write: Callable[..., bytes], column: str
+) -> None:
+    rows = [{"text": text, "by": {"text": text}, "id": 1} for text in ROWS]
+
+    assert read(tmp_path, name, write(pa.table({"meta": rows})), column=column) == [text.encode() for text in ROWS]
+
+
+@EACH
+def test_a_row_whose_outer_field_is_null_has_no_text(tmp_path: Path, name: str, write: Callable[..., bytes]) -> None:
+    table = pa.table({"meta": pa.array([{"text": "a"}, None], pa.struct([("text", pa.string())]))})
+
+    error = fail(lambda: read(tmp_path, name, write(table), column="meta.text"))
+
+    assert "row 2: `meta.text` must be a string, but is null." in str(error)
+
+
+@EACH
+def test_a_missing_nested_column_names_those_that_there_are(
+    tmp_path: Path, name: str, write: Callable[..., bytes]
+) -> None:
+    table = pa.table({"meta": [{"texts": "a"}]})
+
+    error = fail(lambda: read(tmp_path, name, write(table), column="meta.text"))
+
+    assert "has no field `meta.text`. It has `meta.texts`." in str(error)
+
+
+@EACH
+def test_a_name_with_a_dot_comes_before_a_nested_one(tmp_path: Path, name: str, write: Callable[..., bytes]) -> None:
+    table = pa.table({"a.b": ["whole"], "a": [{"c": "nested"}]})
+
+    assert read(tmp_path, name, write(table), column="a.b") == [b"whole"]
+
+
+@EACH
 def test_tokens_are_those_of_the_same_text_in_json_lines(
     tmp_path: Path, name: str, write: Callable[..., bytes]
 ) -> None:

@@ -1,7 +1,7 @@
 """The column of a source, which is a field of records or a column of tables: its absence, and invalid text in it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
 from trainingjob_trainer.data.sources.source_files import SourceFile
@@ -10,11 +10,37 @@ from trainingjob_trainer.runtime.errors import TrainingError
 MAX_NAMED_FIELDS = 8
 
 
-def missing_column_error(file: SourceFile, place: str, column: str, names: Sequence[str]) -> TrainingError:
-    """Return the error of a record or table without the column. `names` are the fields that it has.
+def find_path(column: str, children: Callable[[tuple[str, ...]], Sequence[str]]) -> tuple[str, ...]:
+    """Return the names along which a column lies, outermost first.
+
+    A name may contain dots: `a.b` is the field of that name if there is one, else the field `b` in the field `a`.
+    `children` returns the names in the field at a path, or none if it has no fields.
+
+    Raises:
+        KeyError: there is no such field; its argument is the path of the innermost field that there is.
+    """
+
+    def find(path: tuple[str, ...], rest: str) -> tuple[str, ...]:
+        names = children(path)
+        if rest in names:
+            return (*path, rest)
+        places = (place for place, letter in enumerate(rest) if letter == ".")
+        inside = next((place for place in places if rest[:place] in names), None)
+        if inside is None:
+            raise KeyError(path)
+        return find((*path, rest[:inside]), rest[inside + 1 :])
+
+    return find((), column)
+
+
+def missing_column_error(
+    file: SourceFile, place: str, column: str, names: Sequence[str], path: tuple[str, ...] = ()
+) -> TrainingError:
+    """Return the error of a record or table without the column. `names` are those in the field at a path.
 
     `place` is its position in the file, such as `line 3`.
     """
+    names = [".".join((*path, name)) for name in names]
     near = get_close_matches(column, names, 1)
     some = ", ".join(f"`{name}`" for name in names[:MAX_NAMED_FIELDS])
     more = ", ..." if len(names) > MAX_NAMED_FIELDS else ""

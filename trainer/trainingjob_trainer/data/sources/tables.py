@@ -1,11 +1,13 @@
 """Documents of Arrow tables: each row is a record, and one column of strings holds the documents."""
 
 from collections.abc import Iterable, Iterator
+from functools import reduce
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from trainingjob_api.spec.data import DEFAULT_COLUMN
-from trainingjob_trainer.data.sources.columns import check_text, missing_column_error
+from trainingjob_trainer.data.sources.columns import check_text, find_path, missing_column_error
 from trainingjob_trainer.data.sources.file_formats import SNIFFED_BYTES, describe_begin, find_format_name
 from trainingjob_trainer.data.sources.source_files import SourceFile
 from trainingjob_trainer.runtime.errors import TrainingError
@@ -34,26 +36,37 @@ def damaged_error(file: SourceFile, kind: str, error: Exception) -> TrainingErro
     )
 
 
-def find_column(file: SourceFile, schema: pa.Schema) -> str:
-    """Return the column that holds the documents.
+def find_column(file: SourceFile, schema: pa.Schema) -> tuple[str, ...]:
+    """Return the names along which the column of the documents lies, outermost first.
 
     Raises:
         TrainingError: the table lacks the column, has it twice, or it holds no strings.
     """
     column = file.source.column or DEFAULT_COLUMN
-    places = schema.get_all_field_indices(column)
-    if not places:
-        raise missing_column_error(file, "the table", column, sorted(schema.names))
-    if len(places) > 1:
-        raise file.error(f"must have one column `{column}`, but has {len(places)}.", field="column")
-    kind = schema.field(places[0]).type
+    root = pa.struct(schema)
+
+    def at(path: tuple[str, ...]) -> pa.DataType:
+        return reduce(lambda kind, name: kind.field(name).type, path, root)
+
+    def children(path: tuple[str, ...]) -> list[str]:
+        kind = at(path)
+        return sorted(field.name for field in kind) if pa.types.is_struct(kind) else []
+
+    try:
+        path = find_path(column, children)
+    except KeyError as error:
+        (path,) = error.args
+        raise missing_column_error(file, "the table", column, children(path), path) from error
+    if (count := len(at(path[:-1]).get_all_field_indices(path[-1]))) > 1:
+        raise file.error(f"must have one column `{column}`, but has {count}.", field="column")
+    kind = at(path)
     values = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not (pa.types.is_string(values) or pa.types.is_large_string(values)):
         raise file.error(f"`{column}` must hold strings, but holds {kind}. Set `column` to another.", field="column")
-    return column
+    return path
 
 
-def read_column(file: SourceFile, column: str, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+def read_column(file: SourceFile, path: tuple[str, ...], batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
     """Yield the documents of a column. Messages count rows from 1.
 
     Raises:
@@ -61,9 +74,11 @@ def read_column(file: SourceFile, column: str, batches: Iterable[pa.RecordBatch]
     """
     row = 0
     for batch in batches:
-        values = batch.column(column)
+        values = batch.column(path[0])
+        if path[1:]:
+            values = pc.struct_field(values, list(path[1:]))
         if pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
         for text in values.cast(pa.large_binary()).to_pylist():
             row += 1
-            yield check_text(file, f"row {row}: `{column}`", text)
+            yield check_text(file, f"row {row}: `{'.'.join(path)}`", text)

@@ -28,8 +28,8 @@ def read_documents(file: SourceFile) -> Iterator[bytes]:
         check_format(file, content.read(SNIFFED_BYTES), KIND)
         try:
             table = parquet.ParquetFile(content)
-            column = find_column(file, table.schema_arrow)
-            batches = table.iter_batches(BATCH_ROWS, columns=[column], use_threads=False)
-            yield from read_column(file, column, batches)
+            path = find_column(file, table.schema_arrow)
+            batches = table.iter_batches(BATCH_ROWS, columns=[".".join(path)], use_threads=False)
+            yield from read_column(file, path, batches)
         except ERRORS as error:
             raise damaged_error(file, KIND, error) from error
