@@ -6,6 +6,7 @@ The planner's memory, snapshot and roofline numbers and the trainer's sharding f
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from trainingjob_api.spec.optimizer import Optimizer, Sgd
 from trainingjob_api.spec.precision import FloatType, Precision
 
 
@@ -23,19 +24,22 @@ class Slot:
 
 
 FLOAT_BYTES: dict[FloatType, int] = {"float32": 4, "bfloat16": 2}
-OptimizerType = Literal["adamw", "lion"]
+OptimizerType = Literal["adamw", "lion", "sgd"]
 SLOTS: dict[OptimizerType, tuple[Slot, ...]] = {
     "adamw": (Slot("mu", "float32"), Slot("nu", "float32")),
     "lion": (Slot("mu", "float32"),),
+    "sgd": (Slot("trace", "float32"),),
 }
 """The slots of each optimizer. Counters, which are not kept for every parameter, take no memory to speak of."""
-FIRST_MOMENT = "mu"
+FIRST_MOMENTS = ("mu", "trace")
 
 
-def list_slots(optimizer: OptimizerType, precision: Precision) -> tuple[Slot, ...]:
-    """Return the slots of an optimizer. The spec may narrow the first moment."""
+def list_slots(optimizer: Optimizer, precision: Precision) -> tuple[Slot, ...]:
+    """Return the slots of an optimizer. The spec may narrow the first moment. SGD without momentum has no slots."""
+    resolved = optimizer.resolved()
+    if isinstance(resolved, Sgd) and resolved.momentum is None:
+        return ()
+    slots = SLOTS[optimizer.type]
     if precision.moments == "float32":
-        return SLOTS[optimizer]
-    return tuple(
-        replace(slot, dtype=precision.moments) if slot.name == FIRST_MOMENT else slot for slot in SLOTS[optimizer]
-    )
+        return slots
+    return tuple(replace(slot, dtype=precision.moments) if slot.name in FIRST_MOMENTS else slot for slot in slots)

@@ -31,6 +31,19 @@ class Lion(Strict):
     beta2: Annotated[Decay, NO_UNIT, Example(0.99)] = Field(default=0.99, description="Decay of the moment.")
 
 
+class Sgd(Strict):
+    """Hyperparameters of stochastic gradient descent (Sutskever et al., ICML 2013)."""
+
+    momentum: Annotated[float | None, Field(gt=0, lt=1), NO_UNIT, Example(0.9)] = Field(
+        default=None,
+        description="Decay of the sum of gradients that replaces the gradient in an update. Unset: no momentum, and no "
+        "optimizer state.",
+    )
+    nesterov: Annotated[bool, Example(True)] = Field(
+        default=False, description="Nesterov momentum: an update looks one step ahead along the momentum."
+    )
+
+
 class WeightDecay(Strict):
     """Decoupled weight decay: each step moves parameters towards 0, whatever their gradients."""
 
@@ -48,10 +61,10 @@ class WeightDecay(Strict):
 class Optimizer(Strict):
     """Optimizer with decoupled weight decay and clipping by the global norm."""
 
-    type: Annotated[Literal["adamw", "lion"], Example("adamw")] = Field(
+    type: Annotated[Literal["adamw", "lion", "sgd"], Example("adamw")] = Field(
         default="adamw",
-        description="Kind of optimizer: `adamw` is Adam with decoupled weight decay. `lion` (arXiv 2302.06675) "
-        "keeps half of its state and needs a lower learning rate.",
+        description="Kind of optimizer: `adamw` is Adam with decoupled weight decay, `sgd` is stochastic gradient "
+        "descent. `lion` (arXiv 2302.06675) keeps half of the state of `adamw` and needs a lower learning rate.",
     )
     learning_rate: Annotated[float, Field(gt=0, le=10), NO_UNIT, Example(0.001)] = Field(
         description="Peak learning rate, reached when the warm-up ends."
@@ -83,10 +96,18 @@ class Optimizer(Strict):
         default=None, description="Hyperparameters of `type: lion`. Unset: the defaults of its fields."
     )
 
-    cel_rules = alternatives("adamw", "lion")
+    sgd: Sgd | None = Field(
+        default=None, description="Hyperparameters of `type: sgd`. Unset: the defaults of its fields."
+    )
 
-    def resolved(self) -> AdamW | Lion:
+    cel_rules = alternatives("adamw", "lion", "sgd")
+
+    def resolved(self) -> AdamW | Lion | Sgd:
         """Return the hyperparameters of the optimizer's type. Its defaults never change for a job that has none."""
-        if self.type == "lion":
-            return self.lion or Lion()
-        return self.adamw or AdamW()
+        match self.type:
+            case "adamw":
+                return self.adamw or AdamW()
+            case "lion":
+                return self.lion or Lion()
+            case "sgd":
+                return self.sgd or Sgd()

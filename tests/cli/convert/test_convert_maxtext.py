@@ -192,6 +192,11 @@ TRANSLATED: dict[str, tuple[dict[str, Any], str, Any]] = {
         "memory",
         {"remat": "custom", "save": ["attentionOutput"], "offload": ["mlpOutput"]},
     ),
+    "plain gradient descent": (
+        {"opt_type": "sgd", "learning_rate": 0.1},
+        "optimizer",
+        {"type": "sgd", "learningRate": 0.1, "weightDecay": {"rate": 0, "exclude": []}},
+    ),
     "logits in parts": ({"num_vocab_tiling": 4}, "memory.lossChunks", 4),
     "a circular pipeline": (
         {"num_pipeline_repeats": 2},

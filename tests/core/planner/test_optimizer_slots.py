@@ -92,6 +92,15 @@ def test_lion_has_half_of_the_optimizer_state_of_adamw(make_spec: MakeSpec) -> N
     assert adamw == 2 * lion > 0
 
 
+def test_sgd_has_an_optimizer_state_with_momentum_only(make_spec: MakeSpec) -> None:
+    adamw, momentum, plain = (
+        estimate_device_memory(make_spec({"optimizer": {"learningRate": 0.1} | changes}), ONE).optimizer
+        for changes in ({}, {"type": "sgd", "sgd": {"momentum": 0.9}}, {"type": "sgd"})
+    )
+
+    assert (momentum, plain) == (adamw // 2, 0)
+
+
 def test_a_mesh_search_is_not_shared_by_optimizers_of_other_slots(make_spec: MakeSpec) -> None:
     shape = BUILTIN.find_shape("nvidia-h100", "8")
     assert shape

@@ -10,7 +10,7 @@ import optax
 
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.tensor import DecayClass
-from trainingjob_api.spec.optimizer import AdamW, Lion, Optimizer
+from trainingjob_api.spec.optimizer import AdamW, Lion, Optimizer, Sgd
 from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.models.params import DTYPES
@@ -40,6 +40,10 @@ def _make_direction(optimizer: Optimizer, moment_dtype: Any) -> optax.GradientTr
             return optax.scale_by_adam(b1=adamw.beta1, b2=adamw.beta2, eps=adamw.epsilon, mu_dtype=moment_dtype)
         case Lion() as lion:
             return optax.scale_by_lion(b1=lion.beta1, b2=lion.beta2, mu_dtype=moment_dtype)
+        case Sgd(momentum=None):
+            return optax.identity()
+        case Sgd(momentum=float(momentum), nesterov=nesterov):
+            return optax.trace(momentum, nesterov=nesterov, accumulator_dtype=moment_dtype)
 
 
 def decay_mask(network: Network, exclude: Collection[DecayClass], params: Params) -> Any:

@@ -8,6 +8,7 @@ from trainingjob_api.huggingface.config_fields import ConfigError
 from trainingjob_api.huggingface.registry import read_config
 from trainingjob_api.notation import slug
 from trainingjob_operator.cli.convert.draft_job import ASK_TEXT, ASK_TOKENIZER, TEXT_FILES, TOKENIZER, DraftJob
+from trainingjob_operator.cli.convert.optimizer_objects import move_hyperparameters
 from trainingjob_operator.cli.convert.source_rows import (
     ATTENTION_DROPOUT,
     Ask,
@@ -217,9 +218,7 @@ def read_levanter(values: Values, draft: DraftJob) -> None:
     _ask_for_sources(values, draft)
     apply_rows(TABLE, {**DEFAULTS, **values}, draft)
     draft.set("optimizer.weightDecay.exclude", NO_DECAY)
-    if draft.get("optimizer.type") == "lion" and draft.get("optimizer.adamw"):
-        moments = draft.spec["optimizer"].pop("adamw")
-        draft.set("optimizer.lion", {name: moments[name] for name in ("beta1", "beta2") if name in moments})
+    move_hyperparameters(draft)
     _read_decay({**DEFAULTS, **values}, draft)
     for tracker in _list_trackers(values):
         if tracker.get("type", "wandb") == "wandb":

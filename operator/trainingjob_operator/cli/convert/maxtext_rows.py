@@ -4,6 +4,7 @@ from typing import Any
 
 from trainingjob_operator.cli.convert.draft_job import ASK_TEXT, ASK_TOKENIZER, TEXT_FILES, TOKENIZER, DraftJob
 from trainingjob_operator.cli.convert.maxtext_model import BESIDE_PRESET, COMBINED, KEYS, MISSING, read_model
+from trainingjob_operator.cli.convert.optimizer_objects import move_hyperparameters
 from trainingjob_operator.cli.convert.source_rows import (
     Ask,
     Copy,
@@ -54,7 +55,7 @@ CUSTOM_REMAT = {
 EXCHANGES = {"all_gather": "gather", "ring": "ring"}
 MATMULS = {name: name for name in ("default", "high", "highest")} | {"bfloat16": "default", "float32": "highest"}
 SCHEDULES = {"cosine": "cosine", "wsd": "wsd"}
-OPTIMIZERS = {"adamw": "adamw", "adam_pax": "adamw"}
+OPTIMIZERS = {"adamw": "adamw", "adam_pax": "adamw", "sgd": "sgd"}
 
 MTP_LOSS_WEIGHT = 0.1
 """Default of MaxText."""
@@ -331,6 +332,9 @@ def read_maxtext(values: Values, draft: DraftJob) -> None:
     if values.get("capacity_factor", -1) <= 0:
         draft.drop_no_tokens()
     apply_rows(TABLE, {**DEFAULTS, **values}, draft)
+    move_hyperparameters(draft)
+    if draft.get("optimizer.type") == "sgd":
+        draft.set("optimizer.weightDecay.rate", 0)  # that of MaxText has none
     if draft.get("model.preset"):
         for key in (key for key in values if key in COMBINED and key not in BESIDE_PRESET):
             draft.leave(key, values[key], "the preset has it: change `model` beside `preset`")

@@ -87,6 +87,6 @@ def describe_workload(spec: TrainingJobSpec) -> Workload:
         spec.parallelism.context.exchange,
         shards_stream=spec.parallelism.shard_stream_over_tensor,
     )
-    slots = list_slots(spec.optimizer.type, spec.precision)
+    slots = list_slots(spec.optimizer, spec.precision)
     pipeline = spec.parallelism.pipeline
     return Workload(network, length, spec.precision, slots, spec.memory, rules, pipeline, is_cpu)

@@ -20,10 +20,18 @@ def check_vocabulary(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def check_optimizer(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Of `optimizer.adamw` and `optimizer.lion`, only the one that `optimizer.type` names may be set."""
+    """Of the objects of `optimizer` that belong to a type, only the one that `optimizer.type` names may be set."""
     optimizer = spec.optimizer
-    given = {"adamw": optimizer.adamw, "lion": optimizer.lion}
+    given = {"adamw": optimizer.adamw, "lion": optimizer.lion, "sgd": optimizer.sgd}
     yield from find_unused_alternatives("spec.optimizer", optimizer.type, given)
+
+
+def warn_of_unused_nesterov(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`optimizer.sgd.nesterov` changes updates with momentum only."""
+    sgd = spec.optimizer.sgd
+    if sgd and sgd.nesterov and sgd.momentum is None:
+        message = "true has no effect without momentum. Set `spec.optimizer.sgd.momentum`, or remove it."
+        yield Problem("spec.optimizer.sgd.nesterov", sgd.nesterov, message, ("false",))
 
 
 def check_weight_decay(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -60,10 +68,11 @@ def warn_of_emulated_bfloat16(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 RULES = (
     Rule(("model.vocabSize", "tokenizer.type"), check_vocabulary),
-    Rule(("optimizer.type", "optimizer.adamw", "optimizer.lion"), check_optimizer),
+    Rule(("optimizer.type", "optimizer.adamw", "optimizer.lion", "optimizer.sgd"), check_optimizer),
     Rule(("optimizer.weightDecay.exclude",), check_weight_decay),
 )
 WARNINGS = (
+    Rule(("optimizer.sgd",), warn_of_unused_nesterov),
     Rule(("metrics.everySteps", "training.steps"), warn_of_unwritten_metrics),
     Rule(("precision.params",), warn_of_bfloat16_parameters),
     Rule(("slices.accelerator", "precision.compute"), warn_of_emulated_bfloat16),
