@@ -6,28 +6,42 @@ The planner's memory, snapshot and roofline numbers and the trainer's sharding f
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from trainingjob_api.network.tensor import DecayClass, Role, Tensor
 from trainingjob_api.spec.optimizer import Optimizer, Sgd
 from trainingjob_api.spec.precision import FloatType, Precision
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Values that an optimizer keeps for every parameter: as many, and sharded like it."""
+    """Values that an optimizer keeps for the parameters of tensors: as many, and sharded like them."""
 
     name: str
     dtype: FloatType
+    is_of_orthogonalized: bool = True
+    """Whether matrices with orthogonalized updates have it."""
 
     @property
     def num_bytes(self) -> int:
         """Return the bytes of one value."""
         return FLOAT_BYTES[self.dtype]
 
+    def is_kept_for(self, tensor: Tensor) -> bool:
+        """Return whether a trained tensor has it."""
+        return self.is_of_orthogonalized or not is_orthogonalized(tensor)
+
+
+def is_orthogonalized(tensor: Tensor) -> bool:
+    """Return whether Muon orthogonalizes the updates of a tensor: of matrices of layers without the router."""
+    is_of_layer = tensor.is_matrix and tensor.role not in (Role.TABLE, Role.HEAD)
+    return is_of_layer and tensor.decay is not DecayClass.ROUTER
+
 
 FLOAT_BYTES: dict[FloatType, int] = {"float32": 4, "bfloat16": 2}
-OptimizerType = Literal["adamw", "lion", "sgd"]
+OptimizerType = Literal["adamw", "lion", "muon", "sgd"]
 SLOTS: dict[OptimizerType, tuple[Slot, ...]] = {
     "adamw": (Slot("mu", "float32"), Slot("nu", "float32")),
     "lion": (Slot("mu", "float32"),),
+    "muon": (Slot("mu", "float32"), Slot("nu", "float32", is_of_orthogonalized=False)),
     "sgd": (Slot("trace", "float32"),),
 }
 """The slots of each optimizer. Counters, which are not kept for every parameter, take no memory to speak of."""

@@ -23,6 +23,8 @@ ZERO_IS_A_VALUE = {
     "optimizer.adamw.beta2": "a mean of the newest gradient alone",
     "optimizer.lion.beta1": "an update of the gradient alone",
     "optimizer.lion.beta2": "a mean of the newest gradient alone",
+    "optimizer.muon.adamw.beta1": "a mean of the newest gradient alone",
+    "optimizer.muon.adamw.beta2": "a mean of the newest gradient alone",
     "optimizer.clipNorm": "off: the default cannot mean it, and `kubectl apply` removes null",
     "schedule.warmup": "a number of steps",
     "schedule.wsd.decay": "a number of steps",

@@ -247,10 +247,11 @@ class StepPrograms:
         params = param_shardings(self._model.axes, shapes.params, self._mesh, self._rules)
         opt = optax.tree_utils.tree_map_params(
             partial(jax.eval_shape, self._optimizer.init),  # else its counter would be created on a device
-            lambda _, sharding: sharding,
+            lambda shape, sharding: shape if isinstance(shape, optax.MaskedNode) else sharding,
             shapes.opt,
             self._moment_shardings,
             transform_non_params=lambda _: everywhere,
+            is_leaf=lambda node: isinstance(node, optax.MaskedNode),  # a tensor without the slot
         )
         state: State = jax.tree.map(
             lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding),

@@ -31,6 +31,25 @@ class Lion(Strict):
     beta2: Annotated[Decay, NO_UNIT, Example(0.99)] = Field(default=0.99, description="Decay of the moment.")
 
 
+class Muon(Strict):
+    """Hyperparameters of Muon (Jordan, https://kellerjordan.github.io/posts/muon)."""
+
+    momentum: Annotated[float, Field(gt=0, lt=1), NO_UNIT, Example(0.95)] = Field(
+        default=0.95, description="Decay of the momentum of matrices, which is Nesterov momentum."
+    )
+    newton_schulz_steps: Annotated[int, Field(ge=1, le=20), NO_UNIT, Example(5)] = Field(
+        default=5, description="Newton-Schulz iterations that orthogonalize the momentum of a matrix."
+    )
+    rms_scale: Annotated[float | None, Field(gt=0, le=10), NO_UNIT, Example(0.2)] = Field(
+        default=None,
+        description="Root mean square of an update of a matrix; 0.2 allows the learning rate of `adamw` (arXiv "
+        "2502.16982). Unset: updates are orthogonal, times the root of outputs by inputs where that is above 1.",
+    )
+    adamw: AdamW = Field(
+        default=AdamW(), description="Hyperparameters of AdamW for the embedding, the head, routers and vectors."
+    )
+
+
 class Sgd(Strict):
     """Hyperparameters of stochastic gradient descent (Sutskever et al., ICML 2013)."""
 
@@ -61,10 +80,11 @@ class WeightDecay(Strict):
 class Optimizer(Strict):
     """Optimizer with decoupled weight decay and clipping by the global norm."""
 
-    type: Annotated[Literal["adamw", "lion", "sgd"], Example("adamw")] = Field(
+    type: Annotated[Literal["adamw", "lion", "muon", "sgd"], Example("adamw")] = Field(
         default="adamw",
         description="Kind of optimizer: `adamw` is Adam with decoupled weight decay, `sgd` is stochastic gradient "
-        "descent. `lion` (arXiv 2302.06675) keeps half of the state of `adamw` and needs a lower learning rate.",
+        "descent, `muon` orthogonalizes updates of matrices. `lion` (arXiv 2302.06675) has half of the state of "
+        "`adamw` and needs a lower learning rate.",
     )
     learning_rate: Annotated[float, Field(gt=0, le=10), NO_UNIT, Example(0.001)] = Field(
         description="Peak learning rate, reached when the warm-up ends."
@@ -96,18 +116,22 @@ class Optimizer(Strict):
         default=None, description="Hyperparameters of `type: lion`. Unset: the defaults of its fields."
     )
 
+    muon: Muon | None = Field(
+        default=None, description="Hyperparameters of `type: muon`. Unset: the defaults of its fields."
+    )
     sgd: Sgd | None = Field(
         default=None, description="Hyperparameters of `type: sgd`. Unset: the defaults of its fields."
     )
 
-    cel_rules = alternatives("adamw", "lion", "sgd")
+    cel_rules = alternatives("adamw", "lion", "muon", "sgd")
 
-    def resolved(self) -> AdamW | Lion | Sgd:
+    def resolved(self) -> AdamW | Lion | Muon | Sgd:
         """Return the hyperparameters of the optimizer's type. Its defaults never change for a job that has none."""
         match self.type:
             case "adamw":
                 return self.adamw or AdamW()
             case "lion":
                 return self.lion or Lion()
-            case "sgd":
-                return self.sgd or Sgd()
+            case "muon":
+                return self.muon or Muon()
+        return self.sgd or Sgd()

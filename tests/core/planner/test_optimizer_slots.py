@@ -1,5 +1,6 @@
 """The state slots of an optimizer decide its memory, the size of snapshots, and the estimate of a step."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +13,13 @@ from trainingjob_api.sharding import count_shards
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
+from trainingjob_operator.core.planner.flops import count_step_flops
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.memory import estimate_device_memory
 from trainingjob_operator.core.planner.roofline import predict_step
 from trainingjob_operator.core.planner.snapshots import snapshot_bytes
 from trainingjob_operator.core.planner.strategy import describe_search
+from trainingjob_operator.core.planner.workload import describe_workload
 
 type MakeSpec = Callable[[dict[str, Any]], TrainingJobSpec]
 
@@ -99,6 +102,32 @@ def test_sgd_has_an_optimizer_state_with_momentum_only(make_spec: MakeSpec) -> N
     )
 
     assert (momentum, plain) == (adamw // 2, 0)
+
+
+def test_muon_keeps_one_moment_of_the_matrices_of_layers(make_spec: MakeSpec) -> None:
+    sizes = {"model.numLayers": 8, "model.mlpDim": 8192, "model.embedDim": 512}
+    spec = make_spec(sizes | {"optimizer": {"learningRate": 0.1, "type": "muon"}})
+    tensors = resolve(spec.model).tensors
+    matrices = sum(tensor.size for tensor in tensors if tensor.is_stacked and tensor.is_matrix)
+    rest = sum(tensor.size for tensor in tensors) - matrices
+
+    assert estimate_device_memory(spec, ONE).optimizer == 4 * matrices + 8 * rest
+    assert snapshot_bytes(spec, LAYOUT) == pytest.approx(8 * matrices + 12 * rest, rel=0.05)
+
+
+def test_the_plan_counts_the_matmuls_that_orthogonalize_updates(make_spec: MakeSpec) -> None:
+    muon, few, adamw = (
+        count_step_flops(describe_workload(make_spec({"optimizer": {"learningRate": 0.1} | changes})), LAYOUT)
+        for changes in ({"type": "muon"}, {"type": "muon", "muon": {"newtonSchulzSteps": 1}}, {})
+    )
+    wanted = 0
+    for tensor in resolve(make_spec({}).model).tensors:
+        if tensor.is_stacked and tensor.is_matrix:
+            layers, inputs = tensor.shape[0], math.prod(tensor.shape[dim] for dim in tensor.input_dims)
+            rows, columns = sorted((inputs, tensor.size // layers // inputs))
+            wanted += layers * 2 * (rows * columns * rows + rows * rows * rows + rows * rows * columns) // 8
+
+    assert (few - adamw, muon - adamw) == (wanted, 5 * wanted)
 
 
 def test_a_mesh_search_is_not_shared_by_optimizers_of_other_slots(make_spec: MakeSpec) -> None:

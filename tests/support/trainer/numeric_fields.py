@@ -29,6 +29,10 @@ NOT_OF_A_STEP = {
     "training.maxPerDeviceBatch": PLANNED,
     "memory.lossChunks": "whole logits have the same losses: tests/trainer/models/test_chunked_loss.py",
     **{f"optimizer.lion.{beta}": "Lion has a test: tests/trainer/optim/test_lion.py" for beta in ("beta1", "beta2")},
+    **{
+        f"optimizer.muon.{field}": "Muon has a test: tests/trainer/optim/test_muon.py"
+        for field in ("momentum", "newtonSchulzSteps", "rmsScale", "adamw.beta1", "adamw.beta2", "adamw.epsilon")
+    },
     "optimizer.sgd.momentum": "SGD has a test: tests/trainer/optim/test_sgd.py",
     **{f"lora.{field}": "LoRA has a test: tests/trainer/models/test_lora.py" for field in ("rank", "alpha", "dropout")},
     **{f"model.dropout.{field}": "tests/trainer/models/test_dropout.py" for field in ("residual", "embedding")},

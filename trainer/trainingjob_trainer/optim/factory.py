@@ -10,11 +10,12 @@ import optax
 
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.tensor import DecayClass
-from trainingjob_api.spec.optimizer import AdamW, Lion, Optimizer, Sgd
+from trainingjob_api.spec.optimizer import AdamW, Lion, Muon, Optimizer, Sgd
 from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.models.params import DTYPES
 from trainingjob_trainer.models.trainable import tensor_name
+from trainingjob_trainer.optim.muon import scale_by_muon_and_adam
 
 
 def clip_factor(optimizer: Optimizer, grad_norm: jax.Array) -> jax.Array:
@@ -29,17 +30,19 @@ def make_optimizer(optimizer: Optimizer, network: Network, precision: Precision)
     decay = optimizer.weight_decay
     return optax.chain(
         optax.identity(),  # the states of checkpoints are numbered: clipping once had number 0
-        _make_direction(optimizer, DTYPES[precision.moments]),
+        _make_direction(optimizer, network, DTYPES[precision.moments]),
         optax.add_decayed_weights(decay.rate, mask=partial(decay_mask, network, decay.exclude)),
     )
 
 
-def _make_direction(optimizer: Optimizer, moment_dtype: Any) -> optax.GradientTransformation:
+def _make_direction(optimizer: Optimizer, network: Network, moment_dtype: Any) -> optax.GradientTransformation:
     match optimizer.resolved():
         case AdamW() as adamw:
             return optax.scale_by_adam(b1=adamw.beta1, b2=adamw.beta2, eps=adamw.epsilon, mu_dtype=moment_dtype)
         case Lion() as lion:
             return optax.scale_by_lion(b1=lion.beta1, b2=lion.beta2, mu_dtype=moment_dtype)
+        case Muon() as muon:
+            return scale_by_muon_and_adam(muon, network, moment_dtype)
         case Sgd(momentum=None):
             return optax.identity()
         case Sgd(momentum=float(momentum), nesterov=nesterov):

@@ -8,6 +8,7 @@ Attention computes the scores of the chosen kernel: all of them, or the blocks t
 The parts of a layer state their FLOPs, see `trainingjob_api.network`.
 """
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -15,6 +16,8 @@ from trainingjob_api.base import Axis
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.part import BACKWARD_FLOPS, FORWARD_FLOPS, Shard
 from trainingjob_api.network.quantize import count_quantized_flops
+from trainingjob_api.optim import is_orthogonalized
+from trainingjob_api.sharding import count_shards, merge_rules
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.workload import Workload
@@ -26,7 +29,24 @@ def count_step_flops(workload: Workload, layout: Layout) -> int:
     layers, head = _count_token_flops(workload, _without_data(degrees))  # of all layers of a stage
     tokens = layout.rows_per_shard * (workload.length // degrees["context"]) * layout.accumulation
     schedule = workload.schedule(layout)
-    return tokens * (schedule.ticks * layers // schedule.repeats + layout.microbatches * head // degrees["stage"])
+    passes = schedule.ticks * layers // schedule.repeats + layout.microbatches * head // degrees["stage"]
+    return tokens * passes + _count_update_flops(workload, degrees)
+
+
+def _count_update_flops(workload: Workload, degrees: Mapping[Axis, int]) -> int:
+    """Return the FLOPs of one device that orthogonalize the updates of a step. The mesh splits them like the slots."""
+    if not workload.newton_schulz_steps:
+        return 0
+    ways, flops = count_shards(degrees, merge_rules(workload.rules.overrides())), 0
+    for tensor in workload.network.tensors:
+        if tensor.is_trainable and is_orthogonalized(tensor):
+            inputs = math.prod(tensor.shape[dim] for dim in tensor.input_dims)
+            outputs = math.prod(tensor.shape[tensor.input_dims[0] :]) // inputs
+            side, other = sorted((inputs, outputs))
+            # With X of `side` rows: X times its transpose A, A times A, and a sum of both times X.
+            size = tensor.shard_size(ways)
+            flops += FORWARD_FLOPS * (2 * size * side + size * side**2 // other)
+    return workload.newton_schulz_steps * flops
 
 
 def count_quantized_step_flops(workload: Workload, layout: Layout) -> int:

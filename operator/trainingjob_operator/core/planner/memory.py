@@ -159,7 +159,9 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
     return DeviceMemory(
         params=params,
         gradients=trained_params * program.gradient_bytes,
-        optimizer=sum([leaf.data_sharded_size(storage_ways, degrees["data"]) for leaf in trained]) * program.slot_bytes,
+        optimizer=sum(
+            [leaf.data_sharded_size(storage_ways, degrees["data"]) * program.slot_bytes(leaf) for leaf in trained]
+        ),
         residuals_per_sequence=residuals * pipelined // 10,
         offloaded_per_sequence=offloaded,
         gathered_embedding=table,

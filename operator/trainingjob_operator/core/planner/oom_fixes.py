@@ -142,8 +142,8 @@ def _auto_mesh_variants(
 def _may_fit(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> bool:
     """Return whether the state alone, sharded over all devices, leaves free memory."""
     workload = describe_workload(spec)
-    per_parameter = workload.param_bytes + workload.gradient_bytes + workload.slot_bytes
-    num_bytes = workload.network.num_parameters * per_parameter
+    per_parameter = workload.param_bytes + workload.gradient_bytes
+    num_bytes = sum(tensor.size * (per_parameter + workload.slot_bytes(tensor)) for tensor in workload.network.tensors)
     return num_bytes < num_slices * shape.num_devices * shape.memory_bytes * USABLE_MEMORY_SHARE
 
 

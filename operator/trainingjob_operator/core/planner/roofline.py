@@ -182,5 +182,5 @@ def _memory_traffic_bytes(workload: Workload, layout: Layout) -> float:
     chunk_sums = 2 * FLOAT32 * head_gradient * (num_chunks - 1) * reads
     sums = 2 * device.gradients * layout.accumulation
     # The optimizer reads the parameter, its gradient and its slots, and writes all of them but the gradient.
-    update = 3 * FLOAT32 + 2 * workload.slot_bytes
-    return matrices + kept + logits + sums + chunk_sums + update * device.gradients / workload.gradient_bytes
+    update = 3 * FLOAT32 * device.gradients / workload.gradient_bytes + 2 * device.optimizer
+    return matrices + kept + logits + sums + chunk_sums + update

@@ -75,7 +75,8 @@ def snapshot_bytes(spec: TrainingJobSpec, layout: Layout) -> int:
         param, values = leaf.shard_size(ways), leaf.data_sharded_size(ways, degrees["data"])
         total += min(devices, leaf.size // param) * (param * workload.stored_bytes(leaf) + SHARD_PADDING_BYTES)
         for slot in workload.slots if leaf.is_trainable else ():
-            total += min(devices, leaf.size // values) * (values * slot.num_bytes + SHARD_PADDING_BYTES)
+            if slot.is_kept_for(leaf):
+                total += min(devices, leaf.size // values) * (values * slot.num_bytes + SHARD_PADDING_BYTES)
     return -(-total // _MIB) * _MIB
 
 

@@ -13,6 +13,7 @@ from trainingjob_api.optim import FLOAT_BYTES, Slot, list_slots
 from trainingjob_api.pipeline import PipelineSchedule
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import Memory
+from trainingjob_api.spec.optimizer import Muon
 from trainingjob_api.spec.parallelism import Pipeline, Rules
 from trainingjob_api.spec.precision import Precision
 from trainingjob_api.world import Layout
@@ -35,6 +36,8 @@ class Workload:
     rules: Rules
     """Sharding rules that override the built-in ones."""
     pipeline: Pipeline
+    newton_schulz_steps: int
+    """Iterations that orthogonalize an update; 0: the optimizer has none."""
     is_cpu: bool
     """Whether XLA's CPU compiler builds the program. It has no reduce-scatter."""
 
@@ -47,10 +50,9 @@ class Workload:
         """Return the bytes of a value in the compute format."""
         return FLOAT_BYTES[self.precision.compute]
 
-    @property
-    def slot_bytes(self) -> int:
-        """Return the bytes of the optimizer's state for one parameter."""
-        return sum([slot.num_bytes for slot in self.slots])
+    def slot_bytes(self, tensor: Tensor) -> int:
+        """Return the bytes of the optimizer's state for one parameter of a trained tensor."""
+        return sum([slot.num_bytes for slot in self.slots if slot.is_kept_for(tensor)])
 
     @property
     def gradient_bytes(self) -> int:
@@ -88,5 +90,6 @@ def describe_workload(spec: TrainingJobSpec) -> Workload:
         shards_stream=spec.parallelism.shard_stream_over_tensor,
     )
     slots = list_slots(spec.optimizer, spec.precision)
-    pipeline = spec.parallelism.pipeline
-    return Workload(network, length, spec.precision, slots, spec.memory, rules, pipeline, is_cpu)
+    pipeline, optimizer = spec.parallelism.pipeline, spec.optimizer.resolved()
+    steps = optimizer.newton_schulz_steps if isinstance(optimizer, Muon) else 0
+    return Workload(network, length, spec.precision, slots, spec.memory, rules, pipeline, steps, is_cpu)

@@ -22,7 +22,7 @@ def check_vocabulary(spec: TrainingJobSpec) -> Iterator[Problem]:
 def check_optimizer(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Of the objects of `optimizer` that belong to a type, only the one that `optimizer.type` names may be set."""
     optimizer = spec.optimizer
-    given = {"adamw": optimizer.adamw, "lion": optimizer.lion, "sgd": optimizer.sgd}
+    given = {"adamw": optimizer.adamw, "lion": optimizer.lion, "muon": optimizer.muon, "sgd": optimizer.sgd}
     yield from find_unused_alternatives("spec.optimizer", optimizer.type, given)
 
 
@@ -68,7 +68,7 @@ def warn_of_emulated_bfloat16(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 RULES = (
     Rule(("model.vocabSize", "tokenizer.type"), check_vocabulary),
-    Rule(("optimizer.type", "optimizer.adamw", "optimizer.lion", "optimizer.sgd"), check_optimizer),
+    Rule(tuple(f"optimizer.{name}" for name in ("type", "adamw", "lion", "muon", "sgd")), check_optimizer),
     Rule(("optimizer.weightDecay.exclude",), check_weight_decay),
 )
 WARNINGS = (

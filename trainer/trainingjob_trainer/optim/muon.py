@@ -1,0 +1,74 @@
+"""Muon (Jordan, https://kellerjordan.github.io/posts/muon): orthogonalized momentum for the matrices of layers.
+
+Optax's transformation runs on whole matrices, however the mesh shards them. The other tensors have AdamW.
+"""
+
+import math
+from typing import Any
+
+import jax
+import optax
+from optax.contrib import MuonDimensionNumbers, scale_by_muon
+
+from trainingjob_api.network.network import Network
+from trainingjob_api.network.tensor import Tensor
+from trainingjob_api.optim import is_orthogonalized
+from trainingjob_api.spec.optimizer import Muon
+from trainingjob_trainer.models.decoder import Params
+from trainingjob_trainer.models.trainable import tensor_name
+
+
+def scale_by_muon_and_adam(muon: Muon, network: Network, moment_dtype: Any) -> optax.GradientTransformation:
+    """Return the direction of an update: of Muon for the matrices of layers, of Adam for the other tensors."""
+    matrices = {
+        tensor.name: MuonDimensionNumbers(*matrix_dims(tensor))
+        for tensor in network.tensors
+        if is_orthogonalized(tensor)
+    }
+
+    def find_group(path: Any, _: Any) -> str:
+        return "muon" if tensor_name(path) in matrices else "adamw"
+
+    def find_dims(params: Params) -> Any:
+        return jax.tree_util.tree_map_with_path(lambda path, _: matrices[tensor_name(path)], params)
+
+    orthogonalize = scale_by_muon(
+        ns_steps=muon.newton_schulz_steps,
+        beta=muon.momentum,
+        mu_dtype=moment_dtype,
+        weight_dimension_numbers=find_dims,
+    )
+    factors = {
+        tensor.name: update_scale(tensor, muon.rms_scale) for tensor in network.tensors if tensor.name in matrices
+    }
+
+    def scale(updates: Params, _: Params | None) -> Params:
+        scaled: Params = jax.tree_util.tree_map_with_path(
+            lambda path, update: factors[tensor_name(path)] * update, updates
+        )
+        return scaled
+
+    adam = muon.adamw
+    return optax.partition(
+        {
+            "muon": optax.chain(orthogonalize, optax.stateless(scale)),
+            "adamw": optax.scale_by_adam(b1=adam.beta1, b2=adam.beta2, eps=adam.epsilon, mu_dtype=moment_dtype),
+        },
+        lambda params: jax.tree_util.tree_map_with_path(find_group, params),
+    )
+
+
+def matrix_dims(tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the dims of the input and of the output of a matrix. Dims before them count layers and experts."""
+    inputs = tensor.input_dims
+    return inputs, tuple(dim for dim in range(inputs[0], len(tensor.shape)) if dim not in inputs)
+
+
+def update_scale(tensor: Tensor, rms: float | None) -> float:
+    """Return the factor of an orthogonalized update.
+
+    With `rms`, all updates have this root mean square (Liu et al., arXiv 2502.16982). Without it, the factor is the
+    root of outputs by inputs if there are more outputs (https://github.com/KellerJordan/Muon).
+    """
+    inputs, outputs = (math.prod(tensor.shape[dim] for dim in dims) for dims in matrix_dims(tensor))
+    return math.sqrt(max(1.0, outputs / inputs)) if rms is None else rms * math.sqrt(max(inputs, outputs))
