@@ -8,6 +8,7 @@ from trainingjob_api.network.resolve import resolve
 from trainingjob_api.parse.parser import parse_spec
 from trainingjob_api.presets.registry import PRESETS
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.optimizer import AdamW, Muon
 from trainingjob_operator.cli.convert.commented_yaml import as_manifest
 from trainingjob_operator.cli.convert.draft_job import DraftJob
 from trainingjob_operator.cli.convert.levanter_rows import read_levanter
@@ -138,6 +139,32 @@ def test_lion_has_its_own_moments() -> None:
     spec, _ = convert(GPT2 | {"optimizer.type": "lion", "optimizer.beta1": 0.95, "optimizer.epsilon": 1e-8})
 
     assert (spec.optimizer.type, spec.optimizer.resolved().beta1) == ("lion", 0.95)
+
+
+def test_muon_has_adam_for_other_tensors() -> None:
+    given = {
+        "type": "muon",
+        "learning_rate": 0.02,
+        "momentum": 0.9,
+        "backend_steps": 6,
+        "use_kimi_scaling": True,
+        "beta1": 0.8,
+    }
+    decays = {"weight_decay": 0.2, "adam_weight_decay": 0.1}
+
+    spec, draft = convert(GPT2 | {f"optimizer.{name}": value for name, value in (given | decays).items()})
+
+    assert spec.optimizer.learning_rate == 0.02
+    assert spec.optimizer.resolved() == Muon(momentum=0.9, newton_schulz_steps=6, rms_scale=0.2, adamw=AdamW(beta1=0.8))
+    assert spec.optimizer.weight_decay.rate == 0.2
+    assert [one.key for one in draft.leftovers if one.key.startswith("optimizer.")] == ["optimizer.adam_weight_decay"]
+
+
+def test_muon_of_levanter_has_no_weight_decay_by_default() -> None:
+    spec, draft = convert(GPT2 | {"optimizer.type": "muon", "optimizer.lr": 0.02, "optimizer.nesterov": True})
+
+    assert (spec.optimizer.weight_decay.rate, spec.optimizer.learning_rate) == (0, 6e-4)
+    assert [one.key for one in draft.leftovers if one.key.startswith("optimizer.")] == ["optimizer.lr"]
 
 
 def test_one_tracker_is_a_section() -> None:

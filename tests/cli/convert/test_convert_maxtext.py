@@ -192,6 +192,28 @@ TRANSLATED: dict[str, tuple[dict[str, Any], str, Any]] = {
         "memory",
         {"remat": "custom", "save": ["attentionOutput"], "offload": ["mlpOutput"]},
     ),
+    "hyperparameters of another optimizer": (
+        {"muon_beta": 0.9, "adam_b1": 0.8, "learning_rate": 0.1},
+        "optimizer",
+        {"learningRate": 0.1, "adamw": {"beta1": 0.8}, "weightDecay": {"exclude": []}},
+    ),
+    "muon": (
+        {
+            "opt_type": "muon",
+            "learning_rate": 0.1,
+            "muon_beta": 0.9,
+            "muon_consistent_rms": 0.2,
+            "muon_weight_decay": 0.1,
+            "adam_b1": 0.8,
+        },
+        "optimizer",
+        {
+            "type": "muon",
+            "learningRate": 0.1,
+            "muon": {"momentum": 0.9, "rmsScale": 0.2, "adamw": {"beta1": 0.8}},
+            "weightDecay": {"rate": 0.1, "exclude": []},
+        },
+    ),
     "plain gradient descent": (
         {"opt_type": "sgd", "learning_rate": 0.1},
         "optimizer",

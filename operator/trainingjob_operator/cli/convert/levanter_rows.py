@@ -8,7 +8,7 @@ from trainingjob_api.huggingface.config_fields import ConfigError
 from trainingjob_api.huggingface.registry import read_config
 from trainingjob_api.notation import slug
 from trainingjob_operator.cli.convert.draft_job import ASK_TEXT, ASK_TOKENIZER, TEXT_FILES, TOKENIZER, DraftJob
-from trainingjob_operator.cli.convert.optimizer_objects import move_hyperparameters
+from trainingjob_operator.cli.convert.optimizer_objects import move_hyperparameters, set_decay_of_muon
 from trainingjob_operator.cli.convert.source_rows import (
     ATTENTION_DROPOUT,
     Ask,
@@ -95,6 +95,9 @@ OPERATOR = "the operator provides it"
 SHARDING = "`parallelism` has the sizes of mesh axes: choose them, or keep `strategy: auto`"
 FILES = "`data.train` names files in the pods by path and format"
 DECAY_SHAPE = "it is none of the shapes of `schedule.type`"
+OPTIMIZERS = {"adam": "adamw", "lion": "lion", "muon": "muon"}
+KIMI_RMS = 0.2
+"""Root mean square of updates with `use_kimi_scaling`."""
 SCHEDULES = {"cosine": "cosine", "linear": "linear", "constant": "constant", "inv_sqrt": "inverseSqrt"}
 FLOATS = {"f32": "float32", "float32": "float32", "full": "float32", "bf16": "bfloat16", "bfloat16": "bfloat16"}
 DEFAULTS: Values = {
@@ -169,10 +172,19 @@ TABLE: Table = {
     ),
     **{f"{section}.learning_rate": Copy("optimizer.learningRate", float) for section in ("optimizer", "trainer")},
     **{f"{section}.weight_decay": Copy("optimizer.weightDecay.rate") for section in ("optimizer", "trainer")},
-    "optimizer.type": Copy("optimizer.type", one_of({"adam": "adamw", "lion": "lion"}, "it is none of the optimizers")),
+    "optimizer.type": Copy("optimizer.type", one_of(OPTIMIZERS, "it is none of the optimizers")),
     "optimizer.beta1": Copy("optimizer.adamw.beta1"),
     "optimizer.beta2": Copy("optimizer.adamw.beta2"),
     "optimizer.epsilon": Copy("optimizer.adamw.epsilon"),
+    "optimizer.lr": Left("Levanter does not read it: `optimizer.learning_rate` is the rate of matrices"),
+    "optimizer.adam_lr": Left("`optimizer.learningRate` is one rate for all tensors: the job has that of matrices"),
+    "optimizer.momentum": Copy("optimizer.muon.momentum"),
+    "optimizer.nesterov": Left("the momentum of Muon is Nesterov momentum", off=(True,)),
+    "optimizer.backend_steps": Copy("optimizer.muon.newtonSchulzSteps"),
+    "optimizer.use_kimi_scaling": Part(),
+    "optimizer.coefficient_type": Left("the polynomial of Newton-Schulz iterations is fixed", off=("quintic",)),
+    "optimizer.muon_epsilon": Left("the norm of a matrix has a constant of 1e-8", off=(1e-8,)),
+    "optimizer.adam_weight_decay": Part(),
     "optimizer.max_grad_norm": Copy("optimizer.clipNorm", off=(None,)),
     **{f"{section}.warmup": Copy("schedule.warmup", to_share) for section in ("optimizer", "trainer")},
     **{f"{section}.warmup_ratio": Copy("schedule.warmup", to_share) for section in ("optimizer", "trainer")},
@@ -219,6 +231,12 @@ def read_levanter(values: Values, draft: DraftJob) -> None:
     apply_rows(TABLE, {**DEFAULTS, **values}, draft)
     draft.set("optimizer.weightDecay.exclude", NO_DECAY)
     move_hyperparameters(draft)
+    if draft.get("optimizer.type") == "muon":
+        rate = values.get("optimizer.weight_decay", 0.0)
+        other_rate = values.get("optimizer.adam_weight_decay")
+        set_decay_of_muon(draft, rate, "optimizer.adam_weight_decay", rate if other_rate is None else other_rate)
+        if values.get("optimizer.use_kimi_scaling"):
+            draft.set("optimizer.muon.rmsScale", KIMI_RMS)
     _read_decay({**DEFAULTS, **values}, draft)
     for tracker in _list_trackers(values):
         if tracker.get("type", "wandb") == "wandb":

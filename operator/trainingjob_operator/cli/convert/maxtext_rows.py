@@ -4,7 +4,7 @@ from typing import Any
 
 from trainingjob_operator.cli.convert.draft_job import ASK_TEXT, ASK_TOKENIZER, TEXT_FILES, TOKENIZER, DraftJob
 from trainingjob_operator.cli.convert.maxtext_model import BESIDE_PRESET, COMBINED, KEYS, MISSING, read_model
-from trainingjob_operator.cli.convert.optimizer_objects import move_hyperparameters
+from trainingjob_operator.cli.convert.optimizer_objects import move_hyperparameters, set_decay_of_muon
 from trainingjob_operator.cli.convert.source_rows import (
     Ask,
     Copy,
@@ -55,7 +55,7 @@ CUSTOM_REMAT = {
 EXCHANGES = {"all_gather": "gather", "ring": "ring"}
 MATMULS = {name: name for name in ("default", "high", "highest")} | {"bfloat16": "default", "float32": "highest"}
 SCHEDULES = {"cosine": "cosine", "wsd": "wsd"}
-OPTIMIZERS = {"adamw": "adamw", "adam_pax": "adamw", "sgd": "sgd"}
+OPTIMIZERS = {"adamw": "adamw", "adam_pax": "adamw", "muon": "muon", "sgd": "sgd"}
 
 MTP_LOSS_WEIGHT = 0.1
 """Default of MaxText."""
@@ -138,7 +138,9 @@ TRAINING: Table = {
         ("indexer_cutoff_threshold", "*mlpwi*", "*mlpwo", "*_proj", "mla_q", "mla_kv", "attention_out", "engram"),
         Left("`memory.save` has no activation of this name", off=("remat",)),
     ),
-    "muon_*": Left("it is none of the optimizers of `optimizer.type`"),
+    "muon_beta": Copy("optimizer.muon.momentum"),
+    "muon_consistent_rms": Copy("optimizer.muon.rmsScale", off=(None, "None", "")),
+    "muon_weight_decay": Part(),
     "enable_rampup_batch_size": Left(BATCH, off=(False,)),
     **dict.fromkeys(("per_device_batch_size_*", "global_rampup_samples"), Left(BATCH)),
     "shard_optimizer_over_data": Copy("parallelism.shardOptimizerOverData", bool, off=(False,)),
@@ -332,9 +334,7 @@ def read_maxtext(values: Values, draft: DraftJob) -> None:
     if values.get("capacity_factor", -1) <= 0:
         draft.drop_no_tokens()
     apply_rows(TABLE, {**DEFAULTS, **values}, draft)
-    move_hyperparameters(draft)
-    if draft.get("optimizer.type") == "sgd":
-        draft.set("optimizer.weightDecay.rate", 0)  # that of MaxText has none
+    _read_optimizer(values, draft)
     if draft.get("model.preset"):
         for key in (key for key in values if key in COMBINED and key not in BESIDE_PRESET):
             draft.leave(key, values[key], "the preset has it: change `model` beside `preset`")
@@ -353,6 +353,16 @@ def read_maxtext(values: Values, draft: DraftJob) -> None:
         ask_for_wandb(draft, values.get("wandb_project_name", "maxtext"), name=values.get("wandb_run_name"))
     steps = values.get("gradient_accumulation_steps", 1)
     draft.sequences_per_device = float(values.get("per_device_batch_size", 12.0)) * max(steps, 1)
+
+
+def _read_optimizer(values: Values, draft: DraftJob) -> None:
+    """Set the hyperparameters and the weight decay of the optimizer's type."""
+    move_hyperparameters(draft)
+    if draft.get("optimizer.type") == "muon":
+        rate, other_rate = values.get("muon_weight_decay", 0), values.get("adam_weight_decay", 0.1)
+        set_decay_of_muon(draft, rate, "adam_weight_decay", other_rate)
+    if draft.get("optimizer.type") == "sgd":
+        draft.set("optimizer.weightDecay.rate", 0)  # that of MaxText has none
 
 
 def _read_remat(values: Values, draft: DraftJob) -> None:
