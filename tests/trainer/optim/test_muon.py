@@ -103,6 +103,13 @@ def test_the_loss_curve_does_not_depend_on_the_mesh(layout: str, changes: dict[s
     assert losses(spec_with(**TRAINED, **changes), LAYOUTS[layout]) == pytest.approx(curve, abs=1e-4)
 
 
+def test_the_loss_curve_of_experts_does_not_depend_on_the_mesh() -> None:
+    spec = spec_with(**TRAINED, model__experts=EXPERTS)
+    mesh = make_layout(devices_per_host=4, ici=AxisDegrees(expert=2, fsdp=2), rows_per_shard=2)
+
+    assert losses(spec, mesh) == pytest.approx(losses(spec, ONE), abs=1e-4)
+
+
 def test_a_checkpoint_restores_the_slots(tmp_path: Any) -> None:
     run = Run(spec_with(**TRAINED), ONE)
     list(run.train(2))
