@@ -117,10 +117,14 @@ class Optimizer(Strict):
     )
 
     muon: Muon | None = Field(
-        default=None, description="Hyperparameters of `type: muon`. Unset: the defaults of its fields."
+        default=None,
+        description="Hyperparameters of `type: muon`. Unset: the defaults of its fields.",
+        exclude_if=lambda muon: muon is None,  # as for `trainable`
     )
     sgd: Sgd | None = Field(
-        default=None, description="Hyperparameters of `type: sgd`. Unset: the defaults of its fields."
+        default=None,
+        description="Hyperparameters of `type: sgd`. Unset: the defaults of its fields.",
+        exclude_if=lambda sgd: sgd is None,
     )
 
     cel_rules = alternatives("adamw", "lion", "muon", "sgd")
