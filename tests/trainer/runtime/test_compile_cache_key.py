@@ -368,7 +368,7 @@ def test_program_of_an_edited_module_is_compiled_again(packages: tuple[Path, ...
         ).stdout
 
     first, again = run(), run()
-    module = packages[-1] / "optim" / "factory.py"
+    module = packages[-1] / "optim" / "learning_rate.py"
     source = module.read_text()
     name = "def learning_rate("
     assert name in source
