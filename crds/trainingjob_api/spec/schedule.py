@@ -87,9 +87,13 @@ class Schedule(Strict):
 
     cel_rules = alternatives("wsd", "polynomial")
 
+    def length(self, num_steps: Any) -> Any:
+        """Return the length of the schedule in a training of so many steps: an int, or a traced int32."""
+        return self.steps or num_steps
+
     def cycle_steps(self, num_steps: Any) -> Any:
-        """Return the length of a cycle, rounded down, in a training of so many steps: an int, or a traced int32."""
-        return (self.steps or num_steps) // (self.cycles.count if self.cycles else 1)
+        """Return the length of a cycle."""
+        return divide_cycles(self.length(num_steps), self.cycles)
 
     def warmup_steps(self, num_steps: Any) -> Any:
         """Return the length of the first warm-up."""
@@ -102,3 +106,8 @@ class Schedule(Strict):
     def decay_steps(self, num_steps: Any) -> Any:
         """Return the length of the decay of `type: wsd`."""
         return resolve_steps((self.wsd or Wsd()).decay, self.cycle_steps(num_steps))
+
+
+def divide_cycles(length: Any, cycles: Cycles | None) -> Any:
+    """Return the length of each cycle of a schedule, rounded down. The last one has the rest of the steps too."""
+    return length // (cycles.count if cycles else 1)

@@ -40,7 +40,7 @@ RATES: dict[str, tuple[Schedule, dict[int, float]]] = {
         {50: 0.4, 100: 0.2},
     ),
     "a power of one": (Schedule(type="polynomial", final_fraction=0.2), {50: 0.6, 100: 0.2}),
-    "a length of its own": (Schedule(type="linear", steps=50, final_fraction=0.0), {25: 0.5, 50: 0.0, 100: 0.0}),
+    "a separate length": (Schedule(type="linear", steps=50, final_fraction=0.0), {25: 0.5, 50: 0.0, 100: 0.0}),
     "shares of that length": (Schedule(type="linear", steps=50, warmup="20%"), {5: 0.5, 10: 1.0, 50: 0.1}),
     "a longer schedule than the training": (Schedule(type="linear", steps=200, final_fraction=0.0), {100: 0.5}),
     "cycles from the peak": (

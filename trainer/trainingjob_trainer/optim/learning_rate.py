@@ -14,7 +14,7 @@ from trainingjob_api.spec.schedule import Polynomial, Schedule, Wsd
 def learning_rate(step: jax.Array, optimizer: Optimizer, schedule: Schedule, num_steps: jax.Array) -> jax.Array:
     """Return the learning rate of a step, counted from 1; the last step has the final fraction of the peak."""
     warmup = schedule.warmup_steps(num_steps)
-    length: jax.Array | int = schedule.steps or num_steps
+    length: jax.Array | int = schedule.length(num_steps)
     if schedule.cycles:
         usual = schedule.cycle_steps(num_steps)
         number = jnp.clip((step - 1) // jnp.maximum(usual, 1), 0, schedule.cycles.count - 1)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from trainingjob_api.problem import Problem
 from trainingjob_api.shares import format_share, resolve_steps
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.schedule import Schedule, Wsd
+from trainingjob_api.spec.schedule import Schedule, Wsd, divide_cycles
 from trainingjob_operator.core.planner.problem_messages import has_no_effect, quote_field
 from trainingjob_operator.core.validation.rule import Rule, find_unused_alternatives
 
@@ -46,7 +46,7 @@ def check_root_of_steps(spec: TrainingJobSpec) -> Iterator[Problem]:
         if resolve_steps(given, steps) == 0:
             field = quote_field(f"{SCHEDULE}.type", spec.schedule.type)
             message = f"{given} must be at least 1 step with {field}, which falls with the root of warm-up by step."
-            yield Problem(path, given, message, (_smallest_share(steps),) if steps > 1 else ())
+            yield Problem(path, given, message, (format_share(1 / steps),) if steps > 1 else ())
 
 
 def check_decay(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -70,7 +70,7 @@ def warn_of_empty_share(spec: TrainingJobSpec) -> Iterator[Problem]:
         shares[f"{SCHEDULE}.wsd.decay"] = ((schedule.wsd or Wsd()).decay, "There is no decay.")
     for path, (share, effect) in shares.items():
         if steps and isinstance(share, str) and share != "0%" and resolve_steps(share, steps) == 0:
-            smallest = _smallest_share(steps)
+            smallest = format_share(1 / steps)
             nearest = ("0", *((smallest,) if resolve_steps(smallest, steps) else ()))
             yield Problem(path, share, f"{share} of {_quote_cycle(spec)} is less than 1 step. {effect}", nearest)
 
@@ -97,12 +97,15 @@ def warn_of_other_length(spec: TrainingJobSpec) -> Iterator[Problem]:
     yield Problem(f"{SCHEDULE}.steps", length, message, (str(steps),))
 
 
+# These functions read single fields: a rule runs unless one of those that it reads is invalid.
+
+
 def _length(spec: TrainingJobSpec) -> int:
     return spec.schedule.steps or spec.training.steps
 
 
 def _cycle(spec: TrainingJobSpec) -> int:
-    steps: int = spec.schedule.cycle_steps(spec.training.steps)
+    steps: int = divide_cycles(_length(spec), spec.schedule.cycles)
     return steps
 
 
@@ -126,20 +129,16 @@ def _quote_cycle(spec: TrainingJobSpec) -> str:
     return f"the {_cycle(spec)} steps of each of {spec.schedule.cycles.count} cycles in {_quote_length(spec)}"
 
 
-def _smallest_share(steps: int) -> str:
-    return format_share(1 / steps)
-
-
-_LENGTHS = ("schedule", "training.steps")
+_LENGTHS = ("schedule.warmup", "schedule.cycles", "schedule.steps", "training.steps")
 RULES = (
     Rule(("schedule.type", "schedule.wsd", "schedule.polynomial"), check_kind),
     Rule(("schedule.cycles", "schedule.steps", "training.steps"), check_cycles),
     Rule(_LENGTHS, check_warmup),
-    Rule(_LENGTHS, check_root_of_steps),
-    Rule(_LENGTHS, check_decay),
+    Rule(("schedule.type", *_LENGTHS), check_root_of_steps),
+    Rule(("schedule.type", "schedule.wsd", *_LENGTHS), check_decay),
 )
 WARNINGS = (
-    Rule(_LENGTHS, warn_of_empty_share),
+    Rule(("schedule.type", "schedule.wsd", *_LENGTHS), warn_of_empty_share),
     Rule(("schedule.type", "schedule.finalFraction"), warn_of_unused_final_fraction),
     Rule(("schedule.type", "schedule.steps", "training.steps"), warn_of_other_length),
 )
