@@ -61,10 +61,10 @@ class StepPrograms:
         self._optimizer = make_optimizer(spec.optimizer, self._model.network, spec.precision)
         self._balance = ExpertBalance(self._model.network)
         self._rules = merge_rules(spec.parallelism.rules.overrides())
-        self._metrics = metric_names(spec, self._model.network)
-        objective = partial(next_token, spec.objective.z_loss if spec.objective else None)
+        z_loss = spec.objective.z_loss if spec.objective else None
+        self._metrics = metric_names(z_loss, self._model.network)
         gradients = DTYPES[spec.precision.gradients]
-        self._sums = BatchSums(objective, self._metrics, self._model, self._rules, mesh, gradients)
+        self._sums = BatchSums(partial(next_token, z_loss), self._metrics, self._model, self._rules, mesh, gradients)
         self._moment_shardings = self._shard_moments()
         self.state_shapes = self._shard_state()
         """Shapes and shardings of the state."""

@@ -138,6 +138,18 @@ class Tensor:
         return tuple(range(first, len(self.shape) - 1)) if self.role in OUTPUTS else (first,)
 
     @property
+    def output_dims(self) -> tuple[int, ...]:
+        """Return the dims of a layer's matrix that its output has. Dims before both count layers and experts."""
+        inputs = self.input_dims
+        return tuple(dim for dim in range(inputs[0], len(self.shape)) if dim not in inputs)
+
+    @property
+    def matrix_shape(self) -> tuple[int, int]:
+        """Return the numbers of inputs and outputs of a layer's matrix."""
+        inputs, outputs = (math.prod(self.shape[dim] for dim in dims) for dims in (self.input_dims, self.output_dims))
+        return inputs, outputs
+
+    @property
     def local_name(self) -> str:
         """Return the name without those of the parts around it."""
         return self.name.rpartition(".")[2]

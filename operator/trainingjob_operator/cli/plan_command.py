@@ -1,6 +1,7 @@
 """`trainingjob plan`: the plan of a spec for every number of slices."""
 
 import json
+from collections.abc import Mapping
 
 from trainingjob_api.decoding import find_decoding_shape
 from trainingjob_api.network.quantize import list_quantizable
@@ -96,7 +97,7 @@ def plan_table(plan: Plan) -> list[str]:
     return [
         *align([headings, *rows], right=(0, 1, *range(len(headings) - len(fast), len(headings)))),
         *impossible,
-        *(_describe_speed(plan, roofline) for roofline in [*rooflines.values()][:1]),
+        *_describe_speed(plan, rooflines),
         *spare,
         *snapshots,
         *saves,
@@ -254,14 +255,14 @@ def _speed(plan: Plan, roofline: Roofline | None) -> tuple[str, ...]:
     )
 
 
-def _describe_speed(plan: Plan, roofline: Roofline) -> str:
-    """Return what the speeds of the table rest on."""
-    expected = expect(roofline, plan.shape)
+def _describe_speed(plan: Plan, rooflines: Mapping[int, Roofline]) -> list[str]:
+    """Return what the speeds of the table rest on; empty if they are unknown."""
+    if not rooflines:
+        return []
+    expected = expect(next(iter(rooflines.values())), plan.shape)  # the share is that of the accelerator
     where = plan.shape.accelerator if expected.is_calibrated else "other accelerators of its platform"
-    return (
-        f"step, tokens/s, MFU: expected, {format_percent(expected.reached)} of the speed at peak rates as in published "
-        f"runs on {where}; MFU bound: at peak rates"
-    )
+    share = f"{format_percent(expected.reached)} of the speed at peak rates as in published runs on {where}"
+    return [f"step, tokens/s, MFU: expected, {share}; MFU bound: at peak rates"]
 
 
 def _row(plan: Plan, one: SizePlan) -> tuple[str, ...]:

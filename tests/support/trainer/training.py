@@ -104,6 +104,15 @@ def numpy_tree(params: Any) -> Any:
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
 
 
+def check_restored(folder: Path, run: Run) -> State:
+    """Train two steps, restore their checkpoint, and check that each array is the saved one. Return the state."""
+    list(run.train(2))
+    restored = save_and_restore(folder, run.state, run.steps.state_shapes)
+    for ours, theirs in zip(jax.tree.leaves(restored), jax.tree.leaves(run.state), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    return restored
+
+
 def save_and_restore(folder: Path, state: State, target: State) -> State:
     """Return a state as the next generation restores it, with the shapes and shardings of a target."""
     config = make_config(make_spec(folder, folder))

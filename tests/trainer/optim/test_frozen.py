@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.trainer.cases import each
 from tests.support.trainer.tiny import make_layout
-from tests.support.trainer.training import ONE, Run, flat, losses, save_and_restore, spec_with
+from tests.support.trainer.training import ONE, Run, check_restored, flat, losses, spec_with
 from tests.trainer.test_step import LAYOUTS
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.world import JobIdentity, Layout, RunConfig
@@ -81,14 +81,7 @@ def test_a_compiled_step_has_the_flops_of_the_plan(changes: dict[str, Any]) -> N
 
 
 def test_a_checkpoint_restores_trained_and_frozen_parameters(tmp_path: Any) -> None:
-    run = Run(spec_with(**SOME), ONE)
-    list(run.train(2))
-    saved = run.state
-
-    restored = save_and_restore(tmp_path, saved, run.steps.state_shapes)
-
-    for ours, theirs in zip(jax.tree.leaves(restored), jax.tree.leaves(saved), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    check_restored(tmp_path, Run(spec_with(**SOME), ONE))
 
 
 def test_the_gradient_norm_is_that_of_the_trained_parameters() -> None:

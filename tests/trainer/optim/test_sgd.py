@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import jax
 import numpy as np
 import optax
 import pytest
 
 from tests.support.trainer.tiny import make_layout
-from tests.support.trainer.training import ONE, Run, losses, save_and_restore, spec_with
+from tests.support.trainer.training import ONE, Run, check_restored, losses, spec_with
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.model import Model
 from trainingjob_api.spec.optimizer import Optimizer, Sgd, WeightDecay
@@ -55,10 +54,4 @@ def test_the_loss_curve_does_not_depend_on_the_mesh() -> None:
 
 
 def test_a_checkpoint_restores_the_momentum(tmp_path: Any) -> None:
-    run = Run(spec_with(**TRAINED), ONE)
-    list(run.train(2))
-
-    restored = save_and_restore(tmp_path, run.state, run.steps.state_shapes)
-
-    for ours, theirs in zip(jax.tree.leaves(restored), jax.tree.leaves(run.state), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    check_restored(tmp_path, Run(spec_with(**TRAINED), ONE))

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 
 from trainingjob_api.network.network import Network
-from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.models.sharded_model import Hidden, ShardedModel
 from trainingjob_trainer.state import Batch
@@ -34,9 +33,9 @@ type Objective = Callable[[ShardedModel, Params, Batch], Terms]
 """Returns the sums of microbatches [M, R, L]. It may call the model several times."""
 
 
-def metric_names(spec: TrainingJobSpec, network: Network) -> tuple[str, ...]:
-    """Return the names of the metrics of a job's objective, which are known without tracing it."""
-    of_logits = ("z_loss",) if spec.objective and spec.objective.z_loss else ()
+def metric_names(z_loss: float | None, network: Network) -> tuple[str, ...]:
+    """Return the names of the metrics of an objective, which are known without tracing it."""
+    of_logits = () if z_loss is None else ("z_loss",)
     return (*of_logits, *(("load_balance", "dropped") if network.num_routed_layers else ()))
 
 

@@ -21,7 +21,7 @@ from trainingjob_trainer.models.trainable import tensor_name
 def scale_by_muon_and_adam(muon: Muon, network: Network, moment_dtype: Any) -> optax.GradientTransformation:
     """Return the direction of an update: of Muon for the matrices of layers, of Adam for the other tensors."""
     matrices = {
-        tensor.name: MuonDimensionNumbers(*matrix_dims(tensor))
+        tensor.name: MuonDimensionNumbers(tensor.input_dims, tensor.output_dims)
         for tensor in network.tensors
         if is_orthogonalized(tensor)
     }
@@ -58,17 +58,11 @@ def scale_by_muon_and_adam(muon: Muon, network: Network, moment_dtype: Any) -> o
     )
 
 
-def matrix_dims(tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the dims of the input and of the output of a matrix. Dims before them count layers and experts."""
-    inputs = tensor.input_dims
-    return inputs, tuple(dim for dim in range(inputs[0], len(tensor.shape)) if dim not in inputs)
-
-
 def update_scale(tensor: Tensor, rms: float | None) -> float:
     """Return the factor of an orthogonalized update.
 
     With `rms`, all updates have this root mean square (Liu et al., arXiv 2502.16982). Without it, the factor is the
     root of outputs by inputs if there are more outputs (https://github.com/KellerJordan/Muon).
     """
-    inputs, outputs = (math.prod(tensor.shape[dim] for dim in dims) for dims in matrix_dims(tensor))
+    inputs, outputs = tensor.matrix_shape
     return math.sqrt(max(1.0, outputs / inputs)) if rms is None else rms * math.sqrt(max(inputs, outputs))

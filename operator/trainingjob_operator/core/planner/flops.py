@@ -8,7 +8,6 @@ Attention computes the scores of the chosen kernel: all of them, or the blocks t
 The parts of a layer state their FLOPs, see `trainingjob_api.network`.
 """
 
-import math
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -27,10 +26,9 @@ def count_step_flops(workload: Workload, layout: Layout) -> int:
     """Return the FLOPs of one device in one step of a layout, including padding and idle pipeline ticks."""
     degrees = combine_degrees(layout.ici, layout.dcn)
     layers, head = _count_token_flops(workload, _without_data(degrees))  # of all layers of a stage
-    tokens = layout.rows_per_shard * (workload.length // degrees["context"]) * layout.accumulation
     schedule = workload.schedule(layout)
     passes = schedule.ticks * layers // schedule.repeats + layout.microbatches * head // degrees["stage"]
-    return tokens * passes + _count_update_flops(workload, degrees)
+    return _count_tokens(workload, layout, degrees) * passes + _count_update_flops(workload, degrees)
 
 
 def _count_update_flops(workload: Workload, degrees: Mapping[Axis, int]) -> int:
@@ -40,9 +38,7 @@ def _count_update_flops(workload: Workload, degrees: Mapping[Axis, int]) -> int:
     ways, flops = count_shards(degrees, merge_rules(workload.rules.overrides())), 0
     for tensor in workload.network.tensors:
         if tensor.is_trainable and is_orthogonalized(tensor):
-            inputs = math.prod(tensor.shape[dim] for dim in tensor.input_dims)
-            outputs = math.prod(tensor.shape[tensor.input_dims[0] :]) // inputs
-            side, other = sorted((inputs, outputs))
+            side, other = sorted(tensor.matrix_shape)
             # With X of `side` rows: X times its transpose A, A times A, and a sum of both times X.
             size = tensor.shard_size(ways)
             flops += FORWARD_FLOPS * (2 * size * side + size * side**2 // other)
@@ -53,9 +49,13 @@ def count_quantized_step_flops(workload: Workload, layout: Layout) -> int:
     """Return those FLOPs of `count_step_flops` whose operands are quantized."""
     degrees = combine_degrees(layout.ici, layout.dcn)
     layers = _count_quantized_token_flops(workload, _without_data(degrees))
-    tokens = layout.rows_per_shard * (workload.length // degrees["context"]) * layout.accumulation
     schedule = workload.schedule(layout)
-    return tokens * schedule.ticks * layers // schedule.repeats
+    return _count_tokens(workload, layout, degrees) * schedule.ticks * layers // schedule.repeats
+
+
+def _count_tokens(workload: Workload, layout: Layout, degrees: Mapping[Axis, int]) -> int:
+    """Return the tokens of a microbatch on one device, times the accumulation steps."""
+    return layout.rows_per_shard * (workload.length // degrees["context"]) * layout.accumulation
 
 
 def _without_data(degrees: Mapping[Axis, int]) -> tuple[tuple[Axis, int], ...]:
@@ -75,8 +75,7 @@ def count_visible_flops(workload: Workload, layout: Layout) -> int:
             scores = block.attention.score_costs(shard)
             passes = 2 if workload.memory.remat == "full" else 1
             hidden += count // degrees["stage"] * (passes * scores.forward_flops + scores.backward_flops)
-    tokens = layout.rows_per_shard * (workload.length // degrees["context"]) * layout.accumulation
-    schedule = workload.schedule(layout)
+    tokens, schedule = _count_tokens(workload, layout, degrees), workload.schedule(layout)
     return count_step_flops(workload, layout) - tokens * schedule.ticks * hidden // schedule.repeats
 
 

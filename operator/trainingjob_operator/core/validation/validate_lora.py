@@ -1,19 +1,17 @@
 """Rules about LoRA: its targets, its rank, and what it excludes."""
 
-import math
 from collections.abc import Iterator
 
 from trainingjob_api.network.adapt import list_targets
 from trainingjob_api.network.freeze import matches_any
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.tensor import Tensor
-from trainingjob_api.network.tensor_names import any_group, nearest_patterns
-from trainingjob_api.problem import Problem, as_text
+from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.lora import Lora
 from trainingjob_api.spec.optimizer import ALL_TENSORS
-from trainingjob_operator.core.planner.problem_messages import join_words
-from trainingjob_operator.core.validation.rule import Rule, find_repeated
+from trainingjob_operator.core.validation.matrix_patterns import find_unmatched
+from trainingjob_operator.core.validation.rule import Rule
 from trainingjob_operator.core.validation.validate_trainable import TRAINABLE
 from trainingjob_operator.core.validation.validate_weights import SOURCE
 
@@ -25,25 +23,16 @@ def check_targets(spec: TrainingJobSpec) -> Iterator[Problem]:
     if spec.lora is None:
         return
     network = resolve(spec.model)
-    legal = [tensor.name for tensor in list_targets(network)]
-    yield from find_repeated(TARGETS, spec.lora.targets)
-    for number, pattern in enumerate(spec.lora.targets):
-        if any(matches_any(name, (pattern,)) for name in legal):
-            continue
-        found = next((tensor.name for tensor in network.tensors if matches_any(tensor.name, (pattern,))), None)
-        choices = tuple(dict.fromkeys(map(any_group, legal)))
-        what = f"{pattern} matches {found}, which cannot have an adapter" if found else f"{pattern} matches no tensor"
-        message = f"{what}. It must match a matrix of the layers: {join_words(choices)}."
-        yield Problem(f"{TARGETS}[{number}]", pattern, message, tuple(map(as_text, nearest_patterns(pattern, legal))))
+    yield from find_unmatched(TARGETS, spec.lora.targets, network, list_targets(network), "cannot have an adapter")
 
 
 def check_rank(spec: TrainingJobSpec) -> Iterator[Problem]:
     """`lora.rank` must be at most the smaller side of each matrix with an adapter."""
     if spec.lora is None:
         return
-    smallest = min(_targets_of(spec, spec.lora), key=_smaller_side, default=None)
-    if smallest is not None and spec.lora.rank > _smaller_side(smallest):
-        side = _smaller_side(smallest)
+    smallest = min(_targets_of(spec, spec.lora), key=lambda tensor: min(tensor.matrix_shape), default=None)
+    if smallest is not None and spec.lora.rank > min(smallest.matrix_shape):
+        side = min(smallest.matrix_shape)
         message = f"{spec.lora.rank} must be at most {side}, the smaller side of {smallest.name}."
         yield Problem("spec.lora.rank", spec.lora.rank, message, (str(side),))
 
@@ -65,13 +54,6 @@ def check_base(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def _targets_of(spec: TrainingJobSpec, lora: Lora) -> list[Tensor]:
     return [tensor for tensor in list_targets(resolve(spec.model)) if matches_any(tensor.name, lora.targets)]
-
-
-def _smaller_side(stacked: Tensor) -> int:
-    """Return the smaller number of a matrix's inputs and outputs."""
-    matrix = stacked.of_layer()
-    num_inputs = math.prod(matrix.shape[dim] for dim in matrix.input_dims)
-    return min(num_inputs, matrix.size // num_inputs)
 
 
 RULES = (

@@ -6,14 +6,14 @@ from typing import get_args
 from trainingjob_api.network.freeze import matches_any
 from trainingjob_api.network.quantize import list_quantizable
 from trainingjob_api.network.resolve import resolve
-from trainingjob_api.network.tensor_names import any_group, nearest_patterns
-from trainingjob_api.problem import Problem, as_text
+from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.precision import Quantization, QuantizedType
 from trainingjob_operator.core.planner.hardware import CPU, Hardware
 from trainingjob_operator.core.planner.plan import Rates
 from trainingjob_operator.core.planner.problem_messages import has_no_effect, join_words, quote_field
-from trainingjob_operator.core.validation.rule import HardwareRule, Rule, find_repeated
+from trainingjob_operator.core.validation.matrix_patterns import find_unmatched
+from trainingjob_operator.core.validation.rule import HardwareRule, Rule
 
 QUANTIZATION = "spec.precision.quantization"
 TYPE = f"{QUANTIZATION}.type"
@@ -49,16 +49,7 @@ def check_exclude(spec: TrainingJobSpec) -> Iterator[Problem]:
     if quantization is None or not quantization.exclude:
         return
     network = resolve(spec.model)
-    legal = [tensor.name for tensor in list_quantizable(network)]
-    yield from find_repeated(EXCLUDE, quantization.exclude)
-    for number, pattern in enumerate(quantization.exclude):
-        if any(matches_any(name, (pattern,)) for name in legal):
-            continue
-        found = next((tensor.name for tensor in network.tensors if matches_any(tensor.name, (pattern,))), None)
-        what = f"{pattern} matches {found}, which is never quantized" if found else f"{pattern} matches no tensor"
-        choices = join_words(dict.fromkeys(map(any_group, legal)))
-        message = f"{what}. It must match a matrix of the layers: {choices}."
-        yield Problem(f"{EXCLUDE}[{number}]", pattern, message, tuple(map(as_text, nearest_patterns(pattern, legal))))
+    yield from find_unmatched(EXCLUDE, quantization.exclude, network, list_quantizable(network), "is never quantized")
 
 
 def check_base(spec: TrainingJobSpec) -> Iterator[Problem]:

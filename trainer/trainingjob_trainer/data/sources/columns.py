@@ -1,46 +1,43 @@
 """The column of a source, which is a field of records or a column of tables: its absence, and invalid text in it."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
 
+from trainingjob_api.spec.data import DEFAULT_COLUMN
 from trainingjob_trainer.data.sources.source_files import SourceFile
 from trainingjob_trainer.runtime.errors import TrainingError
 
 MAX_NAMED_FIELDS = 8
 
 
-def find_path(column: str, children: Callable[[tuple[str, ...]], Sequence[str]]) -> tuple[str, ...]:
-    """Return the names along which a column lies, outermost first.
+def find_path(file: SourceFile, place: str, children: Callable[[tuple[str, ...]], Collection[str]]) -> tuple[str, ...]:
+    """Return the names along which the column of a file's source lies, outermost first.
 
     A name may contain dots: `a.b` is the field of that name if there is one, else the field `b` in the field `a`.
-    `children` returns the names in the field at a path, or none if it has no fields.
+
+    Args:
+        file: file with the record or table.
+        place: its position in the file, such as `line 3`.
+        children: returns the names in the field at a path, or none if it has no fields.
 
     Raises:
-        KeyError: there is no such field; its argument is the path of the innermost field that there is.
+        TrainingError: there is no such field. The message names those at the place where the path ends.
     """
-
-    def find(path: tuple[str, ...], rest: str) -> tuple[str, ...]:
-        names = children(path)
-        if rest in names:
-            return (*path, rest)
-        places = (place for place, letter in enumerate(rest) if letter == ".")
-        inside = next((place for place in places if rest[:place] in names), None)
-        if inside is None:
-            raise KeyError(path)
-        return find((*path, rest[:inside]), rest[inside + 1 :])
-
-    return find((), column)
+    column = file.source.column or DEFAULT_COLUMN
+    path: tuple[str, ...] = ()
+    rest = column
+    while rest not in (names := children(path)):
+        ends = (end for end, letter in enumerate(rest) if letter == ".")
+        end = next((end for end in ends if rest[:end] in names), None)
+        if end is None:
+            raise _missing_column_error(file, place, column, [".".join((*path, name)) for name in sorted(names)])
+        path, rest = (*path, rest[:end]), rest[end + 1 :]
+    return (*path, rest)
 
 
-def missing_column_error(
-    file: SourceFile, place: str, column: str, names: Sequence[str], path: tuple[str, ...] = ()
-) -> TrainingError:
-    """Return the error of a record or table without the column. `names` are those in the field at a path.
-
-    `place` is its position in the file, such as `line 3`.
-    """
-    names = [".".join((*path, name)) for name in names]
+def _missing_column_error(file: SourceFile, place: str, column: str, names: Sequence[str]) -> TrainingError:
+    """Return the error of a record or table without the column. `names` are fields that it has instead."""
     near = get_close_matches(column, names, 1)
     some = ", ".join(f"`{name}`" for name in names[:MAX_NAMED_FIELDS])
     more = ", ..." if len(names) > MAX_NAMED_FIELDS else ""

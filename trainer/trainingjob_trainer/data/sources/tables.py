@@ -6,8 +6,7 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainingjob_api.spec.data import DEFAULT_COLUMN
-from trainingjob_trainer.data.sources.columns import check_text, find_path, missing_column_error
+from trainingjob_trainer.data.sources.columns import check_text, find_path
 from trainingjob_trainer.data.sources.file_formats import SNIFFED_BYTES, describe_begin, find_format_name
 from trainingjob_trainer.data.sources.source_files import SourceFile
 from trainingjob_trainer.runtime.errors import TrainingError
@@ -42,7 +41,6 @@ def find_column(file: SourceFile, schema: pa.Schema) -> tuple[str, ...]:
     Raises:
         TrainingError: the table lacks the column, has it twice, or it holds no strings.
     """
-    column = file.source.column or DEFAULT_COLUMN
     root = pa.struct(schema)
 
     def at(path: tuple[str, ...]) -> pa.DataType:
@@ -50,13 +48,10 @@ def find_column(file: SourceFile, schema: pa.Schema) -> tuple[str, ...]:
 
     def children(path: tuple[str, ...]) -> list[str]:
         kind = at(path)
-        return sorted(field.name for field in kind) if pa.types.is_struct(kind) else []
+        return [field.name for field in kind] if pa.types.is_struct(kind) else []
 
-    try:
-        path = find_path(column, children)
-    except KeyError as error:
-        (path,) = error.args
-        raise missing_column_error(file, "the table", column, children(path), path) from error
+    path = find_path(file, "the table", children)
+    column = ".".join(path)
     if (count := len(at(path[:-1]).get_all_field_indices(path[-1]))) > 1:
         raise file.error(f"must have one column `{column}`, but has {count}.", field="column")
     kind = at(path)

@@ -2,13 +2,13 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import reduce
 from operator import getitem
 from typing import Any
 
 from trainingjob_api.spec.data import DEFAULT_COLUMN
-from trainingjob_trainer.data.sources.columns import find_path, missing_column_error
+from trainingjob_trainer.data.sources.columns import find_path
 from trainingjob_trainer.data.sources.readers.text import read_utf8
 from trainingjob_trainer.data.sources.source_files import SourceFile
 
@@ -34,7 +34,7 @@ def _read_record(file: SourceFile, number: int, line: bytes, column: str) -> byt
         raise file.error(f"line {number}: must be a JSON object ({_reason(error)}). {_hint(line)}") from error
     if not isinstance(record, dict):
         raise file.error(f"line {number}: must be a JSON object, but is {_kind(record)}. {_hint(line)}")
-    text = _find_value(file, number, record, column)
+    text = _find_value(file, number, record)
     if not isinstance(text, str):
         raise file.error(f"line {number}: `{column}` must be a string, but is {_kind(text)}.")
     if "\0" in text:
@@ -47,21 +47,15 @@ def _read_record(file: SourceFile, number: int, line: bytes, column: str) -> byt
         ) from error
 
 
-def _find_value(file: SourceFile, number: int, record: dict[str, Any], column: str) -> Any:
+def _find_value(file: SourceFile, number: int, record: dict[str, Any]) -> Any:
     def at(path: tuple[str, ...]) -> Any:
         return reduce(getitem, path, record)
 
-    def children(path: tuple[str, ...]) -> list[str]:
+    def children(path: tuple[str, ...]) -> Collection[str]:
         value = at(path)
-        return sorted(value) if isinstance(value, dict) else []
+        return value if isinstance(value, dict) else ()
 
-    if column in record:
-        return record[column]
-    try:
-        return at(find_path(column, children))
-    except KeyError as error:
-        (path,) = error.args
-        raise missing_column_error(file, f"line {number}", column, children(path), path) from error
+    return at(find_path(file, f"line {number}", children))
 
 
 def _reason(error: ValueError | RecursionError) -> str:
