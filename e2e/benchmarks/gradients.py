@@ -18,7 +18,7 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.data.loader import BatchLoader
-from trainingjob_trainer.data.token_cache import TokenDataset
+from trainingjob_trainer.data.token_dataset import TokenDataset
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.state import Signal, State
 from trainingjob_trainer.step import StepPrograms

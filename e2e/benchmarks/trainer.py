@@ -34,7 +34,7 @@ from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.sampler import samples_of_step, sequences_of_samples
-from trainingjob_trainer.data.token_cache import TokenDataset
+from trainingjob_trainer.data.token_dataset import TokenDataset
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.state import Signal
 from trainingjob_trainer.step import StepPrograms
@@ -121,12 +121,8 @@ def make_steps(spec: TrainingJobSpec) -> tuple[Step, Step, dict[str, float]]:
     dataset, loader = make_dataset(), BatchLoader(over, steps.batch_sharding, BATCH)
     batches = [loader.train_batch(dataset, number, spec.training.seed) for number in range(1, 1 + BLOCK_STEPS)]
     samples = [samples_of_step(number, ((1, BATCH),), ()) for number in range(1, 1 + BLOCK_STEPS)]
-    tokens = [
-        jax.device_put(
-            dataset.sequences(sequences_of_samples(one, dataset.num_sequences, spec.training.seed)).astype(np.int32)
-        )
-        for one in samples
-    ]
+    rows = [dataset.sequences(sequences_of_samples(one, dataset.num_sequences, spec.training.seed)) for one in samples]
+    tokens = [jax.device_put(np.concatenate([one.tokens, one.targets[:, -1:]], axis=1)) for one in rows]
     controls = steps.controls(Signal.NONE, spec.training.steps)
     train = jax.jit(steps.train, donate_argnums=0, out_shardings=(shardings, None))
     compiled = train.lower(ours, batches[0], controls).compile()

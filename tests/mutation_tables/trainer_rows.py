@@ -47,7 +47,7 @@ TRAINER_MUTATIONS = (
     ),
     Mutation(
         "make an index of a file that changes meanwhile",
-        f"{TRAINER}/data/token_cache.py",
+        f"{TRAINER}/data/dataset_writer.py",
         "            hashed.check(source_file, hasher.hexdigest())\n",
         "",
         ("tests/trainer/data/test_texts.py",),

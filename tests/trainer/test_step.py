@@ -114,6 +114,7 @@ def test_the_loss_curve_does_not_depend_on_the_layout(layout: Layout) -> None:
 DECLARED: dict[str, dict[str, Any]] = {
     "dense": {},
     "experts": {"model__experts": {"count": 4, "perToken": 2}},
+    "isolated documents": {"data__packing": {"type": "bestFit"}},
     "spike detection": {"protection__spikes": {"sigma": 6, "window": 8}},
 }
 

@@ -77,7 +77,8 @@ class StepPrograms:
     def log_kernels(self) -> None:
         """Log the kernels of the layers."""
         spec, context = self._spec, self._mesh.shape["context"]
-        shard = Shard(spec.training.sequence_length, FLOAT_BYTES[spec.precision.compute], {"context": context})
+        compute_bytes, isolates = FLOAT_BYTES[spec.precision.compute], spec.data.isolates_documents
+        shard = Shard(spec.training.sequence_length, compute_bytes, {"context": context}, isolates)
         for kernel in self._model.network.choose_kernels(shard):
             LOG.info("kernel part=%s name=%s reason=%r", kernel.part, kernel.name, kernel.reason)
 
@@ -233,7 +234,8 @@ class StepPrograms:
     def _batch_shape(self, shape: BatchShape) -> Batch:
         whole = (*shape, self._spec.training.sequence_length)
         tokens: Any = jax.ShapeDtypeStruct(whole, jnp.int32, sharding=self.batch_sharding)
-        return Batch(tokens, tokens, tokens.update(dtype=jnp.float32))
+        batch = Batch(tokens, tokens, tokens.update(dtype=jnp.float32))
+        return batch._replace(segment_ids=tokens, positions=tokens) if self._spec.data.isolates_documents else batch
 
     def _shard_moments(self) -> Any:
         """Return the shardings of the optimizer's moments."""

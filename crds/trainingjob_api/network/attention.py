@@ -147,8 +147,8 @@ class CausalAttention(Part):
         """Return the ring of so many devices along `context` for sequences of a length."""
         return find_ring(length, shards, self.scope)
 
-    def choose_kernel(self, shard: Shard, *, has_documents: bool = False) -> KernelChoice[KernelName]:
-        """Return the kernel for a device's share of a sequence, which may hold several documents."""
+    def choose_kernel(self, shard: Shard) -> KernelChoice[KernelName]:
+        """Return the kernel for a device's share of a sequence."""
         shapes = self.score_shapes(shard)
         case = AttentionCase(
             accelerator=self.accelerator,
@@ -160,7 +160,7 @@ class CausalAttention(Part):
             scope=self.scope,
             has_soft_cap=self.options.soft_cap is not None,
             has_sinks=self.options.sinks,
-            has_documents=has_documents,
+            has_documents=shard.has_documents,
             exchange=self.exchange,
         )
         return choose_attention(case)

@@ -31,11 +31,13 @@ class Shard:
     compute_bytes: int
     """Bytes of a value in the compute format."""
     degrees: Mapping[Axis, int]
+    has_documents: bool = False
+    """Whether a sequence holds several documents, which attend only to themselves."""
 
     @cached_property
     def key(self) -> Hashable:
         """Return what the costs of a layer depend on. The other axes split only parameters, layers and the batch."""
-        return self.length, self.compute_bytes, *[self.degrees.get(axis) for axis in LAYER_AXES]
+        return self.length, self.compute_bytes, self.has_documents, *[self.degrees.get(axis) for axis in LAYER_AXES]
 
     @cached_property
     def ways(self) -> ShardCounts:

@@ -1,13 +1,13 @@
 """The data section: sources of training text."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from trainingjob_api.base import ShortName, Strict
 from trainingjob_api.formats import FORMATS, FormatName, formats_with
 from trainingjob_api.globs import MAX_GLOB
-from trainingjob_api.meta import Example, Pattern
+from trainingjob_api.meta import Example, Pattern, cel_rule
 from trainingjob_api.notation import add_slash
 
 Glob = Annotated[str, Field(min_length=1, max_length=MAX_GLOB)]
@@ -64,6 +64,38 @@ class TextSource(Strict):
         return self.pattern or FORMATS[self.format].pattern
 
 
+type PackingType = Literal["concat", "bestFit"]
+"""How documents are packed into sequences."""
+
+
+class Packing(Strict):
+    """Packing of documents into sequences, for training and evaluation."""
+
+    type: Annotated[PackingType, Example("bestFit")] = Field(
+        default="concat",
+        description="Kind of packing: `concat` cuts documents where a sequence is full. `bestFit` cuts only those "
+        "longer than a sequence, and fills up sequences with padding.",
+    )
+    isolate_documents: Annotated[bool | None, Example(True)] = Field(
+        default=None,
+        description="Tokens attend only to their own document, with positions from 0 in each. Unset: true for "
+        "`bestFit`, false for `concat`.",
+    )
+
+    cel_rules = (
+        cel_rule(
+            "self.type != 'bestFit' || !has(self.isolateDocuments) || self.isolateDocuments",
+            "must not be false with `type: bestFit`. Remove it, or set `type: concat`.",
+            "isolateDocuments",
+        ),
+    )
+
+    @property
+    def isolates(self) -> bool:
+        """Return whether tokens attend only to their own document."""
+        return self.type == "bestFit" if self.isolate_documents is None else self.isolate_documents
+
+
 class Data(Strict):
     """Training data."""
 
@@ -72,3 +104,14 @@ class Data(Strict):
         max_length=16,
         description="Sources of training text, each read in proportion to its size. Only `seed` determines the order.",
     )
+    packing: Packing | None = Field(
+        default=None,
+        description="Packing of documents into sequences. Unset: they are concatenated, and tokens attend to all "
+        "earlier tokens of a sequence.",
+        exclude_if=lambda packing: packing is None,  # an agent before 0.1 refuses a field it does not know
+    )
+
+    @property
+    def isolates_documents(self) -> bool:
+        """Return whether tokens attend only to their own document."""
+        return self.packing is not None and self.packing.isolates

@@ -14,7 +14,8 @@ from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout, Span
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
 from trainingjob_trainer.data.loader import BatchLoader
-from trainingjob_trainer.data.token_cache import TokenDataset
+from trainingjob_trainer.data.packing.pack import pack_documents
+from trainingjob_trainer.data.token_dataset import TokenDataset
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.runtime.agent_events import AgentEvents
@@ -33,8 +34,13 @@ def spec_with(**changes: Any) -> TrainingJobSpec:
 
 
 def make_index(spec: TrainingJobSpec) -> TokenDataset:
-    tokens = np.random.default_rng(0).integers(0, 257, 1000, dtype=np.uint16)
-    return TokenDataset("made up", tokens, spec.training.sequence_length)
+    rng, length, packing = np.random.default_rng(0), spec.training.sequence_length, spec.data.packing
+    tokens = rng.integers(0, 257, 1000, dtype=np.uint16)
+    pieces = None
+    if packing and packing.isolates:
+        ends = np.append(np.sort(rng.choice(np.arange(1, 1000), 120, replace=False)), 1000)
+        pieces = pack_documents(ends, length, packing.type)
+    return TokenDataset("made up", tokens, length, pieces)
 
 
 class Run:

@@ -17,7 +17,8 @@ from tests.trainer.checkpoint.test_foreign import NOT_FILES, stretch
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.data import TextSource
 from trainingjob_trainer.data.sources.source_files import find_files
-from trainingjob_trainer.data.token_cache import TokenDataset, prepare_datasets
+from trainingjob_trainer.data.token_cache import prepare_datasets
+from trainingjob_trainer.data.token_dataset import TokenDataset
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.store.opening import open_store
 
@@ -91,7 +92,11 @@ def test_rows_overlap_by_one_token(tmp_path: Path) -> None:
     index = prepare_with(tmp_path, training__sequenceLength=4)
 
     assert index.num_sequences == 2
-    assert index.sequences(np.array([1, 0])).tolist() == [[69, 70, 71, 72, 73], [65, 66, 67, 68, 69]]
+    sequences = index.sequences(np.array([1, 0]))
+    assert sequences.tokens.tolist() == [[69, 70, 71, 72], [65, 66, 67, 68]]
+    assert sequences.targets.tolist() == [[70, 71, 72, 73], [66, 67, 68, 69]]
+    assert sequences.loss_weights.tolist() == [[1] * 4] * 2
+    assert (sequences.segment_ids, sequences.positions) == (None, None)
 
 
 def make_tokenizer(path: Path) -> None:

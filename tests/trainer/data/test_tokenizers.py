@@ -13,7 +13,7 @@ from tests.support.trainer.texts import fail, grow, index_of, make_tokenizer, us
 from tests.support.trainer.tiny import make_config, make_spec
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.tokenizer import Tokenizer
-from trainingjob_trainer.data import token_cache as indexes
+from trainingjob_trainer.data import token_cache
 from trainingjob_trainer.data.tokenizers import DocumentEncoder
 
 WORDS = "the cat sat on the mat, and the dog on the log. "
@@ -74,7 +74,7 @@ def test_an_index_of_cut_documents_is_not_taken_for_that_of_whole_ones(tmp_path:
     grow(tmp_path / "text", **{"a.txt": "the cat sat"})
     plain, cut = save_with(tmp_path), save_with(tmp_path, "truncation")
     before = {"type": "tokenizers", "endOfDocument": None}
-    identities = [indexes.DocumentEncoder(parse(use(path)), 272).tokenizer_key for path in (plain, cut)]
+    identities = [DocumentEncoder(parse(use(path)), 272).tokenizer_key for path in (plain, cut)]
 
     assert identities[0] == before | {"sha256": identities[0]["sha256"]}
     assert identities[1] == before | {"sha256": identities[1]["sha256"], "whole": True}
@@ -93,7 +93,7 @@ def test_the_names_of_indexes_stay_what_they_were(tmp_path: Path) -> None:
     assert made.train.dataset_hash == "8d54c235571af911204f5add6b5ed2ff165affad3095f293e4ee93d261bb6705"
     pointers = sorted(path.name for path in (tmp_path / "checkpoints/data").glob("*-*.json"))
     spec = make_config(make_spec(Path("/run"), Path("/text"))).spec
-    assert indexes._hash_sections(spec) == "d6880c86614ee432"
+    assert token_cache._hash_sections(spec) == "d6880c86614ee432"
     assert [name.count(".account") for name in pointers] == [1, 0]
 
 
@@ -189,11 +189,11 @@ def test_batches_change_neither_ids_nor_their_order(tmp_path: Path, monkeypatch:
     path = save_with(tmp_path, "template", "truncation")
     encoder = DocumentEncoder(Tokenizer(type="tokenizers", path=str(path), end_of_document="<end>"), 272)
     documents = [b"the cat", b"sat", b"", b"cat sat the cat", b"the"]
-    alone = [ids.tolist() for document in documents for ids in encoder.encode_documents([document], "a.txt")]
+    alone = [one.ids.tolist() for document in documents for one in encoder.encode_documents([document], "a.txt")]
 
     monkeypatch.setattr("trainingjob_trainer.data.tokenizers.MAX_BATCH_DOCUMENTS", 2)
 
-    assert [ids.tolist() for ids in encoder.encode_documents(documents, "a.txt")] == alone
+    assert [one.ids.tolist() for one in encoder.encode_documents(documents, "a.txt")] == alone
     assert alone[:2] == [[0, 1, 4], [2, 4]]
 
 

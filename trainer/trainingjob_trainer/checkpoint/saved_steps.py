@@ -18,7 +18,7 @@ from trainingjob_trainer.checkpoint.older_layout import delete_older_leftovers, 
 from trainingjob_trainer.checkpoint.step_changes import delete_step, read_quarantined_job
 from trainingjob_trainer.checkpoint.step_folders import StepFolder, list_lineages
 from trainingjob_trainer.snapshots.lineage import is_in_history
-from trainingjob_trainer.store.port import Entry, Store
+from trainingjob_trainer.store.port import Entry, Store, has_object
 
 MANIFEST_MISSING = f"{MANIFEST_FILE} is missing"
 
@@ -160,12 +160,9 @@ def _is_abandoned(writer: Writer, fence: Fence, *, own: bool) -> bool:
 
 def _has_manifest(folder: StepFolder) -> bool:
     try:
-        folder.store.size(folder.file(MANIFEST_FILE))
-    except FileNotFoundError:
-        return False
+        return has_object(folder.store, folder.file(MANIFEST_FILE))
     except ValueError:  # something else has its place
         return True
-    return True
 
 
 def delete_later_steps(store: Store, step: int, fence: Fence) -> list[SavedStep]:

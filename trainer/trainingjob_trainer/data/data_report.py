@@ -106,9 +106,16 @@ def describe_dataset(
     tokens: Mapping[str, int],
     warnings: Iterable[str],
     length: int,
+    rows_of_packing: Mapping[str, int],
 ) -> DatasetReport:
-    """Return the report of a token dataset. `tokens` per source are empty if an older trainer wrote the dataset."""
-    rows = _count_rows([tokens.get(source.name) for source, _ in found], length)
+    """Return the report of a token dataset. `tokens` per source are empty if an older trainer wrote the dataset.
+
+    `rows_of_packing` are the sequences that begin in each source; empty: the documents are concatenated.
+    """
+    if rows_of_packing:
+        rows = [rows_of_packing.get(source.name) for source, _ in found]
+    else:
+        rows = _count_rows([tokens.get(source.name) for source, _ in found], length)
     sources = tuple(
         _describe_source(source, one, files, tokens.get(source.name), num_rows)
         for (source, one), num_rows in zip(found, rows, strict=True)

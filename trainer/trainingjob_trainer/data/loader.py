@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import jax
 import numpy as np
@@ -10,7 +11,7 @@ from jax.sharding import NamedSharding
 
 from trainingjob_api.world import Layout
 from trainingjob_trainer.data.sampler import BatchSizes, ExcludedSamples, samples_of_step, sequences_of_samples
-from trainingjob_trainer.data.token_cache import TokenDataset
+from trainingjob_trainer.data.token_dataset import Sequences, TokenDataset
 from trainingjob_trainer.state import Batch, BatchShape
 
 
@@ -57,20 +58,25 @@ class BatchLoader:
         """Return sequences as a batch over the mesh, with padding sequences of weight 0."""
         padding = math.prod(self.shape) - len(rows)
         numbers = np.pad(rows, (0, padding)).reshape(self.shape)
-        weights = np.pad(np.ones(len(rows), np.float32), (0, padding)).reshape(self.shape)
+        is_padding = np.arange(math.prod(self.shape)).reshape(self.shape) >= len(rows)
 
         @cache
-        def load(place: tuple[slice, ...]) -> np.ndarray:
-            """Return sequences with one token more than they predict."""
+        def load(place: tuple[slice, ...]) -> Sequences:
             wanted = numbers[place]
-            return index.sequences(wanted.reshape(-1)).reshape(*wanted.shape, -1)
+            sequences = index.sequences(wanted.reshape(-1))
+            sequences.loss_weights[is_padding[place].reshape(-1)] = 0.0
+            shaped: Sequences = jax.tree.map(lambda array: array.reshape(*wanted.shape, -1), sequences)
+            return shaped
 
-        def make(part: Callable[[tuple[slice, ...]], np.ndarray]) -> jax.Array:
+        def make(part: Callable[[Sequences], Any]) -> jax.Array:
             shape = (*self.shape, index.sequence_length)
-            return jax.make_array_from_callback(shape, self._sharding, lambda place: part((place or ())[:3]))
+            return jax.make_array_from_callback(shape, self._sharding, lambda place: part(load((place or ())[:3])))
 
+        is_isolated = index.pieces is not None
         return Batch(
-            tokens=make(lambda place: load(place)[..., :-1]),
-            targets=make(lambda place: load(place)[..., 1:]),
-            loss_weights=make(lambda place: np.repeat(weights[place][..., None], index.sequence_length, axis=-1)),
+            tokens=make(lambda sequences: sequences.tokens),
+            targets=make(lambda sequences: sequences.targets),
+            loss_weights=make(lambda sequences: sequences.loss_weights),
+            segment_ids=make(lambda sequences: sequences.segment_ids) if is_isolated else None,
+            positions=make(lambda sequences: sequences.positions) if is_isolated else None,
         )

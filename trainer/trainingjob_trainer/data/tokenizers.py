@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
@@ -20,6 +20,14 @@ BYTE_END_TOKEN = 256
 MAX_BATCH_DOCUMENTS = 256
 MAX_BATCH_BYTES = 1 << 20
 """Maximum text of a batch, unless one document is larger: its encodings are in memory at the same time."""
+
+
+class EncodedDocument(NamedTuple):
+    """The ids of a document, and the weight of each of them in the loss."""
+
+    ids: np.ndarray
+    loss_weights: np.ndarray | None = None
+    """Weight of the prediction of each id, of the same shape, whole numbers up to 255. None: 1 for each."""
 
 
 class DocumentEncoder:
@@ -57,8 +65,8 @@ class DocumentEncoder:
                 value=vocab_size,
             )
 
-    def encode_documents(self, documents: Iterable[bytes], name: str) -> Iterator[np.ndarray]:
-        """Yield the ids of each document of UTF-8 text, in order. Messages contain `name`.
+    def encode_documents(self, documents: Iterable[bytes], name: str) -> Iterator[EncodedDocument]:
+        """Yield each document of UTF-8 text, in order. Messages contain `name`.
 
         The tokenizer encodes a batch of documents on all CPUs. Batches do not change the ids.
 
@@ -67,7 +75,7 @@ class DocumentEncoder:
         """
         for batch in _batch_documents(documents):
             for ids in self._encode_batch(batch, name):
-                yield ids if self.end is None else np.append(ids, self.dtype(self.end))
+                yield EncodedDocument(ids if self.end is None else np.append(ids, self.dtype(self.end)))
 
     def _encode_batch(self, documents: Sequence[bytes], name: str) -> Iterator[np.ndarray]:
         if self._tokenizer is None:

@@ -106,12 +106,12 @@ def attend(
 ) -> jax.Array:
     """Return what each query head reads [B, L, H, K], by the kernel and with the mask of a part."""
     context = jax.sharding.get_abstract_mesh().shape.get("context", 1)
-    shard = Shard(q_BLHK.shape[1], q_BLHK.dtype.itemsize, {"context": context})
+    shard = Shard(q_BLHK.shape[1], q_BLHK.dtype.itemsize, {"context": context}, segments_BL is not None)
     return attention(
         q_BLHK,
         k_BLGK,
         v_BLGK,
-        kernel=part.choose_kernel(shard, has_documents=segments_BL is not None).name,
+        kernel=part.choose_kernel(shard).name,
         scope=part.scope,
         scale=part.scale,
         soft_cap=part.options.soft_cap,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from trainingjob_api.spec.evaluation import Evaluation
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.loader import BatchLoader
-from trainingjob_trainer.data.token_cache import TokenDataset
+from trainingjob_trainer.data.token_dataset import TokenDataset
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.state import EvaluateStep, Signal
 from trainingjob_trainer.step import StepPrograms

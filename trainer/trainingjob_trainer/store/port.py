@@ -146,3 +146,16 @@ class Store(Protocol):
         An interruption leaves some of the objects. So a caller first deletes the object that gives the others meaning.
         """
         ...
+
+
+def has_object(store: Store, name: str) -> bool:
+    """Return whether a store has an object.
+
+    Raises:
+        ValueError: the entry is not an object.
+    """
+    try:
+        store.size(name)
+    except FileNotFoundError:
+        return False
+    return True

@@ -54,6 +54,11 @@ CUSTOM_REMAT = {
 """Activations of MaxText's policy `custom`, and our names."""
 EXCHANGES = {"all_gather": "gather", "ring": "ring"}
 MATMULS = {name: name for name in ("default", "high", "highest")} | {"bfloat16": "default", "float32": "highest"}
+PACKING = {
+    "first_fit": {"type": "bestFit"}, "best_fit": {"type": "bestFit"},
+    "concat_then_split": {"type": "concat", "isolateDocuments": True},
+}  # fmt: skip
+"""How MaxText packs documents, which it always isolates."""
 SCHEDULES = {"cosine": "cosine", "wsd": "wsd"}
 OPTIMIZERS = {"adamw": "adamw", "adam_pax": "adamw", "muon": "muon", "sgd": "sgd"}
 
@@ -186,7 +191,8 @@ DATA: Table = {
     "tokenizer_type": Left("`tokenizer` reads a tokenizer.json file"),
     "add_bos": Left("no token begins a document", off=(False,)),
     "add_eos": Left("`tokenizer.endOfDocument` names the token that ends a document"),
-    "packing": Left("documents are packed into sequences", off=(True,)),
+    "packing": Copy("data.packing", one_of({"True": {"type": "bestFit"}}, "documents are packed into sequences")),
+    "grain_packing_type": Copy("data.packing", one_of(PACKING, INPUT)),
     "*_data_columns": Left("`data.train[].column` names the field of a record"),
     "num_epoch": Left("`training.steps` is the length of the training", off=(1,)),
     **dict.fromkeys(

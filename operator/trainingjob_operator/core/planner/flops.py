@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from trainingjob_api.base import Axis
 from trainingjob_api.network.network import Network
-from trainingjob_api.network.part import BACKWARD_FLOPS, FORWARD_FLOPS, Shard
+from trainingjob_api.network.part import BACKWARD_FLOPS, FORWARD_FLOPS
 from trainingjob_api.network.quantize import count_quantized_flops
 from trainingjob_api.optim import is_orthogonalized
 from trainingjob_api.sharding import count_shards, merge_rules
@@ -69,7 +69,7 @@ def count_visible_flops(workload: Workload, layout: Layout) -> int:
     cuDNN and Pallas kernels are single operations in it, whose matmuls it does not show.
     """
     degrees = combine_degrees(layout.ici, layout.dcn)
-    shard, hidden = Shard(workload.length, workload.compute_bytes, degrees), 0
+    shard, hidden = workload.shard(degrees), 0
     for block, count in workload.network.blocks.items():
         if block.attention.choose_kernel(shard).name in ("cudnn", "splash"):
             scores = block.attention.score_costs(shard)
@@ -101,7 +101,7 @@ def count_useful_flops(workload: Workload) -> int:
 def _count_token_flops(workload: Workload, axes: tuple[tuple[Axis, int], ...]) -> tuple[int, int]:
     """Return the FLOPs of a device per token in the layers of one stage, and in the output projection."""
     degrees, network = dict(axes), workload.network
-    shard = Shard(workload.length, workload.compute_bytes, degrees)
+    shard = workload.shard(degrees)
     layers = 0
     for block, count in network.blocks.items():
         flops = block.flops(shard, workload.memory.saved)
@@ -114,7 +114,7 @@ def _count_token_flops(workload: Workload, axes: tuple[tuple[Axis, int], ...]) -
 def _count_quantized_token_flops(workload: Workload, axes: tuple[tuple[Axis, int], ...]) -> int:
     """Return the FLOPs of a device per token in the quantized matmuls of one stage."""
     degrees = dict(axes)
-    shard = Shard(workload.length, workload.compute_bytes, degrees)
+    shard = workload.shard(degrees)
     blocks = workload.network.blocks.items()
     return sum(
         count // degrees["stage"] * count_quantized_flops(block, shard, workload.memory.saved)

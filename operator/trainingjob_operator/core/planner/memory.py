@@ -128,7 +128,7 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
     degrees = dict(axes)
     network, leaves = program.network, program.network.tensors
     trained = [leaf for leaf in leaves if leaf.is_trainable]
-    shard = Shard(program.length, program.compute_bytes, degrees)
+    shard = program.shard(degrees)
     ways, storage_ways = count_shards(degrees), count_shards(degrees, merge_rules(program.rules.overrides()))
     params = sum([leaf.shard_size(storage_ways) * program.stored_bytes(leaf) for leaf in leaves])
     trained_params = sum([leaf.shard_size(storage_ways) for leaf in trained])

@@ -9,9 +9,7 @@ from functools import cached_property
 
 from trainingjob_api.base import seconds
 from trainingjob_api.network.attention_kernel import KernelChoice
-from trainingjob_api.network.part import Shard
 from trainingjob_api.network.resolve import resolve_network
-from trainingjob_api.optim import FLOAT_BYTES
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.precision import QuantizedType
 from trainingjob_api.world import Layout
@@ -200,14 +198,10 @@ class Plan:
     @property
     def kernels(self) -> tuple[KernelChoice[str], ...]:
         """Return the kernels of the layers at all sizes."""
-        spec = self.spec
-        network = describe_workload(spec).network
+        workload = describe_workload(self.spec)
         contexts = sorted({size.layout.ici.context * size.layout.dcn.context for size in self.sizes if size.layout})
-        shards = (
-            Shard(spec.training.sequence_length, FLOAT_BYTES[spec.precision.compute], {"context": context})
-            for context in contexts
-        )
-        return tuple(dict.fromkeys(kernel for shard in shards for kernel in network.choose_kernels(shard)))
+        shards = (workload.shard({"context": context}) for context in contexts)
+        return tuple(dict.fromkeys(kernel for shard in shards for kernel in workload.network.choose_kernels(shard)))
 
     @property
     def tokens_per_step(self) -> int:

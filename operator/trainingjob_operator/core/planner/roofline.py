@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from trainingjob_api.base import Axis
 from trainingjob_api.compile_report import Network
 from trainingjob_api.network.activations import SavedActivations
-from trainingjob_api.network.part import Shard
 from trainingjob_api.network.tensor import Gradients
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import Memory
@@ -141,7 +140,7 @@ def _transfer_seconds(traffic: Iterable[Traffic], shape: SliceShape, layout: Lay
 
 def _repeated_share(workload: Workload, degrees: Mapping[Axis, int]) -> float:
     """Return the share of the forward pass that the backward pass repeats: 1 if it saves the input of layers alone."""
-    shard, least = Shard(workload.length, workload.compute_bytes, degrees), SavedActivations(frozenset())
+    shard, least = workload.shard(degrees), SavedActivations(frozenset())
     blocks = workload.network.blocks.items()
     repeated = sum([count * block.flops(shard, workload.memory.saved).recomputed for block, count in blocks])
     whole = sum([count * block.flops(shard, least).recomputed for block, count in blocks])

@@ -18,6 +18,7 @@ from itertools import islice
 
 from trainingjob_api.base import AXES, Axis
 from trainingjob_api.network.resolve import resolve_network
+from trainingjob_api.spec.data import Data
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import NO_REMAT, Remat
 from trainingjob_api.spec.optimizer import Optimizer
@@ -94,6 +95,7 @@ def describe_search(spec: TrainingJobSpec, shape: SliceShape) -> "MeshSearch | N
         slices=spec.slices,
         parallelism=spec.parallelism,
         model=spec.model,
+        data=Data.model_construct(train=(), packing=spec.data.packing),
         lora=spec.lora,
         training=spec.training.model_copy(update={"seed": 0, "steps": 1}),
         optimizer=Optimizer(type=spec.optimizer.type, trainable=spec.optimizer.trainable, learning_rate=1.0),
@@ -112,7 +114,16 @@ class _SearchKey:
     def __hash__(self) -> int:
         spec = self.spec
         return hash(
-            (spec.model, spec.lora, spec.training, spec.parallelism, spec.optimizer, spec.precision, spec.memory)
+            (
+                spec.model,
+                spec.data.packing,
+                spec.lora,
+                spec.training,
+                spec.parallelism,
+                spec.optimizer,
+                spec.precision,
+                spec.memory,
+            )
         )
 
 

@@ -38,8 +38,14 @@ class Workload:
     pipeline: Pipeline
     newton_schulz_steps: int
     """Iterations that orthogonalize an update; 0: the optimizer has none."""
+    has_documents: bool
+    """Whether a sequence holds several documents, which attend only to themselves."""
     is_cpu: bool
     """Whether XLA's CPU compiler builds the program. It has no reduce-scatter."""
+
+    def shard(self, degrees: Mapping[Axis, int]) -> Shard:
+        """Return the share of a device in a layer."""
+        return Shard(self.length, self.compute_bytes, degrees, self.has_documents)
 
     def schedule(self, layout: Layout) -> PipelineSchedule:
         """Return the pipeline schedule of an accumulation step."""
@@ -76,7 +82,7 @@ class Workload:
 
 def count_chunks_of_loss(workload: Workload, degrees: Mapping[Axis, int], sequences: int) -> int:
     """Return the number of chunks in which a device computes the logits of a microbatch; 1: they are whole."""
-    columns = Shard(workload.length, workload.compute_bytes, degrees).split(workload.network.vocab_size, "vocab")
+    columns = workload.shard(degrees).split(workload.network.vocab_size, "vocab")
     return count_loss_chunks(workload.memory, sequences * (workload.length // degrees["context"]), columns)
 
 
@@ -92,4 +98,5 @@ def describe_workload(spec: TrainingJobSpec) -> Workload:
     slots = list_slots(spec.optimizer, spec.precision)
     pipeline, optimizer = spec.parallelism.pipeline, spec.optimizer.resolved()
     steps = optimizer.newton_schulz_steps if isinstance(optimizer, Muon) else 0
-    return Workload(network, length, spec.precision, slots, spec.memory, rules, pipeline, steps, is_cpu)
+    isolates = spec.data.isolates_documents
+    return Workload(network, length, spec.precision, slots, spec.memory, rules, pipeline, steps, isolates, is_cpu)

@@ -180,8 +180,18 @@ def check_format_fields(spec: TrainingJobSpec) -> Iterator[Problem]:
                     yield Problem(f"spec.{section}[{number}].{to_camel(field)}", value, message)
 
 
+def check_packing(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`packing.type: bestFit` isolates documents."""
+    packing = spec.data.packing
+    if packing and packing.type == "bestFit" and packing.isolate_documents is False:
+        message = "must not be false with `type: bestFit`. Remove it, or set `type: concat`."
+        yield Problem("spec.data.packing.isolateDocuments", packing.isolate_documents, message, ("true",))
+
+
 def warn_of_missing_separator(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Without `tokenizer.endOfDocument`, no token separates two documents."""
+    if spec.data.isolates_documents:
+        return
     if spec.tokenizer.type == "tokenizers" and spec.tokenizer.end_of_document is None:
         message = (
             "should be set. Without it, no token separates two documents, and the model trains across their boundary. "
@@ -246,12 +256,13 @@ RULES = (
     Rule(SECTIONS, check_patterns),
     Rule(SECTIONS, check_formats),
     Rule(SECTIONS, check_format_fields),
+    Rule(("data.packing",), check_packing),
 )
 WARNINGS = (
     Rule(("evaluation", "training.steps"), warn_of_unreached_evaluation),
     Rule(SECTIONS, warn_of_evaluation_on_training_data),
     Rule(("data.train",), warn_of_repeated_sources),
     Rule(SECTIONS, warn_of_record_files),
-    Rule(("tokenizer",), warn_of_missing_separator),
+    Rule(("tokenizer", "data.packing"), warn_of_missing_separator),
     Rule((*SECTIONS, "tokenizer.path", "runtime.volumes"), warn_of_unmounted_files),
 )

@@ -27,6 +27,7 @@ SIZE_FIELDS = (
     "training.globalBatchSize",
     "training.sequenceLength",
     "training.maxPerDeviceBatch",
+    "data.packing",
     "lora",
     "optimizer.trainable",
     "precision",

@@ -1,0 +1,1 @@
+"""Packing: which documents, or parts of documents, make a sequence."""

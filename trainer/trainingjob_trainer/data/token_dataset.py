@@ -1,0 +1,179 @@
+"""A token dataset: the files of one folder of the token cache, and the sequences that they hold.
+
+`tokens.bin` holds the ids of all documents, concatenated. `index.json` is written last and makes the folder valid.
+Without isolated documents, sequence r of length L has tokens[r x L : r x L + L + 1]. Sequences overlap by one token:
+the last that a sequence predicts is the first of the next. With isolated documents, `pieces.bin` and `rows.bin` hold
+their `Pieces`. `token_weights.bin` holds the loss weight of each token, if they differ.
+
+Shapes: R sequences, L length.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trainingjob_agent.shared_files import MAX_JSON_BYTES, UntrustedFileError, parse_untrusted_json
+from trainingjob_api.protocol import FailureReason
+from trainingjob_trainer.data.packing.pieces import Pieces, place_tokens
+from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.store.port import Store
+
+FOLDER = "data"
+"""The folder of all token datasets, below the root of the checkpoint store."""
+IDENTITY = re.compile(r"[0-9a-f]{64}")
+SEEK_END = 2
+"""The end of a file, as `os.SEEK_END`."""
+PIECE_DTYPE = np.dtype(np.int64)
+WEIGHT_DTYPE = np.dtype(np.uint8)
+
+
+class Sequences(NamedTuple):
+    """Some sequences of a dataset."""
+
+    tokens: np.ndarray
+    """Input tokens, int32 [R, L]."""
+    targets: np.ndarray
+    """The token to predict at each position, int32 [R, L]."""
+    loss_weights: np.ndarray
+    """Weight of each prediction in the loss, float32 [R, L]; 0 for padding."""
+    segment_ids: np.ndarray | None = None
+    """Document of each token, int32 [R, L], from 1; 0 for padding. None: documents are not isolated."""
+    positions: np.ndarray | None = None
+    """Position of each token in its document, int32 [R, L]. None: documents are not isolated."""
+
+
+@dataclass(frozen=True)
+class TokenDataset:
+    """Tokenized text, open for reading. `dataset_hash` is the hash that names it."""
+
+    dataset_hash: str
+    tokens: np.ndarray
+    sequence_length: int
+    pieces: Pieces | None = None
+    """The pieces of isolated documents. None: documents are not isolated."""
+    token_weights: np.ndarray | None = None
+    """Loss weight of each token as a target, uint8. None: 1."""
+
+    @property
+    def num_sequences(self) -> int:
+        """Return the number of sequences of `sequence_length` predictions in the text."""
+        if self.pieces is not None:
+            return self.pieces.num_sequences
+        return (len(self.tokens) - 1) // self.sequence_length
+
+    def sequences(self, numbers: np.ndarray) -> Sequences:
+        """Return sequences by their numbers.
+
+        Raises:
+            TrainingError: the files of the dataset are damaged.
+        """
+        numbers = numbers.astype(np.int64)
+        return self._concatenated(numbers) if self.pieces is None else self._isolated(self.pieces, numbers)
+
+    def _concatenated(self, numbers: np.ndarray) -> Sequences:
+        places = numbers[:, None] * self.sequence_length + np.arange(self.sequence_length + 1)
+        taken = self.tokens[places].astype(np.int32)
+        return Sequences(taken[:, :-1], taken[:, 1:], self._weights(places[:, 1:]))
+
+    def _isolated(self, pieces: Pieces, numbers: np.ndarray) -> Sequences:
+        shape = len(numbers), self.sequence_length
+        try:
+            placed = place_tokens(pieces, numbers, self.sequence_length)
+            values = self.tokens[placed.tokens], self.tokens[placed.tokens + 1]
+            weights = self._weights(placed.tokens + 1)
+        except (ValueError, IndexError) as error:
+            raise TrainingError(
+                FailureReason.STORAGE,
+                f"the packing of token dataset {self.dataset_hash} is damaged: {error}. Delete the folder "
+                f"{FOLDER}/{self.dataset_hash}: the text is then tokenised again.",
+                path="spec.checkpoint.uri",
+                value=None,
+            ) from error
+
+        def spread(array: np.ndarray, dtype: type[Any]) -> np.ndarray:
+            whole = np.zeros(shape, dtype)
+            whole.reshape(-1)[placed.places] = array
+            return whole
+
+        tokens, targets = (spread(value, np.int32) for value in values)
+        segments, positions = spread(placed.segments, np.int32), spread(placed.positions, np.int32)
+        return Sequences(tokens, targets, spread(weights, np.float32), segments, positions)
+
+    def _weights(self, places: np.ndarray) -> np.ndarray:
+        """Return the loss weights of the tokens at some places, float32 of the same shape."""
+        if self.token_weights is None:
+            return np.ones(places.shape, np.float32)
+        weights: np.ndarray = self.token_weights[places].astype(np.float32)
+        return weights
+
+
+def dataset_file(identity: str, name: str) -> str:
+    """Return the name of a file of a dataset in the store."""
+    return f"{FOLDER}/{identity}/{name}"
+
+
+def description_name(identity: str) -> str:
+    """Return the name of the file that describes a dataset, and that is written last."""
+    return dataset_file(identity, "index.json")
+
+
+def read_description(store: Store, identity: str) -> dict[str, Any]:
+    """Return the content of index.json.
+
+    Raises:
+        UntrustedFileError: the file is not one that describes a dataset.
+    """
+    name = description_name(identity)
+    match parse_untrusted_json(name, store.read(name, MAX_JSON_BYTES)):
+        case {"dtype": "uint16" | "uint32", "numTokens": int(number), **others} as metadata if number > 0 and all(
+            isinstance(others.get(key, kind()), kind) for key, kind in _OPTIONAL.items()
+        ):
+            return dict(metadata)
+    raise UntrustedFileError(f"{name} describes no tokens")
+
+
+_OPTIONAL: dict[str, type[Any]] = {
+    "tokens": dict,
+    "warnings": list,
+    "rows": dict,
+    "numPieces": int,
+    "numRows": int,
+    "hasWeights": bool,
+}
+"""Types of the values that index.json may have."""
+
+
+def open_dataset(store: Store, identity: str, sequence_length: int) -> TokenDataset:
+    """Return a dataset of the store, its files mapped into memory.
+
+    Raises:
+        TrainingError: a file is cut off.
+        UntrustedFileError: the folder does not hold a dataset.
+    """
+    described = read_description(store, identity)
+    num_tokens, pieces, weights = described["numTokens"], None, None
+    tokens = _map(store, identity, "tokens.bin", np.dtype(described["dtype"]), (num_tokens,))
+    if described.get("numRows"):
+        bounds = _map(store, identity, "pieces.bin", PIECE_DTYPE, (described.get("numPieces", 0), 2))
+        pieces = Pieces(bounds, _map(store, identity, "rows.bin", PIECE_DTYPE, (described["numRows"] + 1,)))
+    if described.get("hasWeights"):
+        weights = _map(store, identity, "token_weights.bin", WEIGHT_DTYPE, (num_tokens,))
+    return TokenDataset(identity, tokens, sequence_length, pieces, weights)
+
+
+def _map(store: Store, identity: str, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+    wanted = int(np.prod(shape)) * dtype.itemsize
+    with store.open_local(dataset_file(identity, name)) as file:
+        size = file.seek(0, SEEK_END)
+        if size != wanted:
+            raise TrainingError(
+                FailureReason.STORAGE,
+                f"{store.locate(dataset_file(identity, name))} has {size} bytes and should have {wanted}. Delete "
+                f"{store.locate(f'{FOLDER}/{identity}')}: the text is then tokenised again.",
+                path="spec.checkpoint.uri",
+                value=store.root,
+            )
+        mapped: np.ndarray = np.memmap(file, dtype, mode="r", shape=shape)
+        return mapped
