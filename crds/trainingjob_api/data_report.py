@@ -64,7 +64,7 @@ class DataReport(Open):
     rows: Count = Field(description="Number of sequences in the training text.")
     epochs: Epochs = Field(description="Number of times that all steps of the job read each sequence.")
     sources: tuple[SourceReport, ...] = Field(
-        default=(), max_length=24, description="Report of each source. Empty: an older trainer did not record it."
+        default=(), max_length=96, description="Report of each source. Empty: an older trainer did not record it."
     )
     warnings: tuple[Annotated[str, Field(max_length=MAX_WARNING)], ...] = Field(
         default=(), max_length=16, description="Unusual properties of the text."

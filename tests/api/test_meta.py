@@ -85,6 +85,7 @@ def test_every_number_has_a_unit_or_declares_none() -> None:
 def is_number(node: Mapping[str, Any], path: tuple[str, ...]) -> bool:
     for name in path:
         node = (node.get("items") or node)["properties"][name]
+    node = node.get("additionalProperties") or node  # a map of numbers
     return node.get("type") in ("integer", "number") or "x-kubernetes-int-or-string" in node
 
 

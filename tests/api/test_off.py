@@ -30,6 +30,8 @@ ZERO_IS_A_VALUE = {
     "schedule.wsd.decay": "a number of steps",
     "schedule.cycles.warmup": "a number of steps",
     "schedule.finalFraction": "a share",
+    "data.train.weight": "the source is not read, until a phase gives it a weight",
+    "data.weightSchedule.weights": "the source is not read any more",
     "elastic.maxRestarts": "a number of restarts",
     "scheduling.tolerations.tolerationSeconds": "a time, as in Kubernetes",
     "ttlSecondsAfterFinished": "a time, as in Kubernetes",

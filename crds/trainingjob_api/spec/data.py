@@ -7,7 +7,7 @@ from pydantic import Field
 from trainingjob_api.base import ShortName, Strict
 from trainingjob_api.formats import FORMATS, FormatName, formats_with
 from trainingjob_api.globs import MAX_GLOB
-from trainingjob_api.meta import Example, Pattern, cel_rule
+from trainingjob_api.meta import NO_UNIT, Example, Pattern, Unit, cel_rule
 from trainingjob_api.notation import add_slash
 
 Glob = Annotated[str, Field(min_length=1, max_length=MAX_GLOB)]
@@ -64,6 +64,28 @@ class TextSource(Strict):
         return self.pattern or FORMATS[self.format].pattern
 
 
+class TrainSource(TextSource):
+    """Source of training text."""
+
+    weight: Annotated[Annotated[float, Field(ge=0, le=1e9)] | None, NO_UNIT, Example(0.7)] = Field(
+        default=None,
+        description="Share of the samples from this source, relative to the other weights. Unset for all sources: each "
+        "is read in proportion to its size.",
+        exclude_if=lambda weight: weight is None,  # an agent before 0.1 refuses a field it does not know
+    )
+
+
+class WeightPhase(Strict):
+    """Weights of the sources from a step on."""
+
+    from_step: Annotated[int, Field(ge=2, le=100_000_000), Unit("optimizer steps"), Example(1000)] = Field(
+        description="First step with these weights."
+    )
+    weights: Annotated[dict[ShortName, Annotated[float, Field(ge=0, le=1e9)]], NO_UNIT, Example({"web": 0.7})] = Field(
+        min_length=1, max_length=64, description="Weight of each source by name. A source without one is not read."
+    )
+
+
 type PackingType = Literal["concat", "bestFit"]
 """How documents are packed into sequences."""
 
@@ -99,10 +121,22 @@ class Packing(Strict):
 class Data(Strict):
     """Training data."""
 
-    train: tuple[TextSource, ...] = Field(  # no list-map: the order of the list determines the order of the data
+    train: tuple[TrainSource, ...] = Field(  # no list-map: the order of the list determines the order of the data
         min_length=1,
-        max_length=16,
-        description="Sources of training text, each read in proportion to its size. Only `seed` determines the order.",
+        max_length=64,
+        description="Sources of training text, each read in proportion to its size or weight. Only `seed` determines "
+        "the order.",
+    )
+    temperature: Annotated[Annotated[float, Field(gt=0, le=100)] | None, NO_UNIT, Example(2.0)] = Field(
+        default=None,
+        description="Divisor of the exponents of weights: above 1, small sources are read more often. Unset: 1.",
+        exclude_if=lambda temperature: temperature is None,  # as for `packing`
+    )
+    weight_schedule: tuple[WeightPhase, ...] = Field(
+        default=(),
+        max_length=64,
+        description="Changes of the weights during training, by step. Each replaces all weights.",
+        exclude_if=lambda phases: not phases,
     )
     packing: Packing | None = Field(
         default=None,
@@ -110,6 +144,12 @@ class Data(Strict):
         "earlier tokens of a sequence.",
         exclude_if=lambda packing: packing is None,  # an agent before 0.1 refuses a field it does not know
     )
+
+    @property
+    def is_mixture(self) -> bool:
+        """Return whether weights decide how often each source is read, and not its size alone."""
+        has_weights = any(source.weight is not None for source in self.train)
+        return has_weights or self.temperature is not None or bool(self.weight_schedule)
 
     @property
     def isolates_documents(self) -> bool:

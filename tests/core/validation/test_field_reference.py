@@ -91,7 +91,7 @@ def test_a_number_has_bounds_unit_and_default() -> None:
 TYPES: dict[str, tuple[str, str]] = {
     "schedule.type": ("choice", "constant, linear, cosine, wsd, inverseSqrt, rex, polynomial"),
     "elastic.growCooldown": ("text", "a duration such as 90s, 5m or 1h30m"),
-    "data.train": ("list of objects", "at least 1 item, at most 16 items"),
+    "data.train": ("list of objects", "at least 1 item, at most 64 items"),
     "runtime.imagePullSecrets": ("list of text", "at most 8 items"),
     "scheduling.nodeSelector": ("map of text", "at most 32 items"),
     "runtime.resources.memory": ("quantity", "a quantity such as 500m, 4 or 16Gi"),

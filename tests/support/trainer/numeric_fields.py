@@ -60,6 +60,10 @@ NOT_OF_A_STEP = {
         f"model.multiTokenPrediction.{field}": "it has a test: tests/trainer/models/test_multi_token_prediction.py"
         for field in ("depth", "lossWeight")
     },
+    **{
+        f"data.{field}": "which sequences a step has: tests/trainer/data/test_mixture.py"
+        for field in ("train.weight", "temperature", "weightSchedule.fromStep", "weightSchedule.weights")
+    },
     "metrics.everySteps": OUTSIDE,
     "scheduling.tolerations.tolerationSeconds": RETRIES,
     "ttlSecondsAfterFinished": KEPT,

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
@@ -13,6 +14,7 @@ from tests.support.trainer.tiny import make_config, make_spec
 from trainingjob_api.data_report import DataReport
 from trainingjob_trainer.data.data_report import MAX_REPORT_BYTES, DatasetReport, build_data_report, load_reports
 from trainingjob_trainer.data.token_cache import prepare_datasets
+from trainingjob_trainer.data.token_dataset import TokenDataset
 from trainingjob_trainer.store.opening import open_store
 
 
@@ -219,12 +221,12 @@ def test_report_fits_into_the_status() -> None:
     source = {"files": 1, "documents": 1, "characters": 1, "skipped": [{"reason": one, **skip} for one in reasons]}
     texts = [
         DatasetReport.model_validate(
-            {"sources": [source | {"name": f"s{one}"} for one in range(24)], "warnings": ["é" * 999] * 99}
+            {"sources": [source | {"name": f"s{one}"} for one in range(80)], "warnings": ["é" * 999] * 99}
         )
     ]
     spec = make_config(make_spec(Path("/run"), Path("/text"))).spec
 
-    report = build_data_report(texts, 100, {"": 9}, spec)
+    report = build_data_report(texts, TokenDataset("made up", np.zeros(145, np.uint16), 16), {}, spec)
 
     assert len(report.model_dump_json()) < MAX_REPORT_BYTES
     assert DataReport.model_validate_json(report.model_dump_json()) == report

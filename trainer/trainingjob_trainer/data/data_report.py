@@ -15,6 +15,7 @@ from trainingjob_api.data_report import MAX_WARNING, DataReport, Skipped, SkipRe
 from trainingjob_api.formats import find_records
 from trainingjob_api.spec.data import TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_trainer.data.mixture import Mixture, TrainingText
 from trainingjob_trainer.data.sources.readers import read_documents
 from trainingjob_trainer.data.sources.source_files import SourceFile, SourceFiles, count_skipped, plural, printable
 from trainingjob_trainer.runtime.errors import shorten
@@ -22,7 +23,7 @@ from trainingjob_trainer.runtime.errors import shorten
 LOG = logging.getLogger(__name__)
 MAX_EPOCHS_WITHOUT_WARNING = 4
 """Epochs up to which repeated text is worth about as much as new text."""
-MAX_REPORT_BYTES = 12_000
+MAX_REPORT_BYTES = 24_000
 """Maximum size of a report: it is part of each heartbeat of one host, and of the job's status."""
 MAX_WARNINGS = 12
 UNEXPECTED_SKIPS = {
@@ -218,21 +219,39 @@ def load_reports(written: str) -> list[DatasetReport]:
         return []
 
 
+def merge_reports(texts: Mapping[str, DatasetReport], spec: TrainingJobSpec) -> list[DatasetReport]:
+    """Return one report for the training text, and one for each evaluation. `texts` has them by dataset."""
+    held_out = [texts[one.name] for one in spec.evaluation]
+    train = list(texts.values())[: len(texts) - len(held_out)]
+    merged = DatasetReport(
+        sources=tuple(source for one in train for source in one.sources),
+        warnings=tuple(words for one in train for words in one.warnings),
+        files={sha256: file for one in train for sha256, file in one.files.items()},
+    )
+    return [merged, *held_out]
+
+
 def build_data_report(
-    texts: Sequence[DatasetReport], num_tokens: int, rows: Mapping[str, int], spec: TrainingJobSpec
+    texts: Sequence[DatasetReport], train: TrainingText, rows: Mapping[str, int], spec: TrainingJobSpec
 ) -> DataReport:
-    """Return the report that hosts send. `rows` maps each evaluation to its sequence count; "" is the training text."""
+    """Return the report that hosts send. `rows` maps each evaluation to its sequence count."""
     batch, steps = spec.training.global_batch_size, spec.training.steps
-    epochs = round(steps * batch / rows[""], 3)
-    warnings = [*_length_warnings(rows, epochs, spec), *(words for text in texts for words in text.warnings)]
+    num_rows = train.num_sequences
+    epochs, by_source = round(steps * batch / num_rows, 3), dict[str, float]()
+    if isinstance(train, Mixture):
+        samples = train.count_by_source(steps * batch, lambda step: (step - 1) * batch)
+        lengths = {name: one.num_sequences for name, one in zip(train.names, train.datasets, strict=True)}
+        by_source = {name: round(count / lengths[name], 3) for name, count in samples.items()}
+    lengths_of_texts = _length_warnings(num_rows, epochs, by_source, rows, spec)
+    warnings = [*lengths_of_texts, *(words for text in texts for words in text.warnings)]
     sources = [
-        source.model_copy(update={"evaluation": True} if number else {"epochs": epochs})
+        source.model_copy(update={"evaluation": True} if number else {"epochs": by_source.get(source.name, epochs)})
         for number, text in enumerate(texts)
         for source in text.sources
     ]
     report = DataReport(
-        tokens=num_tokens,
-        rows=rows[""],
+        tokens=train.num_tokens,
+        rows=num_rows,
         epochs=epochs,
         sources=tuple(sources),
         warnings=tuple(shorten(one, MAX_WARNING) for one in warnings[:MAX_WARNINGS]),
@@ -243,22 +262,32 @@ def build_data_report(
     return report
 
 
-def _length_warnings(rows: Mapping[str, int], epochs: float, spec: TrainingJobSpec) -> list[str]:
-    """Return warnings about texts that are short for what the job does with them."""
+def _length_warnings(
+    num_rows: int, epochs: float, by_source: Mapping[str, float], held_out: Mapping[str, int], spec: TrainingJobSpec
+) -> list[str]:
+    """Return warnings about texts that are short for what the job does with them.
+
+    `by_source` has the epochs of each source of a mixture, and `held_out` the sequences of each evaluation.
+    """
     batch, steps = spec.training.global_batch_size, spec.training.steps
-    num_rows = rows[""]
     length = (
         f"{plural(num_rows, 'row')} of text; a batch takes {batch:,}: {epochs:,.1f} epochs over {plural(steps, 'step')}"
     )
     warnings = []
     if num_rows < batch:
         warnings.append(f"{length}. A batch holds the same row more than once. Add text.")
+    elif by_source:
+        warnings += [
+            f"source {name}: {count:,.1f} epochs over {plural(steps, 'step')}. Add text, or lower its weight."
+            for name, count in by_source.items()
+            if count > MAX_EPOCHS_WITHOUT_WARNING
+        ]
     elif epochs > MAX_EPOCHS_WITHOUT_WARNING:
         warnings.append(f"{length}. Each row is trained on about {epochs:,.0f} times. Add text, or train fewer steps.")
     warnings += [
         f"evaluation {name}: {plural(count, 'row')} of text; a batch takes {batch:,}. The loss is that of few tokens."
-        for name, count in rows.items()
-        if name and count < batch
+        for name, count in held_out.items()
+        if count < batch
     ]
     return warnings
 

@@ -10,7 +10,8 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from trainingjob_api.world import Layout
-from trainingjob_trainer.data.sampler import BatchSizes, ExcludedSamples, samples_of_step, sequences_of_samples
+from trainingjob_trainer.data.mixture import TrainingText
+from trainingjob_trainer.data.sampler import BatchSizes, ExcludedSamples, samples_of_step
 from trainingjob_trainer.data.token_dataset import Sequences, TokenDataset
 from trainingjob_trainer.state import Batch, BatchShape
 
@@ -40,10 +41,16 @@ class BatchLoader:
         self._sizes = sizes or ((1, global_batch_size),)
         self._skipped = skipped
 
-    def train_batch(self, index: TokenDataset, step: int, seed: int) -> Batch:
+    def train_batch(self, text: TrainingText, step: int, seed: int) -> Batch:
         """Return the batch of a step, counted from 1."""
-        rows = sequences_of_samples(samples_of_step(step, self._sizes, self._skipped), index.num_sequences, seed)
-        return self._to_mesh(index, rows)
+        rows = text.choose_sequences(self._samples(step), seed, self._first_sample)
+        return self._to_mesh(text, rows)
+
+    def _samples(self, step: int) -> np.ndarray:
+        return samples_of_step(step, self._sizes, self._skipped)
+
+    def _first_sample(self, step: int) -> int:
+        return int(self._samples(step)[0])
 
     def held_out_batch(self, index: TokenDataset, number: int) -> Batch:
         """Return held-out batch `number`, counted from 0, in the order of the text; the last one may be short."""
@@ -54,7 +61,7 @@ class BatchLoader:
         """Return the number of held-out batches, at most `wanted`."""
         return min(wanted, -(-index.num_sequences // self._size))
 
-    def _to_mesh(self, index: TokenDataset, rows: np.ndarray) -> Batch:
+    def _to_mesh(self, text: TrainingText, rows: np.ndarray) -> Batch:
         """Return sequences as a batch over the mesh, with padding sequences of weight 0."""
         padding = math.prod(self.shape) - len(rows)
         numbers = np.pad(rows, (0, padding)).reshape(self.shape)
@@ -63,20 +70,19 @@ class BatchLoader:
         @cache
         def load(place: tuple[slice, ...]) -> Sequences:
             wanted = numbers[place]
-            sequences = index.sequences(wanted.reshape(-1))
+            sequences = text.sequences(wanted.reshape(-1))
             sequences.loss_weights[is_padding[place].reshape(-1)] = 0.0
             shaped: Sequences = jax.tree.map(lambda array: array.reshape(*wanted.shape, -1), sequences)
             return shaped
 
         def make(part: Callable[[Sequences], Any]) -> jax.Array:
-            shape = (*self.shape, index.sequence_length)
+            shape = (*self.shape, text.sequence_length)
             return jax.make_array_from_callback(shape, self._sharding, lambda place: part(load((place or ())[:3])))
 
-        is_isolated = index.pieces is not None
         return Batch(
             tokens=make(lambda sequences: sequences.tokens),
             targets=make(lambda sequences: sequences.targets),
             loss_weights=make(lambda sequences: sequences.loss_weights),
-            segment_ids=make(lambda sequences: sequences.segment_ids) if is_isolated else None,
-            positions=make(lambda sequences: sequences.positions) if is_isolated else None,
+            segment_ids=make(lambda sequences: sequences.segment_ids) if text.is_isolated else None,
+            positions=make(lambda sequences: sequences.positions) if text.is_isolated else None,
         )

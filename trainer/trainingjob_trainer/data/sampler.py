@@ -60,20 +60,23 @@ def exclude_samples(skipped: ExcludedSamples, parent: int, step: int, sizes: Bat
     return tuple(sorted([*apart, whole]))
 
 
-def sequences_of_samples(slots: np.ndarray, num_rows: int, seed: int) -> np.ndarray:
-    """Return the sequence number of each sample index, int64, of the same shape."""
+def sequences_of_samples(slots: np.ndarray, num_rows: int, seed: int, source: str = "") -> np.ndarray:
+    """Return the sequence number of each sample index, int64, of the same shape.
+
+    With the name of a source, `slots` number the samples of that source of a mixture.
+    """
     epochs, positions = np.divmod(slots.astype(np.int64), num_rows)
     rows = np.empty_like(positions)
     for epoch in np.unique(epochs):
         inside = epochs == epoch
-        rows[inside] = permute(positions[inside], num_rows, seed, int(epoch))
+        rows[inside] = permute(positions[inside], num_rows, seed, int(epoch), source)
     return rows
 
 
-def permute(places: np.ndarray, num_rows: int, seed: int, epoch: int) -> np.ndarray:
+def permute(places: np.ndarray, num_rows: int, seed: int, epoch: int, source: str = "") -> np.ndarray:
     """Return the image of each position in [0, num_rows) under the permutation of an epoch."""
     half_bits = max((num_rows - 1).bit_length() + 1, 2) // 2
-    keys = _derive_keys(seed, epoch)
+    keys = _derive_keys(seed, epoch, source)
     result = _feistel(places.astype(np.uint64), half_bits, keys)
     # Cycle walking: the network permutes a power of four that is less than four times too large.
     while (outside := result >= np.uint64(num_rows)).any():
@@ -81,8 +84,9 @@ def permute(places: np.ndarray, num_rows: int, seed: int, epoch: int) -> np.ndar
     return result.astype(np.int64)
 
 
-def _derive_keys(seed: int, epoch: int) -> np.ndarray:
-    digest = hashlib.sha256(f"trainingjob row order, seed {seed}, epoch {epoch}".encode())
+def _derive_keys(seed: int, epoch: int, source: str) -> np.ndarray:
+    of_source = f", source {source}" if source else ""
+    digest = hashlib.sha256(f"trainingjob row order, seed {seed}, epoch {epoch}{of_source}".encode())
     material = b"".join(hashlib.sha256(digest.digest() + bytes([number])).digest()[:8] for number in range(NUM_ROUNDS))
     return np.frombuffer(material, np.uint64)
 

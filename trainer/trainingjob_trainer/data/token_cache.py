@@ -8,6 +8,7 @@ holds what was read and skipped, so that a restart reports it too.
 import hashlib
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainingjob_agent.shared_files import MAX_JSON_BYTES, UntrustedFileError, parse_untrusted_json
@@ -21,20 +22,24 @@ from trainingjob_trainer.data.data_report import (
     dump_reports,
     load_reports,
     log_report,
+    merge_reports,
 )
 from trainingjob_trainer.data.dataset_writer import CACHE_FORMAT, Sources, create_dataset
+from trainingjob_trainer.data.mixture import Mixture, Phase, TrainingText
 from trainingjob_trainer.data.token_dataset import FOLDER, IDENTITY, TokenDataset, open_dataset
 from trainingjob_trainer.runtime.errors import foreign_error, storage_error
 from trainingjob_trainer.store.port import Store, has_object
 
 POLL_SECONDS = 0.05
+ALL_SOURCES = ""
+"""The name of the dataset of all training sources, without weights."""
 
 
 @dataclass(frozen=True)
 class JobDatasets:
     """All token datasets of a job: the training text, and the evaluations' texts by name."""
 
-    train: TokenDataset
+    train: TrainingText
     evaluations: dict[str, TokenDataset]
     report: DataReport
 
@@ -52,7 +57,8 @@ def prepare_datasets(store: Store, config: RunConfig, *, is_leader: bool) -> Job
             made = {
                 name: create_dataset(store, sources, config.spec) for name, sources in _sources_by_dataset(config.spec)
             }
-            store.write(account, (dump_reports([one.text for one in made.values()]).encode(),))
+            texts = merge_reports({name: one.text for name, one in made.items()}, config.spec)
+            store.write(account, (dump_reports(texts).encode(),))
             store.write(pointer, (json.dumps({name: one.identity for name, one in made.items()}).encode(),))
         while not has_object(store, pointer):
             time.sleep(POLL_SECONDS)
@@ -62,16 +68,33 @@ def prepare_datasets(store: Store, config: RunConfig, *, is_leader: bool) -> Job
             for name, _ in _sources_by_dataset(config.spec)
         }
         texts = _read_account(store, account)
+        train = _join_training_text(opened, config.spec)
     except OSError as error:
         raise storage_error(error, f"preparing the data in {store.locate(FOLDER)}", store.root) from error
     except UntrustedFileError as error:
         raise foreign_error(error, store.locate(FOLDER), store.root) from error
-    report = build_data_report(
-        texts, len(opened[""].tokens), {name: one.num_sequences for name, one in opened.items()}, config.spec
-    )
+    evaluations = {one.name: opened[one.name] for one in config.spec.evaluation}
+    rows = {name: one.num_sequences for name, one in evaluations.items()}
+    report = build_data_report(texts, train, rows, config.spec)
     if is_leader:
         log_report(report)
-    return JobDatasets(opened[""], {name: index for name, index in opened.items() if name}, report)
+    return JobDatasets(train, evaluations, report)
+
+
+def _join_training_text(opened: Mapping[str, TokenDataset], spec: TrainingJobSpec) -> TrainingText:
+    """Return the training text: one dataset, or a mixture of one for each source."""
+    if not spec.data.is_mixture:
+        return opened[ALL_SOURCES]
+    names = [source.name for source in spec.data.train]
+    datasets = tuple(opened[dataset_of_source(name)] for name in names)
+    weights = tuple(
+        float(dataset.num_sequences if source.weight is None else source.weight)
+        for source, dataset in zip(spec.data.train, datasets, strict=True)
+    )
+    later = (
+        Phase(one.from_step, tuple(one.weights.get(name, 0.0) for name in names)) for one in spec.data.weight_schedule
+    )
+    return Mixture(tuple(names), datasets, (Phase(1, weights), *later), spec.data.temperature or 1.0)
 
 
 def _read_identities(store: Store, pointer: str, spec: TrainingJobSpec) -> dict[str, str]:
@@ -89,6 +112,11 @@ def _read_identities(store: Store, pointer: str, spec: TrainingJobSpec) -> dict[
     raise UntrustedFileError(f"{pointer} names no token datasets")
 
 
+def dataset_of_source(name: str) -> str:
+    """Return the name of the dataset of a training source in a mixture. No evaluation has a name with a slash."""
+    return f"train/{name}"
+
+
 def _read_account(store: Store, account: str) -> list[DatasetReport]:
     """Return the reports of the texts; empty if there are none, or they cannot be read."""
     try:
@@ -100,13 +128,16 @@ def _read_account(store: Store, account: str) -> list[DatasetReport]:
 
 
 def _sources_by_dataset(spec: TrainingJobSpec) -> list[tuple[str, Sources]]:
-    """Return the sources of each dataset, each with its path in the spec. The training text has the empty name."""
-    train = [(f"spec.data.train[{place}]", source) for place, source in enumerate(spec.data.train)]
+    """Return the sources of each dataset, each with its path in the spec."""
+    sources = [(f"spec.data.train[{place}]", source) for place, source in enumerate(spec.data.train)]
+    train: list[tuple[str, Sources]] = [(ALL_SOURCES, sources)]
+    if spec.data.is_mixture:
+        train = [(dataset_of_source(source.name), [(field, source)]) for field, source in sources]
     held_out = [
         (evaluation.name, [(f"spec.evaluation[{place}]", evaluation)])
         for place, evaluation in enumerate(spec.evaluation)
     ]
-    return [("", train), *held_out]
+    return [*train, *held_out]
 
 
 def _hash_sections(spec: TrainingJobSpec) -> str:
@@ -117,6 +148,8 @@ def _hash_sections(spec: TrainingJobSpec) -> str:
         for _, sources in _sources_by_dataset(spec)
     ]
     parts = [CACHE_FORMAT, sources, spec.tokenizer.model_dump(), spec.training.sequence_length, spec.model.vocab_size]
+    if spec.data.is_mixture:
+        parts.append([source.name for source in spec.data.train])
     if spec.data.packing:
         parts.append(spec.data.packing.model_dump())
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

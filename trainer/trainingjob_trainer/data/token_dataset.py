@@ -9,6 +9,7 @@ Shapes: R sequences, L length.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import numpy as np
 from trainingjob_agent.shared_files import MAX_JSON_BYTES, UntrustedFileError, parse_untrusted_json
 from trainingjob_api.protocol import FailureReason
 from trainingjob_trainer.data.packing.pieces import Pieces, place_tokens
+from trainingjob_trainer.data.sampler import sequences_of_samples
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.store.port import Store
 
@@ -27,6 +29,10 @@ SEEK_END = 2
 """The end of a file, as `os.SEEK_END`."""
 PIECE_DTYPE = np.dtype(np.int64)
 WEIGHT_DTYPE = np.dtype(np.uint8)
+
+
+type FirstSample = Callable[[int], int]
+"""Returns the first sample of a step."""
 
 
 class Sequences(NamedTuple):
@@ -62,6 +68,20 @@ class TokenDataset:
         if self.pieces is not None:
             return self.pieces.num_sequences
         return (len(self.tokens) - 1) // self.sequence_length
+
+    @property
+    def num_tokens(self) -> int:
+        """Return the number of tokens."""
+        return len(self.tokens)
+
+    @property
+    def is_isolated(self) -> bool:
+        """Return whether tokens attend only to their own document."""
+        return self.pieces is not None
+
+    def choose_sequences(self, samples: np.ndarray, seed: int, _first_sample: FirstSample) -> np.ndarray:
+        """Return the sequence that each sample selects, int64 of the same shape."""
+        return sequences_of_samples(samples, self.num_sequences, seed)
 
     def sequences(self, numbers: np.ndarray) -> Sequences:
         """Return sequences by their numbers.

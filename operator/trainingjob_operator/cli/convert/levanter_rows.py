@@ -204,7 +204,7 @@ TABLE: Table = {
     "data.configs*": TEXT,
     "data.tokenizer": Ask("tokenizer", TOKENIZER, ASK_TOKENIZER),
     "data.validation_urls": Left("`evaluation` names held-out text in the pods by path and format"),
-    "data.train_weights*": Left("a source is read in proportion to its size"),
+    "data.train_weights*": Left("write the weight of each source as `data.train[].weight`"),
     "data.cache_dir": Left("the trainer keeps tokens on the storage of the job"),
     "data.*": Left(FILES),
     "epoch": Left("`training.steps` is the length of the training", off=(0, None)),

@@ -1,0 +1,85 @@
+"""Rules about mixtures: weights of training sources, and their changes during training."""
+
+from collections.abc import Iterator, Mapping
+
+from trainingjob_api.problem import Problem
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_operator.core.names import nearest_names
+from trainingjob_operator.core.planner.problem_messages import has_no_effect, quote_field
+from trainingjob_operator.core.validation.rule import Rule
+
+TRAIN = "spec.data.train"
+SCHEDULE = "spec.data.weightSchedule"
+MAX_NAMES = 4
+"""Names of sources in a message."""
+
+
+def check_weights(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """All sources of `data.train` must have a `weight`, or none, and one of the weights must be above 0."""
+    weights = [source.weight for source in spec.data.train]
+    given = [number for number, weight in enumerate(weights) if weight is not None]
+    if given and len(given) < len(weights):
+        first = quote_field(f"{TRAIN}[{given[0]}].weight", weights[given[0]])
+        for number, weight in enumerate(weights):
+            if weight is None:
+                message = f"must be set, because {first} is. Weights are relative to each other: set all, or none."
+                yield Problem(f"{TRAIN}[{number}].weight", None, message)
+    elif given and not any(weights):
+        yield Problem(f"{TRAIN}[0].weight", weights[0], _one_above_zero("all sources"), ("1",))
+
+
+def check_weight_schedule(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`data.weightSchedule` must ascend by `fromStep`, name sources of `data.train`, and have a weight above 0."""
+    names = tuple(source.name for source in spec.data.train)
+    before = 0
+    for number, phase in enumerate(spec.data.weight_schedule):
+        at = f"{SCHEDULE}[{number}]"
+        if phase.from_step <= before:
+            message = f"{phase.from_step} must be greater than {before}, the first step of the previous phase."
+            yield Problem(f"{at}.fromStep", phase.from_step, message, (str(before + 1),))
+        before = max(before, phase.from_step)
+        yield from _check_names(at, phase.weights, names)
+        if not any(phase.weights.values()):
+            yield Problem(f"{at}.weights", dict(phase.weights), _one_above_zero("the sources of a phase"))
+
+
+def _check_names(at: str, weights: Mapping[str, float], names: tuple[str, ...]) -> Iterator[Problem]:
+    for name in weights:
+        if name not in names:
+            nearest = ", ".join(nearest_names(name, names)[:MAX_NAMES])
+            message = f"{name} must be the name of a source of `spec.data.train`, such as {nearest}."
+            yield Problem(f"{at}.weights.{name}", name, message)
+
+
+def _one_above_zero(whose: str) -> str:
+    return f"must not be 0 for {whose}. No text would be left to train on."
+
+
+def warn_of_unreached_weights(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A phase of `data.weightSchedule` after `training.steps` has no effect."""
+    for number, phase in enumerate(spec.data.weight_schedule):
+        if phase.from_step > spec.training.steps:
+            limit = quote_field("spec.training.steps", spec.training.steps)
+            message = has_no_effect(f"it exceeds {limit}", str(phase.from_step))
+            yield Problem(f"{SCHEDULE}[{number}].fromStep", phase.from_step, message)
+
+
+def warn_of_unread_sources(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A source whose weight is always 0 is never read."""
+    later = {name for phase in spec.data.weight_schedule for name, weight in phase.weights.items() if weight}
+    for number, source in enumerate(spec.data.train):
+        if source.weight == 0 and source.name not in later:
+            message = (
+                f"{source.weight:g} lets the job never read `{source.name}`. Remove the source, or raise its weight."
+            )
+            yield Problem(f"{TRAIN}[{number}].weight", source.weight, message)
+
+
+RULES = (
+    Rule(("data.train",), check_weights),
+    Rule(("data.train", "data.weightSchedule"), check_weight_schedule),
+)
+WARNINGS = (
+    Rule(("data.weightSchedule", "training.steps"), warn_of_unreached_weights),
+    Rule(("data.train", "data.weightSchedule"), warn_of_unread_sources),
+)

@@ -1,0 +1,170 @@
+"""Mixtures: which source each sample comes from, as a pure function of the weights in constant time at any sample.
+
+The weights of a phase become a pattern of `PERIOD` samples that repeats. In it, each source has its share of the
+samples, spread evenly: the n-th of W samples is due after (n + 1/2) / W of the period, and all are sorted by that (the
+divisor method of Webster and Sainte-Lague). Any run of samples so has the right number of each source, up to one or
+two. The samples of a source are numbered through all phases, and walk through its sequences epoch by epoch.
+
+Shapes: K sources, N samples.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from trainingjob_trainer.data.sampler import sequences_of_samples
+from trainingjob_trainer.data.token_dataset import FirstSample, Sequences, TokenDataset
+
+PERIOD = 1 << 16
+"""Samples of a pattern: weights are rounded to this fraction of their sum."""
+EXACT = Context(prec=50)
+"""Powers with these digits are the same on every CPU; those of floats are not."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The weights of all sources from a step on."""
+
+    first_step: int
+    weights: tuple[float, ...]
+
+
+class Pattern(NamedTuple):
+    """The sources of the samples of a period."""
+
+    sources: np.ndarray
+    """Source of each sample, int64 [PERIOD]."""
+    ranks: np.ndarray
+    """How many samples of the same source come before, int64 [PERIOD]."""
+    counts: np.ndarray
+    """Samples of each source in the period, int64 [K]."""
+
+    def count_first(self, num_samples: int) -> np.ndarray:
+        """Return how many of the first samples each source has, int64 [K]."""
+        periods, rest = divmod(num_samples, PERIOD)
+        return periods * self.counts + np.bincount(self.sources[:rest], minlength=len(self.counts))
+
+
+@lru_cache(maxsize=64)
+def make_pattern(weights: tuple[float, ...], temperature: float = 1.0) -> Pattern:
+    """Return the pattern of weights, each raised to 1 / `temperature`. A source with a weight has one sample at least.
+
+    Raises:
+        ValueError: no weight is above 0.
+    """
+    exponent = EXACT.divide(Decimal(1), Decimal(temperature))
+    powers = [EXACT.power(Decimal(one), exponent) if one > 0 else Decimal(0) for one in weights]
+    total = sum(powers)
+    if not total:
+        raise ValueError("a mixture needs a weight above 0")
+    exact = [EXACT.divide(one * PERIOD, total) for one in powers]
+    counts = [max(int(one), int(one > 0)) for one in exact]
+    missing = PERIOD - sum(counts)  # goes to the largest remainders; below 0, the largest source gives way
+    for place in sorted(range(len(counts)), key=lambda place: int(exact[place]) - exact[place])[: max(missing, 0)]:
+        counts[place] += 1
+    counts[counts.index(max(counts))] += min(missing, 0)
+    sources = np.repeat(np.arange(len(counts)), counts)
+    ranks = np.concatenate([np.arange(count) for count in counts])
+    order = np.argsort((ranks + 0.5) / np.repeat(counts, counts), kind="stable")
+    return Pattern(sources[order], ranks[order], np.array(counts, np.int64))
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Training text from several datasets, as one: its sequences are those of all datasets, one after another."""
+
+    names: tuple[str, ...]
+    datasets: tuple[TokenDataset, ...]
+    phases: tuple[Phase, ...]
+    """Phases by their first step, ascending; the first begins at step 1."""
+    temperature: float = 1.0
+
+    @cached_property
+    def dataset_hash(self) -> str:
+        """Return the hash of all that decides which sequence a sample selects."""
+        sources = [[name, one.dataset_hash] for name, one in zip(self.names, self.datasets, strict=True)]
+        phases = [[one.first_step, one.weights] for one in self.phases]
+        return hashlib.sha256(json.dumps([sources, phases, self.temperature]).encode()).hexdigest()
+
+    @property
+    def sequence_length(self) -> int:
+        """Return the number of predictions of a sequence."""
+        return self.datasets[0].sequence_length
+
+    @property
+    def is_isolated(self) -> bool:
+        """Return whether tokens attend only to their own document."""
+        return self.datasets[0].is_isolated
+
+    @property
+    def num_tokens(self) -> int:
+        """Return the number of tokens of all datasets."""
+        return sum(one.num_tokens for one in self.datasets)
+
+    @property
+    def num_sequences(self) -> int:
+        """Return the number of sequences of all datasets."""
+        return int(self._ends[-1])
+
+    @cached_property
+    def _ends(self) -> np.ndarray:
+        return np.cumsum([one.num_sequences for one in self.datasets])
+
+    def choose_sequences(self, samples: np.ndarray, seed: int, first_sample: FirstSample) -> np.ndarray:
+        """Return the sequence that each sample selects, int64 [N]."""
+        sources, ordinals = self._locate(samples, first_sample)
+        numbers = np.empty(len(samples), np.int64)
+        for place, (name, dataset) in enumerate(zip(self.names, self.datasets, strict=True)):
+            mine = sources == place
+            first = self._ends[place] - dataset.num_sequences
+            numbers[mine] = first + sequences_of_samples(ordinals[mine], dataset.num_sequences, seed, name)
+        return numbers
+
+    def count_by_source(self, num_samples: int, first_sample: FirstSample) -> dict[str, int]:
+        """Return how many of the first samples of the job each source has."""
+        counts = np.zeros(len(self.datasets), np.int64)
+        starts = [min(first_sample(phase.first_step), num_samples) for phase in self.phases]
+        for phase, start, end in zip(self.phases, starts, [*starts[1:], num_samples], strict=True):
+            counts += self._pattern(phase).count_first(end - start)
+        return dict(zip(self.names, map(int, counts), strict=True))
+
+    def _locate(self, samples: np.ndarray, first_sample: FirstSample) -> tuple[np.ndarray, np.ndarray]:
+        """Return the source of each sample, and how many samples of that source come before it."""
+        starts = np.array([first_sample(phase.first_step) for phase in self.phases])
+        phases = np.searchsorted(starts, samples, side="right") - 1
+        sources, ordinals = np.empty_like(samples), np.empty_like(samples)
+        before = np.zeros(len(self.datasets), np.int64)
+        for number, phase in enumerate(self.phases):
+            pattern, mine = self._pattern(phase), phases == number
+            periods, offsets = np.divmod(samples[mine] - starts[number], PERIOD)
+            sources[mine] = chosen = pattern.sources[offsets]
+            ordinals[mine] = before[chosen] + periods * pattern.counts[chosen] + pattern.ranks[offsets]
+            if number + 1 < len(self.phases):
+                before += pattern.count_first(int(starts[number + 1] - starts[number]))
+        return sources, ordinals
+
+    def _pattern(self, phase: Phase) -> Pattern:
+        return make_pattern(phase.weights, self.temperature)
+
+    def sequences(self, numbers: np.ndarray) -> Sequences:
+        """Return sequences by their numbers."""
+        sources = np.searchsorted(self._ends, numbers, side="right")
+        order = np.argsort(sources, kind="stable")
+        parts = [
+            dataset.sequences(numbers[mine] - (self._ends[place] - dataset.num_sequences))
+            for place, dataset in enumerate(self.datasets)
+            if (mine := order[sources[order] == place]).size
+        ]
+        back = np.argsort(order)
+        joined: Sequences = jax.tree.map(lambda *arrays: np.concatenate(arrays)[back], *parts)
+        return joined
+
+
+type TrainingText = TokenDataset | Mixture
+"""What training reads: all sources in proportion to their sizes, or a mixture of weighted sources."""
