@@ -24,17 +24,20 @@ class Format(NamedTuple):
     """Whether its files may be compressed as a whole. Formats with compressed parts gain nothing by it."""
 
 
+RECORD_FIELDS = ("column", "messages", "prompt", "completion")
+"""Fields of a source that name fields of its records."""
+
 FORMATS: dict[FormatName, Format] = {
     "text": Format("UTF-8 file", "**/*.txt", is_decompressed=True),
     "jsonl": Format(
         "JSON line",
         "**/*.jsonl",
         kinds=("JSON Lines", "JSON"),
-        fields=("column",),
+        fields=RECORD_FIELDS,
         is_decompressed=True,
     ),
-    "parquet": Format("Parquet row", "**/*.parquet", kinds=("Parquet",), fields=("column",)),
-    "arrow": Format("Arrow row", "**/*.arrow", kinds=("Arrow",), fields=("column",)),
+    "parquet": Format("Parquet row", "**/*.parquet", kinds=("Parquet",), fields=RECORD_FIELDS),
+    "arrow": Format("Arrow row", "**/*.arrow", kinds=("Arrow",), fields=RECORD_FIELDS),
 }
 """Formats by value of `format` in a source. The first is the default."""
 

@@ -234,13 +234,14 @@ def _choice_message(error: _Error) -> tuple[str, tuple[str, ...]]:
     if holds_axes(location) and isinstance(value, str) and (axis := find_axis(value)):
         nearest = (axis,) if axis in choices else ()
     hint = " Convert its model to a tokenizer.json file." if value in _OTHER_TOKENIZERS else ""
-    if location == ("tokenizer", "type") and value in ("hf", "huggingface", "auto", "fast"):
-        nearest = ("tokenizers",)
+    if location == ("tokenizer", "type") and value in _HUGGING_FACE:
+        nearest = ("huggingFace",)
     if location[0] in ("data", "evaluation") and location[-1] == "format" and not nearest:
         hint = " Data of another kind must be converted to one of these formats first."
     return f"{format_value(value)} must be one of {', '.join(choices)}.{hint}", nearest
 
 
+_HUGGING_FACE = ("hf", "auto", "fast", "transformers")
 _OTHER_TOKENIZERS = ("sentencepiece", "spm", "tiktoken")
 
 

@@ -25,9 +25,17 @@ def _describe_patterns() -> str:
     return f"default {', or '.join((f'`{FORMATS[DEFAULT_FORMAT].pattern}`', *others))}"
 
 
+def _is_unset(value: str | None) -> bool:
+    """Return whether an agent before 0.1, which refuses a field that it does not know, gets a spec without it."""
+    return value is None
+
+
 def _only_for(field: str) -> str:
     *first, last = (f"`{name}`" for name in formats_with(field))
     return f"for {', '.join(first)} and {last} only"
+
+
+RecordField = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class TextSource(Strict):
@@ -52,10 +60,38 @@ class TextSource(Strict):
     exclude: Annotated[tuple[Glob, ...], Example(["*.bak"])] = Field(
         default=(), max_length=16, description="Globs of files to exclude, relative to `path`."
     )
-    column: Annotated[Annotated[str, Field(min_length=1, max_length=128)] | None, Example("text")] = Field(
+    column: Annotated[RecordField | None, Example("text")] = Field(
         default=None,
         description=f"Field of a record that holds the document, {_only_for('column')}, with dots between nested "
         f"names. Unset: `{DEFAULT_COLUMN}`.",
+    )
+    messages: Annotated[RecordField | None, Example("messages")] = Field(
+        default=None,
+        description="Field of a record that holds a conversation: a list of messages with `role` and `content`, "
+        f"{_only_for('messages')}.",
+        exclude_if=_is_unset,
+    )
+    prompt: Annotated[RecordField | None, Example("prompt")] = Field(
+        default=None,
+        description=f"Field of a record that holds a prompt, {_only_for('prompt')}. The document is the prompt and its "
+        "completion, joined without a separator.",
+        exclude_if=_is_unset,
+    )
+    completion: Annotated[RecordField | None, Example("completion")] = Field(
+        default=None,
+        description=f"Field of a record that holds the completion of `prompt`, {_only_for('completion')}.",
+        exclude_if=_is_unset,
+    )
+
+    cel_rules = (
+        cel_rule("!has(self.messages) || !has(self.column)", "must not be set together with `messages`.", "column"),
+        cel_rule("!has(self.completion) || !has(self.column)", "must not be set together with `completion`.", "column"),
+        cel_rule(
+            "!has(self.messages) || !has(self.completion)",
+            "must not be set together with `completion`.",
+            "messages",
+        ),
+        cel_rule("has(self.prompt) == has(self.completion)", "must be set together with `prompt`.", "completion"),
     )
 
     @property

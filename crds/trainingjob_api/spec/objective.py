@@ -1,18 +1,50 @@
 """The objective section: what training minimizes."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from trainingjob_api.base import Strict
-from trainingjob_api.meta import NO_UNIT, Example
+from trainingjob_api.meta import NO_UNIT, Example, alternatives
+
+ObjectiveType = Literal["nextToken", "sft"]
+DEFAULT_TYPE: ObjectiveType = "nextToken"
+SFT: ObjectiveType = "sft"
+
+
+class Sft(Strict):
+    """Supervised fine-tuning: the loss of the answers in conversations."""
+
+    loss_on: Annotated[Literal["assistant", "all"], Example("assistant")] = Field(
+        default="assistant",
+        description="Tokens that have a loss: `assistant` is the turns of the assistant, or the completions. `all` is "
+        "every token.",
+    )
 
 
 class Objective(Strict):
     """Minimized loss: the cross-entropy of the next token, with auxiliary losses."""
 
+    type: Annotated[ObjectiveType, Example("sft")] = Field(
+        default=DEFAULT_TYPE,
+        description="Kind of objective: `nextToken` has a loss on every token. `sft` is supervised fine-tuning: "
+        "sources hold conversations, and only answers have a loss.",
+        exclude_if=lambda kind: kind == DEFAULT_TYPE,  # an agent before 0.1 refuses a field that it does not know
+    )
     z_loss: Annotated[Annotated[float, Field(gt=0, le=1)] | None, NO_UNIT, Example(1e-4)] = Field(
         default=None,
         description="Weight of the squared log-partition of the logits in the minimized loss, not in the reported one "
         "(PaLM, arXiv 2204.02311). Unset: there is none.",
     )
+    sft: Sft | None = Field(
+        default=None,
+        description="Options of `type: sft`. Unset: the defaults of its fields.",
+        exclude_if=lambda sft: sft is None,  # as for `type`
+    )
+
+    cel_rules = alternatives(SFT)
+
+    @property
+    def masks_prompts(self) -> bool:
+        """Return whether only answers have a loss, not every token."""
+        return self.type == SFT and (self.sft or Sft()).loss_on == "assistant"

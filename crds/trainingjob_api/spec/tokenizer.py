@@ -8,14 +8,39 @@ from trainingjob_api.base import Strict
 from trainingjob_api.meta import Example, Pattern, cel_rule
 from trainingjob_api.notation import add_slash
 
+TokenizerType = Literal["byte", "tokenizers", "huggingFace"]
+BYTE: TokenizerType = "byte"
+TOKENIZERS: TokenizerType = "tokenizers"
+HUGGING_FACE: TokenizerType = "huggingFace"
+SpecialToken = Annotated[str, Field(min_length=1, max_length=64)]
+
+
+class ChatTemplate(Strict):
+    """Jinja template that renders a conversation as text."""
+
+    path: Annotated[
+        str,
+        Pattern(
+            r"^/.+[.](jinja|json)$",
+            "an absolute path of a .jinja or .json file, such as /data/chat_template.jinja",
+            add_slash,
+            is_path=True,
+        ),
+        Field(max_length=1024),
+        Example("/data/chat_template.jinja"),
+    ] = Field(
+        description="Absolute path in the pod of the template. In a JSON file, such as tokenizer_config.json, the "
+        "field `chat_template` holds it."
+    )
+
 
 class Tokenizer(Strict):
     """How text becomes token ids."""
 
-    type: Annotated[Literal["byte", "tokenizers"], Example("tokenizers")] = Field(
-        default="byte",
+    type: Annotated[TokenizerType, Example("tokenizers")] = Field(
+        default=BYTE,
         description="Kind of tokenizer: `byte` maps bytes to ids 0 to 255 and ends documents with 256. `tokenizers` "
-        "reads a tokenizer.json file.",
+        "reads a tokenizer.json file, `huggingFace` a model's folder with tokenizer.json and chat template.",
     )
     path: Annotated[
         Annotated[
@@ -25,19 +50,42 @@ class Tokenizer(Strict):
         ]
         | None,
         Example("/data/tokenizer.json"),
-    ] = Field(default=None, description="Absolute path in the pod of a tokenizer.json file, for `tokenizers`.")
-    end_of_document: Annotated[Annotated[str, Field(min_length=1, max_length=64)] | None, Example("</s>")] = Field(
-        default=None, description="Token that ends each document, as the vocabulary spells it, for `tokenizers`."
+    ] = Field(
+        default=None,
+        description="Absolute path in the pod of a tokenizer.json file, for `tokenizers`, or of a folder, for "
+        "`huggingFace`.",
+    )
+    begin_of_document: Annotated[SpecialToken | None, Example("<s>")] = Field(
+        default=None,
+        description="Token that begins each document, as the vocabulary spells it. Unset: none, or for `huggingFace` "
+        "the token that the folder adds.",
+        exclude_if=lambda token: token is None,  # an agent before 0.1 refuses a field that it does not know
+    )
+    end_of_document: Annotated[SpecialToken | None, Example("</s>")] = Field(
+        default=None,
+        description="Token that ends each document, as the vocabulary spells it. Unset: none, or for `huggingFace` "
+        "the `eos_token` of the folder.",
+    )
+    chat_template: ChatTemplate | None = Field(
+        default=None,
+        description="Template of conversations. Unset: for `huggingFace` that of the folder, otherwise none.",
+        exclude_if=lambda template: template is None,  # as for `beginOfDocument`
     )
 
     cel_rules = (
         cel_rule(
-            "self.type != 'tokenizers' || has(self.path)",
-            "must be set with `type: tokenizers`. Write the absolute path of a tokenizer.json file in the pod.",
+            "self.type == 'byte' || has(self.path)",
+            "must be set with a type other than `byte`. Write the absolute path of a tokenizer.json file or of a "
+            "model's folder in the pod.",
             "path",
         ),
-        cel_rule("self.type != 'byte' || !has(self.path)", "must not be set with `type: byte`.", "path"),
-        cel_rule(
-            "self.type != 'byte' || !has(self.endOfDocument)", "must not be set with `type: byte`.", "endOfDocument"
+        *(
+            cel_rule(f"self.type != 'byte' || !has(self.{field})", "must not be set with `type: byte`.", field)
+            for field in ("path", "beginOfDocument", "endOfDocument")
         ),
     )
+
+    @property
+    def may_begin_documents(self) -> bool:
+        """Return whether a token may begin each document: only hosts can read the folder of `huggingFace`."""
+        return self.begin_of_document is not None or self.type == HUGGING_FACE

@@ -122,7 +122,9 @@ def test_a_name_is_not_suggested_where_its_field_is_there() -> None:
     (kept,) = SuggestionFilter(document, reported, lambda _: []).keep_legal_suggestions(reported)
 
     assert kept.nearest == ()
-    assert kept.message.endswith("train[0]. It has name, format, path, pattern, exclude, column, weight.")
+    assert kept.message.endswith(
+        "train[0]. It has name, format, path, pattern, exclude, column, messages, prompt, completion, weight."
+    )
 
 
 CHANGES: dict[str, tuple[str, str, tuple[Any, ...], Any]] = {

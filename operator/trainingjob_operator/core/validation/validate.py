@@ -30,6 +30,7 @@ from trainingjob_operator.core.planner.strategy import MeshSearch, describe_sear
 from trainingjob_operator.core.units import pluralize
 from trainingjob_operator.core.validation import (
     validate_backup,
+    validate_conversations,
     validate_data,
     validate_env,
     validate_experts,
@@ -78,6 +79,7 @@ RULES = (
     *validate_trainable.RULES,
     *validate_lora.RULES,
     *validate_data.RULES,
+    *validate_conversations.RULES,
     *validate_samples.RULES,
     *validate_storage.RULES,
     *validate_retention.RULES,
@@ -114,6 +116,7 @@ WARNINGS = (
     *validate_trainable.WARNINGS,
     *validate_data.WARNINGS,
     *validate_mixture.WARNINGS,
+    *validate_conversations.WARNINGS,
     *validate_samples.WARNINGS,
     *validate_storage.WARNINGS,
     *validate_retention.WARNINGS,

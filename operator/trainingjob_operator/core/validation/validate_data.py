@@ -21,6 +21,7 @@ from trainingjob_api.parse.parse_messages import format_value
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.data import TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.tokenizer import BYTE, HUGGING_FACE, TOKENIZERS, Tokenizer
 from trainingjob_operator.core.names import unused_name
 from trainingjob_operator.core.planner.problem_messages import must_be_direct, must_be_unique, quote_field
 from trainingjob_operator.core.validation.reserved_folders import is_below
@@ -30,34 +31,41 @@ SECTIONS = ("data.train", "evaluation")
 
 
 def check_tokenizer(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """`type: tokenizers` requires `tokenizer.path`. `type: byte` allows neither `path` nor `endOfDocument`."""
+    """A tokenizer other than `type: byte` requires `tokenizer.path`; `byte` has neither a path nor special tokens."""
     tokenizer = spec.tokenizer
-    if tokenizer.type == "tokenizers":
+    if tokenizer.type != BYTE:
         if tokenizer.path is None:
-            message = (
-                "must be set with `type: tokenizers`. Write the absolute path of a tokenizer.json file in the pod."
-            )
+            what = "the folder of a model" if tokenizer.type == HUGGING_FACE else "a tokenizer.json file"
+            message = f"must be set with `type: {tokenizer.type}`. Write the absolute path of {what} in the pod."
             yield Problem("spec.tokenizer.path", None, message)
         return
-    for field, value in (("path", tokenizer.path), ("endOfDocument", tokenizer.end_of_document)):
-        if value is not None:
+    for field in ("path", "begin_of_document", "end_of_document"):
+        if (value := getattr(tokenizer, field)) is not None:
             message = (
                 "must not be set with `type: byte`. The byte tokenizer has no file, and its own end-of-document token."
             )
             nearest = ("spec.tokenizer.type: tokenizers",) if tokenizer.path else ()
-            yield Problem(f"spec.tokenizer.{field}", value, message, nearest)
+            yield Problem(f"spec.tokenizer.{to_camel(field)}", value, message, nearest)
 
 
 def check_tokenizer_path(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """`tokenizer.path` must not contain `..`."""
-    path = spec.tokenizer.path
-    if path is not None and ".." in PurePosixPath(path).parts:
-        yield Problem("spec.tokenizer.path", path, must_be_direct(path, "file"))
+    """`tokenizer.path` and the path of the chat template must not contain `..`."""
+    for at, path in _tokenizer_paths(spec.tokenizer):
+        if ".." in PurePosixPath(path).parts:
+            yield Problem(at, path, must_be_direct(path, "file"))
+
+
+def _tokenizer_paths(tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
+    """Yield the files that a tokenizer is read from, each with its field."""
+    if tokenizer.path is not None:
+        yield "spec.tokenizer.path", tokenizer.path
+    if tokenizer.chat_template is not None:
+        yield "spec.tokenizer.chatTemplate.path", tokenizer.chat_template.path
 
 
 def check_source_names(spec: TrainingJobSpec) -> Iterator[Problem]:
     """The names of the sources of a list must be unique, because messages and metrics use them."""
-    for section, sources in _sources(spec):
+    for section, sources in list_sources(spec):
         names = [source.name for source in sources]
         taken = set(names)
         for number, name in enumerate(names):
@@ -70,7 +78,7 @@ def check_source_names(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def check_data_paths(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Paths of sources must not contain `..`, and a path after `python:` must be relative."""
-    for section, sources in _sources(spec):
+    for section, sources in list_sources(spec):
         for number, source in enumerate(sources):
             at = f"spec.{section}[{number}]"
             if ".." in PurePosixPath(source.path.removeprefix("python:")).parts:
@@ -82,7 +90,7 @@ def check_data_paths(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def check_patterns(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Patterns must be supported globs inside the source's folder, and match files of supported formats."""
-    for section, sources in _sources(spec):
+    for section, sources in list_sources(spec):
         for number, source in enumerate(sources):
             at = f"spec.{section}[{number}]"
             yield from _check_pattern(f"{at}.pattern", source.glob, source.format)
@@ -140,7 +148,7 @@ def _describe_outside_pattern(glob: str) -> str:
 
 def check_formats(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A path must not name a file of an unsupported format."""
-    for section, sources in _sources(spec):
+    for section, sources in list_sources(spec):
         for number, source in enumerate(sources):
             if kind := find_unsupported(source.path, source.format):
                 plain = without_compression(source.path, source.format)
@@ -155,7 +163,7 @@ def check_formats(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def warn_of_record_files(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Files of records, such as JSON Lines or CSV, are read verbatim as text."""
-    for section, sources in _sources(spec):
+    for section, sources in list_sources(spec):
         for number, source in enumerate(sources):
             at = f"spec.{section}[{number}]"
             for field, value in (("path", source.path), ("pattern", source.glob)):
@@ -171,7 +179,7 @@ def warn_of_record_files(spec: TrainingJobSpec) -> Iterator[Problem]:
 def check_format_fields(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A field that belongs to some formats, such as `column`, must not be set with another one."""
     special = {field for one in FORMATS.values() for field in one.fields}
-    for section, sources in _sources(spec):
+    for section, sources in list_sources(spec):
         for number, source in enumerate(sources):
             for field in sorted(special.difference(FORMATS[source.format].fields)):
                 if (value := getattr(source, field)) is not None:
@@ -192,7 +200,8 @@ def warn_of_missing_separator(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Without `tokenizer.endOfDocument`, no token separates two documents."""
     if spec.data.isolates_documents:
         return
-    if spec.tokenizer.type == "tokenizers" and spec.tokenizer.end_of_document is None:
+    has_documents = any(source.messages is None for _, sources in list_sources(spec) for source in sources)
+    if has_documents and spec.tokenizer.type == TOKENIZERS and spec.tokenizer.end_of_document is None:
         message = (
             "should be set. Without it, no token separates two documents, and the model trains across their boundary. "
             "Write the tokenizer's end-of-document token, often `</s>` or `<|endoftext|>`."
@@ -235,22 +244,23 @@ def warn_of_unmounted_files(spec: TrainingJobSpec) -> Iterator[Problem]:
     """The image must contain files that are on no volume."""
     paths = {
         f"spec.{section}[{number}].path": source.path
-        for section, sources in _sources(spec)
+        for section, sources in list_sources(spec)
         for number, source in enumerate(sources)
     }
     mounts = [volume.mount_path for volume in spec.runtime.volumes]
-    for at, path in (*paths.items(), ("spec.tokenizer.path", spec.tokenizer.path)):
-        if path and path.startswith("/") and not any(is_below(path, mount) for mount in mounts):
+    for at, path in (*paths.items(), *_tokenizer_paths(spec.tokenizer)):
+        if path.startswith("/") and not any(is_below(path, mount) for mount in mounts):
             yield Problem(at, path, f"{path} is on no volume of `spec.runtime.volumes`. The image must contain it.")
 
 
-def _sources(spec: TrainingJobSpec) -> tuple[tuple[str, tuple[TextSource, ...]], ...]:
+def list_sources(spec: TrainingJobSpec) -> tuple[tuple[str, tuple[TextSource, ...]], ...]:
+    """Return the lists of sources, each with the section that holds it."""
     return (("data.train", spec.data.train), ("evaluation", spec.evaluation))
 
 
 RULES = (
     Rule(("tokenizer",), check_tokenizer),
-    Rule(("tokenizer.path",), check_tokenizer_path),
+    Rule(("tokenizer.path", "tokenizer.chatTemplate"), check_tokenizer_path),
     Rule(SECTIONS, check_source_names),
     Rule(SECTIONS, check_data_paths),
     Rule(SECTIONS, check_patterns),
@@ -263,6 +273,6 @@ WARNINGS = (
     Rule(SECTIONS, warn_of_evaluation_on_training_data),
     Rule(("data.train",), warn_of_repeated_sources),
     Rule(SECTIONS, warn_of_record_files),
-    Rule(("tokenizer", "data.packing"), warn_of_missing_separator),
-    Rule((*SECTIONS, "tokenizer.path", "runtime.volumes"), warn_of_unmounted_files),
+    Rule((*SECTIONS, "tokenizer", "data.packing"), warn_of_missing_separator),
+    Rule((*SECTIONS, "tokenizer.path", "tokenizer.chatTemplate", "runtime.volumes"), warn_of_unmounted_files),
 )

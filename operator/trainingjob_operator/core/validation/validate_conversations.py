@@ -1,0 +1,85 @@
+"""Rules about conversations: the fields of records that hold them, their template, and fine-tuning on them."""
+
+from collections.abc import Iterator
+
+from trainingjob_api.formats import FORMATS, formats_with
+from trainingjob_api.problem import Problem
+from trainingjob_api.spec.data import TextSource
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.objective import SFT
+from trainingjob_api.spec.tokenizer import HUGGING_FACE
+from trainingjob_operator.core.planner.problem_messages import has_no_effect
+from trainingjob_operator.core.validation.rule import Rule, find_unused_alternatives
+from trainingjob_operator.core.validation.validate_data import SECTIONS, list_sources
+
+
+def check_objective(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Of the objects of `objective` that belong to a type, only the one that `objective.type` names may be set."""
+    if spec.objective:
+        yield from find_unused_alternatives("spec.objective", spec.objective.type, {SFT: spec.objective.sft})
+
+
+def check_record_fields(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A record has one document: of `column`, of `messages`, or of `prompt` and `completion` together."""
+    for at, source in _list_sources(spec):
+        pairs = (("column", "messages"), ("column", "completion"), ("messages", "completion"))
+        for field, other in pairs:
+            if (value := getattr(source, field)) and getattr(source, other):
+                message = f"must not be set together with `{other}`: a record has one document. Remove one of the two."
+                yield Problem(f"{at}.{field}", value, message)
+        for field, other in (("prompt", "completion"), ("completion", "prompt")):
+            if getattr(source, other) and getattr(source, field) is None:
+                message = f"must be set together with `{other}`. Write the field of a record that holds the {field}."
+                yield Problem(f"{at}.{field}", None, message)
+
+
+def check_answers(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """With `objective.type: sft`, each training source has `messages`, or `prompt` and `completion`."""
+    if not spec.objective or spec.objective.type != SFT:
+        return
+    for number, source in enumerate(spec.data.train):
+        if source.messages is None and source.prompt is None and source.completion is None:
+            message = (
+                "must be set with `spec.objective.type: sft`. Write the field of a record that holds its conversation, "
+                "or set `prompt` and `completion`."
+            )
+            if "messages" not in FORMATS[source.format].fields:
+                others = " or ".join(f"`format: {name}`" for name in formats_with("messages"))
+                message += f" Records need {others}."
+            yield Problem(f"spec.data.train[{number}].messages", None, message)
+
+
+def check_chat_template(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`messages` require a chat template: `tokenizer.chatTemplate`, or that of a folder of `type: huggingFace`."""
+    tokenizer = spec.tokenizer
+    at = next((at for at, source in _list_sources(spec) if source.messages), None)
+    if at and tokenizer.chat_template is None and tokenizer.type != HUGGING_FACE:
+        message = (
+            f"must be set: `{at}.messages` holds conversations, and `type: {tokenizer.type}` has no template. Set "
+            "`path` to a Jinja file in the pod, or set `type: huggingFace` and the path of a model's folder."
+        )
+        yield Problem("spec.tokenizer.chatTemplate", None, message)
+
+
+def warn_of_unused_template(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`tokenizer.chatTemplate` has no effect without `messages`."""
+    template = spec.tokenizer.chat_template
+    if template and not any(source.messages for _, source in _list_sources(spec)):
+        message = has_no_effect("no source has `messages`", template.path)
+        yield Problem("spec.tokenizer.chatTemplate.path", template.path, message)
+
+
+def _list_sources(spec: TrainingJobSpec) -> Iterator[tuple[str, TextSource]]:
+    """Yield all sources, each with its path."""
+    for section, sources in list_sources(spec):
+        for number, source in enumerate(sources):
+            yield f"spec.{section}[{number}]", source
+
+
+RULES = (
+    Rule(("objective",), check_objective),
+    Rule(SECTIONS, check_record_fields),
+    Rule(("objective", "data.train"), check_answers),
+    Rule((*SECTIONS, "tokenizer"), check_chat_template),
+)
+WARNINGS = (Rule((*SECTIONS, "tokenizer.chatTemplate"), warn_of_unused_template),)
