@@ -1,13 +1,16 @@
-"""Documents of Arrow tables: each row is a record, and one column of strings holds the documents."""
+"""Documents of Arrow tables: each row is a record, whose columns hold a document."""
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainingjob_trainer.data.sources.columns import check_text, find_path
 from trainingjob_trainer.data.sources.file_formats import SNIFFED_BYTES, describe_begin, find_format_name
+from trainingjob_trainer.data.sources.records import COLUMN, MESSAGES, list_columns, make_document
 from trainingjob_trainer.data.sources.source_files import SourceFile
 from trainingjob_trainer.runtime.errors import TrainingError
 
@@ -35,12 +38,16 @@ def damaged_error(file: SourceFile, kind: str, error: Exception) -> TrainingErro
     )
 
 
-def find_column(file: SourceFile, schema: pa.Schema) -> tuple[str, ...]:
-    """Return the names along which the column of the documents lies, outermost first.
+def find_columns(file: SourceFile, schema: pa.Schema) -> dict[str, tuple[str, ...]]:
+    """Return the columns of the documents by field of the source, each as the names along which it lies.
 
     Raises:
-        TrainingError: the table lacks the column, has it twice, or it holds no strings.
+        TrainingError: the table lacks a column, has it twice, or it holds values of another type.
     """
+    return {field: _find_column(file, schema, field, column) for field, column in list_columns(file.source).items()}
+
+
+def _find_column(file: SourceFile, schema: pa.Schema, field: str, column: str) -> tuple[str, ...]:
     root = pa.struct(schema)
 
     def at(path: tuple[str, ...]) -> pa.DataType:
@@ -50,30 +57,73 @@ def find_column(file: SourceFile, schema: pa.Schema) -> tuple[str, ...]:
         kind = at(path)
         return [field.name for field in kind] if pa.types.is_struct(kind) else []
 
-    path = find_path(file, "the table", children)
-    column = ".".join(path)
+    path = find_path(file, "the table", field, column, children)
     if (count := len(at(path[:-1]).get_all_field_indices(path[-1]))) > 1:
-        raise file.error(f"must have one column `{column}`, but has {count}.", field="column")
-    kind = at(path)
-    values = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (pa.types.is_string(values) or pa.types.is_large_string(values)):
-        raise file.error(f"`{column}` must hold strings, but holds {kind}. Set `column` to another.", field="column")
+        raise file.error(f"must have one column `{column}`, but has {count}.", field=field)
+    what, is_valid = ("lists of messages", _holds_messages) if field == MESSAGES else ("strings", _holds_strings)
+    if not is_valid(kind := at(path)):
+        raise file.error(f"`{column}` must hold {what}, but holds {kind}. Set `{field}` to another.", field=field)
     return path
 
 
-def read_column(file: SourceFile, path: tuple[str, ...], batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
-    """Yield the documents of a column. Messages count rows from 1.
+def _holds_strings(kind: pa.DataType) -> bool:
+    values = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(values) or pa.types.is_large_string(values))
+
+
+def _holds_messages(kind: pa.DataType) -> bool:
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return bool(is_list and pa.types.is_struct(kind.value_type))
+
+
+def read_rows(
+    file: SourceFile, paths: Mapping[str, tuple[str, ...]], batches: Iterable[pa.RecordBatch]
+) -> Iterator[bytes]:
+    """Yield the document of each row, of the columns of `find_columns`. Messages count rows from 1.
 
     Raises:
-        TrainingError: a row has no text, or the text is not UTF-8 without NUL.
+        TrainingError: a row has no document, or its text is not UTF-8 without NUL.
     """
     row = 0
     for batch in batches:
-        values = batch.column(path[0])
-        if path[1:]:
-            values = pc.struct_field(values, list(path[1:]))
-        if pa.types.is_dictionary(values.type):
-            values = values.dictionary_decode()
-        for text in values.cast(pa.large_binary()).to_pylist():
+        columns = [list(_take_column(batch, path, is_text=field != MESSAGES)) for field, path in paths.items()]
+        for values in zip(*columns, strict=True):
             row += 1
-            yield check_text(file, f"row {row}: `{'.'.join(path)}`", text)
+            yield _read_row(file, f"row {row}", paths, values)
+
+
+def _take_column(batch: pa.RecordBatch, path: tuple[str, ...], *, is_text: bool) -> Iterator[Any]:
+    """Return the values of a column: bytes of texts, which may be invalid, or scalars."""
+    values = batch.column(path[0])
+    if path[1:]:
+        values = pc.struct_field(values, list(path[1:]))
+    if not is_text:
+        return iter(values)
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    return iter(values.cast(pa.large_binary()).to_pylist())
+
+
+def _read_row(file: SourceFile, place: str, paths: Mapping[str, tuple[str, ...]], values: Sequence[Any]) -> bytes:
+    found: dict[str, Any] = {}
+    for (field, path), value in zip(paths.items(), values, strict=True):
+        where = f"{place}: `{'.'.join(path)}`"
+        if field == MESSAGES:
+            found[field] = _read_messages(file, where, value)
+        else:
+            text = check_text(file, where, value)
+            if field == COLUMN:
+                return text
+            found[field] = text.decode()
+    return make_document(file, place, found)
+
+
+def _read_messages(file: SourceFile, where: str, value: pa.Scalar) -> Any:
+    try:
+        messages = value.as_py()
+        json.dumps(messages)
+    except UnicodeDecodeError as error:
+        raise file.error(f"{where} must be UTF-8, but byte {error.start} is not.") from error
+    except TypeError as error:
+        raise file.error(f"{where} must hold texts, numbers, lists and objects, but {error}.") from error
+    return messages

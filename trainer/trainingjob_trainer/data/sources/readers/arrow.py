@@ -1,4 +1,4 @@
-"""Arrow, as a file or as a stream: one column of strings holds a document in each row.
+"""Arrow, as a file or as a stream: each row holds a document.
 
 Hugging Face `datasets` writes streams.
 """
@@ -10,17 +10,17 @@ from pyarrow import ipc
 
 from trainingjob_trainer.data.sources.file_formats import SNIFFED_BYTES
 from trainingjob_trainer.data.sources.source_files import SourceFile
-from trainingjob_trainer.data.sources.tables import ERRORS, check_format, damaged_error, find_column, read_column
+from trainingjob_trainer.data.sources.tables import ERRORS, check_format, damaged_error, find_columns, read_rows
 
 KIND = "Arrow"
 FILE_MAGIC = b"ARROW1"
 
 
 def read_documents(file: SourceFile) -> Iterator[bytes]:
-    """Yield the text of each row, in order.
+    """Yield the document of each row, in order.
 
     Raises:
-        TrainingError: the file cannot be read, is not Arrow, or has no text in its column.
+        TrainingError: the file cannot be read, is not Arrow, or has no documents in its columns.
     """
     with file.open() as content:
         head = content.read(SNIFFED_BYTES)
@@ -28,7 +28,7 @@ def read_documents(file: SourceFile) -> Iterator[bytes]:
         content.seek(0)
         try:
             table = ipc.open_file(content) if head.startswith(FILE_MAGIC) else ipc.open_stream(content)
-            yield from read_column(file, find_column(file, table.schema), _list_batches(table))
+            yield from read_rows(file, find_columns(file, table.schema), _list_batches(table))
         except ERRORS as error:
             raise damaged_error(file, KIND, error) from error
 

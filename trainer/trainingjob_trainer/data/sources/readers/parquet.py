@@ -1,4 +1,4 @@
-"""Parquet: one column of strings holds a document in each row."""
+"""Parquet: each row holds a document."""
 
 from collections.abc import Iterator
 
@@ -11,25 +11,27 @@ from trainingjob_trainer.data.sources.tables import (
     ERRORS,
     check_format,
     damaged_error,
-    find_column,
-    read_column,
+    find_columns,
+    read_rows,
 )
 
 KIND = "Parquet"
 
 
 def read_documents(file: SourceFile) -> Iterator[bytes]:
-    """Yield the text of each row, in order. Other columns are not read.
+    """Yield the document of each row, in order. Other columns are not read.
 
     Raises:
-        TrainingError: the file cannot be read, is not Parquet, or has no text in its column.
+        TrainingError: the file cannot be read, is not Parquet, or has no documents in its columns.
     """
     with file.open() as content:
         check_format(file, content.read(SNIFFED_BYTES), KIND)
         try:
             table = parquet.ParquetFile(content)
-            path = find_column(file, table.schema_arrow)
-            batches = table.iter_batches(BATCH_ROWS, columns=[".".join(path)], use_threads=False)
-            yield from read_column(file, path, batches)
+            paths = find_columns(file, table.schema_arrow)
+            batches = table.iter_batches(
+                BATCH_ROWS, columns=[".".join(path) for path in paths.values()], use_threads=False
+            )
+            yield from read_rows(file, paths, batches)
         except ERRORS as error:
             raise damaged_error(file, KIND, error) from error

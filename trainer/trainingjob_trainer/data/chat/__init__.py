@@ -1,0 +1,1 @@
+"""Conversations: their chat template, and which of their tokens are answers."""

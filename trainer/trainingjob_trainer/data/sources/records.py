@@ -1,0 +1,94 @@
+"""Documents of records: a text, a conversation, or a prompt with its completion.
+
+A conversation and a prompt with its completion are documents in JSON, with the keys of `Conversation` and `Completion`.
+So documents of all kinds are UTF-8 text without NUL, which is hashed, counted and compared in one way.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from trainingjob_api.spec.data import DEFAULT_COLUMN, TextSource
+from trainingjob_trainer.data.sources.source_files import SourceFile
+
+COLUMN, MESSAGES, PROMPT, COMPLETION = "column", "messages", "prompt", "completion"
+ROLES = ("system", "developer", "user", "assistant", "tool")
+OTHER_ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant", "function": "tool"}
+"""Roles of other data formats, and what they are called here."""
+KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
+
+type FindValue = Callable[[str, str], Any]
+"""Returns the value of a record, given a field of the source, such as `messages`, and the name that it has."""
+
+
+def list_columns(source: TextSource) -> dict[str, str]:
+    """Return the fields of a source that name fields of its records, each with that name."""
+    if source.messages is not None:
+        return {MESSAGES: source.messages}
+    if source.prompt is not None and source.completion is not None:
+        return {PROMPT: source.prompt, COMPLETION: source.completion}
+    return {COLUMN: source.column or DEFAULT_COLUMN}
+
+
+def make_document(file: SourceFile, place: str, values: Mapping[str, Any]) -> bytes:
+    """Return the document of a record, from the values of `list_columns`. `place` is the record, such as `line 3`.
+
+    Raises:
+        TrainingError: a value is not what its field must hold.
+    """
+    names = list_columns(file.source)
+    for field, value in values.items():
+        where = f"{place}: `{names[field]}`"
+        if field == MESSAGES:
+            check_messages(file, where, value)
+        elif not isinstance(value, str):
+            raise file.error(f"{where} must be a string, but is {describe_kind(value)}.")
+    text = values[COLUMN] if COLUMN in values else json.dumps(dict(values), ensure_ascii=False)
+    where = f"{place}: `{'`, `'.join(names.values())}`"
+    if has_nul(values):
+        raise file.error(f"{where} must not contain NUL characters.")
+    try:
+        return str(text).encode()
+    except UnicodeEncodeError as error:
+        raise file.error(f"{where} must be valid Unicode, but has half of a surrogate pair.") from error
+
+
+def check_messages(file: SourceFile, where: str, messages: Any) -> None:
+    """Raise `TrainingError` unless a value is a list of messages with a known role and a text."""
+    if not isinstance(messages, list):
+        raise file.error(f"{where} must be a list of messages, but is {describe_kind(messages)}.")
+    if not messages:
+        raise file.error(f"{where} must have a message or more, but is empty.")
+    for number, message in enumerate(messages, 1):
+        _check_message(file, f"{where}: message {number}", message)
+
+
+def _check_message(file: SourceFile, where: str, message: Any) -> None:
+    if not isinstance(message, dict):
+        raise file.error(f"{where} must be an object, but is {describe_kind(message)}.")
+    for key in ("role", "content"):
+        if key not in message:
+            has = ", ".join(f"`{name}`" for name in message) or "no fields"
+            raise file.error(f"{where} must have `role` and `content`. It has {has}.")
+        if not isinstance(message[key], str):
+            kind = describe_kind(message[key])
+            raise file.error(f"{where}: `{key}` must be a string, but is {kind}.")
+    if (role := message["role"]) not in ROLES:
+        near = OTHER_ROLES.get(role) or next(iter(get_close_matches(role, ROLES, 1)), None)
+        nearest = f" Nearest legal value: {near}." if near else ""
+        raise file.error(f"{where}: `role` must be one of {', '.join(ROLES)}, but is {json.dumps(role)}.{nearest}")
+
+
+def has_nul(value: Any) -> bool:
+    """Return whether a text inside of a value has NUL characters."""
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, Mapping):
+        return any(has_nul(one) for one in value.values())
+    return isinstance(value, Sequence) and any(has_nul(one) for one in value)
+
+
+def describe_kind(value: Any) -> str:
+    """Return what a value of JSON is, as the end of a sentence."""
+    return "null" if value is None else KINDS[type(value)]
