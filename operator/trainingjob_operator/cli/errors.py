@@ -29,7 +29,7 @@ class NoResultError(CommandError):
 EXTRAS = {
     "cli": ("aiohttp", "kubernetes"),
     "operator": ("cryptography", "kopf", "prometheus_client"),
-    "trainer": ("etils", "flax", "jax", "jaxlib", "numpy", "optax", "orbax", "tensorboardX", "tokenizers"),
+    "trainer": ("etils", "flax", "jax", "jaxlib", "jinja2", "numpy", "optax", "orbax", "tensorboardX", "tokenizers"),
 }
 """The package extra that installs each library. The package itself installs all other libraries."""
 

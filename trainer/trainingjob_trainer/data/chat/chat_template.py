@@ -3,15 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jinja2.exceptions import TemplateError, TemplateSyntaxError, UndefinedError
+from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError, UndefinedError
 
+from trainingjob_trainer.data.chat.answer_weights import Span
 from trainingjob_trainer.data.chat.template_limits import BudgetError
 from trainingjob_trainer.data.chat.template_sandbox import TemplateSandbox
 
 type Message = Mapping[str, Any]
 """A message of a conversation: `role`, `content`, and what else its record has."""
-type Span = tuple[int, int]
-"""Begin and end of a part of a text, in characters."""
 
 ASSISTANT = "assistant"
 USER_CODE_ERRORS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
@@ -125,7 +124,7 @@ class ChatTemplate:
                 if clock
                 else f"uses what the messages do not have: {error}"
             ) from error
-        except BudgetError as error:
+        except (BudgetError, SecurityError) as error:
             raise ChatTemplateError(f"{error}. Correct the template, or remove the conversation") from error
         except TemplateError as error:
             raise ChatTemplateError(f"refuses the messages: {error}") from error
