@@ -99,6 +99,11 @@ class TextSource(Strict):
         """Return the pattern of the files to read."""
         return self.pattern or FORMATS[self.format].pattern
 
+    @property
+    def has_answers(self) -> bool:
+        """Return whether its records have answers: turns of an assistant, or completions."""
+        return self.messages is not None or self.completion is not None
+
 
 class TrainSource(TextSource):
     """Source of training text."""

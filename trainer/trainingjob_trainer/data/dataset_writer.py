@@ -13,6 +13,7 @@ import numpy as np
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.data import Packing, TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_trainer.data.chat.answer_encoder import AnswerEncoder
 from trainingjob_trainer.data.data_report import DatasetReport, DocumentHasher, FileHash, describe_dataset, hash_file
 from trainingjob_trainer.data.packing.pack import pack_documents
 from trainingjob_trainer.data.packing.pieces import Pieces
@@ -54,12 +55,13 @@ def create_dataset(store: Store, sources: Sources, spec: TrainingJobSpec) -> Cre
         TrainingError: the text or the tokenizer cannot be used.
     """
     encoder = DocumentEncoder(spec.tokenizer, spec.model.vocab_size)
+    answers = _make_answer_encoder(encoder, sources, spec)
     length, packing = spec.training.sequence_length, spec.data.packing
     found = [(source, find_files(source, field)) for field, source in sources]
     files = [(file, hash_file(file)) for _, one in found for file in one.files]
-    identity = _dataset_hash(files, encoder, length, packing)
+    identity = _dataset_hash(files, encoder, answers, length, packing)
     if not has_object(store, description_name(identity)):
-        writer = _DatasetWriter(store, identity, encoder, packing, length)
+        writer = _DatasetWriter(store, identity, encoder, answers, packing, length)
         writer.write(files, sources)
     said = read_description(store, identity)
     text = describe_dataset(
@@ -68,8 +70,20 @@ def create_dataset(store: Store, sources: Sources, spec: TrainingJobSpec) -> Cre
     return CreatedDataset(identity, text)
 
 
-def _dataset_hash(files: HashedFiles, encoder: DocumentEncoder, length: int, packing: Packing | None) -> str:
+def _make_answer_encoder(
+    encoder: DocumentEncoder, sources: Sources, spec: TrainingJobSpec
+) -> AnswerEncoder | None:  # None: the sources hold plain text
+    if not any(source.has_answers for _, source in sources):
+        return None
+    return AnswerEncoder(encoder, spec, has_messages=any(source.messages for _, source in sources))
+
+
+def _dataset_hash(
+    files: HashedFiles, encoder: DocumentEncoder, answers: AnswerEncoder | None, length: int, packing: Packing | None
+) -> str:
     parts: list[object] = [CACHE_FORMAT, encoder.tokenizer_key, length]
+    if answers:
+        parts.append({"answers": answers.key})
     if packing and packing.isolates:
         parts.append({"packing": packing.type})
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
@@ -82,11 +96,18 @@ class _DatasetWriter:
     """Writes the files of one dataset."""
 
     def __init__(
-        self, store: Store, identity: str, encoder: DocumentEncoder, packing: Packing | None, length: int
+        self,
+        store: Store,
+        identity: str,
+        encoder: DocumentEncoder,
+        answers: AnswerEncoder | None,
+        packing: Packing | None,
+        length: int,
     ) -> None:
         self._store = store
         self._identity = identity
         self._encoder = encoder
+        self._answers = answers
         self._packing = packing if packing and packing.isolates else None
         self._length = length
         self._ends = array("q")
@@ -106,7 +127,7 @@ class _DatasetWriter:
             "numTokens": sum(tokens.values()),
             "dtype": np.dtype(self._encoder.dtype).name,
             "tokens": tokens,
-            "warnings": self._encoder.quality.list_warnings(),
+            "warnings": [*self._encoder.quality.list_warnings(), *self._answer_warnings()],
         }
         if has_weights:
             described["hasWeights"] = True
@@ -128,7 +149,8 @@ class _DatasetWriter:
         for source_file, hashed in files:
             hasher = DocumentHasher()
             documents = filter(None, hasher.add_each(read_documents(source_file)))
-            for document in self._encoder.encode_documents(documents, printable(source_file.name)):
+            encoder = self._answers if self._answers and source_file.source.has_answers else self._encoder
+            for document in encoder.encode_documents(documents, printable(source_file.name)):
                 tokens[source_file.source.name] += len(document.ids)
                 if self._packing:
                     end += len(document.ids)
@@ -137,7 +159,8 @@ class _DatasetWriter:
                     weights.write(document.loss_weights.astype(WEIGHT_DTYPE).tobytes())
                 yield document.ids.tobytes()
             hashed.check(source_file, hasher.hexdigest())
-        self._check_sequences((sum(tokens.values()) - 1) // self._length, tokens, files, sources)
+        if not self._packing:
+            self._check_sequences((sum(tokens.values()) - 1) // self._length, tokens, files, sources)
 
     def _check_sequences(
         self, num_sequences: int, tokens: dict[str, int], files: HashedFiles, sources: Sources
@@ -150,10 +173,13 @@ class _DatasetWriter:
         raise TrainingError(
             FailureReason.DATA,
             f"{plural(len(files), 'file')} {given} {plural(sum(tokens.values()), 'token')}, and one row takes "
-            f"{self._length + 1:,}. Add text.",
+            f"{self._length + 1:,}. {' '.join(('Add text.', *self._answer_warnings()))}",
             path=f"{field}.path",
             value=source.path,
         )
+
+    def _answer_warnings(self) -> list[str]:
+        return self._answers.list_warnings() if self._answers else []
 
     def _write_file(self, name: str, chunks: Iterator[bytes] | tuple[bytes, ...]) -> None:
         self._store.write(dataset_file(self._identity, name), chunks)

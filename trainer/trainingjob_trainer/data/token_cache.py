@@ -15,6 +15,7 @@ from trainingjob_agent.shared_files import MAX_JSON_BYTES, UntrustedFileError, p
 from trainingjob_api.data_report import DataReport
 from trainingjob_api.spec.data import TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.objective import SFT
 from trainingjob_api.world import RunConfig
 from trainingjob_trainer.data.data_report import (
     DatasetReport,
@@ -150,6 +151,8 @@ def _hash_sections(spec: TrainingJobSpec) -> str:
     parts = [CACHE_FORMAT, sources, spec.tokenizer.model_dump(), spec.training.sequence_length, spec.model.vocab_size]
     if spec.data.is_mixture:
         parts.append([source.name for source in spec.data.train])
+    if spec.objective and spec.objective.type == SFT:
+        parts.append({"masksPrompts": spec.objective.masks_prompts})
     if spec.data.packing:
         parts.append(spec.data.packing.model_dump())
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

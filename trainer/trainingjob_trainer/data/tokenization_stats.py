@@ -38,13 +38,14 @@ class TokenizationStats:
         special = [number for number, token in added.items() if token.special and number != self._unk]
         self._special_ids = np.array(special, np.int64)
 
-    def add(self, text: str, encoding: tokenizers.Encoding) -> None:
-        """Count one document."""
+    def add(self, text: str, encoding: tokenizers.Encoding, *, is_templated: bool = False) -> None:
+        """Count one document. A template writes special tokens itself, and separates documents by them."""
         ids = np.array(encoding.ids, np.int64)
-        self._documents += 1
         self._tokens += len(ids)
         self._unknown += 0 if self._unk is None else int((ids == self._unk).sum())
-        self._special += int(np.isin(ids, self._special_ids).sum())
+        if not is_templated:
+            self._documents += 1
+            self._special += int(np.isin(ids, self._special_ids).sum())
         if self._checked_characters < SAMPLE_CHARACTERS:
             self._count_dropped(text, encoding)
 

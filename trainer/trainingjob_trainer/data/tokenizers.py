@@ -2,17 +2,18 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
 
 from trainingjob_api.protocol import FailureReason
-from trainingjob_api.spec.tokenizer import Tokenizer
+from trainingjob_api.spec.tokenizer import HUGGING_FACE, Tokenizer
+from trainingjob_trainer.data.chat.answer_weights import MarkedText, byte_offsets, weigh_tokens
 from trainingjob_trainer.data.sources.file_formats import describe_binary_format, describe_pointer_file
 from trainingjob_trainer.data.tokenization_stats import TokenizationStats
+from trainingjob_trainer.data.tokenizer_files import BEGIN, END, TokenizerFiles, read_tokenizer_files
 from trainingjob_trainer.runtime.errors import TrainingError
 
 NUM_BYTES = 256
@@ -30,8 +31,15 @@ class EncodedDocument(NamedTuple):
     """Weight of the prediction of each id, of the same shape, whole numbers up to 255. None: 1 for each."""
 
 
+class WeighedDocument(NamedTuple):
+    """The ids of a document, and the weight of each of them in the loss, uint8 of the same shape."""
+
+    ids: np.ndarray
+    loss_weights: np.ndarray
+
+
 class DocumentEncoder:
-    """Encodes documents as ids below `vocab_size`, each followed by the end-of-document id if there is one.
+    """Encodes documents as ids below `vocab_size`, each between the ids that begin and end documents, if there are any.
 
     Truncation, padding and dropout of a tokenizer file are disabled: they would lose, add or vary tokens.
 
@@ -40,20 +48,29 @@ class DocumentEncoder:
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        files = read_tokenizer_files(tokenizer)
         self.dtype: type[np.unsignedinteger[Any]] = np.uint16 if vocab_size <= 1 << 16 else np.uint32
         self._tokenizer: tokenizers.Tokenizer | None = None
+        self.begin: int | None = None
+        """The id that begins each document. None: there is none."""
         self.end: int | None = BYTE_END_TOKEN
         """The end-of-document id. None: there is none."""
+        self.special_tokens = files.special_tokens
+        """Special tokens for chat templates, by the names of `transformers`."""
         needed = NUM_BYTES + 1
         self.tokenizer_key: dict[str, object] = {"type": tokenizer.type, "endOfDocument": tokenizer.end_of_document}
-        if tokenizer.type == "tokenizers":
-            content = _read(tokenizer)
-            self.tokenizer_key["sha256"] = hashlib.sha256(content).hexdigest()
-            self._tokenizer = _parse(content, tokenizer)
+        if files.content is not None:
+            self.tokenizer_key["sha256"] = hashlib.sha256(files.content).hexdigest()
+            self._tokenizer = _parse(files.content, tokenizer)
             if _disable_modifications(self._tokenizer):
                 self.tokenizer_key["whole"] = True  # else the hash would match a cache of truncated or padded text
             needed = 1 + max(_list_vocab(self._tokenizer, tokenizer).values())
-            self.end = _find_end(self._tokenizer, tokenizer)
+            begin, end = _name_bounds(self._tokenizer, files, tokenizer)
+            self.begin = _find_token(self._tokenizer, begin, "beginOfDocument")
+            self.end = _find_token(self._tokenizer, end, "endOfDocument")
+            self.tokenizer_key["endOfDocument"] = end
+            if begin is not None:
+                self.tokenizer_key["beginOfDocument"] = begin
         self._path = tokenizer.path
         self.quality = TokenizationStats(self._tokenizer, self.end)
         if needed > vocab_size:
@@ -73,9 +90,40 @@ class DocumentEncoder:
         Raises:
             TrainingError: the tokenizer cannot encode a document.
         """
-        for batch in _batch_documents(documents):
+        for batch in _batch_documents(documents, len):
             for ids in self._encode_batch(batch, name):
-                yield EncodedDocument(ids if self.end is None else np.append(ids, self.dtype(self.end)))
+                yield EncodedDocument(self._bound(ids))
+
+    def _bound(self, ids: np.ndarray) -> np.ndarray:
+        """Return the ids of a document with the ids that begin and end it."""
+        first, last = ([] if one is None else [one] for one in (self.begin, self.end))
+        return np.concatenate([np.array(first, self.dtype), ids, np.array(last, self.dtype)]) if first or last else ids
+
+    def encode_marked(self, texts: Iterable[MarkedText], name: str) -> Iterator[WeighedDocument]:
+        """Yield the ids of each text, in order, with weight 1 for those of its answers, and for the id that ends it.
+
+        Raises:
+            TrainingError: the tokenizer cannot encode a text.
+        """
+        for batch in _batch_documents(texts, lambda one: len(one.text)):
+            for marked, (ids, offsets) in zip(batch, self._encode_with_offsets(batch, name), strict=True):
+                weights = weigh_tokens(offsets, marked.answers)
+                yield self._bound_weighed(ids, weights) if marked.is_bounded else WeighedDocument(ids, weights)
+
+    def _bound_weighed(self, ids: np.ndarray, weights: np.ndarray) -> WeighedDocument:
+        bounds = int(self.begin is not None), int(self.end is not None)
+        return WeighedDocument(self._bound(ids), np.pad(weights, bounds, constant_values=(0, 1)))
+
+    def _encode_with_offsets(self, batch: Sequence[MarkedText], name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the ids of texts, and the characters that each id covers, int64 [N, 2]."""
+        texts = [marked.text for marked in batch]
+        if self._tokenizer is None:
+            for text in texts:
+                yield np.frombuffer(text.encode(), np.uint8).astype(self.dtype), byte_offsets(text)
+            return
+        for marked, encoding in zip(batch, self._encode(self._tokenizer, texts, name), strict=True):
+            self.quality.add(marked.text, encoding, is_templated=not marked.is_bounded)
+            yield np.array(encoding.ids, self.dtype), np.array(encoding.offsets, np.int64).reshape(-1, 2)
 
     def _encode_batch(self, documents: Sequence[bytes], name: str) -> Iterator[np.ndarray]:
         if self._tokenizer is None:
@@ -125,16 +173,16 @@ class DocumentEncoder:
         return encodings
 
 
-def _batch_documents(documents: Iterable[bytes]) -> Iterator[list[bytes]]:
+def _batch_documents[T](documents: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
     """Yield documents in batches of bounded number and size; a larger document is a batch."""
-    batch: list[bytes] = []
+    batch: list[T] = []
     size = 0
     for document in documents:
-        if batch and (len(batch) == MAX_BATCH_DOCUMENTS or size + len(document) > MAX_BATCH_BYTES):
+        if batch and (len(batch) == MAX_BATCH_DOCUMENTS or size + size_of(document) > MAX_BATCH_BYTES):
             yield batch
             batch, size = [], 0
         batch.append(document)
-        size += len(document)
+        size += size_of(document)
     if batch:
         yield batch
 
@@ -156,22 +204,6 @@ def _list_vocab(parsed: tokenizers.Tokenizer, tokenizer: Tokenizer) -> dict[str,
         message = "has no tokens. Save the tokenizer again after it was trained."
         raise TrainingError(FailureReason.DATA, message, path="spec.tokenizer.path", value=tokenizer.path)
     return vocab
-
-
-def _read(tokenizer: Tokenizer) -> bytes:
-    path = Path(tokenizer.path or "")
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        inside = path / "tokenizer.json"
-        nearest = f" Nearest legal value: {inside}." if path.is_dir() and inside.is_file() else ""
-        raise TrainingError(
-            FailureReason.DATA,
-            f"the tokenizer cannot be read: {error.strerror}. It must be a tokenizer.json file that every host sees."
-            f"{nearest}",
-            path="spec.tokenizer.path",
-            value=tokenizer.path,
-        ) from error
 
 
 def _parse(content: bytes, tokenizer: Tokenizer) -> tokenizers.Tokenizer:
@@ -208,16 +240,30 @@ def _describe_wrong_file(content: bytes) -> str:
     return f"a vocab.json, not a tokenizer.json: {save}" if is_vocab and content_json else ""
 
 
-def _find_end(parsed: tokenizers.Tokenizer, tokenizer: Tokenizer) -> int | None:  # None: documents have no end token
-    if tokenizer.end_of_document is None:
+def _name_bounds(
+    parsed: tokenizers.Tokenizer, files: TokenizerFiles, tokenizer: Tokenizer
+) -> tuple[str | None, str | None]:  # None: documents have no such token
+    """Return the tokens that begin and end documents: those of the spec, else those of the folder."""
+    begin, end = tokenizer.begin_of_document, tokenizer.end_of_document
+    if tokenizer.type != HUGGING_FACE:
+        return begin, end
+    of_folder = files.special_tokens.get(BEGIN)
+    added = parsed.encode("", add_special_tokens=True).tokens[:1] == [of_folder]
+    adds_begin = added if files.adds_begin is None else files.adds_begin
+    return begin or (of_folder if adds_begin else None), end or files.special_tokens.get(END)
+
+
+def _find_token(parsed: tokenizers.Tokenizer, token: str | None, field: str) -> int | None:
+    """Return the id of a token; None for none."""
+    if token is None:
         return None
-    end = parsed.token_to_id(tokenizer.end_of_document)
-    if end is None:
+    number: int | None = parsed.token_to_id(token)
+    if number is None:
         special = [token.content for token in parsed.get_added_tokens_decoder().values()]
         raise TrainingError(
             FailureReason.DATA,
             "is not a token of the tokenizer." + (f" Its special tokens: {', '.join(special[:8])}." if special else ""),
-            path="spec.tokenizer.endOfDocument",
-            value=tokenizer.end_of_document,
+            path=f"spec.tokenizer.{field}",
+            value=token,
         )
-    return end
+    return number

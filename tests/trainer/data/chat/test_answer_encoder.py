@@ -1,0 +1,232 @@
+"""Datasets of records with answers: their tokens, their loss weights, and what is cut, skipped or rejected."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+
+from tests.support.trainer.chat import CHATML, GEMMA, LLAMA3, MARKED_CHATML, chat_job, say, write_records
+from tests.support.trainer.texts import fail, grow, index_of
+from trainingjob_api.protocol import FailureReason
+from trainingjob_trainer.data.token_cache import JobDatasets
+from trainingjob_trainer.data.token_dataset import TokenDataset
+
+TURNS = say("user: Hi!", "assistant: Hello.")
+SPECIAL = ("<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>", "<start_of_turn>")
+SPECIAL += ("<end_of_turn>", "<bos>", "<eos>")
+
+
+def make_chat(folder: Path, *conversations: Any, **changes: Any) -> JobDatasets:
+    """Return the datasets of a fine-tuning job on conversations."""
+    write_records(folder / "text/a.jsonl", *({"messages": one} for one in conversations))
+    return index_of(folder, **{"training__sequenceLength": 80, **chat_job(folder), **changes})
+
+
+def answers_of(dataset: TokenDataset) -> bytes:
+    """Return the bytes with a loss, which are the tokens of the byte tokenizer."""
+    assert dataset.token_weights is not None
+    return bytes(dataset.tokens[dataset.token_weights > 0].tolist())
+
+
+def test_tokens_of_the_assistant_have_a_loss(tmp_path: Path) -> None:
+    made = make_chat(tmp_path, TURNS * 2, TURNS)
+
+    assert bytes(made.train.tokens.tolist()).startswith(b"<|im_start|>user\nHi!<|im_end|>\n<|im_start|>assistant\n")
+    assert answers_of(made.train) == b"Hello.<|im_end|>\n" * 2
+    assert len(made.train.tokens) == 81 + 70
+    assert made.report.sources[0].documents == 2
+
+
+def test_all_tokens_have_a_loss_if_the_spec_says_so(tmp_path: Path) -> None:
+    made = make_chat(tmp_path, TURNS, TURNS, objective={"type": "sft", "sft": {"lossOn": "all"}})
+
+    assert made.train.token_weights is None
+
+
+def test_other_objectives_train_on_whole_conversations(tmp_path: Path) -> None:
+    made = make_chat(tmp_path, TURNS * 2, objective=None)
+
+    assert made.train.token_weights is None
+    assert (
+        len(made.train.tokens) == len("<|im_start|>user\nHi!<|im_end|>\n<|im_start|>assistant\nHello.<|im_end|>\n") * 2
+    )
+    assert made.report.warnings[1:] == ()
+
+
+def test_a_completion_and_the_end_have_a_loss(tmp_path: Path) -> None:
+    write_records(tmp_path / "text/a.jsonl", {"q": "2+2=", "a": "4 é"}, {"q": "1+1=", "a": "2"})
+    source = {"name": "t", "format": "jsonl", "path": str(tmp_path / "text"), "prompt": "q", "completion": "a"}
+
+    train = index_of(tmp_path, objective={"type": "sft"}, data__train=[source], training__sequenceLength=8).train
+
+    assert train.tokens.tolist() == [*"2+2=4 é".encode(), 256, *b"1+1=2", 256]
+    assert train.token_weights is not None
+    assert train.token_weights.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1]
+
+
+def make_folder(folder: Path, template: str) -> Path:
+    """Make the folder of a model whose tokenizer merges no bytes, but knows the special tokens of three families."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = tokenizers.Tokenizer(models.BPE({letter: place for place, letter in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(SPECIAL))
+    folder.mkdir(parents=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    options = {"bos_token": "<bos>", "eos_token": "<eos>", "chat_template": template}
+    return grow(folder, **{"tokenizer_config.json": json.dumps(options)})
+
+
+FAMILIES: dict[str, tuple[str, list[str], list[str]]] = {
+    "ChatML": (
+        CHATML,
+        ["<|im_start|>", "user\nHi!", "<|im_end|>", "\n", "<|im_start|>", "assistant\n"],
+        ["Hello.", "<|im_end|>", "\n"],
+    ),
+    "marked ChatML": (
+        MARKED_CHATML,
+        ["<|im_start|>", "user\nHi!", "<|im_end|>", "\n", "<|im_start|>", "assistant\n"],
+        ["Hello.", "<|im_end|>"],
+    ),
+    "Llama 3": (
+        LLAMA3,
+        [
+            *("<bos>", "<|start_header_id|>", "user", "<|end_header_id|>", "\n\nHi!", "<|eot_id|>"),
+            *("<|start_header_id|>", "assistant", "<|end_header_id|>", "\n\n"),
+        ],
+        ["Hello.", "<|eot_id|>"],
+    ),
+    "Gemma": (
+        GEMMA,
+        ["<bos>", "<start_of_turn>", "user\nHi!", "<end_of_turn>", "\n", "<start_of_turn>", "model\n"],
+        ["Hello.", "<end_of_turn>", "\n"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("template", "prompt", "answer"), FAMILIES.values(), ids=FAMILIES.keys())
+def test_ids_of_a_conversation_are_those_of_its_family(
+    tmp_path: Path, template: str, prompt: list[str], answer: list[str]
+) -> None:
+    folder = make_folder(tmp_path / "model", template)
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    spelled = {" ": "Ġ", "\n": "Ċ"}
+
+    def number(parts: list[str]) -> list[int]:
+        found = []
+        for part in parts:
+            special = [256 + SPECIAL.index(part)] if part in SPECIAL else None
+            found += special or [letters.index(spelled.get(letter, letter)) for letter in part]
+        return found
+
+    ids, answer_ids = number(prompt + answer), number(answer)
+    is_marked = template == MARKED_CHATML  # the line break after the turn is not the assistant's
+    after = number(["\n"]) if is_marked else []
+
+    train = make_chat(
+        tmp_path,
+        TURNS,
+        tokenizer={"type": "huggingFace", "path": str(folder)},
+        training__sequenceLength=len(ids + after) - 1,
+    ).train
+
+    assert train.tokens.tolist() == ids + after
+    assert train.token_weights is not None
+    assert train.token_weights.tolist() == [0] * len(number(prompt)) + [1] * len(answer_ids) + [0] * len(after)
+
+
+def test_long_conversations_are_cut_and_counted(tmp_path: Path) -> None:
+    long = say("user: Hi!", f"assistant: {'a' * 99}")
+
+    made = make_chat(tmp_path, long, TURNS)
+
+    assert len(made.train.tokens) == 81 + 70
+    assert (
+        "1 document of 2 longer than a sequence: only the first `training.sequenceLength` tokens are trained on."
+        in made.report.warnings
+    )
+
+
+def test_conversations_without_answers_are_skipped_and_counted(tmp_path: Path) -> None:
+    silent, late = say("user: Hi!"), say(f"user: {'a' * 99}", "assistant: Hello.")
+
+    made = make_chat(tmp_path, silent, TURNS * 2, late)
+
+    assert answers_of(made.train) == b"Hello.<|im_end|>\n"
+    assert (
+        "2 documents of 3 skipped: no token of an answer is in the first `training.sequenceLength` tokens."
+        in made.report.warnings
+    )
+
+
+def test_conversations_without_any_answer_fail(tmp_path: Path) -> None:
+    error = fail(lambda: make_chat(tmp_path, say("user: Hi!"), say("user: Ho!")))
+
+    assert (error.reason, error.path) == (FailureReason.DATA, "spec.data.train[0].path")
+    assert "1 file gives 0 tokens" in str(error)
+    assert "2 documents of 2 skipped: no token of an answer" in str(error)
+
+
+def test_isolated_conversations_keep_their_weights(tmp_path: Path) -> None:
+    made = make_chat(tmp_path, TURNS, TURNS, data__packing={"type": "bestFit"}, training__sequenceLength=160)
+
+    (row,) = made.train.sequences(np.arange(1)).loss_weights
+    assert int(row.sum()) == 2 * len("Hello.<|im_end|>\n")
+
+
+def test_a_template_that_refuses_a_conversation_names_it(tmp_path: Path) -> None:
+    grow(tmp_path, **{"gemma.jinja": GEMMA})
+    template = {"chatTemplate": {"path": str(tmp_path / "gemma.jinja")}}
+
+    error = fail(lambda: make_chat(tmp_path, TURNS, say("system: Be kind."), tokenizer=template))
+
+    assert (error.reason, error.path) == (FailureReason.DATA, "spec.tokenizer.chatTemplate.path")
+    assert str(error) == ("conversation 2 of a.jsonl: the template refuses the messages: System role not supported.")
+
+
+def test_an_invalid_template_fails_before_the_text_is_read(tmp_path: Path) -> None:
+    grow(tmp_path, **{"bad.jinja": "{% for %}"})
+    template = {"chatTemplate": {"path": str(tmp_path / "bad.jinja")}}
+
+    error = fail(lambda: make_chat(tmp_path, "no conversation", tokenizer=template))
+
+    assert error.path == "spec.tokenizer.chatTemplate.path"
+    assert str(error).startswith("is not a valid Jinja template: line 1: ")
+
+
+def test_the_name_of_a_dataset_has_template_and_loss(tmp_path: Path) -> None:
+    grow(tmp_path, **{"marked.jinja": MARKED_CHATML})
+    changes: list[dict[str, Any]] = [
+        {},
+        {"objective": None},
+        {"objective": {"type": "sft", "sft": {"lossOn": "all"}}},
+        {"tokenizer": {"chatTemplate": {"path": str(tmp_path / "marked.jinja")}}},
+    ]
+
+    names = [make_chat(tmp_path, TURNS, TURNS, **one).train.dataset_hash for one in changes]
+
+    assert len(set(names)) == len(changes)
+    assert make_chat(tmp_path, TURNS, TURNS).train.dataset_hash == names[0]
+
+
+def test_held_out_text_of_a_fine_tuning_has_a_loss_on_all_tokens(tmp_path: Path) -> None:
+    grow(tmp_path / "held", **{"a.txt": "plain text " * 9})
+    held_out = {"name": "held", "path": str(tmp_path / "held"), "everySteps": 1}
+
+    made = make_chat(tmp_path, TURNS, TURNS, evaluation=[held_out])
+
+    assert made.evaluations["held"].token_weights is None
+    assert len(made.evaluations["held"].tokens) == 100
+
+
+def test_held_out_conversations_have_a_loss_on_answers(tmp_path: Path) -> None:
+    write_records(tmp_path / "held/a.jsonl", {"messages": TURNS * 2})
+    held_out = {"name": "held", "format": "jsonl", "path": str(tmp_path / "held"), "messages": "messages"}
+
+    made = make_chat(tmp_path, TURNS, TURNS, evaluation=[held_out | {"everySteps": 1}])
+
+    assert answers_of(made.evaluations["held"]).startswith(b"Hello.<|im_end|>\n")

@@ -1,0 +1,161 @@
+"""The files of a tokenizer: tokenizer.json alone, or a model's folder with special tokens and a chat template."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainingjob_api.protocol import FailureReason
+from trainingjob_api.spec.tokenizer import HUGGING_FACE, Tokenizer
+from trainingjob_trainer.runtime.errors import TrainingError
+
+TOKENIZER_FILE, CONFIG_FILE, SPECIAL_TOKENS_FILE = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
+TEMPLATE_FILE, TEMPLATE_JSON_FILE = "chat_template.jinja", "chat_template.json"
+TEMPLATE_FIELD, DEFAULT_TEMPLATE = "chat_template", "default"
+FOLDER_FILES = (TOKENIZER_FILE, CONFIG_FILE, SPECIAL_TOKENS_FILE, TEMPLATE_FILE, TEMPLATE_JSON_FILE)
+"""Files of a folder that decide what its tokenizer does."""
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+"""Special tokens that `transformers` gives to chat templates."""
+BEGIN, END = "bos_token", "eos_token"
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """What the files of a tokenizer hold. `content` is that of tokenizer.json; None: bytes are ids."""
+
+    content: bytes | None = None
+    special_tokens: dict[str, str] = field(default_factory=dict)
+    """Special tokens by the names of `transformers`, such as `eos_token`."""
+    adds_begin: bool | None = None
+    """Whether documents begin with `bos_token`. None: tokenizer.json decides."""
+
+
+@dataclass(frozen=True)
+class TemplateFile:
+    """A chat template. `field` is the field of the spec that names its file or folder, and `path` that path."""
+
+    source: str
+    field: str
+    path: str
+
+    def error(self, message: str) -> TrainingError:
+        """Return an error about the template."""
+        return TrainingError(FailureReason.DATA, message, path=self.field, value=self.path)
+
+
+def read_tokenizer_files(tokenizer: Tokenizer) -> TokenizerFiles:
+    """Return the files of a tokenizer, except its chat template.
+
+    Raises:
+        TrainingError: a file is missing or cannot be read.
+    """
+    if tokenizer.path is None:
+        return TokenizerFiles()
+    if tokenizer.type != HUGGING_FACE:
+        given = {BEGIN: tokenizer.begin_of_document, END: tokenizer.end_of_document}
+        return TokenizerFiles(_read_tokenizer(tokenizer), {name: token for name, token in given.items() if token})
+    if not (folder := Path(tokenizer.path)).is_dir():
+        nearest = f" Nearest legal value: {folder.parent}." if folder.is_file() else ""
+        raise _tokenizer_error(tokenizer, f"must be a folder with {TOKENIZER_FILE} that every host sees.{nearest}")
+    config = _read_json(tokenizer, folder / CONFIG_FILE)
+    listed = _read_json(tokenizer, folder / SPECIAL_TOKENS_FILE) | config
+    tokens = {name: text for name in SPECIAL_TOKENS if (text := _spell_token(listed.get(name)))}
+    adds_begin = config.get("add_bos_token")
+    return TokenizerFiles(_read_tokenizer(tokenizer), tokens, adds_begin if isinstance(adds_begin, bool) else None)
+
+
+def read_chat_template(tokenizer: Tokenizer) -> TemplateFile | None:  # None: the tokenizer has no template
+    """Return the chat template: that of the spec, else that of the folder.
+
+    Raises:
+        TrainingError: the file cannot be read, or holds no template.
+    """
+    if tokenizer.chat_template is not None:
+        path = tokenizer.chat_template.path
+        unread = TemplateFile("", "spec.tokenizer.chatTemplate.path", path)
+        try:
+            text = Path(path).read_text("utf-8-sig")
+        except OSError as error:
+            message = f"the template cannot be read: {error.strerror}. It must be a file that every host sees."
+            raise unread.error(message) from error
+        except UnicodeDecodeError as error:
+            raise unread.error(f"must be UTF-8 text, but byte {error.start} is not.") from error
+        source = text if not path.endswith(".json") else _find_template(text)
+        if source is None:
+            raise unread.error(f"must be a JSON object with the field `{TEMPLATE_FIELD}`, or a .jinja file.")
+        return TemplateFile(source, unread.field, path)
+    if tokenizer.type == HUGGING_FACE and tokenizer.path is not None:
+        return _find_in_folder(tokenizer, Path(tokenizer.path))
+    return None
+
+
+def _find_in_folder(tokenizer: Tokenizer, folder: Path) -> TemplateFile:
+    try:
+        if (file := folder / TEMPLATE_FILE).is_file():
+            return TemplateFile(file.read_text("utf-8-sig"), "spec.tokenizer.path", str(folder))
+        for name in (TEMPLATE_JSON_FILE, CONFIG_FILE):
+            if (file := folder / name).is_file() and (source := _find_template(file.read_text("utf-8-sig"))):
+                return TemplateFile(source, "spec.tokenizer.path", str(folder))
+    except (OSError, UnicodeDecodeError) as error:
+        raise _tokenizer_error(tokenizer, f"{file.name} cannot be read: {error}.") from error
+    message = (
+        f"has no chat template: neither {TEMPLATE_FILE}, nor `{TEMPLATE_FIELD}` in {CONFIG_FILE}. Set "
+        "`spec.tokenizer.chatTemplate.path`, often to the template of the instruction-tuned model."
+    )
+    raise _tokenizer_error(tokenizer, message)
+
+
+def _find_template(text: str) -> str | None:
+    """Return the template of a JSON file; of several, the one named `default`."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return None
+    found = content.get(TEMPLATE_FIELD) if isinstance(content, dict) else None
+    if isinstance(found, list):
+        named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
+        found = named.get(DEFAULT_TEMPLATE)
+    return found if isinstance(found, str) else None
+
+
+def _read_tokenizer(tokenizer: Tokenizer) -> bytes:
+    path = Path(tokenizer.path or "")
+    file = path / TOKENIZER_FILE if tokenizer.type == HUGGING_FACE else path
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        if tokenizer.type == HUGGING_FACE:
+            message = (
+                f"{file} cannot be read: {error.strerror}. Save the tokenizer with `save_pretrained` of its fast class."
+            )
+            raise _tokenizer_error(tokenizer, message) from error
+        inside = path / TOKENIZER_FILE
+        nearest = f" Nearest legal value: {inside}." if path.is_dir() and inside.is_file() else ""
+        message = (
+            f"the tokenizer cannot be read: {error.strerror}. It must be a tokenizer.json file that every host sees."
+            f"{nearest}"
+        )
+        raise _tokenizer_error(tokenizer, message) from error
+
+
+def _read_json(tokenizer: Tokenizer, file: Path) -> dict[str, Any]:
+    """Return the object of a JSON file of a folder; empty if the folder lacks it."""
+    try:
+        content = json.loads(file.read_text("utf-8-sig"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise _tokenizer_error(tokenizer, f"{file.name} must be a JSON object, but cannot be read: {error}.") from error
+    if not isinstance(content, dict):
+        raise _tokenizer_error(tokenizer, f"{file.name} must be a JSON object.")
+    return content
+
+
+def _spell_token(written: Any) -> str:
+    """Return the text of a special token, which is written plain or as an object with options; empty: none."""
+    text = written.get("content") if isinstance(written, dict) else written
+    return text if isinstance(text, str) else ""
+
+
+def _tokenizer_error(tokenizer: Tokenizer, message: str) -> TrainingError:
+    return TrainingError(FailureReason.DATA, message, path="spec.tokenizer.path", value=tokenizer.path)
