@@ -47,8 +47,8 @@ TRAINER_MUTATIONS = (
     ),
     Mutation(
         "make an index of a file that changes meanwhile",
-        f"{TRAINER}/data/dataset_writer.py",
-        "            hashed.check(source_file, hasher.hexdigest())\n",
+        f"{TRAINER}/data/preparation/parts.py",
+        "            listed.check_unchanged()\n",
         "",
         ("tests/trainer/data/test_texts.py",),
     ),

@@ -20,7 +20,8 @@ from trainingjob_api.protocol import RECENT_STEPS, FailureReason, Phase, Progres
 from trainingjob_trainer.monitoring.scheduling_delay import SchedulingDelayMonitor
 from trainingjob_trainer.monitoring.step_reporter import MIN_TYPICAL_STEPS, WINDOW_STEPS, StepReporter
 from trainingjob_trainer.runtime.agent_events import AgentEvents
-from trainingjob_trainer.runtime.errors import TrainingError, failure_record, storage_error
+from trainingjob_trainer.runtime.errors import TrainingError, storage_error
+from trainingjob_trainer.runtime.failure_records import failure_record
 from trainingjob_trainer.snapshots.snapshotter import Snapshots
 from trainingjob_trainer.snapshots.state_shards import Shards
 from trainingjob_trainer.state import StepMetrics

@@ -11,6 +11,7 @@ from trainingjob_api.protocol import Phase
 from trainingjob_api.world import Layout, RunConfig
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
 from trainingjob_trainer.checkpoint.single_replica import SingleReplicaRestore
+from trainingjob_trainer.data.dataset_writer import HostShare
 from trainingjob_trainer.data.loader import BatchLoader, batch_shape
 from trainingjob_trainer.data.token_cache import JobDatasets, prepare_datasets
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
@@ -115,7 +116,9 @@ def join_world(start: StartWorld, events: AgentEvents) -> JoinedWorld:
     config = start.config
     layout, root = config.layout(len(start.world.slices)), config.spec.checkpoint.uri
     # A hot standby uses the datasets that were prepared for the world that trains.
-    indexes = prepare_datasets(open_store(root), config, is_leader=start.process == 0 and not start.waits)
+    share = None if start.waits else HostShare(start.process, layout.num_hosts)
+    is_leader = start.process == 0 and not start.waits
+    indexes = prepare_datasets(open_store(root), config, is_leader=is_leader, share=share)
     events.enter_phase(Phase.CONNECTING)
     configure(config.accelerator_platform, layout, start.world, start.process)
     peers = connect(start.world, start.process, layout, config.accelerator_platform, events.report_entry)

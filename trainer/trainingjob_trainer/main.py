@@ -30,7 +30,7 @@ from trainingjob_trainer.models.decoder import split_model_of
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.runtime.agent_events import EXIT_ORPHANED, AgentEvents
 from trainingjob_trainer.runtime.compile_cache_key import hash_modules
-from trainingjob_trainer.runtime.errors import failure_record
+from trainingjob_trainer.runtime.failure_records import failure_record
 from trainingjob_trainer.runtime.preflight import expected_digests
 from trainingjob_trainer.runtime.process_exit import die_with_parent, exit_now
 

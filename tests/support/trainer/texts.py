@@ -51,6 +51,12 @@ def index_of(tmp_path: Path, **changes: Any) -> JobDatasets:
     return prepare_datasets(open_store(root), config, is_leader=True)
 
 
+def dataset_folder(tmp_path: Path) -> Path:
+    """Return the folder of the only token dataset of a job."""
+    (folder,) = (path for path in (tmp_path / "checkpoints/data").iterdir() if path.is_dir())
+    return folder
+
+
 def make_tokenizer(path: Path, *words: str, unk: str = "<unk>", special: tuple[str, ...] = ()) -> tokenizers.Tokenizer:
     """Save a tokenizer with some tokens, split at blanks."""
     vocab = {word: place for place, word in enumerate(words)}

@@ -13,7 +13,7 @@ from trainingjob_agent.flag_errors import find_flag_error, locate_variable
 from trainingjob_agent.state import ChildExited
 from trainingjob_api.protocol import Failure, FailureReason
 from trainingjob_api.spec.runtime import EnvVar, KeyRef
-from trainingjob_trainer.runtime.errors import failure_record
+from trainingjob_trainer.runtime.failure_records import failure_record
 
 TEXTS: dict[str, tuple[str, str, str]] = {
     name: (case["text"], case["variable"], case["words"])

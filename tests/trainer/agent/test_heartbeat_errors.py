@@ -20,7 +20,7 @@ from trainingjob_api.protocol import Failure, FailureReason
 from trainingjob_trainer import main
 from trainingjob_trainer.main import PEER_ERROR_WAIT_SECONDS
 from trainingjob_trainer.runtime.agent_events import AgentEvents
-from trainingjob_trainer.runtime.errors import failure_record
+from trainingjob_trainer.runtime.failure_records import failure_record
 
 WORLD = """
 import sys, threading, jax

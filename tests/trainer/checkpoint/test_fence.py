@@ -20,7 +20,8 @@ from trainingjob_api.world import Span
 from trainingjob_trainer.checkpoint import commit, owner
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.manifest import write_integrity
-from trainingjob_trainer.runtime.errors import TrainingError, failure_record
+from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.runtime.failure_records import failure_record
 from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.store.posix import PosixStore
 

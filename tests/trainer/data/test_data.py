@@ -12,6 +12,7 @@ import pytest
 import tokenizers
 
 from tests.support.trainer.object_store import ObjectStore
+from tests.support.trainer.texts import dataset_folder
 from tests.support.trainer.tiny import make_config, make_spec
 from tests.trainer.checkpoint.test_foreign import NOT_FILES, stretch
 from trainingjob_api.protocol import FailureReason
@@ -276,8 +277,8 @@ def test_invalid_data_is_reported_with_its_position(
 
 def test_truncated_token_cache_is_rejected(tmp_path: Path) -> None:
     write(tmp_path, "a.txt", b"text enough for one row")
-    index = prepare_with(tmp_path)
-    tokens = tmp_path / "checkpoints/data" / index.dataset_hash / "tokens.bin"
+    prepare_with(tmp_path)
+    tokens = dataset_folder(tmp_path) / "tokens.bin"
     tokens.write_bytes(tokens.read_bytes()[:-2])
 
     with pytest.raises(TrainingError, match="has 46 bytes and should have 48"):
@@ -297,14 +298,15 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("name", ["job", "account", "index.json", "tokens.bin"])
 def test_hostile_file_in_the_token_cache_is_reported(tmp_path: Path, name: str, make: Callable[[Path], object]) -> None:
     write(tmp_path, "a.txt", b"text enough for one row")
-    folder = tmp_path / "checkpoints/data" / prepare_with(tmp_path).dataset_hash
+    dataset_hash = prepare_with(tmp_path).dataset_hash
+    folder = dataset_folder(tmp_path)
     (account,) = folder.parent.glob("*.account.json")
     job = account.with_name(account.name.replace(".account", ""))
     path = {"job": job, "account": account}.get(name, folder / name)
     path.unlink()
     make(path)
     if name == "account":
-        assert prepare_with(tmp_path).dataset_hash == folder.name, "it is only reported"
+        assert prepare_with(tmp_path).dataset_hash == dataset_hash, "it is only reported"
         return
 
     with pytest.raises(TrainingError) as caught:
@@ -328,7 +330,8 @@ def test_a_store_of_objects_keeps_the_tokens(tmp_path: Path) -> None:
 
 def test_a_link_in_the_place_of_unfinished_tokens_is_not_written_through(tmp_path: Path) -> None:
     write(tmp_path, "a.txt", b"text enough for one row")
-    folder = tmp_path / "checkpoints/data" / prepare_with(tmp_path).dataset_hash
+    prepare_with(tmp_path)
+    folder = dataset_folder(tmp_path)
     for path in (*folder.parent.glob("*.json"), *folder.iterdir()):
         path.unlink()
     precious = tmp_path / "precious"

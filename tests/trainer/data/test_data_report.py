@@ -9,13 +9,11 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from tests.support.trainer.texts import grow, index_of, make_tokenizer, use
+from tests.support.trainer.texts import dataset_folder, grow, index_of, make_tokenizer, use
 from tests.support.trainer.tiny import make_config, make_spec
 from trainingjob_api.data_report import DataReport
 from trainingjob_trainer.data.data_report import MAX_REPORT_BYTES, DatasetReport, build_data_report, load_reports
-from trainingjob_trainer.data.token_cache import prepare_datasets
 from trainingjob_trainer.data.token_dataset import TokenDataset
-from trainingjob_trainer.store.opening import open_store
 
 
 def warn(tmp_path: Path, files: dict[str, str], tokenizer: Path | None = None, **changes: Any) -> str:
@@ -196,19 +194,17 @@ def test_of_an_older_trainer_s_index_the_sums_are_reported(tmp_path: Path) -> No
     grow(tmp_path / "text", **{"a.txt": "x" * 64})
     identity = index_of(tmp_path).train.dataset_hash
     data = tmp_path / "checkpoints/data"
-    described = json.loads((data / identity / "index.json").read_text())
-    older = {name: described[name] for name in ("format", "numTokens", "dtype")}
-    (data / identity / "index.json").write_text(json.dumps(older))
+    older = dataset_folder(tmp_path).rename(data / identity)  # which named a folder by its content
+    described = json.loads((older / "index.json").read_text())
+    kept = {name: described[name] for name in ("format", "numTokens", "dtype")}
+    (older / "index.json").write_text(json.dumps(kept))
     next(data.glob("*.account.json")).unlink()
+    next(data.glob("*-*.json")).write_text(json.dumps({"": identity}))
 
-    running = index_of(tmp_path).report
-    assert (running.tokens, running.rows, running.sources) == (65, 4, ())
+    running = index_of(tmp_path)
 
-    root = tmp_path / "checkpoints"
-    another = prepare_datasets(
-        open_store(root), make_config(make_spec(root, tmp_path / "text"), uid="another"), is_leader=True
-    ).report
-    assert [(one.characters, one.tokens, one.rows) for one in another.sources] == [(64, None, None)]
+    assert running.train.dataset_hash == identity
+    assert (running.report.tokens, running.report.rows, running.report.sources) == (65, 4, ())
 
 
 def test_an_account_that_is_damaged_is_left_out() -> None:

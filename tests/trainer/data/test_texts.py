@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.trainer.texts import fail, find, grow, index_of
 from trainingjob_api.protocol import FailureReason
-from trainingjob_trainer.data.data_report import hash_file
+from trainingjob_trainer.data.preparation.manifest import list_file
 from trainingjob_trainer.data.sources.readers import read_documents
 from trainingjob_trainer.data.sources.source_files import SourceFile
 
@@ -108,11 +108,11 @@ def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
 def test_file_that_changes_during_the_read_is_rejected_and_retried(tmp_path: Path) -> None:
     grow(tmp_path, **{"a.txt": "before"})
     file = find(tmp_path).files[0]
-    before = hash_file(file)
-    before.check(file, hash_file(file).sha256)
+    before = list_file(file)
+    before.check_unchanged()
     file.path.write_text("behind")
 
-    error = fail(lambda: before.check(file, hash_file(file).sha256))
+    error = fail(before.check_unchanged)
 
     assert (error.fatal, error.path) == (False, "spec.data.train[0].path")
     assert "a.txt changed while it was read" in str(error)

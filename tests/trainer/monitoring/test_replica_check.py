@@ -27,7 +27,7 @@ from trainingjob_trainer.monitoring.replica_check import (
     find_mismatch,
     mismatch_error,
 )
-from trainingjob_trainer.runtime.errors import failure_record as explain_error
+from trainingjob_trainer.runtime.failure_records import failure_record as explain_error
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.snapshots.state_shards import Shards
 from trainingjob_trainer.state import State

@@ -5,7 +5,7 @@ from jax.errors import JaxRuntimeError
 
 from tests.trainer.agent.test_heartbeat_errors import pair
 from trainingjob_api.protocol import FailureReason
-from trainingjob_trainer.runtime.errors import failure_record
+from trainingjob_trainer.runtime.failure_records import failure_record
 
 NCCL = "INTERNAL: NCCL operation {} failed: {}. Last NCCL warning(error) log entry (may be unrelated) '{}'"
 HALT = (
@@ -104,7 +104,7 @@ LEFT_ALONE = """
 import os, sys, time
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from trainingjob_trainer.runtime.errors import failure_record
+from trainingjob_trainer.runtime.failure_records import failure_record
 address, number = sys.argv[1:]
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(address, 2, int(number))

@@ -1,13 +1,9 @@
 """Data report of a job: what was read and skipped per source, and warnings about the text."""
 
-import hashlib
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
 from pydantic import Field, TypeAdapter
 
 from trainingjob_api.base import Open
@@ -16,7 +12,7 @@ from trainingjob_api.formats import find_records
 from trainingjob_api.spec.data import TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.mixture import Mixture, TrainingText
-from trainingjob_trainer.data.sources.readers import read_documents
+from trainingjob_trainer.data.preparation.file_account import FileAccount
 from trainingjob_trainer.data.sources.source_files import SourceFile, SourceFiles, count_skipped, plural, printable
 from trainingjob_trainer.runtime.errors import shorten
 
@@ -31,52 +27,6 @@ UNEXPECTED_SKIPS = {
     SkipReason.DUPLICATE: "files or folders that were reached by another name too",
 }
 """Skipped files that a user does not expect to be skipped, as text for warnings."""
-UTF8_CONTINUATION = 0x80
-"""The two highest bits of a continuation byte of UTF-8."""
-
-
-@dataclass(frozen=True)
-class FileHash:
-    """Hash of the documents of a file, and their number, bytes and characters."""
-
-    sha256: str
-    size: int
-    characters: int
-    documents: int
-    """Documents with text."""
-    empty: int
-    """Documents without text."""
-
-    def check(self, file: SourceFile, sha256: str) -> None:
-        """Raise `TrainingError` if the file has changed since it was hashed. `sha256` is its hash now."""
-        if sha256 != self.sha256:
-            words = "changed while it was read. Do not change the text while a job starts."
-            raise file.error(words, fatal=False)
-
-
-class DocumentHasher:
-    """Hashes the documents of a file one by one."""
-
-    def __init__(self) -> None:
-        self._digest = hashlib.sha256()
-        self._is_first = True
-
-    def add(self, document: bytes) -> None:
-        """Add the next document. No document contains NUL, which separates them."""
-        if not self._is_first:
-            self._digest.update(b"\0")
-        self._digest.update(document)
-        self._is_first = False
-
-    def add_each(self, documents: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield documents, and add each."""
-        for document in documents:
-            self.add(document)
-            yield document
-
-    def hexdigest(self) -> str:
-        """Return the hash of all documents so far."""
-        return self._digest.hexdigest()
 
 
 class DatasetReport(Open):
@@ -88,79 +38,38 @@ class DatasetReport(Open):
     """Maps the hash of each file to one file with that content; dropped once all texts are compared."""
 
 
-def hash_file(file: SourceFile) -> FileHash:
-    """Read the documents of a file and return their hash, number and length."""
-    hasher = DocumentHasher()
-    size = characters = num_documents = num_empty = 0
-    for document in read_documents(file):
-        hasher.add(document)
-        size += len(document)
-        characters += int(np.count_nonzero((np.frombuffer(document, np.uint8) & 0xC0) != UTF8_CONTINUATION))
-        num_documents += bool(document)
-        num_empty += not document
-    return FileHash(hasher.hexdigest(), size, characters, num_documents, num_empty)
-
-
 def describe_dataset(
     found: Sequence[tuple[TextSource, SourceFiles]],
-    files: Sequence[tuple[SourceFile, FileHash]],
-    tokens: Mapping[str, int],
+    files: Sequence[tuple[SourceFile, FileAccount]],
+    rows: Mapping[str, int],
     warnings: Iterable[str],
-    length: int,
-    rows_of_packing: Mapping[str, int],
 ) -> DatasetReport:
-    """Return the report of a token dataset. `tokens` per source are empty if an older trainer wrote the dataset.
-
-    `rows_of_packing` are the sequences that begin in each source; empty: the documents are concatenated.
-    """
-    if rows_of_packing:
-        rows = [rows_of_packing.get(source.name) for source, _ in found]
-    else:
-        rows = _count_rows([tokens.get(source.name) for source, _ in found], length)
-    sources = tuple(
-        _describe_source(source, one, files, tokens.get(source.name), num_rows)
-        for (source, one), num_rows in zip(found, rows, strict=True)
-    )
+    """Return the report of a token dataset. `rows` are the sequences that begin in each source."""
     return DatasetReport(
-        sources=sources,
+        sources=tuple(_describe_source(source, one, files, rows.get(source.name)) for source, one in found),
         warnings=(*_file_warnings(found, files), *warnings),
         files={hashed.sha256: f"{one.source.name}: {printable(one.name)}" for one, hashed in files if hashed.size},
     )
 
 
 def _describe_source(
-    source: TextSource,
-    found: SourceFiles,
-    files: Sequence[tuple[SourceFile, FileHash]],
-    tokens: int | None,
-    rows: int | None,
+    source: TextSource, found: SourceFiles, files: Sequence[tuple[SourceFile, FileAccount]], rows: int | None
 ) -> SourceReport:
-    mine = [(file, hashed) for file, hashed in files if file.source.name == source.name]
-    empty = [(SkipReason.EMPTY, file.name) for file, hashed in mine for _ in range(hashed.empty)]
+    mine = [(file, account) for file, account in files if file.source.name == source.name]
+    empty = [(SkipReason.EMPTY, file.name) for file, account in mine for _ in range(account.empty)]
     return SourceReport(
         name=source.name,
         files=len(mine),
-        documents=sum(hashed.documents for _, hashed in mine),
-        characters=sum(hashed.characters for _, hashed in mine),
-        tokens=tokens,
+        documents=sum(account.documents for _, account in mine),
+        characters=sum(account.characters for _, account in mine),
+        tokens=sum(account.tokens for _, account in mine),
         rows=rows,
         skipped=(*found.skipped, *count_skipped(empty)),
     )
 
 
-def _count_rows(tokens: Sequence[int | None], length: int) -> list[int | None]:
-    """Return how many sequences begin in each source; the sources are concatenated."""
-    known = [one for one in tokens if one is not None]
-    if len(known) < len(tokens):
-        return [None] * len(tokens)
-    num_rows = (sum(known) - 1) // length
-    ends = np.cumsum([0, *known])
-    firsts = [min(-(-int(end) // length), num_rows) for end in ends]
-    return [after - first for first, after in pairwise(firsts)]
-
-
 def _file_warnings(
-    found: Sequence[tuple[TextSource, SourceFiles]], files: Sequence[tuple[SourceFile, FileHash]]
+    found: Sequence[tuple[TextSource, SourceFiles]], files: Sequence[tuple[SourceFile, FileAccount]]
 ) -> list[str]:
     """Return warnings about the files of a token dataset."""
     warnings = []

@@ -1,192 +1,259 @@
-"""Create a token dataset: tokenize the documents of some sources into a folder that is named by what decides it."""
+"""Create a token dataset: tokenize its files in parts, join the parts, and pack the documents into sequences.
+
+All hosts tokenize: part p is that of host p modulo their number. The leading host also takes parts that others have
+not written yet, so it depends on none of them. Parts that exist are not written again, after a restart too.
+"""
 
 import hashlib
 import json
-import tempfile
-from array import array
-from collections.abc import Iterator, Sequence
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
+from trainingjob_agent.shared_files import UntrustedFileError
 from trainingjob_api.protocol import FailureReason
-from trainingjob_api.spec.data import Packing, TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_trainer.data.chat.answer_encoder import AnswerEncoder
-from trainingjob_trainer.data.data_report import DatasetReport, DocumentHasher, FileHash, describe_dataset, hash_file
+from trainingjob_trainer.data.data_report import DatasetReport, describe_dataset
 from trainingjob_trainer.data.packing.pack import pack_documents
 from trainingjob_trainer.data.packing.pieces import Pieces
-from trainingjob_trainer.data.sources.readers import read_documents
-from trainingjob_trainer.data.sources.source_files import SourceFile, find_files, plural, printable
-from trainingjob_trainer.data.token_dataset import (
-    PIECE_DTYPE,
-    WEIGHT_DTYPE,
-    dataset_file,
-    description_name,
-    read_description,
-)
-from trainingjob_trainer.data.tokenizers import DocumentEncoder
+from trainingjob_trainer.data.preparation.file_account import FileAccount
+from trainingjob_trainer.data.preparation.manifest import Manifest, Sources, list_dataset
+from trainingjob_trainer.data.preparation.parts import PARTS, Encoders, PartAccount, PartWriter, make_encoders
+from trainingjob_trainer.data.preparation.worker_pool import write_parts
+from trainingjob_trainer.data.sources.source_files import plural
+from trainingjob_trainer.data.token_dataset import PIECE_DTYPE, dataset_file, description_name, read_description
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.store.port import Store, has_object
 
+LOG = logging.getLogger(__name__)
 CACHE_FORMAT = 1
-CHUNK_BYTES = 1 << 20
+MAX_ACCOUNT_BYTES = 1 << 30
 MIN_FILL_WITHOUT_WARNING = 0.9
 """Share of the positions that hold predictions, below which padding costs noticeable time."""
 
-type Sources = Sequence[tuple[str, TextSource]]
-"""The sources of a dataset, each with its path in the spec."""
-type HashedFiles = Sequence[tuple[SourceFile, FileHash]]
+
+@dataclass(frozen=True)
+class HostShare:
+    """The share of a host in the preparation: every `count`-th part, from `rank` on."""
+
+    rank: int = 0
+    count: int = 1
+
+    def parts(self, manifest: Manifest) -> Iterator[int]:
+        """Yield the parts of this host."""
+        yield from range(self.rank, len(manifest.parts), self.count)
 
 
 @dataclass(frozen=True)
 class CreatedDataset:
     """A dataset in the store: the name of its folder, and the report of its text."""
 
-    identity: str
+    folder: str
     text: DatasetReport
 
 
-def create_dataset(store: Store, sources: Sources, spec: TrainingJobSpec) -> CreatedDataset:
+def create_dataset(store: Store, sources: Sources, spec: TrainingJobSpec, share: HostShare) -> CreatedDataset:
     """Create the token dataset of some sources unless it exists.
 
     Raises:
         TrainingError: the text or the tokenizer cannot be used.
     """
-    encoder = DocumentEncoder(spec.tokenizer, spec.model.vocab_size)
-    answers = _make_answer_encoder(encoder, sources, spec)
-    length, packing = spec.training.sequence_length, spec.data.packing
-    found = [(source, find_files(source, field)) for field, source in sources]
-    files = [(file, hash_file(file)) for _, one in found for file in one.files]
-    identity = _dataset_hash(files, encoder, answers, length, packing)
-    if not has_object(store, description_name(identity)):
-        writer = _DatasetWriter(store, identity, encoder, answers, packing, length)
-        writer.write(files, sources)
-    said = read_description(store, identity)
-    text = describe_dataset(
-        found, files, said.get("tokens", {}), said.get("warnings", []), length, said.get("rows", {})
-    )
-    return CreatedDataset(identity, text)
+    manifest = list_dataset(sources)
+    encoders = make_encoders(manifest, spec)
+    folder = manifest.hash(_settings(encoders, spec))
+    if not has_object(store, description_name(folder)):
+        writer = PartWriter(store, folder, manifest, spec)
+        mine = list(share.parts(manifest))
+        others = [part for part in reversed(range(len(manifest.parts))) if part not in set(mine)]
+        write_parts(writer, [*mine, *others], _Progress(writer).report)
+        _DatasetJoiner(writer, encoders, sources).join()
+        store.delete_tree(dataset_file(folder, PARTS))
+    said = read_description(store, folder)
+    accounts = _read_accounts(store, folder, len(manifest.files))
+    files = [(listed.file, account) for listed, account in zip(manifest.files, accounts, strict=True)]
+    text = describe_dataset(manifest.found, files, said.get("rows", {}), said.get("warnings", []))
+    return CreatedDataset(folder, text)
 
 
-def _make_answer_encoder(
-    encoder: DocumentEncoder, sources: Sources, spec: TrainingJobSpec
-) -> AnswerEncoder | None:  # None: the sources hold plain text
-    if not any(source.has_answers for _, source in sources):
-        return None
-    return AnswerEncoder(encoder, spec, has_messages=any(source.messages for _, source in sources))
+def help_to_create(store: Store, sources: Sources, spec: TrainingJobSpec, share: HostShare) -> None:
+    """Tokenize the parts of this host, if there are several parts; the leading host does the rest.
+
+    The leading host reports errors of the text. This host is silent about them.
+    """
+    try:
+        manifest = list_dataset(sources)
+        folder = manifest.hash(_settings(make_encoders(manifest, spec), spec))
+        writer = PartWriter(store, folder, manifest, spec)
+        if len(manifest.parts) == 1 or has_object(store, description_name(folder)):
+            return
+        write_parts(writer, list(share.parts(manifest)), lambda part: LOG.info("tokenized part %d", part + 1))
+    except TrainingError as error:
+        LOG.info("this host tokenizes nothing: %s", error)
+        return
+    if has_object(store, description_name(folder)):  # the leading host was faster, and deletes no part any more
+        store.delete_tree(dataset_file(folder, PARTS))
 
 
-def _dataset_hash(
-    files: HashedFiles, encoder: DocumentEncoder, answers: AnswerEncoder | None, length: int, packing: Packing | None
-) -> str:
-    parts: list[object] = [CACHE_FORMAT, encoder.tokenizer_key, length]
-    if answers:
-        parts.append({"answers": answers.key})
-    if packing and packing.isolates:
-        parts.append({"packing": packing.type})
-    digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
-    for file, hashed in files:
-        digest.update(json.dumps([file.source.name, file.name, hashed.size, hashed.sha256]).encode())
-    return digest.hexdigest()
+def _settings(encoders: Encoders, spec: TrainingJobSpec) -> list[object]:
+    """Return what decides the sequences beside the files."""
+    packing = spec.data.packing
+    packed = [{"packing": packing.type}] if packing and packing.isolates else []
+    tokenizer, *answers = encoders.key
+    return [CACHE_FORMAT, tokenizer, spec.training.sequence_length, *answers, *packed]
 
 
-class _DatasetWriter:
-    """Writes the files of one dataset."""
+class _Progress:
+    """Logs how much of a dataset is tokenized, by the size of its files."""
 
-    def __init__(
-        self,
-        store: Store,
-        identity: str,
-        encoder: DocumentEncoder,
-        answers: AnswerEncoder | None,
-        packing: Packing | None,
-        length: int,
-    ) -> None:
-        self._store = store
-        self._identity = identity
-        self._encoder = encoder
-        self._answers = answers
+    def __init__(self, writer: PartWriter) -> None:
+        self._manifest = writer.manifest
+        parts = range(len(self._manifest.parts))
+        self._begin = time.monotonic()
+        self._there = self._done = sum(self._manifest.part_size(part) for part in parts if writer.has_part(part))
+        self._total = sum(map(self._manifest.part_size, parts))
+        self._reported: set[int] = {part for part in parts if writer.has_part(part)}
+
+    def report(self, part: int) -> None:
+        """Log that a part is complete."""
+        if part in self._reported or len(self._manifest.parts) == 1:
+            return
+        self._reported.add(part)
+        self._done += self._manifest.part_size(part)
+        rate = (self._done - self._there) / max(time.monotonic() - self._begin, 1e-3)
+        LOG.info(
+            "tokenized %d of %d parts, %.1f of %.1f GB, about %d min left",
+            len(self._reported),
+            len(self._manifest.parts),
+            self._done / 1e9,
+            self._total / 1e9,
+            round((self._total - self._done) / rate / 60),
+        )
+
+
+class _DatasetJoiner:
+    """Joins the parts of a dataset."""
+
+    def __init__(self, writer: PartWriter, encoders: Encoders, sources: Sources) -> None:
+        self._writer = writer
+        self._encoders = encoders
+        self._sources = sources
+        self._length = writer.spec.training.sequence_length
+        packing = writer.spec.data.packing
         self._packing = packing if packing and packing.isolates else None
-        self._length = length
-        self._ends = array("q")
-        """The end of each document in the tokens, if the documents are packed."""
 
-    def write(self, files: HashedFiles, sources: Sources) -> None:
-        """Tokenize the documents of files, and pack them."""
-        tokens = {source.name: 0 for _, source in sources}
-        with tempfile.TemporaryFile() as weights:
-            self._write_file("tokens.bin", self._tokenize(files, sources, tokens, weights))
-            has_weights = weights.tell() > 0
-            if has_weights:
-                weights.seek(0)
-                self._write_file("token_weights.bin", iter(lambda: weights.read(CHUNK_BYTES), b""))
+    def join(self) -> None:
+        """Write the files of the dataset; the description comes last."""
+        writer, parts = self._writer, range(len(self._writer.manifest.parts))
+        accounts = [writer.read_account(part) for part in parts]
+        files = [file for one in accounts for file in one.files]
+        counts = sum((one.counts for one in accounts), Counter[str]())
+        answers = sum((one.answer_counts for one in accounts), Counter[str]())
+        warnings = self._encoders.list_warnings(counts, answers)
+        tokens = self._count_tokens(files)
         described: dict[str, Any] = {
             "format": CACHE_FORMAT,
+            "identity": self._hash_content(files),
             "numTokens": sum(tokens.values()),
-            "dtype": np.dtype(self._encoder.dtype).name,
-            "tokens": tokens,
-            "warnings": [*self._encoder.quality.list_warnings(), *self._answer_warnings()],
+            "dtype": np.dtype(self._encoders.text.dtype).name,
+            "warnings": warnings,
         }
-        if has_weights:
-            described["hasWeights"] = True
         if self._packing:
-            pieces = pack_documents(np.array(self._ends, np.int64), self._length, self._packing.type)
-            self._check_sequences(pieces.num_sequences, tokens, files, sources)
-            self._write_file("pieces.bin", (pieces.bounds.astype(PIECE_DTYPE).tobytes(),))
-            self._write_file("rows.bin", (pieces.firsts.astype(PIECE_DTYPE).tobytes(),))
+            pieces = pack_documents(self._read_ends(accounts), self._length, self._packing.type)
+            self._check_sequences(pieces.num_sequences, tokens, warnings)
+            self._write("pieces.bin", (pieces.bounds.astype(PIECE_DTYPE).tobytes(),))
+            self._write("rows.bin", (pieces.firsts.astype(PIECE_DTYPE).tobytes(),))
             described |= {"numPieces": len(pieces.bounds), "numRows": pieces.num_sequences}
-            described["rows"] = _count_rows(pieces, tokens)
+            described["rows"] = _count_packed_rows(pieces, tokens)
             described["warnings"] += _fill_warnings(pieces, self._length)
-        self._store.write(description_name(self._identity), (json.dumps(described).encode(),))
+        else:
+            self._check_sequences((sum(tokens.values()) - 1) // self._length, tokens, warnings)
+            described["rows"] = _count_rows(tokens, self._length)
+        self._write("tokens.bin", self._read_parts("tokens"))
+        if self._encoders.has_weights:
+            self._write("token_weights.bin", self._read_parts("weights"))
+            described["hasWeights"] = True
+        self._write("files.jsonl", (f"{json.dumps(file)}\n".encode() for file in files))
+        self._write("index.json", (json.dumps(described).encode(),))
 
-    def _tokenize(
-        self, files: HashedFiles, sources: Sources, tokens: dict[str, int], weights: IO[bytes]
-    ) -> Iterator[bytes]:
-        """Yield the ids of all documents. Count them in `tokens`, by source, and append their loss weights."""
-        end = 0
-        for source_file, hashed in files:
-            hasher = DocumentHasher()
-            documents = filter(None, hasher.add_each(read_documents(source_file)))
-            encoder = self._answers if self._answers and source_file.source.has_answers else self._encoder
-            for document in encoder.encode_documents(documents, printable(source_file.name)):
-                tokens[source_file.source.name] += len(document.ids)
-                if self._packing:
-                    end += len(document.ids)
-                    self._ends.append(end)
-                if document.loss_weights is not None:
-                    weights.write(document.loss_weights.astype(WEIGHT_DTYPE).tobytes())
-                yield document.ids.tobytes()
-            hashed.check(source_file, hasher.hexdigest())
-        if not self._packing:
-            self._check_sequences((sum(tokens.values()) - 1) // self._length, tokens, files, sources)
+    def _count_tokens(self, files: Sequence[FileAccount]) -> dict[str, int]:
+        tokens = {source.name: 0 for _, source in self._sources}
+        for listed, file in zip(self._writer.manifest.files, files, strict=True):
+            tokens[listed.file.source.name] += file.tokens
+        return tokens
 
-    def _check_sequences(
-        self, num_sequences: int, tokens: dict[str, int], files: HashedFiles, sources: Sources
-    ) -> None:
+    def _hash_content(self, files: Sequence[FileAccount]) -> str:
+        """Return the hash of the documents, and of all else that decides the sequences.
+
+        It does not depend on where the files lie, so it names the data of a checkpoint.
+        """
+        digest = hashlib.sha256(json.dumps(_settings(self._encoders, self._writer.spec), sort_keys=True).encode())
+        for listed, file in zip(self._writer.manifest.files, files, strict=True):
+            digest.update(json.dumps([listed.file.source.name, listed.file.name, file.size, file.sha256]).encode())
+        return digest.hexdigest()
+
+    def _read_ends(self, accounts: Sequence[PartAccount]) -> np.ndarray:
+        """Return the end of each document in the tokens of the dataset, int64 [D]."""
+        ends, first = [], 0
+        for part, account in enumerate(accounts):
+            content = b"".join(self._writer.store.read_chunks(self._writer.file_name(part, "ends")))
+            ends.append(np.frombuffer(content, PIECE_DTYPE) + first)
+            first += sum(file.tokens for file in account.files)
+        return np.concatenate(ends)
+
+    def _read_parts(self, suffix: str) -> Iterator[bytes]:
+        for part in range(len(self._writer.manifest.parts)):
+            yield from self._writer.store.read_chunks(self._writer.file_name(part, suffix))
+
+    def _write(self, name: str, chunks: Iterator[bytes] | tuple[bytes, ...]) -> None:
+        self._writer.store.write(dataset_file(self._writer.folder, name), chunks)
+
+    def _check_sequences(self, num_sequences: int, tokens: dict[str, int], warnings: Sequence[str]) -> None:
         """Raise TrainingError if there is no sequence."""
         if num_sequences > 0:
             return
-        field, source = sources[0]
-        given = "gives" if len(files) == 1 else "give"
+        (field, source), num_files = self._sources[0], len(self._writer.manifest.files)
+        given = "gives" if num_files == 1 else "give"
         raise TrainingError(
             FailureReason.DATA,
-            f"{plural(len(files), 'file')} {given} {plural(sum(tokens.values()), 'token')}, and one row takes "
-            f"{self._length + 1:,}. {' '.join(('Add text.', *self._answer_warnings()))}",
+            f"{plural(num_files, 'file')} {given} {plural(sum(tokens.values()), 'token')}, and one row takes "
+            f"{self._length + 1:,}. {' '.join(('Add text.', *warnings))}",
             path=f"{field}.path",
             value=source.path,
         )
 
-    def _answer_warnings(self) -> list[str]:
-        return self._answers.list_warnings() if self._answers else []
 
-    def _write_file(self, name: str, chunks: Iterator[bytes] | tuple[bytes, ...]) -> None:
-        self._store.write(dataset_file(self._identity, name), chunks)
+def _read_accounts(store: Store, folder: str, num_files: int) -> list[FileAccount]:
+    """Return the accounts of all files of a dataset.
+
+    Raises:
+        UntrustedFileError: the file is not one that the joiner writes.
+    """
+    name = dataset_file(folder, "files.jsonl")
+    try:
+        accounts = [FileAccount(*json.loads(line)) for line in store.read(name, MAX_ACCOUNT_BYTES).splitlines()]
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UntrustedFileError(f"{name} is no account of files: {error}") from error
+    if len(accounts) != num_files:
+        raise UntrustedFileError(f"{name} is the account of other files")
+    return accounts
 
 
-def _count_rows(pieces: Pieces, tokens: dict[str, int]) -> dict[str, int]:
-    """Return how many sequences begin in each source."""
+def _count_rows(tokens: Mapping[str, int], length: int) -> dict[str, int]:
+    """Return how many sequences begin in each source; the sources are concatenated."""
+    num_rows = (sum(tokens.values()) - 1) // length
+    ends = np.cumsum([0, *tokens.values()])
+    firsts = [min(-(-int(end) // length), num_rows) for end in ends]
+    return {name: after - first for name, (first, after) in zip(tokens, pairwise(firsts), strict=True)}
+
+
+def _count_packed_rows(pieces: Pieces, tokens: Mapping[str, int]) -> dict[str, int]:
+    """Return how many sequences of packed documents begin in each source."""
     ends = np.cumsum(list(tokens.values()))
     begins = pieces.bounds[pieces.firsts[:-1], 0]
     counts = np.bincount(np.searchsorted(ends, begins, side="right"), minlength=len(tokens))

@@ -25,8 +25,9 @@ from trainingjob_trainer.data.data_report import (
     log_report,
     merge_reports,
 )
-from trainingjob_trainer.data.dataset_writer import CACHE_FORMAT, Sources, create_dataset
+from trainingjob_trainer.data.dataset_writer import CACHE_FORMAT, HostShare, create_dataset, help_to_create
 from trainingjob_trainer.data.mixture import Mixture, Phase, TrainingText
+from trainingjob_trainer.data.preparation.manifest import Sources
 from trainingjob_trainer.data.token_dataset import FOLDER, IDENTITY, TokenDataset, open_dataset
 from trainingjob_trainer.runtime.errors import foreign_error, storage_error
 from trainingjob_trainer.store.port import Store, has_object
@@ -45,8 +46,12 @@ class JobDatasets:
     report: DataReport
 
 
-def prepare_datasets(store: Store, config: RunConfig, *, is_leader: bool) -> JobDatasets:
+def prepare_datasets(
+    store: Store, config: RunConfig, *, is_leader: bool, share: HostShare | None = None
+) -> JobDatasets:
     """Return the job's token datasets. The leading process creates missing ones; the others wait for it.
+
+    With a `share`, a process tokenizes its part of the text. None: one that leads does all, another one nothing.
 
     Raises:
         TrainingError: the text or the tokenizer cannot be used, or the folder cannot be written.
@@ -56,11 +61,16 @@ def prepare_datasets(store: Store, config: RunConfig, *, is_leader: bool) -> Job
     try:
         if is_leader and not has_object(store, pointer):
             made = {
-                name: create_dataset(store, sources, config.spec) for name, sources in _sources_by_dataset(config.spec)
+                name: create_dataset(store, sources, config.spec, share or HostShare())
+                for name, sources in _sources_by_dataset(config.spec)
             }
             texts = merge_reports({name: one.text for name, one in made.items()}, config.spec)
             store.write(account, (dump_reports(texts).encode(),))
-            store.write(pointer, (json.dumps({name: one.identity for name, one in made.items()}).encode(),))
+            store.write(pointer, (json.dumps({name: one.folder for name, one in made.items()}).encode(),))
+        elif share and not is_leader:
+            for _, sources in _sources_by_dataset(config.spec):
+                if not has_object(store, pointer):
+                    help_to_create(store, sources, config.spec, share)
         while not has_object(store, pointer):
             time.sleep(POLL_SECONDS)
         identities = _read_identities(store, pointer, config.spec)

@@ -52,7 +52,7 @@ class Sequences(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenDataset:
-    """Tokenized text, open for reading. `dataset_hash` is the hash that names it."""
+    """Tokenized text, open for reading. `dataset_hash` is the hash of all that decides its sequences."""
 
     dataset_hash: str
     tokens: np.ndarray
@@ -61,6 +61,8 @@ class TokenDataset:
     """The pieces of isolated documents. None: documents are not isolated."""
     token_weights: np.ndarray | None = None
     """Loss weight of each token as a target, uint8. None: 1."""
+    folder: str = ""
+    """The folder of its files, for messages."""
 
     @property
     def num_sequences(self) -> int:
@@ -106,8 +108,8 @@ class TokenDataset:
         except (ValueError, IndexError) as error:
             raise TrainingError(
                 FailureReason.STORAGE,
-                f"the packing of token dataset {self.dataset_hash} is damaged: {error}. Delete the folder "
-                f"{FOLDER}/{self.dataset_hash}: the text is then tokenised again.",
+                f"the packing of a token dataset is damaged: {error}. Delete {self.folder}: the text is then tokenised "
+                "again.",
                 path="spec.checkpoint.uri",
                 value=None,
             ) from error
@@ -129,23 +131,23 @@ class TokenDataset:
         return weights
 
 
-def dataset_file(identity: str, name: str) -> str:
+def dataset_file(folder: str, name: str) -> str:
     """Return the name of a file of a dataset in the store."""
-    return f"{FOLDER}/{identity}/{name}"
+    return f"{FOLDER}/{folder}/{name}"
 
 
-def description_name(identity: str) -> str:
+def description_name(folder: str) -> str:
     """Return the name of the file that describes a dataset, and that is written last."""
-    return dataset_file(identity, "index.json")
+    return dataset_file(folder, "index.json")
 
 
-def read_description(store: Store, identity: str) -> dict[str, Any]:
+def read_description(store: Store, folder: str) -> dict[str, Any]:
     """Return the content of index.json.
 
     Raises:
         UntrustedFileError: the file is not one that describes a dataset.
     """
-    name = description_name(identity)
+    name = description_name(folder)
     match parse_untrusted_json(name, store.read(name, MAX_JSON_BYTES)):
         case {"dtype": "uint16" | "uint32", "numTokens": int(number), **others} as metadata if number > 0 and all(
             isinstance(others.get(key, kind()), kind) for key, kind in _OPTIONAL.items()
@@ -155,43 +157,47 @@ def read_description(store: Store, identity: str) -> dict[str, Any]:
 
 
 _OPTIONAL: dict[str, type[Any]] = {
-    "tokens": dict,
     "warnings": list,
     "rows": dict,
     "numPieces": int,
     "numRows": int,
     "hasWeights": bool,
+    "identity": str,
 }
 """Types of the values that index.json may have."""
 
 
-def open_dataset(store: Store, identity: str, sequence_length: int) -> TokenDataset:
+def open_dataset(store: Store, folder: str, sequence_length: int) -> TokenDataset:
     """Return a dataset of the store, its files mapped into memory.
+
+    In datasets of older trainers, the name of the folder is the hash of the content.
 
     Raises:
         TrainingError: a file is cut off.
         UntrustedFileError: the folder does not hold a dataset.
     """
-    described = read_description(store, identity)
+    described = read_description(store, folder)
     num_tokens, pieces, weights = described["numTokens"], None, None
-    tokens = _map(store, identity, "tokens.bin", np.dtype(described["dtype"]), (num_tokens,))
+    tokens = _map(store, folder, "tokens.bin", np.dtype(described["dtype"]), (num_tokens,))
     if described.get("numRows"):
-        bounds = _map(store, identity, "pieces.bin", PIECE_DTYPE, (described.get("numPieces", 0), 2))
-        pieces = Pieces(bounds, _map(store, identity, "rows.bin", PIECE_DTYPE, (described["numRows"] + 1,)))
+        bounds = _map(store, folder, "pieces.bin", PIECE_DTYPE, (described.get("numPieces", 0), 2))
+        pieces = Pieces(bounds, _map(store, folder, "rows.bin", PIECE_DTYPE, (described["numRows"] + 1,)))
     if described.get("hasWeights"):
-        weights = _map(store, identity, "token_weights.bin", WEIGHT_DTYPE, (num_tokens,))
-    return TokenDataset(identity, tokens, sequence_length, pieces, weights)
+        weights = _map(store, folder, "token_weights.bin", WEIGHT_DTYPE, (num_tokens,))
+    return TokenDataset(
+        described.get("identity", folder), tokens, sequence_length, pieces, weights, store.locate(f"{FOLDER}/{folder}")
+    )
 
 
-def _map(store: Store, identity: str, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+def _map(store: Store, folder: str, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
     wanted = int(np.prod(shape)) * dtype.itemsize
-    with store.open_local(dataset_file(identity, name)) as file:
+    with store.open_local(dataset_file(folder, name)) as file:
         size = file.seek(0, SEEK_END)
         if size != wanted:
             raise TrainingError(
                 FailureReason.STORAGE,
-                f"{store.locate(dataset_file(identity, name))} has {size} bytes and should have {wanted}. Delete "
-                f"{store.locate(f'{FOLDER}/{identity}')}: the text is then tokenised again.",
+                f"{store.locate(dataset_file(folder, name))} has {size} bytes and should have {wanted}. Delete "
+                f"{store.locate(f'{FOLDER}/{folder}')}: the text is then tokenised again.",
                 path="spec.checkpoint.uri",
                 value=store.root,
             )

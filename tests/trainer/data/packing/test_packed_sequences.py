@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.trainer.cases import each
 from tests.support.trainer.reference import row_losses
-from tests.support.trainer.texts import fail, grow, index_of
+from tests.support.trainer.texts import dataset_folder, fail, grow, index_of
 from tests.support.trainer.training import ONE, Run, losses, numpy_tree, spec_with
 from tests.trainer.models.test_sharded_model import PACKED
 from tests.trainer.test_step import LAYOUTS
@@ -97,8 +97,8 @@ def test_text_without_a_prediction_is_rejected(tmp_path: Path) -> None:
 
 def test_damaged_packing_is_reported(tmp_path: Path) -> None:
     grow(tmp_path / "text", **TEXT)
-    dataset = index_of(tmp_path, **BEST_FIT).train
-    pieces = tmp_path / "checkpoints/data" / dataset.dataset_hash / "pieces.bin"
+    index_of(tmp_path, **BEST_FIT)
+    pieces = dataset_folder(tmp_path) / "pieces.bin"
     pieces.write_bytes(np.full(6, 1 << 40, np.int64).tobytes())
 
     error = fail(lambda: index_of(tmp_path, **BEST_FIT).train.sequences(np.array([0])))

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -25,12 +26,13 @@ class AnswerEncoder:
     def __init__(self, encoder: DocumentEncoder, spec: TrainingJobSpec, *, has_messages: bool) -> None:
         objective = spec.objective or Objective()
         self._encoder = encoder
-        self._masks_prompts = objective.masks_prompts
+        self.masks_prompts = objective.masks_prompts
         self._max_tokens = spec.training.sequence_length + 1 if objective.type == SFT else None
         self._file = read_chat_template(spec.tokenizer) if has_messages else None
         self._template = _parse(self._file, encoder) if self._file else None
-        self._documents = self._cut = self._skipped = 0
-        self.key: dict[str, Any] = {"masksPrompts": self._masks_prompts, "cuts": self._max_tokens is not None}
+        self.counts: Counter[str] = Counter()
+        """Documents, and those of them that were cut or skipped."""
+        self.key: dict[str, Any] = {"masksPrompts": self.masks_prompts, "cuts": self._max_tokens is not None}
         """What decides the tokens beside documents and tokenizer: part of the name of a dataset."""
         if self._file:
             self.key["template"] = hashlib.sha256(self._file.source.encode()).hexdigest()
@@ -43,29 +45,29 @@ class AnswerEncoder:
             TrainingError: the template does not render a conversation, or the tokenizer cannot encode it.
         """
         for document in self._encoder.encode_marked(self._mark_each(documents, name), name):
-            self._documents += 1
+            self.counts["documents"] += 1
             ids, weights = document.ids, document.loss_weights
-            self._cut += self._max_tokens is not None and len(ids) > self._max_tokens
+            self.counts["cut"] += self._max_tokens is not None and len(ids) > self._max_tokens
             ids, weights = ids[: self._max_tokens], weights[: self._max_tokens]
-            if not self._masks_prompts:
+            if not self.masks_prompts:
                 yield EncodedDocument(ids)
             elif weights[1:].any():  # the first token is not predicted
                 yield EncodedDocument(ids, weights)
             else:
-                self._skipped += 1
+                self.counts["skipped"] += 1
 
-    def list_warnings(self) -> list[str]:
-        """Return warnings about documents that were cut or skipped."""
+    def list_warnings(self, counts: Counter[str]) -> list[str]:
+        """Return warnings about documents that were cut or skipped: those of this object, or of several added."""
         warnings = []
-        if self._skipped:
+        if counts["skipped"]:
             warnings.append(
-                f"{plural(self._skipped, 'document')} of {self._documents:,} skipped: no token of an answer is in the "
-                "first `training.sequenceLength` tokens."
+                f"{plural(counts['skipped'], 'document')} of {counts['documents']:,} skipped: no token of an answer "
+                "is in the first `training.sequenceLength` tokens."
             )
-        if self._cut:
+        if counts["cut"]:
             warnings.append(
-                f"{plural(self._cut, 'document')} of {self._documents:,} longer than a sequence: only the first "
-                "`training.sequenceLength` tokens are trained on."
+                f"{plural(counts['cut'], 'document')} of {counts['documents']:,} longer than a sequence: only the "
+                "first `training.sequenceLength` tokens are trained on."
             )
         return warnings
 
@@ -82,7 +84,7 @@ class AnswerEncoder:
         assert self._file, "the writer requests a template for conversations"  # noqa: S101
         assert self._template  # noqa: S101
         try:
-            if not self._masks_prompts:
+            if not self.masks_prompts:
                 return MarkedText(self._template.render(messages), (), is_bounded=False)
             return MarkedText(*self._template.render_with_answers(messages), is_bounded=False)
         except ChatTemplateError as error:

@@ -1,0 +1,263 @@
+"""Preparation in parts: by several processes and hosts, each file read once, and nothing done twice after a restart."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.trainer.texts import dataset_folder, fail, grow, index_of
+from tests.support.trainer.tiny import make_config, make_spec
+from trainingjob_api.protocol import FailureReason
+from trainingjob_api.spec.data import TextSource
+from trainingjob_trainer.data import dataset_writer, token_cache
+from trainingjob_trainer.data.dataset_writer import HostShare, help_to_create
+from trainingjob_trainer.data.preparation import manifest, parts, worker_pool
+from trainingjob_trainer.data.preparation.manifest import list_dataset
+from trainingjob_trainer.data.preparation.parts import PartWriter
+from trainingjob_trainer.data.preparation.worker_pool import count_cpus, write_parts
+from trainingjob_trainer.data.sources.source_files import SourceFile
+from trainingjob_trainer.data.token_cache import prepare_datasets
+from trainingjob_trainer.store.opening import open_store
+
+LENGTH = {"training__sequenceLength": 4}
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each file of a test be a part."""
+    monkeypatch.setattr(manifest, "PART_BYTES", 20)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the files that this process reads."""
+    found: list[str] = []
+    read = SourceFile.read
+
+    def note(file: SourceFile) -> bytes:
+        found.append(file.name)
+        return read(file)
+
+    monkeypatch.setattr(SourceFile, "read", note)
+    return found
+
+
+def write_text(tmp_path: Path, count: int = 3) -> None:
+    grow(tmp_path / "text", **{f"{number}.txt": chr(97 + number) * 15 for number in range(count)})
+
+
+def make_writer(tmp_path: Path) -> PartWriter:
+    (tmp_path / "checkpoints").mkdir(exist_ok=True)
+    spec = make_config(make_spec(tmp_path / "checkpoints", tmp_path / "text", **LENGTH)).spec
+    sources = token_cache._sources_by_dataset(spec)[0][1]
+    return PartWriter(open_store(tmp_path / "checkpoints"), "0" * 64, list_dataset(sources), spec)
+
+
+def tokens_of(writer: PartWriter, part: int) -> list[int]:
+    content = b"".join(writer.store.read_chunks(writer.file_name(part, "tokens")))
+    return np.frombuffer(content, np.uint16).tolist()
+
+
+SIZES: dict[str, tuple[list[int], list[list[int]]]] = {
+    "small files share a part": ([5, 5, 5], [[0, 1, 2]]),
+    "a part is full": ([10, 10, 1], [[0, 1], [2]]),
+    "a large file": ([5, 90, 5], [[0], [1], [2]]),
+    "empty files": ([0, 0], [[0, 1]]),
+}
+
+
+@pytest.mark.parametrize(("sizes", "want"), SIZES.values(), ids=SIZES)
+@pytest.mark.usefixtures("small_parts")
+def test_files_are_divided_into_parts(tmp_path: Path, sizes: list[int], want: list[list[int]]) -> None:
+    grow(tmp_path, **{f"{number}.txt": "x" * size for number, size in enumerate(sizes)})
+
+    found = list_dataset([("spec.data.train[0]", TextSource(name="text", path=str(tmp_path)))])
+
+    assert [list(part) for part in found.parts] == want
+
+
+def test_each_file_is_read_once(tmp_path: Path, reads: list[str]) -> None:
+    write_text(tmp_path)
+
+    index_of(tmp_path, **LENGTH)
+
+    assert reads == ["0.txt", "1.txt", "2.txt"]
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_parts_give_the_same_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_text(tmp_path)
+    in_parts = index_of(tmp_path, **LENGTH)
+    assert [path.name for path in dataset_folder(tmp_path).iterdir() if path.is_dir()] == []
+    monkeypatch.setattr(manifest, "PART_BYTES", 1 << 20)
+    (tmp_path / "checkpoints").rename(tmp_path / "before")
+
+    whole = index_of(tmp_path, **LENGTH)
+
+    assert whole.train.tokens.tolist() == in_parts.train.tokens.tolist()
+    assert (whole.train.dataset_hash, whole.report) == (in_parts.train.dataset_hash, in_parts.report)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_restart_continues_after_the_last_part(
+    tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_text(tmp_path)
+    monkeypatch.setattr(worker_pool, "count_cpus", lambda: 1)
+    (tmp_path / "text/2.txt").write_bytes(b"\xff" * 15)
+    fail(lambda: index_of(tmp_path, **LENGTH))
+    before = len(reads)
+    changed = (tmp_path / "text/2.txt").stat()
+    monkeypatch.setattr(SourceFile, "read", lambda file: b"c" * 15)
+
+    assert (reads, before) == (["0.txt", "1.txt", "2.txt"], 3)
+    assert index_of(tmp_path, **LENGTH).train.num_tokens == 48
+    assert (tmp_path / "text/2.txt").stat().st_mtime_ns == changed.st_mtime_ns
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_hosts_share_the_parts(tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    write_text(tmp_path, 5)
+    monkeypatch.setattr(worker_pool, "count_cpus", lambda: 1)
+    root = tmp_path / "checkpoints"
+    root.mkdir()
+    config = make_config(make_spec(root, tmp_path / "text", **LENGTH))
+    ((_, sources),) = token_cache._sources_by_dataset(config.spec)
+
+    help_to_create(open_store(root), sources, config.spec, HostShare(1, 4))
+    by_helper = list(reads)
+    prepare_datasets(open_store(root), config, is_leader=True, share=HostShare(0, 4))
+
+    assert by_helper == ["1.txt"]
+    assert sorted(reads) == [f"{number}.txt" for number in range(5)]
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_host_that_is_late_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_text(tmp_path)
+    root = tmp_path / "checkpoints"
+    root.mkdir()
+    config = make_config(make_spec(root, tmp_path / "text", **LENGTH))
+    ((_, sources),) = token_cache._sources_by_dataset(config.spec)
+    write = write_parts
+
+    def lead_meanwhile(*arguments: Any) -> None:
+        monkeypatch.setattr(dataset_writer, "write_parts", write)
+        prepare_datasets(open_store(root), config, is_leader=True)
+        write(*arguments)
+
+    monkeypatch.setattr(dataset_writer, "write_parts", lead_meanwhile)
+    help_to_create(open_store(root), sources, config.spec, HostShare(1, 2))
+
+    assert not (dataset_folder(tmp_path) / "parts").exists()
+
+
+def test_a_host_that_cannot_help_is_silent(tmp_path: Path) -> None:
+    config = make_config(make_spec(tmp_path, tmp_path / "nowhere"))
+    ((_, sources),) = token_cache._sources_by_dataset(config.spec)
+
+    help_to_create(open_store(tmp_path), sources, config.spec, HostShare(1, 2))
+
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Return the worker processes that this process starts, two at most."""
+    started: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+
+    def note(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(start(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(worker_pool, "count_cpus", lambda: 2)
+    monkeypatch.setattr(worker_pool.subprocess, "Popen", note)
+    yield started
+    assert [one.poll() is None for one in started] == [False] * len(started), "a worker outlived its pool"
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_worker_processes_write_the_parts(tmp_path: Path, processes: list[subprocess.Popen[bytes]]) -> None:
+    write_text(tmp_path)
+    writer, done = make_writer(tmp_path), list[int]()
+
+    write_parts(writer, range(3), done.append)
+
+    assert [one.returncode for one in processes] == [0, 0]
+    assert sorted(done) == [0, 1, 2]
+    assert [tokens_of(writer, part) for part in range(3)] == [[97 + part] * 15 + [256] for part in range(3)]
+
+
+@pytest.mark.usefixtures("small_parts", "processes")
+def test_an_error_of_a_worker_names_the_file(tmp_path: Path) -> None:
+    write_text(tmp_path)
+    (tmp_path / "text/1.txt").write_bytes(b"\xff" * 15)
+
+    error = fail(lambda: write_parts(make_writer(tmp_path), range(3), lambda _: None))
+
+    assert (error.reason, error.path, error.fatal) == (FailureReason.DATA, "spec.data.train[0].path", True)
+    assert "1.txt is not UTF-8 text" in str(error)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_killed_worker_is_reported(
+    tmp_path: Path, processes: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_text(tmp_path)
+    dump: Callable[..., None] = worker_pool.pickle.dump
+
+    def kill_instead(*arguments: Any) -> None:
+        processes[-1].send_signal(signal.SIGKILL)
+        processes[-1].wait()
+        dump(*arguments)
+
+    monkeypatch.setattr(worker_pool.pickle, "dump", kill_instead)
+
+    error = fail(lambda: write_parts(make_writer(tmp_path), range(3), lambda _: None))
+
+    assert (error.path, error.fatal) == ("spec.runtime.resources.memory", False)
+    assert "was killed by signal 9, perhaps because memory ran out" in str(error)
+
+
+QUOTAS = {"no limit": ("max 100000", 64), "a quota": ("350000 100000", 4), "less than one": ("20000 100000", 1)}
+
+
+@pytest.mark.parametrize(("content", "want"), QUOTAS.values(), ids=QUOTAS)
+def test_the_quota_of_a_container_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, want: int
+) -> None:
+    (tmp_path / "cpu.max").write_text(content)
+    monkeypatch.setattr(worker_pool, "CPU_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+
+    assert count_cpus() == want
+
+
+def test_a_worker_does_not_import_jax() -> None:
+    code = "import sys, trainingjob_trainer.data.preparation.worker; sys.exit('jax' in sys.modules)"
+
+    assert subprocess.run([worker_pool.sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["json", "tokens"])
+@pytest.mark.usefixtures("small_parts")
+def test_a_damaged_part_is_reported(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_text(tmp_path)
+    write = parts.PartWriter.write
+
+    def damage(writer: PartWriter, part: int) -> None:
+        write(writer, part)
+        writer.store.write(writer.file_name(part, name), (b"{}",))
+
+    monkeypatch.setattr(worker_pool, "count_cpus", lambda: 1)
+    monkeypatch.setattr(parts.PartWriter, "write", damage)
+
+    error = fail(lambda: index_of(tmp_path, **LENGTH))
+
+    assert (error.reason, error.path) == (FailureReason.STORAGE, "spec.checkpoint.uri")

@@ -1,0 +1,53 @@
+"""What the files of a dataset hold: hash, number and length of their documents, counted while they are tokenized."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+UTF8_CONTINUATION = 0x80
+"""The two highest bits of a continuation byte of UTF-8."""
+
+
+class FileAccount(NamedTuple):
+    """The documents of a file."""
+
+    sha256: str
+    """Hash of the documents."""
+    size: int
+    """Bytes of the documents."""
+    characters: int
+    documents: int
+    """Documents with text."""
+    empty: int
+    """Documents without text."""
+    tokens: int
+
+
+class FileCounter:
+    """Hashes and counts the documents of a file one by one."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+        self._size = self._characters = self._documents = self._empty = 0
+        self.tokens = 0
+        """Tokens of the documents so far."""
+
+    def add_each(self, documents: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the documents that have text. No document contains NUL, which separates them in the hash."""
+        for document in documents:
+            if self._documents or self._empty:
+                self._digest.update(b"\0")
+            self._digest.update(document)
+            self._size += len(document)
+            self._characters += int(np.count_nonzero((np.frombuffer(document, np.uint8) & 0xC0) != UTF8_CONTINUATION))
+            self._documents += bool(document)
+            self._empty += not document
+            if document:
+                yield document
+
+    def account(self) -> FileAccount:
+        """Return what was counted."""
+        sha256 = self._digest.hexdigest()
+        return FileAccount(sha256, self._size, self._characters, self._documents, self._empty, self.tokens)

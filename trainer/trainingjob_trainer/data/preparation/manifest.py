@@ -1,0 +1,91 @@
+"""The files of a dataset, in order, and the parts in which they are tokenized.
+
+Files are told apart by path, size and time of change. Their content is read once, when it is tokenized.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainingjob_api.spec.data import TextSource
+from trainingjob_trainer.data.sources.source_files import SourceFile, SourceFiles, find_files
+
+PART_BYTES = 64 << 20
+"""Size of the files of a part, unless one file is larger: a part is lost if its process dies."""
+
+type Sources = Sequence[tuple[str, TextSource]]
+"""The sources of a dataset, each with its path in the spec."""
+
+
+@dataclass(frozen=True)
+class ListedFile:
+    """A file, as it was when the dataset was listed."""
+
+    file: SourceFile
+    size: int
+    changed_ns: int
+    """Time of its last change, in nanoseconds since 1970."""
+
+    def check_unchanged(self) -> None:
+        """Raise `TrainingError` if the file has changed since it was listed."""
+        if list_file(self.file) != self:
+            words = "changed while it was read. Do not change the text while a job starts."
+            raise self.file.error(words, fatal=False)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The files of a dataset, and those that were skipped, by source."""
+
+    found: tuple[tuple[TextSource, SourceFiles], ...]
+    files: tuple[ListedFile, ...]
+    parts: tuple[range, ...]
+    """The files of each part, by their numbers: consecutive ones."""
+
+    def hash(self, settings: Sequence[object]) -> str:
+        """Return the hash of the files, and of the settings that decide their tokens."""
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+        for one in self.files:
+            row = [one.file.source.name, one.file.name, str(one.file.path), one.size, one.changed_ns]
+            digest.update(json.dumps(row).encode())
+        return digest.hexdigest()
+
+    def part_size(self, part: int) -> int:
+        """Return the bytes of the files of a part."""
+        return sum(self.files[number].size for number in self.parts[part])
+
+
+def list_dataset(sources: Sources) -> Manifest:
+    """Return the files of a dataset.
+
+    Raises:
+        TrainingError: a source has no files, or a file cannot be read.
+    """
+    found = tuple((source, find_files(source, field)) for field, source in sources)
+    files = tuple(list_file(file) for _, one in found for file in one.files)
+    return Manifest(found, files, _divide([one.size for one in files]))
+
+
+def _divide(sizes: Sequence[int]) -> tuple[range, ...]:
+    """Return the numbers of the files of each part."""
+    parts, first, size = [], 0, 0
+    for number, one in enumerate(sizes):
+        if size and size + one > PART_BYTES:
+            parts.append(range(first, number))
+            first, size = number, 0
+        size += one
+    return (*parts, range(first, len(sizes)))
+
+
+def list_file(file: SourceFile) -> ListedFile:
+    """Return a file as it is now.
+
+    Raises:
+        TrainingError: the file cannot be read.
+    """
+    try:
+        status = file.path.stat()
+    except OSError as error:
+        raise file.error(f"cannot be read: {error.strerror}. Check its permissions.") from error
+    return ListedFile(file, status.st_size, status.st_mtime_ns)

@@ -1,0 +1,152 @@
+"""One part of a dataset: the tokens of some files, in objects of the store. The account of a part is written last.
+
+Two processes may write the same part. They write the same content, so it does not matter which one is last.
+"""
+
+import json
+import tempfile
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from trainingjob_agent.shared_files import MAX_JSON_BYTES, UntrustedFileError, parse_untrusted_json
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_trainer.data.chat.answer_encoder import AnswerEncoder
+from trainingjob_trainer.data.preparation.file_account import FileAccount, FileCounter
+from trainingjob_trainer.data.preparation.manifest import Manifest
+from trainingjob_trainer.data.sources.readers import read_documents
+from trainingjob_trainer.data.sources.source_files import printable
+from trainingjob_trainer.data.token_dataset import PIECE_DTYPE, WEIGHT_DTYPE, dataset_file
+from trainingjob_trainer.data.tokenizers import DocumentEncoder
+from trainingjob_trainer.store.port import Store, has_object
+
+CHUNK_BYTES = 1 << 20
+PARTS = "parts"
+"""The folder of the parts, below that of a dataset. It is deleted when the dataset is complete."""
+
+
+class Encoders(NamedTuple):
+    """What turns the documents of a dataset into tokens."""
+
+    text: DocumentEncoder
+    answers: AnswerEncoder | None
+    """The encoder of conversations and completions. None: the sources hold plain text."""
+
+    @property
+    def key(self) -> list[object]:
+        """Return what decides the tokens of a document."""
+        return [self.text.tokenizer_key, *([{"answers": self.answers.key}] if self.answers else [])]
+
+    @property
+    def has_weights(self) -> bool:
+        """Return whether the tokens have loss weights."""
+        return self.answers is not None and self.answers.masks_prompts
+
+    def list_warnings(self, text: Counter[str], answers: Counter[str]) -> list[str]:
+        """Return warnings about documents, given the counts of all parts."""
+        return [*self.text.quality.list_warnings(text), *(self.answers.list_warnings(answers) if self.answers else [])]
+
+
+def make_encoders(manifest: Manifest, spec: TrainingJobSpec) -> Encoders:
+    """Return encoders that have counted nothing yet.
+
+    Raises:
+        TrainingError: the tokenizer or the chat template cannot be used.
+    """
+    encoder = DocumentEncoder(spec.tokenizer, spec.model.vocab_size)
+    sources = [source for source, _ in manifest.found]
+    if not any(source.has_answers for source in sources):
+        return Encoders(encoder, None)
+    return Encoders(encoder, AnswerEncoder(encoder, spec, has_messages=any(source.messages for source in sources)))
+
+
+class PartAccount(NamedTuple):
+    """What a part holds."""
+
+    files: tuple[FileAccount, ...]
+    counts: Counter[str]
+    """Counts of the tokenizer, for warnings."""
+    answer_counts: Counter[str]
+    """Counts of conversations and completions, for warnings."""
+
+
+@dataclass(frozen=True)
+class PartWriter:
+    """Tokenizes the parts of one dataset. A process of a worker pool has a copy."""
+
+    store: Store
+    folder: str
+    """The folder of the dataset, below that of all datasets."""
+    manifest: Manifest
+    spec: TrainingJobSpec
+
+    def has_part(self, part: int) -> bool:
+        """Return whether a part is complete."""
+        return has_object(self.store, self.file_name(part, "json"))
+
+    def file_name(self, part: int, suffix: str) -> str:
+        """Return the name of an object of a part in the store."""
+        return dataset_file(self.folder, f"{PARTS}/{part:05}.{suffix}")
+
+    def write(self, part: int) -> None:
+        """Tokenize the files of a part.
+
+        Raises:
+            TrainingError: a file or the tokenizer cannot be used, or a file has changed.
+        """
+        encoders = make_encoders(self.manifest, self.spec)
+        ends, accounts = array("q"), list[FileAccount]()
+        with tempfile.TemporaryFile() as weights:
+            tokens = self._tokenize(part, encoders, ends, weights, accounts)
+            self.store.write(self.file_name(part, "tokens"), tokens)
+            if encoders.has_weights:
+                weights.seek(0)
+                chunks = iter(lambda: weights.read(CHUNK_BYTES), b"")
+                self.store.write(self.file_name(part, "weights"), chunks)
+        self.store.write(self.file_name(part, "ends"), (np.array(ends, PIECE_DTYPE).tobytes(),))
+        answers = encoders.answers.counts if encoders.answers else Counter[str]()
+        account = {"files": accounts, "counts": encoders.text.quality.counts, "answerCounts": answers}
+        self.store.write(self.file_name(part, "json"), (json.dumps(account).encode(),))
+
+    def _tokenize(
+        self, part: int, encoders: Encoders, ends: array[int], weights: IO[bytes], accounts: list[FileAccount]
+    ) -> Iterator[bytes]:
+        """Yield the ids of all documents of a part. Add their ends, their loss weights, and an account of each file."""
+        end = 0
+        for number in self.manifest.parts[part]:
+            listed, counter = self.manifest.files[number], FileCounter()
+            file, documents = listed.file, counter.add_each(read_documents(listed.file))
+            encoder = encoders.answers if encoders.answers and file.source.has_answers else encoders.text
+            for document in encoder.encode_documents(documents, printable(file.name)):
+                counter.tokens += len(document.ids)
+                end += len(document.ids)
+                ends.append(end)
+                if encoders.has_weights:
+                    given = document.loss_weights
+                    weights.write(
+                        (np.ones(len(document.ids)) if given is None else given).astype(WEIGHT_DTYPE).tobytes()
+                    )
+                yield document.ids.tobytes()
+            listed.check_unchanged()
+            accounts.append(counter.account())
+
+    def read_account(self, part: int) -> PartAccount:
+        """Return what a part holds.
+
+        Raises:
+            UntrustedFileError: the file is not one that `write` writes.
+        """
+        name = self.file_name(part, "json")
+        content: Any = parse_untrusted_json(name, self.store.read(name, MAX_JSON_BYTES))
+        try:
+            files = tuple(FileAccount(*row) for row in content["files"])
+            counts, answer_counts = Counter[str](content["counts"]), Counter[str](content["answerCounts"])
+        except (TypeError, KeyError) as error:
+            raise UntrustedFileError(f"{name} is no account of a part: {error}") from error
+        if len(files) != len(self.manifest.parts[part]):
+            raise UntrustedFileError(f"{name} is the account of other files")
+        return PartAccount(files, counts, answer_counts)

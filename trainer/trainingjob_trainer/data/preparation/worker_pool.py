@@ -1,0 +1,112 @@
+"""Tokenize parts in several processes of this host: reading records is bound to one CPU in Python."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+
+from trainingjob_api.protocol import FailureReason
+from trainingjob_trainer.data.preparation.parts import PartWriter
+from trainingjob_trainer.runtime.errors import TrainingError
+
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+WORKER = "trainingjob_trainer.data.preparation.worker"
+
+
+def write_parts(writer: PartWriter, parts: Iterable[int], report: Callable[[int], None]) -> None:
+    """Tokenize parts, in order, and report each. Parts that exist when their turn comes are left out.
+
+    One part is written by this process, several by as many processes as there are CPUs.
+
+    Raises:
+        TrainingError: a part cannot be tokenized. The other processes are stopped.
+    """
+    waiting = list(parts)
+    num_workers = min(count_cpus(), len(waiting))
+    if num_workers <= 1:
+        for part in waiting:
+            if not writer.has_part(part):
+                writer.write(part)
+            report(part)
+        return
+    remaining, lock = iter(waiting), Lock()
+
+    def next_part() -> int | None:
+        with lock:
+            return next(remaining, None)
+
+    def serve() -> None:
+        with _start_worker(writer) as run:
+            while (part := next_part()) is not None:
+                if not writer.has_part(part):
+                    run(part)
+                report(part)
+
+    with ThreadPoolExecutor(num_workers) as threads:
+        running = [threads.submit(serve) for _ in range(num_workers)]
+        done, _ = wait(running, return_when=FIRST_EXCEPTION)
+        if any(one.exception() for one in done):
+            with lock:
+                remaining = iter(())
+    for one in running:
+        one.result()
+
+
+@contextmanager
+def _start_worker(writer: PartWriter) -> Iterator[Callable[[int], None]]:
+    """Provide a function that tokenizes a part in another process."""
+    process = subprocess.Popen([sys.executable, "-m", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin  # noqa: S101
+    assert process.stdout  # noqa: S101
+    request, answers = process.stdin, process.stdout
+
+    def run(part: int) -> None:
+        try:
+            request.write(b"%d\n" % part)
+            request.flush()
+            answer = answers.readline()
+        except BrokenPipeError:
+            answer = b""
+        if not answer:
+            raise _died_error(process.wait())
+        if error := json.loads(answer):
+            reason = FailureReason(error.pop("reason"))
+            raise TrainingError(reason, error.pop("message"), **error)
+
+    try:
+        try:
+            pickle.dump(writer, request)
+        except BrokenPipeError:
+            raise _died_error(process.wait()) from None
+        yield run
+    finally:
+        with suppress(BrokenPipeError):
+            request.close()
+        process.wait()
+        answers.close()
+
+
+def _died_error(status: int) -> TrainingError:
+    how = f"was killed by signal {-status}, perhaps because memory ran out" if status < 0 else f"ended with {status}"
+    return TrainingError(
+        FailureReason.CRASH,
+        f"a process that tokenizes text {how}. Raise spec.runtime.resources.memory if it happens again.",
+        path="spec.runtime.resources.memory",
+        fatal=False,
+    )
+
+
+def count_cpus() -> int:
+    """Return the CPUs that this process may use, by its affinity and by the quota of its container."""
+    available = len(os.sched_getaffinity(0))
+    try:
+        quota, period = CPU_QUOTA.read_text().split()
+    except (OSError, ValueError):
+        return available
+    return available if quota == "max" else max(min(available, round(int(quota) / int(period))), 1)
