@@ -13,6 +13,7 @@ from trainingjob_api.network.network import Network
 from trainingjob_api.network.part import Shard
 from trainingjob_api.spec.evaluation import Evaluation, TextSample
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.tokenizer import Tokenizer
 
 PREFIX_TOKENS = 1
 """Tokens that a tokenizer may add in front of a text: the space of SentencePiece, for example."""
@@ -54,14 +55,15 @@ def count_prompt_bytes(prompt: str) -> int:
     return len(prompt.encode(errors="replace"))
 
 
-def max_prompt_tokens(prompt: str) -> int:
-    """Return the largest number of tokens of a prompt: one for each byte."""
-    return count_prompt_bytes(prompt) + PREFIX_TOKENS
+def max_prompt_tokens(prompt: str, tokenizer: Tokenizer) -> int:
+    """Return the largest number of tokens of a prompt: one for each byte, and those before them."""
+    return count_prompt_bytes(prompt) + PREFIX_TOKENS + tokenizer.may_begin_documents
 
 
 def find_decoding_shape(spec: TrainingJobSpec) -> DecodingShape | None:  # None: the job generates no text
     """Return the shape of the batch of all samples."""
-    lengths = [max_prompt_tokens(one.sample.prompt) + one.sample.max_tokens for one in list_samples(spec)]
+    samples = [one.sample for one in list_samples(spec)]
+    lengths = [max_prompt_tokens(sample.prompt, spec.tokenizer) + sample.max_tokens for sample in samples]
     if not lengths:
         return None
     return DecodingShape(len(lengths), min(max(lengths), spec.model.max_positions or max(lengths)))

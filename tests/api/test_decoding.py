@@ -12,6 +12,7 @@ from trainingjob_api.network.resolve import resolve
 from trainingjob_api.sample import SAMPLE
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.model import Model
+from trainingjob_api.spec.tokenizer import Tokenizer
 
 MODEL = Model(vocab_size=64, embed_dim=16, mlp_dim=24, num_layers=4, num_heads=4, num_kv_heads=2, head_dim=8)
 SHAPE = DecodingShape(2, 10)
@@ -21,8 +22,19 @@ KEYS = 2 * 10 * 4 * 2 * (2 * 8) * 4
 
 def spec_with(evaluation: list[dict[str, Any]], **model: Any) -> TrainingJobSpec:
     base = {"name": "held-out", "path": "/text", "everySteps": 10}
-    changed = SAMPLE | {"evaluation": [base | one for one in evaluation], "model": SAMPLE["model"] | model}
+    changed = SAMPLE | {
+        "evaluation": [base | one for one in evaluation],
+        "model": SAMPLE["model"] | model,
+        "tokenizer": {},
+    }
     return TrainingJobSpec.model_validate(changed)
+
+
+def test_a_prompt_may_begin_with_a_token_of_the_tokenizer() -> None:
+    spec = spec_with([{"samples": [{"prompt": "abc", "maxTokens": 5}]}])
+    folder = spec.model_copy(update={"tokenizer": Tokenizer(type="huggingFace", path="/model")})
+
+    assert [find_decoding_shape(one) for one in (spec, folder)] == [DecodingShape(1, 9), DecodingShape(1, 10)]
 
 
 def test_all_samples_of_a_job_are_rows_of_one_batch() -> None:

@@ -11,11 +11,12 @@ import pytest
 from tests.support.trainer.huggingface import Fixture
 from tests.support.trainer.meeting import together
 from tests.support.trainer.object_store import ObjectStore
+from tests.support.trainer.texts import grow
 from tests.support.trainer.training import spec_with
 from tests.trainer.huggingface.test_numerics import FAMILIES
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.tokenizer import Tokenizer
+from trainingjob_api.spec.tokenizer import ChatTemplate, Tokenizer
 from trainingjob_trainer.huggingface.companion_files import FOLDER, keep_companions
 from trainingjob_trainer.huggingface.export_weights import gather_from
 from trainingjob_trainer.huggingface.model_export import ExportTarget, export_model
@@ -112,6 +113,64 @@ def test_a_tokenizer_that_this_machine_lacks_is_left_out(tmp_path: Path, caplog:
 
     assert "tokenizer_config.json" not in store.objects
     assert "exported without a tokenizer" in caplog.text
+
+
+def write_folder(path: Path) -> None:
+    files = {"tokenizer.json": "{}", "tokenizer_config.json": '{"bos_token": "<s>"}', "chat_template.jinja": "folder"}
+    grow(path, **files, **{"README.md": "", "own.jinja": "own"})
+
+
+def test_a_folder_of_a_tokenizer_is_exported_with_its_template(tmp_path: Path) -> None:
+    write_folder(tmp_path)
+    tokenizer = Tokenizer(type="huggingFace", path=str(tmp_path))
+    own = tokenizer.model_copy(update={"chat_template": ChatTemplate(path=str(tmp_path / "own.jinja"))})
+
+    store = export(Fixture("llama"), ObjectStore(), tokenizer=tokenizer)
+    replaced = export(Fixture("llama"), ObjectStore(), tokenizer=own)
+
+    assert store.objects["tokenizer_config.json"] == b'{"bos_token": "<s>"}'
+    assert store.objects["chat_template.jinja"] == b"folder"
+    assert "README.md" not in store.objects
+    assert replaced.objects["chat_template.jinja"] == b"own"
+
+
+def test_a_file_of_a_tokenizer_is_exported_with_the_tokens_of_the_spec(tmp_path: Path) -> None:
+    write_folder(tmp_path)
+    tokenizer = Tokenizer(
+        type="tokenizers",
+        path=str(tmp_path / "tokenizer.json"),
+        begin_of_document="<s>",
+        end_of_document="</s>",
+        chat_template=ChatTemplate(path=str(tmp_path / "own.jinja")),
+    )
+
+    store = export(Fixture("llama"), ObjectStore(), tokenizer=tokenizer)
+
+    options = json.loads(store.objects["tokenizer_config.json"])
+    assert (options["bos_token"], options["eos_token"]) == ("<s>", "</s>")
+    assert store.objects["chat_template.jinja"] == b"own"
+
+
+def test_a_template_of_the_spec_replaces_that_of_the_initial_weights(tmp_path: Path) -> None:
+    write_folder(tmp_path)
+    kept = ObjectStore()
+    kept.objects = {"huggingface/tokenizer.json": b"kept", "huggingface/chat_template.jinja": b"kept"}
+    plain = Tokenizer(type="huggingFace", path=str(tmp_path))
+    own = plain.model_copy(update={"chat_template": ChatTemplate(path=str(tmp_path / "own.jinja"))})
+
+    stores = [export(Fixture("llama"), kept, tokenizer=tokenizer) for tokenizer in (plain, own)]
+
+    assert [one.objects["tokenizer.json"] for one in stores] == [b"kept"] * 2
+    assert [one.objects["chat_template.jinja"] for one in stores] == [b"kept", b"own"]
+
+
+def test_a_template_that_this_machine_lacks_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer = Tokenizer(chat_template=ChatTemplate(path=str(tmp_path / "none.jinja")))
+
+    store = export(Fixture("llama"), ObjectStore(), tokenizer=tokenizer)
+
+    assert "chat_template.jinja" not in store.objects
+    assert "exported without a tokenizer: the template cannot be read" in caplog.text
 
 
 def test_a_model_of_no_architecture_is_a_failure() -> None:

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from tests.support.trainer.huggingface import FOLDER, Fixture, to_host
 from tests.support.trainer.shelf import list_steps, step_path
+from tests.support.trainer.texts import grow
 from tests.support.trainer.tiny import make_config, make_spec, make_world
 from tests.support.trainer.training import ONE, Run, spec_with
 from tests.trainer.sampling.test_generate import Prompt, Randomness, Writer
@@ -19,7 +20,8 @@ from trainingjob_api.decoding import DecodingShape
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.weights_exchange import ExchangeAnswer, SampleReport, SampleRequest
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
-from trainingjob_trainer.data.model_files import keep_model_files
+from trainingjob_trainer.data.model_files import keep_model_files, read_model_file
+from trainingjob_trainer.data.tokenizers import DocumentEncoder
 from trainingjob_trainer.huggingface.safetensors import WeightsError
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.errors import TrainingError
@@ -176,6 +178,22 @@ def test_a_folder_keeps_what_is_needed_to_use_its_steps(tmp_path: Path) -> None:
     assert json.loads(first)["model"]["embedDim"] == 16
     assert (tmp_path / "run/model.json").read_bytes() == first
     assert (tmp_path / "run/tokenizer.json").read_text() != "changed", "the steps belong to the first tokenizer"
+
+
+def test_a_checkpoint_keeps_the_folder_of_its_tokenizer(tmp_path: Path) -> None:
+    folder, run = tmp_path / "model", tmp_path / "run"
+    grow(folder, **{"tokenizer_config.json": '{"bos_token": "w1", "eos_token": "w2", "chat_template": "t"}'})
+    make_tokenizer(folder)
+    run.mkdir()
+    spec = make_config(make_spec(run, tmp_path, tokenizer={"type": "huggingFace", "path": str(folder)})).spec
+
+    keep_model_files(open_store(run), spec)
+
+    kept = read_model_file(open_store(run))
+    assert kept
+    encoder = DocumentEncoder(kept.tokenizer.model_copy(update={"path": str(run)}), kept.model.vocab_size)
+    assert (encoder.end, encoder.encode_prompt("w7 w9")) == (2, [1, 7, 9])
+    assert not (run / "README.md").exists()
 
 
 def test_files_that_cannot_be_kept_cost_no_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,11 +1,10 @@
 """What a checkpoint folder holds beside its steps, so that a step can be used without the job.
 
-`model.json` describes the model, its number formats and its tokenizer. `tokenizer.json` is the file of the tokenizer.
+`model.json` describes the model, its number formats and its tokenizer. The files of the tokenizer are beside it.
 """
 
 import json
 import logging
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, ValidationError
@@ -16,10 +15,12 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.model import Model
 from trainingjob_api.spec.precision import Precision
 from trainingjob_api.spec.tokenizer import Tokenizer
+from trainingjob_trainer.huggingface.tokenizer_files import TOKENIZER_FILE, list_published_files
+from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.store.port import Store
 
 LOG = logging.getLogger(__name__)
-MODEL_FILE, TOKENIZER_FILE = "model.json", "tokenizer.json"
+MODEL_FILE = "model.json"
 
 
 class ModelFile(Open):
@@ -45,8 +46,9 @@ def keep_model_files(store: Store, spec: TrainingJobSpec) -> None:
         if _read(store, MODEL_FILE) != content:
             store.write(MODEL_FILE, (content,))
         if spec.tokenizer.path and _read(store, TOKENIZER_FILE) is None:
-            store.write(TOKENIZER_FILE, (Path(spec.tokenizer.path).read_bytes(),))
-    except (OSError, ValueError) as error:
+            for name, content in list_published_files(spec.tokenizer).items():
+                store.write(name, (content,))
+    except (OSError, ValueError, TrainingError) as error:
         LOG.warning("cannot describe the model in the checkpoint folder error=%s", error)
 
 

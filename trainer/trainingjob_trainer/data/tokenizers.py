@@ -13,7 +13,7 @@ from trainingjob_api.spec.tokenizer import HUGGING_FACE, Tokenizer
 from trainingjob_trainer.data.chat.answer_weights import MarkedText, byte_offsets, weigh_tokens
 from trainingjob_trainer.data.sources.file_formats import describe_binary_format, describe_pointer_file
 from trainingjob_trainer.data.tokenization_stats import TokenizationStats
-from trainingjob_trainer.data.tokenizer_files import BEGIN, END, TokenizerFiles, read_tokenizer_files
+from trainingjob_trainer.huggingface.tokenizer_files import BEGIN, END, TokenizerFiles, read_tokenizer_files
 from trainingjob_trainer.runtime.errors import TrainingError
 
 NUM_BYTES = 256
@@ -135,9 +135,9 @@ class DocumentEncoder:
             yield np.array(encoding.ids, self.dtype)
 
     def encode_prompt(self, prompt: str, *, special_tokens: bool = False) -> list[int]:
-        """Return the ids of a text that a model continues: without an end-of-document id.
+        """Return the ids of a text that a model continues: as a document begins, without an end-of-document id.
 
-        With `special_tokens`, the tokenizer's file adds its own, such as one for the beginning of a text.
+        With `special_tokens`, the tokenizer's file adds its own instead, such as one for the beginning of a text.
 
         Raises:
             TrainingError: the tokenizer cannot encode the text.
@@ -146,7 +146,8 @@ class DocumentEncoder:
             return list(prompt.encode(errors="replace"))
         name = f"the prompt {prompt!r}"
         (encoding,) = self._encode(self._tokenizer, [prompt], name, special_tokens=special_tokens)
-        return list(encoding.ids)
+        ids: list[int] = encoding.ids
+        return ids if special_tokens or self.begin is None else [self.begin, *ids]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids. Ids without a text are left out, and broken UTF-8 is shown as U+FFFD."""

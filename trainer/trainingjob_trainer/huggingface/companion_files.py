@@ -7,22 +7,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainingjob_trainer.huggingface.safetensors import WeightsError
+from trainingjob_trainer.huggingface.tokenizer_files import FOLDER_FILES
 from trainingjob_trainer.huggingface.weights_folder import CONFIG_FILE, read_json
 from trainingjob_trainer.store.port import Store
 
-TOKENIZER_FILE = "tokenizer.json"
 COMPANIONS = (
     CONFIG_FILE,
     "generation_config.json",
-    TOKENIZER_FILE,
+    *FOLDER_FILES,
     "tokenizer.model",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
     "added_tokens.json",
     "vocab.json",
     "merges.txt",
-    "chat_template.jinja",
-    "chat_template.json",
 )
 MAX_BYTES = 200_000_000
 FOLDER = "huggingface"

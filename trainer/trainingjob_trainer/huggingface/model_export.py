@@ -3,7 +3,6 @@
 import json
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainingjob_api.huggingface.family import Family
@@ -17,7 +16,8 @@ from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.checkpoint import AdapterFormat
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.lora import Lora
-from trainingjob_trainer.huggingface.companion_files import TOKENIZER_FILE, copy_companions, read_kept_config
+from trainingjob_api.spec.tokenizer import TOKENIZERS
+from trainingjob_trainer.huggingface.companion_files import copy_companions, read_kept_config
 from trainingjob_trainer.huggingface.export_weights import (
     MAX_FILE_BYTES,
     ExportPlan,
@@ -27,6 +27,13 @@ from trainingjob_trainer.huggingface.export_weights import (
     write_weight_files,
 )
 from trainingjob_trainer.huggingface.merge_adapters import merge_adapters
+from trainingjob_trainer.huggingface.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
+from trainingjob_trainer.huggingface.tokenizer_files import (
+    TEMPLATE_FILE,
+    TOKENIZER_FILE,
+    list_published_files,
+    read_tokenizer_files,
+)
 from trainingjob_trainer.huggingface.weights_folder import CONFIG_FILE
 from trainingjob_trainer.runtime.errors import PERMANENT_ERRNOS, TrainingError
 from trainingjob_trainer.runtime.process_group import ProcessGroup
@@ -180,17 +187,26 @@ def _run_stage(name: str, store: Store, peers: ProcessGroup, act: Callable[[], O
 
 
 def _write_tokenizer(spec: TrainingJobSpec, store: Store) -> None:
-    """Write the tokenizer of the job, unless the initial weights had one."""
+    """Write the tokenizer of the job, unless the initial weights had one, and the chat template that the spec names."""
     tokenizer = spec.tokenizer
-    if tokenizer.path is None or TOKENIZER_FILE in {entry.name for entry in store.list_folder()}:
-        return
     try:
-        content = Path(tokenizer.path).read_bytes()
+        files = list_published_files(tokenizer)
     except FileNotFoundError:  # an export of a checkpoint may run on another machine
         LOG.warning("exported without a tokenizer: %s does not exist here", tokenizer.path)
         return
-    options = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": spec.training.sequence_length}
-    if tokenizer.end_of_document:
-        options["eos_token"] = tokenizer.end_of_document
-    store.write(TOKENIZER_FILE, [content])
-    store.write("tokenizer_config.json", [json.dumps(options, indent=2).encode()])
+    except TrainingError as error:
+        LOG.warning("exported without a tokenizer: %s", error)
+        return
+    if TOKENIZER_FILE in {entry.name for entry in store.list_folder()}:
+        files = {name: files[name] for name in (TEMPLATE_FILE,) if tokenizer.chat_template}
+    elif tokenizer.type == TOKENIZERS:
+        files[TOKENIZER_CONFIG_FILE] = json.dumps(_describe_tokenizer(spec), indent=2).encode()
+    for name, content in files.items():
+        store.write(name, [content])
+
+
+def _describe_tokenizer(spec: TrainingJobSpec) -> dict[str, Any]:
+    """Return the options of a tokenizer that is a file alone."""
+    options: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    options["model_max_length"] = spec.training.sequence_length
+    return options | read_tokenizer_files(spec.tokenizer).special_tokens

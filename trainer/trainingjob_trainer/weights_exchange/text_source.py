@@ -17,16 +17,17 @@ from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.model import Model
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.spec.precision import Precision
-from trainingjob_api.spec.tokenizer import Tokenizer
+from trainingjob_api.spec.tokenizer import HUGGING_FACE, TOKENIZERS, Tokenizer
 from trainingjob_api.weights_exchange import SampleRequest
 from trainingjob_api.world import Layout
 from trainingjob_trainer.checkpoint.formats.saved_arrays import SavedParams
 from trainingjob_trainer.checkpoint.initialize import find_intact_step
-from trainingjob_trainer.data.model_files import MODEL_FILE, TOKENIZER_FILE, read_model_file
+from trainingjob_trainer.data.model_files import MODEL_FILE, read_model_file
 from trainingjob_trainer.data.tokenizers import DocumentEncoder
 from trainingjob_trainer.huggingface.import_weights import add_prefix, import_params, match_tensors
 from trainingjob_trainer.huggingface.published_params import read_model
 from trainingjob_trainer.huggingface.safetensors import WeightsError
+from trainingjob_trainer.huggingface.tokenizer_files import TOKENIZER_FILE
 from trainingjob_trainer.huggingface.weights_folder import CONFIG_FILE, open_weights, read_json
 from trainingjob_trainer.models.decoder import Params, SplitModel
 from trainingjob_trainer.models.trainable import tensor_name
@@ -125,7 +126,10 @@ def _open_checkpoint(request: SampleRequest, store: Store, names: set[str]) -> T
     split, mesh, shapes = _prepare(described.model, precision)
     tokenizer = described.tokenizer
     if tokenizer.path:
-        tokenizer = tokenizer.model_copy(update={"path": _find_tokenizer(request, store, names)})
+        path = _find_tokenizer(request, store, names)
+        is_folder = tokenizer.type == HUGGING_FACE and not request.tokenizer
+        changes = {"path": store.root} if is_folder else {"path": path, "type": TOKENIZERS}
+        tokenizer = tokenizer.model_copy(update=changes)
     encoder = DocumentEncoder(tokenizer, described.model.vocab_size)
     return TextSource(
         model=split,

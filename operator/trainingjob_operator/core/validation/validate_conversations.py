@@ -69,6 +69,16 @@ def warn_of_unused_template(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.tokenizer.chatTemplate.path", template.path, message)
 
 
+def warn_of_cut_conversations(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """With `objective.type: sft`, documents should be isolated, so that none is cut or attends to another."""
+    if spec.objective and spec.objective.type == SFT and spec.data.packing is None:
+        message = (
+            "should be set. Without it, conversations are cut where a sequence is full, and attend to those before "
+            "them. Write `packing: {type: bestFit}`."
+        )
+        yield Problem("spec.data.packing", None, message)
+
+
 def _list_sources(spec: TrainingJobSpec) -> Iterator[tuple[str, TextSource]]:
     """Yield all sources, each with its path."""
     for section, sources in list_sources(spec):
@@ -82,4 +92,7 @@ RULES = (
     Rule(("objective", "data.train"), check_answers),
     Rule((*SECTIONS, "tokenizer"), check_chat_template),
 )
-WARNINGS = (Rule((*SECTIONS, "tokenizer.chatTemplate"), warn_of_unused_template),)
+WARNINGS = (
+    Rule((*SECTIONS, "tokenizer.chatTemplate"), warn_of_unused_template),
+    Rule(("objective", "data.packing"), warn_of_cut_conversations),
+)

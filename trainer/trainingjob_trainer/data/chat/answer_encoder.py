@@ -12,8 +12,8 @@ from trainingjob_trainer.data.chat.answer_weights import MarkedText
 from trainingjob_trainer.data.chat.chat_template import ChatTemplate, ChatTemplateError
 from trainingjob_trainer.data.sources.records import COMPLETION, MESSAGES, PROMPT
 from trainingjob_trainer.data.sources.source_files import plural
-from trainingjob_trainer.data.tokenizer_files import TemplateFile, read_chat_template
 from trainingjob_trainer.data.tokenizers import DocumentEncoder, EncodedDocument
+from trainingjob_trainer.huggingface.tokenizer_files import TemplateFile, read_chat_template
 
 
 class AnswerEncoder:

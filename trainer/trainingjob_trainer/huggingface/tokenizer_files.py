@@ -89,6 +89,25 @@ def read_chat_template(tokenizer: Tokenizer) -> TemplateFile | None:  # None: th
     return None
 
 
+def list_published_files(tokenizer: Tokenizer) -> dict[str, bytes]:
+    """Return the files that publish a tokenizer in a folder, with their content; empty for bytes.
+
+    Raises:
+        OSError: a file cannot be read.
+        TrainingError: the template of the spec cannot be read.
+    """
+    files: dict[str, bytes] = {}
+    if tokenizer.path is not None:
+        path = Path(tokenizer.path)
+        if tokenizer.type == HUGGING_FACE:
+            files = {name: (path / name).read_bytes() for name in FOLDER_FILES if (path / name).is_file()}
+        else:
+            files = {TOKENIZER_FILE: path.read_bytes()}
+    if tokenizer.chat_template is not None and (template := read_chat_template(tokenizer)):
+        files[TEMPLATE_FILE] = template.source.encode()
+    return files
+
+
 def _find_in_folder(tokenizer: Tokenizer, folder: Path) -> TemplateFile:
     try:
         if (file := folder / TEMPLATE_FILE).is_file():

@@ -11,8 +11,8 @@ from tests.support.trainer.chat import CHATML, LLAMA3
 from tests.support.trainer.texts import fail, grow, make_tokenizer
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.tokenizer import Tokenizer
-from trainingjob_trainer.data.tokenizer_files import read_chat_template, read_tokenizer_files
 from trainingjob_trainer.data.tokenizers import DocumentEncoder
+from trainingjob_trainer.huggingface.tokenizer_files import read_chat_template, read_tokenizer_files
 
 WORDS = ("the", "cat", "<unk>", "<s>", "</s>")
 
