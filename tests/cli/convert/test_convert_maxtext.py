@@ -342,3 +342,43 @@ def test_a_model_that_no_section_expresses_is_rejected(values: dict[str, Any], t
         read_model(values)
 
     assert text in str(error.value)
+
+
+SFT = {"model_name": "llama2-7b", "use_sft": True, "chat_template_path": "maxtext/template.json"}
+
+
+def test_fine_tuning_is_converted() -> None:
+    draft = convert(SFT | {"sft_train_on_completion_only": True, "train_data_columns": ["conversation"]})
+    spec = parse_spec(as_manifest(draft)["spec"]).spec
+
+    assert spec
+    assert spec.objective
+    assert spec.objective.masks_prompts
+    assert spec.data.train[0].messages == "conversation"
+    assert (spec.tokenizer.type, spec.tokenizer.path) == ("huggingFace", "/data/model")
+    assert spec.tokenizer.chat_template
+    assert "maxtext/template.json" in draft.fill_in["tokenizer.chatTemplate"]
+    assert {"data.train", "tokenizer"} <= draft.fill_in.keys()
+
+
+@pytest.mark.parametrize(
+    ("columns", "want"),
+    [
+        ({}, {"messages": "messages"}),
+        ({"train_data_columns": ["question", "answer"]}, {"prompt": "question", "completion": "answer"}),
+        ({"train_data_columns": "text"}, {"messages": "messages"}),
+    ],
+)
+def test_columns_of_a_fine_tuning_are_fields_of_its_records(columns: dict[str, Any], want: dict[str, str]) -> None:
+    draft = convert({"model_name": "llama2-7b", "use_sft": True, **columns})
+
+    (source,) = draft.get("data.train")
+    assert {name: source.get(name) for name in want} == want
+    assert draft.get("objective.sft.lossOn") == "all", "the default of the source"
+
+
+def test_options_of_fine_tuning_without_it_are_left_out() -> None:
+    draft = convert(SFT | {"use_sft": False, "train_data_columns": ["text"]})
+
+    assert draft.get("objective") is None
+    assert {leftover.key for leftover in draft.leftovers} == {"chat_template_path", "train_data_columns"}

@@ -3,6 +3,8 @@
 from typing import Any
 
 from trainingjob_operator.cli.convert.draft_job import ASK_TEXT, ASK_TOKENIZER, TEXT_FILES, TOKENIZER, DraftJob
+from trainingjob_operator.cli.convert.maxtext_fine_tuning import ROWS as FINE_TUNING
+from trainingjob_operator.cli.convert.maxtext_fine_tuning import read_fine_tuning
 from trainingjob_operator.cli.convert.maxtext_model import BESIDE_PRESET, COMBINED, KEYS, MISSING, read_model
 from trainingjob_operator.cli.convert.optimizer_objects import move_hyperparameters, set_decay_of_muon
 from trainingjob_operator.cli.convert.source_rows import (
@@ -90,7 +92,7 @@ QUANTIZED_TYPES = {
 }
 QUANTIZED = "`precision.quantization` rounds both operands of a matmul to int8 or fp8"
 MULTIMODAL = "only text is trained"
-OBJECTIVE = "the objective is the next token"
+OBJECTIVE = "the objective is the next token, or fine-tuning"
 
 
 def _to_steps(value: Any) -> int:
@@ -189,11 +191,11 @@ DATA: Table = {
     "grain_*": Left(INPUT, off=("",)),
     "tokenizer_path": Ask("tokenizer", TOKENIZER, ASK_TOKENIZER),
     "tokenizer_type": Left("`tokenizer` reads a tokenizer.json file"),
-    "add_bos": Left("no token begins a document", off=(False,)),
+    "add_bos": Left("`tokenizer.beginOfDocument` names the token that begins a document", off=(False,)),
     "add_eos": Left("`tokenizer.endOfDocument` names the token that ends a document"),
     "packing": Copy("data.packing", one_of({"True": {"type": "bestFit"}}, "documents are packed into sequences")),
     "grain_packing_type": Copy("data.packing", one_of(PACKING, INPUT)),
-    "*_data_columns": Left("`data.train[].column` names the field of a record"),
+    "*_data_columns": Left("`evaluation[].column` or `messages` names the field of a record"),
     "num_epoch": Left("`training.steps` is the length of the training", off=(1,)),
     **dict.fromkeys(
         ("expansion_factor_real_data", "generate_padding_batch_*", "reuse_example_batch", "max_corpus_chars",
@@ -311,7 +313,7 @@ OTHERS: Table = {
         Left(MULTIMODAL, off=(False,)),
     ),
     **dict.fromkeys(
-        ("use_dpo", "dpo_*", "block_diffusion_*", "use_sft", "sft_*", "use_chat_template", "chat_template*",
+        ("use_dpo", "dpo_*", "block_diffusion_*", "sft_*", "use_chat_template", "chat_template*",
          "training_objective", "use_grpo", "grpo_*", "rl", "trainable_parameters_mask", "*distill*", "student_*",
          "teacher_*"),
         Left(OBJECTIVE, off=(False, "causal_lm", [])),
@@ -321,6 +323,7 @@ OTHERS: Table = {
 }  # fmt: skip
 TABLE: Table = {
     **dict.fromkeys((*KEYS, *COMBINED, *MISSING), Part()),
+    **FINE_TUNING,
     **TRAINING,
     **PARALLELISM,
     **DATA,
@@ -339,6 +342,7 @@ def read_maxtext(values: Values, draft: DraftJob) -> None:
     draft.set("model", read_model(values))
     if values.get("capacity_factor", -1) <= 0:
         draft.drop_no_tokens()
+    read_fine_tuning(values, draft)
     apply_rows(TABLE, {**DEFAULTS, **values}, draft)
     _read_optimizer(values, draft)
     if draft.get("model.preset"):
