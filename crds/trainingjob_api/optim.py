@@ -46,10 +46,18 @@ SLOTS: dict[OptimizerType, tuple[Slot, ...]] = {
 }
 """The slots of each optimizer. Counters, which are not kept for every parameter, take no memory to speak of."""
 FIRST_MOMENTS = ("mu", "trace")
+AVERAGE = Slot("average", "float32")
+"""The moving average of the values, which bfloat16 would round to a standstill."""
 
 
 def list_slots(optimizer: Optimizer, precision: Precision) -> tuple[Slot, ...]:
-    """Return the slots of an optimizer. The spec may narrow the first moment. SGD without momentum has no slots."""
+    """Return the slots of an optimizer, with that of the average. SGD without momentum has no others."""
+    average = (AVERAGE,) if optimizer.average else ()
+    return (*list_update_slots(optimizer, precision), *average)
+
+
+def list_update_slots(optimizer: Optimizer, precision: Precision) -> tuple[Slot, ...]:
+    """Return the slots that updates are computed from. The spec may narrow the first moment."""
     resolved = optimizer.resolved()
     if isinstance(resolved, Sgd) and resolved.momentum is None:
         return ()

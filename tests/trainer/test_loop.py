@@ -14,6 +14,9 @@ from trainingjob_trainer.loop import train
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.state import Signal
 
+AVERAGED: Any = object()
+"""The parameters that evaluations and samples use."""
+
 
 class Notes:
     """All parts of a loop at once, which only record their calls.
@@ -90,7 +93,7 @@ class Notes:
     def train(self) -> list[str]:
         """Train to the end and return what happened; `step 3` is its dispatch."""
         self._meet("compile")
-        compiled = CompiledSteps(self._step, None, self.replicas)
+        compiled = CompiledSteps(self._step, None, self.replicas, read_params=lambda state: AVERAGED)
         state: Any = SimpleNamespace(params=None)
         phase = train(state, compiled, self.context)
         return [*self.said, phase]
@@ -122,6 +125,7 @@ class Notes:
         self, step: int, params: object, ask: Callable[[], Signal], tell: Callable[[str], None]
     ) -> dict[str, float] | None:
         self._meet(f"evaluate {step}")
+        assert params is AVERAGED
         if ask():
             self.said.append(f"break off {step}")
             return None
@@ -132,6 +136,7 @@ class Notes:
         self, step: int, params: object, ask: Callable[[], Signal], tell: Callable[[str], None]
     ) -> list[str] | None:
         self._meet(f"sample {step}")
+        assert params is AVERAGED
         if ask():
             self.measured = 0
             self.said.append(f"break off {step}")

@@ -1,5 +1,6 @@
 """What a training program receives, in the order in which it comes to be: join a world, restore, compile, context."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from trainingjob_trainer.checkpoint.single_replica import SingleReplicaRestore
 from trainingjob_trainer.data.dataset_writer import HostShare
 from trainingjob_trainer.data.loader import BatchLoader, batch_shape
 from trainingjob_trainer.data.token_cache import JobDatasets, prepare_datasets
+from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.monitoring.evaluation import Evaluator
 from trainingjob_trainer.monitoring.replica_check import ReplicaCheck
@@ -64,6 +66,8 @@ class CompiledSteps(NamedTuple):
     evaluate_step: EvaluateStep | None  # None: the spec has no evaluations
     replicas: ReplicaCheck
     token_programs: TokenPrograms | None = None  # None: the spec has no samples
+    read_params: Callable[[State], Params] = lambda state: state.params
+    """Returns the parameters that evaluations, samples and exports use: averaged, if the spec has an average."""
 
 
 @dataclass(frozen=True)
@@ -176,4 +180,5 @@ def compile_steps(start: StartWorld, joined: JoinedWorld) -> CompiledSteps:
             programs,
         ),
         token_programs=generator.compile(programs) if generator else None,
+        read_params=steps.compile_average(programs),
     )

@@ -31,6 +31,7 @@ from trainingjob_trainer.huggingface.export_weights import gather_from
 from trainingjob_trainer.huggingface.hub_download import delete_download, download_weights
 from trainingjob_trainer.huggingface.model_export import ExportTarget, export_model
 from trainingjob_trainer.huggingface.published_params import PublishedParams, load_published_params
+from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.monitoring.bad_steps import BadStepError
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.monitoring.evaluation import Evaluator
@@ -38,6 +39,7 @@ from trainingjob_trainer.monitoring.scheduling_delay import SchedulingDelayMonit
 from trainingjob_trainer.monitoring.step_actions import Due, Leave, StepActions, step_actions
 from trainingjob_trainer.monitoring.step_reporter import StepReporter
 from trainingjob_trainer.monitoring.text_samples import TextSampler
+from trainingjob_trainer.optim.weight_average import start_average
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.errors import shorten
@@ -133,7 +135,8 @@ def _initial_state(
     params, adapter = load_adapters(spec, initial.params, steps.state_shapes.params), source.adapter
     words = f"{initial.source}; adapters of {adapter.path}" if adapter else initial.source
     events.send(AgentEvent(initialized_from=shorten(words, MAX_MESSAGE)))
-    return state._replace(params=params)
+    shapes = steps.state_shapes.average
+    return state._replace(params=params, average=start_average(shapes, params) if shapes else None)
 
 
 @contextmanager
@@ -178,7 +181,7 @@ def _train_and_back_up(state: State, compiled: CompiledSteps, context: Context) 
     checkpoints, restored = context.checkpoints, context.checkpoints.newest
     try:
         is_missing = context.evaluator.is_missing(restored, checkpoints.inventory.evaluated)
-        if is_missing and _evaluate(restored, state, context, context.signals) is None:
+        if is_missing and _evaluate(restored, compiled.read_params(state), context, context.signals) is None:
             return Phase.LEFT  # without a save: an evaluation is owed for a saved step only
         phase = train(state, compiled, context)
         if phase is Phase.DONE:
@@ -231,18 +234,18 @@ def train(state: State, compiled: CompiledSteps, context: Context) -> Phase:
     checkpoints.save_until_success(max(checkpoints.newest, last), state)
     if checkpoints.newest < last or actions.evaluation_missing:
         return Phase.LEFT
-    _export(state, context)
+    _export(state, compiled, context)
     return Phase.DONE
 
 
-def _export(state: State, context: Context) -> None:
+def _export(state: State, compiled: CompiledSteps, context: Context) -> None:
     """Write the trained weights for other programs, if the spec has an export."""
     spec = context.config.spec
     if spec.checkpoint.export:
         export = spec.checkpoint.export.hugging_face
         dtype = export.dtype or spec.precision.params
         target = ExportTarget(open_store(export.uri), dtype, adapter=export.adapter or "merged")
-        gather = gather_from(state.params)
+        gather = gather_from(compiled.read_params(state))
         export_model(spec, gather, open_store(spec.checkpoint.uri), target, context.world.peers)
 
 
@@ -265,7 +268,7 @@ def _finish_step(
     _compare_and_snapshot(step, state, actions, compiled, context)
     if actions.evaluate:
         signals = context.signals if actions.is_interruptible else ControlSignals()
-        losses = _evaluate(step, state, context, signals)
+        losses = _evaluate(step, compiled.read_params(state), context, signals)
         if losses is None:
             actions = actions.interrupt_evaluation()
             _compare_and_snapshot(step, state, actions, compiled, context)
@@ -295,12 +298,12 @@ def _compare_and_snapshot(
 
 
 def _evaluate(
-    step: int, state: State, context: Context, signals: ControlSignals
+    step: int, params: Params, context: Context, signals: ControlSignals
 ) -> dict[str, float] | None:  # None: it was interrupted, because a process received EXIT
     """Measure and report the held-out losses that are due after a step, then the texts of the samples."""
     reporter = context.reporter
     reporter.enter_phase(Phase.EVALUATING)
-    arguments = step, state.params, lambda: signals.exit_signal, reporter.report_entry
+    arguments = step, params, lambda: signals.exit_signal, reporter.report_entry
     losses = context.evaluator.measure(*arguments)
     texts = None if losses is None else context.sampler.write(*arguments)
     if losses is None or texts is None:

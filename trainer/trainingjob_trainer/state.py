@@ -27,6 +27,8 @@ class State(NamedTuple):
     """Total number of skipped updates."""
     window: SpikeWindow | None = None
     """Statistics for spike detection. None: the spec configures none."""
+    average: Params | None = None
+    """Moving average of the trained parameters, float32. None: the spec configures none."""
 
 
 class ItemRule(Enum):
@@ -36,6 +38,8 @@ class ItemRule(Enum):
     """The checkpoint cannot be restored."""
     ZEROS = "zeros"
     """The item starts with zeros. A checkpoint may hold it although the state has none: it is ignored."""
+    PARAMS = "params"
+    """The item starts as a copy of the parameters of the same names. It is ignored in the same way."""
 
 
 STATE_LAYOUT = 1
@@ -47,6 +51,7 @@ ITEM_RULES: Mapping[str, ItemRule] = {
     "non_finite": ItemRule.ZEROS,
     "skipped": ItemRule.ZEROS,
     "window": ItemRule.ZEROS,
+    "average": ItemRule.PARAMS,
 }
 """The rule of each item of `State`."""
 

@@ -33,6 +33,7 @@ from trainingjob_trainer.optim.expert_balance import ExpertBalance
 from trainingjob_trainer.optim.factory import clip_factor, make_optimizer
 from trainingjob_trainer.optim.learning_rate import learning_rate
 from trainingjob_trainer.optim.spike_detection import SpikeWindow, empty_window, is_spike, update_window
+from trainingjob_trainer.optim.weight_average import limit_decay, update_average
 from trainingjob_trainer.parallel.collective_order import order_collectives
 from trainingjob_trainer.parallel.sharding import param_shardings, zero1_shardings
 from trainingjob_trainer.runtime.compile_cache import CompileCache
@@ -137,6 +138,30 @@ class StepPrograms:
         )
         return compiled
 
+    def compile_average(self, programs: CompileCache) -> Callable[[State], Params]:
+        """Return a function of a state that returns the averaged parameters, in the formats of the parameters.
+
+        It is compiled if the spec has an average. Otherwise it returns the parameters themselves.
+        """
+        if self.state_shapes.average is None:
+            return lambda state: state.params
+        shapes = self._model.param_split.split(self.state_shapes.params).trained
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, shapes)
+
+        def convert(average: Params) -> Params:
+            converted: Params = jax.tree.map(lambda leaf, shape: leaf.astype(shape.dtype), average, shapes)
+            return converted
+
+        compiled = programs.compile_or_load(
+            "average", convert, (self.state_shapes.average,), shapes, out_shardings=shardings
+        )
+
+        def read(state: State) -> Params:
+            frozen = self._model.param_split.split(state.params).frozen
+            return self._model.param_split.merge(compiled(state.average), frozen)
+
+        return read
+
     def signals(self, asked: Signal) -> jax.Array:
         """Return the control signals of this process as an argument of a program, int32 [devices]."""
         permitted = asked if self._spec.elastic.fault_injection == "allowed" else asked & ~Signal.INJECT_NAN
@@ -165,7 +190,8 @@ class StepPrograms:
         spikes = self._spec.protection.spikes
         window = empty_window(spikes.window) if spikes else None
         trained = self._model.param_split.split(params).trained
-        return State(zero, params, self._optimizer.init(as_float32(trained)), zero, zero, window)
+        average = as_float32(trained) if self._spec.optimizer.average else None
+        return State(zero, params, self._optimizer.init(as_float32(trained)), zero, zero, window, average)
 
     def train(self, state: State, batch: Batch, controls: Controls) -> tuple[State, StepMetrics]:
         """Train one step."""
@@ -203,7 +229,19 @@ class StepPrograms:
         measures = StepMetrics(loss, grad_norm, rate, non_finite, skipped, jnp.sum(asked_B), metrics)
         if window:
             measures = measures._replace(spikes=window.in_a_row)
-        return State(step, params, opt, non_finite, skipped, window), measures
+        average = self._move_average(state.average, trained, step - skipped, is_applied)
+        return State(step, params, opt, non_finite, skipped, window, average), measures
+
+    def _move_average(
+        self, average: Params | None, trained: Params, num_updates: jax.Array, is_applied: jax.Array
+    ) -> Params | None:
+        """Return the average after a step, and the same one if the step's update was not applied."""
+        config = self._spec.optimizer.average
+        if average is None or config is None:
+            return None
+        # Sharded like the average, so that each device computes its own part.
+        new = jax.lax.with_sharding_constraint(as_float32(trained), self._moment_shardings)
+        return update_average(average, new, jnp.where(is_applied, limit_decay(config.decay, num_updates), 1.0))
 
     def _seed_dropout(self, batch: Batch, step: jax.Array) -> Batch:
         """Return the batch of a step with the seeds of its dropout, if the spec has any."""
@@ -258,6 +296,14 @@ class StepPrograms:
         state: State = jax.tree.map(
             lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding),
             shapes,
-            State(everywhere, params, opt, everywhere, everywhere, jax.tree.map(lambda _: everywhere, shapes.window)),
+            State(
+                everywhere,
+                params,
+                opt,
+                everywhere,
+                everywhere,
+                jax.tree.map(lambda _: everywhere, shapes.window),
+                self._moment_shardings if shapes.average is not None else None,
+            ),
         )
         return state

@@ -77,6 +77,16 @@ class WeightDecay(Strict):
     )
 
 
+class Average(Strict):
+    """Exponential moving average of the trained tensors (Polyak and Juditsky, 1992; arXiv 2411.18704)."""
+
+    decay: Annotated[float, Field(gt=0, lt=1), NO_UNIT, Example(0.999)] = Field(
+        default=0.999,
+        description="Share of the average that an update keeps; the new values have the rest. After `t` updates it is "
+        "at most `(1 + t) / (10 + t)`, so that random initial values leave the average early.",
+    )
+
+
 class Optimizer(Strict):
     """Optimizer with decoupled weight decay and clipping by the global norm."""
 
@@ -108,6 +118,12 @@ class Optimizer(Strict):
         "gradients and no optimizer state.",
         json_schema_extra=LIST_TYPE_SET,
         exclude_if=lambda patterns: patterns == ALL_TENSORS,  # an agent before 0.1 refuses a field it does not know
+    )
+    average: Average | None = Field(
+        default=None,
+        description="Moving average of the trained tensors, which evaluations, text samples and exports use in place "
+        "of the tensors themselves. Unset: none is kept.",
+        exclude_if=lambda average: average is None,  # as for `trainable`
     )
     adamw: AdamW | None = Field(
         default=None, description="Hyperparameters of `type: adamw`. Unset: the defaults of its fields."

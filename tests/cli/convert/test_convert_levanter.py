@@ -8,7 +8,7 @@ from trainingjob_api.network.resolve import resolve
 from trainingjob_api.parse.parser import parse_spec
 from trainingjob_api.presets.registry import PRESETS
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.optimizer import AdamW, Muon
+from trainingjob_api.spec.optimizer import AdamW, Average, Muon
 from trainingjob_operator.cli.convert.commented_yaml import as_manifest
 from trainingjob_operator.cli.convert.draft_job import DraftJob
 from trainingjob_operator.cli.convert.levanter_rows import read_levanter
@@ -165,6 +165,18 @@ def test_muon_of_levanter_has_no_weight_decay_by_default() -> None:
 
     assert (spec.optimizer.weight_decay.rate, spec.optimizer.learning_rate) == (0, 6e-4)
     assert [one.key for one in draft.leftovers if one.key.startswith("optimizer.")] == ["optimizer.lr"]
+
+
+def test_a_moving_average_has_its_decay() -> None:
+    name = "trainer.model_averaging"
+    default, given, other = (
+        convert(GPT2 | {f"{name}.{key}": value for key, value in values.items()})
+        for values in ({"type": "ema"}, {"type": "ema", "beta": 0.99}, {"type": "ema_decay_sqrt", "beta": 0.99})
+    )
+
+    assert (default[0].optimizer.average, given[0].optimizer.average) == (Average(decay=0.999), Average(decay=0.99))
+    assert other[0].optimizer.average is None
+    assert [one.key for one in other[1].leftovers if one.key.startswith(name)] == [f"{name}.type"]
 
 
 def test_one_tracker_is_a_section() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainingjob_api.base import AXES
-from trainingjob_api.network.resolve import resolve
+from trainingjob_api.network.resolve import resolve, resolve_network
 from trainingjob_api.optim import SLOTS, Slot
 from trainingjob_api.sharding import count_shards
 from trainingjob_api.spec.job import TrainingJobSpec
@@ -104,6 +104,23 @@ def test_sgd_has_an_optimizer_state_with_momentum_only(make_spec: MakeSpec) -> N
     assert (momentum, plain) == (adamw // 2, 0)
 
 
+def test_an_average_has_four_bytes_for_each_trained_parameter(make_spec: MakeSpec) -> None:
+    plain, averaged, adapters = (
+        make_spec({"model.numLayers": 8, "model.vocabSize": 262144} | changes)
+        for changes in (
+            {},
+            {"optimizer.average": {}, "precision.moments": "bfloat16"},
+            {"optimizer.average": {}, "lora": {"rank": 8, "alpha": 8, "targets": ["*.query"]}},
+        )
+    )
+    size = resolve(plain.model).num_parameters
+    trained = sum(tensor.size for tensor in resolve_network(adapters).tensors if tensor.is_trainable)
+
+    assert estimate_device_memory(averaged, ONE).optimizer == (2 + 4 + 4) * size
+    assert estimate_device_memory(adapters, ONE).optimizer == 12 * trained
+    assert snapshot_bytes(averaged, LAYOUT) == pytest.approx(14 * size, rel=0.05)
+
+
 def test_muon_keeps_one_moment_of_the_matrices_of_layers(make_spec: MakeSpec) -> None:
     sizes = {"model.numLayers": 8, "model.mlpDim": 8192, "model.embedDim": 512}
     spec = make_spec(sizes | {"optimizer": {"learningRate": 0.1, "type": "muon"}})
@@ -134,9 +151,17 @@ def test_a_mesh_search_is_not_shared_by_optimizers_of_other_slots(make_spec: Mak
     shape = BUILTIN.find_shape("nvidia-h100", "8")
     assert shape
     changes = {"slices.accelerator": "nvidia-h100", "slices.topology": "8", "slices.count": 1}
-    adamw, again, lion = (
-        describe_search(make_spec(changes | {"optimizer": {"learningRate": rate, "type": name}}), shape)
-        for name, rate in (("adamw", 0.1), ("adamw", 0.2), ("lion", 0.1))
+    adamw, again, *others = (
+        describe_search(make_spec(changes | {"optimizer": {"learningRate": 0.1} | optimizer}), shape)
+        for optimizer in (
+            {"average": {"decay": 0.9}},
+            {"average": {}, "learningRate": 0.2},
+            {},
+            {"type": "lion"},
+            {"type": "sgd"},
+            {"type": "sgd", "sgd": {"momentum": 0.9}},
+        )
     )
 
-    assert adamw == again != lion
+    assert adamw == again
+    assert len({adamw, *others}) == 5

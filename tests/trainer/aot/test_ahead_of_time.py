@@ -146,6 +146,7 @@ PROGRAMS: dict[str, tuple[dict[str, Any], Layout, tuple[str, ...]]] = {
         SIZES[1],
         ("train", "evaluate", "prompt", "token"),
     ),
+    "with an average": ({"optimizer__average": {}}, SIZES[1], ("train", "average")),
     "with a comparison of replicas": (
         {"protection__compareReplicas": {"everySteps": 10}},
         SIZES[1],

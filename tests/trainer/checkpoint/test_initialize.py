@@ -328,7 +328,10 @@ def test_parameters_are_of_the_source_and_all_else_of_a_fresh_job(tmp_path: Path
         checkpoints.wait()
         source = {"uri": str(tmp_path / "base"), "allowPartial": True}
         config, steps, programs = open_job(
-            model__tieEmbeddings=False, training__seed=7, checkpoint__initializeFrom=source
+            model__tieEmbeddings=False,
+            training__seed=7,
+            checkpoint__initializeFrom=source,
+            optimizer__average={},
         )
         fresh = steps.compile_init(programs)()
 
@@ -343,7 +346,8 @@ def test_parameters_are_of_the_source_and_all_else_of_a_fresh_job(tmp_path: Path
             assert name.endswith(("scale", "norm")) or not np.array_equal(seen, own), "another seed"
         else:
             lacks.append(name)
-    rest = begun._replace(params=()), fresh._replace(params=())
+    assert jax.tree.all(jax.tree.map(np.array_equal, begun.average, begun.params))
+    rest = begun._replace(params=(), average=None), fresh._replace(params=(), average=None)
     assert jax.tree.all(jax.tree.map(np.array_equal, *rest))
     (reported,) = [
         event.initialized_from

@@ -74,9 +74,9 @@ def test_every_item_of_a_state_has_a_rule() -> None:
     assert {name for name, rule in ITEM_RULES.items() if rule is ItemRule.REQUIRED} == {"step", "params", "opt"}
 
 
-def test_zeros_are_the_initial_values_of_optional_items() -> None:
-    """Otherwise a rule with zeros would not be that of a job that begins."""
-    run = Run(spec_with(protection__spikes={"window": 4}), ONE)
+def test_missing_optional_items_start_like_those_of_a_new_job() -> None:
+    """Otherwise the rule of an item would not be that of a job that begins."""
+    run = Run(spec_with(protection__spikes={"window": 4}, optimizer__average={}), ONE)
     required = {name for name, rule in ITEM_RULES.items() if rule is ItemRule.REQUIRED}
     kept = {name: item for name, item in saved_items(run.state).items() if name in required}
 

@@ -61,6 +61,7 @@ def compile_ahead(request: CompileRequest) -> None:
     compilers: dict[str, Callable[[], object]] = {
         "train": lambda: steps.compile_train(programs, batches.shape),
         "evaluate": lambda: steps.compile_evaluate(programs, batches.shape),
+        "average": lambda: steps.compile_average(programs),
         "spread": lambda: compile_broadcast(programs, steps.state_shapes),
         "replicas": lambda: compile_bit_sums(programs, steps.state_shapes),
     }

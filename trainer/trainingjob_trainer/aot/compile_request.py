@@ -30,6 +30,7 @@ def program_names(spec: TrainingJobSpec, layout: Layout) -> tuple[str, ...]:
         "train": True,
         "evaluate": bool(spec.evaluation),
         **dict.fromkeys(PROGRAM_NAMES, find_decoding_shape(spec) is not None),
+        "average": spec.optimizer.average is not None,
         "spread": is_given and layout.num_hosts > 1,
         "replicas": spec.protection.compare_replicas is not None,
     }

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from trainingjob_trainer.checkpoint.manifest import Integrity, SavedItem
+from trainingjob_trainer.optim.weight_average import start_average
 from trainingjob_trainer.snapshots.state_shards import hash_shapes
 from trainingjob_trainer.state import ITEM_RULES, STATE_LAYOUT, ItemRule, State
 
@@ -55,11 +56,19 @@ def find_restorable(state: State, saved: Integrity) -> frozenset[str] | None:  #
 
 
 def complete_state(restored: Mapping[str, Any], state: State) -> State:
-    """Return a state of restored items. Zeros take the place of the others that `state` describes."""
+    """Return a state of restored items. The others that `state` describes start by the rule of each."""
     items = saved_items(state)
-    if missing := sorted(items.keys() - restored.keys()):
-        LOG.info("items of the state start with zeros items=%s", ",".join(missing))
-    return State(**{name: restored[name] if name in restored else _zeros(item) for name, item in items.items()})
+    missing = sorted(items.keys() - restored.keys())
+    if missing:
+        LOG.info("the checkpoint lacks items, which start afresh items=%s", ",".join(missing))
+    return State(**restored, **{name: _start_item(name, items[name], restored) for name in missing})
+
+
+def _start_item(name: str, described: Any, restored: Mapping[str, Any]) -> Any:
+    """Return the value of an item that a checkpoint lacks."""
+    if ITEM_RULES[name] is ItemRule.PARAMS:
+        return start_average(described, restored["params"])
+    return _zeros(described)
 
 
 def _find_in_older(state: State, shapes: str) -> frozenset[str] | None:

@@ -75,6 +75,7 @@ ROPES: Mapping[str, dict[str, Any]] = {
 }  # fmt: skip
 """By kind of rotary positions, the options that may be omitted."""
 MIXTURE = "data.configs."
+AVERAGE = "trainer.model_averaging"
 MAX_SOURCES = 16
 VOCABULARIES = {
     "gpt2": 50257,
@@ -150,6 +151,7 @@ TABLE: Table = {
     "trainer.per_device_parallelism": Copy("training.maxPerDeviceBatch", off=(-1,)),
     "trainer.per_device_*": Left("batches are divided by the plan"),
     "trainer.mp": Part(),
+    "trainer.model_averaging*": Part(),
     "trainer.steps_per_eval": Left("`evaluation` has held-out text, and the steps between two evaluations"),
     "trainer.max_eval_batches": Left("`evaluation` has held-out text, and the number of batches"),
     "trainer.checkpointer.save_interval": Copy("checkpoint.save.every"),
@@ -238,6 +240,7 @@ def read_levanter(values: Values, draft: DraftJob) -> None:
         if values.get("optimizer.use_kimi_scaling"):
             draft.set("optimizer.muon.rmsScale", KIMI_RMS)
     _read_decay({**DEFAULTS, **values}, draft)
+    _read_average(values, draft)
     for tracker in _list_trackers(values):
         if tracker.get("type", "wandb") == "wandb":
             names = ("entity", "name", "tags")
@@ -256,6 +259,15 @@ def _read_decay(values: Values, draft: DraftJob) -> None:
         draft.set("schedule.wsd", {"decay": to_share(decay), "shape": shape})
     if draft.get("schedule.cycles.count") and values.get("optimizer.rewarmup"):
         draft.set("schedule.cycles.warmup", to_share(values["optimizer.rewarmup"]))
+
+
+def _read_average(values: Values, draft: DraftJob) -> None:
+    """Set the moving average of the parameters. The other kind of Levanter has no counterpart."""
+    kind = values.get(f"{AVERAGE}.type")
+    if kind == "ema":
+        draft.set("optimizer.average.decay", values.get(f"{AVERAGE}.beta", 0.999))
+    elif kind is not None:
+        draft.leave(f"{AVERAGE}.type", kind, "`optimizer.average` has a constant decay")
 
 
 def _ask_for_sources(values: Values, draft: DraftJob) -> None:

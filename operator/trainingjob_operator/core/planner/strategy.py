@@ -21,7 +21,7 @@ from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.spec.data import Data
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import NO_REMAT, Remat
-from trainingjob_api.spec.optimizer import Optimizer
+from trainingjob_api.spec.optimizer import Average, Optimizer
 from trainingjob_api.spec.parallelism import AxisDegrees, Parallelism
 from trainingjob_operator.core.planner.choice import EXPLICIT, Candidate, Choice
 from trainingjob_operator.core.planner.mesh import INFERRED, divisors
@@ -98,7 +98,14 @@ def describe_search(spec: TrainingJobSpec, shape: SliceShape) -> "MeshSearch | N
         data=Data.model_construct(train=(), packing=spec.data.packing),
         lora=spec.lora,
         training=spec.training.model_copy(update={"seed": 0, "steps": 1}),
-        optimizer=Optimizer(type=spec.optimizer.type, trainable=spec.optimizer.trainable, learning_rate=1.0),
+        optimizer=Optimizer(
+            type=spec.optimizer.type,
+            trainable=spec.optimizer.trainable,
+            average=spec.optimizer.average and Average(),
+            muon=spec.optimizer.muon,
+            sgd=spec.optimizer.sgd,
+            learning_rate=1.0,
+        ),
         precision=spec.precision,
         memory=spec.memory,
     )

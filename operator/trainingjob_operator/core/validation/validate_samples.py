@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 
 from trainingjob_api.decoding import count_prompt_bytes, find_decoding_shape, list_samples
+from trainingjob_api.optim import FLOAT_BYTES
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.evaluation import TextSample
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.memory import USABLE_MEMORY_SHARE, count_sample_bytes
 from trainingjob_operator.core.planner.mesh import nearest_multiples
-from trainingjob_operator.core.planner.plan import SizePlan
+from trainingjob_operator.core.planner.plan import MemoryEstimate, SizePlan
 from trainingjob_operator.core.planner.planning import SizeOutcomes, find_slice_shape
 from trainingjob_operator.core.planner.problem_messages import quote_field
 from trainingjob_operator.core.units import format_size, pluralize
@@ -76,9 +77,9 @@ def check_sample_memory(spec: TrainingJobSpec, sizes: SizeOutcomes, hardware: Ha
         return
     usable = int(shape.memory_bytes * USABLE_MEMORY_SHARE)
     planned = (size for size in sizes.values() if isinstance(size, SizePlan))
-    for size in [one for one in planned if _cache_bytes(spec, one) > _free_bytes(one, usable)][:1]:
+    for size in [one for one in planned if _cache_bytes(spec, one) > _free_bytes(spec, one, usable)][:1]:
         path = f"{next(list_samples(spec)).evaluation_path}.samples"
-        need, free = format_size(_cache_bytes(spec, size)), format_size(max(_free_bytes(size, usable), 0))
+        need, free = format_size(_cache_bytes(spec, size)), format_size(max(_free_bytes(spec, size, usable), 0))
         message = (
             f"{pluralize(decoding.rows, 'sample')} of up to {decoding.length:,} tokens need {need} per "
             f"{shape.device_noun} on {pluralize(size.num_slices, 'slice')}, and must fit in the {free} beside the "
@@ -91,9 +92,16 @@ def _cache_bytes(spec: TrainingJobSpec, size: SizePlan) -> int:
     return CACHE_COPIES * count_sample_bytes(spec, size)
 
 
-def _free_bytes(size: SizePlan, usable: int) -> int:
-    """Return the bytes beside parameters and optimizer state."""
-    return usable - (size.memory.params + size.memory.optimizer if size.memory else 0)
+def _free_bytes(spec: TrainingJobSpec, size: SizePlan, usable: int) -> int:
+    """Return the bytes beside parameters, optimizer state, and the averaged parameters that the samples use."""
+    return usable - (
+        size.memory.params + size.memory.optimizer + _averaged_bytes(spec, size.memory) if size.memory else 0
+    )
+
+
+def _averaged_bytes(spec: TrainingJobSpec, memory: MemoryEstimate) -> int:
+    trained = memory.gradients * FLOAT_BYTES[spec.precision.params] // FLOAT_BYTES[spec.precision.gradients]
+    return trained if spec.optimizer.average else 0
 
 
 RULES = (

@@ -30,6 +30,7 @@ SIZE_FIELDS = (
     "data.packing",
     "lora",
     "optimizer.trainable",
+    "optimizer.average",
     "precision",
     "memory",
 )

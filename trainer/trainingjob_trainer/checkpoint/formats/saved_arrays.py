@@ -1,4 +1,7 @@
-"""Regions of the arrays in a saved step, read without the rest of the array and without a device."""
+"""Regions of the arrays in a saved step, read without the rest of the array and without a device.
+
+A tensor has its averaged values, if the step has a moving average of it.
+"""
 
 from typing import Any
 
@@ -33,6 +36,12 @@ class SavedParams:
 
     def _open(self, name: str) -> Any:
         if name not in self._arrays:
-            store = {"driver": "ocdbt", "base": f"{self._base.rstrip('/')}/", "path": f"params.{name}/"}
-            self._arrays[name] = tensorstore.open({"driver": "zarr", "kvstore": store}, open=True, read=True).result()
+            try:
+                self._arrays[name] = self._open_array(f"average.{name}")
+            except ValueError:  # TensorStore has no other type for a missing array
+                self._arrays[name] = self._open_array(f"params.{name}")
         return self._arrays[name]
+
+    def _open_array(self, path: str) -> Any:
+        store = {"driver": "ocdbt", "base": f"{self._base.rstrip('/')}/", "path": f"{path}/"}
+        return tensorstore.open({"driver": "zarr", "kvstore": store}, open=True, read=True).result()
