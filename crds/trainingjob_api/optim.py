@@ -6,6 +6,7 @@ The planner's memory, snapshot and roofline numbers and the trainer's sharding f
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from trainingjob_api.network.freeze import matches_any
 from trainingjob_api.network.tensor import DecayClass, Role, Tensor
 from trainingjob_api.spec.optimizer import Optimizer, Sgd
 from trainingjob_api.spec.precision import FloatType, Precision
@@ -48,6 +49,12 @@ SLOTS: dict[OptimizerType, tuple[Slot, ...]] = {
 FIRST_MOMENTS = ("mu", "trace")
 AVERAGE = Slot("average", "float32")
 """The moving average of the values, which bfloat16 would round to a standstill."""
+
+
+def find_rate_scale(optimizer: Optimizer, name: str) -> float:
+    """Return the factor of a tensor's learning rate: that of the first item with a pattern that matches its name."""
+    scales = (rates.scale for rates in optimizer.learning_rates if matches_any(name, rates.tensors))
+    return next(scales, 1.0)
 
 
 def list_slots(optimizer: Optimizer, precision: Precision) -> tuple[Slot, ...]:

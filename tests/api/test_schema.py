@@ -151,6 +151,7 @@ def test_lists_declare_their_merge_key() -> None:
             "spec.metrics.wandb.tags",
             "spec.model.attention.bias",
             "spec.optimizer.trainable",
+            "spec.optimizer.learningRates[].tensors",
             "spec.precision.quantization.exclude",
             "spec.optimizer.weightDecay.exclude",
             "spec.runtime.imagePullSecrets",

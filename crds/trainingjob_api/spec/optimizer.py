@@ -9,6 +9,7 @@ from trainingjob_api.meta import MODEL_STATE, NO_UNIT, Example, alternatives
 from trainingjob_api.network.tensor import DecayClass
 
 ALL_TENSORS = ("*",)
+TensorPattern = Annotated[str, Field(min_length=1, max_length=253)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -77,6 +78,21 @@ class WeightDecay(Strict):
     )
 
 
+class LearningRate(Strict):
+    """Learning rate of some tensors, relative to that of the schedule."""
+
+    tensors: Annotated[tuple[TensorPattern, ...], Example(["embedding"])] = Field(
+        min_length=1,
+        max_length=64,
+        description="Names of the tensors, with `*` for any characters, such as `*.mlp.*`. `trainingjob plan "
+        "--tensors` lists all names.",
+        json_schema_extra=LIST_TYPE_SET,
+    )
+    scale: Annotated[float, Field(gt=0, le=1000), NO_UNIT, Example(0.1)] = Field(
+        description="Factor of the learning rate of these tensors, and so of their weight decay."
+    )
+
+
 class Average(Strict):
     """Exponential moving average of the trained tensors (Polyak and Juditsky, 1992; arXiv 2411.18704)."""
 
@@ -99,6 +115,13 @@ class Optimizer(Strict):
     learning_rate: Annotated[float, Field(gt=0, le=10), NO_UNIT, Example(0.001)] = Field(
         description="Peak learning rate, reached when the warm-up ends."
     )
+    learning_rates: tuple[LearningRate, ...] = Field(
+        default=(),
+        max_length=32,
+        description="Tensors whose learning rate differs by a factor. The first item that names a tensor applies; the "
+        "others have the factor 1.",
+        exclude_if=lambda rates: not rates,  # an agent before 0.1 refuses a field that it does not know
+    )
     weight_decay: WeightDecay = Field(
         default=WeightDecay(), description="Decoupled weight decay: its rate, and the tensors that have none."
     )
@@ -106,7 +129,7 @@ class Optimizer(Strict):
         default=1.0, description="Global norm to which larger gradients are scaled down. 0 disables clipping."
     )
     trainable: Annotated[
-        tuple[Annotated[str, Field(min_length=1, max_length=253)], ...],
+        tuple[TensorPattern, ...],
         Example(["layers.attention.*"]),
         MODEL_STATE,
     ] = Field(

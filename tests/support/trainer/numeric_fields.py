@@ -33,6 +33,7 @@ NOT_OF_A_STEP = {
         f"optimizer.muon.{field}": "Muon has a test: tests/trainer/optim/test_muon.py"
         for field in ("momentum", "newtonSchulzSteps", "rmsScale", "adamw.beta1", "adamw.beta2", "adamw.epsilon")
     },
+    "optimizer.learningRates.scale": "a part of the tensors: tests/trainer/optim/test_tensor_rates.py",
     "optimizer.average.decay": "the average has a test: tests/trainer/optim/test_average.py",
     "optimizer.sgd.momentum": "SGD has a test: tests/trainer/optim/test_sgd.py",
     **{f"lora.{field}": "LoRA has a test: tests/trainer/models/test_lora.py" for field in ("rank", "alpha", "dropout")},

@@ -1,6 +1,6 @@
 """The optimizers, in float32, whatever the format of the parameters."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,7 @@ import optax
 
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.tensor import DecayClass
+from trainingjob_api.optim import find_rate_scale
 from trainingjob_api.spec.optimizer import AdamW, Lion, Muon, Optimizer, Sgd
 from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.models.decoder import Params
@@ -26,12 +27,16 @@ def clip_factor(optimizer: Optimizer, grad_norm: jax.Array) -> jax.Array:
 
 
 def make_optimizer(optimizer: Optimizer, network: Network, precision: Precision) -> optax.GradientTransformation:
-    """Return the direction of an update and weight decay; the caller clips, and multiplies by the learning rate."""
+    """Return the direction of an update and weight decay; the caller clips, and multiplies by the learning rate.
+
+    Where the spec has factors of the learning rate, they are included.
+    """
     decay = optimizer.weight_decay
+    decayed = optax.add_decayed_weights(decay.rate, mask=partial(decay_mask, network, decay.exclude))
     return optax.chain(
         optax.identity(),  # the states of checkpoints are numbered: clipping once had number 0
         _make_direction(optimizer, network, DTYPES[precision.moments]),
-        optax.add_decayed_weights(decay.rate, mask=partial(decay_mask, network, decay.exclude)),
+        _then(decayed, partial(_scale_rates, optimizer)) if optimizer.learning_rates else decayed,
     )
 
 
@@ -47,6 +52,24 @@ def _make_direction(optimizer: Optimizer, network: Network, moment_dtype: Any) -
             return optax.identity()
         case Sgd(momentum=float(momentum), nesterov=nesterov):
             return optax.trace(momentum, nesterov=nesterov, accumulator_dtype=moment_dtype)
+
+
+def _then(first: optax.GradientTransformation, change: Callable[[Params], Params]) -> optax.GradientTransformation:
+    """Return a transformation followed by another one without state. A checkpoint fits both alike, unlike `chain`."""
+
+    def update(updates: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
+        updates, state = first.update(updates, state, params)
+        return change(updates), state
+
+    return optax.GradientTransformation(first.init, update)
+
+
+def _scale_rates(optimizer: Optimizer, updates: Params) -> Params:
+    """Return updates times the factors of their learning rates."""
+    scaled: Params = jax.tree_util.tree_map_with_path(
+        lambda path, update: find_rate_scale(optimizer, tensor_name(path)) * update, updates
+    )
+    return scaled
 
 
 def decay_mask(network: Network, exclude: Collection[DecayClass], params: Params) -> Any:

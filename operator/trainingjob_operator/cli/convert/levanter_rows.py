@@ -179,7 +179,7 @@ TABLE: Table = {
     "optimizer.beta2": Copy("optimizer.adamw.beta2"),
     "optimizer.epsilon": Copy("optimizer.adamw.epsilon"),
     "optimizer.lr": Left("Levanter does not read it: `optimizer.learning_rate` is the rate of matrices"),
-    "optimizer.adam_lr": Left("`optimizer.learningRate` is one rate for all tensors: the job has that of matrices"),
+    "optimizer.adam_lr": Left("the job has the rate of matrices: `optimizer.learningRates` has factors of it"),
     "optimizer.momentum": Copy("optimizer.muon.momentum"),
     "optimizer.nesterov": Left("the momentum of Muon is Nesterov momentum", off=(True,)),
     "optimizer.backend_steps": Copy("optimizer.muon.newtonSchulzSteps"),

@@ -23,6 +23,14 @@ def check_optimizer(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Of the objects of `optimizer` that belong to a type, only the one that `optimizer.type` names may be set."""
     optimizer = spec.optimizer
     given = {"adamw": optimizer.adamw, "lion": optimizer.lion, "muon": optimizer.muon, "sgd": optimizer.sgd}
+    if optimizer.type == "muon" and optimizer.adamw:
+        message = (
+            "must not be set with `spec.optimizer.type: muon`. Move its fields to `spec.optimizer.muon.adamw`, or "
+            "change the type."
+        )
+        value = optimizer.adamw.model_dump(by_alias=True)
+        yield Problem("spec.optimizer.adamw", value, message, ("spec.optimizer.type: adamw",))
+        del given["adamw"]
     yield from find_unused_alternatives("spec.optimizer", optimizer.type, given)
 
 
