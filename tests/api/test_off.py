@@ -21,6 +21,8 @@ ZERO_IS_A_VALUE = {
     "optimizer.weightDecay.rate": "a rate",
     "optimizer.adamw.beta1": "a mean of the newest gradient alone",
     "optimizer.adamw.beta2": "a mean of the newest gradient alone",
+    "optimizer.adamw.epsilonRoot": "a constant in a sum",
+    "optimizer.muon.adamw.epsilonRoot": "a constant in a sum",
     "optimizer.lion.beta1": "an update of the gradient alone",
     "optimizer.lion.beta2": "a mean of the newest gradient alone",
     "optimizer.muon.adamw.beta1": "a mean of the newest gradient alone",

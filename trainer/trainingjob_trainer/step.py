@@ -29,8 +29,9 @@ from trainingjob_trainer.models.params import DTYPES, matmul_precision
 from trainingjob_trainer.objectives.batch_sums import BatchSums, as_float32
 from trainingjob_trainer.objectives.next_token import next_token
 from trainingjob_trainer.objectives.objective import metric_names
+from trainingjob_trainer.optim.clipping import clip_factor, clip_values
 from trainingjob_trainer.optim.expert_balance import ExpertBalance
-from trainingjob_trainer.optim.factory import clip_factor, make_optimizer
+from trainingjob_trainer.optim.factory import make_optimizer
 from trainingjob_trainer.optim.learning_rate import learning_rate
 from trainingjob_trainer.optim.spike_detection import SpikeWindow, empty_window, is_spike, update_window
 from trainingjob_trainer.optim.weight_average import limit_decay, update_average
@@ -207,7 +208,7 @@ class StepPrograms:
         loss, grad_norm = terms.loss / terms.weight, norm_of_sums / weight
         # One factor for the mean and for clipping, so that the update reads each gradient once.
         factor = clip_factor(spec.optimizer, grad_norm) / weight
-        grads = jax.tree.map(lambda grad: grad * factor, grads)
+        grads = jax.tree.map(lambda grad: clip_values(spec.optimizer, grad * factor), grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         is_applied, window = self._accept_update(state.window, jnp.stack([loss, grad_norm]), finite)
         step = state.step + 1

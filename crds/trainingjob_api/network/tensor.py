@@ -133,9 +133,14 @@ class Tensor:
     @property
     def input_dims(self) -> tuple[int, ...]:
         """Return the dims of a layer's matrix that its input has."""
-        first = 1 if self.is_stacked else 0
-        first += self.axes[first] == "experts"
+        first = self.num_stack_dims
         return tuple(range(first, len(self.shape) - 1)) if self.role in OUTPUTS else (first,)
+
+    @property
+    def num_stack_dims(self) -> int:
+        """Return the number of leading dims that count layers, and experts of a layer."""
+        first = 1 if self.is_stacked else 0
+        return first + (self.axes[first:-1][:1] == ("experts",))
 
     @property
     def output_dims(self) -> tuple[int, ...]:

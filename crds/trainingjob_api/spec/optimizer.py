@@ -21,6 +21,11 @@ class AdamW(Strict):
     epsilon: Annotated[float, Field(gt=0, le=0.1), NO_UNIT, Example(1e-8)] = Field(
         default=1e-8, description="Constant added to the root of the second moment, against division by zero."
     )
+    epsilon_root: Annotated[float, Field(ge=0, le=0.1), NO_UNIT, Example(1e-8)] = Field(
+        default=0.0,
+        description="Constant added to the second moment, inside the root.",
+        exclude_if=lambda constant: constant == 0,  # an agent before 0.1 refuses a field that it does not know
+    )
 
 
 class Lion(Strict):
@@ -127,6 +132,17 @@ class Optimizer(Strict):
     )
     clip_norm: Annotated[float, Field(ge=0, le=1e6), NO_UNIT, Example(1.0)] = Field(
         default=1.0, description="Global norm to which larger gradients are scaled down. 0 disables clipping."
+    )
+    clip_value: Annotated[float | None, Field(gt=0, le=1e6), NO_UNIT, Example(0.5)] = Field(
+        default=None,
+        description="Absolute value to which each gradient is limited, after `clipNorm`. Unset: no limit.",
+        exclude_if=lambda limit: limit is None,
+    )
+    clip_update_rms: Annotated[float | None, Field(gt=0, le=1e6), NO_UNIT, Example(1.0)] = Field(
+        default=None,
+        description="Root mean square to which larger updates of a matrix or vector are scaled down (arXiv "
+        "1804.04235), before weight decay and the learning rate. Unset: no limit.",
+        exclude_if=lambda limit: limit is None,
     )
     trainable: Annotated[
         tuple[TensorPattern, ...],

@@ -167,6 +167,13 @@ def test_muon_of_levanter_has_no_weight_decay_by_default() -> None:
     assert [one.key for one in draft.leftovers if one.key.startswith("optimizer.")] == ["optimizer.lr"]
 
 
+def test_a_limit_of_updates_is_kept() -> None:
+    spec, draft = convert(GPT2 | {"optimizer.update_rms_clipping": 1.0, "optimizer.clip_update_norm": {"sigma": 6}})
+
+    assert spec.optimizer.clip_update_rms == 1.0
+    assert "optimizer.clip_update_norm" in {one.key.removesuffix(".sigma") for one in draft.leftovers}
+
+
 def test_a_moving_average_has_its_decay() -> None:
     name = "trainer.model_averaging"
     default, given, other = (

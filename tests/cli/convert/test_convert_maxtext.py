@@ -219,6 +219,7 @@ TRANSLATED: dict[str, tuple[dict[str, Any], str, Any]] = {
         "optimizer",
         {"type": "sgd", "learningRate": 0.1, "weightDecay": {"rate": 0, "exclude": []}},
     ),
+    "a constant inside the root": ({"adam_eps_root": 1e-12}, "optimizer.adamw.epsilonRoot", 1e-12),
     "logits in parts": ({"num_vocab_tiling": 4}, "memory.lossChunks", 4),
     "a circular pipeline": (
         {"num_pipeline_repeats": 2},

@@ -31,7 +31,15 @@ NOT_OF_A_STEP = {
     **{f"optimizer.lion.{beta}": "Lion has a test: tests/trainer/optim/test_lion.py" for beta in ("beta1", "beta2")},
     **{
         f"optimizer.muon.{field}": "Muon has a test: tests/trainer/optim/test_muon.py"
-        for field in ("momentum", "newtonSchulzSteps", "rmsScale", "adamw.beta1", "adamw.beta2", "adamw.epsilon")
+        for field in (
+            "momentum",
+            "newtonSchulzSteps",
+            "rmsScale",
+            "adamw.beta1",
+            "adamw.beta2",
+            "adamw.epsilon",
+            "adamw.epsilonRoot",
+        )
     },
     "optimizer.learningRates.scale": "a part of the tensors: tests/trainer/optim/test_tensor_rates.py",
     "optimizer.average.decay": "the average has a test: tests/trainer/optim/test_average.py",

@@ -152,6 +152,8 @@ class AdamW:
         updated = {}
         for name, param in params.items():
             grad = grads[name] * clip
+            if o.clip_value is not None:
+                grad = np.clip(grad, -o.clip_value, o.clip_value)
             self.m[name] = adam.beta1 * self.m.get(name, 0.0) + (1 - adam.beta1) * grad
             self.v[name] = adam.beta2 * self.v.get(name, 0.0) + (1 - adam.beta2) * grad**2
             m_hat = self.m[name] / (1 - adam.beta1**self.step)
@@ -161,7 +163,12 @@ class AdamW:
                 if kind_of(self.spec, name) in {one.value for one in o.weight_decay.exclude}
                 else o.weight_decay.rate
             )
-            updated[name] = param - rate * (m_hat / (np.sqrt(v_hat) + adam.epsilon) + decay * param)
+            direction = m_hat / (np.sqrt(v_hat + adam.epsilon_root) + adam.epsilon)
+            if o.clip_update_rms is not None:
+                dims = tuple(range("'layers'" in name, param.ndim))
+                rms = np.sqrt((direction**2).mean(axis=dims, keepdims=True))
+                direction = direction / np.maximum(1.0, rms / o.clip_update_rms)
+            updated[name] = param - rate * (direction + decay * param)
         return updated
 
 

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import optax
 
 from trainingjob_api.network.network import Network
@@ -16,26 +15,23 @@ from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.models.params import DTYPES
 from trainingjob_trainer.models.trainable import tensor_name
-from trainingjob_trainer.optim.muon import scale_by_muon_and_adam
-
-
-def clip_factor(optimizer: Optimizer, grad_norm: jax.Array) -> jax.Array:
-    """Return the factor that limits gradients of a global norm to the norm that the spec allows."""
-    if not optimizer.clip_norm:
-        return jnp.ones_like(grad_norm)
-    return jnp.where(grad_norm < optimizer.clip_norm, 1.0, optimizer.clip_norm / grad_norm)
+from trainingjob_trainer.optim.clipping import clip_update_rms
+from trainingjob_trainer.optim.muon import scale_by_adam, scale_by_muon_and_adam
 
 
 def make_optimizer(optimizer: Optimizer, network: Network, precision: Precision) -> optax.GradientTransformation:
-    """Return the direction of an update and weight decay; the caller clips, and multiplies by the learning rate.
+    """Return the direction of an update and weight decay; the caller clips gradients, and applies the learning rate.
 
-    Where the spec has factors of the learning rate, they are included.
+    Where the spec limits updates, or has factors of the learning rate, these are included.
     """
     decay = optimizer.weight_decay
+    direction = _make_direction(optimizer, network, DTYPES[precision.moments])
+    if optimizer.clip_update_rms is not None:
+        direction = _then(direction, partial(clip_update_rms, network, optimizer.clip_update_rms))
     decayed = optax.add_decayed_weights(decay.rate, mask=partial(decay_mask, network, decay.exclude))
     return optax.chain(
         optax.identity(),  # the states of checkpoints are numbered: clipping once had number 0
-        _make_direction(optimizer, network, DTYPES[precision.moments]),
+        direction,
         _then(decayed, partial(_scale_rates, optimizer)) if optimizer.learning_rates else decayed,
     )
 
@@ -43,7 +39,7 @@ def make_optimizer(optimizer: Optimizer, network: Network, precision: Precision)
 def _make_direction(optimizer: Optimizer, network: Network, moment_dtype: Any) -> optax.GradientTransformation:
     match optimizer.resolved():
         case AdamW() as adamw:
-            return optax.scale_by_adam(b1=adamw.beta1, b2=adamw.beta2, eps=adamw.epsilon, mu_dtype=moment_dtype)
+            return scale_by_adam(adamw, moment_dtype)
         case Lion() as lion:
             return optax.scale_by_lion(b1=lion.beta1, b2=lion.beta2, mu_dtype=moment_dtype)
         case Muon() as muon:

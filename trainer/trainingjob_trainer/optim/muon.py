@@ -13,7 +13,7 @@ from optax.contrib import MuonDimensionNumbers, scale_by_muon
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.tensor import Tensor
 from trainingjob_api.optim import is_orthogonalized
-from trainingjob_api.spec.optimizer import Muon
+from trainingjob_api.spec.optimizer import AdamW, Muon
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.models.trainable import tensor_name
 
@@ -48,13 +48,19 @@ def scale_by_muon_and_adam(muon: Muon, network: Network, moment_dtype: Any) -> o
         )
         return scaled
 
-    adam = muon.adamw
     return optax.partition(
         {
             "muon": optax.chain(orthogonalize, optax.stateless(scale)),
-            "adamw": optax.scale_by_adam(b1=adam.beta1, b2=adam.beta2, eps=adam.epsilon, mu_dtype=moment_dtype),
+            "adamw": scale_by_adam(muon.adamw, moment_dtype),
         },
         lambda params: jax.tree_util.tree_map_with_path(find_group, params),
+    )
+
+
+def scale_by_adam(adamw: AdamW, moment_dtype: Any) -> optax.GradientTransformation:
+    """Return the direction of an update of Adam."""
+    return optax.scale_by_adam(
+        b1=adamw.beta1, b2=adamw.beta2, eps=adamw.epsilon, eps_root=adamw.epsilon_root, mu_dtype=moment_dtype
     )
 
 

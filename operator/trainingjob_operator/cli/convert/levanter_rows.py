@@ -187,6 +187,8 @@ TABLE: Table = {
     "optimizer.coefficient_type": Left("the polynomial of Newton-Schulz iterations is fixed", off=("quintic",)),
     "optimizer.muon_epsilon": Left("the norm of a matrix has a constant of 1e-8", off=(1e-8,)),
     "optimizer.adam_weight_decay": Part(),
+    "optimizer.update_rms_clipping": Copy("optimizer.clipUpdateRms", off=(None,)),
+    "optimizer.clip_update_norm": Left("`optimizer.clipUpdateRms` has a constant limit", off=(None,)),
     "optimizer.max_grad_norm": Copy("optimizer.clipNorm", off=(None,)),
     **{f"{section}.warmup": Copy("schedule.warmup", to_share) for section in ("optimizer", "trainer")},
     **{f"{section}.warmup_ratio": Copy("schedule.warmup", to_share) for section in ("optimizer", "trainer")},

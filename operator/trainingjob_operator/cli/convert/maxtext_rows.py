@@ -122,7 +122,7 @@ TRAINING: Table = {
     "adam_b1": Copy("optimizer.adamw.beta1"),
     "adam_b2": Copy("optimizer.adamw.beta2"),
     "adam_eps": Copy("optimizer.adamw.epsilon"),
-    "adam_eps_root": Left("no constant is added inside the root", off=(0, 0.0)),
+    "adam_eps_root": Copy("optimizer.adamw.epsilonRoot", off=(0, 0.0)),
     "adam_weight_decay": Copy("optimizer.weightDecay.rate"),
     "adamw_mask": Copy("optimizer.weightDecay.exclude", _to_excluded),
     "mu_dtype": Copy("precision.moments", one_of(FLOATS, FORMAT), off=("", "float32")),
