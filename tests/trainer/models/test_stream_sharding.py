@@ -62,3 +62,13 @@ def test_gradients_are_not_summed_in_bfloat16() -> None:
     step, arguments = trace(describe(precision__compute="bfloat16", **SHARDED), TWO)
 
     assert list(find_sums(step.trace(*arguments).jaxpr.jaxpr, num_stages=1, length=16)) == []
+
+
+def test_each_device_normalizes_its_share_of_the_stream_before_the_logits() -> None:
+    layout = make_layout(ici=AxisDegrees(tensor=2), rows_per_shard=8)
+    step, arguments = trace(describe(memory__lossChunks=3, **SHARDED), layout)
+    lines = step.lower(*arguments).as_text().splitlines()
+
+    # [T, S, R, L, D]: the input of the norm and the gradient of its result
+    sharded = [line for line in lines if "sharding_constraint" in line and "tensor<1x1x8x16x16xf32>" in line]
+    assert len([line for line in sharded if '"tensor"' in line]) >= 2

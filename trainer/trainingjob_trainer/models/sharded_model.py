@@ -17,7 +17,14 @@ from jax.sharding import Mesh
 from trainingjob_api.loss_chunks import count_loss_chunks
 from trainingjob_api.network.multi_token_prediction import PREDICTION
 from trainingjob_api.sharding import count_shards, shards_of_dim
-from trainingjob_trainer.models.chunked_loss import TokenLosses, losses_of_logits, sum_losses, token_losses
+from trainingjob_trainer.models.chunked_loss import (
+    HIDDEN,
+    LmHead,
+    TokenLosses,
+    losses_of_logits,
+    sum_losses,
+    token_losses,
+)
 from trainingjob_trainer.models.decoder import Params, SplitModel
 from trainingjob_trainer.models.dropout import mix_name
 from trainingjob_trainer.models.layers import HiddenStates
@@ -30,8 +37,11 @@ from trainingjob_trainer.parallel.collective_order import (
     order_last_part,
     order_later_part,
 )
-from trainingjob_trainer.parallel.sharding import constrain
+from trainingjob_trainer.parallel.sharding import Axes, constrain, reshard
 from trainingjob_trainer.parallel.token_order import to_mesh_order, to_sequence_order
+
+STREAM: Axes = (*HIDDEN[:3], "stream_length", None)
+"""The residual stream by tick, if `tensor` shards it along the sequence."""
 
 
 class Hidden(NamedTuple):
@@ -109,7 +119,7 @@ class ShardedModel:
         targets_MRL = self._to_mesh_order(targets_MRL)
         num_chunks = self._count_chunks(targets_MRL)
         if num_chunks > 1:
-            head, x, matrix = self._model.read_out(params, self._by_tick(hidden.x))
+            head, x, matrix = self._read_out(params, hidden)
             losses_MRL = token_losses(head, num_chunks, x, matrix, self._by_tick(targets_MRL)).reshape(
                 targets_MRL.shape
             )
@@ -152,7 +162,7 @@ class ShardedModel:
         targets_MRL, weights_MRL = self._to_mesh_order(targets_MRL), self._to_mesh_order(weights_MRL)
         num_chunks = self._count_chunks(targets_MRL)
         if num_chunks > 1:
-            head, x, matrix = self._model.read_out(params, self._by_tick(hidden.x))
+            head, x, matrix = self._read_out(params, hidden)
             targets, weights = self._by_tick(targets_MRL), self._by_tick(weights_MRL)
             return sum_losses(replace(head, z_loss=z_loss), num_chunks, x, matrix, targets, weights)
         return self._token_losses(params, hidden, targets_MRL, z_loss).sum(weights_MRL)
@@ -193,13 +203,23 @@ class ShardedModel:
         num_chunks = count_loss_chunks(self._model.memory, rows * length, columns)
         return num_chunks if num_chunks == 1 else num_chunks * M // self._num_stages
 
-    def _by_tick(self, array: jax.Array) -> jax.Array:
+    def _read_out(self, params: Params, hidden: Hidden) -> tuple[LmHead, jax.Array, jax.Array]:
+        """Return the LM head, the normalized hidden states [T, S, R, L, D], and the stored matrix.
+
+        With a sharded residual stream each device normalizes its own tokens, and then gathers those of the others.
+        """
+        if not any(block.shards_stream for block in self.network.blocks):
+            return self._model.read_out(params, self._by_tick(hidden.x))
+        head, x_TSRLD, matrix = self._model.read_out(params, self._by_tick(hidden.x, "stream_length"))
+        return head, reshard(x_TSRLD, HIDDEN, STREAM), matrix
+
+    def _by_tick(self, array: jax.Array, length: str = "length") -> jax.Array:
         """Return an array [M, R, L, ...] as [T, S, R, L, ...]: the stages share the LM head.
 
-        Each computes every S-th microbatch.
+        Each computes every S-th microbatch. `length` is the logical axis of the tokens of hidden states.
         """
         array_TSRL = array.reshape(-1, self._num_stages, *array.shape[1:])
-        token_axes = ("length", None) if array.ndim > 3 else (None,)
+        token_axes = (length, None) if array.ndim > 3 else (None,)
         return constrain(array_TSRL, None, "stages", "batch", *token_axes)
 
     def _embed(
