@@ -48,6 +48,7 @@ ROUTED = model(1024, 2048, 8, 4, 128, 8192, 4, experts={"count": 8, "perToken": 
 ROWS_OF_FOUR = training(32, 1024, 4)
 FULL = {"remat": "full"}
 VOCABULARY = model(1024, 4096, 8, 4, 128, 131072, 2)
+TWO_OF_LLAMA = model(4096, 14336, 32, 8, 128, 128256, 2)  # values that fit in no vector memory, unlike those of others
 MINIMAL = {"remat": "minimal"}
 OFFLOADED = {"remat": "custom", "save": ["key", "value"], "offload": ["layerInput", "query", "mlpGate", "mlpUp"]}
 NARROW = {"gradients": "bfloat16", "logits": "bfloat16", "moments": "bfloat16"}
@@ -135,6 +136,21 @@ COMPILER_CASES: dict[str, TrainingJobSpec] = {
     ),
     "v5p 2x2x1 context ring": job(
         "tpu-v5p", "2x2x1", {}, model=SMALL, training=training(4, 8192, 4), parallelism={"ici": {"context": 4}} | RING
+    ),
+    "v5p 2x2x2 tensor, 131,072 tokens, remat": job(
+        "tpu-v5p", "2x2x2", {"tensor": -1}, model=TWO_OF_LLAMA, training=training(1, 131072, 1), memory=FULL
+    ),
+    "v5p 2x2x2 tensor, 131,072 tokens, remat, sharded stream": job(
+        "tpu-v5p",
+        "2x2x2",
+        {},
+        model=TWO_OF_LLAMA,
+        training=training(1, 131072, 1),
+        memory=FULL,
+        parallelism={"ici": {"tensor": -1}, "shardStreamOverTensor": True},
+    ),
+    "v5p 2x2x2 fsdp, 131,072 tokens, remat": job(
+        "tpu-v5p", "2x2x2", REST, model=TWO_OF_LLAMA, training=training(8, 131072, 1), memory=FULL
     ),
     "v6e 2x2 fsdp tensor, int8": job(
         "tpu-v6e", "2x2", {"fsdp": 2, "tensor": 2}, model=DEEP, training=training(16, 1024, 4), precision=INT8

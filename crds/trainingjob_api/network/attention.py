@@ -13,7 +13,7 @@ from trainingjob_api.meta import NO_UNIT, Example, Unit
 from trainingjob_api.network.activations import ATTENTION_OUTPUT, Activation
 from trainingjob_api.network.attention_blocks import CausalScope
 from trainingjob_api.network.attention_costs import ScoreCosts, ScoreShapes, count_score_costs
-from trainingjob_api.network.attention_kernel import AttentionCase, KernelChoice, KernelName, choose_attention
+from trainingjob_api.network.attention_kernel import CPU, AttentionCase, KernelChoice, KernelName, choose_attention
 from trainingjob_api.network.matrix_init import BY_WIDTH, InitRule
 from trainingjob_api.network.norm import HiddenNorm, Norm
 from trainingjob_api.network.part import BACKWARD_FLOPS, FORWARD_FLOPS, Part, PartTraffic, PassFlops, Shard
@@ -164,6 +164,10 @@ class CausalAttention(Part):
             exchange=self.exchange,
         )
         return choose_attention(case)
+
+    def stores_no_scores(self, shard: Shard) -> bool:
+        """Return whether the kernel of an accelerator stores no scores. XLA for CPUs fuses less."""
+        return self.accelerator not in ("", CPU) and self.choose_kernel(shard).name != "plain"
 
     def score_costs(self, shard: Shard) -> ScoreCosts:
         """Return the costs of the scores with the chosen kernel."""

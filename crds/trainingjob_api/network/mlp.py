@@ -64,6 +64,11 @@ class DenseMlp(Part):
         """Return the bytes of intermediate values of the hidden width."""
         return self.options.saved_values * shard.compute_bytes * shard.split(self.hidden, "mlp")
 
+    def recomputed_bytes(self, shard: Shard) -> int:
+        """Return the bytes of the products, and of the gradient of the hidden values: XLA fuses the others."""
+        num_values = 3 if self.options.gated else 2
+        return num_values * shard.compute_bytes * shard.split(self.hidden, "mlp")
+
     def traffic(self, length: int) -> PartTraffic:
         """Return the sums of the output and of the input's gradient."""
         return PartTraffic(tensor_sums=2.0, separate_sums=int(self.options.gated))

@@ -17,6 +17,7 @@ from trainingjob_api.network.multi_token_prediction import PREDICTION_PREFIX, Pr
 from trainingjob_api.network.norm import HiddenNorm
 from trainingjob_api.network.part import FORWARD_FLOPS, Part, PassFlops, Shard
 from trainingjob_api.network.quantized_matmuls import QuantizedMatmuls
+from trainingjob_api.network.recomputed_layer import RecomputedLayer, count_stream_bytes
 from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.network.tensor import Gradients, Role, Tensor, mark_frozen
 from trainingjob_api.sharding import ShardCounts
@@ -145,6 +146,8 @@ class Block:
         costs = self._on(shard)
         if self.is_forward_only:
             return costs.saved_bytes
+        if saved and costs.recomputed:
+            return costs.recomputed.peak_bytes(saved.on_device, is_sharded=shard.ways["embed"] > 1)
         gradients = 0 if saved else costs.gradient_bytes
         kept = self._named_bytes(shard, saved.on_device) if saved else 0  # with those of all other layers
         return costs.saved_bytes - kept + gradients + costs.workspace_bytes
@@ -182,12 +185,19 @@ class LayerCosts:
         self.saved_bytes = norms // block.count_stream_shards(shard)
         """Bytes that the forward pass saves without rematerialization."""
         self.saved_bytes += sum([part.saved_bytes(shard) for part in parts if not isinstance(part, HiddenNorm)])
-        if block.adaptation:
-            self.saved_bytes += block.adaptation.saved_bytes(block.tensors_by_name, shard)
+        adapted = block.adaptation.saved_bytes(block.tensors_by_name, shard) if block.adaptation else 0
+        self.saved_bytes += adapted
+        is_scaled = block.quantized is not None and block.quantized.type == "int8"
+        scaling = block.mlp.scaling_bytes(shard) if is_scaled and isinstance(block.mlp, RoutedMlp) else 0
+        self.recomputed: RecomputedLayer | None = None
+        """What lives in the backward pass of a layer that is computed again; None: what is saved, and workspace."""
+        if block.attention.stores_no_scores(shard):
+            num_norms = sum([isinstance(part, HiddenNorm) for part in parts])
+            whole = block.attention.width * shard.compute_bytes
+            stream = count_stream_bytes(whole, num_norms, block.count_stream_shards(shard)) + adapted
+            self.recomputed = RecomputedLayer.describe(block.attention, block.mlp, stream, scaling, shard)
         self.gradient_bytes = sum([part.backward_bytes(shard) for part in parts])
-        self.workspace_bytes = sum([part.workspace_bytes(shard) for part in parts])
-        if block.quantized and block.quantized.type == "int8" and isinstance(block.mlp, RoutedMlp):
-            self.workspace_bytes += block.mlp.scaling_bytes(shard)
+        self.workspace_bytes = scaling + sum([part.workspace_bytes(shard) for part in parts])
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,10 @@ class Part(ABC):
         """Return the bytes per token of the gradients that live beside what `saved_bytes` counts."""
         return 0
 
+    def recomputed_bytes(self, shard: Shard) -> int:
+        """Return the bytes per token that the backward pass of a layer that is computed again holds at once on TPUs."""
+        return self.saved_bytes(shard)
+
     def workspace_bytes(self, shard: Shard) -> int:
         """Return the bytes per token of temporary values of the backward pass, whether or not it recomputes."""
         return 0

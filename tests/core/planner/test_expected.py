@@ -27,7 +27,7 @@ def test_expected_rates_are_of_the_hardware_table_and_memory_is_the_largest_need
     expected = expected_hardware(plan("tpu-v5p-4-slices"))
 
     assert (expected.flops, expected.link, expected.network) == (459e12, 6 * 100e9, 25e9)
-    assert expected.memory == pytest.approx(81.4e9, rel=0.01)
+    assert expected.memory == pytest.approx(65.5e9, rel=0.01)
 
 
 def test_of_processors_only_their_memory_is_known() -> None:

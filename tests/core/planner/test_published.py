@@ -89,7 +89,7 @@ def check(job: Job) -> ValidationResult:
 
 
 FIRST = {
-    "405b on 128 v5p chips": "spec.parallelism.ici: {fsdp: 64, context: 2}",
+    "405b on 128 v5p chips": "spec.parallelism.ici: {fsdp: 16, tensor: 8}",
     "gemma-2b on 16 v5e chips, with whole logits": "spec.parallelism.ici: {fsdp: 8, context: 2}",
     "mixtral on 32 v4 chips": "spec.parallelism.ici: {fsdp: 2, expert: 8, tensor: 2}",
     "many experts on 512 v5p chips": "spec.parallelism.ici: {expert: 128, tensor: 4}",
