@@ -25,6 +25,7 @@ RULES: Table = {
     "kv_heads": ("tensor",),
     "mlp": ("tensor",),
     "vocab": ("tensor",),
+    "vocab_of_stages": ("tensor", "stage"),
     "layers": ("stage",),
     "stages": ("stage",),
     "head": (),

@@ -58,6 +58,7 @@ INT8, FP8 = ({"quantization": {"type": kind}} for kind in ("int8", "fp8"))
 REST = {"fsdp": -1}
 STAGES = {"ici": {"fsdp": 2, "stage": 2}}
 CIRCULAR = {"pipeline": {"schedule": "circular"}}
+ALTERNATING = {"pipeline": {"schedule": "oneForwardOneBackward"}}
 RING = {"context": {"exchange": "ring"}}
 OVER_DATA = {"ici": {"data": -1}, "shardOptimizerOverData": True}
 
@@ -129,6 +130,9 @@ COMPILER_CASES: dict[str, TrainingJobSpec] = {
     ),
     "v5p 2x2x1 fsdp stage, circular": job(
         "tpu-v5p", "2x2x1", {}, model=WIDE, training=training(32, 1024, 2), parallelism=STAGES | CIRCULAR
+    ),
+    "v5p 2x2x1 fsdp stage, one forward one backward": job(
+        "tpu-v5p", "2x2x1", {}, model=WIDE, training=training(32, 1024, 2), parallelism=STAGES | ALTERNATING
     ),
     "v5e 2x2 fsdp, 4,096 tokens": job("tpu-v5e", "2x2", REST, model=SMALL, training=training(8, 4096, 2)),
     "v6e 2x2 fsdp tensor, 4,096 tokens": job(

@@ -44,6 +44,38 @@ def test_a_microbatch_has_left_the_last_stage_when_it_enters_again() -> None:
             assert when[group, microbatch, 0] > when[group - 1, microbatch, schedule.stages - 1]
 
 
+@pytest.mark.parametrize(("microbatches", "stages"), [(4, 4), (16, 4), (2, 2), (12, 3), (6, 2)])
+def test_a_stage_that_alternates_keeps_its_inputs_until_their_backward_pass(microbatches: int, stages: int) -> None:
+    schedule = PipelineSchedule(microbatches, stages, alternates=True)
+    latency = stages - 1
+    kept = {
+        tick: sum(number <= tick <= number + 2 * latency for number in range(microbatches))
+        for tick in range(microbatches + 2 * latency)
+    }
+
+    assert schedule.saved_microbatches == 1
+    assert max(kept.values()) == min(schedule.saved_inputs, microbatches)
+    assert schedule.lm_head_runs == microbatches
+    # `latency` ticks run forward alone, as many backward alone, and the others both.
+    assert schedule.ticks == microbatches + latency
+    assert schedule.bubble_share == PipelineSchedule(microbatches, stages).bubble_share
+
+
+def test_stages_that_do_not_alternate_keep_activations_alone_and_share_the_microbatches() -> None:
+    schedule = PipelineSchedule(8, 4)
+
+    assert schedule.saved_inputs == 0
+    assert schedule.lm_head_runs == 2
+
+
+@pytest.mark.parametrize(("stages", "alternates"), [(4, True), (1, False)])
+def test_only_several_stages_alternate(stages: int, *, alternates: bool) -> None:
+    pipeline = Pipeline.model_validate({"schedule": "oneForwardOneBackward"})
+
+    assert pipeline.alternates(stages) is alternates
+    assert pipeline.plan(8, stages) == PipelineSchedule(8, stages, alternates=alternates)
+
+
 @pytest.mark.parametrize(
     ("written", "stages", "repeats"),
     [

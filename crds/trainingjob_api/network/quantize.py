@@ -41,14 +41,17 @@ def quantize(network: Network, quantization: Quantization) -> Network:
     return replace(network, groups=tuple(groups), prediction=prediction)
 
 
-def count_quantized_flops(block: Block, shard: Shard, saved: SavedActivations | None) -> int:
-    """Return the FLOPs of quantized matmuls of one device per token in one layer; None: nothing is computed again."""
+def count_quantized_flops(block: Block, shard: Shard, saved: SavedActivations | None, *, forward_runs: int = 1) -> int:
+    """Return the FLOPs of quantized matmuls of one device per token in one layer; None: nothing is computed again.
+
+    `forward_runs`: how often the layer runs forward, beside what is computed again.
+    """
     if block.quantized is None:
         return 0
     flops = 0
     for tensor in block.tensors:
         if tensor.name in block.quantized.names:
-            passes = 1
+            passes = forward_runs
             if not block.is_forward_only:
                 passes += 1  # the gradient of the input
                 passes += tensor.is_trainable and has_parameter_gradients(block.quantized.type)

@@ -57,8 +57,9 @@ class Pipeline(Strict):
 
     schedule: Annotated[ScheduleName, Example("circular")] = Field(
         default="gpipe",
-        description="Order of the work: `gpipe` gives each stage adjacent layers (arXiv 1811.06965). `circular` gives "
-        "it `repeats` groups of layers, which divides the bubble by `repeats` (arXiv 2104.04473).",
+        description="Order of the work: `gpipe` (arXiv 1811.06965), or `circular`, which divides the bubble by "
+        "`repeats` (arXiv 2104.04473). With `oneForwardOneBackward`, memory does not grow with the microbatches, "
+        "and each stage runs forward twice (arXiv 2006.09503).",
     )
     repeats: Annotated[Annotated[int, Field(ge=2, le=256)] | None, Unit("groups of layers"), Example(2)] = Field(
         default=None,
@@ -66,7 +67,8 @@ class Pipeline(Strict):
     )
     microbatches: Annotated[Annotated[int, Field(ge=1, le=65536)] | None, Unit("microbatches"), Example(8)] = Field(
         default=None,
-        description="Number of microbatches, a multiple of the stages; more reduce the bubble and take more memory. "
+        description="Number of microbatches, a multiple of the stages; more reduce the bubble, and take more memory "
+        "except with `oneForwardOneBackward`. "
         "Unset: at least four times the stages if the batch allows it.",
     )
 
@@ -75,9 +77,15 @@ class Pipeline(Strict):
         """Return the number of groups of layers of each stage."""
         return (self.repeats or DEFAULT_REPEATS) if self.schedule == "circular" else 1
 
+    def alternates(self, stages: int) -> bool:
+        """Return whether stages run one forward and one backward pass in turn."""
+        return stages > 1 and self.schedule == "oneForwardOneBackward"
+
     def plan(self, microbatches: int, stages: int) -> PipelineSchedule:
         """Return the schedule of an accumulation step with so many microbatches and stages."""
-        return PipelineSchedule(microbatches, stages, self.groups if stages > 1 else 1)
+        if stages == 1:
+            return PipelineSchedule(microbatches, stages)
+        return PipelineSchedule(microbatches, stages, self.groups, self.alternates(stages))
 
 
 class Context(Strict):

@@ -15,7 +15,7 @@ from trainingjob_api.network.resolve import resolve
 from trainingjob_api.pipeline import PipelineSchedule
 from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.model import Model
-from trainingjob_api.spec.parallelism import AxisDegrees
+from trainingjob_api.spec.parallelism import AxisDegrees, Pipeline
 from trainingjob_api.spec.precision import Precision
 from trainingjob_api.world import Layout
 from trainingjob_trainer.hlo_analysis.flops import count_flops
@@ -59,7 +59,10 @@ def test_a_circular_schedule_runs_other_models(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("repeats", [2, 4])
 def test_a_microbatch_goes_through_all_layers_in_their_order(repeats: int) -> None:
     network = resolve(Model(vocab_size=64, embed_dim=16, mlp_dim=24, num_layers=8, num_heads=4, head_dim=4))
-    straight, circular = (SplitModel(network, Precision(compute="float32"), Memory(), r) for r in (1, repeats))
+    straight, circular = (
+        SplitModel(network, Precision(compute="float32"), Memory(), pipeline)
+        for pipeline in (Pipeline(), Pipeline(schedule="circular", repeats=repeats))
+    )
     params = straight.init(1)
     tokens = jax.random.randint(jax.random.key(0), (6, 2, 8), 0, 64)
     streams = jax.vmap(lambda rows: straight.embed(params, rows))(tokens)

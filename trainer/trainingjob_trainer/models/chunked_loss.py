@@ -39,10 +39,12 @@ class LmHead:
     """Whether the matrix has a gradient."""
     z_loss: float | None = None
     """Weight of the squared log-partition of a token's logits. None: it is not computed."""
+    vocab_axis: str = "vocab"
+    """Logical axis of the vocabulary."""
 
     def axes(self, width: str | None) -> tuple[str | None, ...]:
         """Return the logical axes of the matrix, with that of the model width."""
-        return ("vocab", width) if self.vocab_dim == 0 else (width, "vocab")
+        return (self.vocab_axis, width) if self.vocab_dim == 0 else (width, self.vocab_axis)
 
     def multiply(self, x_CD: jax.Array, matrix: jax.Array) -> jax.Array:
         """Return the products, before `finish`; the matrix is in the compute format."""

@@ -17,10 +17,9 @@ from trainingjob_api.network.embedding import Logits
 from trainingjob_api.network.multi_token_prediction import PREDICTION
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.resolve import resolve_network
-from trainingjob_api.pipeline import PipelineSchedule
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import Memory
-from trainingjob_api.spec.parallelism import Parallelism
+from trainingjob_api.spec.parallelism import Parallelism, Pipeline
 from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.models.chunked_loss import LmHead
 from trainingjob_trainer.models.decoding_cache import Cache, list_positions
@@ -61,18 +60,20 @@ def split_model(
     """
     shards_stream = parallelism.shard_stream_over_tensor
     placed = network.on(accelerator, parallelism.context.exchange, shards_stream=shards_stream)
-    return SplitModel(placed, precision, memory, parallelism.pipeline.groups)
+    return SplitModel(placed, precision, memory, parallelism.pipeline)
 
 
 class SplitModel:
     """The decoder, split into structure and parameters. The rest of the trainer calls its three parts."""
 
-    def __init__(self, network: Network, precision: Precision, memory: Memory, repeats: int = 1) -> None:
+    def __init__(
+        self, network: Network, precision: Precision, memory: Memory, pipeline: Pipeline | None = None
+    ) -> None:
         self.network = network
         self.precision = precision
         self.memory = memory
         self.param_split = ParamSplit(network)
-        self._repeats = repeats
+        self.pipeline = pipeline or Pipeline()
         self._dtype, self._logits_dtype = DTYPES[precision.compute], DTYPES[precision.logits]
         self._build = lambda seed: Decoder(network, precision, nnx.Rngs(seed))
         decoder = nnx.eval_shape(lambda: self._build(0))  # type: ignore[no-untyped-call]
@@ -133,14 +134,13 @@ class SplitModel:
             ValueError: the layers are of several groups.
         """
         (group,) = self.network.groups  # a stage holds a part of each group, which are in sequence
-        schedule = PipelineSchedule(streams.x.shape[0], num_stages, self._repeats)
+        schedule = self.pipeline.plan(streams.x.shape[0], num_stages)
+        run = run_circular_pipeline if schedule.repeats > 1 else run_pipeline
+        return run(self.run_stage, params[group.name], streams, schedule)
 
-        def run_stage(stream: HiddenStates, layers: Any) -> HiddenStates:
-            return run_layers(self._structures[group.name], layers, stream, self.memory)
-
-        if schedule.repeats > 1:
-            return run_circular_pipeline(run_stage, params[group.name], streams, schedule)
-        return run_pipeline(run_stage, params[group.name], streams, schedule)
+    def run_stage(self, stream: HiddenStates, layers: Params) -> HiddenStates:
+        """Return the hidden states after some layers of the only group, whose parameters are stacked."""
+        return run_layers(self._structures[self.network.groups[0].name], layers, stream, self.memory)
 
     def decode(
         self, params: Params, tokens_BL: jax.Array, cache: Cache, first: jax.Array, num_stages: int = 1

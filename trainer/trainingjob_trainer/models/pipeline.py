@@ -30,12 +30,12 @@ def run_pipeline(run_stage: RunStage, layers: Any, streams: HiddenStates, schedu
     run_all = jax.vmap(run_stage, spmd_axis_name="stage")
 
     def tick(at_stages: HiddenStates, entering: HiddenStates) -> tuple[HiddenStates, HiddenStates]:
-        at_stages = run_all(_move(at_stages, entering), stages)
-        return at_stages, _leave(at_stages)
+        at_stages = run_all(enter(at_stages, entering), stages)
+        return at_stages, leave(at_stages)
 
     idle_ticks = schedule.idle_ticks
     tick_inputs = jax.tree.map(lambda leaf: jnp.pad(leaf, [(0, idle_ticks), *[(0, 0)] * (leaf.ndim - 1)]), streams)
-    _, leaving = jax.lax.scan(tick, _idle(streams, schedule), tick_inputs)
+    _, leaving = jax.lax.scan(tick, make_idle(streams, schedule), tick_inputs)
     done: HiddenStates = jax.tree.map(lambda leaf: leaf[idle_ticks:], leaving)
     return done
 
@@ -62,7 +62,7 @@ def decode_in_pipeline(
         at_stages = at_stages._replace(x=constrain(at_stages.x, "stages", "batch", "length", None))
         at_stages, written = run_all(stages, at_stages, cache)
         cache = jax.tree.map(lambda new, old: jnp.where(at_stage(number, old), new, old), written, cache)
-        return (jax.tree.map(lambda leaf: jnp.roll(leaf, 1, axis=0), at_stages), cache), _leave(at_stages)
+        return (jax.tree.map(lambda leaf: jnp.roll(leaf, 1, axis=0), at_stages), cache), leave(at_stages)
 
     entering = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[None], (num_stages, *leaf.shape)), stream)
     (_, cache), leaving = jax.lax.scan(tick, (entering, cache), jnp.arange(num_stages))
@@ -91,17 +91,17 @@ def run_circular_pipeline(
         at_stages, places = carry
         number, groups_S = at
         entering = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, number % M, keepdims=False), places)
-        at_stages = run_all(_move(at_stages, entering), stages, groups_S)
+        at_stages = run_all(enter(at_stages, entering), stages, groups_S)
         done = number - schedule.idle_ticks
 
         def put(place: jax.Array, leaving: jax.Array) -> jax.Array:
             filled: jax.Array = jax.lax.dynamic_update_index_in_dim(place, leaving, done % M, 0)
             return jnp.where(done >= 0, filled, place)
 
-        return (at_stages, jax.tree.map(put, places, _leave(at_stages))), None
+        return (at_stages, jax.tree.map(put, places, leave(at_stages))), None
 
     ticks = (jnp.arange(schedule.ticks), jnp.asarray(groups_TS, jnp.int32))
-    (_, places), _ = jax.lax.scan(tick, (_idle(streams, schedule), streams), ticks)
+    (_, places), _ = jax.lax.scan(tick, (make_idle(streams, schedule), streams), ticks)
     result: HiddenStates = places
     return result
 
@@ -112,7 +112,7 @@ def _regroup(leaf: jax.Array, schedule: PipelineSchedule) -> jax.Array:
     return constrain_first_dim(jnp.swapaxes(grouped, 0, 1), "stages")
 
 
-def _idle(streams: HiddenStates, schedule: PipelineSchedule) -> HiddenStates:
+def make_idle(streams: HiddenStates, schedule: PipelineSchedule) -> HiddenStates:
     """Return zeros at each stage."""
     zeros: HiddenStates = jax.tree.map(
         lambda leaf: jnp.zeros_like(leaf, shape=(schedule.stages, *leaf.shape[1:])), streams
@@ -120,7 +120,7 @@ def _idle(streams: HiddenStates, schedule: PipelineSchedule) -> HiddenStates:
     return zeros
 
 
-def _move(at_stages: HiddenStates, entering: HiddenStates) -> HiddenStates:
+def enter(at_stages: HiddenStates, entering: HiddenStates) -> HiddenStates:
     """Return hidden states at the next stage, with those that enter at the first one."""
 
     def move(at_stages: jax.Array, entering: jax.Array) -> jax.Array:
@@ -132,7 +132,7 @@ def _move(at_stages: HiddenStates, entering: HiddenStates) -> HiddenStates:
     return moved._replace(x=constrain(moved.x, "stages", "batch", "length", None))
 
 
-def _leave(at_stages: HiddenStates) -> HiddenStates:
+def leave(at_stages: HiddenStates) -> HiddenStates:
     """Return the hidden states at the last stage."""
     last: HiddenStates = jax.tree.map(lambda leaf: jax.lax.index_in_dim(leaf, len(leaf) - 1, keepdims=False), at_stages)
     return last

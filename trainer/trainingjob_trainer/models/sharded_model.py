@@ -64,6 +64,7 @@ class ShardedModel:
         self._mesh = mesh
         self._num_stages = mesh.shape["stage"]
         self._context = mesh.shape["context"]
+        self._vocab_axis = "vocab"
 
     def run(
         self,
@@ -75,9 +76,7 @@ class ShardedModel:
     ) -> Hidden:
         """Return the hidden states after the last layer. `seeds_MR`: those of dropout; None: nothing is dropped."""
         embed = order_first_part(self._embed, self._mesh)
-        tokens_MRL, positions_MRL, segments_MRL = jax.tree.map(
-            self._to_mesh_order, (tokens_MRL, positions_MRL, segments_MRL)
-        )
+        tokens_MRL, positions_MRL, segments_MRL = self.order_tokens(tokens_MRL, positions_MRL, segments_MRL)
         stream = embed(self._table_params(params), tokens_MRL, positions_MRL, segments_MRL, seeds_MR)
         if self._num_stages > 1:
             stream = self._model.run_stages(params, stream, self._num_stages)
@@ -86,6 +85,10 @@ class ShardedModel:
         stream = self._model.run_layers(params, jax.tree.map(lambda leaf: leaf[0], stream))
         x, routing = jax.tree.map(lambda leaf: leaf[None], (stream.x, stream.routing))
         return Hidden(x, routing, embedded)
+
+    def order_tokens(self, *arrays_MRL: jax.Array | None) -> tuple[Any, ...]:
+        """Return arrays of tokens in the order of the mesh. None: unchanged."""
+        return jax.tree.map(self._to_mesh_order, arrays_MRL)  # type: ignore[no-any-return]
 
     def run_before[T](self, function: Callable[..., T], *arguments: Any) -> T:
         """Return what a function computes in the read-out before another one; see `order_earlier_part`."""
@@ -198,7 +201,7 @@ class ShardedModel:
         ways = count_shards({axis: 1 if axis in mesh.manual_axes else mesh.shape[axis] for axis in mesh.axis_names})
         rows, length, columns = (
             size // shards_of_dim(axis, size, ways)
-            for axis, size in (("batch", R), ("length", L), ("vocab", self.network.vocab_size))
+            for axis, size in (("batch", R), ("length", L), (self._vocab_axis, self.network.vocab_size))
         )
         num_chunks = count_loss_chunks(self._model.memory, rows * length, columns)
         return num_chunks if num_chunks == 1 else num_chunks * M // self._num_stages
@@ -209,9 +212,11 @@ class ShardedModel:
         With a sharded residual stream each device normalizes its own tokens, and then gathers those of the others.
         """
         if not any(block.shards_stream for block in self.network.blocks):
-            return self._model.read_out(params, self._by_tick(hidden.x))
-        head, x_TSRLD, matrix = self._model.read_out(params, self._by_tick(hidden.x, "stream_length"))
-        return head, reshard(x_TSRLD, HIDDEN, STREAM), matrix
+            head, x_TSRLD, matrix = self._model.read_out(params, self._by_tick(hidden.x))
+        else:
+            head, x_TSRLD, matrix = self._model.read_out(params, self._by_tick(hidden.x, "stream_length"))
+            x_TSRLD = reshard(x_TSRLD, HIDDEN, STREAM)
+        return replace(head, vocab_axis=self._vocab_axis), x_TSRLD, matrix
 
     def _by_tick(self, array: jax.Array, length: str = "length") -> jax.Array:
         """Return an array [M, R, L, ...] as [T, S, R, L, ...]: the stages share the LM head.

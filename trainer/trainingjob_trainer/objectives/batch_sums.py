@@ -17,6 +17,7 @@ from trainingjob_trainer.models.decoder import Params, SplitModel
 from trainingjob_trainer.models.sharded_model import ShardedModel
 from trainingjob_trainer.models.trainable import tensor_name
 from trainingjob_trainer.objectives.objective import Objective, Terms
+from trainingjob_trainer.objectives.pipeline_gradients import PipelineGradients
 from trainingjob_trainer.parallel.collective_order import order_collectives
 from trainingjob_trainer.parallel.sharding import constrain
 from trainingjob_trainer.state import Batch
@@ -46,6 +47,12 @@ class BatchSums:
         self._mesh = mesh
         self._rules = rules
         matrices = {tensor.name for tensor in model.network.tensors if tensor.is_matrix}
+        is_alternating = model.pipeline.plan(1, mesh.shape["stage"]).alternates
+        self._differentiate = (
+            PipelineGradients(objective, model, rules, mesh, self._no_terms()).compute
+            if is_alternating
+            else self._differentiate_at_once
+        )
         self._dtypes: Params = jax.tree_util.tree_map_with_path(
             lambda path, _: dtype if tensor_name(path) in matrices else jnp.float32,
             self._split.split(model.shapes).trained,
@@ -67,12 +74,7 @@ class BatchSums:
             trained, frozen = self._split.split(params)
             if self._mesh.shape["stage"] > 1:
                 trained = as_float32(trained)  # pipeline ticks sum gradients in the format of the parameter
-
-            def total(trained: Params) -> tuple[jax.Array, Terms]:
-                terms = self._objective(self._model, self._split.merge(trained, frozen), batch)
-                return terms.total, terms
-
-            grads, terms = jax.grad(total, has_aux=True)(trained)
+            terms, grads = self._differentiate(trained, frozen, batch)
             grads = self._shard_gradients(grads)
             # This gradient comes last: no reduction over `data` may start before it exists.
             name = self._first_trained(grads)
@@ -84,6 +86,16 @@ class BatchSums:
         zeros = jax.tree.map(lambda param, dtype: jnp.zeros(param.shape, dtype), trained, self._dtypes)
         result: tuple[Terms, Params] = self._accumulate(differentiate, (self._no_terms(), zeros), params, batch)
         return result
+
+    def _differentiate_at_once(self, trained: Params, frozen: Params, batch: Batch) -> tuple[Terms, Params]:
+        """Return the sums of microbatches that all run forward first, and their gradients."""
+
+        def total(trained: Params) -> tuple[jax.Array, Terms]:
+            terms = self._objective(self._model, self._split.merge(trained, frozen), batch)
+            return terms.total, terms
+
+        grads, terms = jax.grad(total, has_aux=True)(trained)
+        return terms, grads
 
     def _first_trained(self, grads: Params) -> str:
         """Return the name of the first trained part of the model, whose backward pass is the last."""

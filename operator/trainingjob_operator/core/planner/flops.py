@@ -27,7 +27,7 @@ def count_step_flops(workload: Workload, layout: Layout) -> int:
     degrees = combine_degrees(layout.ici, layout.dcn)
     layers, head = _count_token_flops(workload, _without_data(degrees))  # of all layers of a stage
     schedule = workload.schedule(layout)
-    passes = schedule.ticks * layers // schedule.repeats + layout.microbatches * head // degrees["stage"]
+    passes = schedule.ticks * layers // schedule.repeats + schedule.lm_head_runs * head
     return _count_tokens(workload, layout, degrees) * passes + _count_update_flops(workload, degrees)
 
 
@@ -73,7 +73,7 @@ def count_visible_flops(workload: Workload, layout: Layout) -> int:
     for block, count in workload.network.blocks.items():
         if block.attention.choose_kernel(shard).name in ("cudnn", "splash"):
             scores = block.attention.score_costs(shard)
-            passes = 2 if workload.memory.remat == "full" else 1
+            passes = workload.forward_runs(block, degrees["stage"]) + (workload.memory.remat == "full")
             hidden += count // degrees["stage"] * (passes * scores.forward_flops + scores.backward_flops)
     tokens, schedule = _count_tokens(workload, layout, degrees), workload.schedule(layout)
     return count_step_flops(workload, layout) - tokens * schedule.ticks * hidden // schedule.repeats
@@ -105,8 +105,9 @@ def _count_token_flops(workload: Workload, axes: tuple[tuple[Axis, int], ...]) -
     layers = 0
     for block, count in network.blocks.items():
         flops = block.flops(shard, workload.memory.saved)
-        layers += count // degrees["stage"] * (flops.forward + flops.backward + flops.recomputed)
-    head = network.num_head_matmuls * network.width * shard.split(network.vocab_size, "vocab")
+        forward = workload.forward_runs(block, degrees["stage"]) * flops.forward
+        layers += count // degrees["stage"] * (forward + flops.backward + flops.recomputed)
+    head = network.num_head_matmuls * network.width * workload.split_vocabulary(degrees)
     return layers + _count_projection_flops(network), FORWARD_FLOPS * head
 
 
@@ -117,7 +118,11 @@ def _count_quantized_token_flops(workload: Workload, axes: tuple[tuple[Axis, int
     shard = workload.shard(degrees)
     blocks = workload.network.blocks.items()
     return sum(
-        count // degrees["stage"] * count_quantized_flops(block, shard, workload.memory.saved)
+        count
+        // degrees["stage"]
+        * count_quantized_flops(
+            block, shard, workload.memory.saved, forward_runs=workload.forward_runs(block, degrees["stage"])
+        )
         for block, count in blocks
     )
 

@@ -63,6 +63,8 @@ class DeviceMemory:
     optimizer: int
     residuals_per_sequence: int
     """Residuals that all layers save for the backward pass, per sequence."""
+    kept_inputs_per_sequence: int
+    """Inputs of a stage that wait for their backward pass, per sequence. 0: a stage keeps residuals alone."""
     offloaded_per_sequence: int
     """Residuals that all layers save in the memory of the host, per sequence."""
     gathered_embedding: int
@@ -86,7 +88,7 @@ class DeviceMemory:
             params=self.params,
             gradients=self.gradients,
             optimizer=self.optimizer,
-            activations=saved_microbatches * sequences * self.residuals_per_sequence,
+            activations=sequences * (saved_microbatches * self.residuals_per_sequence + self.kept_inputs_per_sequence),
             host=saved_microbatches * sequences * self.offloaded_per_sequence,
             temporaries=self.gathered_embedding * keeps_embedding
             + max([point.fixed_bytes + sequences * point.per_sequence for point in self._points(sequences)]),
@@ -103,7 +105,7 @@ class DeviceMemory:
         free = int(memory_bytes * USABLE_MEMORY_SHARE) - state
 
         def fit(points: tuple[PeakPoint, ...]) -> int:
-            saved = saved_microbatches * self.residuals_per_sequence
+            saved = saved_microbatches * self.residuals_per_sequence + self.kept_inputs_per_sequence
             return min([(free - point.fixed_bytes) // (saved + point.per_sequence) for point in points])
 
         in_chunks = fit((self.chunked_loss, *self.peak_points[1:]))
@@ -133,7 +135,9 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
     params = sum([leaf.shard_size(storage_ways) * program.stored_bytes(leaf) for leaf in leaves])
     trained_params = sum([leaf.shard_size(storage_ways) for leaf in trained])
     table = program.compute_bytes * network.embedding.tensor.size
-    head = table // degrees["tensor"]
+    alternates = program.pipeline.alternates(degrees["stage"])
+    columns = program.split_vocabulary(degrees)
+    head = program.compute_bytes * network.width * columns if alternates else table // degrees["tensor"]
     shards = math.prod(degrees[axis] for axis in RULES["embed"])
     head_gradient = FLOAT32 * head // program.compute_bytes if network.head_matrix.is_trainable else 0
     gradient_pieces = head_gradient * min(shards, GRADIENT_PIECES_IN_FLIGHT) // shards if shards > 1 else 0
@@ -148,14 +152,17 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
     if program.pipeline.groups > 1 and degrees["stage"] > 1:  # the groups of a stage beside the layers that it stores
         stacked = sum([leaf.shard_size(storage_ways) for leaf in leaves if leaf.is_stacked])
         gathered += 2 * stacked * FLOAT32
+    if alternates:  # gradients are summed over ticks in float32, beside the sums over accumulation steps
+        gathered += FLOAT32 * trained_params
     length = program.length // degrees["context"]
     saved = program.memory.saved
     layers_of = [(block, count // degrees["stage"] * length) for block, count in network.blocks.items()]
     residuals = sum([count * block.saved_bytes(shard, saved) for block, count in layers_of])
     offloaded = sum([count * block.offloaded_bytes(shard, saved) for block, count in layers_of])
-    logits, columns = length * _logits_bytes(program, shard), shard.split(network.vocab_size, "vocab")
+    logits = length * columns * _logit_bytes(program)
     fixed_chunk, chunk = _chunk_bytes(program, logits, length * columns)
-    pipelined = PIPELINE_RESIDUAL_TENTHS if degrees["stage"] > 1 else 10
+    pipelined = PIPELINE_RESIDUAL_TENTHS if degrees["stage"] > 1 and not alternates else 10
+    kept_inputs = program.pipeline.plan(1, degrees["stage"]).saved_inputs * length * network.width
     return DeviceMemory(
         params=params,
         gradients=trained_params * program.gradient_bytes,
@@ -163,6 +170,7 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
             [leaf.data_sharded_size(storage_ways, degrees["data"]) * program.slot_bytes(leaf) for leaf in trained]
         ),
         residuals_per_sequence=residuals * pipelined // 10,
+        kept_inputs_per_sequence=kept_inputs * program.compute_bytes,
         offloaded_per_sequence=offloaded,
         gathered_embedding=table,
         gathered_layers={
@@ -212,10 +220,10 @@ def _max_whole_sequences(memory: Memory, numbers: int) -> int:
     return 0 if memory.loss_chunks else MAX_LOGITS_BYTES // (FLOAT32 * numbers)
 
 
-def _logits_bytes(program: Workload, shard: Shard) -> int:
-    """Return the bytes per token of the logits, and of their gradients in the format of the matmul."""
+def _logit_bytes(program: Workload) -> int:
+    """Return the bytes of a logit, and of its gradient in the format of the matmul."""
     number = 2 * FLOAT32 if program.is_cpu else program.logit_bytes
-    return shard.split(program.network.vocab_size, "vocab") * (number + program.compute_bytes)
+    return number + program.compute_bytes
 
 
 def count_sample_bytes(spec: TrainingJobSpec, size: SizePlan) -> int:

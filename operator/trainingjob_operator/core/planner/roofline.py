@@ -167,9 +167,10 @@ def _memory_traffic_bytes(workload: Workload, layout: Layout) -> float:
     """Return the bytes that move between a device and its memory in one step."""
     degrees = combine_degrees(layout.ici, layout.dcn)
     device = estimate_workload_memory(replace(workload, memory=Memory()), {**degrees, "data": 1})
-    passes = 2 + _repeated_share(workload, degrees)
+    # Stages that alternate run forward twice.
+    passes = 2 + workload.pipeline.alternates(degrees["stage"]) + _repeated_share(workload, degrees)
     turns = _count_layer_passes(workload, layout)
-    reads = layout.accumulation * layout.microbatches / degrees["stage"]
+    reads = layout.accumulation * workload.schedule(layout).lm_head_runs
     layers = device.gathered_layers
     layer_passes = (passes + 1) * layers[Gradients.ALL] + passes * layers[Gradients.INPUT] + layers[Gradients.NONE]
     matrices = layer_passes * turns + workload.network.num_head_matmuls * device.gathered_lm_head * reads

@@ -130,7 +130,9 @@ class _StepTraffic:
         self._ticks = layout.accumulation * schedule.ticks
         """How often a stage runs in a step, with microbatches or idle."""
         self._repeats = schedule.repeats
-        self._lm_head_runs = layout.accumulation * layout.microbatches // self._degrees["stage"]
+        self._alternates = schedule.alternates
+        """Whether a stage runs forward twice."""
+        self._lm_head_runs = layout.accumulation * schedule.lm_head_runs
         """How often a device runs the head in a step."""
 
     def all_terms(self) -> Iterator[Traffic]:
@@ -173,6 +175,8 @@ class _StepTraffic:
         yield from ring.all_gather(gathered, extra=extra_pieces)
         if leaf.gradients is Gradients.NONE:
             return
+        if self._alternates:  # the stage runs forward again
+            yield from ring.all_gather(gathered, extra=extra_pieces)
         # Going back over a layer that is computed again, one gather serves both; the last products of each half of the
         # layer need not be computed again, so that theirs stay apart.
         is_last = leaf.role in OUTPUTS
@@ -232,7 +236,7 @@ class _StepTraffic:
         """
         ring = self._device_group(RULES["embed"])
         gradient_bytes = self._workload.gradient_bytes
-        size = self._network.embedding.tensor.size // self._degrees["tensor"]
+        size = self._network.width * self._workload.split_vocabulary(self._degrees)
         trained = size if self._network.head_matrix.is_trainable else 0
         if count_chunks_of_loss(self._workload, self._degrees, self._layout.rows_per_shard) > 1:
             # Gathered once a step. Without stages, TPUs also sum the gradient once, after all accumulation steps.
@@ -244,8 +248,9 @@ class _StepTraffic:
             yield from ring.all_gather((self._lm_head_runs if self._workload.is_cpu else 1) * self._value_bytes * size)
             yield from ring.reduce_scatter(self._lm_head_runs * gradient_bytes * trained)
         else:
-            # Between the turns of a pipeline the gathered head is not kept for the way back.
-            yield from ring.all_gather((1 + self._is_pipelined) * self._lm_head_runs * self._value_bytes * size)
+            # Between the turns of a pipeline the gathered head is not kept for the way back, unless it follows.
+            num_gathers = 2 if self._is_pipelined and not self._alternates else 1
+            yield from ring.all_gather(num_gathers * self._lm_head_runs * self._value_bytes * size)
             yield from ring.reduce_scatter(self._lm_head_runs * gradient_bytes * trained, extra_pieces=2)
 
     @property
@@ -278,7 +283,7 @@ class _StepTraffic:
                 part.recomputed_sums * self._repeats_projection + part.separate_sums * self._workload.is_cpu
                 for part in parts
             )
-            num_sums = sums + extra if has_backward else sums / 2
+            num_sums = sums * (1 + self._alternates / 2) + extra if has_backward else sums / 2
             yield from ring.all_reduce(runs * num_sums * self._hidden_state_bytes, is_awaited=True)
         back = self._lm_head_runs * self._network.has_backward
         yield from ring.all_reduce(back * self._hidden_state_bytes, is_awaited=True)
@@ -288,7 +293,7 @@ class _StepTraffic:
         expert, stage = (self._device_group((axis,)) for axis in ("expert", "stage"))
         for runs, parts, has_backward in self._blocks():
             # There and back: forward, backward, and where layers are computed again.
-            num_transfers = 2 * (1 + has_backward + (self._has_remat and has_backward))
+            num_transfers = 2 * (1 + has_backward * (1 + self._has_remat + self._alternates))
             slots = sum(part.expert_slots + part.gathered_tokens * expert.size for part in parts)
             yield from expert.all_gather(num_transfers * runs * slots * self._hidden_state_bytes, is_awaited=True)
         for block, count in self._network.blocks.items():
@@ -308,7 +313,8 @@ class _StepTraffic:
         if self._network.exchange == "gather":
             # Keys are cast after they travel: they are rotated in float32.
             keys = tokens * features * (FLOAT32 + self._value_bytes)
-            yield from context.all_gather((1 + (self._has_remat and has_backward)) * keys, is_awaited=True)
+            num_gathers = 1 + has_backward * (self._has_remat + self._alternates)
+            yield from context.all_gather(num_gathers * keys, is_awaited=True)
             yield from context.reduce_scatter(keys * has_backward)
             return
         hops = count_ring_hops(attention.ring(length, context.size))
@@ -317,11 +323,15 @@ class _StepTraffic:
         passes = hops * self._value_bytes
         if has_backward:
             passes += hops * (self._value_bytes + FLOAT32) + min(hops, 1) * self._value_bytes
+            passes += hops * self._value_bytes * self._alternates
         network: Network = "dcn" if context.dcn > 1 else "ici"
         yield Traffic(network, context.axes, 2 * tokens // context.size * features * passes, is_exposed=False)
 
     def _pipeline_traffic(self, stage: _DeviceGroup) -> Iterator[Traffic]:
         """Yield what a pipeline sends, as XLA was seen to make it."""
+        if self._alternates:
+            yield from self._alternating_traffic(stage)
+            return
         network: Network = "dcn" if stage.dcn > 1 else "ici"
         yield Traffic(network, stage.axes, 3 * self._ticks * self._hidden_state_bytes, is_exposed=True)
         yield from stage.all_reduce(2 * self._ticks * self._hidden_state_bytes, is_awaited=True)
@@ -335,6 +345,24 @@ class _StepTraffic:
         table = FLOAT32 * self._network.embedding.tensor.size * self._network.table.is_trainable
         yield from stage.all_reduce(table / split.size / self._degrees["tensor"], is_awaited=True)
         yield from split.all_gather(self._ticks**2 / self._layout.accumulation * split.size * self._hidden_state_bytes)
+
+    def _alternating_traffic(self, stage: _DeviceGroup) -> Iterator[Traffic]:
+        """Yield what stages send that alternate between both passes: hidden states, and gradients of the LM head.
+
+        All stages read out what the last one computes, and embed what the first one gets back. Of the logits each has
+        its own columns: the gradients of their inputs are summed, those of the matrix are gathered.
+        """
+        network: Network = "dcn" if stage.dcn > 1 else "ici"
+        yield Traffic(network, stage.axes, 2 * self._ticks * self._hidden_state_bytes, is_exposed=True)
+        read_outs = self._lm_head_runs * (1 + self._network.has_backward)
+        yield from stage.all_reduce((self._ticks + read_outs) * self._hidden_state_bytes, is_awaited=True)
+        head = self._network.head_matrix
+        size, times = head.shard_size(self._ways), self._layout.accumulation
+        if self._workload.split_vocabulary(self._degrees) * self._degrees["tensor"] < self._network.vocab_size:
+            # A stage gets its columns from a device of another place in the mesh, as XLA was seen to make it.
+            columns = times * self._value_bytes * size // stage.size
+            yield Traffic(network, stage.axes, columns, is_exposed=True)
+            yield from stage.all_gather(times * FLOAT32 * size * head.is_trainable, is_awaited=True)
 
     def _regrouping_traffic(self, stage: _DeviceGroup) -> Iterator[Traffic]:
         """Yield what a circular schedule sends of parameters, in float32: stages store adjacent layers.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from trainingjob_api.base import Axis
 from trainingjob_api.loss_chunks import count_loss_chunks
-from trainingjob_api.network.network import Network
+from trainingjob_api.network.network import Block, Network
 from trainingjob_api.network.part import Shard
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.network.tensor import Storage, Tensor
@@ -51,6 +51,18 @@ class Workload:
         """Return the pipeline schedule of an accumulation step."""
         return self.pipeline.plan(layout.microbatches, layout.num_stages)
 
+    def forward_runs(self, block: Block, stages: int) -> int:
+        """Return how often a stage runs a layer forward for each backward pass, beside what `memory.remat` repeats."""
+        return 2 if self.pipeline.alternates(stages) and not block.is_forward_only else 1
+
+    def split_vocabulary(self, degrees: Mapping[Axis, int]) -> int:
+        """Return the columns of the logits of a device for each of its runs of the LM head."""
+        shard, columns = self.shard(degrees), self.network.vocab_size
+        whole = shard.split(columns, "vocab")
+        return (
+            min(whole, shard.split(columns, "vocab_of_stages")) if self.pipeline.alternates(degrees["stage"]) else whole
+        )
+
     @property
     def compute_bytes(self) -> int:
         """Return the bytes of a value in the compute format."""
@@ -82,8 +94,8 @@ class Workload:
 
 def count_chunks_of_loss(workload: Workload, degrees: Mapping[Axis, int], sequences: int) -> int:
     """Return the number of chunks in which a device computes the logits of a microbatch; 1: they are whole."""
-    columns = workload.shard(degrees).split(workload.network.vocab_size, "vocab")
-    return count_loss_chunks(workload.memory, sequences * (workload.length // degrees["context"]), columns)
+    tokens = sequences * (workload.length // degrees["context"])
+    return count_loss_chunks(workload.memory, tokens, workload.split_vocabulary(degrees))
 
 
 def describe_workload(spec: TrainingJobSpec) -> Workload:

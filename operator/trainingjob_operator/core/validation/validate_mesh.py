@@ -20,7 +20,7 @@ from trainingjob_operator.core.planner.divisibility import (
     check_divisible,
 )
 from trainingjob_operator.core.planner.hardware import CPU, CPU_MAX, Hardware, format_dims
-from trainingjob_operator.core.planner.mesh import INFERRED, check_degree_form, check_degree_product
+from trainingjob_operator.core.planner.mesh import INFERRED, check_degree_form, check_degree_product, combine_degrees
 from trainingjob_operator.core.planner.problem_messages import has_no_effect, join_words, quote_field
 from trainingjob_operator.core.planner.size_planner import check_microbatches, describe_slice
 from trainingjob_operator.core.planner.strategy import AUTO, list_explicit_fields
@@ -238,6 +238,19 @@ def warn_of_unsharded_vocabulary(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.model.vocabSize", vocab, message, (str(-(-vocab // degree) * degree),))
 
 
+def warn_of_shared_logits(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Stages that alternate between both passes share the logits of a microbatch, if they divide the vocabulary."""
+    mesh, vocab = _written_mesh(spec), spec.model.vocab_size
+    degrees = combine_degrees(mesh.ici, mesh.dcn)
+    parts = degrees["stage"] * degrees["tensor"]
+    if spec.parallelism.pipeline.alternates(degrees["stage"]) and vocab % parts:
+        message = (
+            f"{vocab} should be a multiple of the stages times the tensor degree ({parts}). Otherwise each stage "
+            "computes the logits of all microbatches."
+        )
+        yield Problem("spec.model.vocabSize", vocab, message, (str(-(-vocab // parts) * parts),))
+
+
 def _warn_over_dcn(spec: TrainingJobSpec, axis: Axis, cost: str, nearest: str = "1") -> Iterator[Problem]:
     degree: int = getattr(spec.parallelism.dcn, axis)
     if degree not in (0, 1):
@@ -287,4 +300,5 @@ WARNINGS = (
     Rule(("parallelism",), warn_of_unused_ring),
     Rule(("parallelism",), warn_of_unused_stream_sharding),
     Rule(("parallelism.ici.tensor", "parallelism.dcn.tensor", "model.vocabSize"), warn_of_unsharded_vocabulary),
+    Rule(("parallelism", "model.vocabSize"), warn_of_shared_logits),
 )

@@ -1,0 +1,52 @@
+"""What objectives see of a model whose hidden states have left the last stage, one microbatch at a time.
+
+All stages compute the logits of a microbatch at once: each has its own columns of the vocabulary, and sums the gradient
+of these columns alone.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax.sharding import Mesh
+
+from trainingjob_trainer.models.decoder import Params, SplitModel
+from trainingjob_trainer.models.sharded_model import Hidden, ShardedModel
+from trainingjob_trainer.parallel.sharding import Axes, constrain, shards_on_mesh
+
+VOCAB = "vocab_of_stages"
+
+
+class LastStage(ShardedModel):
+    """A model that has already run: `run` returns the given hidden states of one microbatch, once."""
+
+    def __init__(self, model: SplitModel, mesh: Mesh, hidden: Hidden) -> None:
+        super().__init__(model, mesh)
+        self._num_stages = 1
+        if shards_on_mesh(VOCAB, model.network.vocab_size) > 1:
+            self._vocab_axis = VOCAB
+        self._hidden: Hidden | None = hidden
+
+    def run(self, params: Params, *batch: Any) -> Hidden:
+        """Return the hidden states of the microbatch.
+
+        Raises:
+            ValueError: the objective runs the model several times.
+        """
+        if self._hidden is None:
+            raise ValueError("an objective must run the model once with `schedule: oneForwardOneBackward`")
+        hidden, self._hidden = self._hidden, None
+        return hidden
+
+    def _head_params(self, params: Params) -> Params:
+        """Return the parameters after the last layer, with the matrix of the LM head split over the stages."""
+        used, matrix = super()._head_params(params), self.network.head_matrix
+        axes = split_vocabulary(matrix.axes, matrix.shape)
+        return used | {matrix.name: constrain(used[matrix.name], *axes)}
+
+
+def split_vocabulary(axes: Sequence[str | None], shape: Sequence[int]) -> Axes:
+    """Return the logical axes of a tensor whose vocabulary is split over the stages, if these divide it."""
+    return tuple(
+        VOCAB if axis == "vocab" and shards_on_mesh(VOCAB, size) > 1 else axis
+        for axis, size in zip(axes, shape, strict=True)
+    )
