@@ -71,6 +71,7 @@ LAYOUTS: dict[str, Layout] = {
 }
 ALL_EXPERTS: Section = {"count": 4, "perToken": 4}
 """Every expert processes every token. With a choice, rounding alone would route tokens differently."""
+ALTERNATING: Section = {"parallelism": {"pipeline": {"schedule": "oneForwardOneBackward"}}}
 VARIANTS: dict[str, tuple[Section, Layout]] = {
     "tied embeddings": ({"model": {"tieEmbeddings": True}}, SINGLE_DEVICE),
     "tied embeddings, fsdp 2, tensor 2": ({"model": {"tieEmbeddings": True}}, layout({"fsdp": 2, "tensor": 2})),
@@ -78,6 +79,14 @@ VARIANTS: dict[str, tuple[Section, Layout]] = {
     "layers computed again": ({"memory": {"remat": "full"}}, layout({"fsdp": 2}, accumulation=2)),
     "optimizer over data": ({"parallelism": {"shardOptimizerOverData": True}}, layout({"data": 4})),
     "parameters in bfloat16": ({"precision": {"params": "bfloat16"}}, layout({"fsdp": 2}, accumulation=4)),
+    "one forward one backward, 2 stages, fsdp 2, tensor 2": (
+        ALTERNATING,
+        layout({"stage": 2, "fsdp": 2, "tensor": 2}, microbatches=4),
+    ),
+    "one forward one backward, parameters in bfloat16, 16 microbatches": (
+        ALTERNATING | {"precision": {"params": "bfloat16"}},
+        layout({"stage": 2}, microbatches=16),
+    ),
     "parameters in bfloat16, 16 microbatches": (
         {"precision": {"params": "bfloat16"}},
         layout({"stage": 2}, microbatches=16),

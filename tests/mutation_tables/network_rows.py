@@ -1,6 +1,6 @@
 """Mutations of a network: frozen tensors, adapters, a ring, generated text, fingerprints and dropout."""
 
-from tests.mutation_tables.mutation import API, TRAINER, Mutation
+from tests.mutation_tables.mutation import API, CORE, TRAINER, Mutation
 
 NETWORK_MUTATIONS = (
     Mutation(
@@ -149,5 +149,19 @@ NETWORK_MUTATIONS = (
         "        return Normal(self.of_inputs(num_inputs).stddev * self.num_outputs**-0.5)\n",
         "        return self.of_inputs(num_inputs)\n",
         ("tests/api/test_network.py",),
+    ),
+    Mutation(
+        "a stage has too few places for its inputs",
+        f"{API}/pipeline.py",
+        "        return 2 * self.stages - 1 if self.alternates else 0\n",
+        "        return self.stages if self.alternates else 0\n",
+        ("tests/api/test_pipeline.py",),
+    ),
+    Mutation(
+        "the plan runs the stages forward once",
+        f"{CORE}/planner/flops.py",
+        '        forward = workload.forward_runs(block, degrees["stage"]) * flops.forward\n',
+        "        forward = flops.forward\n",
+        ("tests/core/planner/test_alternating_pipeline.py",),
     ),
 )

@@ -2,6 +2,8 @@
 
 from tests.mutation_tables.mutation import TRAINER, Mutation
 
+PIPELINE = "tests/trainer/models/test_alternating_pipeline.py"
+
 TRAINER_MUTATIONS = (
     Mutation(
         "load a program that another job wrote",
@@ -58,5 +60,26 @@ TRAINER_MUTATIONS = (
         "(*before, (step + 1, global_batch_size))",
         "((1, global_batch_size),)",
         ("tests/trainer/data/test_sampler.py",),
+    ),
+    Mutation(
+        "idle stages add what they compute",
+        f"{TRAINER}/models/alternating_pipeline.py",
+        "        layers, gradients = _mask(is_busy_S, pull_back(gradients))\n",
+        "        layers, gradients = pull_back(gradients)\n",
+        (f"{PIPELINE}::test_idle_stages_add_nothing_even_if_they_compute_no_numbers",),
+    ),
+    Mutation(
+        "a stage runs the input of another microbatch again",
+        f"{TRAINER}/models/alternating_pipeline.py",
+        "[number + 2 * stage for stage",
+        "[number + stage for stage",
+        (f"{PIPELINE}::test_each_microbatch_runs_forward_and_backward_through_all_stages",),
+    ),
+    Mutation(
+        "a tied table gets the gradients of the embedding alone",
+        f"{TRAINER}/objectives/pipeline_gradients.py",
+        "        return joined | shared\n",
+        "        return joined | grads.embedding\n",
+        (f"{PIPELINE}::test_other_models_have_the_gradients_of_one_device",),
     ),
 )

@@ -72,3 +72,30 @@ def test_larger_sizes_get_no_fixes_if_the_smallest_cannot_train(make_spec: MakeS
         "spec.parallelism.dcn",
         "spec.parallelism.dcn",
     ]
+
+
+def test_a_pipeline_may_keep_the_inputs_of_fewer_microbatches(make_spec: MakeSpec) -> None:
+    pipeline = {
+        "slices.accelerator": "tpu-v5e",
+        "slices.topology": "2x2",
+        "parallelism.ici": {"stage": 4},
+        "parallelism.pipeline.microbatches": 64,
+        "memory.remat": "full",
+        "training.globalBatchSize": 64,
+        "training.sequenceLength": 16384,
+        "model.embedDim": 2048,
+        "model.numLayers": 16,
+    }
+    spec = make_spec(pipeline)
+    shape = find_slice_shape(spec, BUILTIN)
+    assert shape
+
+    found = suggest_oom_fixes(plan_sizes(spec, shape), spec, shape, BUILTIN)
+
+    (first, *_) = (outcome for outcome in found.values() if isinstance(outcome, list))
+    assert "spec.parallelism.pipeline.schedule: oneForwardOneBackward" in first[0].nearest
+    # The schedule keeps least: nothing else is suggested for a job that has it.
+    alternating = make_spec(pipeline | {"parallelism.pipeline.schedule": "oneForwardOneBackward"})
+    assert suggest_oom_fixes(plan_sizes(alternating, shape), alternating, shape, BUILTIN) == plan_sizes(
+        alternating, shape
+    )

@@ -1,7 +1,7 @@
 """A pipeline whose stages alternate between both passes: the loss and gradients of one device, in less memory."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partialmethod
 from typing import Any
 
 import jax
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.trainer.cases import each
+from tests.support.trainer.kernels import run_attention
 from tests.support.trainer.meshes import DROPLESS, MODELS, SIZE
 from tests.support.trainer.tiny import make_layout
 from tests.support.trainer.training import ONE, flat, losses
@@ -19,9 +20,11 @@ from trainingjob_api.pipeline import PipelineSchedule, ScheduleName
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
+from trainingjob_trainer.hlo_analysis.data_order import find_unordered_collectives
 from trainingjob_trainer.hlo_analysis.flops import count_flops
 from trainingjob_trainer.hlo_analysis.parser import HloProgram
 from trainingjob_trainer.models.alternating_pipeline import PartParams, PipelineParts, differentiate_pipeline
+from trainingjob_trainer.models.attention import GroupedQueries
 from trainingjob_trainer.models.decoder import split_model_of
 from trainingjob_trainer.models.last_stage import LastStage
 from trainingjob_trainer.models.layers import HiddenStates
@@ -66,7 +69,8 @@ VARIANTS: dict[str, tuple[dict[str, Any], str]] = {
     "z-loss": ({"objective__zLoss": 0.01}, SLICES),
     "stream over tensor": ({"parallelism__shardStreamOverTensor": True}, SHARDED),
 }
-FROZEN: dict[str, dict[str, Any]] = {
+CURVES: dict[str, dict[str, Any]] = {
+    "isolated documents": {"data__packing": {"type": "bestFit"}},
     "adapters": {"lora": {"rank": 2, "alpha": 4.0, "targets": ["*"]}},
     "head alone": {"optimizer__trainable": ["head"]},
     "embedding alone": {"optimizer__trainable": ["embedding"]},
@@ -89,8 +93,8 @@ def test_other_models_have_the_gradients_of_one_device(variant: tuple[dict[str, 
     assert errors(differentiate(describe(**changes, **ALTERNATING), LAYOUTS[layout]), want) == {}
 
 
-@each("changes", FROZEN, "adapters")
-def test_frozen_tensors_do_not_change_the_loss_curve(changes: dict[str, Any]) -> None:
+@each("changes", CURVES, "adapters", "isolated documents")
+def test_the_loss_curve_is_that_of_one_device(changes: dict[str, Any]) -> None:
     want = losses(describe(**changes), ONE)
 
     assert losses(describe(**changes, **ALTERNATING), LAYOUTS[SHARDED]) == pytest.approx(want, abs=1e-4)
@@ -108,6 +112,22 @@ def test_balancing_biases_get_the_loads_of_all_microbatches() -> None:
     (name,) = found[0]
     assert set(np.unique(np.abs(found[0][name]))) >= {np.float32(0.001)}
     np.testing.assert_array_equal(found[0][name], found[1][name])
+
+
+def test_data_dependencies_order_the_collectives() -> None:
+    """A program that is loaded has no other order."""
+    step, arguments = trace(describe(model__numLayers=8, **ALTERNATING), LAYOUTS["4 stages, fsdp 2"])
+    program = HloProgram(step.lower(*arguments).compile().as_text())
+
+    assert list(find_unordered_collectives(program)) == []
+
+
+@pytest.mark.usefixtures("for_tpu")
+def test_a_step_with_compiled_kernels_lowers_for_a_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GroupedQueries, "__call__", partialmethod(run_attention, interpret=False))
+    step, arguments = trace(describe(**DEEP, **ALTERNATING), LAYOUTS[SHARDED])
+
+    assert "tpu_custom_call" in step.trace(*arguments).lower(lowering_platforms=("tpu",)).as_text()
 
 
 @cache

@@ -76,7 +76,9 @@ def differentiate_pipeline(
     else:
         carry = _loop(ticks.run_both, carry, range(latency, last_forward))
         carry = _loop(ticks.run_backward, carry, range(last_forward, last_forward + latency))
-    return carry.sums, carry.param_gradients
+    grads = carry.param_gradients
+    head = parts.order(grads.head, grads.embedding, grads.layers)  # stages gather it in the next use
+    return carry.sums, parts.shard(grads._replace(head=head))
 
 
 def _loop(run: Callable[[_Carry, jax.Array], _Carry], carry: _Carry, ticks: range) -> _Carry:
@@ -141,9 +143,10 @@ class _Ticks:
         is_busy_S = (number + stages_S >= 0) & (number + stages_S < self._schedule.microbatches)
         if leaving is None:
             leaving = jax.tree.map(jnp.zeros_like, leave(carry.gradients))
-        gradients = _mask(is_busy_S, jax.tree.map(_enter_last, carry.gradients, leaving))
-        kept = _choose(carry.inputs, [number + 2 * stage for stage in range(self._schedule.stages)])
-        kept, gradients = self._parts.order((kept, _place(gradients)), leaving)
+        order = self._parts.order
+        before = order(carry.gradients, leaving)
+        gradients = _place(_mask(is_busy_S, jax.tree.map(_enter_last, before, leaving)))
+        kept = order(_choose(carry.inputs, [number + 2 * stage for stage in range(self._schedule.stages)]), gradients)
 
         def compute(layers: Any, floats: HiddenStates) -> HiddenStates:
             return _floats(self._run_stages(_merge(kept, floats), layers))
@@ -153,7 +156,7 @@ class _Ticks:
         layers, gradients = _mask(is_busy_S, pull_back(gradients))
         carry = self._add_gradients(carry._replace(gradients=_place(gradients)), layers=layers)
         first = jax.tree.map(lambda leaf: jax.lax.index_in_dim(leaf, 0, keepdims=False), gradients)
-        return self._embed_backward(carry, number, self._parts.order(first, layers))
+        return self._embed_backward(carry, number, order(first, layers))
 
     def _run_stages(self, streams: HiddenStates, layers: Any) -> HiddenStates:
         """Return the hidden states of all stages, each of which runs its own microbatch."""
@@ -162,7 +165,7 @@ class _Ticks:
         return after
 
     def _embed_backward(self, carry: _Carry, number: jax.Array, gradients: HiddenStates) -> _Carry:
-        rows = self._microbatch(number)
+        rows = self._parts.order(self._microbatch(number), gradients)
         _, pull_back = jax.vjp(lambda params: _floats(self._parts.embed(params, rows)), self._params.embedding)
         (embedding,) = pull_back(gradients)
         return self._add_gradients(carry, embedding=embedding)

@@ -59,7 +59,7 @@ def _find_oom_fixes(
         short = _shorten_sequence(spec, length)
         changes = [
             changed
-            for base in (short, _shard_optimizer(short))
+            for base in (short, _shard_optimizer(short), *_alternate(short))
             for changed in (base if _fits(base, shape, num_slices, counter) else None, relax(base, shape))
             if changed
         ]
@@ -160,6 +160,14 @@ def _shard_optimizer(spec: TrainingJobSpec) -> TrainingJobSpec:
     return spec.model_copy(update={"parallelism": parallelism})
 
 
+def _alternate(spec: TrainingJobSpec) -> Iterator[TrainingJobSpec]:
+    """Yield the spec with the schedule that keeps least, if it has GPipe's."""
+    pipeline = spec.parallelism.pipeline
+    if pipeline.schedule == "gpipe" and spec.parallelism.ici.stage * spec.parallelism.dcn.stage != 1:
+        pipeline = pipeline.model_copy(update={"schedule": "oneForwardOneBackward"})
+        yield spec.model_copy(update={"parallelism": spec.parallelism.model_copy(update={"pipeline": pipeline})})
+
+
 def _fits(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, counter: PlanCounter) -> bool:
     return counter.fit(SizePlanner(spec, shape), num_slices) is not None
 
@@ -172,6 +180,7 @@ def _describe_change(spec: TrainingJobSpec, shape: SliceShape, changed: Training
         "spec.parallelism.dcn": (_format_degrees(mesh.dcn), _format_degrees(new_mesh.dcn)),
         "spec.slices.topology": (as_text(shape.topology), as_text(fitting.topology)),
         "spec.memory.remat": (spec.memory.remat, changed.memory.remat),
+        "spec.parallelism.pipeline.schedule": (mesh.pipeline.schedule, new_mesh.pipeline.schedule),
         "spec.parallelism.shardOptimizerOverData": (
             spec.parallelism.shard_optimizer_over_data,
             changed.parallelism.shard_optimizer_over_data,
