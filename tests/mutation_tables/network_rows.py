@@ -76,8 +76,8 @@ NETWORK_MUTATIONS = (
     Mutation(
         "a prompt has no room for the token that a tokenizer adds",
         f"{API}/decoding.py",
-        "    return count_prompt_bytes(prompt) + PREFIX_TOKENS\n",
-        "    return count_prompt_bytes(prompt)\n",
+        " + PREFIX_TOKENS + tokenizer.may_begin_documents\n",
+        " + tokenizer.may_begin_documents\n",
         ("tests/api/test_decoding.py",),
     ),
     Mutation(

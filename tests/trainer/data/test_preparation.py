@@ -16,8 +16,8 @@ from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.data import TextSource
 from trainingjob_trainer.data import dataset_writer, token_cache
 from trainingjob_trainer.data.dataset_writer import HostShare, help_to_create
-from trainingjob_trainer.data.preparation import manifest, parts, worker_pool
-from trainingjob_trainer.data.preparation.manifest import list_dataset
+from trainingjob_trainer.data.preparation import listed_files, parts, worker_pool
+from trainingjob_trainer.data.preparation.listed_files import list_dataset
 from trainingjob_trainer.data.preparation.parts import PartWriter
 from trainingjob_trainer.data.preparation.worker_pool import count_cpus, write_parts
 from trainingjob_trainer.data.sources.source_files import SourceFile
@@ -30,7 +30,7 @@ LENGTH = {"training__sequenceLength": 4}
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each file of a test be a part."""
-    monkeypatch.setattr(manifest, "PART_BYTES", 20)
+    monkeypatch.setattr(listed_files, "PART_BYTES", 20)
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_parts_give_the_same_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyP
     write_text(tmp_path)
     in_parts = index_of(tmp_path, **LENGTH)
     assert [path.name for path in dataset_folder(tmp_path).iterdir() if path.is_dir()] == []
-    monkeypatch.setattr(manifest, "PART_BYTES", 1 << 20)
+    monkeypatch.setattr(listed_files, "PART_BYTES", 1 << 20)
     (tmp_path / "checkpoints").rename(tmp_path / "before")
 
     whole = index_of(tmp_path, **LENGTH)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.trainer.texts import fail, find, grow, index_of
 from trainingjob_api.protocol import FailureReason
-from trainingjob_trainer.data.preparation.manifest import list_file
+from trainingjob_trainer.data.preparation.listed_files import list_file
 from trainingjob_trainer.data.sources.readers import read_documents
 from trainingjob_trainer.data.sources.source_files import SourceFile
 

@@ -23,7 +23,7 @@ from trainingjob_trainer.data.data_report import DatasetReport, describe_dataset
 from trainingjob_trainer.data.packing.pack import pack_documents
 from trainingjob_trainer.data.packing.pieces import Pieces
 from trainingjob_trainer.data.preparation.file_account import FileAccount
-from trainingjob_trainer.data.preparation.manifest import Manifest, Sources, list_dataset
+from trainingjob_trainer.data.preparation.listed_files import Manifest, Sources, list_dataset
 from trainingjob_trainer.data.preparation.parts import PARTS, Encoders, PartAccount, PartWriter, make_encoders
 from trainingjob_trainer.data.preparation.worker_pool import write_parts
 from trainingjob_trainer.data.sources.source_files import plural

@@ -27,7 +27,7 @@ from trainingjob_trainer.data.data_report import (
 )
 from trainingjob_trainer.data.dataset_writer import CACHE_FORMAT, HostShare, create_dataset, help_to_create
 from trainingjob_trainer.data.mixture import Mixture, Phase, TrainingText
-from trainingjob_trainer.data.preparation.manifest import Sources
+from trainingjob_trainer.data.preparation.listed_files import Sources
 from trainingjob_trainer.data.token_dataset import FOLDER, IDENTITY, TokenDataset, open_dataset
 from trainingjob_trainer.runtime.errors import foreign_error, storage_error
 from trainingjob_trainer.store.port import Store, has_object

@@ -17,7 +17,7 @@ from trainingjob_agent.shared_files import MAX_JSON_BYTES, UntrustedFileError, p
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.chat.answer_encoder import AnswerEncoder
 from trainingjob_trainer.data.preparation.file_account import FileAccount, FileCounter
-from trainingjob_trainer.data.preparation.manifest import Manifest
+from trainingjob_trainer.data.preparation.listed_files import Manifest
 from trainingjob_trainer.data.sources.readers import read_documents
 from trainingjob_trainer.data.sources.source_files import printable
 from trainingjob_trainer.data.token_dataset import PIECE_DTYPE, WEIGHT_DTYPE, dataset_file
