@@ -81,6 +81,13 @@ NETWORK_MUTATIONS = (
         ("tests/api/test_decoding.py",),
     ),
     Mutation(
+        "a prompt has no room for the token that begins documents",
+        f"{API}/decoding.py",
+        " + PREFIX_TOKENS + tokenizer.may_begin_documents\n",
+        " + PREFIX_TOKENS\n",
+        ("tests/api/test_decoding.py",),
+    ),
+    Mutation(
         "a batch of texts is longer than the table of positions",
         f"{API}/decoding.py",
         "min(max(lengths), spec.model.max_positions or max(lengths))",

@@ -82,4 +82,18 @@ TRAINER_MUTATIONS = (
         "        return joined | grads.embedding\n",
         (f"{PIPELINE}::test_other_models_have_the_gradients_of_one_device",),
     ),
+    Mutation(
+        "fine-tuning has a loss on prompts",
+        f"{TRAINER}/data/chat/answer_weights.py",
+        "        weights |= ((begins < last) & (ends > first)).astype(np.uint8)\n",
+        "        weights |= (begins < last).astype(np.uint8)\n",
+        ("tests/trainer/data/chat/test_answer_weights.py",),
+    ),
+    Mutation(
+        "a chat template calls methods whose result has no bound",
+        f"{TRAINER}/data/chat/template_sandbox.py",
+        " or (isinstance(obj, str) and attr not in ALLOWED_TEXT_METHODS):\n",
+        ":\n",
+        ("tests/trainer/data/chat/test_template_sandbox.py",),
+    ),
 )
