@@ -36,6 +36,7 @@ DEEP = {"model__numLayers": 4}
 ALTERNATING = {"parallelism__pipeline": {"schedule": "oneForwardOneBackward"}}
 SHARDED = "2 stages, fsdp 2, tensor 2, 4 microbatches"
 SLICES = "data 2 over slices, 2 stages, context 2, accumulation 2"
+EXPERT = "2 stages, fsdp 2, expert 2"
 TWO_STAGES = make_layout(ici=AxisDegrees(stage=2), rows_per_shard=1, microbatches=8)
 LAYOUTS: dict[str, Layout] = {
     "2 stages, 8 microbatches": TWO_STAGES,
@@ -48,6 +49,9 @@ LAYOUTS: dict[str, Layout] = {
     "4 stages, tensor 2": make_layout(
         devices_per_host=8, ici=AxisDegrees(stage=4, tensor=2), rows_per_shard=2, microbatches=4
     ),
+    EXPERT: make_layout(
+        devices_per_host=8, ici=AxisDegrees(stage=2, fsdp=2, expert=2), rows_per_shard=1, microbatches=2
+    ),
     **{name: STEP_LAYOUTS[name] for name in (SHARDED, SLICES)},
 }
 EXPERTS = {"count": 4, "perToken": 2, "scoring": "sigmoid", "balance": {"lossWeight": 0.01}}
@@ -55,7 +59,8 @@ VARIANTS: dict[str, tuple[dict[str, Any], str]] = {
     "tied, windows, soft caps": ({"model": MODELS["windows"] | {"numLayers": 8}}, SLICES),
     "tied, odd vocabulary": ({"model": SIZE | {"tieEmbeddings": True, "vocabSize": 259}}, SHARDED),
     "experts, balance loss": ({"model": SIZE | {"experts": EXPERTS}}, SHARDED),
-    "dropless experts": ({"model": SIZE | {"experts": DROPLESS}}, SLICES),
+    "dropless experts": ({"model": SIZE | {"experts": DROPLESS}}, EXPERT),
+    "dropless experts over slices": ({"model": SIZE | {"experts": DROPLESS}}, SLICES),
     "learned positions, dropout": (
         {
             "model": SIZE | {"positions": "learned", "maxPositions": 16},
