@@ -6,14 +6,9 @@ validation and the compiled program all call it.
 
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core import CoreSchema, PydanticKnownError, core_schema
-
-from trainingjob_api.meta import Pattern
+from trainingjob_api.int_or_text import IntOrText
 
 MAX_STEPS = 100_000_000
 MAX_PERCENT = 99
@@ -32,43 +27,15 @@ def format_share(ratio: float) -> str:
     return f"{min(math.ceil(round(ratio * 100, 6)), MAX_PERCENT)}%"
 
 
-@dataclass(frozen=True)
-class StepsOrShare(Pattern):
-    """The form of a `StepCount`: a whole number in bounds, or a text that matches the pattern."""
-
-    def __iter__(self) -> Iterator[Any]:
-        """Yield the schema that pydantic checks."""
-        yield _Schema(self.regex)
-
-
-@dataclass(frozen=True)
-class _Schema:
-    regex: str
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        number = core_schema.int_schema(ge=0, le=MAX_STEPS)
-        unchanged = core_schema.plain_serializer_function_ser_schema(lambda value: value)
-        return core_schema.no_info_wrap_validator_function(self._check, number, serialization=unchanged)
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        bounds = {"minimum": 0, "maximum": MAX_STEPS, "pattern": self.regex}
-        return {"type": "integer", **bounds, "x-kubernetes-int-or-string": True}
-
-    def _check(self, value: Any, check_number: core_schema.ValidatorFunctionWrapHandler) -> Any:
-        if not isinstance(value, str):
-            return check_number(value)
-        if not re.fullmatch(self.regex, value):
-            raise PydanticKnownError("string_pattern_mismatch", {"pattern": self.regex})
-        return value
-
-
 SHARE = r"^[1-9]?[0-9]%$"
 StepCount = Annotated[
     int | str,
-    StepsOrShare(
+    IntOrText(
         SHARE,
         f"a whole number of steps, or a share of the schedule from 0% to {MAX_PERCENT}%",
         normalize_share,
+        minimum=0,
+        maximum=MAX_STEPS,
     ),
 ]
 """A number of steps, or a share of the schedule's steps such as `1%`."""

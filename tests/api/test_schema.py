@@ -82,6 +82,7 @@ def test_the_schema_is_structural() -> None:
         "spec.schedule.warmup",
         "spec.schedule.wsd.decay",
         "spec.schedule.cycles.warmup",
+        "spec.evaluation[].numBatches",
         "spec.runtime.resources.cpu",
         "spec.runtime.resources.memory",
     ]

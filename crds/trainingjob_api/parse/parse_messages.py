@@ -9,6 +9,7 @@ from typing import Any
 
 from trainingjob_api.base import MAX_PATH, Secret
 from trainingjob_api.fields import Location, all_fields, field_names, find_model, format_path, list_patterns
+from trainingjob_api.int_or_text import IntOrText
 from trainingjob_api.notation import normalize_name
 from trainingjob_api.parse.common_mistakes import (
     correct_boolean,
@@ -22,7 +23,7 @@ from trainingjob_api.parse.common_mistakes import (
 from trainingjob_api.parse.renamed_fields import find_new_names, find_new_places, hint_restructured, wrap_former_number
 from trainingjob_api.problem import Problem, as_text
 from trainingjob_api.sample import sample_at
-from trainingjob_api.shares import MAX_STEPS, StepsOrShare, format_share
+from trainingjob_api.shares import format_share
 
 MAX_SHOWN = 60
 """Maximum characters of a value in a message."""
@@ -273,8 +274,9 @@ def _pattern_message(error: _Error) -> tuple[str, tuple[str, ...]]:
         if answer:
             words, nearest = answer
             return f"{format_value(value)} {words}", nearest
-    if isinstance(known, StepsOrShare) and (number := value.strip()).isdecimal():
-        return f"{json.dumps(number)} is text, but must be {known.accepts}.", (str(min(int(number), MAX_STEPS)),)
+    if isinstance(known, IntOrText) and (number := value.strip()).isdecimal():
+        legal = min(max(int(number), known.minimum), known.maximum)
+        return f"{json.dumps(number)} is text, but must be {known.accepts}.", (str(legal),)
     corrected = _normalize(pattern, value)
     return message, (as_text(corrected),) if corrected != value and re.fullmatch(pattern, corrected) else ()
 

@@ -5,8 +5,24 @@ from typing import Annotated
 from pydantic import Field
 
 from trainingjob_api.base import ShortName, Strict
+from trainingjob_api.int_or_text import IntOrText
 from trainingjob_api.meta import NO_UNIT, Example, Live, Unit
 from trainingjob_api.spec.data import TextSource
+
+ALL_BATCHES = "all"
+MAX_BATCHES = 100_000
+BatchCount = Annotated[
+    int | str,
+    IntOrText(
+        f"^{ALL_BATCHES}$",
+        f"a whole number of batches, or `{ALL_BATCHES}`",
+        lambda text: ALL_BATCHES if text.strip().lower() in _WHOLE_TEXT else text,
+        minimum=1,
+        maximum=MAX_BATCHES,
+    ),
+]
+"""A number of batches, or the word for those of the whole text."""
+_WHOLE_TEXT = (ALL_BATCHES, "full", "whole", "max", "*", "100%")
 
 
 class TextSample(Strict):
@@ -43,8 +59,10 @@ class Evaluation(TextSource):
     every_steps: Annotated[
         int, Field(ge=1, le=100_000_000), Unit("optimizer steps"), Example(100), Live(in_world=True)
     ] = Field(description="Steps between two evaluations.")
-    num_batches: Annotated[int, Field(ge=1, le=100_000), Unit("global batches"), Example(8)] = Field(
-        default=8, description="Number of global batches to average over; fewer if the text is shorter."
+    num_batches: Annotated[BatchCount, Unit("global batches"), Example(8)] = Field(
+        default=8,
+        description="Number of global batches to average over, or `all`: each sequence of the text once. Fewer if the "
+        "text is shorter.",
     )
     samples: tuple[TextSample, ...] = Field(
         default=(),

@@ -99,6 +99,7 @@ TYPES: dict[str, tuple[str, str]] = {
         "whole number or share",
         "a whole number of steps, or a share of the schedule from 0% to 99%",
     ),
+    "evaluation.numBatches": ("whole number or text", "a whole number of batches, or `all`"),
     "tokenizer.endOfDocument": ("text", "at least 1 character, at most 64 characters"),
     "suspend": ("true or false", ""),
     "model": ("object", ""),

@@ -57,9 +57,10 @@ class BatchLoader:
         first = number * self._size
         return self._to_mesh(index, np.arange(first, min(first + self._size, index.num_sequences)))
 
-    def count_held_out(self, index: TokenDataset, wanted: int) -> int:
-        """Return the number of held-out batches, at most `wanted`."""
-        return min(wanted, -(-index.num_sequences // self._size))
+    def count_held_out(self, index: TokenDataset, wanted: int | str) -> int:
+        """Return the number of held-out batches, at most `wanted`. The text `all`: those of the whole text."""
+        available = -(-index.num_sequences // self._size)
+        return min(wanted, available) if isinstance(wanted, int) else available
 
     def _to_mesh(self, text: TrainingText, rows: np.ndarray) -> Batch:
         """Return sequences as a batch over the mesh, with padding sequences of weight 0."""

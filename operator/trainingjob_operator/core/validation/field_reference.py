@@ -16,6 +16,7 @@ from trainingjob_api.cel import IMMUTABLE, SPEC_RULES
 from trainingjob_api.fields import find_spec_field, list_patterns
 from trainingjob_api.notation import normalize_name
 from trainingjob_api.schema import spec_schema
+from trainingjob_api.shares import SHARE
 from trainingjob_operator.core.units import pluralize
 from trainingjob_operator.core.validation.rule import ValidationRule
 from trainingjob_operator.core.validation.validate import PLAN_WARNINGS, RULES, SIZES_RULES, WARNINGS
@@ -132,7 +133,9 @@ def _describe(path: str, node: dict[str, Any], fields: tuple[str, ...], *, requi
 
 def _type(node: dict[str, Any]) -> str:
     if "x-kubernetes-int-or-string" in node:
-        return "whole number or share" if "minimum" in node else "quantity"
+        if "minimum" not in node:
+            return "quantity"
+        return "whole number or share" if node["pattern"] == SHARE else "whole number or text"
     match node.get("type"):
         case "array":
             return f"list of {'objects' if 'properties' in node['items'] else _type(node['items'])}"
