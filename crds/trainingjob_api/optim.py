@@ -8,7 +8,7 @@ from typing import Literal
 
 from trainingjob_api.network.freeze import matches_any
 from trainingjob_api.network.tensor import DecayClass, Role, Tensor
-from trainingjob_api.spec.optimizer import Optimizer, Sgd
+from trainingjob_api.spec.optimizer import Adafactor, Optimizer, Sgd
 from trainingjob_api.spec.precision import FloatType, Precision
 
 
@@ -20,6 +20,10 @@ class Slot:
     dtype: FloatType
     is_of_orthogonalized: bool = True
     """Whether matrices with orthogonalized updates have it."""
+    part: Literal["whole", "rows", "columns"] = "whole"
+    """Values of a matrix that it holds: all, or one for each row of inputs, or one for each column of outputs."""
+    factored_from: int | None = None
+    """Least size from which matrices have rows and columns in place of the whole. None: no matrix is factored."""
 
     @property
     def num_bytes(self) -> int:
@@ -28,7 +32,24 @@ class Slot:
 
     def is_kept_for(self, tensor: Tensor) -> bool:
         """Return whether a trained tensor has it."""
+        if self.factored_from is not None and is_factored(tensor, self.factored_from) == (self.part == "whole"):
+            return False
         return self.is_of_orthogonalized or not is_orthogonalized(tensor)
+
+    def shape_like(self, tensor: Tensor) -> Tensor:
+        """Return a tensor with the dims that it has of a trained tensor."""
+        if self.part == "whole":
+            return tensor
+        lacks = tensor.output_dims if self.part == "rows" else tensor.input_dims
+        kept = [dim for dim in range(len(tensor.shape)) if dim not in lacks]
+        return replace(
+            tensor, shape=tuple(tensor.shape[dim] for dim in kept), axes=tuple(tensor.axes[dim] for dim in kept)
+        )
+
+
+def is_factored(tensor: Tensor, least: int) -> bool:
+    """Return whether the second moment of a tensor is that of its rows and columns: of matrices of a least size."""
+    return tensor.is_matrix and min(tensor.matrix_shape) >= least
 
 
 def is_orthogonalized(tensor: Tensor) -> bool:
@@ -38,9 +59,14 @@ def is_orthogonalized(tensor: Tensor) -> bool:
 
 
 FLOAT_BYTES: dict[FloatType, int] = {"float32": 4, "bfloat16": 2}
-OptimizerType = Literal["adamw", "lion", "muon", "sgd"]
+OptimizerType = Literal["adamw", "adafactor", "lion", "muon", "sgd"]
 SLOTS: dict[OptimizerType, tuple[Slot, ...]] = {
     "adamw": (Slot("mu", "float32"), Slot("nu", "float32")),
+    "adafactor": (
+        Slot("v", "float32"),
+        Slot("v_row", "float32", part="rows"),
+        Slot("v_col", "float32", part="columns"),
+    ),
     "lion": (Slot("mu", "float32"),),
     "muon": (Slot("mu", "float32"), Slot("nu", "float32", is_of_orthogonalized=False)),
     "sgd": (Slot("trace", "float32"),),
@@ -69,6 +95,8 @@ def list_update_slots(optimizer: Optimizer, precision: Precision) -> tuple[Slot,
     if isinstance(resolved, Sgd) and resolved.momentum is None:
         return ()
     slots = SLOTS[optimizer.type]
+    if isinstance(resolved, Adafactor):
+        return tuple(replace(slot, factored_from=resolved.min_factored_size) for slot in slots)
     if precision.moments == "float32":
         return slots
     return tuple(replace(slot, dtype=precision.moments) if slot.name in FIRST_MOMENTS else slot for slot in slots)

@@ -1,13 +1,23 @@
 """Hyperparameters of the optimizer's type: which defaults apply, and which object may be set."""
 
+from typing import Any
+
 import pytest
 
 from trainingjob_api.cel import SPEC_RULES
-from trainingjob_api.spec.optimizer import AdamW, Lion, Muon, Optimizer, Sgd
+from trainingjob_api.spec.optimizer import Adafactor, AdamW, Lion, Muon, Optimizer, Sgd
 
-RESOLVED: dict[str, tuple[Optimizer, AdamW | Lion | Muon | Sgd]] = {
+RESOLVED: dict[str, tuple[Optimizer, AdamW | Adafactor | Lion | Muon | Sgd]] = {
     "adamw": (Optimizer(learning_rate=1), AdamW(beta1=0.9, beta2=0.95, epsilon=1e-8)),
     "adamw with values": (Optimizer(learning_rate=1, adamw=AdamW(beta1=0.5)), AdamW(beta1=0.5)),
+    "adafactor": (
+        Optimizer(learning_rate=1, type="adafactor"),
+        Adafactor(decay_rate=0.8, min_factored_size=128, scale_by_parameters=True),
+    ),
+    "adafactor with values": (
+        Optimizer(learning_rate=1, type="adafactor", adafactor=Adafactor(min_factored_size=8)),
+        Adafactor(min_factored_size=8),
+    ),
     "lion": (Optimizer(learning_rate=1, type="lion"), Lion(beta1=0.9, beta2=0.99)),
     "lion with values": (Optimizer(learning_rate=1, type="lion", lion=Lion(beta2=0.9)), Lion(beta2=0.9)),
     "muon": (
@@ -21,8 +31,17 @@ RESOLVED: dict[str, tuple[Optimizer, AdamW | Lion | Muon | Sgd]] = {
 
 
 @pytest.mark.parametrize(("optimizer", "want"), RESOLVED.values(), ids=RESOLVED.keys())
-def test_the_defaults_are_those_of_the_type(optimizer: Optimizer, want: AdamW | Lion | Muon | Sgd) -> None:
+def test_the_defaults_are_those_of_the_type(optimizer: Optimizer, want: AdamW | Adafactor | Lion | Muon | Sgd) -> None:
     assert optimizer.resolved() == want
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "want"), [("adafactor", None, 1), ("adafactor", 2, 2), ("adamw", None, None)]
+)
+def test_adafactor_limits_updates_unless_the_spec_has_another_limit(
+    kind: Any, given: float | None, want: float | None
+) -> None:
+    assert Optimizer(learning_rate=1, type=kind, clip_update_rms=given).update_rms_limit == want
 
 
 def test_api_server_rejects_the_object_of_another_type() -> None:
@@ -30,6 +49,7 @@ def test_api_server_rejects_the_object_of_another_type() -> None:
 
     assert rules == {
         ".adamw": "!has(self.adamw) || self.type == 'adamw'",
+        ".adafactor": "!has(self.adafactor) || self.type == 'adafactor'",
         ".lion": "!has(self.lion) || self.type == 'lion'",
         ".muon": "!has(self.muon) || self.type == 'muon'",
         ".sgd": "!has(self.sgd) || self.type == 'sgd'",

@@ -33,6 +33,7 @@ from trainingjob_trainer.optim.clipping import clip_factor, clip_values
 from trainingjob_trainer.optim.expert_balance import ExpertBalance
 from trainingjob_trainer.optim.factory import make_optimizer
 from trainingjob_trainer.optim.learning_rate import learning_rate
+from trainingjob_trainer.optim.slot_paths import SlotFinder
 from trainingjob_trainer.optim.spike_detection import SpikeWindow, empty_window, is_spike, update_window
 from trainingjob_trainer.optim.weight_average import limit_decay, update_average
 from trainingjob_trainer.parallel.collective_order import order_collectives
@@ -67,6 +68,7 @@ class StepPrograms:
         self._metrics = metric_names(z_loss, self._model.network)
         gradients = DTYPES[spec.precision.gradients]
         self._sums = BatchSums(partial(next_token, z_loss), self._metrics, self._model, self._rules, mesh, gradients)
+        self._shard = zero1_shardings if spec.parallelism.shard_optimizer_over_data else param_shardings
         self._moment_shardings = self._shard_moments()
         self.state_shapes = self._shard_state()
         """Shapes and shardings of the state."""
@@ -278,22 +280,20 @@ class StepPrograms:
 
     def _shard_moments(self) -> Any:
         """Return the shardings of the optimizer's moments."""
-        shard = zero1_shardings if self._spec.parallelism.shard_optimizer_over_data else param_shardings
         axes, shapes = (self._model.param_split.split(tree).trained for tree in (self._model.axes, self._model.shapes))
-        return shard(axes, shapes, self._mesh, self._rules)
+        return self._shard(axes, shapes, self._mesh, self._rules)
 
     def _shard_state(self) -> State:
         shapes = jax.eval_shape(self._initial_state, self._model.shapes)
         everywhere: Any = NamedSharding(self._mesh, PartitionSpec())
         params = param_shardings(self._model.axes, shapes.params, self._mesh, self._rules)
-        opt = optax.tree_utils.tree_map_params(
-            partial(jax.eval_shape, self._optimizer.init),  # else its counter would be created on a device
-            lambda shape, sharding: shape if isinstance(shape, optax.MaskedNode) else sharding,
-            shapes.opt,
-            self._moment_shardings,
-            transform_non_params=lambda _: everywhere,
-            is_leaf=lambda node: isinstance(node, optax.MaskedNode),  # a tensor without the slot
-        )
+        find_slot = SlotFinder(self._spec, self._model.network)
+
+        def shard_slot(path: Any, leaf: Any) -> Any:
+            state = find_slot(path)
+            return everywhere if state is None else self._shard(state.axes, leaf, self._mesh, self._rules)
+
+        opt = jax.tree_util.tree_map_with_path(shard_slot, shapes.opt)
         state: State = jax.tree.map(
             lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding),
             shapes,

@@ -69,6 +69,25 @@ class Sgd(Strict):
     )
 
 
+class Adafactor(Strict):
+    """Hyperparameters of Adafactor (Shazeer and Stern, arXiv 1804.04235)."""
+
+    decay_rate: Annotated[float, Field(gt=0, le=1), NO_UNIT, Example(0.8)] = Field(
+        default=0.8,
+        description="Exponent `c` of the decay of the second moment, which is `1 - t^-c` at update `t`.",
+    )
+    min_factored_size: Annotated[int, Field(ge=2, le=1_000_000), NO_UNIT, Example(128)] = Field(
+        default=128,
+        description="Least number of inputs and of outputs from which a matrix keeps means of rows and columns in "
+        "place of its second moment.",
+    )
+    scale_by_parameters: Annotated[bool, Example(False)] = Field(
+        default=True,
+        description="Multiplies an update by the root mean square of its matrix or vector. `false`: the learning rate "
+        "is that of `adamw`.",
+    )
+
+
 class WeightDecay(Strict):
     """Decoupled weight decay: each step moves parameters towards 0, whatever their gradients."""
 
@@ -111,11 +130,11 @@ class Average(Strict):
 class Optimizer(Strict):
     """Optimizer with decoupled weight decay and clipping by the global norm."""
 
-    type: Annotated[Literal["adamw", "lion", "muon", "sgd"], Example("adamw")] = Field(
+    type: Annotated[Literal["adamw", "adafactor", "lion", "muon", "sgd"], Example("adamw")] = Field(
         default="adamw",
-        description="Kind of optimizer: `adamw` is Adam with decoupled weight decay, `sgd` is stochastic gradient "
-        "descent, `muon` orthogonalizes updates of matrices. `lion` (arXiv 2302.06675) has half of the state of "
-        "`adamw` and needs a lower learning rate.",
+        description="Kind of optimizer: `adamw` has decoupled weight decay, `muon` orthogonalizes updates of matrices, "
+        "`sgd` is stochastic gradient descent. `lion` (arXiv 2302.06675) has half of the state of `adamw`, and "
+        "`adafactor` keeps rows and columns of second moments.",
     )
     learning_rate: Annotated[float, Field(gt=0, le=10), NO_UNIT, Example(0.001)] = Field(
         description="Peak learning rate, reached when the warm-up ends."
@@ -141,7 +160,7 @@ class Optimizer(Strict):
     clip_update_rms: Annotated[float | None, Field(gt=0, le=1e6), NO_UNIT, Example(1.0)] = Field(
         default=None,
         description="Root mean square to which larger updates of a matrix or vector are scaled down (arXiv "
-        "1804.04235), before weight decay and the learning rate. Unset: no limit.",
+        "1804.04235), before weight decay and the learning rate. Unset: 1.0 with `adafactor`, otherwise no limit.",
         exclude_if=lambda limit: limit is None,
     )
     trainable: Annotated[
@@ -182,13 +201,26 @@ class Optimizer(Strict):
         exclude_if=lambda sgd: sgd is None,
     )
 
-    cel_rules = alternatives("adamw", "lion", "muon", "sgd")
+    adafactor: Adafactor | None = Field(
+        default=None,
+        description="Hyperparameters of `type: adafactor`. Unset: the defaults of its fields.",
+        exclude_if=lambda adafactor: adafactor is None,
+    )
 
-    def resolved(self) -> AdamW | Lion | Muon | Sgd:
+    cel_rules = alternatives("adamw", "adafactor", "lion", "muon", "sgd")
+
+    @property
+    def update_rms_limit(self) -> float | None:  # None: updates have no limit
+        """Return the root mean square to which updates are limited. That of Adafactor is 1, unless the spec has one."""
+        return 1.0 if self.clip_update_rms is None and self.type == "adafactor" else self.clip_update_rms
+
+    def resolved(self) -> AdamW | Adafactor | Lion | Muon | Sgd:
         """Return the hyperparameters of the optimizer's type. Its defaults never change for a job that has none."""
         match self.type:
             case "adamw":
                 return self.adamw or AdamW()
+            case "adafactor":
+                return self.adafactor or Adafactor()
             case "lion":
                 return self.lion or Lion()
             case "muon":

@@ -104,6 +104,25 @@ def test_sgd_has_an_optimizer_state_with_momentum_only(make_spec: MakeSpec) -> N
     assert (momentum, plain) == (adamw // 2, 0)
 
 
+def test_adafactor_keeps_rows_and_columns_of_matrices(make_spec: MakeSpec) -> None:
+    spec = make_spec(
+        {
+            "model.numLayers": 8,
+            "model.embedDim": 512,
+            "model.mlpDim": 8192,
+            "optimizer": {"learningRate": 0.1, "type": "adafactor"},
+        }
+    )
+    tensors, wanted = resolve(spec.model).tensors, 0
+    for tensor in tensors:
+        inputs, outputs = tensor.matrix_shape if tensor.is_matrix else (0, 0)
+        is_small = min(inputs, outputs) < 128
+        wanted += 4 * (tensor.size if is_small else (inputs + outputs) * (tensor.size // inputs // outputs))
+
+    assert estimate_device_memory(spec, ONE).optimizer == wanted < sum(tensor.size for tensor in tensors)
+    assert snapshot_bytes(spec, LAYOUT) == pytest.approx(4 * resolve(spec.model).num_parameters + wanted, rel=0.05)
+
+
 def test_an_average_has_four_bytes_for_each_trained_parameter(make_spec: MakeSpec) -> None:
     plain, averaged, adapters = (
         make_spec({"model.numLayers": 8, "model.vocabSize": 262144} | changes)

@@ -43,6 +43,10 @@ NOT_OF_A_STEP = {
     },
     "optimizer.learningRates.scale": "a part of the tensors: tests/trainer/optim/test_tensor_rates.py",
     "optimizer.average.decay": "the average has a test: tests/trainer/optim/test_average.py",
+    **{
+        f"optimizer.adafactor.{field}": "Adafactor has a test: tests/trainer/optim/test_adafactor.py"
+        for field in ("decayRate", "minFactoredSize")
+    },
     "optimizer.sgd.momentum": "SGD has a test: tests/trainer/optim/test_sgd.py",
     **{f"lora.{field}": "LoRA has a test: tests/trainer/models/test_lora.py" for field in ("rank", "alpha", "dropout")},
     **{f"model.dropout.{field}": "tests/trainer/models/test_dropout.py" for field in ("residual", "embedding")},

@@ -10,11 +10,12 @@ import optax
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.tensor import DecayClass
 from trainingjob_api.optim import find_rate_scale
-from trainingjob_api.spec.optimizer import AdamW, Lion, Muon, Optimizer, Sgd
+from trainingjob_api.spec.optimizer import Adafactor, AdamW, Lion, Muon, Optimizer, Sgd
 from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.models.params import DTYPES
 from trainingjob_trainer.models.trainable import tensor_name
+from trainingjob_trainer.optim.adafactor import scale_by_factored_rms, scale_by_param_rms
 from trainingjob_trainer.optim.clipping import clip_update_rms
 from trainingjob_trainer.optim.muon import scale_by_adam, scale_by_muon_and_adam
 
@@ -26,8 +27,11 @@ def make_optimizer(optimizer: Optimizer, network: Network, precision: Precision)
     """
     decay = optimizer.weight_decay
     direction = _make_direction(optimizer, network, DTYPES[precision.moments])
-    if optimizer.clip_update_rms is not None:
-        direction = _then(direction, partial(clip_update_rms, network, optimizer.clip_update_rms))
+    limit, resolved = optimizer.update_rms_limit, optimizer.resolved()
+    if limit is not None:
+        direction = _then(direction, lambda updates, _: clip_update_rms(network, limit, updates))
+    if isinstance(resolved, Adafactor) and resolved.scale_by_parameters:
+        direction = _then(direction, partial(scale_by_param_rms, network))
     decayed = optax.add_decayed_weights(decay.rate, mask=partial(decay_mask, network, decay.exclude))
     return optax.chain(
         optax.identity(),  # the states of checkpoints are numbered: clipping once had number 0
@@ -40,6 +44,8 @@ def _make_direction(optimizer: Optimizer, network: Network, moment_dtype: Any) -
     match optimizer.resolved():
         case AdamW() as adamw:
             return scale_by_adam(adamw, moment_dtype)
+        case Adafactor() as adafactor:
+            return scale_by_factored_rms(adafactor, network)
         case Lion() as lion:
             return optax.scale_by_lion(b1=lion.beta1, b2=lion.beta2, mu_dtype=moment_dtype)
         case Muon() as muon:
@@ -50,17 +56,17 @@ def _make_direction(optimizer: Optimizer, network: Network, moment_dtype: Any) -
             return optax.trace(momentum, nesterov=nesterov, accumulator_dtype=moment_dtype)
 
 
-def _then(first: optax.GradientTransformation, change: Callable[[Params], Params]) -> optax.GradientTransformation:
+def _then(first: optax.GradientTransformation, change: Callable[[Params, Any], Params]) -> optax.GradientTransformation:
     """Return a transformation followed by another one without state. A checkpoint fits both alike, unlike `chain`."""
 
     def update(updates: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
         updates, state = first.update(updates, state, params)
-        return change(updates), state
+        return change(updates, params), state
 
     return optax.GradientTransformation(first.init, update)
 
 
-def _scale_rates(optimizer: Optimizer, updates: Params) -> Params:
+def _scale_rates(optimizer: Optimizer, updates: Params, _: Any) -> Params:
     """Return updates times the factors of their learning rates."""
     scaled: Params = jax.tree_util.tree_map_with_path(
         lambda path, update: find_rate_scale(optimizer, tensor_name(path)) * update, updates

@@ -167,7 +167,11 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
         params=params,
         gradients=trained_params * program.gradient_bytes,
         optimizer=sum(
-            [leaf.data_sharded_size(storage_ways, degrees["data"]) * program.slot_bytes(leaf) for leaf in trained]
+            [
+                state.data_sharded_size(storage_ways, degrees["data"]) * num_bytes
+                for leaf in trained
+                for state, num_bytes in program.list_slots(leaf)
+            ]
         ),
         residuals_per_sequence=residuals * pipelined // 10,
         kept_inputs_per_sequence=kept_inputs * program.compute_bytes,

@@ -143,7 +143,9 @@ def _may_fit(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> bool:
     """Return whether the state alone, sharded over all devices, leaves free memory."""
     workload = describe_workload(spec)
     per_parameter = workload.param_bytes + workload.gradient_bytes
-    num_bytes = sum(tensor.size * (per_parameter + workload.slot_bytes(tensor)) for tensor in workload.network.tensors)
+    tensors = workload.network.tensors
+    slots = (state.size * num_bytes for tensor in tensors for state, num_bytes in workload.list_slots(tensor))
+    num_bytes = sum(tensor.size * per_parameter for tensor in tensors) + sum(slots)
     return num_bytes < num_slices * shape.num_devices * shape.memory_bytes * USABLE_MEMORY_SHARE
 
 

@@ -72,11 +72,11 @@ def snapshot_bytes(spec: TrainingJobSpec, layout: Layout) -> int:
     workload = describe_workload(spec)
     total = 0
     for leaf in workload.network.tensors:
-        param, values = leaf.shard_size(ways), leaf.data_sharded_size(ways, degrees["data"])
+        param = leaf.shard_size(ways)
         total += min(devices, leaf.size // param) * (param * workload.stored_bytes(leaf) + SHARD_PADDING_BYTES)
-        for slot in workload.slots if leaf.is_trainable else ():
-            if slot.is_kept_for(leaf):
-                total += min(devices, leaf.size // values) * (values * slot.num_bytes + SHARD_PADDING_BYTES)
+        for state, num_bytes in workload.list_slots(leaf) if leaf.is_trainable else ():
+            values = state.data_sharded_size(ways, degrees["data"])
+            total += min(devices, state.size // values) * (values * num_bytes + SHARD_PADDING_BYTES)
     return -(-total // _MIB) * _MIB
 
 

@@ -102,6 +102,7 @@ def describe_search(spec: TrainingJobSpec, shape: SliceShape) -> "MeshSearch | N
             type=spec.optimizer.type,
             trainable=spec.optimizer.trainable,
             average=spec.optimizer.average and Average(),
+            adafactor=spec.optimizer.adafactor,
             muon=spec.optimizer.muon,
             sgd=spec.optimizer.sgd,
             learning_rate=1.0,

@@ -68,9 +68,9 @@ class Workload:
         """Return the bytes of a value in the compute format."""
         return FLOAT_BYTES[self.precision.compute]
 
-    def slot_bytes(self, tensor: Tensor) -> int:
-        """Return the bytes of the optimizer's state for one parameter of a trained tensor."""
-        return sum([slot.num_bytes for slot in self.slots if slot.is_kept_for(tensor)])
+    def list_slots(self, tensor: Tensor) -> list[tuple[Tensor, int]]:
+        """Return the optimizer's state for a trained tensor: tensors, and the bytes of one value of each."""
+        return [(slot.shape_like(tensor), slot.num_bytes) for slot in self.slots if slot.is_kept_for(tensor)]
 
     @property
     def gradient_bytes(self) -> int:
