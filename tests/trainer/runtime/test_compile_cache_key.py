@@ -129,7 +129,7 @@ def test_a_field_that_may_change_while_the_job_trains_does_not_change_the_key() 
 
 def find(described: Any, path: str) -> Any:
     for part in path.split("."):
-        described = described[part]
+        described = described.get(part)
     return described
 
 

@@ -35,7 +35,9 @@ SPEC_WITHOUT_EFFECT = {
     "slices.min": "the layout has the size of the world",
     "slices.max": "the layout has the size of the world",
     "slices.allowed": "the layout has the size of the world",
-    "data": "texts reach a program as its arguments",
+    "data.train": "texts reach a program as its arguments",
+    "data.temperature": "texts reach a program as its arguments",
+    "data.weightSchedule": "texts reach a program as its arguments",
     "tokenizer": "texts reach a program as its arguments; model.vocabSize is part of the key",
     "training.steps": "the number of steps reaches a program as an argument",
     "checkpoint": "decides when programs run and what becomes of their results",
@@ -163,7 +165,7 @@ def spec_key(spec: TrainingJobSpec) -> dict[str, Any]:
         section = described
         for parent in parents:
             section = section[parent]
-        del section[last]
+        section.pop(last, None)  # fields that older agents do not know are left out while they are unset
     return described
 
 
