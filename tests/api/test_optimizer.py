@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from trainingjob_api.cel import SPEC_RULES
-from trainingjob_api.spec.optimizer import Adafactor, AdamW, Lion, Muon, Optimizer, Sgd
+from trainingjob_api.optim import find_rate_scale
+from trainingjob_api.spec.optimizer import Adafactor, AdamW, LearningRate, Lion, Muon, Optimizer, Sgd
 
 RESOLVED: dict[str, tuple[Optimizer, AdamW | Adafactor | Lion | Muon | Sgd]] = {
     "adamw": (Optimizer(learning_rate=1), AdamW(beta1=0.9, beta2=0.95, epsilon=1e-8)),
@@ -54,3 +55,10 @@ def test_api_server_rejects_the_object_of_another_type() -> None:
         ".muon": "!has(self.muon) || self.type == 'muon'",
         ".sgd": "!has(self.sgd) || self.type == 'sgd'",
     }
+
+
+@pytest.mark.parametrize(("name", "want"), [("embedding", 0.1), ("layers.mlp.up", 2.0), ("head", 1.0)])
+def test_the_first_item_that_names_a_tensor_scales_its_learning_rate(name: str, want: float) -> None:
+    rates = (LearningRate(tensors=("embedding",), scale=0.1), LearningRate(tensors=("*.mlp.*", "embedding"), scale=2))
+
+    assert find_rate_scale(Optimizer(learning_rate=1, learning_rates=rates), name) == want
