@@ -1,16 +1,14 @@
 """The example of docs/fine-tuning.md: its files and commands train on the answers."""
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.cli.test_weights import trainingjob
 from trainingjob_api.spec.data import Data
 from trainingjob_api.spec.tokenizer import Tokenizer
 
@@ -29,17 +27,9 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(first_block(kind))
     commands = [line.removeprefix("$ trainingjob ") for line in first_block("console").splitlines()]
-    program = "import sys; from trainingjob_operator.cli.entry_point import main; sys.argv[0] = 'trainingjob'; main()"
 
     for command in commands:
-        done = subprocess.run(
-            [sys.executable, "-c", program, *shlex.split(command)],
-            cwd=tmp_path,
-            env=os.environ,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = trainingjob(*shlex.split(command), cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
 
     lines = (tmp_path / "runs/chat/metrics/metrics.jsonl").read_text().splitlines()

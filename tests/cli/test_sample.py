@@ -1,15 +1,12 @@
 """`trainingjob sample`: the text, its origin, and what cannot be sampled."""
 
-import os
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.cli.test_weights import answer_with, call, write_job
+from tests.cli.test_weights import answer_with, call, trainingjob, write_job
 from trainingjob_api.weights_exchange import ExchangeAnswer, SampleReport
 
 PAGE = Path(__file__).parents[2] / "docs/samples.md"
@@ -91,17 +88,7 @@ def test_a_job_and_the_commands_of_the_page_write_text(tmp_path: Path) -> None:
     job.write_text(yaml.safe_dump(written))
 
     def run(*args: str) -> str:
-        program = (
-            "from trainingjob_operator.cli.entry_point import main; import sys; sys.argv[0] = 'trainingjob'; main()"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", program, *args],
-            cwd=tmp_path,
-            env=os.environ,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = trainingjob(*args, cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

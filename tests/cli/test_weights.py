@@ -211,9 +211,9 @@ def test_a_run_starts_from_published_weights_and_its_checkpoint_is_exported(tmp_
     assert "text holds no intact step of a TrainingJob." in wrong.stderr
 
 
-def trainingjob(*args: str) -> "subprocess.CompletedProcess[str]":
+def trainingjob(*args: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
     program = "import sys; from trainingjob_operator.cli.entry_point import main; sys.argv[0] = 'trainingjob'; main()"
-    return subprocess.run([sys.executable, "-c", program, *args], capture_output=True, text=True, check=False)
+    return subprocess.run([sys.executable, "-c", program, *args], cwd=cwd, capture_output=True, text=True, check=False)
 
 
 def read_tensors(folder: Path) -> dict[str, bytes]:

@@ -121,8 +121,7 @@ def join_world(start: StartWorld, events: AgentEvents) -> JoinedWorld:
     layout, root = config.layout(len(start.world.slices)), config.spec.checkpoint.uri
     # A hot standby uses the datasets that were prepared for the world that trains.
     share = None if start.waits else HostShare(start.process, layout.num_hosts)
-    is_leader = start.process == 0 and not start.waits
-    indexes = prepare_datasets(open_store(root), config, is_leader=is_leader, share=share)
+    indexes = prepare_datasets(open_store(root), config, share)
     events.enter_phase(Phase.CONNECTING)
     configure(config.accelerator_platform, layout, start.world, start.process)
     peers = connect(start.world, start.process, layout, config.accelerator_platform, events.report_entry)

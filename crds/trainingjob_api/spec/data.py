@@ -193,6 +193,11 @@ class Data(Strict):
         return has_weights or self.temperature is not None or bool(self.weight_schedule)
 
     @property
+    def isolated_packing(self) -> PackingType | None:
+        """Return how isolated documents are packed. None: tokens attend to all earlier tokens of a sequence."""
+        return self.packing.type if self.packing and self.packing.isolates else None
+
+    @property
     def isolates_documents(self) -> bool:
         """Return whether tokens attend only to their own document."""
-        return self.packing is not None and self.packing.isolates
+        return self.isolated_packing is not None

@@ -11,6 +11,7 @@ from tokenizers import models, pre_tokenizers
 
 from tests.support.trainer.tiny import make_config, make_spec
 from trainingjob_api.spec.data import TextSource
+from trainingjob_trainer.data.dataset_writer import HostShare
 from trainingjob_trainer.data.sources.source_files import SourceFiles, find_files
 from trainingjob_trainer.data.token_cache import JobDatasets, prepare_datasets
 from trainingjob_trainer.runtime.errors import TrainingError
@@ -48,7 +49,7 @@ def index_of(tmp_path: Path, **changes: Any) -> JobDatasets:
     root = tmp_path / "checkpoints"
     root.mkdir(exist_ok=True)
     config = make_config(make_spec(root, tmp_path / "text", **changes))
-    return prepare_datasets(open_store(root), config, is_leader=True)
+    return prepare_datasets(open_store(root), config, HostShare())
 
 
 def dataset_folder(tmp_path: Path) -> Path:

@@ -34,12 +34,12 @@ def spec_with(**changes: Any) -> TrainingJobSpec:
 
 
 def make_index(spec: TrainingJobSpec) -> TokenDataset:
-    rng, length, packing = np.random.default_rng(0), spec.training.sequence_length, spec.data.packing
+    rng, length, packing = np.random.default_rng(0), spec.training.sequence_length, spec.data.isolated_packing
     tokens = rng.integers(0, 257, 1000, dtype=np.uint16)
     pieces = None
-    if packing and packing.isolates:
+    if packing:
         ends = np.append(np.sort(rng.choice(np.arange(1, 1000), 120, replace=False)), 1000)
-        pieces = pack_documents(ends, length, packing.type)
+        pieces = pack_documents(ends, length, packing)
     return TokenDataset("made up", tokens, length, pieces)
 
 

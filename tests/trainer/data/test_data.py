@@ -17,6 +17,7 @@ from tests.support.trainer.tiny import make_config, make_spec
 from tests.trainer.checkpoint.test_foreign import NOT_FILES, stretch
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.data import TextSource
+from trainingjob_trainer.data.dataset_writer import HostShare
 from trainingjob_trainer.data.sources.source_files import find_files
 from trainingjob_trainer.data.token_cache import prepare_datasets
 from trainingjob_trainer.data.token_dataset import TokenDataset
@@ -69,7 +70,7 @@ def prepare_with(tmp_path: Path, **changes: Any) -> TokenDataset:
     root.mkdir(exist_ok=True)
     text = tmp_path / "text"
     text.mkdir(exist_ok=True)
-    return prepare_datasets(open_store(root), make_config(make_spec(root, text, **changes)), is_leader=True).train
+    return prepare_datasets(open_store(root), make_config(make_spec(root, text, **changes)), HostShare()).train
 
 
 def write(tmp_path: Path, name: str, content: bytes) -> Path:
@@ -163,7 +164,7 @@ def test_equal_text_is_shared_between_jobs(tmp_path: Path) -> None:
 
     assert (
         prepare_datasets(
-            open_store(tmp_path / "checkpoints"), make_config(spec, uid="other"), is_leader=True
+            open_store(tmp_path / "checkpoints"), make_config(spec, uid="other"), HostShare()
         ).train.dataset_hash
         == before.dataset_hash
     )
@@ -176,11 +177,11 @@ def test_the_others_wait_for_the_one_that_leads(tmp_path: Path) -> None:
     config = make_config(make_spec(root, tmp_path / "text"))
     found: list[str] = []
     follower = threading.Thread(
-        target=lambda: found.append(prepare_datasets(open_store(root), config, is_leader=False).train.dataset_hash)
+        target=lambda: found.append(prepare_datasets(open_store(root), config, None).train.dataset_hash)
     )
     follower.start()
 
-    led = prepare_datasets(open_store(root), config, is_leader=True).train.dataset_hash
+    led = prepare_datasets(open_store(root), config, HostShare()).train.dataset_hash
     follower.join(timeout=30)
 
     assert found == [led]
@@ -194,7 +195,7 @@ def test_evaluations_have_indexes_of_their_own(tmp_path: Path) -> None:
     evaluation = [{"name": "held", "path": str(held_out), "everySteps": 5}]
 
     indexes = prepare_datasets(
-        open_store(root), make_config(make_spec(root, tmp_path / "text", evaluation=evaluation)), is_leader=True
+        open_store(root), make_config(make_spec(root, tmp_path / "text", evaluation=evaluation)), HostShare()
     )
 
     assert bytes(indexes.evaluations["held"].tokens[:8].tolist()) == b"held-out"
@@ -320,9 +321,9 @@ def test_a_store_of_objects_keeps_the_tokens(tmp_path: Path) -> None:
     want, store = prepare_with(tmp_path), ObjectStore()
     config = make_config(make_spec(tmp_path, tmp_path / "text"))
 
-    made = prepare_datasets(store, config, is_leader=True)
+    made = prepare_datasets(store, config, HostShare())
     (tmp_path / "text/a.txt").unlink()
-    found = prepare_datasets(store, config, is_leader=True)
+    found = prepare_datasets(store, config, HostShare())
 
     assert [one.train.tokens.tolist() for one in (made, found)] == [want.tokens.tolist()] * 2
     assert made.report == found.report

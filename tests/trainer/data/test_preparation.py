@@ -131,7 +131,7 @@ def test_hosts_share_the_parts(tmp_path: Path, reads: list[str], monkeypatch: py
 
     help_to_create(open_store(root), sources, config.spec, HostShare(1, 4))
     by_helper = list(reads)
-    prepare_datasets(open_store(root), config, is_leader=True, share=HostShare(0, 4))
+    prepare_datasets(open_store(root), config, HostShare(0, 4))
 
     assert by_helper == ["1.txt"]
     assert sorted(reads) == [f"{number}.txt" for number in range(5)]
@@ -148,7 +148,7 @@ def test_a_host_that_is_late_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
 
     def lead_meanwhile(*arguments: Any) -> None:
         monkeypatch.setattr(dataset_writer, "write_parts", write)
-        prepare_datasets(open_store(root), config, is_leader=True)
+        prepare_datasets(open_store(root), config, HostShare())
         write(*arguments)
 
     monkeypatch.setattr(dataset_writer, "write_parts", lead_meanwhile)

@@ -45,9 +45,20 @@ class HostShare:
     rank: int = 0
     count: int = 1
 
-    def parts(self, manifest: Manifest) -> Iterator[int]:
-        """Yield the parts of this host."""
-        yield from range(self.rank, len(manifest.parts), self.count)
+    @property
+    def leads(self) -> bool:
+        """Return whether the host creates the datasets. The others only help."""
+        return self.rank == 0
+
+    def own_parts(self, manifest: Manifest) -> Sequence[int]:
+        """Return the parts of this host."""
+        return range(self.rank, len(manifest.parts), self.count)
+
+    def all_parts(self, manifest: Manifest) -> Iterator[int]:
+        """Yield the parts of this host, and then those of the others, the last one first."""
+        own = self.own_parts(manifest)
+        yield from own
+        yield from (part for part in reversed(range(len(manifest.parts))) if part not in own)
 
 
 @dataclass(frozen=True)
@@ -69,9 +80,7 @@ def create_dataset(store: Store, sources: Sources, spec: TrainingJobSpec, share:
     folder = manifest.hash(_settings(encoders, spec))
     if not has_object(store, description_name(folder)):
         writer = PartWriter(store, folder, manifest, spec)
-        mine = list(share.parts(manifest))
-        others = [part for part in reversed(range(len(manifest.parts))) if part not in set(mine)]
-        write_parts(writer, [*mine, *others], _Progress(writer).report)
+        write_parts(writer, share.all_parts(manifest), _Progress(writer).report)
         _DatasetJoiner(writer, encoders, sources).join()
         store.delete_tree(dataset_file(folder, PARTS))
     said = read_description(store, folder)
@@ -88,11 +97,13 @@ def help_to_create(store: Store, sources: Sources, spec: TrainingJobSpec, share:
     """
     try:
         manifest = list_dataset(sources)
-        folder = manifest.hash(_settings(make_encoders(manifest, spec), spec))
-        writer = PartWriter(store, folder, manifest, spec)
-        if len(manifest.parts) == 1 or has_object(store, description_name(folder)):
+        if len(manifest.parts) == 1:
             return
-        write_parts(writer, list(share.parts(manifest)), lambda part: LOG.info("tokenized part %d", part + 1))
+        folder = manifest.hash(_settings(make_encoders(manifest, spec), spec))
+        if has_object(store, description_name(folder)):
+            return
+        writer = PartWriter(store, folder, manifest, spec)
+        write_parts(writer, share.own_parts(manifest), lambda part: LOG.info("tokenized part %d", part + 1))
     except TrainingError as error:
         LOG.info("this host tokenizes nothing: %s", error)
         return
@@ -102,38 +113,38 @@ def help_to_create(store: Store, sources: Sources, spec: TrainingJobSpec, share:
 
 def _settings(encoders: Encoders, spec: TrainingJobSpec) -> list[object]:
     """Return what decides the sequences beside the files."""
-    packing = spec.data.packing
-    packed = [{"packing": packing.type}] if packing and packing.isolates else []
-    tokenizer, *answers = encoders.key
-    return [CACHE_FORMAT, tokenizer, spec.training.sequence_length, *answers, *packed]
+    answers = [{"answers": encoders.answers.key}] if encoders.answers else []
+    packed = [{"packing": packing}] if (packing := spec.data.isolated_packing) else []
+    return [CACHE_FORMAT, encoders.text.tokenizer_key, spec.training.sequence_length, *answers, *packed]
 
 
 class _Progress:
     """Logs how much of a dataset is tokenized, by the size of its files."""
 
     def __init__(self, writer: PartWriter) -> None:
-        self._manifest = writer.manifest
-        parts = range(len(self._manifest.parts))
+        self._sizes = [writer.manifest.part_size(part) for part in range(len(writer.manifest.parts))]
         self._begin = time.monotonic()
-        self._there = self._done = sum(self._manifest.part_size(part) for part in parts if writer.has_part(part))
-        self._total = sum(map(self._manifest.part_size, parts))
-        self._reported: set[int] = {part for part in parts if writer.has_part(part)}
+        self._reported = {part for part in range(len(self._sizes)) if writer.has_part(part)}
+        self._there = self._count_done()
 
     def report(self, part: int) -> None:
         """Log that a part is complete."""
-        if part in self._reported or len(self._manifest.parts) == 1:
+        if part in self._reported or len(self._sizes) == 1:
             return
         self._reported.add(part)
-        self._done += self._manifest.part_size(part)
-        rate = (self._done - self._there) / max(time.monotonic() - self._begin, 1e-3)
+        done, total = self._count_done(), sum(self._sizes)
+        rate = max(done - self._there, 1) / max(time.monotonic() - self._begin, 1e-3)
         LOG.info(
             "tokenized %d of %d parts, %.1f of %.1f GB, about %d min left",
             len(self._reported),
-            len(self._manifest.parts),
-            self._done / 1e9,
-            self._total / 1e9,
-            round((self._total - self._done) / rate / 60),
+            len(self._sizes),
+            done / 1e9,
+            total / 1e9,
+            round((total - done) / rate / 60),
         )
+
+    def _count_done(self) -> int:
+        return sum(self._sizes[part] for part in self._reported)
 
 
 class _DatasetJoiner:
@@ -144,8 +155,6 @@ class _DatasetJoiner:
         self._encoders = encoders
         self._sources = sources
         self._length = writer.spec.training.sequence_length
-        packing = writer.spec.data.packing
-        self._packing = packing if packing and packing.isolates else None
 
     def join(self) -> None:
         """Write the files of the dataset; the description comes last."""
@@ -163,8 +172,8 @@ class _DatasetJoiner:
             "dtype": np.dtype(self._encoders.text.dtype).name,
             "warnings": warnings,
         }
-        if self._packing:
-            pieces = pack_documents(self._read_ends(accounts), self._length, self._packing.type)
+        if packing := writer.spec.data.isolated_packing:
+            pieces = pack_documents(self._read_ends(accounts), self._length, packing)
             self._check_sequences(pieces.num_sequences, tokens, warnings)
             self._write("pieces.bin", (pieces.bounds.astype(PIECE_DTYPE).tobytes(),))
             self._write("rows.bin", (pieces.firsts.astype(PIECE_DTYPE).tobytes(),))

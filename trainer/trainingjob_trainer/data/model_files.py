@@ -1,6 +1,6 @@
 """What a checkpoint folder holds beside its steps, so that a step can be used without the job.
 
-`model.json` describes the model, its number formats and its tokenizer. The files of the tokenizer are beside it.
+`model.json` describes the model, its number formats and its tokenizer. Tokenizer files are in the same folder.
 """
 
 import json

@@ -46,12 +46,10 @@ class JobDatasets:
     report: DataReport
 
 
-def prepare_datasets(
-    store: Store, config: RunConfig, *, is_leader: bool, share: HostShare | None = None
-) -> JobDatasets:
-    """Return the job's token datasets. The leading process creates missing ones; the others wait for it.
+def prepare_datasets(store: Store, config: RunConfig, share: HostShare | None) -> JobDatasets:
+    """Return the job's token datasets. The leading host creates missing ones; the others help, and wait for it.
 
-    With a `share`, a process tokenizes its part of the text. None: one that leads does all, another one nothing.
+    `share` is the share of this host. None: it only waits.
 
     Raises:
         TrainingError: the text or the tokenizer cannot be used, or the folder cannot be written.
@@ -59,15 +57,15 @@ def prepare_datasets(
     name = f"{FOLDER}/{config.job.uid}-{_hash_sections(config.spec)}"
     pointer, account = f"{name}.json", f"{name}.account.json"
     try:
-        if is_leader and not has_object(store, pointer):
+        if share and share.leads and not has_object(store, pointer):
             made = {
-                name: create_dataset(store, sources, config.spec, share or HostShare())
+                name: create_dataset(store, sources, config.spec, share)
                 for name, sources in _sources_by_dataset(config.spec)
             }
             texts = merge_reports({name: one.text for name, one in made.items()}, config.spec)
             store.write(account, (dump_reports(texts).encode(),))
             store.write(pointer, (json.dumps({name: one.folder for name, one in made.items()}).encode(),))
-        elif share and not is_leader:
+        elif share and not share.leads:
             for _, sources in _sources_by_dataset(config.spec):
                 if not has_object(store, pointer):
                     help_to_create(store, sources, config.spec, share)
@@ -87,7 +85,7 @@ def prepare_datasets(
     evaluations = {one.name: opened[one.name] for one in config.spec.evaluation}
     rows = {name: one.num_sequences for name, one in evaluations.items()}
     report = build_data_report(texts, train, rows, config.spec)
-    if is_leader:
+    if share and share.leads:
         log_report(report)
     return JobDatasets(train, evaluations, report)
 

@@ -15,6 +15,7 @@ from trainingjob_api.optim import is_factored
 from trainingjob_api.spec.optimizer import Adafactor
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.models.trainable import tensor_name
+from trainingjob_trainer.optim.clipping import root_mean_squares
 
 EPSILON = 1e-30
 """Constant added to squared gradients."""
@@ -83,12 +84,7 @@ def scale_by_factored_rms(adafactor: Adafactor, network: Network) -> optax.Gradi
 
 def scale_by_param_rms(network: Network, updates: Params, params: Params) -> Params:
     """Return updates times the root mean square of the parameters of each matrix or vector."""
-    stack_dims = {tensor.name: tensor.num_stack_dims for tensor in network.tensors}
-
-    def scale(path: Any, update: jax.Array, param: jax.Array) -> jax.Array:
-        dims = tuple(range(stack_dims[tensor_name(path)], param.ndim))
-        rms = jnp.sqrt(jnp.mean(jnp.square(param), axis=dims, keepdims=True))
-        return update * jnp.maximum(rms, MIN_PARAM_RMS)
-
-    scaled: Params = jax.tree_util.tree_map_with_path(scale, updates, params)
+    scaled: Params = jax.tree.map(
+        lambda update, rms: update * jnp.maximum(rms, MIN_PARAM_RMS), updates, root_mean_squares(network, params)
+    )
     return scaled

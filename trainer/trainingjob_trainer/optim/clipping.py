@@ -31,12 +31,19 @@ def clip_update_rms(network: Network, limit: float, updates: Params) -> Params:
 
     The factor is 1 / max(1, rms / limit), as in Adafactor (Shazeer and Stern, arXiv 1804.04235, section 6).
     """
+    clipped: Params = jax.tree.map(
+        lambda update, rms: update / jnp.maximum(1.0, rms / limit), updates, root_mean_squares(network, updates)
+    )
+    return clipped
+
+
+def root_mean_squares(network: Network, params: Params) -> Params:
+    """Return the root mean square of each matrix or vector, as arrays that broadcast to the parameters."""
     stack_dims = {tensor.name: tensor.num_stack_dims for tensor in network.tensors}
 
-    def clip(path: object, update: jax.Array) -> jax.Array:
-        dims = tuple(range(stack_dims[tensor_name(path)], update.ndim))
-        rms = jnp.sqrt(jnp.mean(jnp.square(update), axis=dims, keepdims=True))
-        return update / jnp.maximum(1.0, rms / limit)
+    def measure(path: object, param: jax.Array) -> jax.Array:
+        dims = tuple(range(stack_dims[tensor_name(path)], param.ndim))
+        return jnp.sqrt(jnp.mean(jnp.square(param), axis=dims, keepdims=True))
 
-    clipped: Params = jax.tree_util.tree_map_with_path(clip, updates)
-    return clipped
+    measured: Params = jax.tree_util.tree_map_with_path(measure, params)
+    return measured

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 
+from trainingjob_api.base import Strict
+from trainingjob_api.optim import SLOTS
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.problem_messages import quote_field
 from trainingjob_operator.core.validation.rule import Rule, find_repeated, find_unused_alternatives
 
-OPTIMIZER_TYPES = ("adamw", "adafactor", "lion", "muon", "sgd")
 BYTE_VOCABULARY = 257
 """256 bytes and the end-of-document token."""
 
@@ -23,7 +24,7 @@ def check_vocabulary(spec: TrainingJobSpec) -> Iterator[Problem]:
 def check_optimizer(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Of the objects of `optimizer` that belong to a type, only the one that `optimizer.type` names may be set."""
     optimizer = spec.optimizer
-    given = {name: getattr(optimizer, name) for name in OPTIMIZER_TYPES}
+    given: dict[str, Strict | None] = {name: getattr(optimizer, name) for name in SLOTS}
     if optimizer.type == "muon" and optimizer.adamw:
         message = (
             "must not be set with `spec.optimizer.type: muon`. Move its fields to `spec.optimizer.muon.adamw`, or "
@@ -77,7 +78,7 @@ def warn_of_emulated_bfloat16(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 RULES = (
     Rule(("model.vocabSize", "tokenizer.type"), check_vocabulary),
-    Rule(tuple(f"optimizer.{name}" for name in ("type", *OPTIMIZER_TYPES)), check_optimizer),
+    Rule(tuple(f"optimizer.{name}" for name in ("type", *SLOTS)), check_optimizer),
     Rule(("optimizer.weightDecay.exclude",), check_weight_decay),
 )
 WARNINGS = (

@@ -1,6 +1,6 @@
 """The files of a dataset, in order, and the parts in which they are tokenized.
 
-Files are told apart by path, size and time of change. Their content is read once, when it is tokenized.
+Files are identified by path, size and modification time. Their content is read once, when it is tokenized.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ class ListedFile:
     file: SourceFile
     size: int
     changed_ns: int
-    """Time of its last change, in nanoseconds since 1970."""
+    """Modification time, in nanoseconds since 1970."""
 
     def check_unchanged(self) -> None:
         """Raise `TrainingError` if the file has changed since it was listed."""

@@ -37,11 +37,6 @@ class Encoders(NamedTuple):
     """The encoder of conversations and completions. None: the sources hold plain text."""
 
     @property
-    def key(self) -> list[object]:
-        """Return what decides the tokens of a document."""
-        return [self.text.tokenizer_key, *([{"answers": self.answers.key}] if self.answers else [])]
-
-    @property
     def has_weights(self) -> bool:
         """Return whether the tokens have loss weights."""
         return self.answers is not None and self.answers.masks_prompts
