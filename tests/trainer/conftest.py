@@ -1,5 +1,6 @@
 """What the trainer's tests share: eight devices, a tiny text, trainer processes, compiled programs."""
 
+import gc
 import logging
 import os
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from tests.support.trainer.shelf import Shelf
 from tests.support.trainer.stores import Stores
 
 COMPILED = Path(__file__).parents[2] / "build" / "compiled-by-tests"
+MAX_MAPPINGS = 30_000
+"""Memory mappings of a process, of which Linux allows 65,530: XLA crashes when it loads a program beyond them."""
 
 # Tests compile much and compute little. Trainer processes inherit it.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
@@ -31,6 +34,15 @@ def compiled_before() -> None:
     """Let a test use the compiled programs of earlier tests, until it creates `CompileCache`, which disables them."""
     jax.config.update("jax_enable_compilation_cache", True)
     compilation_cache.reset_cache()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def bounded_mappings() -> Iterator[None]:
+    """Unload all compiled programs after a module that leaves too many. The cache on disk loads them again."""
+    yield
+    if len(Path("/proc/self/maps").read_bytes().splitlines()) > MAX_MAPPINGS:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture
