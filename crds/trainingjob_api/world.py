@@ -15,6 +15,7 @@ from trainingjob_api.sharding import RULES
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import Remat
 from trainingjob_api.spec.parallelism import AxisDegrees
+from trainingjob_api.spec.training import MAX_BATCH_PHASES
 
 MAX_COUNT = 2**53
 """The largest whole number that every JSON reader keeps exactly."""
@@ -35,13 +36,24 @@ def join_address(host: str, port: int | None) -> str:
     return f"[{host}]:{port or 0}" if ":" in host else f"{host}:{port or 0}"
 
 
+class BatchLayout(Strict):
+    """The split of one global batch size, for a job whose batch size changes. See `Layout`."""
+
+    global_batch_size: Count
+    rows_per_shard: Count
+    accumulation: Count
+    microbatches: Annotated[int, Field(ge=1, le=MAX_COUNT)] = 1
+    padding_rows: Count
+
+
 class Layout(Strict):
     """The layout of the program over the devices at one number of slices. Every number is resolved: no -1.
 
     A global batch of G sequences is split into `accumulation` gradient-accumulation steps of `microbatches`
     microbatches. Each microbatch has `rows_per_shard` rows on each of the mesh's batch shards (the axes data, fsdp and
     expert, over ICI and DCN). The last `padding_rows` rows have weight zero. Only a pipeline has several microbatches
-    per accumulation step.
+    per accumulation step. If the batch size changes, these numbers are those of the largest one, and `smaller_batches`
+    has the others.
     """
 
     num_slices: Count
@@ -53,6 +65,19 @@ class Layout(Strict):
     accumulation: Count
     microbatches: Annotated[int, Field(ge=1, le=MAX_COUNT)] = 1
     padding_rows: Count
+    smaller_batches: tuple[BatchLayout, ...] = Field(
+        default=(),
+        max_length=MAX_BATCH_PHASES,
+        exclude_if=lambda batches: not batches,  # an agent before 0.1 refuses a field it does not know
+    )
+
+    def for_batch(self, global_batch_size: int) -> "Layout":
+        """Return the layout of one global batch size of the job: the largest, unless it is one of the smaller ones."""
+        for one in self.smaller_batches:
+            if one.global_batch_size == global_batch_size:
+                numbers = {name: getattr(one, name) for name in BatchLayout.model_fields if name in Layout.model_fields}
+                return self.model_copy(update=numbers | {"smaller_batches": ()})
+        return self
 
     @property
     def num_hosts(self) -> int:

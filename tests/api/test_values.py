@@ -8,7 +8,7 @@ from trainingjob_api.problem import Problem, in_order, summarise
 from trainingjob_api.sharding import RULES, count_shards, find_zero1_dim, shards_of_dim
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.spec.slices import Slices
-from trainingjob_api.world import Layout, Member, RunConfig, World
+from trainingjob_api.world import BatchLayout, Layout, Member, RunConfig, World
 
 SPANS = {"90s": 90, "5m": 300, "1h30m": 5400, "2h0m1s": 7201, "0s": 0}
 
@@ -74,6 +74,16 @@ def test_fewest_and_most_slices(fields: dict[str, int], want: tuple[int, int]) -
 
 def test_degrees_are_listed_in_mesh_order() -> None:
     assert tuple(axis for axis, _ in AxisDegrees().items()) == AXES
+
+
+def test_a_layout_has_the_numbers_of_each_batch_size() -> None:
+    small = BatchLayout(global_batch_size=60, rows_per_shard=1, accumulation=3, microbatches=2, padding_rows=5)
+    both = LAYOUT.model_copy(update={"smaller_batches": (small,)})
+
+    assert both.for_batch(720) == both
+    assert both.for_batch(60) == LAYOUT.model_copy(
+        update={"rows_per_shard": 1, "accumulation": 3, "microbatches": 2, "padding_rows": 5}
+    )
 
 
 SPLITS = {

@@ -73,3 +73,10 @@ def test_json_has_the_choice() -> None:
 
     assert auto["chosen"]["remat"] == "none"
     assert written is None
+
+
+def test_batches_that_grow_are_listed() -> None:
+    job = yaml.safe_load(manifest("demo"))
+    job["spec"]["training"]["batchSchedule"] = [{"fromStep": 20, "globalBatchSize": 64}]
+
+    assert "global batch: 8 sequences, then 64 from step 20; the table has the largest" in plan(json.dumps(job))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.trainer.crew import Crew
 from tests.support.trainer.meshes import MODELS
-from tests.support.trainer.tiny import make_world
+from tests.support.trainer.tiny import GROWING_BATCH, make_world
 from tests.trainer.test_main import FIRST, MANY, make, read_history, undisturbed
 from trainingjob_agent.trainer_protocol import Command
 from trainingjob_api.protocol import Phase
@@ -26,11 +26,12 @@ def drop_lines(root: Path, first: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("changes", [{}, GROWING_BATCH], ids=["one batch size", "batches that grow"])
 def test_world_killed_at_any_step_resumes_to_the_same_bits(
-    crew: Crew, tmp_path: Path, text: Path, programs: Path
+    crew: Crew, tmp_path: Path, text: Path, programs: Path, changes: dict[str, Any]
 ) -> None:
     root = tmp_path / "shared/checkpoints"
-    config = make(root, text, training__steps=MANY)
+    config = make(root, text, training__steps=MANY, **changes)
     moments = Random(5)  # noqa: S311  # moments, not secrets
     spans: list[Span] = []
     for generation in (1, 2, 3):
@@ -46,7 +47,7 @@ def test_world_killed_at_any_step_resumes_to_the_same_bits(
 
     lasts = [span.last for span in spans[:-1] if span.last]
     end = max(trainer.losses) - 1  # the last one is told before its line is written
-    assert read_history(root, *lasts, end) == undisturbed(crew, root, text, programs, end)
+    assert read_history(root, *lasts, end) == undisturbed(crew, root, text, programs, end, **changes)
 
 
 TRAINED: dict[str, dict[str, Any]] = {
@@ -62,6 +63,7 @@ TRAINED: dict[str, dict[str, Any]] = {
     },
     "a Gemma with dropout": {"model": MODELS["windows"] | {"dropout": {"residual": 0.2, "embedding": 0.2}}},
     "a DeepSeek": {"model": MODELS["latent"]},
+    "batches that grow": GROWING_BATCH,
 }
 
 

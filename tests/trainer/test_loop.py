@@ -2,17 +2,20 @@
 
 import gc
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from trainingjob_api.protocol import Phase
+from trainingjob_api.spec.training import BatchSizes
 from trainingjob_trainer.checkpoint.checkpoint_inventory import CheckpointInventory
 from trainingjob_trainer.context import CompiledSteps, Context
+from trainingjob_trainer.data.sampler import size_of_step
 from trainingjob_trainer.loop import train
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
-from trainingjob_trainer.state import Signal
+from trainingjob_trainer.state import Signal, TrainStep
 
 AVERAGED: Any = object()
 """The parameters that evaluations and samples use."""
@@ -24,7 +27,7 @@ class Notes:
     The numbers are intervals in steps; 0: never. `asked`: signals of processes, by the step at which they arrive.
     `failing`: the steps that cannot be saved, `best`: those whose evaluation requests a save. `leave`: the activity
     during which this process gets the request to drain. `held`: whether this process has its snapshot in memory, and
-    whether the other one has.
+    whether the other one has. `sizes`: the batch sizes, of which the program of the first is loaded.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class Notes:
         leave: str = "",
         samples: bool = False,
         held: tuple[bool, bool] = (True, True),
+        sizes: BatchSizes = ((1, 8),),
     ) -> None:
         self.said: list[str] = []
         self.leave = leave
@@ -51,6 +55,8 @@ class Notes:
         self.failing = failing
         self.compares = compare > 0
         self.measured = 0
+        self.loaded = {sizes[0][1]}
+        self.phase = Phase.TRAINING
         self.checkpoints = self._part("save", save)
         self.checkpoints.save = self._save
         self.checkpoints.save_signal = lambda: Signal.NONE
@@ -66,7 +72,7 @@ class Notes:
         self.replicas.check = self._compare
         self.evaluator.measure = self._evaluate
         self.reporter: Any = SimpleNamespace(
-            enter_phase=lambda phase: None,
+            enter_phase=self._enter_phase,
             report_entry=lambda name: None,
             report=self._report,
             report_evaluations=lambda step, losses: self.said.append(f"evaluate {step}"),
@@ -76,7 +82,7 @@ class Notes:
         config: Any = SimpleNamespace(spec=SimpleNamespace(training=training, checkpoint=SimpleNamespace(export=None)))
         steps = SimpleNamespace(controls=lambda asked, num_steps: asked)
         world: Any = SimpleNamespace(peers=peers, steps=steps, datasets=SimpleNamespace(train=None))
-        batches: Any = SimpleNamespace(train_batch=self._read)
+        batches: Any = SimpleNamespace(train_batch=self._read, size_of_step=partial(size_of_step, sizes=sizes))
         sampler: Any = SimpleNamespace(write=self._sample)
         self.context = Context(
             config,
@@ -93,7 +99,8 @@ class Notes:
     def train(self) -> list[str]:
         """Train to the end and return what happened; `step 3` is its dispatch."""
         self._meet("compile")
-        compiled = CompiledSteps(self._step, None, self.replicas, read_params=lambda state: AVERAGED)
+        programs: Any = SimpleNamespace(is_loaded=self.loaded.__contains__, load=self._load)
+        compiled = CompiledSteps(programs, None, self.replicas, read_params=lambda state: AVERAGED)
         state: Any = SimpleNamespace(params=None)
         phase = train(state, compiled, self.context)
         return [*self.said, phase]
@@ -116,6 +123,16 @@ class Notes:
         """Receive the request to drain during this activity, if it is the chosen one."""
         if name == self.leave:
             self.asks.request_exit()
+
+    def _enter_phase(self, phase: Phase) -> None:
+        self.phase = phase
+
+    def _load(self, global_batch_size: int) -> TrainStep:
+        if global_batch_size not in self.loaded:
+            assert self.phase is Phase.COMPILING
+            self.said.append(f"compile for {global_batch_size}")
+            self.loaded.add(global_batch_size)
+        return self._step
 
     def _read(self, index: object, step: int, seed: int) -> int:
         self._meet(f"read {step}")
@@ -152,6 +169,7 @@ class Notes:
             self.said.append(f"compare {step}")
 
     def _step(self, state: Any, batch: Any, controls: Any) -> Any:
+        assert self.phase is Phase.TRAINING
         self.said.append(f"step {batch}")
         self.told[batch] = controls
         return state, batch
@@ -196,6 +214,17 @@ ORDERS: dict[str, tuple[Notes, str]] = {
     "the device never waits for the host": (
         Notes(3),
         "step 1, step 2, report 1, step 3, report 2, report 3, save 3, done",
+    ),
+    "the program of a new batch size is compiled after the step before is reported": (
+        Notes(5, sizes=((1, 8), (3, 16))),
+        (
+            "step 1, step 2, report 1, report 2, compile for 16, step 3, step 4, report 3, step 5, report 4, report 5, "
+            "save 5, done"
+        ),
+    ),
+    "the program of a batch size that returns is kept": (
+        Notes(3, sizes=((1, 8), (2, 16), (3, 8))),
+        "step 1, report 1, compile for 16, step 2, report 2, step 3, report 3, save 3, done",
     ),
     "a step that is among the best is saved after its evaluation": (
         Notes(3, evaluate=2, best=(2,)),

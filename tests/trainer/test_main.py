@@ -12,11 +12,11 @@ import pytest
 
 from tests.support.trainer.crew import PATIENCE, Crew, Trainer
 from tests.support.trainer.shelf import list_steps, read_record, step_path
-from tests.support.trainer.tiny import make_config, make_spec, make_world
+from tests.support.trainer.tiny import SIZES, make_config, make_spec, make_world
 from trainingjob_agent.stacks import find_stacks
 from trainingjob_agent.trainer_protocol import Command
 from trainingjob_api.protocol import FailureReason, Phase
-from trainingjob_api.world import RunConfig, Span
+from trainingjob_api.world import Layout, RunConfig, Span
 from trainingjob_trainer.runtime.agent_events import EXIT_ORPHANED
 
 WHOLE_LIFE = [Phase.PREPARING, Phase.CONNECTING, Phase.RESTORING, Phase.COMPILING, Phase.TRAINING]
@@ -30,8 +30,8 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "shared/checkpoints"
 
 
-def make(root: Path, text: Path, **changes: Any) -> RunConfig:
-    return make_config(make_spec(root, text, **changes))
+def make(root: Path, text: Path, layouts: tuple[Layout, ...] = SIZES, **changes: Any) -> RunConfig:
+    return make_config(make_spec(root, text, **changes), layouts)
 
 
 def read_curve(root: Path) -> dict[tuple[int, int], float]:

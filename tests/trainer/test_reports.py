@@ -17,6 +17,7 @@ from jax.errors import JaxRuntimeError
 from tests.support.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_agent.trainer_protocol import AgentEvent, StartWorld
 from trainingjob_api.protocol import RECENT_STEPS, FailureReason, Phase, Progress
+from trainingjob_api.spec.training import BatchSizes
 from trainingjob_trainer.monitoring.scheduling_delay import SchedulingDelayMonitor
 from trainingjob_trainer.monitoring.step_reporter import MIN_TYPICAL_STEPS, WINDOW_STEPS, StepReporter
 from trainingjob_trainer.runtime.agent_events import AgentEvents
@@ -96,6 +97,7 @@ def reporting(
     restored: int = 0,
     snapshots: Snapshots | None = None,
     stalls: SchedulingDelayMonitor | None = None,
+    sizes: BatchSizes | None = None,
 ) -> Iterator[tuple[StepReporter, list[AgentEvent]]]:
     """Give a reporter, and the events that it has sent once the context is over."""
     spec = make_spec(root, root, metrics__tensorboard=False)
@@ -104,7 +106,13 @@ def reporting(
     with (
         (root / "events").open("wb", buffering=0) as file,
         StepReporter(
-            start, AgentEvents(file.fileno()), open_store(root), restored=restored, snapshots=snapshots, stalls=stalls
+            start,
+            AgentEvents(file.fileno()),
+            open_store(root),
+            restored=restored,
+            snapshots=snapshots,
+            stalls=stalls,
+            sizes=sizes,
         ) as reporter,
     ):
         yield reporter, events
@@ -151,6 +159,19 @@ def test_phases_are_reported_at_their_start_and_step_times_after_some_steps(tmp_
     steps = [event.progress for event in events if event.progress]
     assert [one.typical_seconds for one in steps[:-1]] == [None] * (MIN_TYPICAL_STEPS - 1)
     assert steps[-1].typical_seconds == median(one.step_seconds for one in steps if one.step_seconds)
+
+
+def test_speed_and_typical_time_are_those_of_the_batch_size(tmp_path: Path) -> None:
+    change = MIN_TYPICAL_STEPS + 2
+    with reporting(tmp_path, sizes=((1, 4), (change, 12))) as (reporter, events):
+        for step in range(1, change + MIN_TYPICAL_STEPS):
+            reporter.report(step, make_measures())
+
+    steps = [event.progress for event in events if event.progress]
+    tokens = [round((one.tokens_per_second or 0) * (one.step_seconds or 0)) for one in steps]
+    assert tokens == [4 * 16] * (change - 1) + [12 * 16] * MIN_TYPICAL_STEPS
+    known = [one.typical_seconds is not None for one in steps]
+    assert known[change - 2 :] == [True, *[False] * (MIN_TYPICAL_STEPS - 1), True]
 
 
 def test_a_loss_that_is_not_finite_at_every_second_step_ends_training(tmp_path: Path) -> None:

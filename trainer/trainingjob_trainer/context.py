@@ -9,11 +9,13 @@ from jax.sharding import Mesh
 
 from trainingjob_agent.trainer_protocol import StartWorld
 from trainingjob_api.protocol import Phase
+from trainingjob_api.spec.training import Training
 from trainingjob_api.world import Layout, RunConfig
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
 from trainingjob_trainer.checkpoint.single_replica import SingleReplicaRestore
 from trainingjob_trainer.data.dataset_writer import HostShare
 from trainingjob_trainer.data.loader import BatchLoader, batch_shape
+from trainingjob_trainer.data.sampler import size_of_step
 from trainingjob_trainer.data.token_cache import JobDatasets, prepare_datasets
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
@@ -30,10 +32,46 @@ from trainingjob_trainer.sampling.token_programs import TokenPrograms, make_gene
 from trainingjob_trainer.snapshots.snapshot_restore import SnapshotRestore
 from trainingjob_trainer.snapshots.snapshotter import Snapshots
 from trainingjob_trainer.snapshots.state_shards import Shards
-from trainingjob_trainer.state import Batch, Controls, EvaluateStep, Signal, State, TrainStep
+from trainingjob_trainer.state import Batch, BatchShape, Controls, EvaluateStep, Signal, State, TrainStep
 from trainingjob_trainer.step import StepPrograms
 from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.trackers.metrics_file import Line
+
+
+def train_program_names(training: Training) -> dict[int, str]:
+    """Return the names of the programs by their batch size, in the order in which a run needs them."""
+    largest = training.largest_batch
+    return {size: "train" if size == largest else f"train-{size}" for _, size in training.batch_sizes}
+
+
+class TrainPrograms:
+    """The programs of the training step by batch size. All processes compile or load one together when it is needed."""
+
+    def __init__(self, steps: StepPrograms, programs: CompileCache, training: Training, layout: Layout) -> None:
+        self._steps = steps
+        self._programs = programs
+        self._names = train_program_names(training)
+        self._layout = layout
+        self._loaded: dict[int, TrainStep] = {}
+
+    def begin_loading(self, global_batch_size: int) -> None:
+        """Start to load the program of a batch size in the background."""
+        name, shape = self._describe(global_batch_size)
+        self._steps.begin_loading_train(self._programs, shape, name)
+
+    def is_loaded(self, global_batch_size: int) -> bool:
+        """Return whether the program of a batch size is ready."""
+        return global_batch_size in self._loaded
+
+    def load(self, global_batch_size: int) -> TrainStep:
+        """Return the program of a batch size."""
+        if global_batch_size not in self._loaded:
+            name, shape = self._describe(global_batch_size)
+            self._loaded[global_batch_size] = self._steps.compile_train(self._programs, shape, name)
+        return self._loaded[global_batch_size]
+
+    def _describe(self, global_batch_size: int) -> tuple[str, BatchShape]:
+        return self._names[global_batch_size], batch_shape(self._layout.for_batch(global_batch_size))
 
 
 @dataclass(frozen=True)
@@ -45,6 +83,7 @@ class JoinedWorld:
     peers: ProcessGroup
     programs: CompileCache
     steps: StepPrograms
+    train: TrainPrograms
     shards: Shards
     datasets: JobDatasets
 
@@ -62,7 +101,7 @@ class Restored(NamedTuple):
 class CompiledSteps(NamedTuple):
     """The compiled programs of a world. No value that an edit of the spec may change is part of them."""
 
-    train_step: TrainStep
+    train: TrainPrograms
     evaluate_step: EvaluateStep | None  # None: the spec has no evaluations
     replicas: ReplicaCheck
     token_programs: TokenPrograms | None = None  # None: the spec has no samples
@@ -138,8 +177,9 @@ def join_world(start: StartWorld, events: AgentEvents) -> JoinedWorld:
     )
     steps = StepPrograms(config.spec, mesh)
     steps.log_kernels()
-    steps.begin_loading_train(programs, batch_shape(layout))  # runs while the state is restored
-    return JoinedWorld(layout, mesh, peers, programs, steps, Shards(steps.state_shapes), indexes)
+    train = TrainPrograms(steps, programs, config.spec.training, layout)
+    train.begin_loading(_next_batch_size(start))  # runs while the state is restored
+    return JoinedWorld(layout, mesh, peers, programs, steps, train, Shards(steps.state_shapes), indexes)
 
 
 def restore_state(start: StartWorld, joined: JoinedWorld, events: AgentEvents) -> Restored:
@@ -161,15 +201,20 @@ def restore_state(start: StartWorld, joined: JoinedWorld, events: AgentEvents) -
     return Restored(state, checkpoints, snapshots, memory.metrics(key) if memory and key else ())
 
 
+def _next_batch_size(start: StartWorld) -> int:
+    """Return the batch size after the newest step that is known to be saved."""
+    return size_of_step(start.world.committed + 1, start.config.spec.training.batch_sizes)
+
+
 def compile_steps(start: StartWorld, joined: JoinedWorld) -> CompiledSteps:
     """Compile or load the programs of a world, together with all its processes."""
     spec, steps, programs = start.config.spec, joined.steps, joined.programs
-    batches = BatchLoader(joined.layout, steps.batch_sharding, spec.training.global_batch_size)
+    joined.train.load(_next_batch_size(start))
     compare = spec.protection.compare_replicas
     generator = make_generator(spec, steps.state_shapes.params, joined.mesh)
     return CompiledSteps(
-        train_step=steps.compile_train(programs, batches.shape),
-        evaluate_step=steps.compile_evaluate(programs, batches.shape) if spec.evaluation else None,
+        train=joined.train,
+        evaluate_step=steps.compile_evaluate(programs, batch_shape(joined.layout)) if spec.evaluation else None,
         replicas=ReplicaCheck(
             compare.every_steps if compare else None,
             start.world,

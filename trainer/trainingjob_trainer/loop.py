@@ -44,7 +44,7 @@ from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.errors import shorten
 from trainingjob_trainer.runtime.process_group import ProcessGroup
-from trainingjob_trainer.state import Signal, State, StepMetrics
+from trainingjob_trainer.state import Signal, State, StepMetrics, TrainStep
 from trainingjob_trainer.step import StepPrograms
 from trainingjob_trainer.store.opening import open_store
 
@@ -154,7 +154,7 @@ def _open_context(
     events.send(AgentEvent(restored=newest, tier=checkpoints.tier, missing_lineage=past.spans[:-1]))
     snapshots.begin(checkpoints.restored_snapshot, past)
     batches = BatchLoader(
-        joined.layout, joined.steps.batch_sharding, spec.training.global_batch_size, past.skipped, past.batch_sizes
+        joined.layout, joined.steps.batch_sharding, spec.training.largest_batch, past.skipped, past.batch_sizes
     )
     evaluator = Evaluator(spec, joined.datasets.evaluations, joined.steps, compiled.evaluate_step, batches)
     sampler = TextSampler(spec, joined.steps, compiled.token_programs)
@@ -212,9 +212,10 @@ def train(state: State, compiled: CompiledSteps, context: Context) -> Phase:
     gc.freeze()  # existing objects stay: each collection scanned them for 0.1 s, on all hosts at the same step
     reporter.enter_phase(Phase.TRAINING)
     for step in range(checkpoints.newest + 1, last + 1):
+        train_step = _load_train_step(step, compiled, context)
         batch = context.train_batch(step)
         reporter.report_entry(f"step {step}")
-        state, metrics = compiled.train_step(state, batch, context.controls())
+        state, metrics = train_step(state, batch, context.controls())
         signals = reporter.report(step - 1, unreported) if unreported else Signal.NONE
         unreported = metrics
         checkpoints.raise_background_error()
@@ -249,6 +250,17 @@ def _export(state: State, compiled: CompiledSteps, context: Context) -> None:
         export_model(spec, gather, open_store(spec.checkpoint.uri), target, context.world.peers)
 
 
+def _load_train_step(step: int, compiled: CompiledSteps, context: Context) -> TrainStep:
+    """Return the program of a step, whose batch size may be new."""
+    size = context.batches.size_of_step(step)
+    if compiled.train.is_loaded(size):
+        return compiled.train.load(size)
+    context.reporter.enter_phase(Phase.COMPILING)
+    program = compiled.train.load(size)
+    context.reporter.enter_phase(Phase.TRAINING)
+    return program
+
+
 def _find_due(step: int, compiled: CompiledSteps, context: Context) -> Due:
     return Due(
         last_step=context.last_step,
@@ -256,6 +268,7 @@ def _find_due(step: int, compiled: CompiledSteps, context: Context) -> Due:
         snapshot=context.snapshots.is_due(step),
         evaluation=context.evaluator.is_due(step),
         comparison=compiled.replicas.is_due(step),
+        new_batch_size=context.batches.size_of_step(step + 1) != context.batches.size_of_step(step),
         saves_fail=context.checkpoints.is_failing,
     )
 

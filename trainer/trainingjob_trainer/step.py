@@ -94,11 +94,11 @@ class StepPrograms:
         )
         return compiled
 
-    def compile_train(self, programs: CompileCache, shape: BatchShape) -> TrainStep:
-        """Return `train` compiled for batches of a shape. It donates the state that it is given."""
+    def compile_train(self, programs: CompileCache, shape: BatchShape, name: str = "train") -> TrainStep:
+        """Return `train` compiled for batches of a shape, under a name. It donates the state that it is given."""
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.state_shapes)
         compiled: TrainStep = programs.compile_or_load(
-            "train",
+            name,
             self.train,
             *self._train_signature(shape),
             out_shardings=(shardings, self._replicated),
@@ -106,9 +106,9 @@ class StepPrograms:
         )
         return compiled
 
-    def begin_loading_train(self, programs: CompileCache, shape: BatchShape) -> None:
+    def begin_loading_train(self, programs: CompileCache, shape: BatchShape, name: str = "train") -> None:
         """Start to load `train` in the background."""
-        programs.begin_loading("train", *self._train_signature(shape))
+        programs.begin_loading(name, *self._train_signature(shape))
 
     def _train_signature(self, shape: BatchShape) -> tuple[tuple[Any, ...], tuple[State, StepMetrics]]:
         """Return the abstract arguments of `train`, and a tree of the structure that it returns."""

@@ -9,6 +9,7 @@ from trainingjob_api.formats import FORMATS, FormatName, formats_with
 from trainingjob_api.globs import MAX_GLOB
 from trainingjob_api.meta import NO_UNIT, Example, Pattern, Unit, cel_rule
 from trainingjob_api.notation import add_slash
+from trainingjob_api.spec.training import MAX_STEP
 
 Glob = Annotated[str, Field(min_length=1, max_length=MAX_GLOB)]
 DEFAULT_FORMAT: FormatName = "text"
@@ -119,7 +120,7 @@ class TrainSource(TextSource):
 class WeightPhase(Strict):
     """Weights of the sources from a step on."""
 
-    from_step: Annotated[int, Field(ge=2, le=100_000_000), Unit("optimizer steps"), Example(1000)] = Field(
+    from_step: Annotated[int, Field(ge=2, le=MAX_STEP), Unit("optimizer steps"), Example(1000)] = Field(
         description="First step with these weights."
     )
     weights: Annotated[dict[ShortName, Annotated[float, Field(ge=0, le=1e9)]], NO_UNIT, Example({"web": 0.7})] = Field(

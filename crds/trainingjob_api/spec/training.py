@@ -7,15 +7,37 @@ from pydantic import Field
 from trainingjob_api.base import Strict
 from trainingjob_api.meta import NO_UNIT, Example, Live, Unit
 
+MAX_STEP = 100_000_000
+MAX_BATCH_PHASES = 64
+MAX_BATCH_SIZE = 1_048_576
+GlobalBatchSize = Annotated[int, Field(ge=1, le=MAX_BATCH_SIZE), Unit("sequences an optimizer step"), Example(16)]
+type BatchSizes = tuple[tuple[int, int], ...]
+"""Global batch sizes: the first step of each size, and the size. Ascending; the first entry begins at step 1."""
+
+
+class BatchPhase(Strict):
+    """Global batch size from a step on."""
+
+    from_step: Annotated[int, Field(ge=2, le=MAX_STEP), Unit("optimizer steps"), Example(1000)] = Field(
+        description="First step with this batch size."
+    )
+    global_batch_size: GlobalBatchSize = Field(description="Number of sequences in an optimizer step from then on.")
+
 
 class Training(Strict):
     """Training length, batch size and sequence length. They do not depend on the number of slices."""
 
-    steps: Annotated[int, Field(ge=1, le=100_000_000), Unit("optimizer steps"), Example(1000), Live(in_world=True)] = (
+    steps: Annotated[int, Field(ge=1, le=MAX_STEP), Unit("optimizer steps"), Example(1000), Live(in_world=True)] = (
         Field(description="Number of optimizer steps after which the job succeeds.")
     )
-    global_batch_size: Annotated[int, Field(ge=1, le=1_048_576), Unit("sequences an optimizer step"), Example(16)] = (
-        Field(description="Number of sequences in an optimizer step, the same at every number of slices.")
+    global_batch_size: GlobalBatchSize = Field(
+        description="Number of sequences in an optimizer step, the same at every number of slices."
+    )
+    batch_schedule: tuple[BatchPhase, ...] = Field(
+        default=(),
+        max_length=MAX_BATCH_PHASES,
+        description="Larger batch sizes from later steps on. `globalBatchSize` holds until the first of them.",
+        exclude_if=lambda phases: not phases,  # an agent before 0.1 refuses a field it does not know
     )
     sequence_length: Annotated[int, Field(ge=2, le=1_048_576), Unit("tokens"), Example(128)] = Field(
         description="Number of tokens in a sequence. Each row of a batch is one sequence."
@@ -30,3 +52,18 @@ class Training(Strict):
         description="Maximum number of sequences on a device at once; gradient accumulation handles the rest. Unset: "
         "as many as the memory estimate allows.",
     )
+
+    @property
+    def batch_sizes(self) -> BatchSizes:
+        """Return all global batch sizes in the order of the steps."""
+        return ((1, self.global_batch_size), *((one.from_step, one.global_batch_size) for one in self.batch_schedule))
+
+    @property
+    def largest_batch(self) -> int:
+        """Return the largest global batch size, for which memory and mesh are planned."""
+        return max(size for _, size in self.batch_sizes)
+
+    @property
+    def smaller_batches(self) -> tuple[int, ...]:
+        """Return the other global batch sizes, ascending."""
+        return tuple(sorted({size for _, size in self.batch_sizes} - {self.largest_batch}))

@@ -101,6 +101,7 @@ def plan_table(plan: Plan) -> list[str]:
         *spare,
         *snapshots,
         *saves,
+        *_describe_batches(plan.spec),
         *_describe_schedule(plan.spec),
         *_describe_trained(plan),
         *_describe_quantized(plan),
@@ -140,6 +141,15 @@ def _save_line(plan: Plan) -> str:
         f"{format_duration(plan.spec.runtime.trainer_grace_seconds)} grace period of a deleted pod, storage must "
         f"accept {format_size(required_storage_rate(plan))}/s per host"
     )
+
+
+def _describe_batches(spec: TrainingJobSpec) -> list[str]:
+    """Return the batch sizes by step; empty if all steps have the same."""
+    first, *later = spec.training.batch_sizes
+    if not later:
+        return []
+    changes = ", ".join(f"{size:,} from step {step:,}" for step, size in later)
+    return [f"global batch: {pluralize(first[1], 'sequence')}, then {changes}; the table has the largest"]
 
 
 def _describe_schedule(spec: TrainingJobSpec) -> list[str]:
@@ -273,7 +283,7 @@ def _row(plan: Plan, one: SizePlan) -> tuple[str, ...]:
     micro = f"{layout.microbatches} x " if layout.microbatches > 1 else ""
     batch = f"{layout.rows_per_shard} x {micro}{layout.accumulation}"
     if layout.padding_rows:
-        share = layout.padding_rows / (layout.padding_rows + plan.spec.training.global_batch_size)
+        share = layout.padding_rows / (layout.padding_rows + plan.spec.training.largest_batch)
         batch += f"  ({format_percent(share)} padding)"
     need = format_size(one.memory.total) if one.memory else ""
     of = f" of {format_size(plan.shape.memory_bytes)}" if plan.shape.memory_bytes else ""

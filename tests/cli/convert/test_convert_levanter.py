@@ -9,6 +9,7 @@ from trainingjob_api.parse.parser import parse_spec
 from trainingjob_api.presets.registry import PRESETS
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.optimizer import AdamW, Average, Muon
+from trainingjob_api.spec.training import BatchSizes
 from trainingjob_operator.cli.convert.commented_yaml import as_manifest
 from trainingjob_operator.cli.convert.draft_job import DraftJob
 from trainingjob_operator.cli.convert.levanter_rows import read_levanter
@@ -72,6 +73,24 @@ def test_lines_without_a_counterpart_have_a_reason() -> None:
         "data.cache_dir", "model.use_flash_attention", "trainer.tensor_parallel_axes", "epoch", "frobnicate",
     ]  # fmt: skip
     assert "gs://corpus/train" in draft.fill_in["data.train"]
+
+
+BATCHES: dict[str, tuple[list[tuple[int, int]], BatchSizes, int]] = {
+    "they grow": ([(0, 128), (1000, 256), (5000, 1024)], ((1, 128), (1001, 256), (5001, 1024)), 0),
+    "they shrink": ([(0, 256), (1000, 128)], ((1, 256),), 1),
+}
+
+
+@pytest.mark.parametrize(("phases", "want", "left"), BATCHES.values(), ids=BATCHES)
+def test_batch_sizes_of_a_schedule_begin_at_the_same_steps(
+    phases: list[tuple[int, int]], want: BatchSizes, left: int
+) -> None:
+    spec, draft = convert(
+        GPT2 | {"trainer.train_batch_size": [{"start": step, "value": size} for step, size in phases]}
+    )
+
+    assert spec.training.batch_sizes == want
+    assert [leftover.key for leftover in draft.leftovers].count("trainer.train_batch_size") == left
 
 
 def test_a_gpt2_is_converted_with_the_defaults_of_levanter() -> None:

@@ -59,6 +59,69 @@ def test_the_batch_is_split(
     assert [describe(size.layout) for size in planned.sizes if size.layout] == want
 
 
+# changes: (batch size, rows a shard, microbatches, microsteps, padding rows) of the largest and of each smaller batch
+GROWING: dict[str, tuple[dict[str, Any], list[tuple[int, int, int, int, int]]]] = {
+    "one device row, then many": (
+        {"training.globalBatchSize": 4, "training.batchSchedule": [(10, 16), (20, 32)]},
+        [(32, 8, 1, 1, 0), (4, 1, 1, 1, 0), (16, 4, 1, 1, 0)],
+    ),
+    "a limit that only the largest reaches": (
+        {
+            "training.globalBatchSize": 8,
+            "training.batchSchedule": [(10, 32)],
+            "training.maxPerDeviceBatch": 4,
+        },
+        [(32, 4, 1, 2, 0), (8, 2, 1, 1, 0)],
+    ),
+    "padding of the smaller ones": (
+        {"training.globalBatchSize": 3, "training.batchSchedule": [(10, 6), (20, 8)]},
+        [(8, 2, 1, 1, 0), (3, 1, 1, 1, 1), (6, 2, 1, 1, 2)],
+    ),
+    "microbatches of a pipeline": (
+        {
+            "parallelism.ici": {"stage": 2, "fsdp": 2},
+            "training.globalBatchSize": 8,
+            "training.batchSchedule": [(10, 32)],
+        },
+        [(32, 2, 8, 1, 0), (8, 1, 4, 1, 0)],
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "want"), GROWING.values(), ids=GROWING)
+def test_each_batch_of_a_schedule_is_split(
+    make_spec: MakeSpec, changes: dict[str, Any], want: list[tuple[int, int, int, int, int]]
+) -> None:
+    phases = changes["training.batchSchedule"]
+    schedule = [{"fromStep": step, "globalBatchSize": size} for step, size in phases]
+    plan = plan_job(make_spec(changes | {"training.batchSchedule": schedule}))
+
+    layout = plan.layout(1)
+    batches = (phases[-1][1], *plan.spec.training.smaller_batches)
+    assert [(batch, *numbers(layout.for_batch(batch))) for batch in batches] == want
+    assert plan.tokens_per_step == phases[-1][1] * 64
+
+
+def numbers(layout: Layout) -> tuple[int, int, int, int]:
+    return (layout.rows_per_shard, layout.microbatches, layout.accumulation, layout.padding_rows)
+
+
+def test_memory_of_a_schedule_is_that_of_the_batch_that_needs_most(make_spec: MakeSpec) -> None:
+    """A limit makes the rows of the largest batch few: 28 divide into 1 row each, and 16 into 4."""
+    limit = {"training.maxPerDeviceBatch": 4}
+    growing = {"training.globalBatchSize": 16, "training.batchSchedule": [{"fromStep": 9, "globalBatchSize": 28}]}
+    small, large, both = (
+        plan_job(make_spec(limit | changes)).sizes[0].memory
+        for changes in ({"training.globalBatchSize": 16}, {"training.globalBatchSize": 28}, growing)
+    )
+
+    assert small
+    assert large
+    assert both
+    assert small.total > large.total
+    assert both == small
+
+
 def test_memory_is_estimated_for_the_rows_of_a_microstep(make_spec: MakeSpec) -> None:
     few, many = (plan_job(make_spec({"training.maxPerDeviceBatch": limit})).sizes[0].memory for limit in (1, 2))
 

@@ -78,6 +78,10 @@ NOT_OF_A_STEP = {
         f"data.{field}": "which sequences a step has: tests/trainer/data/test_mixture.py"
         for field in ("train.weight", "temperature", "weightSchedule.fromStep", "weightSchedule.weights")
     },
+    **{
+        f"training.batchSchedule.{field}": "which sequences a step has: tests/trainer/data/test_sampler.py"
+        for field in ("fromStep", "globalBatchSize")
+    },
     "metrics.everySteps": OUTSIDE,
     "scheduling.tolerations.tolerationSeconds": RETRIES,
     "ttlSecondsAfterFinished": KEPT,

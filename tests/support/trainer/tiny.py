@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from trainingjob_api.spec.parallelism import AxisDegrees
-from trainingjob_api.world import JobIdentity, Layout, Member, Rollback, RunConfig, Span, World
+from trainingjob_api.world import BatchLayout, JobIdentity, Layout, Member, Rollback, RunConfig, Span, World
 
 UID = "0d4cf5e1-7d0e-4a51-9c0b-6f5ff0e5c3aa"
 SECRET = "the tests' own"  # it keeps nothing from anybody
@@ -30,6 +30,22 @@ SIZES = (
     make_layout(),
     make_layout(num_slices=2, dcn=AxisDegrees(data=2), rows_per_shard=1),
 )
+
+GROWING_BATCH: dict[str, Any] = {
+    "training__batchSchedule": [{"fromStep": 6, "globalBatchSize": 8}],
+    "layouts": (
+        make_layout(
+            accumulation=2,
+            smaller_batches=(BatchLayout(global_batch_size=4, rows_per_shard=2, accumulation=1, padding_rows=0),),
+        ),
+        make_layout(
+            num_slices=2,
+            dcn=AxisDegrees(data=2),
+            smaller_batches=(BatchLayout(global_batch_size=4, rows_per_shard=1, accumulation=1, padding_rows=0),),
+        ),
+    ),
+}
+"""Changes of the tiny job: from step 6 on, its batches are twice as large."""
 
 
 def make_spec(uri: Path, text: Path, **changes: Any) -> dict[str, Any]:

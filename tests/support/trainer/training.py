@@ -50,7 +50,8 @@ class Run:
         self.spec = spec
         written = spec.model_dump_json()
         self.steps, self.step, self.evaluation = compiled(written, layout.model_dump_json())
-        self.batches = BatchLoader(layout, self.steps.batch_sharding, spec.training.global_batch_size)
+        sizes = spec.training.batch_sizes
+        self.batches = BatchLoader(layout, self.steps.batch_sharding, spec.training.largest_batch, sizes=sizes)
         self.index = make_index(spec)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.steps.state_shapes)
         self.state: State = jax.device_put(initial_state(written), shardings)

@@ -140,6 +140,11 @@ def test_the_next_smaller_and_the_next_larger_size_are_neighbours(size: int, wan
 EVALUATION = [{"name": "held-out", "path": "/text", "everySteps": 5}]
 PROGRAMS: dict[str, tuple[dict[str, Any], Layout, tuple[str, ...]]] = {
     "the step alone": ({}, SIZES[1], ("train",)),
+    "with batches that grow": (
+        {"training__batchSchedule": [{"fromStep": 3, "globalBatchSize": 8}, {"fromStep": 5, "globalBatchSize": 16}]},
+        SIZES[1],
+        ("train-4", "train-8", "train"),
+    ),
     "with evaluations": ({"evaluation": EVALUATION}, SIZES[1], ("train", "evaluate")),
     "with samples": (
         {"evaluation": [EVALUATION[0] | {"samples": [{"prompt": "the"}]}]},

@@ -31,13 +31,15 @@ PASTS: dict[str, tuple[tuple[Span, ...], tuple[Span, ...], int, tuple[Span, ...]
 def test_a_past_has_what_no_lineage_has(
     lineage: tuple[Span, ...], spans: tuple[Span, ...], since: int, want: tuple[Span, ...]
 ) -> None:
-    assert extend_provenance(Provenance(spans=spans), make_world(5, 1, lineage), 8, since, 30, "ram").spans == want
+    assert (
+        extend_provenance(Provenance(spans=spans), make_world(5, 1, lineage), ((1, 8),), since, 30, "ram").spans == want
+    )
 
 
 def test_recorded_lineage_is_bounded_without_reports() -> None:
     past = Provenance()
     for generation in range(1, 2 * MAX_MISSING_LINEAGE):
-        past = extend_provenance(past, make_world(generation, 1), 8, generation - 1, generation * 10, "ram")
+        past = extend_provenance(past, make_world(generation, 1), ((1, 8),), generation - 1, generation * 10, "ram")
 
     assert len(past.spans) == MAX_MISSING_LINEAGE + 1
 

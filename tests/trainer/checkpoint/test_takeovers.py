@@ -125,7 +125,7 @@ def test_rollback_after_a_takeover_skips_the_samples_of_its_batches() -> None:
     before = Provenance(batch_sizes=((1, 4),))
     back = (Rollback(generation=1, lineage=1, parent=10, step=12),)
 
-    past = extend_provenance(before, make_world(2, 1, rollbacks=back), 8, 0, 10, "durable")
+    past = extend_provenance(before, make_world(2, 1, rollbacks=back), ((1, 8),), 0, 10, "durable")
 
     assert (past.batch_sizes, past.skipped) == (((1, 4), (11, 8)), ((40, 56),))
     assert samples_of_step(11, past.batch_sizes, past.skipped).tolist() == list(range(56, 64))
@@ -135,7 +135,7 @@ def test_a_rollback_to_before_a_takeover_s_own_steps() -> None:
     own = Provenance(batch_sizes=((1, 4), (11, 8)))
     back = (Rollback(generation=2, lineage=1, parent=12, step=14),)
 
-    past = extend_provenance(own, make_world(3, 1, rollbacks=back), 8, 2, 12, "ram")
+    past = extend_provenance(own, make_world(3, 1, rollbacks=back), ((1, 8),), 2, 12, "ram")
 
     assert (past.batch_sizes, past.skipped) == (((1, 4), (11, 8)), ((56, 72),))
 
@@ -148,7 +148,9 @@ def test_snapshots_carry_the_batch_sizes() -> None:
 
 
 def test_a_restart_of_the_job_itself_changes_nothing() -> None:
-    past = extend_provenance(Provenance(batch_sizes=((1, 4), (11, 8))), make_world(9, 1, uid=UID), 8, 3, 30, "durable")
+    past = extend_provenance(
+        Provenance(batch_sizes=((1, 4), (11, 8))), make_world(9, 1, uid=UID), ((1, 8),), 3, 30, "durable"
+    )
 
     assert past.batch_sizes == ((1, 4), (11, 8))
 

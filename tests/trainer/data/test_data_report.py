@@ -190,6 +190,13 @@ def test_an_edit_of_the_steps_changes_the_epochs(tmp_path: Path) -> None:
     assert [index_of(tmp_path, training__steps=steps).report.epochs for steps in (6, 12)] == [6.0, 12.0]
 
 
+def test_batches_that_grow_take_more_epochs(tmp_path: Path) -> None:
+    grow(tmp_path / "text", **{"a.txt": "x" * 64})
+    growing = [{"fromStep": 5, "globalBatchSize": 12}]
+
+    assert index_of(tmp_path, training__batchSchedule=growing).report.epochs == 4 + 2 * 3
+
+
 def test_of_an_older_trainer_s_index_the_sums_are_reported(tmp_path: Path) -> None:
     grow(tmp_path / "text", **{"a.txt": "x" * 64})
     identity = index_of(tmp_path).train.dataset_hash

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tests.support.trainer.texts import fail, grow, index_of
 from tests.support.trainer.training import ONE, Run, losses, spec_with
 from tests.trainer.test_step import LAYOUTS
+from trainingjob_api.spec.training import BatchSizes
 from trainingjob_trainer.data.mixture import PERIOD, Mixture, Phase, make_pattern
-from trainingjob_trainer.data.sampler import BatchSizes, ExcludedSamples, count_samples, samples_of_step
+from trainingjob_trainer.data.sampler import ExcludedSamples, count_samples, samples_of_step
 from trainingjob_trainer.data.token_dataset import TokenDataset
 
 

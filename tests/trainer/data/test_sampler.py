@@ -7,15 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainingjob_api.spec.training import BatchSizes
 from trainingjob_trainer.data.sampler import (
-    BatchSizes,
     ExcludedSamples,
-    change_batch_size,
+    continue_batch_sizes,
     count_samples,
     exclude_samples,
     permute,
     samples_of_step,
     sequences_of_samples,
+    size_of_step,
 )
 
 
@@ -123,22 +124,36 @@ def test_a_rollback_leaves_out_the_samples_since_its_parent_and_nothing_before_c
         assert all(one[1] < other[0] for one, other in pairwise(skipped))
 
 
-CHANGES: dict[str, tuple[BatchSizes, int, int, BatchSizes]] = {
-    "from scratch": ((), 0, 4, ((1, 4),)),
-    "an older step": ((), 10, 4, ((1, 4),)),
-    "the same size": (((1, 4),), 10, 4, ((1, 4),)),
-    "a larger one": (((1, 4),), 10, 8, ((1, 4), (11, 8))),
-    "a smaller one": (((1, 4),), 10, 1, ((1, 4), (11, 1))),
-    "a third one": (((1, 4), (11, 8)), 20, 2, ((1, 4), (11, 8), (21, 2))),
-    "back to the first one": (((1, 4), (11, 8)), 20, 4, ((1, 4), (11, 8), (21, 4))),
-    "again, before any step of it": (((1, 4), (11, 8)), 10, 2, ((1, 4), (11, 2))),
-    "again with the first, before any step of it": (((1, 4), (11, 8)), 10, 4, ((1, 4),)),
+GROWING: BatchSizes = ((1, 4), (11, 8), (21, 16))
+CHANGES: dict[str, tuple[BatchSizes, int, BatchSizes, BatchSizes]] = {
+    "from scratch": ((), 0, ((1, 4),), ((1, 4),)),
+    "an older step": ((), 10, ((1, 4),), ((1, 4),)),
+    "the same size": (((1, 4),), 10, ((1, 4),), ((1, 4),)),
+    "a larger one": (((1, 4),), 10, ((1, 8),), ((1, 4), (11, 8))),
+    "a smaller one": (((1, 4),), 10, ((1, 1),), ((1, 4), (11, 1))),
+    "a third one": (((1, 4), (11, 8)), 20, ((1, 2),), ((1, 4), (11, 8), (21, 2))),
+    "back to the first one": (((1, 4), (11, 8)), 20, ((1, 4),), ((1, 4), (11, 8), (21, 4))),
+    "again, before any step of it": (((1, 4), (11, 8)), 10, ((1, 2),), ((1, 4), (11, 2))),
+    "again with the first, before any step of it": (((1, 4), (11, 8)), 10, ((1, 4),), ((1, 4),)),
+    "a schedule from scratch": ((), 0, GROWING, GROWING),
+    "a schedule after its own steps": (GROWING, 15, GROWING, GROWING),
+    "a schedule after all of its steps": (GROWING, 40, GROWING, GROWING),
+    "a schedule after steps of an older trainer": ((), 15, GROWING, GROWING),
+    "a schedule after steps of another size": (((1, 2),), 15, GROWING, ((1, 2), (16, 8), (21, 16))),
+    "a schedule after the step before a phase": (((1, 2),), 10, GROWING, ((1, 2), (11, 8), (21, 16))),
+    "another schedule": (GROWING, 15, ((1, 4), (18, 32)), ((1, 4), (11, 8), (16, 4), (18, 32))),
 }
 
 
-@pytest.mark.parametrize(("sizes", "step", "batch", "want"), CHANGES.values(), ids=CHANGES.keys())
-def test_a_batch_size_holds_from_the_next_step_on(sizes: BatchSizes, step: int, batch: int, want: BatchSizes) -> None:
-    assert change_batch_size(sizes, step, batch) == want
+@pytest.mark.parametrize(("sizes", "step", "planned", "want"), CHANGES.values(), ids=CHANGES.keys())
+def test_planned_batch_sizes_hold_from_the_next_step_on(
+    sizes: BatchSizes, step: int, planned: BatchSizes, want: BatchSizes
+) -> None:
+    assert continue_batch_sizes(sizes, step, planned) == want
+
+
+def test_a_step_has_the_size_of_its_phase() -> None:
+    assert [size_of_step(step, GROWING) for step in (1, 10, 11, 20, 21, 99)] == [4, 4, 8, 8, 16, 16]
 
 
 def test_samples_are_counted_over_all_sizes() -> None:
@@ -147,22 +162,25 @@ def test_samples_are_counted_over_all_sizes() -> None:
     assert [count_samples(steps, sizes) for steps in (0, 1, 10, 11, 12, 13, 20)] == [0, 4, 40, 48, 56, 58, 72]
 
 
-takeovers = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), min_size=1, max_size=6)
+sizes_of_specs = st.lists(st.tuples(st.integers(2, 40), st.integers(1, 9)), min_size=1, max_size=4).map(
+    lambda entries: ((1, entries[0][1]), *sorted(dict(entries[1:]).items()))
+)
+takeovers = st.lists(st.tuples(st.integers(0, 9), sizes_of_specs), min_size=1, max_size=6)
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(takeovers, gaps())
 def test_no_sample_comes_twice_or_never_however_often_the_batch_size_changes(
-    story: list[tuple[int, int]], skipped: ExcludedSamples
+    story: list[tuple[int, BatchSizes]], skipped: ExcludedSamples
 ) -> None:
     sizes: BatchSizes = ()
     step, slots = 0, list[int]()
-    for length, batch in story:
-        sizes = change_batch_size(sizes, step, batch)
+    for length, planned in story:
+        sizes = continue_batch_sizes(sizes, step, planned)
         for _ in range(length):
             step += 1
             taken = samples_of_step(step, sizes, skipped).tolist()
-            assert len(taken) == batch
+            assert len(taken) == size_of_step(step, planned)
             slots += taken
 
     left_out = {slot for first, end in skipped for slot in range(first, end)}
@@ -172,12 +190,12 @@ def test_no_sample_comes_twice_or_never_however_often_the_batch_size_changes(
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(takeovers, st.integers(0, 8), st.integers(1, 8))
 def test_a_rollback_leaves_out_what_its_own_batch_sizes_took(
-    story: list[tuple[int, int]], parent: int, length: int
+    story: list[tuple[int, BatchSizes]], parent: int, length: int
 ) -> None:
     sizes: BatchSizes = ()
     step = 0
-    for steps, batch in story:
-        sizes = change_batch_size(sizes, step, batch)
+    for steps, planned in story:
+        sizes = continue_batch_sizes(sizes, step, planned)
         step += steps
 
     skipped = exclude_samples((), parent, parent + length, sizes)

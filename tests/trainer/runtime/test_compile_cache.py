@@ -263,8 +263,8 @@ def test_a_train_step_is_loaded_and_trains(
     run = Run(config.spec, ALL)
     programs = CompileCache(str(tmp_path / "kept"), tmp_path, config, ALL, PEERS, SECRET)
 
-    run.steps.compile_train(programs, run.batches.shape)
-    step = run.steps.compile_train(programs, run.batches.shape)
+    run.steps.compile_train(programs, run.batches.held_out_shape)
+    step = run.steps.compile_train(programs, run.batches.held_out_shape)
     _, measures = step(run.state, run.batch(1), run.controls())
 
     assert (count(caplog, "compiled a program"), count(caplog, "loaded a compiled program")) == (1, 1)
@@ -283,7 +283,7 @@ def test_a_train_step_serves_on_after_an_edit_of_the_number_of_steps(
         config = make_config(spec)
         run = Run(config.spec, ALL)
         programs = CompileCache(str(tmp_path / "kept"), tmp_path, config, ALL, PEERS, SECRET)
-        step = run.steps.compile_train(programs, run.batches.shape)
+        step = run.steps.compile_train(programs, run.batches.held_out_shape)
         _, measures = step(run.state, run.batch(1), run.controls())
         rates.append(float(measures.learning_rate))
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from tests.support.trainer.tiny import SECRET, make_config, make_layout, make_spec
 from trainingjob_api.sample import SAMPLE
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_trainer.data.loader import BatchLoader, batch_shape
+from trainingjob_trainer.data.loader import batch_shape
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.runtime import compile_cache_key as key_module
 from trainingjob_trainer.runtime.compile_cache_key import (
@@ -148,10 +148,9 @@ class Lowered:
 def lower(spec: TrainingJobSpec) -> list[str]:
     layout, lowered = make_layout(), Lowered()
     steps = StepPrograms(spec, build_mesh(jax.devices()[: layout.num_devices], layout))
-    batches = BatchLoader(layout, steps.batch_sharding, spec.training.global_batch_size)
     steps.compile_init(lowered)  # type: ignore[arg-type]
     steps.compile_train(lowered, batch_shape(layout))  # type: ignore[arg-type]
-    steps.compile_evaluate(lowered, batches.shape)  # type: ignore[arg-type]
+    steps.compile_evaluate(lowered, batch_shape(layout))  # type: ignore[arg-type]
     return lowered.texts
 
 

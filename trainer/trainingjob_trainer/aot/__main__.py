@@ -15,7 +15,8 @@ import jax
 
 from trainingjob_trainer.aot.compile_request import CompileRequest
 from trainingjob_trainer.aot.mock_topology import fake_topology
-from trainingjob_trainer.data.loader import BatchLoader
+from trainingjob_trainer.context import TrainPrograms, train_program_names
+from trainingjob_trainer.data.loader import batch_shape
 from trainingjob_trainer.monitoring.replica_check import compile_bit_sums
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.runtime.agent_events import EXIT_ORPHANED
@@ -56,11 +57,11 @@ def compile_ahead(request: CompileRequest) -> None:
     programs = CompileCache(f"{root}/{SHARED_FOLDER}", root, config, layout, ProcessGroup(0, 1), request.program_secret)
     mesh = build_mesh(jax.devices(), layout)
     steps = StepPrograms(spec, mesh)
-    batches = BatchLoader(layout, steps.batch_sharding, spec.training.global_batch_size)
+    train = TrainPrograms(steps, programs, spec.training, layout)
     generator = make_generator(spec, steps.state_shapes.params, mesh)
     compilers: dict[str, Callable[[], object]] = {
-        "train": lambda: steps.compile_train(programs, batches.shape),
-        "evaluate": lambda: steps.compile_evaluate(programs, batches.shape),
+        **{name: partial(train.load, size) for size, name in train_program_names(spec.training).items()},
+        "evaluate": lambda: steps.compile_evaluate(programs, batch_shape(layout)),
         "average": lambda: steps.compile_average(programs),
         "spread": lambda: compile_broadcast(programs, steps.state_shapes),
         "replicas": lambda: compile_bit_sums(programs, steps.state_shapes),

@@ -6,6 +6,7 @@ from trainingjob_api.base import Strict
 from trainingjob_api.decoding import find_decoding_shape
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout, RunConfig
+from trainingjob_trainer.context import train_program_names
 from trainingjob_trainer.sampling.token_programs import PROGRAM_NAMES
 
 
@@ -27,7 +28,7 @@ def program_names(spec: TrainingJobSpec, layout: Layout) -> tuple[str, ...]:
     """Return the programs of a world that resumes from a saved step; only the first world also needs `init`."""
     is_given = spec.checkpoint.snapshots is not None or spec.checkpoint.restore is not None
     names = {
-        "train": True,
+        **dict.fromkeys(train_program_names(spec.training).values(), True),
         "evaluate": bool(spec.evaluation),
         **dict.fromkeys(PROGRAM_NAMES, find_decoding_shape(spec) is not None),
         "average": spec.optimizer.average is not None,

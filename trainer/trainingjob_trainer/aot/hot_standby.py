@@ -78,10 +78,11 @@ def _run_dry_step(start: StartWorld, joined: JoinedWorld, compiled: CompiledStep
     is_free = available_memory() >= needed
     if not all(joined.peers.exchange("rehearsal", "yes" if is_free else "", EXCHANGE_SECONDS)):
         return
-    loader = BatchLoader(joined.layout, steps.batch_sharding, training.global_batch_size)
-    batch = loader.train_batch(joined.datasets.train, 1, training.seed)
+    loader = BatchLoader(joined.layout, steps.batch_sharding, training.largest_batch, sizes=training.batch_sizes)
+    step = start.world.committed + 1
+    batch = loader.train_batch(joined.datasets.train, step, training.seed)
     controls = steps.controls(Signal.NONE, training.steps)
-    _, measures = compiled.train_step(_make_zeros(steps.state_shapes), batch, controls)
+    _, measures = compiled.train.load(loader.size_of_step(step))(_make_zeros(steps.state_shapes), batch, controls)
     jax.block_until_ready(measures)
 
 

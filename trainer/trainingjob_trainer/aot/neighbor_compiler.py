@@ -24,6 +24,7 @@ from trainingjob_agent.trainer_protocol import EVENTS_FD_VARIABLE, StartWorld
 from trainingjob_api.spec.runtime import AOT_MEMORY_BYTES
 from trainingjob_api.world import Layout
 from trainingjob_trainer.aot.compile_request import CompileRequest, program_names
+from trainingjob_trainer.context import train_program_names
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.available_memory import available_memory
 from trainingjob_trainer.runtime.compile_cache import CompileCache, delete_other_programs
@@ -103,8 +104,16 @@ class NeighborCompiler:
         own = len(self._start.world.slices)
         for size in (own, *neighbor_sizes(own, tuple(sizes))):
             missing = tuple(name for name in names[size] if not sizes[size].copy_to_shared(name))
-            if missing and size != own and not self._stop.is_set():
+            if size == own:  # it has the others already, or they cannot be kept
+                missing = tuple(name for name in missing if name in self._later_programs())
+            if missing and not self._stop.is_set():
                 self._compile(size, missing)
+
+    def _later_programs(self) -> set[str]:
+        """Return the programs of batch sizes that the job has not reached yet."""
+        training, step = self._start.config.spec.training, self._events.step or 0
+        names = train_program_names(training)
+        return {names[size] for first, size in training.batch_sizes if first > step}
 
     def _programs(self, root: str, layout: Layout) -> CompileCache:
         start = self._start

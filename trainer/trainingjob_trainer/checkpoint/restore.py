@@ -119,7 +119,7 @@ def _take_inventory(job: RunningJob, search: RestoreSearch, origin: tuple[str, i
 
 
 def _extend(job: RunningJob, past: Provenance, since: int, step: int, tier: Tier) -> Provenance:
-    return extend_provenance(past, job.world, job.config.spec.training.global_batch_size, since, step, tier)
+    return extend_provenance(past, job.world, job.config.spec.training.batch_sizes, since, step, tier)
 
 
 def _load(

@@ -13,6 +13,7 @@ from trainingjob_api.spec.data import TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.mixture import Mixture, TrainingText
 from trainingjob_trainer.data.preparation.file_account import FileAccount
+from trainingjob_trainer.data.sampler import count_samples
 from trainingjob_trainer.data.sources.source_files import SourceFile, SourceFiles, count_skipped, plural, printable
 from trainingjob_trainer.runtime.errors import shorten
 
@@ -144,11 +145,11 @@ def build_data_report(
     texts: Sequence[DatasetReport], train: TrainingText, rows: Mapping[str, int], spec: TrainingJobSpec
 ) -> DataReport:
     """Return the report that hosts send. `rows` maps each evaluation to its sequence count."""
-    batch, steps = spec.training.global_batch_size, spec.training.steps
-    num_rows = train.num_sequences
-    epochs, by_source = round(steps * batch / num_rows, 3), dict[str, float]()
+    sizes, num_rows = spec.training.batch_sizes, train.num_sequences
+    num_samples = count_samples(spec.training.steps, sizes)
+    epochs, by_source = round(num_samples / num_rows, 3), dict[str, float]()
     if isinstance(train, Mixture):
-        samples = train.count_by_source(steps * batch, lambda step: (step - 1) * batch)
+        samples = train.count_by_source(num_samples, lambda step: count_samples(step - 1, sizes))
         lengths = {name: one.num_sequences for name, one in zip(train.names, train.datasets, strict=True)}
         by_source = {name: round(count / lengths[name], 3) for name, count in samples.items()}
     lengths_of_texts = _length_warnings(num_rows, epochs, by_source, rows, spec)
@@ -178,7 +179,7 @@ def _length_warnings(
 
     `by_source` has the epochs of each source of a mixture, and `held_out` the sequences of each evaluation.
     """
-    batch, steps = spec.training.global_batch_size, spec.training.steps
+    batch, steps = spec.training.largest_batch, spec.training.steps
     length = (
         f"{plural(num_rows, 'row')} of text; a batch takes {batch:,}: {epochs:,.1f} epochs over {plural(steps, 'step')}"
     )

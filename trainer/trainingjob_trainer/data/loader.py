@@ -9,9 +9,10 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
+from trainingjob_api.spec.training import BatchSizes
 from trainingjob_api.world import Layout
 from trainingjob_trainer.data.mixture import TrainingText
-from trainingjob_trainer.data.sampler import BatchSizes, ExcludedSamples, samples_of_step
+from trainingjob_trainer.data.sampler import ExcludedSamples, samples_of_step, size_of_step
 from trainingjob_trainer.data.token_dataset import Sequences, TokenDataset
 from trainingjob_trainer.state import Batch, BatchShape
 
@@ -22,29 +23,43 @@ def batch_shape(layout: Layout) -> BatchShape:
 
 
 class BatchLoader:
-    """Creates batches of one global size over one layout. `skipped` are the excluded sample indices.
+    """Creates the batches of a job over one layout. `skipped` are the excluded sample indices.
 
-    `sizes` are the global batch sizes of the job's history. None: all steps have this size.
+    `sizes` are the global batch sizes of the job's history. None: all steps have the largest size, which held-out
+    batches have too.
     """
 
     def __init__(
         self,
         layout: Layout,
         sharding: NamedSharding,
-        global_batch_size: int,
+        largest_batch: int,
         skipped: ExcludedSamples = (),
         sizes: BatchSizes | None = None,
     ) -> None:
-        self.shape = batch_shape(layout)
+        self._layout = layout
         self._sharding = sharding
-        self._size = global_batch_size
-        self._sizes = sizes or ((1, global_batch_size),)
+        self._held_out_size = largest_batch
+        self._sizes = sizes or ((1, largest_batch),)
         self._skipped = skipped
+
+    @property
+    def held_out_shape(self) -> BatchShape:
+        """Return the shape of held-out batches."""
+        return batch_shape(self._layout)
+
+    def size_of_step(self, step: int) -> int:
+        """Return the global batch size of a step."""
+        return size_of_step(step, self._sizes)
+
+    def shape_of_step(self, step: int) -> BatchShape:
+        """Return the shape of the batch of a step."""
+        return batch_shape(self._layout.for_batch(self.size_of_step(step)))
 
     def train_batch(self, text: TrainingText, step: int, seed: int) -> Batch:
         """Return the batch of a step, counted from 1."""
         rows = text.choose_sequences(self._samples(step), seed, self._first_sample)
-        return self._to_mesh(text, rows)
+        return self._to_mesh(text, rows, self.shape_of_step(step))
 
     def _samples(self, step: int) -> np.ndarray:
         return samples_of_step(step, self._sizes, self._skipped)
@@ -54,19 +69,20 @@ class BatchLoader:
 
     def held_out_batch(self, index: TokenDataset, number: int) -> Batch:
         """Return held-out batch `number`, counted from 0, in the order of the text; the last one may be short."""
-        first = number * self._size
-        return self._to_mesh(index, np.arange(first, min(first + self._size, index.num_sequences)))
+        first = number * self._held_out_size
+        rows = np.arange(first, min(first + self._held_out_size, index.num_sequences))
+        return self._to_mesh(index, rows, self.held_out_shape)
 
     def count_held_out(self, index: TokenDataset, wanted: int | str) -> int:
         """Return the number of held-out batches, at most `wanted`. The text `all`: those of the whole text."""
-        available = -(-index.num_sequences // self._size)
+        available = -(-index.num_sequences // self._held_out_size)
         return min(wanted, available) if isinstance(wanted, int) else available
 
-    def _to_mesh(self, text: TrainingText, rows: np.ndarray) -> Batch:
+    def _to_mesh(self, text: TrainingText, rows: np.ndarray, shape: BatchShape) -> Batch:
         """Return sequences as a batch over the mesh, with padding sequences of weight 0."""
-        padding = math.prod(self.shape) - len(rows)
-        numbers = np.pad(rows, (0, padding)).reshape(self.shape)
-        is_padding = np.arange(math.prod(self.shape)).reshape(self.shape) >= len(rows)
+        padding = math.prod(shape) - len(rows)
+        numbers = np.pad(rows, (0, padding)).reshape(shape)
+        is_padding = np.arange(math.prod(shape)).reshape(shape) >= len(rows)
 
         @cache
         def load(place: tuple[slice, ...]) -> Sequences:
@@ -77,8 +93,8 @@ class BatchLoader:
             return shaped
 
         def make(part: Callable[[Sequences], Any]) -> jax.Array:
-            shape = (*self.shape, text.sequence_length)
-            return jax.make_array_from_callback(shape, self._sharding, lambda place: part(load((place or ())[:3])))
+            whole = (*shape, text.sequence_length)
+            return jax.make_array_from_callback(whole, self._sharding, lambda place: part(load((place or ())[:3])))
 
         return Batch(
             tokens=make(lambda sequences: sequences.tokens),

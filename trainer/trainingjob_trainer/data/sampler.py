@@ -1,21 +1,20 @@
 """The sampler: which sequence each sample index selects, as a pure function in constant time at any step.
 
 Sample indices are numbered from 0 over the whole life of the job. Each step takes the next G indices that are not
-excluded, where G is the global batch size. A job that takes over another may have another batch size; it continues with
-the next index. An epoch is a permutation of all sequences, keyed by the seed and the epoch's number. No position needs
-to be saved, and the number of hosts does not change the order. The indices that a rollback excludes, and the batch
-sizes, are part of the provenance that a checkpoint carries.
+excluded, where G is the global batch size. It may change at given steps. A job that takes over another may have other
+batch sizes; it continues with the next index. An epoch is a permutation of all sequences, keyed by the seed and the
+epoch's number. No position needs to be saved, and the number of hosts does not change the order. The indices that a
+rollback excludes, and the batch sizes, are part of the provenance that a checkpoint carries.
 """
 
 import hashlib
 
 import numpy as np
 
+from trainingjob_api.spec.training import BatchSizes
+
 type ExcludedSamples = tuple[tuple[int, int], ...]
 """Excluded sample indices: half-open ranges, ascending and not adjacent."""
-
-type BatchSizes = tuple[tuple[int, int], ...]
-"""Global batch sizes: the first step of each size, and the size. Ascending; the first entry begins at step 1."""
 
 NUM_ROUNDS = 6
 """Rounds of the Feistel network: four with good round functions make a pseudorandom permutation, two more are margin.
@@ -28,13 +27,23 @@ def count_samples(steps: int, sizes: BatchSizes) -> int:
     return sum(max(min(end, steps) - first + 1, 0) * size for (first, size), end in zip(sizes, ends, strict=True))
 
 
-def change_batch_size(sizes: BatchSizes, step: int, global_batch_size: int) -> BatchSizes:
-    """Return the batch sizes of a history that continues after a step with a new global batch size.
+def size_of_step(step: int, sizes: BatchSizes) -> int:
+    """Return the global batch size of a step."""
+    return [size for first, size in sizes if first <= step][-1]
 
-    If `sizes` is empty, all previous steps count as having the new size.
+
+def continue_batch_sizes(sizes: BatchSizes, step: int, planned: BatchSizes) -> BatchSizes:
+    """Return the batch sizes of a history that continues after a step with the batch sizes of a spec.
+
+    If `sizes` is empty, the previous steps count as having the sizes of the spec.
     """
-    before = tuple((first, size) for first, size in sizes if first <= step) or ((1, global_batch_size),)
-    return before if before[-1][1] == global_batch_size else (*before, (step + 1, global_batch_size))
+    past = tuple(entry for entry in sizes or planned if entry[0] <= step)
+    coming = ((step + 1, size_of_step(step + 1, planned)), *(entry for entry in planned if entry[0] > step + 1))
+    history: list[tuple[int, int]] = []
+    for first, size in (*past, *coming):
+        if not history or history[-1][1] != size:
+            history.append((first, size))
+    return tuple(history)
 
 
 def samples_of_step(step: int, sizes: BatchSizes, skipped: ExcludedSamples = ()) -> np.ndarray:

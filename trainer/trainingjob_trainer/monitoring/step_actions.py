@@ -20,6 +20,8 @@ class Due:
     snapshot: bool = False
     evaluation: bool = False
     comparison: bool = False
+    new_batch_size: bool = False
+    """Whether the next step has another batch size, whose program may have to be compiled first."""
     saves_fail: bool = False
     """Whether the newest awaited save has failed."""
 
@@ -78,7 +80,7 @@ def step_actions(step: int, signals: Signal, due: Due) -> StepActions:
     save |= leave is Leave.WITH_CHECKPOINT
     evaluate = due.evaluation and leave is not Leave.WITH_CHECKPOINT
     return StepActions(
-        report=bool(signals) or save or due.snapshot or due.evaluation or due.comparison,
+        report=bool(signals) or save or due.snapshot or due.evaluation or due.comparison or due.new_batch_size,
         compare=due.comparison or snapshot or save,
         snapshot=snapshot,
         evaluate=evaluate,

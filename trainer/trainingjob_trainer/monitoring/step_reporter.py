@@ -16,7 +16,8 @@ from trainingjob_agent.shared_files import UntrustedFileError
 from trainingjob_agent.trainer_protocol import AgentEvent, StartWorld
 from trainingjob_api.decoding import find_decoding_shape
 from trainingjob_api.protocol import RECENT_STEPS, Phase, Progress
-from trainingjob_trainer.data.sampler import BatchSizes, ExcludedSamples, samples_of_step
+from trainingjob_api.spec.training import BatchSizes
+from trainingjob_trainer.data.sampler import ExcludedSamples, samples_of_step, size_of_step
 from trainingjob_trainer.monitoring.bad_steps import check_step, is_skipped
 from trainingjob_trainer.monitoring.scheduling_delay import SchedulingDelayMonitor
 from trainingjob_trainer.runtime.agent_events import AgentEvents
@@ -58,12 +59,12 @@ class StepReporter:
         self._events = events
         self._snapshots = snapshots
         self._scheduling_delay = stalls
-        self._tokens = training.global_batch_size * training.sequence_length
+        self._sequence_length = training.sequence_length
         self._last_step = training.steps
         self._every = spec.metrics.every_steps
         self._generation = start.world.generation
         self._recent: deque[Line] = deque(maxlen=RECENT_LINES)
-        self._sizes = sizes or ((1, training.global_batch_size),)
+        self._sizes = sizes or training.batch_sizes
         self._skipped = skipped
         self._protection = spec.protection
         self._newest: Progress | None = None
@@ -120,15 +121,19 @@ class StepReporter:
         loss = float(step_metrics.loss)  # waits for the device, which waits for all other hosts
         now = time.monotonic()
         seconds, self._timer_start = now - self._timer_start, now
+        if any(first == step for first, _ in self._sizes):
+            self._step_times.clear()  # steps of another batch size take another time
+            self._wait_times.clear()
         self._step_times.append(seconds)
         self._wait_times.append(now - begun)
         self._skips.append(is_skipped(step_metrics))
+        batch_size = size_of_step(step, self._sizes)
         progress = Progress(
             step=step,
             loss=loss if isfinite(loss) else None,
             grad_norm=_finite_or_none(step_metrics.grad_norm),
             learning_rate=float(step_metrics.learning_rate),
-            tokens_per_second=self._tokens / max(seconds, 1e-9),
+            tokens_per_second=batch_size * self._sequence_length / max(seconds, 1e-9),
             step_seconds=seconds,
             typical_seconds=median(self._step_times) if len(self._step_times) >= MIN_TYPICAL_STEPS else None,
             wait_seconds=median(self._wait_times) if len(self._wait_times) == WINDOW_STEPS else None,

@@ -45,7 +45,7 @@ SHARE_SECONDS = 1800
 """Seconds that a process waits for another one to compile."""
 SHARED_FOLDER = "programs"
 """Folder through which hosts share programs, below the job's checkpoint folder."""
-PROGRAM_FILE_NAME = re.compile(rf"\.?[a-z]+-[0-9a-f]{{32}}{re.escape(PROGRAM_SUFFIX)}(\..+)?")
+PROGRAM_FILE_NAME = re.compile(rf"\.?[a-z]+(-[0-9]+)?-[0-9a-f]{{32}}{re.escape(PROGRAM_SUFFIX)}(\..+)?")
 """File names in that folder: programs, and the partial files of a killed process."""
 type LoadedProgram = tuple[bytes, Any | None]
 """A program as bytes, and the loaded program. Empty and None: there is no usable program."""

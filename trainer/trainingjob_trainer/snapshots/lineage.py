@@ -8,17 +8,18 @@ history, and later ones are void.
 
 A rollback voids the steps after its parent step, of its generation and of earlier ones, as soon as it is recorded. It
 also excludes samples. A step carries the samples that were excluded before it, and the batch sizes of the steps up to
-it. A job that resumes from the step therefore trains on no sample twice, under any name and with any batch size. A step
-also carries the steps that its own generation trained, and earlier generations that were in no lineage. The world that
-resumes from the step reports them to the operator, which completes the lineage.
+it and of those planned after it. A job that resumes from the step therefore trains on no sample twice, under any name
+and with any batch size. A step also carries the steps that its own generation trained, and earlier generations that
+were in no lineage. The world that resumes from the step reports them to the operator, which completes the lineage.
 """
 
 from collections.abc import Sequence
 
 from trainingjob_api.base import Open
 from trainingjob_api.protocol import MAX_MISSING_LINEAGE
+from trainingjob_api.spec.training import BatchSizes
 from trainingjob_api.world import STORAGE_TIERS, Span, Tier, World
-from trainingjob_trainer.data.sampler import BatchSizes, ExcludedSamples, change_batch_size, exclude_samples
+from trainingjob_trainer.data.sampler import ExcludedSamples, continue_batch_sizes, exclude_samples
 
 
 class Provenance(Open):
@@ -83,15 +84,15 @@ def _missing_from_lineage(spans: Sequence[Span], world: World) -> tuple[Span, ..
 
 
 def extend_provenance(
-    past: Provenance, world: World, global_batch_size: int, resumed_generation: int, step: int, tier: Tier
+    past: Provenance, world: World, planned: BatchSizes, resumed_generation: int, step: int, tier: Tier
 ) -> Provenance:
-    """Return the provenance of the steps that a world trains after `step`.
+    """Return the provenance of the steps that a world trains after `step`, with the batch sizes that a spec plans.
 
     `past` is the provenance of `step` itself, and `tier` is the storage that held it. `resumed_generation` is the
     generation from which the world resumes; 0: it starts from scratch, or from another job's step.
     """
     skipped = past.skipped
-    sizes = change_batch_size(past.batch_sizes, step, global_batch_size)
+    sizes = continue_batch_sizes(past.batch_sizes, step, planned)
     for rollback in world.rollbacks:
         if rollback.generation >= resumed_generation:
             skipped = exclude_samples(skipped, rollback.parent, rollback.step, sizes)

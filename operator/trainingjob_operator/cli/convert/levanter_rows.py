@@ -127,6 +127,11 @@ def _to_cycles(cycles: Any) -> int:
     return cycles
 
 
+def _to_first_batch(sizes: Any) -> int:
+    """Return the batch size of the first step. A list has the steps at which the size changes."""
+    return int(sizes[0]["value"] if isinstance(sizes, list) else sizes)
+
+
 TABLE: Table = {
     "model": Left("the section is in another file: convert that file, or name a preset"),
     "model.type": Part(),
@@ -146,7 +151,7 @@ TABLE: Table = {
         Left(KERNEL),
     ),
     "trainer.seed": Copy("training.seed"),
-    "trainer.train_batch_size": Copy("training.globalBatchSize"),
+    "trainer.train_batch_size": Copy("training.globalBatchSize", _to_first_batch),
     "trainer.num_train_steps": Copy("training.steps"),
     "trainer.per_device_parallelism": Copy("training.maxPerDeviceBatch", off=(-1,)),
     "trainer.per_device_*": Left("batches are divided by the plan"),
@@ -242,6 +247,7 @@ def read_levanter(values: Values, draft: DraftJob) -> None:
         if values.get("optimizer.use_kimi_scaling"):
             draft.set("optimizer.muon.rmsScale", KIMI_RMS)
     _read_decay({**DEFAULTS, **values}, draft)
+    _read_batches(values, draft)
     _read_average(values, draft)
     for tracker in _list_trackers(values):
         if tracker.get("type", "wandb") == "wandb":
@@ -261,6 +267,20 @@ def _read_decay(values: Values, draft: DraftJob) -> None:
         draft.set("schedule.wsd", {"decay": to_share(decay), "shape": shape})
     if draft.get("schedule.cycles.count") and values.get("optimizer.rewarmup"):
         draft.set("schedule.cycles.warmup", to_share(values["optimizer.rewarmup"]))
+
+
+def _read_batches(values: Values, draft: DraftJob) -> None:
+    """Set the batch sizes of later steps, which Levanter counts from 0."""
+    key = "trainer.train_batch_size"
+    phases = values.get(key)
+    if not isinstance(phases, list):
+        return
+    sizes = [phase["value"] for phase in phases]
+    if sizes == sorted(set(sizes)):
+        later = [{"fromStep": phase["start"] + 1, "globalBatchSize": phase["value"]} for phase in phases[1:]]
+        draft.set("training.batchSchedule", later)
+    else:
+        draft.leave(key, phases, "`training.batchSchedule` has batch sizes that grow")
 
 
 def _read_average(values: Values, draft: DraftJob) -> None:

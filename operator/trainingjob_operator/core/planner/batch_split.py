@@ -42,13 +42,16 @@ def split_batch(
     memory_bytes: int,
     *,
     keeps_table: bool = True,
+    global_batch_size: int | None = None,
 ) -> BatchSplit | None:  # None: not even one sequence fits
-    """Split the global batch for a mesh. `memory_bytes` is the memory of a device; 0 means no limit.
+    """Split a global batch for a mesh. `memory_bytes` is the memory of a device; 0 means no limit.
+
+    `global_batch_size`: the largest of the job if it is None.
 
     `keeps_table`: the embedding table stays gathered from one accumulation step to the next.
     """
     shards, stages = math.prod([degrees[axis] for axis in RULES["batch"]]), degrees["stage"]
-    batch = spec.training.global_batch_size
+    batch = global_batch_size or spec.training.largest_batch
     max_sequences_per_device = spec.training.max_per_device_batch or batch
     microbatches = _requested_microbatches(spec, stages) or _choose_microbatches(-(-batch // shards), stages)
     saved = spec.parallelism.pipeline.plan(microbatches, stages).saved_microbatches
@@ -75,7 +78,7 @@ def split_batch(
 def accumulates(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> bool:
     """Return whether microbatches of one sequence take several accumulation steps, with the fewest microbatches."""
     shards, stages = math.prod([degrees[axis] for axis in RULES["batch"]]), degrees["stage"]
-    return spec.training.global_batch_size > shards * (_requested_microbatches(spec, stages) or stages)
+    return spec.training.largest_batch > shards * (_requested_microbatches(spec, stages) or stages)
 
 
 def min_saved_microbatches(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> int:

@@ -205,8 +205,8 @@ class Plan:
 
     @property
     def tokens_per_step(self) -> int:
-        """Return the tokens of one optimizer step, without padding."""
-        return self.spec.training.global_batch_size * self.spec.training.sequence_length
+        """Return the tokens of one optimizer step with the largest batch, without padding."""
+        return self.spec.training.largest_batch * self.spec.training.sequence_length
 
     @cached_property
     def allowed_sizes(self) -> tuple[int, ...]:

@@ -97,7 +97,7 @@ def predict_step(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> Ro
         exposed_seconds=sum(_transfer_seconds((one for one in traffic if one.is_exposed), shape, layout).values()),
         mfu=0.0,
     )
-    tokens = spec.training.global_batch_size * spec.training.sequence_length
+    tokens = spec.training.largest_batch * spec.training.sequence_length
     return replace(roofline, mfu=count_useful_flops(workload) * tokens / (layout.num_devices * peak * roofline.seconds))
 
 

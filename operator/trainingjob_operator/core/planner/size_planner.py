@@ -1,13 +1,18 @@
 """The plan of one size: whether the job can train on a number of slices, and the resulting layout."""
 
 from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.world import Layout
-from trainingjob_operator.core.planner.batch_split import accumulates, min_saved_microbatches, split_batch
+from trainingjob_api.world import BatchLayout, Layout
+from trainingjob_operator.core.planner.batch_split import (
+    BatchSplit,
+    accumulates,
+    min_saved_microbatches,
+    split_batch,
+)
 from trainingjob_operator.core.planner.divisibility import (
     DCN,
     HEADS,
@@ -80,10 +85,12 @@ class SizePlanner:
         if isinstance(device, list):
             return device
         keeps_embedding = degrees["data"] == 1 or shape.platform == "cpu"
-        batch = split_batch(spec, degrees, device, shape.memory_bytes, keeps_table=keeps_embedding)
+        split = partial(split_batch, spec, degrees, device, shape.memory_bytes, keeps_table=keeps_embedding)
+        batch = split()
         if batch is None:
             keeps = keeps_embedding and accumulates(spec, degrees)
             return device.estimate(1, min_saved_microbatches(spec, degrees), keeps_embedding=keeps)
+        smaller = {size: split(global_batch_size=size) or batch for size in spec.training.smaller_batches}
         layout = Layout(
             num_slices=num_slices,
             hosts_per_slice=shape.num_hosts,
@@ -94,12 +101,18 @@ class SizePlanner:
             accumulation=batch.accumulation,
             microbatches=batch.microbatches,
             padding_rows=batch.padding,
+            smaller_batches=tuple(_describe_split(size, one) for size, one in smaller.items()),
         )
-        keeps = keeps_embedding and batch.accumulation > 1
+        estimates = [
+            device.estimate(
+                one.sequences, one.saved_microbatches, keeps_embedding=keeps_embedding and one.accumulation > 1
+            )
+            for one in (batch, *smaller.values())
+        ]
         return SizePlan(
             num_slices,
             layout,
-            device.estimate(batch.sequences, batch.saved_microbatches, keeps_embedding=keeps),
+            max(estimates, key=lambda one: one.total),
             loss_chunks=count_chunks_of_loss(describe_workload(spec), degrees, batch.sequences),
         )
 
@@ -115,6 +128,16 @@ class SizePlanner:
     @cached_property
     def _model(self) -> dict[str, Any]:
         return self._spec.model.model_dump(by_alias=True)
+
+
+def _describe_split(global_batch_size: int, split: BatchSplit) -> BatchLayout:
+    return BatchLayout(
+        global_batch_size=global_batch_size,
+        rows_per_shard=split.sequences,
+        accumulation=split.accumulation,
+        microbatches=split.microbatches,
+        padding_rows=split.padding,
+    )
 
 
 class PlanCounter:

@@ -70,12 +70,14 @@ def find_field(text: str) -> FieldReference | None:  # None: no field or several
 
     `spec.` and list indices are optional, and so are leading names of an unambiguous field.
 
-    `spec.training.steps`, `training.steps` and `sequenceLength` all match.
+    `spec.training.steps`, `training.steps` and `sequenceLength` all match. A field in a list gives way to one of the
+    same name outside of lists: `globalBatchSize` is that of `training`.
     """
     names = _split_path(text)
     exact = [field for field in list_fields() if field.names == names]
     endings = [field for field in list_fields() if names and field.names[-len(names) :] == names]
-    return next(iter(exact or (endings if len(endings) == 1 else [])), None)
+    outside_lists = [field for field in endings if "[]" not in field.path]
+    return next((found[0] for found in (exact, endings, outside_lists) if len(found) == 1), None)
 
 
 def nearest_fields(text: str, count: int = 4) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.names import nearest_names
-from trainingjob_operator.core.planner.problem_messages import has_no_effect, quote_field
+from trainingjob_operator.core.planner.problem_messages import quote_field
 from trainingjob_operator.core.validation.rule import Rule
 
 TRAIN = "spec.data.train"
@@ -29,15 +29,10 @@ def check_weights(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def check_weight_schedule(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """`data.weightSchedule` must ascend by `fromStep`, name sources of `data.train`, and have a weight above 0."""
+    """A phase of `data.weightSchedule` must name sources of `data.train`, and have a weight above 0."""
     names = tuple(source.name for source in spec.data.train)
-    before = 0
     for number, phase in enumerate(spec.data.weight_schedule):
         at = f"{SCHEDULE}[{number}]"
-        if phase.from_step <= before:
-            message = f"{phase.from_step} must be greater than {before}, the first step of the previous phase."
-            yield Problem(f"{at}.fromStep", phase.from_step, message, (str(before + 1),))
-        before = max(before, phase.from_step)
         yield from _check_names(at, phase.weights, names)
         if not any(phase.weights.values()):
             yield Problem(f"{at}.weights", dict(phase.weights), _one_above_zero("the sources of a phase"))
@@ -55,15 +50,6 @@ def _one_above_zero(whose: str) -> str:
     return f"must not be 0 for {whose}. No text would be left to train on."
 
 
-def warn_of_unreached_weights(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """A phase of `data.weightSchedule` after `training.steps` has no effect."""
-    for number, phase in enumerate(spec.data.weight_schedule):
-        if phase.from_step > spec.training.steps:
-            limit = quote_field("spec.training.steps", spec.training.steps)
-            message = has_no_effect(f"it exceeds {limit}", str(phase.from_step))
-            yield Problem(f"{SCHEDULE}[{number}].fromStep", phase.from_step, message)
-
-
 def warn_of_unread_sources(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A source whose weight is always 0 is never read."""
     later = {name for phase in spec.data.weight_schedule for name, weight in phase.weights.items() if weight}
@@ -79,7 +65,4 @@ RULES = (
     Rule(("data.train",), check_weights),
     Rule(("data.train", "data.weightSchedule"), check_weight_schedule),
 )
-WARNINGS = (
-    Rule(("data.weightSchedule", "training.steps"), warn_of_unreached_weights),
-    Rule(("data.train", "data.weightSchedule"), warn_of_unread_sources),
-)
+WARNINGS = (Rule(("data.train", "data.weightSchedule"), warn_of_unread_sources),)

@@ -25,6 +25,7 @@ SIZE_FIELDS = (
     "parallelism",
     "model",
     "training.globalBatchSize",
+    "training.batchSchedule",
     "training.sequenceLength",
     "training.maxPerDeviceBatch",
     "data.packing",
@@ -82,19 +83,21 @@ def warn_of_excluded_sizes(_plan: Plan, sizes: SizeOutcomes) -> Iterator[Problem
 
 def warn_of_padding(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
     """A batch is padded at sizes whose batch shards do not divide it. The warning describes the worst size."""
-    batch = plan.spec.training.global_batch_size
-    layouts = [size.layout for size in plan.sizes if size.layout]
-    worst = max(layouts, key=lambda layout: layout.padding_rows)
-    waste = _padding_share(batch, _batch_parts(worst))
-    if waste > MAX_PADDING_SHARE:
-        shards = f"{worst.batch_shards} batch shards"
-        parts = f"{worst.microbatches} microbatches on the {shards}" if worst.microbatches > 1 else shards
-        message = (
-            f"{batch} should fill the {parts} of {pluralize(worst.num_slices, 'slice')} evenly. At that size, "
-            f"{format_percent(waste)} of the computed sequences are padding."
-        )
-        nearest = _nearest_batches(batch, {_batch_parts(layout) for layout in layouts})
-        yield Problem("spec.training.globalBatchSize", batch, message, nearest)
+    training = plan.spec.training
+    for number, (_, batch) in enumerate(training.batch_sizes):
+        at = f"batchSchedule[{number - 1}].globalBatchSize" if number else "globalBatchSize"
+        layouts = [size.layout.for_batch(batch) for size in plan.sizes if size.layout]
+        worst = max(layouts, key=lambda layout: layout.padding_rows)
+        waste = _padding_share(batch, _batch_parts(worst))
+        if waste > MAX_PADDING_SHARE:
+            shards = f"{worst.batch_shards} batch shards"
+            parts = f"{worst.microbatches} microbatches on the {shards}" if worst.microbatches > 1 else shards
+            message = (
+                f"{batch} should fill the {parts} of {pluralize(worst.num_slices, 'slice')} evenly. At that size, "
+                f"{format_percent(waste)} of the computed sequences are padding."
+            )
+            nearest = _nearest_batches(batch, {_batch_parts(layout) for layout in layouts})
+            yield Problem(f"spec.training.{at}", batch, message, nearest)
 
 
 def warn_of_pipeline_bubble(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
