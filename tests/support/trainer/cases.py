@@ -11,13 +11,18 @@ ALL_CASES = "ALL_CASES"
 SLOW_SHARE = 3
 
 
+def takes_all_cases() -> bool:
+    """Return whether the slow tests take all cases."""
+    return bool(os.environ.get(ALL_CASES))
+
+
 def each(argument: str, cases: Mapping[str, Any], *quick: str) -> pytest.MarkDecorator:
     """Return the decorator that runs a test for the quick cases, and for every third of the others as a slow test.
 
     With `ALL_CASES` in the environment, the slow tests take all others.
     """
     assert set(quick) <= set(cases)
-    step = 1 if os.environ.get(ALL_CASES) else SLOW_SHARE
+    step = 1 if takes_all_cases() else SLOW_SHARE
     slow = [name for name in cases if name not in quick][::step]
     return pytest.mark.parametrize(
         argument,
