@@ -167,6 +167,10 @@ bench-attacks: install ## Attack the operator on loopback for a minute: event lo
 bench-plan: install ## Measure the planner: 10,000 random jobs, and jobs of 16,384 chips
 	$(BIN)/python -m e2e.benchmarks.plan
 
+.PHONY: bench-data
+bench-data: install ## Measure the data path: tokenizing, readers, batches, and the wait of a step for its batch
+	$(BIN)/python -m e2e.benchmarks.data
+
 .PHONY: bench-trainer
 bench-trainer: install ## Compare the trainer's step and loop with a hand-written donated jit loop of the same model
 	$(BIN)/python -m e2e.benchmarks.trainer
