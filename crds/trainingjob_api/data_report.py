@@ -54,6 +54,9 @@ class SourceReport(Open):
         default=None,
         description="Number of times that all steps of the job read each sequence. Unset: not training data.",
     )
+    commit: Annotated[str, Field(max_length=250)] | None = Field(
+        default=None, description="Commit of the data set of the hub. Unset: the source has a path."
+    )
     skipped: tuple[Skipped, ...] = Field(default=(), max_length=9, description="Skipped files by reason.")
 
 

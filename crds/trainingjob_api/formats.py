@@ -131,6 +131,13 @@ def find_unsupported(name: str, format_name: FormatName) -> str:
     return "" if kind in FORMATS[format_name].kinds else kind
 
 
+def is_of_format(name: str, format_name: FormatName) -> bool:
+    """Return whether a file name has a suffix of a format."""
+    row = FORMATS[format_name]
+    suffix = find_suffix(find_content_name(name) if row.is_decompressed else name)
+    return suffix == find_suffix(row.pattern) or (BINARY | RECORDS).get(suffix) in row.kinds
+
+
 def find_records(name: str, format_name: FormatName) -> str:
     """Return the kind of records that a format reads verbatim from a file name or pattern; empty: none."""
     return RECORDS.get(find_suffix(find_content_name(name)), "") if format_name == "text" else ""

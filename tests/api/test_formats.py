@@ -17,6 +17,7 @@ from trainingjob_api.formats import (
     find_records,
     find_unsupported,
     formats_with,
+    is_of_format,
     without_compression,
 )
 from trainingjob_api.spec.data import DEFAULT_FORMAT, TextSource
@@ -136,3 +137,21 @@ def test_a_compression_that_is_decompressed_is_found_by_suffix(name: str, compre
 )
 def test_a_compressed_file_has_a_plain_name(name: str, want: str) -> None:
     assert without_compression(name, "text") == want
+
+
+@pytest.mark.parametrize(
+    ("name", "format_name", "want"),
+    [
+        ("a/b.jsonl", "jsonl", True),
+        ("a.json.gz", "jsonl", True),
+        ("a.ndjson", "jsonl", True),
+        ("a.parquet", "jsonl", False),
+        ("a.pq", "parquet", True),
+        ("a.parquet.gz", "parquet", False),
+        ("a.txt.zst", "text", True),
+        ("README.md", "text", False),
+        ("parquet", "parquet", False),
+    ],
+)
+def test_files_of_a_format_are_found_by_suffix(name: str, format_name: FormatName, want: bool) -> None:
+    assert is_of_format(name, format_name) is want

@@ -222,7 +222,7 @@ def test_broken_items_of_a_broken_list_are_mended_together() -> None:
     parsed = parse_spec(raw)
 
     assert parsed.spec is not None
-    assert len(parsed.problems) == 3 + 1 + 2 + 1 + 1 + 1
+    assert len(parsed.problems) == 2 + 1 + 2 + 1 + 1 + 1
 
 
 def test_the_sample_is_complete_and_parses() -> None:

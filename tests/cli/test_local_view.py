@@ -90,6 +90,14 @@ def test_data_report_is_printed_once_and_its_warnings_as_events() -> None:
     assert describe_status_change(read, read) == []
 
 
+def test_a_data_set_of_the_hub_has_its_commit() -> None:
+    source = SourceReport(name="text", files=1, documents=1, characters=64, tokens=65, rows=4, epochs=6.0)
+    pinned = source.model_copy(update={"commit": "0123456789abcdef0123456789abcdef01234567"})
+    read = TrainingJobStatus(data=DataReport(tokens=65, rows=4, epochs=6.0, sources=(pinned,)))
+
+    assert describe_status_change(TrainingJobStatus(), read)[1].endswith("6.00 epochs  commit 0123456789ab")
+
+
 def test_recovery_is_printed_once_with_its_cost() -> None:
     lost, joining, back = (make_status(attempts=[LOST, *more]) for more in ([], [JOINING], [BACK]))
 

@@ -12,22 +12,9 @@ from trainingjob_api.base import (
     StoreUri,
     Strict,
 )
-from trainingjob_api.meta import INITIALIZATION, PODS, STORAGE, Example, Live, Pattern, Unit, cel_rule
+from trainingjob_api.meta import INITIALIZATION, PODS, STORAGE, Example, Live, Unit, cel_rule
 from trainingjob_api.shares import MAX_STEPS
-
-_PART = "[A-Za-z0-9][A-Za-z0-9._-]*"
-Repository = Annotated[
-    str,
-    Pattern(
-        rf"^{_PART}(/{_PART})?$",
-        "a repository such as meta-llama/Llama-3.1-8B",
-        lambda text: text.removeprefix("https://huggingface.co/").strip("/"),
-    ),
-    Field(max_length=193),
-]
-Revision = Annotated[
-    str, Pattern(rf"^{_PART}(/{_PART})*$", "a branch, a tag or a commit such as main"), Field(max_length=250)
-]
+from trainingjob_api.spec.hub import Repository, Revision
 
 
 def _is_unset(value: object) -> bool:

@@ -4,11 +4,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainingjob_api.base import ShortName, Strict
+from trainingjob_api.base import Secret, SecretVariable, ShortName, Strict
 from trainingjob_api.formats import FORMATS, FormatName, formats_with
 from trainingjob_api.globs import MAX_GLOB
 from trainingjob_api.meta import NO_UNIT, Example, Pattern, Unit, cel_rule
 from trainingjob_api.notation import add_slash
+from trainingjob_api.spec.hub import HubDataset
 from trainingjob_api.spec.training import MAX_STEP
 
 Glob = Annotated[str, Field(min_length=1, max_length=MAX_GLOB)]
@@ -26,7 +27,7 @@ def _describe_patterns() -> str:
     return f"default {', or '.join((f'`{FORMATS[DEFAULT_FORMAT].pattern}`', *others))}"
 
 
-def _is_unset(value: str | None) -> bool:
+def _is_unset(value: object) -> bool:
     """Return whether an agent before 0.1, which refuses a field that it does not know, gets a spec without it."""
     return value is None
 
@@ -36,22 +37,28 @@ def _only_for(field: str) -> str:
     return f"for {', '.join(first)} and {last} only"
 
 
+SourcePath = Annotated[
+    str,
+    Pattern(r"^(/|python:).*$", "an absolute path such as /data/text, or python:SUB", add_slash, is_path=True),
+    Field(max_length=1024),
+]
 RecordField = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class TextSource(Strict):
-    """Files of one format under one path."""
+    """Files of one format under one path, or of one data set of the Hugging Face hub."""
 
     name: Annotated[ShortName, Example("text")] = Field(description="Name of the source in messages and metrics.")
     format: Annotated[FormatName, Example("jsonl")] = Field(default=DEFAULT_FORMAT, description=_describe_formats())
-    path: Annotated[
-        str,
-        Pattern(r"^(/|python:).*$", "an absolute path such as /data/text, or python:SUB", add_slash, is_path=True),
-        Field(max_length=1024),
-        Example("/data/train"),
-    ] = Field(
+    path: Annotated[SourcePath | None, Example("/data/train")] = Field(
+        default=None,
         description="Absolute path in the pod of a file or a folder, symbolic links included. `python:SUB` is folder "
-        "SUB of the image's Python standard library, `python:` all of it."
+        "SUB of the image's Python standard library, `python:` all of it.",
+    )
+    hugging_face: HubDataset | None = Field(
+        default=None,
+        description="Data set of the Hugging Face hub, instead of `path`.",
+        exclude_if=_is_unset,
     )
     pattern: Annotated[Glob | None, Example("**/*.jsonl")] = Field(
         default=None,
@@ -85,6 +92,7 @@ class TextSource(Strict):
     )
 
     cel_rules = (
+        cel_rule("has(self.path) != has(self.huggingFace)", "must have exactly one of `path` and `huggingFace`."),
         cel_rule("!has(self.messages) || !has(self.column)", "must not be set together with `messages`.", "column"),
         cel_rule("!has(self.completion) || !has(self.column)", "must not be set together with `completion`.", "column"),
         cel_rule(
@@ -94,6 +102,16 @@ class TextSource(Strict):
         ),
         cel_rule("has(self.prompt) == has(self.completion)", "must be set together with `prompt`.", "completion"),
     )
+
+    @property
+    def location(self) -> str:
+        """Return the repository or the path of its files, for messages."""
+        return self.hugging_face.repository if self.hugging_face else self.path or ""
+
+    @property
+    def location_field(self) -> str:
+        """Return the field that decides where its files are."""
+        return "huggingFace.repository" if self.hugging_face else "path"
 
     @property
     def glob(self) -> str:
@@ -179,6 +197,12 @@ class Data(Strict):
         max_length=64,
         description="Changes of the weights during training, by step. Each replaces all weights.",
         exclude_if=lambda phases: not phases,
+    )
+    token: Annotated[Secret | None, SecretVariable("HF_TOKEN")] = Field(
+        default=None,
+        description="Access token for private or gated data sets of the hub. The pods get it as the variable "
+        "`HF_TOKEN`.",
+        exclude_if=_is_unset,
     )
     packing: Packing | None = Field(
         default=None,

@@ -20,6 +20,7 @@ from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.times import parse_time, seconds_between
 from trainingjob_operator.core.units import format_count, format_duration, format_percent, pluralize
 
+COMMIT_LENGTH = 12
 _PHASE_CONDITION = {
     "Invalid": "Valid",
     "Queued": "Queued",
@@ -101,6 +102,7 @@ def describe_data(data: DataReport) -> list[str]:
 
 def _source_row(source: SourceReport) -> tuple[str, ...]:
     skipped = ", ".join(f"{skip.count:,} {_split_camel_case(skip.reason)} ({skip.example})" for skip in source.skipped)
+    commit = f"commit {source.commit[:COMMIT_LENGTH]}" if source.commit else ""
     return (
         f"{source.name} (evaluation)" if source.evaluation else source.name,
         pluralize(source.files, "file"),
@@ -109,7 +111,7 @@ def _source_row(source: SourceReport) -> tuple[str, ...]:
         "" if source.tokens is None else f"{format_count(source.tokens)} tokens",
         "" if source.rows is None else pluralize(source.rows, "row"),
         "" if source.epochs is None else f"{source.epochs:,.2f} epochs",
-        f"skipped: {skipped}" if skipped else "",
+        "   ".join(filter(None, (commit, f"skipped: {skipped}" if skipped else ""))),
     )
 
 

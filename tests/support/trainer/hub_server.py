@@ -2,11 +2,17 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
+from urllib.parse import unquote
+
+import huggingface_hub
+import pytest
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -19,6 +25,8 @@ class Hub:
     files: dict[str, bytes]
     token: str = ""
     """The token of an account with access. Empty: the repository is public."""
+    kind: str = "models"
+    """`models`, or `datasets`."""
     url: str = ""
     status: int = 200
     broken_after: int | None = None
@@ -46,7 +54,8 @@ class HubHandler(BaseHTTPRequestHandler):
     def _serve(self, *, has_body: bool) -> None:
         hub, path = self.hub, self.path.partition("?")[0]
         hub.requests.append((self.command, path, self.headers.get("Range", "")))
-        api, resolve = f"/api/models/{hub.repository}", f"/{hub.repository}/resolve/{COMMIT}/"
+        api, folder = f"/api/{hub.kind}/{hub.repository}", "" if hub.kind == "models" else f"/{hub.kind}"
+        resolve = f"{folder}/{hub.repository}/resolve/{COMMIT}/"
         if hub.status != 200:
             self._answer(hub.status, b"{}")
         elif hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
@@ -59,8 +68,8 @@ class HubHandler(BaseHTTPRequestHandler):
                 for name, content in hub.files.items()
             ]
             self._answer(200, json.dumps(tree).encode())
-        elif path.removeprefix(resolve) in hub.files:
-            self._serve_file(hub.files[path.removeprefix(resolve)], has_body=has_body)
+        elif unquote(path.removeprefix(resolve)) in hub.files:
+            self._serve_file(hub.files[unquote(path.removeprefix(resolve))], has_body=has_body)
         else:
             self._answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
 
@@ -93,6 +102,28 @@ class HubHandler(BaseHTTPRequestHandler):
 
 def hash_of(content: bytes) -> str:
     return hashlib.sha1(content, usedforsecurity=False).hexdigest()
+
+
+class Clock:
+    """The module `time` for one other module, with another `sleep`."""
+
+    def __init__(self, sleep: Callable[[float], None]) -> None:
+        self.sleep = sleep
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(time, name)
+
+
+@contextmanager
+def use_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    """Serve a hub until the end of the block, and let the client use it."""
+    with serve_hub(hub):
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setattr("huggingface_hub.utils._http.time", Clock(lambda seconds: None))  # between its retries
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        yield hub
 
 
 @contextmanager

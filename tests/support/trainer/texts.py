@@ -47,7 +47,7 @@ def skips(found: SourceFiles) -> dict[str, int]:
 def index_of(tmp_path: Path, **changes: Any) -> JobDatasets:
     """Return the token datasets of the text in `text`, created by a job."""
     root = tmp_path / "checkpoints"
-    root.mkdir(exist_ok=True)
+    root.mkdir(parents=True, exist_ok=True)
     config = make_config(make_spec(root, tmp_path / "text", **changes))
     return prepare_datasets(open_store(root), config, HostShare())
 

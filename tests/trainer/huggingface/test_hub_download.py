@@ -1,15 +1,14 @@
 """Downloads from a hub on loopback: once, resumed, with a token, and deleted when they are not needed any more."""
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import huggingface_hub.constants
 import pytest
 
 from tests.support.trainer.crew import Crew
-from tests.support.trainer.hub_server import COMMIT, Hub, serve_hub
+from tests.support.trainer.hub_server import COMMIT, Clock, Hub, use_hub
 from tests.support.trainer.huggingface import Fixture
 from tests.support.trainer.tiny import make_config, make_world
 from tests.trainer.huggingface.test_run_with_weights import make
@@ -33,26 +32,12 @@ SOURCE = HuggingFaceSource(repository=REPOSITORY)
 FIELD = "spec.checkpoint.initializeFrom.huggingFace.repository"
 
 
-class Clock:
-    """The module `time` for one other module, with another `sleep`."""
-
-    def __init__(self, sleep: Callable[[float], None]) -> None:
-        self.sleep = sleep
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(time, name)
-
-
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     files = {path.name: path.read_bytes() for path in Fixture("llama").folder.iterdir() if path.suffix != ".npz"}
-    with serve_hub(Hub(REPOSITORY, files | {"consolidated.safetensors": b"twice", "README.md": b"long"})) as hub:
-        monkeypatch.setenv("HF_ENDPOINT", hub.url)
-        monkeypatch.setattr("huggingface_hub.utils._http.time", Clock(lambda seconds: None))  # between its retries
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-        monkeypatch.delenv("HF_TOKEN", raising=False)
-        yield hub
+    hub = Hub(REPOSITORY, files | {"consolidated.safetensors": b"twice", "README.md": b"long"})
+    with use_hub(hub, monkeypatch, tmp_path) as used:
+        yield used
 
 
 @pytest.fixture

@@ -65,6 +65,7 @@ def _describe_source(
         characters=sum(account.characters for _, account in mine),
         tokens=sum(account.tokens for _, account in mine),
         rows=rows,
+        commit=source.hugging_face.revision if source.hugging_face else None,
         skipped=(*found.skipped, *count_skipped(empty)),
     )
 
@@ -207,7 +208,7 @@ def log_report(report: DataReport) -> None:
     for source in report.sources:
         skipped = ", ".join(f"{skip.count} {skip.reason} ({skip.example})" for skip in source.skipped)
         LOG.info(
-            "text %s=%s files=%d documents=%d characters=%d tokens=%s rows=%s epochs=%s skipped=%s",
+            "text %s=%s files=%d documents=%d characters=%d tokens=%s rows=%s epochs=%s skipped=%s%s",
             "evaluation" if source.evaluation else "source",
             source.name,
             source.files,
@@ -217,6 +218,7 @@ def log_report(report: DataReport) -> None:
             source.rows,
             source.epochs,
             skipped or "nothing",
+            f" commit={source.commit}" if source.commit else "",
         )
     LOG.info("training text tokens=%d rows=%d epochs=%.3f", report.tokens, report.rows, report.epochs)
     for warning in report.warnings:

@@ -232,8 +232,8 @@ class _DatasetJoiner:
             FailureReason.DATA,
             f"{plural(num_files, 'file')} {given} {plural(sum(tokens.values()), 'token')}, and one row takes "
             f"{self._length + 1:,}. {' '.join(('Add text.', *warnings))}",
-            path=f"{field}.path",
-            value=source.path,
+            path=f"{field}.{source.location_field}",
+            value=source.location,
         )
 
 

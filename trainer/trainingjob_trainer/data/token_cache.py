@@ -28,6 +28,7 @@ from trainingjob_trainer.data.data_report import (
 from trainingjob_trainer.data.dataset_writer import CACHE_FORMAT, HostShare, create_dataset, help_to_create
 from trainingjob_trainer.data.mixture import Mixture, Phase, TrainingText
 from trainingjob_trainer.data.preparation.listed_files import Sources
+from trainingjob_trainer.data.sources.hub_dataset import delete_downloads, download_sources, wait_for_sources
 from trainingjob_trainer.data.token_dataset import FOLDER, IDENTITY, TokenDataset, open_dataset
 from trainingjob_trainer.runtime.errors import foreign_error, storage_error
 from trainingjob_trainer.store.port import Store, has_object
@@ -59,7 +60,7 @@ def prepare_datasets(store: Store, config: RunConfig, share: HostShare | None) -
     try:
         if share and share.leads and not has_object(store, pointer):
             made = {
-                name: create_dataset(store, sources, config.spec, share)
+                name: create_dataset(store, download_sources(sources, store), config.spec, share)
                 for name, sources in _sources_by_dataset(config.spec)
             }
             texts = merge_reports({name: one.text for name, one in made.items()}, config.spec)
@@ -67,8 +68,9 @@ def prepare_datasets(store: Store, config: RunConfig, share: HostShare | None) -
             store.write(pointer, (json.dumps({name: one.folder for name, one in made.items()}).encode(),))
         elif share and not share.leads:
             for _, sources in _sources_by_dataset(config.spec):
-                if not has_object(store, pointer):
-                    help_to_create(store, sources, config.spec, share)
+                there = wait_for_sources(sources, store, lambda: has_object(store, pointer))
+                if there and not has_object(store, pointer):
+                    help_to_create(store, there, config.spec, share)
         while not has_object(store, pointer):
             time.sleep(POLL_SECONDS)
         identities = _read_identities(store, pointer, config.spec)
@@ -86,6 +88,7 @@ def prepare_datasets(store: Store, config: RunConfig, share: HostShare | None) -
     rows = {name: one.num_sequences for name, one in evaluations.items()}
     report = build_data_report(texts, train, rows, config.spec)
     if share and share.leads:
+        delete_downloads(store)
         log_report(report)
     return JobDatasets(train, evaluations, report)
 

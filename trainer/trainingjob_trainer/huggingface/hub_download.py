@@ -6,14 +6,14 @@ the record of the commit, which is written last. A job that has its own checkpoi
 
 import json
 import logging
-import os
 import time
 
-from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.checkpoint import HuggingFaceSource
+from trainingjob_api.spec.hub import DEFAULT_REVISION
 from trainingjob_trainer.huggingface.companion_files import COMPANIONS, FOLDER
+from trainingjob_trainer.huggingface.hub_client import HubRepository
 from trainingjob_trainer.huggingface.weights_folder import INDEX_FILE, MAX_JSON_BYTES
-from trainingjob_trainer.runtime.errors import TrainingError, shorten, storage_error
+from trainingjob_trainer.runtime.errors import storage_error
 from trainingjob_trainer.store.port import Store
 
 LOG = logging.getLogger(__name__)
@@ -23,18 +23,7 @@ WEIGHTS = f"{FOLDER}/weights"
 RECORD = f"{FOLDER}/download.json"
 """The repository, revision and commit of the files. It exists only if they are complete."""
 PATTERNS = ("model.safetensors", "model-*.safetensors", INDEX_FILE, *COMPANIONS)
-DEFAULT_REVISION = "main"
-ENDPOINT_VARIABLE = "HF_ENDPOINT"
 POLL_SECONDS = 2.0
-CLIENT_OPTIONS = {
-    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "HF_HUB_DISABLE_XET": "1",  # its cache may fill the disk of the pod
-}
-"""Environment variables of the client, unless the pod sets them."""
-FORBIDDEN = (401, 403, 404)
-"""Answers that stay the same until the job or the repository is changed."""
-MAX_REASON = 300
 
 
 def download_weights(source: HuggingFaceSource, own: Store, *, is_leader: bool) -> None:
@@ -84,47 +73,13 @@ def _download(source: HuggingFaceSource, own: Store) -> str:
         TrainingError: the hub refuses the repository, or does not respond.
         OSError: the files cannot be written.
     """
-    for name, value in CLIENT_OPTIONS.items():
-        os.environ.setdefault(name, value)
-    # Imported here, because the client reads the environment when it is imported.
-    from huggingface_hub import HfApi, snapshot_download  # noqa: PLC0415
-    from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError  # type: ignore[attr-defined] # noqa: PLC0415
-
-    repository, revision = source.repository or "", source.revision or DEFAULT_REVISION
-    endpoint, folder = os.environ.get(ENDPOINT_VARIABLE), own.locate(WEIGHTS)
-    try:
-        commit = HfApi(endpoint).model_info(repository, revision=revision).sha
-        LOG.info("downloading repository=%s revision=%s commit=%s", repository, revision, commit)
-        # By its commit, an incomplete folder is never taken for a complete one.
-        snapshot_download(
-            repository, revision=commit, local_dir=folder, allow_patterns=list(PATTERNS), endpoint=endpoint
-        )
-    except (HTTPError, LocalEntryNotFoundError, ConnectionError) as error:
-        raise _hub_error(error, repository, revision) from error
-    return str(commit)
-
-
-def _hub_error(error: Exception, repository: str, revision: str) -> TrainingError:
-    """Return the error for a failed request. Of some, a retry would fail in the same way."""
-    status = getattr(getattr(error, "response", None), "status_code", 0)
-    where = f"{repository} at revision {revision}"
-    if status in FORBIDDEN:
-        return TrainingError(
-            FailureReason.CONFIG,
-            f"the hub answers with status {status} for {where}. Check both names. A private or gated repository needs "
-            f"{FIELD}.token, of an account with access.",
-            path=f"{FIELD}.repository",
-            value=repository,
-        )
-    reason = f"status {status}" if status else " ".join(str(error).split())
-    return TrainingError(
-        FailureReason.NETWORK,
-        f"the download of {where} failed: {shorten(reason, MAX_REASON)}. The next attempt resumes it. Pods must reach "
-        f"the hub, or the mirror in the variable {ENDPOINT_VARIABLE}.",
-        path=f"{FIELD}.repository",
-        value=repository,
-        fatal=False,
-    )
+    revision = source.revision or DEFAULT_REVISION
+    hub = HubRepository(source.repository or "", revision, "model", f"{FIELD}.repository", f"{FIELD}.token")
+    commit = hub.find_commit()
+    LOG.info("downloading repository=%s revision=%s commit=%s", hub.name, revision, commit)
+    # By its commit, an incomplete folder is never taken for a complete one.
+    hub.download(commit, own.locate(WEIGHTS), PATTERNS)
+    return commit
 
 
 def _is_complete(own: Store, wanted: dict[str, str | None]) -> bool:

@@ -80,12 +80,12 @@ def check_data_paths(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Paths of sources must not contain `..`, and a path after `python:` must be relative."""
     for section, sources in list_sources(spec):
         for number, source in enumerate(sources):
-            at = f"spec.{section}[{number}]"
-            if ".." in PurePosixPath(source.path.removeprefix("python:")).parts:
-                yield Problem(f"{at}.path", source.path, must_be_direct(source.path))
-            elif source.path.startswith("python:/"):
-                message = f"{source.path} must be relative to the standard library. Remove the slash after `python:`."
-                yield Problem(f"{at}.path", source.path, message, (f'"python:{source.path[7:].strip("/")}"',))
+            at, path = f"spec.{section}[{number}].path", source.path or ""
+            if ".." in PurePosixPath(path.removeprefix("python:")).parts:
+                yield Problem(at, path, must_be_direct(path))
+            elif path.startswith("python:/"):
+                message = f"{path} must be relative to the standard library. Remove the slash after `python:`."
+                yield Problem(at, path, message, (f'"python:{path[7:].strip("/")}"',))
 
 
 def check_patterns(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -150,15 +150,16 @@ def check_formats(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A path must not name a file of an unsupported format."""
     for section, sources in list_sources(spec):
         for number, source in enumerate(sources):
-            if kind := find_unsupported(source.path, source.format):
-                plain = without_compression(source.path, source.format)
+            path = source.path or ""
+            if kind := find_unsupported(path, source.format):
+                plain = without_compression(path, source.format)
                 fix = "decompress it" if plain else advise_format(kind, "convert it to UTF-8 text")
                 message = (
-                    f"{source.path} must not have the extension of {kind} files with `format: {source.format}`. "
+                    f"{path} must not have the extension of {kind} files with `format: {source.format}`. "
                     f"{_sentence(fix)} If it is a folder, append `/`."
                 )
                 nearest = (_quote(plain),) if plain else ()
-                yield Problem(f"spec.{section}[{number}].path", source.path, message, nearest)
+                yield Problem(f"spec.{section}[{number}].path", path, message, nearest)
 
 
 def warn_of_record_files(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -166,7 +167,7 @@ def warn_of_record_files(spec: TrainingJobSpec) -> Iterator[Problem]:
     for section, sources in list_sources(spec):
         for number, source in enumerate(sources):
             at = f"spec.{section}[{number}]"
-            for field, value in (("path", source.path), ("pattern", source.glob)):
+            for field, value in (("path", source.path or ""), ("pattern", source.glob)):
                 if kind := find_records(value, source.format):
                     remedy = advise_format(kind, "convert the records to JSON Lines and set `format: jsonl`")
                     message = (
@@ -223,27 +224,35 @@ def warn_of_evaluation_on_training_data(spec: TrainingJobSpec) -> Iterator[Probl
     """Evaluation text should not be training text."""
     for number, held_out in enumerate(spec.evaluation):
         for source in spec.data.train:
-            if (held_out.path, held_out.glob) == (source.path, source.glob):
+            if held_out.location and _list_files(held_out) == _list_files(source):
+                path = f"spec.evaluation[{number}].{held_out.location_field}"
                 message = (
-                    f"{held_out.path} is also the training source `{source.name}`. Its loss is not a held-out loss."
+                    f"{held_out.location} is also the training source `{source.name}`. Its loss is not a held-out loss."
                 )
-                yield Problem(f"spec.evaluation[{number}].path", held_out.path, message)
+                yield Problem(path, held_out.location, message)
 
 
 def warn_of_repeated_sources(spec: TrainingJobSpec) -> Iterator[Problem]:
     """The job trains twice as often on a source that is listed twice."""
-    seen: dict[tuple[PurePosixPath, str], str] = {}
+    seen: dict[object, str] = {}
     for number, source in enumerate(spec.data.train):
-        first = seen.setdefault((PurePosixPath(source.path), source.glob), source.name)
-        if first != source.name:
-            message = f"{source.path} is already the source `{first}`. The job trains twice as often on its text."
-            yield Problem(f"spec.data.train[{number}].path", source.path, message)
+        first = seen.setdefault(_list_files(source), source.name)
+        if source.location and first != source.name:
+            message = f"{source.location} is already the source `{first}`. The job trains twice as often on its text."
+            yield Problem(f"spec.data.train[{number}].{source.location_field}", source.location, message)
+
+
+def _list_files(source: TextSource) -> tuple[object, ...]:
+    """Return what decides which files a source has."""
+    if source.hugging_face is None:
+        return PurePosixPath(source.location), source.glob
+    return source.hugging_face.model_dump_json(exclude={"revision"}), source.pattern
 
 
 def warn_of_unmounted_files(spec: TrainingJobSpec) -> Iterator[Problem]:
     """The image must contain files that are on no volume."""
     paths = {
-        f"spec.{section}[{number}].path": source.path
+        f"spec.{section}[{number}].path": source.path or ""
         for section, sources in list_sources(spec)
         for number, source in enumerate(sources)
     }

@@ -72,12 +72,14 @@ class SourceFile:
             raise self.error(f"is {what}.")
         return file
 
-    def error(self, words: str, *, field: str = "path", fatal: bool = True) -> TrainingError:
-        """Return an error about the file; `words` follow its path. `field` is the field of the source to change."""
+    def error(self, words: str, *, field: str = "", fatal: bool = True) -> TrainingError:
+        """Return an error about the file; `words` follow its path.
+
+        `field` is the field of the source to change. Empty: the one that decides where its files are.
+        """
         path = printable(str(self.path))
-        return TrainingError(
-            FailureReason.DATA, f"{path} {words}", path=f"{self.field}.{field}", value=path, fatal=fatal
-        )
+        at = f"{self.field}.{field or self.source.location_field}"
+        return TrainingError(FailureReason.DATA, f"{path} {words}", path=at, value=path, fatal=fatal)
 
 
 @dataclass(frozen=True)
@@ -96,30 +98,31 @@ def find_files(source: TextSource, field: str) -> SourceFiles:
     Raises:
         TrainingError: the path does not exist, cannot be searched, or no file matches.
     """
-    root = resolve_path(source.path)
+    path, at = source.path or "", f"{field}.{source.location_field}"
+    root = resolve_path(path)
     try:
         if not root.exists():
             raise TrainingError(
                 FailureReason.DATA,
                 f"{root} is not there on this host. Mount the volume that holds it with spec.runtime.volumes, or "
                 "correct the path.",
-                path=f"{field}.path",
-                value=source.path,
+                path=at,
+                value=path,
             )
         if root.is_file():
             given = [name for name in ("pattern", "exclude") if name in source.model_fields_set]
             return SourceFiles(
                 [SourceFile(field, source, root.name, root, str(root.resolve()))], unused=", ".join(given)
             )
-        search = FileSearch(source.glob, source.exclude, is_standard=source.path.startswith(STANDARD_LIBRARY))
+        search = FileSearch(source.glob, source.exclude, is_standard=path.startswith(STANDARD_LIBRARY))
         entries = list(search.walk(root))
     except OSError as error:
         where = printable(str(error.filename or root))
         raise TrainingError(
             FailureReason.DATA,
             f"{where} cannot be searched: {error.strerror}. Check its permissions, or leave it out with `exclude`.",
-            path=f"{field}.path",
-            value=source.path,
+            path=at,
+            value=path,
         ) from error
     _reject_broken_links(source, field, entries, search)
     read, skipped = _deduplicate(entries)
@@ -177,7 +180,7 @@ def _reject_broken_links(source: TextSource, field: str, entries: Iterable[Found
                 FailureReason.DATA,
                 f"{path} is a link to {real}, which does not exist on this host. {way_out}, or leave it out with "
                 "`exclude`.",
-                path=f"{field}.path",
+                path=f"{field}.{source.location_field}",
                 value=source.path,
             )
 
