@@ -112,3 +112,15 @@ def test_records_that_join_to_the_same_text_are_another_dataset(tmp_path: Path) 
         hashes.add(index_of(folder, training__sequenceLength=2, data__train=[source]).train.dataset_hash)
 
     assert len(hashes) == 4
+
+
+def test_another_column_of_the_same_files_is_another_dataset(tmp_path: Path) -> None:
+    grow(tmp_path / "text", **{"a.jsonl": b'{"text": "first", "note": "other"}'})
+    source = {"name": "text", "format": "jsonl", "path": str(tmp_path / "text")}
+
+    made = [
+        index_of(tmp_path, training__sequenceLength=2, data__train=[source | more]).train.tokens.tolist()
+        for more in ({}, {"column": "note"}, {"column": "text"}, {"format": "text", "pattern": "*.jsonl"})
+    ]
+
+    assert [bytes(one[:5]) for one in made] == [b"first", b"other", b"first", b'{"tex']

@@ -8,7 +8,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainingjob_api.spec.data import TextSource
+from trainingjob_api.formats import FORMATS
+from trainingjob_api.spec.data import DEFAULT_FORMAT, TextSource
 from trainingjob_trainer.data.sources.source_files import SourceFile, SourceFiles, find_files
 
 PART_BYTES = 64 << 20
@@ -48,7 +49,7 @@ class Manifest:
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
         for one in self.files:
             row = [one.file.source.name, one.file.name, str(one.file.path), one.size, one.changed_ns]
-            digest.update(json.dumps(row).encode())
+            digest.update(json.dumps([*row, *_list_reader_options(one.file.source)]).encode())
         return digest.hexdigest()
 
     def part_size(self, part: int) -> int:
@@ -65,6 +66,12 @@ def list_dataset(sources: Sources) -> Manifest:
     found = tuple((source, find_files(source, field)) for field, source in sources)
     files = tuple(list_file(file) for _, one in found for file in one.files)
     return Manifest(found, files, _divide([one.size for one in files]))
+
+
+def _list_reader_options(source: TextSource) -> list[object]:
+    """Return what decides the documents of a file beside its content; empty: they are its text."""
+    options = source.model_dump(include={"format", *FORMATS[source.format].fields}, exclude_none=True)
+    return [] if options == {"format": DEFAULT_FORMAT} else [options]
 
 
 def _divide(sizes: Sequence[int]) -> tuple[range, ...]:
