@@ -25,14 +25,15 @@ class SkipReason(StrEnum):
     NOT_A_FILE = "notAFile"  # a socket, a pipe or a device
     INSTALLED = "installed"  # not part of Python's standard library itself
     EMPTY = "empty"  # a document without text
+    BAD_RECORD = "badRecord"  # a record without a valid document, with `onBadRecord: skip`
 
 
 class Skipped(Open):
     """Files and folders of a source that were skipped for one reason; a folder counts once."""
 
     reason: Annotated[str, Field(max_length=32)] = Field(
-        description="Why: hidden, excluded, otherName, notSearched, duplicate, brokenLink, notAFile, installed or "
-        "empty."
+        description="Why: hidden, excluded, otherName, notSearched, duplicate, brokenLink, notAFile, installed, "
+        "empty or badRecord."
     )
     count: Count = Field(description="Number of files and folders.")
     example: Annotated[str, Field(max_length=MAX_EXAMPLE)] = Field(
@@ -57,7 +58,7 @@ class SourceReport(Open):
     commit: Annotated[str, Field(max_length=250)] | None = Field(
         default=None, description="Commit of the data set of the hub. Unset: the source has a path."
     )
-    skipped: tuple[Skipped, ...] = Field(default=(), max_length=9, description="Skipped files by reason.")
+    skipped: tuple[Skipped, ...] = Field(default=(), max_length=10, description="Skipped files by reason.")
 
 
 class DataReport(Open):

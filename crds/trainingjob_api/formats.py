@@ -24,8 +24,8 @@ class Format(NamedTuple):
     """Whether its files may be compressed as a whole. Formats with compressed parts gain nothing by it."""
 
 
-RECORD_FIELDS = ("column", "messages", "prompt", "completion")
-"""Fields of a source that name fields of its records."""
+RECORD_FIELDS = ("column", "messages", "prompt", "completion", "on_bad_record")
+"""Fields of a source that say what its records hold."""
 
 FORMATS: dict[FormatName, Format] = {
     "text": Format("UTF-8 file", "**/*.txt", is_decompressed=True),

@@ -13,6 +13,7 @@ from trainingjob_api.spec.hub import HubDataset
 from trainingjob_api.spec.training import MAX_STEP
 
 Glob = Annotated[str, Field(min_length=1, max_length=MAX_GLOB)]
+OnBadRecord = Literal["fail", "skip"]
 DEFAULT_FORMAT: FormatName = "text"
 DEFAULT_COLUMN = "text"
 
@@ -43,6 +44,9 @@ SourcePath = Annotated[
     Field(max_length=1024),
 ]
 RecordField = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+SKIP: OnBadRecord = "skip"
 
 
 class TextSource(Strict):
@@ -88,6 +92,13 @@ class TextSource(Strict):
     completion: Annotated[RecordField | None, Example("completion")] = Field(
         default=None,
         description=f"Field of a record that holds the completion of `prompt`, {_only_for('completion')}.",
+        exclude_if=_is_unset,
+    )
+
+    on_bad_record: Annotated[OnBadRecord | None, Example("skip")] = Field(
+        default=None,
+        description="Reaction to a record without a valid document, "
+        f"{_only_for('on_bad_record')}: `fail` fails the job, `skip` leaves it out and reports it. Unset: `fail`.",
         exclude_if=_is_unset,
     )
 

@@ -7,14 +7,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from pydantic import Field, TypeAdapter
 
 from trainingjob_api.base import Open
-from trainingjob_api.data_report import MAX_WARNING, DataReport, Skipped, SkipReason, SourceReport
+from trainingjob_api.data_report import MAX_EXAMPLE, MAX_WARNING, DataReport, Skipped, SkipReason, SourceReport
 from trainingjob_api.formats import find_records
 from trainingjob_api.spec.data import TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.mixture import Mixture, TrainingText
 from trainingjob_trainer.data.preparation.file_account import FileAccount
 from trainingjob_trainer.data.sampler import count_samples
-from trainingjob_trainer.data.sources.source_files import SourceFile, SourceFiles, count_skipped, plural, printable
+from trainingjob_trainer.data.sources.source_files import (
+    MAX_NAMED,
+    SourceFile,
+    SourceFiles,
+    count_skipped,
+    plural,
+    printable,
+)
 from trainingjob_trainer.runtime.errors import shorten
 
 LOG = logging.getLogger(__name__)
@@ -57,7 +64,12 @@ def _describe_source(
     source: TextSource, found: SourceFiles, files: Sequence[tuple[SourceFile, FileAccount]], rows: int | None
 ) -> SourceReport:
     mine = [(file, account) for file, account in files if file.source.name == source.name]
-    empty = [(SkipReason.EMPTY, file.name) for file, account in mine for _ in range(account.empty)]
+    skipped = [
+        (reason, file.name)
+        for file, account in mine
+        for reason, count in ((SkipReason.EMPTY, account.empty), (SkipReason.BAD_RECORD, account.bad))
+        for _ in range(count)
+    ]
     return SourceReport(
         name=source.name,
         files=len(mine),
@@ -66,7 +78,7 @@ def _describe_source(
         tokens=sum(account.tokens for _, account in mine),
         rows=rows,
         commit=source.hugging_face.revision if source.hugging_face else None,
-        skipped=(*found.skipped, *count_skipped(empty)),
+        skipped=(*found.skipped, *count_skipped(skipped)),
     )
 
 
@@ -76,6 +88,7 @@ def _file_warnings(
     """Return warnings about the files of a token dataset."""
     warnings = []
     for source, one in found:
+        warnings += _bad_record_warnings(source, [row for row in files if row[0].source.name == source.name])
         if one.unused:
             warnings.append(f"source {source.name}: its path is a file, so {one.unused} has no effect.")
         warnings += [
@@ -95,6 +108,17 @@ def _file_warnings(
     if copies > 0:
         warnings.append(f"{plural(copies, 'file')} with the same text as another one: each is read.")
     return warnings
+
+
+def _bad_record_warnings(source: TextSource, files: Sequence[tuple[SourceFile, FileAccount]]) -> list[str]:
+    """Return a warning with the number of bad records of a source, of some files, and what is wrong with the first."""
+    bad = [(file, account) for file, account in files if account.bad]
+    if not bad:
+        return []
+    counts = [f"{account.bad:,} in {printable(file.name)[:MAX_EXAMPLE]}" for file, account in bad[:MAX_NAMED]]
+    more = f" and {plural(len(bad) - MAX_NAMED, 'more file')}" if len(bad) > MAX_NAMED else ""
+    total = plural(sum(account.bad for _, account in bad), "bad record")
+    return [f"source {source.name}: skipped {total}: {', '.join(counts)}{more}. The first: {bad[0][1].first_bad}"]
 
 
 def _skip_warning(skip: Skipped) -> str:

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trainingjob_trainer.data.sources.source_files import BadRecords
+
 UTF8_CONTINUATION = 0x80
 """The two highest bits of a continuation byte of UTF-8."""
 
@@ -23,6 +25,10 @@ class FileAccount(NamedTuple):
     empty: int
     """Documents without text."""
     tokens: int
+    bad: int = 0
+    """Records without a valid document."""
+    first_bad: str = ""
+    """What is wrong with the first of them."""
 
 
 class FileCounter:
@@ -47,7 +53,8 @@ class FileCounter:
             if document:
                 yield document
 
-    def account(self) -> FileAccount:
-        """Return what was counted."""
+    def account(self, bad: BadRecords) -> FileAccount:
+        """Return what was counted, and the bad records of the file."""
         sha256 = self._digest.hexdigest()
-        return FileAccount(sha256, self._size, self._characters, self._documents, self._empty, self.tokens)
+        counts = self._size, self._characters, self._documents, self._empty, self.tokens
+        return FileAccount(sha256, *counts, bad.count, bad.first)

@@ -8,7 +8,7 @@ import tempfile
 from array import array
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from trainingjob_trainer.data.chat.answer_encoder import AnswerEncoder
 from trainingjob_trainer.data.preparation.file_account import FileAccount, FileCounter
 from trainingjob_trainer.data.preparation.listed_files import Manifest
 from trainingjob_trainer.data.sources.readers import read_documents
-from trainingjob_trainer.data.sources.source_files import printable
+from trainingjob_trainer.data.sources.source_files import BadRecords, printable
 from trainingjob_trainer.data.token_dataset import PIECE_DTYPE, WEIGHT_DTYPE, dataset_file
 from trainingjob_trainer.data.tokenizers import DocumentEncoder
 from trainingjob_trainer.store.port import Store, has_object
@@ -114,7 +114,8 @@ class PartWriter:
         end = 0
         for number in self.manifest.parts[part]:
             listed, counter = self.manifest.files[number], FileCounter()
-            file, documents = listed.file, counter.add_each(read_documents(listed.file))
+            file = replace(listed.file, bad_records=BadRecords())
+            documents = counter.add_each(read_documents(file))
             encoder = encoders.answers if encoders.answers and file.source.has_answers else encoders.text
             for document in encoder.encode_documents(documents, printable(file.name)):
                 counter.tokens += len(document.ids)
@@ -127,7 +128,7 @@ class PartWriter:
                     )
                 yield document.ids.tobytes()
             listed.check_unchanged()
-            accounts.append(counter.account())
+            accounts.append(counter.account(file.bad_records))
 
     def read_account(self, part: int) -> PartAccount:
         """Return what a part holds.

@@ -5,12 +5,13 @@ So documents of all kinds are UTF-8 text without NUL, which is hashed, counted a
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from trainingjob_api.spec.data import DEFAULT_COLUMN, TextSource
-from trainingjob_trainer.data.sources.source_files import SourceFile
+from trainingjob_trainer.data.sources.source_files import SourceFile, plural
+from trainingjob_trainer.runtime.errors import TrainingError
 
 COLUMN, MESSAGES, PROMPT, COMPLETION = "column", "messages", "prompt", "completion"
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -29,6 +30,27 @@ def list_columns(source: TextSource) -> dict[str, str]:
     if source.prompt is not None and source.completion is not None:
         return {PROMPT: source.prompt, COMPLETION: source.completion}
     return {COLUMN: source.column or DEFAULT_COLUMN}
+
+
+def read_each[T](file: SourceFile, records: Iterable[T], read: Callable[[T], bytes]) -> Iterator[bytes]:
+    """Yield the document of each record. With `onBadRecord: skip`, bad records are counted and left out.
+
+    Raises:
+        TrainingError: `read` raises it, or all records are bad: then the file is not what the source says it is.
+    """
+    has_documents = False
+    for record in records:
+        try:
+            document = read(record)
+        except TrainingError as error:
+            file.reject_record(error)
+            continue
+        has_documents = True
+        yield document
+    bad = file.bad_records
+    if bad.count and not has_documents:
+        count = plural(bad.count, "record")
+        raise file.error(f"must have a valid record, but its {count} are bad. The first: {bad.first}")
 
 
 def make_document(file: SourceFile, place: str, values: Mapping[str, Any]) -> bytes:

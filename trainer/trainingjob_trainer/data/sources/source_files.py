@@ -3,6 +3,7 @@
 Each error names the field, the file and the position in it: a job that cannot read its data fails at once.
 """
 
+import dataclasses
 import json
 import sysconfig
 from collections import Counter
@@ -15,15 +16,25 @@ from trainingjob_api.data_report import MAX_EXAMPLE, Skipped, SkipReason
 from trainingjob_api.formats import FormatName, advise_format, find_compression, find_content_name, find_unsupported
 from trainingjob_api.globs import find_pattern_problem
 from trainingjob_api.protocol import FailureReason
-from trainingjob_api.spec.data import TextSource
+from trainingjob_api.spec.data import SKIP, TextSource
 from trainingjob_trainer.data.sources.compression import InvalidCompressionError, decompress
 from trainingjob_trainer.data.sources.file_formats import MAX_POINTER, describe_pointer_file
 from trainingjob_trainer.data.sources.file_search import FileSearch, FoundEntry
-from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.runtime.errors import TrainingError, shorten
 
 STANDARD_LIBRARY = "python:"
 MAX_NAMED = 3
 """Maximum files that a message names."""
+MAX_REASON = 250
+
+
+@dataclass
+class BadRecords:
+    """Records of a file that have no valid document."""
+
+    count: int = 0
+    first: str = ""
+    """What is wrong with the first of them."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,7 @@ class SourceFile:
     name: str
     path: Path
     real: str = ""
+    bad_records: BadRecords = dataclasses.field(default_factory=BadRecords, compare=False)
 
     def read(self) -> bytes:
         """Return the content, decompressed if the name has the suffix of a compression.
@@ -71,6 +83,18 @@ class SourceFile:
             file.close()
             raise self.error(f"is {what}.")
         return file
+
+    @property
+    def skips_bad_records(self) -> bool:
+        """Return whether a record without a valid document is left out."""
+        return self.source.on_bad_record == SKIP
+
+    def reject_record(self, error: TrainingError) -> None:
+        """Count a bad record if the source skips them, otherwise raise its error."""
+        if not self.skips_bad_records:
+            raise error
+        self.bad_records.count += 1
+        self.bad_records.first = self.bad_records.first or shorten(str(error), MAX_REASON)
 
     def error(self, words: str, *, field: str = "", fatal: bool = True) -> TrainingError:
         """Return an error about the file; `words` follow its path.

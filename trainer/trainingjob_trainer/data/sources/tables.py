@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from trainingjob_trainer.data.sources.columns import check_text, find_path
 from trainingjob_trainer.data.sources.file_formats import SNIFFED_BYTES, describe_begin, find_format_name
-from trainingjob_trainer.data.sources.records import COLUMN, MESSAGES, list_columns, make_document
+from trainingjob_trainer.data.sources.records import COLUMN, MESSAGES, list_columns, make_document, read_each
 from trainingjob_trainer.data.sources.source_files import SourceFile
 from trainingjob_trainer.runtime.errors import TrainingError
 
@@ -84,12 +84,14 @@ def read_rows(
     Raises:
         TrainingError: a row has no document, or its text is not UTF-8 without NUL.
     """
-    row = 0
-    for batch in batches:
-        columns = [list(_take_column(batch, path, is_text=field != MESSAGES)) for field, path in paths.items()]
-        for values in zip(*columns, strict=True):
-            row += 1
-            yield _read_row(file, f"row {row}", paths, values)
+    rows = enumerate((row for batch in batches for row in _list_rows(batch, paths)), 1)
+    return read_each(file, rows, lambda one: _read_row(file, f"row {one[0]}", paths, one[1]))
+
+
+def _list_rows(batch: pa.RecordBatch, paths: Mapping[str, tuple[str, ...]]) -> Iterable[tuple[Any, ...]]:
+    """Return the values of the columns of each row."""
+    columns = (_take_column(batch, path, is_text=field != MESSAGES) for field, path in paths.items())
+    return zip(*columns, strict=True)
 
 
 def _take_column(batch: pa.RecordBatch, path: tuple[str, ...], *, is_text: bool) -> Iterator[Any]:

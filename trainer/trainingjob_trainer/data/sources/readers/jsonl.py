@@ -7,9 +7,9 @@ from functools import reduce
 from operator import getitem
 from typing import Any
 
-from trainingjob_trainer.data.sources.columns import find_path
-from trainingjob_trainer.data.sources.readers.text import read_utf8
-from trainingjob_trainer.data.sources.records import describe_kind, list_columns, make_document
+from trainingjob_trainer.data.sources.columns import check_text, find_path
+from trainingjob_trainer.data.sources.readers.text import read_near_utf8, read_utf8
+from trainingjob_trainer.data.sources.records import describe_kind, list_columns, make_document, read_each
 from trainingjob_trainer.data.sources.source_files import SourceFile
 
 
@@ -19,12 +19,14 @@ def read_documents(file: SourceFile) -> Iterator[bytes]:
     Raises:
         TrainingError: the file cannot be read, or a line is not a record with a document in the fields of the source.
     """
-    for number, line in enumerate(read_utf8(file).split(b"\n"), 1):
-        if line.strip():
-            yield _read_record(file, number, line)
+    content = read_near_utf8(file) if file.skips_bad_records else read_utf8(file)
+    lines = ((number, line) for number, line in enumerate(content.split(b"\n"), 1) if line.strip())
+    return read_each(file, lines, lambda one: _read_record(file, *one))
 
 
 def _read_record(file: SourceFile, number: int, line: bytes) -> bytes:
+    if file.skips_bad_records:  # otherwise the whole file is known to be text
+        check_text(file, f"line {number}", line)
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:

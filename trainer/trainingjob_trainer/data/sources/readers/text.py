@@ -34,6 +34,18 @@ def read_utf8(file: SourceFile) -> bytes:
     return content.removeprefix(codecs.BOM_UTF8)
 
 
+def read_near_utf8(file: SourceFile) -> bytes:
+    """Return a file's content, parts of which may be no UTF-8, without a byte order mark.
+
+    Raises:
+        TrainingError: the file cannot be read, or is in another format.
+    """
+    content = file.read()
+    if what := describe_binary_format(content):
+        raise file.error(f"is not UTF-8 text. It is {what}, or leave it out with `exclude`.")
+    return content.removeprefix(codecs.BOM_UTF8)
+
+
 def _not_text_error(file: SourceFile, content: bytes, place: str) -> TrainingError:
     what = describe_binary_format(content)
     remedy = f"It is {what}" if what else "Repair the file"
