@@ -6,7 +6,7 @@ A new format is a name in `FormatName`, a row of `FORMATS`, and a module of the 
 
 from typing import Literal, NamedTuple
 
-FormatName = Literal["text", "jsonl", "parquet", "arrow"]
+FormatName = Literal["text", "jsonl", "parquet", "arrow", "tokens"]
 
 
 class Format(NamedTuple):
@@ -38,6 +38,7 @@ FORMATS: dict[FormatName, Format] = {
     ),
     "parquet": Format("Parquet row", "**/*.parquet", kinds=("Parquet",), fields=RECORD_FIELDS),
     "arrow": Format("Arrow row", "**/*.arrow", kinds=("Arrow",), fields=RECORD_FIELDS),
+    "tokens": Format("array of token ids", "**/*.npy", kinds=("NumPy",), fields=("tokens",)),
 }
 """Formats by value of `format` in a source. The first is the default."""
 
@@ -77,7 +78,7 @@ BINARY = {
     ".arrayrecord": "ArrayRecord",
     ".mds": "Mosaic MDS",
     ".npy": "NumPy",
-    ".npz": "NumPy",
+    ".npz": "NPZ",
     ".h5": "HDF5",
     ".hdf5": "HDF5",
     ".pkl": "a Python pickle",

@@ -33,6 +33,8 @@ ZERO_IS_A_VALUE = {
     "schedule.cycles.warmup": "a number of steps",
     "schedule.finalFraction": "a share",
     "data.train.weight": "the source is not read, until a phase gives it a weight",
+    "data.train.tokens.endOfDocument": "the id of a token",
+    "evaluation.tokens.endOfDocument": "the id of a token",
     "data.weightSchedule.weights": "the source is not read any more",
     "elastic.maxRestarts": "a number of restarts",
     "scheduling.tolerations.tolerationSeconds": "a time, as in Kubernetes",

@@ -15,6 +15,7 @@ from trainingjob_api.spec.training import MAX_STEP
 Glob = Annotated[str, Field(min_length=1, max_length=MAX_GLOB)]
 OnBadRecord = Literal["fail", "skip"]
 DEFAULT_FORMAT: FormatName = "text"
+TOKENS: FormatName = "tokens"
 DEFAULT_COLUMN = "text"
 
 
@@ -35,7 +36,7 @@ def _is_unset(value: object) -> bool:
 
 def _only_for(field: str) -> str:
     *first, last = (f"`{name}`" for name in formats_with(field))
-    return f"for {', '.join(first)} and {last} only"
+    return f"for {', '.join(first)} and {last} only" if first else f"for {last} only"
 
 
 SourcePath = Annotated[
@@ -47,6 +48,18 @@ RecordField = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 SKIP: OnBadRecord = "skip"
+
+
+class TokenArrays(Strict):
+    """Token ids in files: NumPy arrays of one dimension (.npy), or raw little-endian ids."""
+
+    dtype: Annotated[Literal["uint16", "uint32", "int32"] | None, Example("uint16")] = Field(
+        default=None, description="Number format of raw ids. Unset: that of the header of a file."
+    )
+    end_of_document: Annotated[Annotated[int, Field(ge=0, le=2**31 - 1)] | None, NO_UNIT, Example(50256)] = Field(
+        default=None,
+        description="Id that ends each document. Unset: a file is one document.",
+    )
 
 
 class TextSource(Strict):
@@ -66,8 +79,8 @@ class TextSource(Strict):
     )
     pattern: Annotated[Glob | None, Example("**/*.jsonl")] = Field(
         default=None,
-        description=f"Glob of the files to read in a folder, {_describe_patterns()}. `**` matches any number "
-        "of folders, and hidden names match only if the pattern names them.",
+        description=f"Glob of files to read, {_describe_patterns()}. `**` matches any number of folders, and "
+        "hidden names match only if the pattern names them.",
     )
     exclude: Annotated[tuple[Glob, ...], Example(["*.bak"])] = Field(
         default=(), max_length=16, description="Globs of files to exclude, relative to `path`."
@@ -99,6 +112,12 @@ class TextSource(Strict):
         default=None,
         description="Reaction to a record without a valid document, "
         f"{_only_for('on_bad_record')}: `fail` fails the job, `skip` leaves it out and reports it. Unset: `fail`.",
+        exclude_if=_is_unset,
+    )
+
+    tokens: TokenArrays | None = Field(
+        default=None,
+        description=f"Layout of token ids, {_only_for('tokens')}. Unset: NumPy files, each of which is one document.",
         exclude_if=_is_unset,
     )
 

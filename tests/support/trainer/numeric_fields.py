@@ -82,6 +82,10 @@ NOT_OF_A_STEP = {
         f"training.batchSchedule.{field}": "which sequences a step has: tests/trainer/data/test_sampler.py"
         for field in ("fromStep", "globalBatchSize")
     },
+    **{
+        f"{section}.tokens.endOfDocument": "the documents of a text: tests/trainer/data/sources/test_token_arrays.py"
+        for section in ("data.train", "evaluation")
+    },
     "metrics.everySteps": OUTSIDE,
     "scheduling.tolerations.tolerationSeconds": RETRIES,
     "ttlSecondsAfterFinished": KEPT,

@@ -50,7 +50,7 @@ KINDS: dict[str, tuple[bytes, str]] = {
     "Parquet": (b"PAR1\x15\x04\x15\x00\x15PAR1", "It is Parquet: set `format: parquet`"),
     "Arrow": (b"ARROW1\x00\x00\xff\xff\xff\xff", "It is Arrow: set `format: arrow`"),
     "an Arrow stream": (b"\xff\xff\xff\xff\x10\x00", "It is Arrow: set `format: arrow`"),
-    "NumPy": (saved(), "It is NumPy: convert"),
+    "NumPy": (saved(), "It is NumPy: set `format: tokens`"),
     "HDF5": (b"\x89HDF\r\n\x1a\n\x00", "It is HDF5: convert"),
     "SQLite": (b"SQLite format 3\x00\x10\x00", "It is SQLite: convert"),
     "a pickle": (b"\x80\x04\x95\x0c\x00\x00", "It is a Python pickle"),

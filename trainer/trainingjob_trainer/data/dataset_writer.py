@@ -18,6 +18,7 @@ import numpy as np
 
 from trainingjob_agent.shared_files import UntrustedFileError
 from trainingjob_api.protocol import FailureReason
+from trainingjob_api.spec.data import TOKENS
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.data_report import DatasetReport, describe_dataset
 from trainingjob_trainer.data.packing.pack import pack_documents
@@ -77,7 +78,7 @@ def create_dataset(store: Store, sources: Sources, spec: TrainingJobSpec, share:
     """
     manifest = list_dataset(sources)
     encoders = make_encoders(manifest, spec)
-    folder = manifest.hash(_settings(encoders, spec))
+    folder = manifest.hash(_settings(manifest, encoders, spec))
     if not has_object(store, description_name(folder)):
         writer = PartWriter(store, folder, manifest, spec)
         write_parts(writer, share.all_parts(manifest), _Progress(writer).report)
@@ -99,7 +100,7 @@ def help_to_create(store: Store, sources: Sources, spec: TrainingJobSpec, share:
         manifest = list_dataset(sources)
         if len(manifest.parts) == 1:
             return
-        folder = manifest.hash(_settings(make_encoders(manifest, spec), spec))
+        folder = manifest.hash(_settings(manifest, make_encoders(manifest, spec), spec))
         if has_object(store, description_name(folder)):
             return
         writer = PartWriter(store, folder, manifest, spec)
@@ -111,11 +112,13 @@ def help_to_create(store: Store, sources: Sources, spec: TrainingJobSpec, share:
         store.delete_tree(dataset_file(folder, PARTS))
 
 
-def _settings(encoders: Encoders, spec: TrainingJobSpec) -> list[object]:
+def _settings(manifest: Manifest, encoders: Encoders, spec: TrainingJobSpec) -> list[object]:
     """Return what decides the sequences beside the files."""
     answers = [{"answers": encoders.answers.key}] if encoders.answers else []
+    has_ids = any(source.format == TOKENS for source, _ in manifest.found)
+    vocab = [{"vocabSize": spec.model.vocab_size}] if has_ids else []  # ids were checked against it
     packed = [{"packing": packing}] if (packing := spec.data.isolated_packing) else []
-    return [CACHE_FORMAT, encoders.text.tokenizer_key, spec.training.sequence_length, *answers, *packed]
+    return [CACHE_FORMAT, encoders.text.tokenizer_key, spec.training.sequence_length, *answers, *packed, *vocab]
 
 
 class _Progress:
@@ -201,7 +204,8 @@ class _DatasetJoiner:
 
         It does not depend on where the files lie, so it names the data of a checkpoint.
         """
-        digest = hashlib.sha256(json.dumps(_settings(self._encoders, self._writer.spec), sort_keys=True).encode())
+        settings = _settings(self._writer.manifest, self._encoders, self._writer.spec)
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
         for listed, file in zip(self._writer.manifest.files, files, strict=True):
             digest.update(json.dumps([listed.file.source.name, listed.file.name, file.size, file.sha256]).encode())
         return digest.hexdigest()

@@ -49,7 +49,7 @@ class DocumentEncoder:
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         files = read_tokenizer_files(tokenizer)
-        self.dtype: type[np.unsignedinteger[Any]] = np.uint16 if vocab_size <= 1 << 16 else np.uint32
+        self.dtype = choose_dtype(vocab_size)
         self._tokenizer: tokenizers.Tokenizer | None = None
         self.begin: int | None = None
         """The id that begins each document. None: there is none."""
@@ -172,6 +172,11 @@ class DocumentEncoder:
                 value=self._path,
             ) from error
         return encodings
+
+
+def choose_dtype(vocab_size: int) -> type[np.unsignedinteger[Any]]:
+    """Return the number format of ids below `vocab_size`."""
+    return np.uint16 if vocab_size <= 1 << 16 else np.uint32
 
 
 def _batch_documents[T](documents: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:

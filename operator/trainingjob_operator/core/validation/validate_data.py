@@ -186,7 +186,8 @@ def check_format_fields(spec: TrainingJobSpec) -> Iterator[Problem]:
                 if (value := getattr(source, field)) is not None:
                     others = " or ".join(f"`format: {name}`" for name in formats_with(field))
                     message = f"must not be set with `format: {source.format}`. Remove it, or set {others}."
-                    yield Problem(f"spec.{section}[{number}].{to_camel(field)}", value, message)
+                    shown = value if isinstance(value, str) else None
+                    yield Problem(f"spec.{section}[{number}].{to_camel(field)}", shown, message)
 
 
 def check_packing(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -201,7 +202,9 @@ def warn_of_missing_separator(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Without `tokenizer.endOfDocument`, no token separates two documents."""
     if spec.data.isolates_documents:
         return
-    has_documents = any(source.messages is None for _, sources in list_sources(spec) for source in sources)
+    has_documents = any(
+        source.messages is None and source.tokens is None for _, sources in list_sources(spec) for source in sources
+    )
     if has_documents and spec.tokenizer.type == TOKENIZERS and spec.tokenizer.end_of_document is None:
         message = (
             "should be set. Without it, no token separates two documents, and the model trains across their boundary. "

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trainingjob_api.spec.data import TOKENS, TextSource
 from trainingjob_trainer.data.sources.source_files import BadRecords
 
 UTF8_CONTINUATION = 0x80
@@ -31,24 +32,38 @@ class FileAccount(NamedTuple):
     """What is wrong with the first of them."""
 
 
+def _count_characters(text: bytes) -> int:
+    """Return the number of characters of UTF-8 text."""
+    return int(np.count_nonzero((np.frombuffer(text, np.uint8) & 0xC0) != UTF8_CONTINUATION))
+
+
 class FileCounter:
     """Hashes and counts the documents of a file one by one."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: TextSource) -> None:
+        self._has_ids = source.format == TOKENS
+        self._is_whole = self._has_ids and (source.tokens is None or source.tokens.end_of_document is None)
         self._digest = hashlib.sha256()
         self._size = self._characters = self._documents = self._empty = 0
         self.tokens = 0
         """Tokens of the documents so far."""
 
     def add_each(self, documents: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the documents that have text. No document contains NUL, which separates them in the hash."""
+        """Yield the documents that have text.
+
+        In the hash, NUL separates them, which text does not contain. Documents of ids begin with their length.
+        """
         for document in documents:
-            if self._documents or self._empty:
+            if self._has_ids:
+                self._digest.update(len(document).to_bytes(8))
+            elif self._documents or self._empty:
                 self._digest.update(b"\0")
             self._digest.update(document)
             self._size += len(document)
-            self._characters += int(np.count_nonzero((np.frombuffer(document, np.uint8) & 0xC0) != UTF8_CONTINUATION))
-            self._documents += bool(document)
+            if not self._has_ids:
+                self._characters += _count_characters(document)
+            is_next = not (self._is_whole and self._documents)
+            self._documents += bool(document) and is_next
             self._empty += not document
             if document:
                 yield document

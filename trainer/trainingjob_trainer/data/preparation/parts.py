@@ -14,12 +14,14 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from trainingjob_agent.shared_files import MAX_JSON_BYTES, UntrustedFileError, parse_untrusted_json
+from trainingjob_api.spec.data import TOKENS, TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.chat.answer_encoder import AnswerEncoder
 from trainingjob_trainer.data.preparation.file_account import FileAccount, FileCounter
 from trainingjob_trainer.data.preparation.listed_files import Manifest
 from trainingjob_trainer.data.sources.readers import read_documents
 from trainingjob_trainer.data.sources.source_files import BadRecords, printable
+from trainingjob_trainer.data.token_arrays import TokenArrayEncoder
 from trainingjob_trainer.data.token_dataset import PIECE_DTYPE, WEIGHT_DTYPE, dataset_file
 from trainingjob_trainer.data.tokenizers import DocumentEncoder
 from trainingjob_trainer.store.port import Store, has_object
@@ -35,6 +37,13 @@ class Encoders(NamedTuple):
     text: DocumentEncoder
     answers: AnswerEncoder | None
     """The encoder of conversations and completions. None: the sources hold plain text."""
+    arrays: TokenArrayEncoder
+
+    def choose(self, source: TextSource) -> DocumentEncoder | AnswerEncoder | TokenArrayEncoder:
+        """Return the encoder of the documents of a source."""
+        if source.format == TOKENS:
+            return self.arrays
+        return self.answers if self.answers and source.has_answers else self.text
 
     @property
     def has_weights(self) -> bool:
@@ -53,10 +62,12 @@ def make_encoders(manifest: Manifest, spec: TrainingJobSpec) -> Encoders:
         TrainingError: the tokenizer or the chat template cannot be used.
     """
     encoder = DocumentEncoder(spec.tokenizer, spec.model.vocab_size)
+    arrays = TokenArrayEncoder(spec.model.vocab_size)
     sources = [source for source, _ in manifest.found]
     if not any(source.has_answers for source in sources):
-        return Encoders(encoder, None)
-    return Encoders(encoder, AnswerEncoder(encoder, spec, has_messages=any(source.messages for source in sources)))
+        return Encoders(encoder, None, arrays)
+    answers = AnswerEncoder(encoder, spec, has_messages=any(source.messages for source in sources))
+    return Encoders(encoder, answers, arrays)
 
 
 class PartAccount(NamedTuple):
@@ -113,11 +124,11 @@ class PartWriter:
         """Yield the ids of all documents of a part. Add their ends, their loss weights, and an account of each file."""
         end = 0
         for number in self.manifest.parts[part]:
-            listed, counter = self.manifest.files[number], FileCounter()
+            listed = self.manifest.files[number]
+            counter = FileCounter(listed.file.source)
             file = replace(listed.file, bad_records=BadRecords())
             documents = counter.add_each(read_documents(file))
-            encoder = encoders.answers if encoders.answers and file.source.has_answers else encoders.text
-            for document in encoder.encode_documents(documents, printable(file.name)):
+            for document in encoders.choose(file.source).encode_documents(documents, printable(file.name)):
                 counter.tokens += len(document.ids)
                 end += len(document.ids)
                 ends.append(end)
