@@ -4,13 +4,25 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trainingjob_api.base import LIST_TYPE_SET, Secret, SecretVariable, Strict
-from trainingjob_api.meta import Example, Pattern, Unit
+from trainingjob_api.base import LIST_TYPE_SET, LabelKey, Secret, SecretVariable, Strict
+from trainingjob_api.meta import Example, Pattern, Unit, cel_rule
 
 ProjectName = Annotated[
     str, Pattern(r"^[A-Za-z0-9._-]+$", "a name: letters, digits, `-`, `_` and `.`"), Field(max_length=128)
 ]
 Tag = Annotated[str, Field(min_length=1, max_length=64)]
+RunName = Annotated[str, Field(min_length=1, max_length=128)]
+TagValue = Annotated[str, Field(min_length=1, max_length=256)]
+ServerUrl = Annotated[
+    str,
+    Pattern(
+        r"^https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9_.~-]+)*/?$",
+        "an address such as https://mlflow.example.com",
+        lambda text: text if "://" in text else f"https://{text}",
+    ),
+    Field(max_length=1024),
+]
+"""The address of a server, without a user, a password or a query: credentials come from Secrets."""
 
 
 class WandB(Strict):
@@ -22,7 +34,7 @@ class WandB(Strict):
     entity: Annotated[ProjectName | None, Example("team")] = Field(
         default=None, description="User or team that owns the project. Unset: the default of the API key."
     )
-    name: Annotated[Annotated[str, Field(min_length=1, max_length=128)] | None, Example("baseline")] = Field(
+    name: Annotated[RunName | None, Example("baseline")] = Field(
         default=None, description="Display name of the run. Unset: the name of the job."
     )
     tags: Annotated[tuple[Tag, ...], Example(["7b"])] = Field(
@@ -30,6 +42,43 @@ class WandB(Strict):
     )
     api_key: Annotated[Secret, SecretVariable("WANDB_API_KEY")] = Field(
         description="API key. The pods get it as the variable `WANDB_API_KEY`."
+    )
+
+
+class MLflow(Strict):
+    """MLflow. An unreachable server costs points of plots, and never stops or delays training."""
+
+    tracking_uri: Annotated[ServerUrl, Example("https://mlflow.example.com")] = Field(
+        description="Address of the tracking server."
+    )
+    experiment: Annotated[Annotated[str, Field(min_length=1, max_length=256)], Example("research")] = Field(
+        description="Name of the experiment, which is created if it does not exist."
+    )
+    run_name: Annotated[RunName | None, Example("baseline")] = Field(
+        default=None, description="Display name of the run. Unset: the name of the job."
+    )
+    tags: Annotated[dict[LabelKey, TagValue], Example({"size": "7b"})] = Field(
+        default={}, max_length=32, description="Tags of the run, to filter by."
+    )
+    token: Annotated[Secret | None, SecretVariable("MLFLOW_TRACKING_TOKEN")] = Field(
+        default=None,
+        description="Access token of the server. The pods get it as the variable `MLFLOW_TRACKING_TOKEN`.",
+    )
+    username: Annotated[Secret | None, SecretVariable("MLFLOW_TRACKING_USERNAME")] = Field(
+        default=None,
+        description="User name on the server, with `password`. The pods get it as the variable "
+        "`MLFLOW_TRACKING_USERNAME`.",
+    )
+    password: Annotated[Secret | None, SecretVariable("MLFLOW_TRACKING_PASSWORD")] = Field(
+        default=None,
+        description="Password of the user. The pods get it as the variable `MLFLOW_TRACKING_PASSWORD`.",
+    )
+
+    cel_rules = (
+        cel_rule(
+            "has(self.username) == has(self.password)", "must have both `username` and `password`, or neither of them."
+        ),
+        cel_rule("!has(self.token) || !has(self.username)", "must not be set with `username`.", "token"),
     )
 
 
@@ -44,4 +93,9 @@ class Metrics(Strict):
     wandb: WandB | None = Field(
         default=None,
         description="Sends the metrics to Weights & Biases too. All restarts of the job continue one run.",
+    )
+    mlflow: MLflow | None = Field(
+        default=None,
+        description="Sends the metrics to MLflow too. All restarts of the job continue one run.",
+        exclude_if=lambda mlflow: mlflow is None,  # an agent before 0.1 refuses a field that it does not know
     )

@@ -216,7 +216,7 @@ def wait_until_written(thread: TrackerThread) -> None:
     """Wait until the thread has handled everything so far."""
     written = threading.Event()
     last: Any = SimpleNamespace(items=lambda: written.set() or ())
-    thread.add(Point("last", 0, 1, last))
+    thread.add(Point("last", 0, 1, 0.0, last))
     assert written.wait(ENDLESS_SECONDS)
 
 

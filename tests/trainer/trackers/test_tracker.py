@@ -30,7 +30,7 @@ class Destination:
 
 
 def point(step: int) -> Point:
-    return Point("train", step, 1, {"loss": 1.0})
+    return Point("train", step, 1, 0.0, {"loss": 1.0})
 
 
 def send(destination: Any, steps: range) -> TrackerThread:

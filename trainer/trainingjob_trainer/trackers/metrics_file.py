@@ -96,7 +96,7 @@ class MetricsWriter:
             self._append(json.dumps(line).encode() + b"\n", self._samples)
         texts = {f"sample_{sample.number}": sample.prompt + sample.text}
         for tracker in self._trackers:
-            tracker.add(Point(f"held_out/{sample.evaluation}", step, self._generation, {}, texts))
+            tracker.add(Point(f"held_out/{sample.evaluation}", step, self._generation, line["time"], {}, texts))
 
     def recover(self, recent: Sequence[Line]) -> None:
         """Write those of an earlier world's newest lines that its process 0 did not write before it was lost."""
@@ -120,7 +120,7 @@ class MetricsWriter:
         self._append(json.dumps(line).encode() + b"\n", self._lines)
         values = {name: value for name, value in line.items() if isinstance(value, float) and name != "time"}
         for tracker in self._trackers:
-            tracker.add(Point(group, line["step"], line["generation"], values))
+            tracker.add(Point(group, line["step"], line["generation"], line["time"], values))
 
     def _open_log(self, run: Run, name: str) -> Log:
         """Open a file, without the incomplete last line of a killed writer."""

@@ -29,11 +29,15 @@ MAX_QUEUED = 10_000
 
 
 class Point(NamedTuple):
-    """Metrics and texts of one step, by name. `group` is `train`, or `held_out/NAME` for an evaluation."""
+    """Metrics and texts of one step, by name. `group` is `train`, or `held_out/NAME` for an evaluation.
+
+    `time` is the Unix time in seconds at which they were measured. Points may wait for a long time to be sent.
+    """
 
     group: str
     step: int
     generation: int
+    time: float
     values: dict[str, float]
     texts: Mapping[str, str] = {}
 

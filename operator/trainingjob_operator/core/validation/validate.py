@@ -41,6 +41,7 @@ from trainingjob_operator.core.validation import (
     validate_memory,
     validate_mesh,
     validate_metadata,
+    validate_metrics,
     validate_mixture,
     validate_model,
     validate_phases,
@@ -96,6 +97,7 @@ RULES = (
     *validate_pods.RULES,
     *validate_grace_period.RULES,
     *validate_protection.RULES,
+    *validate_metrics.RULES,
 )
 SIZES_RULES = (
     *validate_sizes.RULES,
@@ -132,6 +134,7 @@ WARNINGS = (
     *validate_env.WARNINGS,
     *validate_grace_period.WARNINGS,
     *validate_protection.WARNINGS,
+    *validate_metrics.WARNINGS,
 )
 _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 

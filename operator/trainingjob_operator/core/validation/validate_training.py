@@ -6,7 +6,6 @@ from trainingjob_api.base import Strict
 from trainingjob_api.optim import SLOTS
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_operator.core.planner.problem_messages import quote_field
 from trainingjob_operator.core.validation.rule import Rule, find_repeated, find_unused_alternatives
 
 BYTE_VOCABULARY = 257
@@ -50,15 +49,6 @@ def check_weight_decay(spec: TrainingJobSpec) -> Iterator[Problem]:
     yield from find_repeated("spec.optimizer.weightDecay.exclude", kinds)
 
 
-def warn_of_unwritten_metrics(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """With `metrics.everySteps` above `training.steps`, the job writes metrics only for its last step."""
-    every, steps = spec.metrics.every_steps, spec.training.steps
-    if every > steps:
-        limit = quote_field("spec.training.steps", steps)
-        message = f"{every} exceeds {limit}. The job writes metrics only for its last step."
-        yield Problem("spec.metrics.everySteps", every, message, (str(max(steps // 10, 1)),))
-
-
 def warn_of_bfloat16_parameters(spec: TrainingJobSpec) -> Iterator[Problem]:
     """bfloat16 parameters lose updates below one part in 256."""
     if spec.precision.params == "bfloat16":
@@ -83,7 +73,6 @@ RULES = (
 )
 WARNINGS = (
     Rule(("optimizer.sgd",), warn_of_unused_nesterov),
-    Rule(("metrics.everySteps", "training.steps"), warn_of_unwritten_metrics),
     Rule(("precision.params",), warn_of_bfloat16_parameters),
     Rule(("slices.accelerator", "precision.compute"), warn_of_emulated_bfloat16),
 )

@@ -1,0 +1,49 @@
+"""Rules about metrics: the interval of their lines, and the trackers that receive them."""
+
+from collections.abc import Iterator
+
+from trainingjob_api.problem import Problem
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_operator.core.planner.problem_messages import quote_field
+from trainingjob_operator.core.validation.rule import Rule
+
+MLFLOW = "spec.metrics.mlflow"
+
+
+def check_credentials_of_mlflow(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`metrics.mlflow` must have `token`, or both `username` and `password`, or no credentials."""
+    mlflow = spec.metrics.mlflow
+    if mlflow is None:
+        return
+    if (mlflow.username is None) != (mlflow.password is None):
+        absent, other = ("username", "password") if mlflow.username is None else ("password", "username")
+        message = f"must be set with `{other}`. Add the reference to its Secret, or remove `{other}`."
+        yield Problem(f"{MLFLOW}.{absent}", None, message)
+    if mlflow.token is not None and (mlflow.username is not None or mlflow.password is not None):
+        message = "must not be set with `username` or `password`: a request has one kind of credentials. Remove one."
+        yield Problem(f"{MLFLOW}.token", None, message)
+
+
+def warn_of_unwritten_metrics(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """With `metrics.everySteps` above `training.steps`, the job writes metrics only for its last step."""
+    every, steps = spec.metrics.every_steps, spec.training.steps
+    if every > steps:
+        limit = quote_field("spec.training.steps", steps)
+        message = f"{every} exceeds {limit}. The job writes metrics only for its last step."
+        yield Problem("spec.metrics.everySteps", every, message, (str(max(steps // 10, 1)),))
+
+
+def warn_of_plain_credentials(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`http` sends the credentials of MLflow readable by anyone on the way."""
+    mlflow = spec.metrics.mlflow
+    if mlflow and mlflow.tracking_uri.startswith("http://") and (mlflow.token or mlflow.password):
+        uri = mlflow.tracking_uri
+        message = f"{uri} should begin with `https`. The token or password is readable in the network."
+        yield Problem(f"{MLFLOW}.trackingUri", uri, message, (uri.replace("http://", "https://", 1),))
+
+
+RULES = (Rule(("metrics.mlflow",), check_credentials_of_mlflow),)
+WARNINGS = (
+    Rule(("metrics.everySteps", "training.steps"), warn_of_unwritten_metrics),
+    Rule(("metrics.mlflow",), warn_of_plain_credentials),
+)
