@@ -78,6 +78,7 @@ class Notes:
             report_evaluations=lambda step, losses: self.said.append(f"evaluate {step}"),
             report_samples=lambda step, texts: self.said.extend(f"{text} {step}" for text in texts),
         )
+        profiler: Any = SimpleNamespace(begin_step=lambda step, newest: None, end_step=lambda step, newest: None)
         training = SimpleNamespace(steps=last, seed=0)
         config: Any = SimpleNamespace(spec=SimpleNamespace(training=training, checkpoint=SimpleNamespace(export=None)))
         steps = SimpleNamespace(controls=lambda asked, num_steps: asked)
@@ -93,6 +94,7 @@ class Notes:
             self.checkpoints,
             self.snapshots,
             self.reporter,
+            profiler,
             self.asks,
         )
 

@@ -21,6 +21,7 @@ from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.monitoring.evaluation import Evaluator
 from trainingjob_trainer.monitoring.replica_check import ReplicaCheck
+from trainingjob_trainer.monitoring.step_profiler import StepProfiler
 from trainingjob_trainer.monitoring.step_reporter import StepReporter
 from trainingjob_trainer.monitoring.text_samples import TextSampler
 from trainingjob_trainer.parallel.mesh import build_mesh
@@ -125,6 +126,7 @@ class Context:
     checkpoints: Checkpoints
     snapshots: Snapshots
     reporter: StepReporter
+    profiler: StepProfiler
     signals: ControlSignals
 
     @property

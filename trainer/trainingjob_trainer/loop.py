@@ -8,6 +8,8 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import jax
+
 from trainingjob_agent.trainer_protocol import AgentEvent, StartWorld
 from trainingjob_api.protocol import MAX_MESSAGE, Phase
 from trainingjob_api.spec.job import TrainingJobSpec
@@ -37,6 +39,7 @@ from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.monitoring.evaluation import Evaluator
 from trainingjob_trainer.monitoring.scheduling_delay import SchedulingDelayMonitor
 from trainingjob_trainer.monitoring.step_actions import Due, Leave, StepActions, step_actions
+from trainingjob_trainer.monitoring.step_profiler import StepProfiler
 from trainingjob_trainer.monitoring.step_reporter import StepReporter
 from trainingjob_trainer.monitoring.text_samples import TextSampler
 from trainingjob_trainer.optim.weight_average import start_average
@@ -171,9 +174,12 @@ def _open_context(
             sizes=past.batch_sizes,
             recent=restored.recent_metrics,
         ) as reporter,
+        StepProfiler(start, open_store(spec.checkpoint.uri)) as profiler,
         NeighborCompiler(start, events, snapshots, restored=newest),
     ):
-        yield Context(start.config, joined, batches, evaluator, sampler, checkpoints, snapshots, reporter, signals)
+        yield Context(
+            start.config, joined, batches, evaluator, sampler, checkpoints, snapshots, reporter, profiler, signals
+        )
 
 
 def _train_and_back_up(state: State, compiled: CompiledSteps, context: Context) -> Phase:
@@ -203,7 +209,8 @@ def train(state: State, compiled: CompiledSteps, context: Context) -> Phase:
     While saves fail, a world that receives EXIT keeps training, and leaves with the next save that succeeds. The next
     world runs an evaluation that is missing, and no world is done before it has run.
     """
-    checkpoints, snapshots, reporter = context.checkpoints, context.snapshots, context.reporter
+    checkpoints, snapshots = context.checkpoints, context.snapshots
+    reporter, profiler = context.reporter, context.profiler
     last = context.last_step
     unreported: StepMetrics | None = None
     actions = StepActions()
@@ -215,7 +222,10 @@ def train(state: State, compiled: CompiledSteps, context: Context) -> Phase:
         train_step = _load_train_step(step, compiled, context)
         batch = context.train_batch(step)
         reporter.report_entry(f"step {step}")
-        state, metrics = train_step(state, batch, context.controls())
+        profiler.begin_step(step, unreported)
+        with jax.profiler.StepTraceAnnotation("train", step_num=step):
+            state, metrics = train_step(state, batch, context.controls())
+        profiler.end_step(step, metrics)
         signals = reporter.report(step - 1, unreported) if unreported else Signal.NONE
         unreported = metrics
         checkpoints.raise_background_error()

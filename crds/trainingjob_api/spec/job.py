@@ -29,6 +29,7 @@ from trainingjob_api.spec.objective import Objective
 from trainingjob_api.spec.optimizer import Optimizer
 from trainingjob_api.spec.parallelism import Parallelism
 from trainingjob_api.spec.precision import Precision
+from trainingjob_api.spec.profiling import Profiling
 from trainingjob_api.spec.protection import Protection
 from trainingjob_api.spec.runtime import Runtime
 from trainingjob_api.spec.schedule import Schedule
@@ -89,6 +90,11 @@ class TrainingJobSpec(Strict):
         json_schema_extra=LIST_TYPE_MAP_BY_NAME,
     )
     metrics: Annotated[Metrics, PODS] = Field(default=Metrics(), description="Metrics that the trainer writes.")
+    profiling: Annotated[Profiling | None, PODS] = Field(
+        default=None,
+        description="Traces of optimizer steps. Unset: no step is traced.",
+        exclude_if=lambda profiling: profiling is None,  # an agent before 0.1 refuses a field that it does not know
+    )
     runtime: Annotated[Runtime, PODS] = Field(
         default=Runtime(), description="Pods: image, environment variables, resources and volumes."
     )

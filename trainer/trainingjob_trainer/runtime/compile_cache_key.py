@@ -47,6 +47,7 @@ SPEC_WITHOUT_EFFECT = {
     "protection.maxRollbacks": "decides what follows from the metrics of a step",
     "evaluation": "texts reach a program as its arguments; the batch of the samples is a part of the key",
     "metrics": "decides what becomes of the results of programs",
+    "profiling": "decides which steps are traced",
     "runtime": "image and variables act through sources, libraries, flags and configuration, which are in the key",
     "scheduling": "decides where pods run",
     "suspend": "decides when worlds form",

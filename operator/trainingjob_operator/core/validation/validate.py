@@ -48,6 +48,7 @@ from trainingjob_operator.core.validation import (
     validate_pods,
     validate_precision,
     validate_prediction,
+    validate_profiling,
     validate_protection,
     validate_quantization,
     validate_retention,
@@ -98,6 +99,7 @@ RULES = (
     *validate_grace_period.RULES,
     *validate_protection.RULES,
     *validate_metrics.RULES,
+    *validate_profiling.RULES,
 )
 SIZES_RULES = (
     *validate_sizes.RULES,
@@ -135,6 +137,7 @@ WARNINGS = (
     *validate_grace_period.WARNINGS,
     *validate_protection.WARNINGS,
     *validate_metrics.WARNINGS,
+    *validate_profiling.WARNINGS,
 )
 _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 
