@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from trainingjob_api.base import Message, Open, renamed
 from trainingjob_api.data_report import DataReport
 from trainingjob_api.drill import Drill
+from trainingjob_api.evaluation_scores import EvaluationScores
 from trainingjob_api.world import MAX_MEMBERS, Count, Name, Span, Tier, Uid, World
 
 REPORT_PATH = "/v1/report"
@@ -166,6 +167,9 @@ class Progress(Open):
     )
     evaluations: dict[Annotated[str, Field(max_length=64)], Metric] = Field(
         default={}, max_length=MAX_EVALUATIONS, description="Newest evaluation loss by the evaluation's name."
+    )
+    scores: dict[Annotated[str, Field(max_length=64)], EvaluationScores] = Field(
+        default={}, max_length=MAX_EVALUATIONS, description="Scores of the same evaluations, by the same names."
     )
     z_loss: Metric | None = Field(
         default=None,

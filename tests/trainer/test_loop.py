@@ -15,6 +15,7 @@ from trainingjob_trainer.context import CompiledSteps, Context
 from trainingjob_trainer.data.sampler import size_of_step
 from trainingjob_trainer.loop import train
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
+from trainingjob_trainer.objectives.scoring import Scores
 from trainingjob_trainer.state import Signal, TrainStep
 
 AVERAGED: Any = object()
@@ -75,7 +76,7 @@ class Notes:
             enter_phase=self._enter_phase,
             report_entry=lambda name: None,
             report=self._report,
-            report_evaluations=lambda step, losses: self.said.append(f"evaluate {step}"),
+            report_evaluations=lambda step, measured: self.said.append(f"evaluate {step}"),
             report_samples=lambda step, texts: self.said.extend(f"{text} {step}" for text in texts),
         )
         profiler: Any = SimpleNamespace(begin_step=lambda step, newest: None, end_step=lambda step, newest: None)
@@ -142,14 +143,14 @@ class Notes:
 
     def _evaluate(
         self, step: int, params: object, ask: Callable[[], Signal], tell: Callable[[str], None]
-    ) -> dict[str, float] | None:
+    ) -> dict[str, Scores] | None:
         self._meet(f"evaluate {step}")
         assert params is AVERAGED
         if ask():
             self.said.append(f"break off {step}")
             return None
         self.measured = step
-        return {"news": step}
+        return {"news": Scores(step, 0.5, None)}
 
     def _sample(
         self, step: int, params: object, ask: Callable[[], Signal], tell: Callable[[str], None]

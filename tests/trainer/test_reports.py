@@ -16,10 +16,12 @@ from jax.errors import JaxRuntimeError
 
 from tests.support.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_agent.trainer_protocol import AgentEvent, StartWorld
+from trainingjob_api.evaluation_scores import EvaluationScores
 from trainingjob_api.protocol import RECENT_STEPS, FailureReason, Phase, Progress
 from trainingjob_api.spec.training import BatchSizes
 from trainingjob_trainer.monitoring.scheduling_delay import SchedulingDelayMonitor
 from trainingjob_trainer.monitoring.step_reporter import MIN_TYPICAL_STEPS, WINDOW_STEPS, StepReporter
+from trainingjob_trainer.objectives.scoring import Scores
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.errors import TrainingError, storage_error
 from trainingjob_trainer.runtime.failure_records import failure_record
@@ -135,11 +137,14 @@ def test_events_are_lines_and_each_phase_is_reported_once(tmp_path: Path) -> Non
 def test_evaluation_losses_of_the_last_step_are_reported(tmp_path: Path) -> None:
     with reporting(tmp_path, restored=5) as (reporter, events):
         reporter.report(6, make_measures())
-        reporter.report_evaluations(6, {"held": 1.25, "empty": float("nan")})
+        reporter.report_evaluations(
+            6, {"held": Scores(1.25, 0.5, 2.0), "empty": Scores(float("nan"), float("nan"), None)}
+        )
 
     reported = [event.progress for event in events if event.progress]
     assert [one.evaluations for one in reported] == [{}, {"held": 1.25}]
-    assert reported[1].model_copy(update={"evaluations": {}}) == reported[0]
+    assert reported[1].scores == {"held": EvaluationScores(accuracy=0.5, bits_per_byte=2.0)}
+    assert reported[1].model_copy(update={"evaluations": {}, "scores": {}}) == reported[0]
 
 
 def test_texts_of_samples_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -303,7 +303,7 @@ def test_signal_of_any_process_reaches_all() -> None:
 def test_signal_of_any_process_at_an_evaluation_reaches_all() -> None:
     run = Run(spec_with(), LAYOUTS["data 8"])
 
-    _, _, requested = run.evaluation(run.state.params, run.batch(1), ask(run, 0, 0, 0, 1, 0, 0, 0, 0).signals)
+    _, requested = run.evaluation(run.state.params, run.held_out_batch(), ask(run, 0, 0, 0, 1, 0, 0, 0, 0).signals)
 
     assert Signal(int(requested)) is Signal.EXIT
 

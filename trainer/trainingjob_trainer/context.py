@@ -24,6 +24,7 @@ from trainingjob_trainer.monitoring.replica_check import ReplicaCheck
 from trainingjob_trainer.monitoring.step_profiler import StepProfiler
 from trainingjob_trainer.monitoring.step_reporter import StepReporter
 from trainingjob_trainer.monitoring.text_samples import TextSampler
+from trainingjob_trainer.objectives.scoring import EvaluateStep
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.compile_cache import CompileCache
@@ -33,7 +34,7 @@ from trainingjob_trainer.sampling.token_programs import TokenPrograms, make_gene
 from trainingjob_trainer.snapshots.snapshot_restore import SnapshotRestore
 from trainingjob_trainer.snapshots.snapshotter import Snapshots
 from trainingjob_trainer.snapshots.state_shards import Shards
-from trainingjob_trainer.state import Batch, BatchShape, Controls, EvaluateStep, Signal, State, TrainStep
+from trainingjob_trainer.state import Batch, BatchShape, Controls, Signal, State, TrainStep
 from trainingjob_trainer.step import StepPrograms
 from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.trackers.metrics_file import Line

@@ -323,17 +323,17 @@ def _compare_and_snapshot(
 def _evaluate(
     step: int, params: Params, context: Context, signals: ControlSignals
 ) -> dict[str, float] | None:  # None: it was interrupted, because a process received EXIT
-    """Measure and report the held-out losses that are due after a step, then the texts of the samples."""
+    """Measure and report the held-out scores that are due after a step, then the samples' texts; return the losses."""
     reporter = context.reporter
     reporter.enter_phase(Phase.EVALUATING)
     arguments = step, params, lambda: signals.exit_signal, reporter.report_entry
-    losses = context.evaluator.measure(*arguments)
-    texts = None if losses is None else context.sampler.write(*arguments)
-    if losses is None or texts is None:
+    measured = context.evaluator.measure(*arguments)
+    texts = None if measured is None else context.sampler.write(*arguments)
+    if measured is None or texts is None:
         return None
-    reporter.report_evaluations(step, losses)
+    reporter.report_evaluations(step, measured)
     reporter.report_samples(step, texts)
-    return losses
+    return {name: scores.loss for name, scores in measured.items()}
 
 
 def _is_in_memory_everywhere(step: int, context: Context) -> bool:

@@ -71,6 +71,8 @@ class Batch(NamedTuple):
     """Position of each token in its document, int32 [A, M, R, L]. None: its position in the sequence."""
     seeds: jax.Array | None = None
     """Seed of each sequence's dropout, uint32 [A, M, R]. None: nothing is dropped."""
+    target_bytes: jax.Array | None = None
+    """Bytes of text of each target, int32 [A, M, R, L]; 0 if unknown. None: a batch of training."""
 
 
 class Signal(IntFlag):
@@ -123,4 +125,3 @@ class StepMetrics(NamedTuple):
 type BatchShape = tuple[int, int, int]
 """Gradient-accumulation steps, microbatches of each, and sequences of each microbatch."""
 type TrainStep = Callable[[State, Batch, Controls], tuple[State, StepMetrics]]
-type EvaluateStep = Callable[[Params, Batch, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]

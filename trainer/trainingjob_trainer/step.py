@@ -29,6 +29,7 @@ from trainingjob_trainer.models.params import DTYPES, matmul_precision
 from trainingjob_trainer.objectives.batch_sums import BatchSums, as_float32
 from trainingjob_trainer.objectives.next_token import next_token
 from trainingjob_trainer.objectives.objective import metric_names
+from trainingjob_trainer.objectives.scoring import EvaluateStep, Scorer, ScoreSums
 from trainingjob_trainer.optim.clipping import clip_factor, clip_values
 from trainingjob_trainer.optim.expert_balance import ExpertBalance
 from trainingjob_trainer.optim.factory import make_optimizer
@@ -43,7 +44,6 @@ from trainingjob_trainer.state import (
     Batch,
     BatchShape,
     Controls,
-    EvaluateStep,
     Signal,
     State,
     StepMetrics,
@@ -55,7 +55,7 @@ LOG = logging.getLogger(__name__)
 
 
 class StepPrograms:
-    """The programs over one mesh: initialize a state, train a step, evaluate the loss."""
+    """The programs over one mesh: initialize a state, train a step, score held-out text."""
 
     def __init__(self, spec: TrainingJobSpec, mesh: Mesh) -> None:
         self._spec = spec
@@ -68,6 +68,7 @@ class StepPrograms:
         self._metrics = metric_names(z_loss, self._model.network)
         gradients = DTYPES[spec.precision.gradients]
         self._sums = BatchSums(partial(next_token, z_loss), self._metrics, self._model, self._rules, mesh, gradients)
+        self._scorer = Scorer(self._model, mesh)
         self._shard = zero1_shardings if spec.parallelism.shard_optimizer_over_data else param_shardings
         self._moment_shardings = self._shard_moments()
         self.state_shapes = self._shard_state()
@@ -132,12 +133,14 @@ class StepPrograms:
 
     def compile_evaluate(self, programs: CompileCache, shape: BatchShape) -> EvaluateStep:
         """Return `evaluate` compiled for batches of a shape."""
+        everywhere: Any = self._replicated
+        batch = self._batch_shape(shape)
         compiled: EvaluateStep = programs.compile_or_load(
             "evaluate",
             self.evaluate,
-            (self.state_shapes.params, self._batch_shape(shape), self._signals_shape()),
-            (0, 0, 0),
-            out_shardings=self._replicated,
+            (self.state_shapes.params, batch._replace(target_bytes=batch.targets), self._signals_shape()),
+            (ScoreSums(everywhere, everywhere, everywhere, everywhere), 0),
+            out_shardings=everywhere,
         )
         return compiled
 
@@ -254,12 +257,12 @@ class StepPrograms:
         seeds = sequence_seeds(self._spec.training.seed, step, batch.tokens.shape[:3])
         return batch._replace(seeds=jax.lax.with_sharding_constraint(seeds, self.batch_sharding))
 
-    def evaluate(self, params: Params, batch: Batch, asked: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return the loss sum of a batch, the sum of its loss weights, and the control signals of all processes."""
+    def evaluate(self, params: Params, batch: Batch, asked: jax.Array) -> tuple[ScoreSums, jax.Array]:
+        """Return the sums of a held-out batch, and the control signals of all processes."""
         with matmul_precision(self._spec.precision):
-            terms = self._sums.compute(params, batch)
-        asked_B = combine_signals(order_collectives(asked, terms.weight, mesh=self._mesh))
-        return terms.loss, terms.weight, jnp.sum(asked_B)
+            sums = self._scorer.compute(params, batch)
+        asked_B = combine_signals(order_collectives(asked, sums, mesh=self._mesh))
+        return sums, jnp.sum(asked_B)
 
     def _accept_update(
         self, window: SpikeWindow | None, measured_M: jax.Array, finite: jax.Array

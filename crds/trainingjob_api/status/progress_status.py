@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainingjob_api.base import Open, Text, Time
+from trainingjob_api.evaluation_scores import EvaluationScores
 from trainingjob_api.world import Rollback
 
 
@@ -22,6 +23,9 @@ class ProgressStatus(Open):
     eta_seconds: int | None = Field(default=None, description="Estimated seconds to the last step.")
     evaluations: dict[str, float] = Field(
         default={}, max_length=8, description="Newest evaluation loss by the evaluation's name."
+    )
+    scores: dict[str, EvaluationScores] = Field(
+        default={}, max_length=8, description="Accuracy and bits per byte of the same evaluations, by the same names."
     )
     skipped: int = Field(
         default=0, description="Steps whose update was skipped, because their loss was not finite or a spike."

@@ -82,7 +82,7 @@ def describe_progress(progress: ProgressStatus) -> str:
     parts = [f"step {progress.step:,} of {progress.of:,} ({progress.percent:.0f} %)"]
     if progress.loss is not None:
         parts.append(f"loss {progress.loss:.4g}")
-    parts += [f"{name} {loss:.4g}" for name, loss in sorted(progress.evaluations.items())]
+    parts += [_describe_evaluation(name, progress) for name in sorted(progress.evaluations)]
     if progress.skipped:
         parts.append(f"{pluralize(progress.skipped, 'update')} skipped")
     if progress.tokens_per_second:
@@ -90,6 +90,16 @@ def describe_progress(progress: ProgressStatus) -> str:
     if progress.eta_seconds:
         parts.append(f"done in about {format_duration(progress.eta_seconds)}")
     return "   ".join(parts)
+
+
+def _describe_evaluation(name: str, progress: ProgressStatus) -> str:
+    """Return the newest loss of an evaluation, with its scores if the trainer reports any."""
+    text = f"{name} {progress.evaluations[name]:.4g}"
+    scores = progress.scores.get(name)
+    if scores is None:
+        return text
+    compression = "" if scores.bits_per_byte is None else f", {scores.bits_per_byte:.4g} bits per byte"
+    return f"{text} ({format_percent(scores.accuracy)} correct{compression})"
 
 
 def describe_data(data: DataReport) -> list[str]:

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support.scenes import Scene, fail, trained
+from trainingjob_api.evaluation_scores import EvaluationScores
 from trainingjob_api.protocol import Phase, Progress
 from trainingjob_api.world import Span
 
@@ -81,7 +82,8 @@ def test_a_start_from_scratch_is_from_no_tier(restored: int, want: str | None) -
 
 def test_the_newest_measures_are_those_of_the_furthest_host() -> None:
     scene = trained()
-    scene.hear(1, 1, progress=Progress(step=12, loss=2.25, evaluations={"held-out": 2.5}))
+    scores = {"held-out": EvaluationScores(accuracy=0.5, bits_per_byte=1.1)}
+    scene.hear(1, 1, progress=Progress(step=12, loss=2.25, evaluations={"held-out": 2.5}, scores=scores))
     scene.hear(0, 0, progress=Progress(step=12))
     scene.step(1.0)
     assert scene.status.progress
@@ -90,4 +92,5 @@ def test_the_newest_measures_are_those_of_the_furthest_host() -> None:
     scene.step(1.0)
 
     assert scene.status.progress.evaluations == {"held-out": 2.5}
+    assert scene.status.progress.scores == scores
     assert scene.status.progress.eta_seconds is None

@@ -30,10 +30,23 @@ def run_row(spec: TrainingJobSpec, params: Tree, tokens: np.ndarray) -> tuple[np
 
 def predict(spec: TrainingJobSpec, params: Tree, scale: np.ndarray, x: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Return the cross-entropy of each target."""
-    x = norm(x, scale, spec.model.norm.epsilon)
-    logits = x @ (params["embedding"].T if spec.model.tie_embeddings else params["head"])
+    logits = read_logits(spec, params, scale, x)
     losses: np.ndarray = np.log(np.exp(logits).sum(axis=-1)) - logits[np.arange(len(x)), targets]
     return losses
+
+
+def read_logits(spec: TrainingJobSpec, params: Tree, scale: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Return the logits of hidden states."""
+    logits: np.ndarray = norm(x, scale, spec.model.norm.epsilon) @ (
+        params["embedding"].T if spec.model.tie_embeddings else params["head"]
+    )
+    return logits
+
+
+def row_logits(spec: TrainingJobSpec, params: Tree, tokens: np.ndarray) -> np.ndarray:
+    """Return the logits that predict the token after each token of one row."""
+    x, _ = run_layers(spec, params["embedding"][tokens], params["layers"], spec.model.num_layers)
+    return read_logits(spec, params, params["norm"]["scale"], x)
 
 
 def run_layers(spec: TrainingJobSpec, x: np.ndarray, stacked: Tree, count: int) -> tuple[np.ndarray, list[Any]]:

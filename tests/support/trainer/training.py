@@ -17,6 +17,7 @@ from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.packing.pack import pack_documents
 from trainingjob_trainer.data.token_dataset import TokenDataset
 from trainingjob_trainer.models.decoder import Params
+from trainingjob_trainer.objectives.scoring import ScoreSums
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.process_group import ProcessGroup
@@ -59,12 +60,21 @@ class Run:
     def batch(self, number: int) -> Batch:
         return self.batches.train_batch(self.index, number, self.spec.training.seed)
 
+    def held_out_batch(self) -> Batch:
+        return self.batches.held_out_batch(self.index, 0)
+
     def controls(self, asked: Signal = Signal.NONE) -> Controls:
         return self.steps.controls(asked, self.spec.training.steps)
 
     def evaluate(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        total, weight, _ = self.evaluation(params, batch, self.steps.signals(Signal.NONE))
-        return total, weight
+        sums = self.score(params, batch)
+        return sums.loss, sums.weight
+
+    def score(self, params: Params, batch: Batch) -> ScoreSums:
+        if batch.target_bytes is None:  # a batch of training
+            batch = batch._replace(target_bytes=batch.targets)
+        sums: ScoreSums = self.evaluation(params, batch, self.steps.signals(Signal.NONE))[0]
+        return sums
 
     def train(self, num_steps: int = NUM_STEPS) -> Iterator[StepMetrics]:
         first = int(self.state.step) + 1

@@ -81,6 +81,7 @@ CASES: dict[str, tuple[TrainingJobSpec, Layout]] = {
     "tied": (spec_with(model__tieEmbeddings=True), LAYOUTS[SPREAD]),
     "optimizer over data": (spec_with(parallelism__shardOptimizerOverData=True), LAYOUTS[SPREAD]),
     "computed again": (spec_with(memory__remat="full"), LAYOUTS[SPREAD]),
+    "chunks": (spec_with(memory__lossChunks=3), LAYOUTS["data 2, fsdp 2, tensor 2, accumulation 2"]),
     "one layer": (spec_with(model__numLayers=1), LAYOUTS[SPREAD]),
     "half precision": (spec_with(precision__compute="bfloat16", precision__params="bfloat16"), LAYOUTS[SPREAD]),
 }
@@ -92,7 +93,7 @@ def test_a_step_sends_in_the_order_of_its_data(case: tuple[TrainingJobSpec, Layo
     run = Run(*case)
     controls = run.controls()
     train = run.step.lower(run.state, run.batch(1), controls)
-    evaluate = run.evaluation.lower(run.state.params, run.batch(1), controls.signals)
+    evaluate = run.evaluation.lower(run.state.params, run.held_out_batch(), controls.signals)
 
     assert [describe(lowered) for lowered in (train, evaluate)] == [[], []]
 

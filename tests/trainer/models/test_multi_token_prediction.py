@@ -39,7 +39,7 @@ def further_losses(spec: TrainingJobSpec, params: Any, row: np.ndarray) -> list[
 
 def total_of(run: Run, batch: Any) -> tuple[float, float]:
     """Return the sum that training minimizes, and the sum that is reported as the loss."""
-    terms = jax.jit(run.steps._sums.compute)(run.state.params, batch)
+    terms, _ = jax.jit(run.steps._sums.compute_gradients)(run.state.params, batch)
     return float(terms.total), float(terms.loss)
 
 

@@ -1,5 +1,6 @@
 """Evaluations that a world left out: the next one owes them."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from tests.support.trainer.tiny import make_spec
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.monitoring.evaluation import Evaluator
+from trainingjob_trainer.objectives.scoring import Scores, ScoreSums
 from trainingjob_trainer.state import Signal
 
 EVALUATIONS = [
@@ -44,8 +46,9 @@ def test_evaluation_is_due_if_a_step_was_saved_without_it(
 class Counted:
     """Batches of which each has a loss of one more than the one before it, and a program that returns it."""
 
-    def evaluate(self, params: object, batch: float, requested: int) -> tuple[float, float, int]:
-        return batch, 1.0, requested
+    def evaluate(self, params: object, batch: float, requested: int) -> tuple[ScoreSums, int]:
+        sums: Any = ScoreSums(batch, 2.0, 1.0, 4.0)
+        return sums, requested
 
     def count_held_out(self, index: object, most: object) -> int:
         return 3
@@ -57,9 +60,9 @@ class Counted:
         return requested
 
 
-@pytest.mark.parametrize(("asks", "want", "reported"), [([0, 0, 0], {"often": 1.0}, 3), ([0, 1], None, 2)])
+@pytest.mark.parametrize(("asks", "want", "reported"), [([0, 0, 0], 0.5, 3), ([0, 1], None, 2)])
 def test_each_batch_is_reported_before_it_begins(
-    asks: list[int], want: dict[str, float] | None, reported: int, tmp_path: Path
+    asks: list[int], want: float | None, reported: int, tmp_path: Path
 ) -> None:
     spec = TrainingJobSpec.model_validate(make_spec(tmp_path, tmp_path, evaluation=EVALUATIONS[:1]))
     parts: Any = Counted()
@@ -68,5 +71,5 @@ def test_each_batch_is_reported_before_it_begins(
 
     measured = evaluator.measure(10, None, lambda: Signal(asks.pop(0)), printed.append)  # type: ignore[arg-type]
 
-    assert measured == want
+    assert measured == (None if want is None else {"often": Scores(want, 0.5, 3.0 / math.log(2) / 12.0)})
     assert printed == [f"batch {number + 1} of the evaluation `often`" for number in range(reported)]

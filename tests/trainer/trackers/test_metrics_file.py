@@ -85,7 +85,7 @@ def test_due_steps_and_the_last_are_written_with_their_generation(tmp_path: Path
     with open_writer(tmp_path, every_steps=2, tensorboard=False, generation=3) as writer:
         for step in (1, 2, 3):
             write(writer, step, range(4 * step - 4, 4 * step), every=2, last=step == 3)
-        writer.write_evaluation(3, "held", 1.25)
+        writer.write_evaluation(3, "held", {"loss": 1.25, "accuracy": 0.5})
 
     lines = read_lines(tmp_path)
     assert [(line["generation"], line["step"], line.get("loss")) for line in lines] == [
@@ -93,7 +93,7 @@ def test_due_steps_and_the_last_are_written_with_their_generation(tmp_path: Path
         (3, 3, 2.0),
         (3, 3, None),
     ]
-    assert (lines[2]["evaluation"], lines[2]["held_out_loss"]) == ("held", 1.25)
+    assert (lines[2]["evaluation"], lines[2]["held_out_loss"], lines[2]["held_out_accuracy"]) == ("held", 1.25, 0.5)
 
 
 def test_a_line_that_a_killed_writer_left_half_is_cut(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_foreign_metrics_file_is_reported_and_not_changed(
 
 def test_a_loss_that_is_not_finite_is_written_as_null(tmp_path: Path) -> None:
     with open_writer(tmp_path, tensorboard=False) as writer:
-        writer.write_evaluation(1, "held", float("nan"))
+        writer.write_evaluation(1, "held", {"loss": float("nan")})
 
     assert read_lines(tmp_path)[0]["held_out_loss"] is None
 

@@ -29,7 +29,7 @@ job = JobIdentity(name="demo", namespace="research", uid="11111111-2222-3333-444
 with MetricsWriter(metrics, tracker.Run(job, store, 0), generation) as writer:
     for step in steps:
         writer.write_step({"time": 1.0, "generation": generation, "step": step, "loss": 1.0 / step})
-    writer.write_evaluation(steps[-1], "held", 1.25)
+    writer.write_evaluation(steps[-1], "held", {"loss": 1.25})
 sys.stderr.flush()
 os._exit(0)  # as a trainer ends
 """

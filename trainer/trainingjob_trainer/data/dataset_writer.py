@@ -28,7 +28,13 @@ from trainingjob_trainer.data.preparation.listed_files import Manifest, Sources,
 from trainingjob_trainer.data.preparation.parts import PARTS, Encoders, PartAccount, PartWriter, make_encoders
 from trainingjob_trainer.data.preparation.worker_pool import write_parts
 from trainingjob_trainer.data.sources.source_files import plural
-from trainingjob_trainer.data.token_dataset import PIECE_DTYPE, dataset_file, description_name, read_description
+from trainingjob_trainer.data.token_dataset import (
+    BYTES_DTYPE,
+    PIECE_DTYPE,
+    dataset_file,
+    description_name,
+    read_description,
+)
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.store.port import Store, has_object
 
@@ -190,6 +196,9 @@ class _DatasetJoiner:
         if self._encoders.has_weights:
             self._write("token_weights.bin", self._read_parts("weights"))
             described["hasWeights"] = True
+        token_bytes = self._encoders.text.count_token_bytes()
+        self._write("token_bytes.bin", (token_bytes.astype(BYTES_DTYPE).tobytes(),))
+        described["numIds"] = len(token_bytes)
         self._write("files.jsonl", (f"{json.dumps(file)}\n".encode() for file in files))
         self._write("index.json", (json.dumps(described).encode(),))
 

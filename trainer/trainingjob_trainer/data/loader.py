@@ -71,15 +71,25 @@ class BatchLoader:
         """Return held-out batch `number`, counted from 0, in the order of the text; the last one may be short."""
         first = number * self._held_out_size
         rows = np.arange(first, min(first + self._held_out_size, index.num_sequences))
-        return self._to_mesh(index, rows, self.held_out_shape)
+        return self._to_mesh(index, rows, self.held_out_shape, count_bytes=index.count_bytes)
 
     def count_held_out(self, index: TokenDataset, wanted: int | str) -> int:
         """Return the number of held-out batches, at most `wanted`. The text `all`: those of the whole text."""
         available = -(-index.num_sequences // self._held_out_size)
         return min(wanted, available) if isinstance(wanted, int) else available
 
-    def _to_mesh(self, text: TrainingText, rows: np.ndarray, shape: BatchShape) -> Batch:
-        """Return sequences as a batch over the mesh, with padding sequences of weight 0."""
+    def _to_mesh(
+        self,
+        text: TrainingText,
+        rows: np.ndarray,
+        shape: BatchShape,
+        *,
+        count_bytes: Callable[[np.ndarray], np.ndarray] | None = None,
+    ) -> Batch:
+        """Return sequences as a batch over the mesh, with padding sequences of weight 0.
+
+        `count_bytes` returns the bytes of targets. None: the batch has none.
+        """
         padding = math.prod(shape) - len(rows)
         numbers = np.pad(rows, (0, padding)).reshape(shape)
         is_padding = np.arange(math.prod(shape)).reshape(shape) >= len(rows)
@@ -102,4 +112,5 @@ class BatchLoader:
             loss_weights=make(lambda sequences: sequences.loss_weights),
             segment_ids=make(lambda sequences: sequences.segment_ids) if text.is_isolated else None,
             positions=make(lambda sequences: sequences.positions) if text.is_isolated else None,
+            target_bytes=make(lambda sequences: count_bytes(sequences.targets)) if count_bytes else None,
         )

@@ -3,7 +3,8 @@
 `tokens.bin` holds the ids of all documents, concatenated. `index.json` is written last and makes the folder valid.
 Without isolated documents, sequence r of length L has tokens[r x L : r x L + L + 1]. Sequences overlap by one token:
 the last that a sequence predicts is the first of the next. With isolated documents, `pieces.bin` and `rows.bin` hold
-their `Pieces`. `token_weights.bin` holds the loss weight of each token, if they differ.
+their `Pieces`. `token_weights.bin` holds the loss weight of each token, if they differ, and `token_bytes.bin` the
+number of bytes of text of each id.
 
 Shapes: R sequences, L length.
 """
@@ -29,6 +30,7 @@ SEEK_END = 2
 """The end of a file, as `os.SEEK_END`."""
 PIECE_DTYPE = np.dtype(np.int64)
 WEIGHT_DTYPE = np.dtype(np.uint8)
+BYTES_DTYPE = np.dtype(np.uint32)
 
 
 type FirstSample = Callable[[int], int]
@@ -63,6 +65,8 @@ class TokenDataset:
     """Loss weight of each token as a target, uint8. None: 1."""
     folder: str = ""
     """The folder of its files, for messages."""
+    token_bytes: np.ndarray | None = None
+    """Bytes of text of each id, uint32 [number of ids]. None: unknown, because an older trainer wrote the dataset."""
 
     @property
     def num_sequences(self) -> int:
@@ -123,6 +127,13 @@ class TokenDataset:
         segments, positions = spread(placed.segments, np.int32), spread(placed.positions, np.int32)
         return Sequences(tokens, targets, spread(weights, np.float32), segments, positions)
 
+    def count_bytes(self, tokens: np.ndarray) -> np.ndarray:
+        """Return the bytes of text of tokens, int32 of the same shape; 0 if they are unknown."""
+        if self.token_bytes is None:
+            return np.zeros(tokens.shape, np.int32)
+        found: np.ndarray = self.token_bytes[tokens].astype(np.int32)
+        return found
+
     def _weights(self, places: np.ndarray) -> np.ndarray:
         """Return the loss weights of the tokens at some places, float32 of the same shape."""
         if self.token_weights is None:
@@ -162,6 +173,7 @@ _OPTIONAL: dict[str, type[Any]] = {
     "numPieces": int,
     "numRows": int,
     "hasWeights": bool,
+    "numIds": int,
     "identity": str,
 }
 """Types of the values that index.json may have."""
@@ -177,16 +189,17 @@ def open_dataset(store: Store, folder: str, sequence_length: int) -> TokenDatase
         UntrustedFileError: the folder does not hold a dataset.
     """
     described = read_description(store, folder)
-    num_tokens, pieces, weights = described["numTokens"], None, None
+    num_tokens, pieces, weights, token_bytes = described["numTokens"], None, None, None
     tokens = _map(store, folder, "tokens.bin", np.dtype(described["dtype"]), (num_tokens,))
     if described.get("numRows"):
         bounds = _map(store, folder, "pieces.bin", PIECE_DTYPE, (described.get("numPieces", 0), 2))
         pieces = Pieces(bounds, _map(store, folder, "rows.bin", PIECE_DTYPE, (described["numRows"] + 1,)))
     if described.get("hasWeights"):
         weights = _map(store, folder, "token_weights.bin", WEIGHT_DTYPE, (num_tokens,))
-    return TokenDataset(
-        described.get("identity", folder), tokens, sequence_length, pieces, weights, store.locate(f"{FOLDER}/{folder}")
-    )
+    if described.get("numIds"):
+        token_bytes = _map(store, folder, "token_bytes.bin", BYTES_DTYPE, (described["numIds"],))
+    place = store.locate(f"{FOLDER}/{folder}")
+    return TokenDataset(described.get("identity", folder), tokens, sequence_length, pieces, weights, place, token_bytes)
 
 
 def _map(store: Store, folder: str, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:

@@ -34,7 +34,7 @@ class TokenizationStats:
         self._is_closed = end is not None
         self.counts: Counter[str] = Counter()
         """Documents, tokens, unknown and special tokens, and checked and dropped characters."""
-        self._unk = _find_unknown(tokenizer) if tokenizer else None
+        self._unk = find_unknown(tokenizer) if tokenizer else None
         added = tokenizer.get_added_tokens_decoder() if tokenizer else {}
         special = [number for number, token in added.items() if token.special and number != self._unk]
         self._special_ids = np.array(special, np.int64)
@@ -94,7 +94,8 @@ class TokenizationStats:
         self.counts["dropped"] += int(is_lost.sum())
 
 
-def _find_unknown(tokenizer: tokenizers.Tokenizer) -> int | None:  # None: it has no unknown token
+def find_unknown(tokenizer: tokenizers.Tokenizer) -> int | None:  # None: it has no unknown token
+    """Return the id of the token for text that the vocabulary does not cover."""
     model = json.loads(tokenizer.to_str())["model"]
     number, token = model.get("unk_id"), model.get("unk_token")
     return number if isinstance(number, int) else tokenizer.token_to_id(token) if token else None

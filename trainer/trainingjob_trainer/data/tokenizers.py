@@ -12,6 +12,7 @@ from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.tokenizer import HUGGING_FACE, Tokenizer
 from trainingjob_trainer.data.chat.answer_weights import MarkedText, byte_offsets, weigh_tokens
 from trainingjob_trainer.data.sources.file_formats import describe_binary_format, describe_pointer_file
+from trainingjob_trainer.data.token_bytes import count_token_bytes
 from trainingjob_trainer.data.tokenization_stats import TokenizationStats
 from trainingjob_trainer.huggingface.tokenizer_files import BEGIN, END, TokenizerFiles, read_tokenizer_files
 from trainingjob_trainer.runtime.errors import TrainingError
@@ -81,6 +82,14 @@ class DocumentEncoder:
                 path="spec.model.vocabSize",
                 value=vocab_size,
             )
+
+    def count_token_bytes(self) -> np.ndarray:
+        """Return the number of bytes of text of each id, uint32 [number of ids]. Special tokens have none."""
+        if self._tokenizer is not None:
+            return count_token_bytes(self._tokenizer)
+        numbers = np.ones(NUM_BYTES + 1, np.uint32)
+        numbers[BYTE_END_TOKEN] = 0
+        return numbers
 
     def encode_documents(self, documents: Iterable[bytes], name: str) -> Iterator[EncodedDocument]:
         """Yield each document of UTF-8 text, in order. Messages contain `name`.

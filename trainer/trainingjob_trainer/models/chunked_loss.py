@@ -39,6 +39,8 @@ class LmHead:
     """Whether the matrix has a gradient."""
     z_loss: float | None = None
     """Weight of the squared log-partition of a token's logits. None: it is not computed."""
+    counts_hits: bool = False
+    """Whether hits are computed. Training needs none."""
     vocab_axis: str = "vocab"
     """Logical axis of the vocabulary."""
 
@@ -69,6 +71,8 @@ class TokenLosses(NamedTuple):
     cross_entropy: jax.Array
     penalty: jax.Array | None
     """The z-loss. None: there is none."""
+    hits: jax.Array | None = None
+    """1 for a token whose target has the largest logit; of equal logits, the first counts. None: not computed."""
 
     @property
     def total(self) -> jax.Array:
@@ -78,7 +82,8 @@ class TokenLosses(NamedTuple):
     def sum(self, weights: jax.Array) -> "TokenLosses":
         """Return the weighted sums. The losses of a token of weight 0 may be infinite."""
         weigh = partial(_sum_weighted, weights)
-        return TokenLosses(weigh(self.cross_entropy), None if self.penalty is None else weigh(self.penalty))
+        sums: TokenLosses = jax.tree.map(weigh, self)
+        return sums
 
 
 def sum_losses(
@@ -109,7 +114,7 @@ def sum_losses(
 
 def token_losses(head: LmHead, num_chunks: int, x_TSRLD: jax.Array, matrix: jax.Array, targets: jax.Array) -> jax.Array:
     """Return the cross-entropy of each target [T, S, R, L] in float32, without any z-loss."""
-    head = replace(head, z_loss=None)
+    head = replace(head, z_loss=None, counts_hits=False)
 
     @jax.custom_vjp
     def losses(x: jax.Array, matrix: jax.Array, targets: jax.Array) -> jax.Array:
@@ -160,7 +165,7 @@ def _run(
         gathered, stored = (partition_spec(head.axes(width), matrix.shape, mesh) for width in (None, "embed"))
         dims = ((gathered[head.vocab_dim],), tokens, (stored[1 - head.vocab_dim],))
         shards = _Shards(*(tuple(name for name in _names(dim) if mesh.shape[name] > 1) for dim in dims))
-        losses: Any = (tokens, None if head.z_loss is None else tokens)
+        losses: Any = tokens, None if head.z_loss is None else tokens, tokens if head.counts_hits else None
         mapped: Any = jax.shard_map(
             partial(_run_shard, head, num_chunks, shards),
             in_specs=(hidden, gathered, tokens, *([] if weights is None else [tokens])),
@@ -209,15 +214,14 @@ def _run_shard(
     def step(dmatrix: Any, chunk: Any) -> Any:
         x_CD, targets_C, weights_C = chunk
         logits_CV, finish = jax.vjp(head.finish, head.multiply(x_CD, matrix))
-        is_target_CV = targets_C[:, None] == columns[None, :]
-        log_sums_C, target_logits_C = _reduce_logits(logits_CV, is_target_CV, shards.vocab)
-        losses_C = _lose(head.z_loss, log_sums_C, target_logits_C)
+        log_sums_C, target_logits_C, hits_C = _reduce_logits(logits_CV, targets_C, columns, head, shards.vocab)
+        losses_C = _lose(head.z_loss, log_sums_C, target_logits_C)._replace(hits=hits_C)
         if weights_C is None:
             return None, (losses_C, None)
         shares_CV = jnp.exp(logits_CV - log_sums_C[:, None])
         if head.z_loss is not None:
             shares_CV *= 1 + 2 * head.z_loss * log_sums_C[:, None]
-        grads_CV = (shares_CV - is_target_CV) * weights_C[:, None]
+        grads_CV = (shares_CV - (targets_C[:, None] == columns[None, :])) * weights_C[:, None]
         # The logits of a token without weight may be infinite.
         (grads_CV,) = finish(jnp.where(weights_C[:, None] != 0, grads_CV, 0.0))
         dx_CD, added = head.pull_back(x_CD, matrix, grads_CV)
@@ -240,12 +244,20 @@ def _run_shard(
     return losses, dx, dmatrix
 
 
-def losses_of_logits(logits_RLV: jax.Array, targets_RL: jax.Array, z_loss: float | None = None) -> TokenLosses:
+def losses_of_logits(
+    logits_RLV: jax.Array, targets_RL: jax.Array, z_loss: float | None = None, *, counts_hits: bool = False
+) -> TokenLosses:
     """Return the losses of targets [R, L] from whole logits in float32."""
+    columns = jnp.arange(logits_RLV.shape[-1])
     # Comparison instead of a gather, which XLA cannot partition over the vocabulary in a partly manual shard_map.
-    is_target_RLV = targets_RL[..., None] == jnp.arange(logits_RLV.shape[-1])[None, None, :]
+    is_target_RLV = targets_RL[..., None] == columns[None, None, :]
     target_logits_RL = jnp.sum(jnp.where(is_target_RLV, logits_RLV, 0.0), axis=-1)
-    return _lose(z_loss, jax.nn.logsumexp(logits_RLV, axis=-1), target_logits_RL)
+    losses = _lose(z_loss, jax.nn.logsumexp(logits_RLV, axis=-1), target_logits_RL)
+    if not counts_hits:
+        return losses
+    top_RL = jnp.max(logits_RLV, axis=-1)
+    earlier_RL = _count_earlier(logits_RLV, top_RL, targets_RL, columns)
+    return losses._replace(hits=_find_hits(top_RL, target_logits_RL, earlier_RL))
 
 
 def _lose(z_loss: float | None, log_sums: jax.Array, target_logits: jax.Array) -> TokenLosses:
@@ -254,13 +266,31 @@ def _lose(z_loss: float | None, log_sums: jax.Array, target_logits: jax.Array) -
     return TokenLosses(log_sums - target_logits, penalty)
 
 
+def _count_earlier(logits_V: jax.Array, top: jax.Array, targets: jax.Array, columns_V: jax.Array) -> jax.Array:
+    """Return how many columns before the target have the largest logit, float32 of the shape of the targets.
+
+    `logits_V` have the columns as their last dim.
+    """
+    before_V = jnp.expand_dims(columns_V, tuple(range(targets.ndim))) < targets[..., None]
+    is_earlier_V = (logits_V == top[..., None]) & before_V
+    return jnp.sum(is_earlier_V.astype(jnp.float32), axis=-1)
+
+
+def _find_hits(top: jax.Array, target_logits: jax.Array, earlier: jax.Array) -> jax.Array:
+    """Return 1 where the target is the column that `argmax` finds, else 0, float32. Logits of NaN hit nothing."""
+    return ((target_logits == top) & (earlier == 0)).astype(jnp.float32)
+
+
 def _reduce_logits(
-    logits_CV: jax.Array, is_target_CV: jax.Array, vocab_axes: tuple[str, ...]
-) -> tuple[jax.Array, jax.Array]:
-    """Return the logarithm of the sum of the exponentials [C], and the logits of the targets [C]."""
+    logits_CV: jax.Array, targets_C: jax.Array, columns_V: jax.Array, head: LmHead, vocab_axes: tuple[str, ...]
+) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+    """Return the logarithm of the sum of the exponentials, the logits of the targets, and their hits, all [C]."""
+    is_target_CV = targets_C[:, None] == columns_V[None, :]
     top_C = jax.lax.pmax(jnp.max(logits_CV, axis=-1), vocab_axes)
     sums_C = jnp.sum(jnp.exp(logits_CV - top_C[:, None]), axis=-1)
     # Comparison instead of a gather: the column of a target may lie on another device.
-    targets_C = jnp.sum(jnp.where(is_target_CV, logits_CV, 0.0), axis=-1)
-    sums_C, targets_C = jax.lax.psum((sums_C, targets_C), vocab_axes)
-    return top_C + jnp.log(sums_C), targets_C
+    logits_C = jnp.sum(jnp.where(is_target_CV, logits_CV, 0.0), axis=-1)
+    earlier_C = _count_earlier(logits_CV, top_C, targets_C, columns_V) if head.counts_hits else None
+    sums_C, logits_C, earlier_C = jax.lax.psum((sums_C, logits_C, earlier_C), vocab_axes)
+    hits_C = None if earlier_C is None else _find_hits(top_C, logits_C, earlier_C)
+    return top_C + jnp.log(sums_C), logits_C, hits_C

@@ -134,12 +134,18 @@ class ShardedModel:
         return to_mesh_order(array_MRL, self.network.exchange, self._context)
 
     def _token_losses(
-        self, params: Params, hidden: Hidden, targets_MRL: jax.Array, z_loss: float | None = None
+        self,
+        params: Params,
+        hidden: Hidden,
+        targets_MRL: jax.Array,
+        z_loss: float | None = None,
+        *,
+        counts_hits: bool = False,
     ) -> TokenLosses:
         """Return the losses [M, R, L] of targets in the order of the mesh, from whole logits."""
 
         def run(x_RLD: jax.Array, targets_RL: jax.Array) -> TokenLosses:
-            return losses_of_logits(self._model.logits(params, x_RLD), targets_RL, z_loss)
+            return losses_of_logits(self._model.logits(params, x_RLD), targets_RL, z_loss, counts_hits=counts_hits)
 
         if self._num_stages == 1:
             losses: TokenLosses = run(hidden.x[0], targets_MRL[0])
@@ -156,19 +162,22 @@ class ShardedModel:
         targets_MRL: jax.Array,
         weights_MRL: jax.Array,
         z_loss: float | None = None,
+        *,
+        counts_hits: bool = False,
     ) -> TokenLosses:
         """Return the weighted sums of the losses, float32 scalars; `z_loss` is the weight of the squared log-partition.
 
-        The loss of a token of weight 0 may be infinite. With chunks of logits this needs fewer FLOPs than the sum of
-        `cross_entropies`. Differentiate the total alone.
+        With `counts_hits`, hits are summed too. The loss of a token of weight 0 may be infinite. With chunks of logits
+        this needs fewer FLOPs than the sum of `cross_entropies`. Differentiate the total alone.
         """
         targets_MRL, weights_MRL = self._to_mesh_order(targets_MRL), self._to_mesh_order(weights_MRL)
         num_chunks = self._count_chunks(targets_MRL)
         if num_chunks > 1:
             head, x, matrix = self._read_out(params, hidden)
             targets, weights = self._by_tick(targets_MRL), self._by_tick(weights_MRL)
-            return sum_losses(replace(head, z_loss=z_loss), num_chunks, x, matrix, targets, weights)
-        return self._token_losses(params, hidden, targets_MRL, z_loss).sum(weights_MRL)
+            head = replace(head, z_loss=z_loss, counts_hits=counts_hits)
+            return sum_losses(head, num_chunks, x, matrix, targets, weights)
+        return self._token_losses(params, hidden, targets_MRL, z_loss, counts_hits=counts_hits).sum(weights_MRL)
 
     def sum_predictions(self, params: Params, hidden: Hidden, batch: Any) -> tuple[jax.Array, RoutingStats | None]:
         """Return the sum of the cross-entropies of all further tokens, and the routing statistics of the modules.

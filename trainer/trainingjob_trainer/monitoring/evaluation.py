@@ -1,4 +1,4 @@
-"""Loss on held-out text, with the arithmetic of training.
+"""Scores on held-out text, with the arithmetic of training.
 
 The batches are the same at every evaluation and on every mesh. A process that receives EXIT may be killed before an
 evaluation ends. A world that leaves therefore starts no evaluation and interrupts a running one. The next world runs
@@ -7,12 +7,15 @@ that evaluation before its first step.
 
 from collections.abc import Callable, Collection
 
+import numpy as np
+
 from trainingjob_api.spec.evaluation import Evaluation
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.token_dataset import TokenDataset
 from trainingjob_trainer.models.decoder import Params
-from trainingjob_trainer.state import EvaluateStep, Signal
+from trainingjob_trainer.objectives.scoring import EvaluateStep, Scores, ScoreSums
+from trainingjob_trainer.state import Signal
 from trainingjob_trainer.step import StepPrograms
 
 type SignalSource = Callable[[], Signal]
@@ -22,7 +25,7 @@ type EntryReporter = Callable[[str], None]
 
 
 class Evaluator:
-    """Measures the loss of each evaluation when it is due, and after the last step."""
+    """Measures the scores of each evaluation when it is due, and after the last step."""
 
     def __init__(
         self,
@@ -54,19 +57,19 @@ class Evaluator:
 
     def measure(
         self, step: int, params: Params, signals: SignalSource, report_entry: EntryReporter
-    ) -> dict[str, float] | None:  # None: it was interrupted
-        """Return the mean loss of each evaluation that is due after a step, by name.
+    ) -> dict[str, Scores] | None:  # None: it was interrupted
+        """Return the scores of each evaluation that is due after a step, by name.
 
         A signal from any process interrupts the evaluation, on all processes after the same batch.
         """
-        measured: dict[str, float] = {}
+        measured: dict[str, Scores] = {}
         for evaluation in self._evaluations:
             if self._evaluate is None or not self._is_due(evaluation, step):
                 continue
-            loss = self._measure(evaluation, self._evaluate, params, signals, report_entry)
-            if loss is None:
+            scores = self._measure(evaluation, self._evaluate, params, signals, report_entry)
+            if scores is None:
                 return None
-            measured[evaluation.name] = loss
+            measured[evaluation.name] = scores
         return measured
 
     def _is_due(self, evaluation: Evaluation, step: int) -> bool:
@@ -74,15 +77,14 @@ class Evaluator:
 
     def _measure(
         self, evaluation: Evaluation, evaluate: EvaluateStep, params: Params, ask: SignalSource, tell: EntryReporter
-    ) -> float | None:  # None: it was interrupted
+    ) -> Scores | None:  # None: it was interrupted
         index = self._indexes[evaluation.name]
-        total = weight = 0.0
+        totals = np.zeros(len(ScoreSums._fields))
         for number in range(self._batches.count_held_out(index, evaluation.num_batches)):
             tell(f"batch {number + 1} of the evaluation `{evaluation.name}`")
             batch = self._batches.held_out_batch(index, number)
-            batch_total, batch_weight, asked = evaluate(params, batch, self._steps.signals(ask()))
+            sums, asked = evaluate(params, batch, self._steps.signals(ask()))
             if int(asked):
                 return None
-            total += float(batch_total)
-            weight += float(batch_weight)
-        return total / weight
+            totals += np.array([float(one) for one in sums])
+        return Scores.from_sums(*totals.tolist())

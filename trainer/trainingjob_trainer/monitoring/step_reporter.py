@@ -15,11 +15,13 @@ import jax
 from trainingjob_agent.shared_files import UntrustedFileError
 from trainingjob_agent.trainer_protocol import AgentEvent, StartWorld
 from trainingjob_api.decoding import find_decoding_shape
+from trainingjob_api.evaluation_scores import EvaluationScores
 from trainingjob_api.protocol import RECENT_STEPS, Phase, Progress
 from trainingjob_api.spec.training import BatchSizes
 from trainingjob_trainer.data.sampler import ExcludedSamples, samples_of_step, size_of_step
 from trainingjob_trainer.monitoring.bad_steps import check_step, is_skipped
 from trainingjob_trainer.monitoring.scheduling_delay import SchedulingDelayMonitor
+from trainingjob_trainer.objectives.scoring import Scores
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.errors import foreign_error, storage_error
 from trainingjob_trainer.snapshots.snapshotter import Snapshots
@@ -69,6 +71,7 @@ class StepReporter:
         self._protection = spec.protection
         self._newest: Progress | None = None
         self._evaluations: dict[str, float] = {}
+        self._scores: dict[str, EvaluationScores] = {}
         self._save_seconds: float | None = None
         self._timer_start = time.monotonic()
         self._step_times: deque[float] = deque(maxlen=WINDOW_STEPS)
@@ -139,6 +142,7 @@ class StepReporter:
             wait_seconds=median(self._wait_times) if len(self._wait_times) == WINDOW_STEPS else None,
             stalled_share=self._scheduling_delay.delayed_share if self._scheduling_delay else None,
             evaluations=self._evaluations,
+            scores=self._scores,
             z_loss=_finite_or_none(step_metrics.objective.get("z_loss")),
             load_balance=_finite_or_none(step_metrics.objective.get("load_balance")),
             dropped=_finite_or_none(step_metrics.objective.get("dropped")),
@@ -153,15 +157,22 @@ class StepReporter:
         check_step(step, step_metrics, self._protection, sum(self._skips))
         return Signal(int(step_metrics.signals))
 
-    def report_evaluations(self, step: int, losses: dict[str, float]) -> None:
-        """Report held-out losses with the newest step's metrics: after the last step there are no other metrics."""
-        self._evaluations = {**self._evaluations, **{name: loss for name, loss in losses.items() if isfinite(loss)}}
-        for name, loss in losses.items():
-            LOG.info("evaluated step=%d evaluation=%s loss=%.4f", step, name, loss)
+    def report_evaluations(self, step: int, measured: dict[str, Scores]) -> None:
+        """Report held-out scores with the newest step's metrics: after the last step there are no other metrics."""
+        finite = {name: one for name, one in measured.items() if isfinite(one.loss)}
+        self._evaluations |= {name: one.loss for name, one in finite.items()}
+        self._scores |= {
+            name: EvaluationScores(accuracy=one.accuracy, bits_per_byte=one.bits_per_byte)
+            for name, one in finite.items()
+        }
+        for name, scores in measured.items():
+            described = " ".join(f"{key}={score:.4f}" for key, score in scores.by_name().items())
+            LOG.info("evaluated step=%d evaluation=%s %s", step, name, described)
             if self._writer:
-                self._writer.write_evaluation(step, name, loss)
+                self._writer.write_evaluation(step, name, scores.by_name())
         if self._newest:
-            self._events.send(AgentEvent(progress=self._newest.model_copy(update={"evaluations": self._evaluations})))
+            update = {"evaluations": self._evaluations, "scores": self._scores}
+            self._events.send(AgentEvent(progress=self._newest.model_copy(update=update)))
 
     def report_samples(self, step: int, samples: Sequence[TextOfPrompt]) -> None:
         """Log the texts that the model wrote after a step, and write them to files."""

@@ -1,8 +1,6 @@
-"""The sums of an objective over a whole batch, and their gradients.
+"""The sums of an objective over a whole batch, with their gradients.
 
-Sums are accumulated in float32 over the gradient-accumulation steps, gradients in the format of the spec. The axis
-`data` is manual, so that the reduction over it, which crosses DCN, happens once a batch and not once a step. The
-partitioner handles the axes inside a data shard.
+Sums are accumulated in float32 over the gradient-accumulation steps, gradients in the format of the spec.
 """
 
 from collections.abc import Sequence
@@ -10,12 +8,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 
 from trainingjob_api.sharding import Table
 from trainingjob_trainer.models.decoder import Params, SplitModel
 from trainingjob_trainer.models.sharded_model import ShardedModel
 from trainingjob_trainer.models.trainable import tensor_name
+from trainingjob_trainer.objectives.accumulation import accumulate
 from trainingjob_trainer.objectives.objective import Objective, Terms
 from trainingjob_trainer.objectives.pipeline_gradients import PipelineGradients
 from trainingjob_trainer.parallel.collective_order import order_collectives
@@ -58,15 +57,6 @@ class BatchSums:
             self._split.split(model.shapes).trained,
         )
 
-    def compute(self, params: Params, batch: Batch) -> Terms:
-        """Return the sums of a batch."""
-
-        def add(params: Params, batch: Batch) -> Terms:
-            return self._objective(self._model, params, batch)
-
-        terms: Terms = self._accumulate(add, self._no_terms(), params, batch)
-        return terms
-
     def compute_gradients(self, params: Params, batch: Batch) -> tuple[Terms, Params]:
         """Return the sums of a batch, and the gradient of their total by the trained parameters."""
 
@@ -84,8 +74,7 @@ class BatchSums:
 
         trained = self._split.split(params).trained
         zeros = jax.tree.map(lambda param, dtype: jnp.zeros(param.shape, dtype), trained, self._dtypes)
-        result: tuple[Terms, Params] = self._accumulate(differentiate, (self._no_terms(), zeros), params, batch)
-        return result
+        return accumulate(differentiate, (self._no_terms(), zeros), params, batch, self._mesh)
 
     def _differentiate_at_once(self, trained: Params, frozen: Params, batch: Batch) -> tuple[Terms, Params]:
         """Return the sums of microbatches that all run forward first, and their gradients."""
@@ -105,32 +94,6 @@ class BatchSums:
     def _no_terms(self) -> Terms:
         zero = jnp.zeros(())
         return Terms(zero, zero, zero, dict.fromkeys(self._metrics, zero))
-
-    def _accumulate(self, function: Any, zeros: Any, params: Params, batch: Batch) -> Any:
-        """Return the sums of what a function of (params, batch) returns, over all devices and accumulation steps."""
-        is_one_shard = self._mesh.shape["data"] == 1
-
-        def run(params: Params, batch: Batch) -> Any:
-            def step(sums: Any, batch: Batch) -> tuple[Any, None]:
-                return jax.tree.map(jnp.add, sums, function(params, batch)), None
-
-            sums, _ = jax.lax.scan(step, zeros, batch)
-            return sums if is_one_shard else jax.lax.psum(sums, "data")
-
-        if is_one_shard:  # XLA cannot reduce over a manual axis of one
-            with jax.sharding.use_abstract_mesh(self._mesh.abstract_mesh):  # as `shard_map` does
-                return run(params, batch)
-        rows = PartitionSpec(None, None, "data")
-        return jax.shard_map(
-            run,
-            mesh=self._mesh,
-            in_specs=(PartitionSpec(), rows),
-            out_specs=PartitionSpec(),
-            axis_names={"data"},
-            # JAX cannot differentiate a nested `shard_map` while it checks which values differ along `data`. Without
-            # the check, the transpose also leaves the gradients of a shard alone: `psum` adds them once.
-            check_vma=False,
-        )(params, batch)
 
     def _shard_gradients(self, grads: Params) -> Params:
         """Return gradients in the format of their sums, sharded like their parameters."""

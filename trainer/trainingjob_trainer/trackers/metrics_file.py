@@ -9,7 +9,7 @@ import errno
 import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from math import isfinite
 from types import TracebackType
@@ -84,9 +84,9 @@ class MetricsWriter:
         """Write the line of a training step."""
         self._write(line, "train")
 
-    def write_evaluation(self, step: int, name: str, loss: float) -> None:
-        """Write a held-out loss."""
-        values: dict[str, Value] = {"evaluation": name, "held_out_loss": loss}
+    def write_evaluation(self, step: int, name: str, scores: Mapping[str, float]) -> None:
+        """Write the scores of an evaluation, by name."""
+        values: dict[str, Value] = {"evaluation": name} | {f"held_out_{key}": score for key, score in scores.items()}
         self._write(_make_line(self._generation, step, values), f"held_out/{name}")
 
     def write_sample(self, step: int, sample: TextOfPrompt) -> None:
@@ -150,7 +150,7 @@ def describe_step(
     if progress.step % every and not last:
         return None
     absent = {name for name in OPTIONAL_METRICS if getattr(progress, name) is None}
-    measures = progress.model_dump(exclude={"step", "evaluations", *absent})
+    measures = progress.model_dump(exclude={"step", "evaluations", "scores", *absent})
     return _make_line(generation, progress.step, measures | {"first_slot": samples[0], "last_slot": samples[-1]})
 
 

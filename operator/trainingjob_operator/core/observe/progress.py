@@ -42,10 +42,16 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
         eta_seconds=round(max(total - newest.step, 0) * newest.step_seconds) if newest.step_seconds else None,
         skipped=newest.skipped,
         skipped_lately=newest.skipped_lately,
-        evaluations=newest.evaluations or (seen.status.progress.evaluations if seen.status.progress else {}),
+        **_evaluation_fields(newest, seen.status.progress),
         save_seconds=max((one.save_seconds for one in reports if one.save_seconds is not None), default=None),
         **_snapshot_fields(reports, len(seen.member_views)),
     )
+
+
+def _evaluation_fields(newest: Progress, before: ProgressStatus | None) -> dict[str, Any]:
+    """Return losses and scores of the newest evaluations. Those of an earlier world stay until this one has some."""
+    source = newest if newest.evaluations or before is None else before
+    return {"evaluations": source.evaluations, "scores": source.scores}
 
 
 def _snapshot_fields(told: Sequence[Progress], num_hosts: int) -> dict[str, Any]:

@@ -1,0 +1,83 @@
+"""Scores of a model on held-out text: loss, next-token accuracy, and bits per byte of text.
+
+Bits per byte compare models with different tokenizers (Gao et al. 2020, The Pile, arXiv 2101.00027, section 3.1): the
+sum of the cross-entropies in bits, divided by the bytes of the predicted text. A special token has no bytes, and the
+model's bits for it count.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from trainingjob_trainer.models.decoder import Params, SplitModel
+from trainingjob_trainer.models.sharded_model import Hidden, ShardedModel
+from trainingjob_trainer.objectives.accumulation import accumulate
+from trainingjob_trainer.state import Batch
+
+
+class ScoreSums(NamedTuple):
+    """Sums over the predictions of a batch, float32 scalars, each prediction counted by its loss weight."""
+
+    loss: jax.Array
+    """Cross-entropies."""
+    weight: jax.Array
+    hits: jax.Array
+    """Predictions whose target is the most likely token."""
+    num_bytes: jax.Array
+    """Bytes of the targets. 0: unknown."""
+
+
+type EvaluateStep = Callable[[Params, Batch, jax.Array], tuple[ScoreSums, jax.Array]]
+"""Returns the sums of a batch, and the control signals of all processes."""
+
+
+class Scores(NamedTuple):
+    """Scores on held-out text."""
+
+    loss: float
+    """Mean cross-entropy of a prediction. NaN: no prediction counts."""
+    accuracy: float
+    """Share of the predictions whose target is the most likely token."""
+    bits_per_byte: float | None
+    """None: the bytes of the text are unknown."""
+
+    @classmethod
+    def from_sums(cls, loss: float, weight: float, hits: float, num_bytes: float) -> "Scores":
+        """Return the scores of sums over all batches, in the order of `ScoreSums`."""
+        if weight == 0:
+            return cls(math.nan, math.nan, None)
+        # Sums are rounded: those of fractional weights may exceed their total.
+        accuracy = min(hits / weight, 1.0)
+        return cls(loss / weight, accuracy, loss / math.log(2) / num_bytes if num_bytes else None)
+
+    def by_name(self) -> dict[str, float]:
+        """Return the scores that are known."""
+        return {name: score for name, score in self._asdict().items() if score is not None}
+
+
+class Scorer:
+    """Sums the scores of a model on one mesh."""
+
+    def __init__(self, model: SplitModel, mesh: Mesh) -> None:
+        self._model = ShardedModel(model, mesh)
+        self._mesh = mesh
+
+    def compute(self, params: Params, batch: Batch) -> ScoreSums:
+        """Return the sums of a batch with `target_bytes`."""
+        zero = jnp.zeros(())
+        return accumulate(self._score, ScoreSums(zero, zero, zero, zero), params, batch, self._mesh)
+
+    def _score(self, params: Params, batch: Batch) -> ScoreSums:
+        hidden = self._model.run(params, batch.tokens, batch.positions, batch.segment_ids)
+        return self._model.read_out(self._read_scores, params, hidden, batch)
+
+    def _read_scores(self, params: Params, hidden: Hidden, batch: Batch) -> ScoreSums:
+        losses = self._model.sum_losses(params, hidden, batch.targets, batch.loss_weights, counts_hits=True)
+        assert losses.hits is not None and batch.target_bytes is not None  # noqa: PT018, S101
+        # By sequence first: float32 cannot count the bytes of a large batch one by one.
+        num_bytes = jnp.sum(jnp.sum(batch.loss_weights * batch.target_bytes, axis=-1))
+        return ScoreSums(losses.cross_entropy, jnp.sum(batch.loss_weights), losses.hits, num_bytes)
