@@ -63,7 +63,7 @@ def test_evaluations_and_texts_are_sent(tmp_path: Path) -> None:
     with serve_mlflow() as server:
         metrics = make_metrics(server.url, runName="baseline")
         with MetricsWriter(metrics, Run(JOB, open_store(str(tmp_path)), 0), 1, has_samples=True) as writer:
-            writer.write_evaluation(7, "held", 1.25)
+            writer.write_evaluation(7, "held", {"loss": 1.25})
             writer.write_sample(7, TextOfPrompt("held", 0, "Once ", "x" * 6000, 6000, None))
 
     (run,) = server.runs
