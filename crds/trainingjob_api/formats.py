@@ -6,7 +6,7 @@ A new format is a name in `FormatName`, a row of `FORMATS`, and a module of the 
 
 from typing import Literal, NamedTuple
 
-FormatName = Literal["text", "jsonl", "parquet", "arrow", "tokens"]
+FormatName = Literal["text", "jsonl", "parquet", "arrow", "tokens", "synthetic"]
 
 
 class Format(NamedTuple):
@@ -22,6 +22,10 @@ class Format(NamedTuple):
     """Fields of a source that only this format and others with the same field may set."""
     is_decompressed: bool = False
     """Whether its files may be compressed as a whole. Formats with compressed parts gain nothing by it."""
+    has_ids: bool = False
+    """Whether its documents are token ids, and no text."""
+    has_files: bool = True
+    """Whether its sources have a place of files."""
 
 
 RECORD_FIELDS = ("column", "messages", "prompt", "completion", "on_bad_record")
@@ -38,7 +42,8 @@ FORMATS: dict[FormatName, Format] = {
     ),
     "parquet": Format("Parquet row", "**/*.parquet", kinds=("Parquet",), fields=RECORD_FIELDS),
     "arrow": Format("Arrow row", "**/*.arrow", kinds=("Arrow",), fields=RECORD_FIELDS),
-    "tokens": Format("array of token ids", "**/*.npy", kinds=("NumPy",), fields=("tokens",)),
+    "tokens": Format("id array", "**/*.npy", kinds=("NumPy",), fields=("tokens",), has_ids=True),
+    "synthetic": Format("random ids", "", fields=("synthetic",), has_ids=True, has_files=False),
 }
 """Formats by value of `format` in a source. The first is the default."""
 
@@ -135,6 +140,8 @@ def find_unsupported(name: str, format_name: FormatName) -> str:
 def is_of_format(name: str, format_name: FormatName) -> bool:
     """Return whether a file name has a suffix of a format."""
     row = FORMATS[format_name]
+    if not row.has_files:
+        return False
     suffix = find_suffix(find_content_name(name) if row.is_decompressed else name)
     return suffix == find_suffix(row.pattern) or (BINARY | RECORDS).get(suffix) in row.kinds
 

@@ -52,7 +52,7 @@ def test_descriptions_list_each_format(name: FormatName) -> None:
     fields, row = TextSource.model_fields, FORMATS[name]
 
     assert f"`{name}` ({row.content})" in (fields["format"].description or "")
-    assert f"`{row.pattern}`" in (fields["pattern"].description or "")
+    assert not row.pattern or f"`{row.pattern}`" in (fields["pattern"].description or "")
     assert all(f"`{name}`" in (fields[field].description or "") for field in row.fields)
 
 
@@ -151,6 +151,7 @@ def test_a_compressed_file_has_a_plain_name(name: str, want: str) -> None:
         ("a.txt.zst", "text", True),
         ("README.md", "text", False),
         ("parquet", "parquet", False),
+        ("README", "synthetic", False),
     ],
 )
 def test_files_of_a_format_are_found_by_suffix(name: str, format_name: FormatName, want: bool) -> None:

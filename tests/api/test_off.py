@@ -35,6 +35,8 @@ ZERO_IS_A_VALUE = {
     "data.train.weight": "the source is not read, until a phase gives it a weight",
     "data.train.tokens.endOfDocument": "the id of a token",
     "evaluation.tokens.endOfDocument": "the id of a token",
+    "data.train.synthetic.seed": "a seed",
+    "evaluation.synthetic.seed": "a seed",
     "data.weightSchedule.weights": "the source is not read any more",
     "elastic.maxRestarts": "a number of restarts",
     "scheduling.tolerations.tolerationSeconds": "a time, as in Kubernetes",

@@ -16,16 +16,19 @@ Glob = Annotated[str, Field(min_length=1, max_length=MAX_GLOB)]
 OnBadRecord = Literal["fail", "skip"]
 DEFAULT_FORMAT: FormatName = "text"
 TOKENS: FormatName = "tokens"
+SYNTHETIC: FormatName = "synthetic"
 DEFAULT_COLUMN = "text"
 
 
 def _describe_formats() -> str:
     names = ", ".join(f"`{name}` ({one.content})" for name, one in FORMATS.items())
-    return f"File format, with what holds a document: {names}."
+    return f"Format, with what holds a document: {names}."
 
 
 def _describe_patterns() -> str:
-    others = (f"`{one.pattern}` for `{name}`" for name, one in FORMATS.items() if name != DEFAULT_FORMAT)
+    others = (
+        f"`{one.pattern}` for `{name}`" for name, one in FORMATS.items() if one.pattern and name != DEFAULT_FORMAT
+    )
     return f"default {', or '.join((f'`{FORMATS[DEFAULT_FORMAT].pattern}`', *others))}"
 
 
@@ -59,6 +62,17 @@ class TokenArrays(Strict):
     end_of_document: Annotated[Annotated[int, Field(ge=0, le=2**31 - 1)] | None, NO_UNIT, Example(50256)] = Field(
         default=None,
         description="Id that ends each document. Unset: a file is one document.",
+    )
+
+
+class Synthetic(Strict):
+    """Random token ids, each as frequent as another."""
+
+    tokens: Annotated[int, Field(ge=1, le=1_000_000_000_000), Unit("tokens"), Example(1_000_000)] = Field(
+        default=1_000_000, description="Number of tokens. They are repeated, as each text is."
+    )
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1), NO_UNIT, Example(1)] = Field(
+        default=0, description="Seed of the tokens, together with the name of the source."
     )
 
 
@@ -120,9 +134,17 @@ class TextSource(Strict):
         description=f"Layout of token ids, {_only_for('tokens')}. Unset: NumPy files, each of which is one document.",
         exclude_if=_is_unset,
     )
+    synthetic: Synthetic | None = Field(
+        default=None,
+        description=f"Random token ids instead of files, {_only_for('synthetic')}. Unset: 1,000,000 tokens.",
+        exclude_if=_is_unset,
+    )
 
     cel_rules = (
-        cel_rule("has(self.path) != has(self.huggingFace)", "must have exactly one of `path` and `huggingFace`."),
+        cel_rule(
+            "self.format == 'synthetic' || has(self.path) != has(self.huggingFace)",
+            "must have exactly one of `path` and `huggingFace`.",
+        ),
         cel_rule("!has(self.messages) || !has(self.column)", "must not be set together with `messages`.", "column"),
         cel_rule("!has(self.completion) || !has(self.column)", "must not be set together with `completion`.", "column"),
         cel_rule(
@@ -141,6 +163,8 @@ class TextSource(Strict):
     @property
     def location_field(self) -> str:
         """Return the field that decides where its files are."""
+        if not FORMATS[self.format].has_files:
+            return self.format
         return "huggingFace.repository" if self.hugging_face else "path"
 
     @property

@@ -84,8 +84,9 @@ NOT_OF_A_STEP = {
         for field in ("fromStep", "globalBatchSize")
     },
     **{
-        f"{section}.tokens.endOfDocument": "the documents of a text: tests/trainer/data/sources/test_token_arrays.py"
+        f"{section}.{field}": "the documents of a text: tests/trainer/data/sources/test_token_arrays.py"
         for section in ("data.train", "evaluation")
+        for field in ("tokens.endOfDocument", "synthetic.tokens", "synthetic.seed")
     },
     "metrics.everySteps": OUTSIDE,
     "scheduling.tolerations.tolerationSeconds": RETRIES,

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from trainingjob_agent.shared_files import UntrustedFileError
+from trainingjob_api.formats import FORMATS
 from trainingjob_api.protocol import FailureReason
-from trainingjob_api.spec.data import TOKENS
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.data_report import DatasetReport, describe_dataset
 from trainingjob_trainer.data.packing.pack import pack_documents
@@ -121,7 +121,7 @@ def help_to_create(store: Store, sources: Sources, spec: TrainingJobSpec, share:
 def _settings(manifest: Manifest, encoders: Encoders, spec: TrainingJobSpec) -> list[object]:
     """Return what decides the sequences beside the files."""
     answers = [{"answers": encoders.answers.key}] if encoders.answers else []
-    has_ids = any(source.format == TOKENS for source, _ in manifest.found)
+    has_ids = any(FORMATS[source.format].has_ids for source, _ in manifest.found)
     vocab = [{"vocabSize": spec.model.vocab_size}] if has_ids else []  # ids were checked against it
     packed = [{"packing": packing}] if (packing := spec.data.isolated_packing) else []
     return [CACHE_FORMAT, encoders.text.tokenizer_key, spec.training.sequence_length, *answers, *packed, *vocab]

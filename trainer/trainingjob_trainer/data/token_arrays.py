@@ -39,3 +39,17 @@ class TokenArrayEncoder:
                 )
             yield EncodedDocument(ids.astype(self._dtype))
             first += len(ids)
+
+
+class RandomTokenEncoder:
+    """Maps random numbers to ids that are equally frequent."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = np.uint64(vocab_size)
+        self._dtype = choose_dtype(vocab_size)
+
+    def encode_documents(self, documents: Iterable[bytes], _name: str) -> Iterator[EncodedDocument]:
+        """Yield the ids of each document."""
+        for document in documents:
+            numbers = np.frombuffer(document, ID_DTYPE).astype(np.uint64)
+            yield EncodedDocument((numbers * self._vocab_size >> np.uint64(32)).astype(self._dtype))

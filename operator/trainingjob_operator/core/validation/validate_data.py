@@ -93,6 +93,8 @@ def check_patterns(spec: TrainingJobSpec) -> Iterator[Problem]:
     for section, sources in list_sources(spec):
         for number, source in enumerate(sources):
             at = f"spec.{section}[{number}]"
+            if not FORMATS[source.format].has_files:
+                continue
             yield from _check_pattern(f"{at}.pattern", source.glob, source.format)
             for place, exclude in enumerate(source.exclude):
                 yield from _check_exclude(f"{at}.exclude[{place}]", exclude, source.glob)
@@ -203,7 +205,9 @@ def warn_of_missing_separator(spec: TrainingJobSpec) -> Iterator[Problem]:
     if spec.data.isolates_documents:
         return
     has_documents = any(
-        source.messages is None and source.tokens is None for _, sources in list_sources(spec) for source in sources
+        source.messages is None and not FORMATS[source.format].has_ids
+        for _, sources in list_sources(spec)
+        for source in sources
     )
     if has_documents and spec.tokenizer.type == TOKENIZERS and spec.tokenizer.end_of_document is None:
         message = (

@@ -159,3 +159,39 @@ def test_a_smaller_vocabulary_is_checked_although_tokens_are_there(tmp_path: Pat
     error = fail(lambda: index_of(tmp_path, training__sequenceLength=2, model__vocabSize=300, data__train=[source]))
 
     assert "must be at least 301" in str(error)
+
+
+def draw(tmp_path: Path, vocab_size: int = 512, **options: int) -> JobDatasets:
+    source = {"name": "random", "format": "synthetic", "synthetic": options}
+    return index_of(tmp_path, training__sequenceLength=2, model__vocabSize=vocab_size, data__train=[source])
+
+
+def test_random_tokens_are_equally_frequent_and_the_same_again(tmp_path: Path) -> None:
+    made = draw(tmp_path / "a", vocab_size=300, tokens=300_000)
+    again = draw(tmp_path / "b", vocab_size=300, tokens=300_000)
+    counts = np.bincount(made.train.tokens, minlength=300)
+
+    assert (counts.min() > 800, counts.max() < 1200, len(counts)) == (True, True, 300)
+    assert again.train.dataset_hash == made.train.dataset_hash
+    assert (made.report.sources[0].documents, made.report.sources[0].tokens) == (293, 300_000)
+    assert "text" not in " ".join(made.report.warnings)
+
+
+def test_random_tokens_depend_on_seed_number_and_vocabulary(tmp_path: Path) -> None:
+    root = tmp_path / "one"
+    made = [
+        draw(root, tokens=2000),
+        draw(root, tokens=2000, seed=1),
+        draw(root, tokens=3000),
+        draw(root, tokens=2000, vocab_size=300),
+    ]
+
+    assert len({one.train.dataset_hash for one in made}) == 4
+    assert made[2].train.tokens[:2000].tolist() == made[0].train.tokens.tolist()
+    assert made[0].train.tokens[:4].tolist() == [348, 45, 462, 335], "those of each version of NumPy"
+
+
+def test_too_few_random_tokens_are_reported_at_their_field(tmp_path: Path) -> None:
+    error = fail(lambda: draw(tmp_path, tokens=2))
+
+    assert (error.path, "1 file gives 2 tokens" in str(error)) == ("spec.data.train[0].synthetic", True)

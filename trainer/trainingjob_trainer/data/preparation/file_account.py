@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trainingjob_api.formats import FORMATS
 from trainingjob_api.spec.data import TOKENS, TextSource
 from trainingjob_trainer.data.sources.source_files import BadRecords
 
@@ -41,8 +42,8 @@ class FileCounter:
     """Hashes and counts the documents of a file one by one."""
 
     def __init__(self, source: TextSource) -> None:
-        self._has_ids = source.format == TOKENS
-        self._is_whole = self._has_ids and (source.tokens is None or source.tokens.end_of_document is None)
+        self._has_ids = FORMATS[source.format].has_ids
+        self._is_whole = source.format == TOKENS and (source.tokens is None or source.tokens.end_of_document is None)
         self._digest = hashlib.sha256()
         self._size = self._characters = self._documents = self._empty = 0
         self.tokens = 0

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainingjob_api.formats import FORMATS
-from trainingjob_api.spec.data import DEFAULT_FORMAT, TextSource
+from trainingjob_api.spec.data import DEFAULT_FORMAT, Synthetic, TextSource
 from trainingjob_trainer.data.sources.source_files import SourceFile, SourceFiles, find_files
 
+ID_BYTES = 4
 PART_BYTES = 64 << 20
 """Size of the files of a part, unless one file is larger: a part is lost if its process dies."""
 
@@ -86,11 +87,14 @@ def _divide(sizes: Sequence[int]) -> tuple[range, ...]:
 
 
 def list_file(file: SourceFile) -> ListedFile:
-    """Return a file as it is now.
+    """Return a file as it is now. Random tokens are as they always are.
 
     Raises:
         TrainingError: the file cannot be read.
     """
+    if not FORMATS[file.source.format].has_files:
+        options = file.source.synthetic or Synthetic()
+        return ListedFile(file, options.tokens * ID_BYTES, changed_ns=0)
     try:
         status = file.path.stat()
     except OSError as error:

@@ -14,14 +14,15 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from trainingjob_agent.shared_files import MAX_JSON_BYTES, UntrustedFileError, parse_untrusted_json
-from trainingjob_api.spec.data import TOKENS, TextSource
+from trainingjob_api.formats import FORMATS
+from trainingjob_api.spec.data import SYNTHETIC, TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.chat.answer_encoder import AnswerEncoder
 from trainingjob_trainer.data.preparation.file_account import FileAccount, FileCounter
 from trainingjob_trainer.data.preparation.listed_files import Manifest
 from trainingjob_trainer.data.sources.readers import read_documents
 from trainingjob_trainer.data.sources.source_files import BadRecords, printable
-from trainingjob_trainer.data.token_arrays import TokenArrayEncoder
+from trainingjob_trainer.data.token_arrays import RandomTokenEncoder, TokenArrayEncoder
 from trainingjob_trainer.data.token_dataset import PIECE_DTYPE, WEIGHT_DTYPE, dataset_file
 from trainingjob_trainer.data.tokenizers import DocumentEncoder
 from trainingjob_trainer.store.port import Store, has_object
@@ -38,11 +39,12 @@ class Encoders(NamedTuple):
     answers: AnswerEncoder | None
     """The encoder of conversations and completions. None: the sources hold plain text."""
     arrays: TokenArrayEncoder
+    random: RandomTokenEncoder
 
-    def choose(self, source: TextSource) -> DocumentEncoder | AnswerEncoder | TokenArrayEncoder:
+    def choose(self, source: TextSource) -> DocumentEncoder | AnswerEncoder | TokenArrayEncoder | RandomTokenEncoder:
         """Return the encoder of the documents of a source."""
-        if source.format == TOKENS:
-            return self.arrays
+        if FORMATS[source.format].has_ids:
+            return self.random if source.format == SYNTHETIC else self.arrays
         return self.answers if self.answers and source.has_answers else self.text
 
     @property
@@ -62,12 +64,12 @@ def make_encoders(manifest: Manifest, spec: TrainingJobSpec) -> Encoders:
         TrainingError: the tokenizer or the chat template cannot be used.
     """
     encoder = DocumentEncoder(spec.tokenizer, spec.model.vocab_size)
-    arrays = TokenArrayEncoder(spec.model.vocab_size)
+    ids = TokenArrayEncoder(spec.model.vocab_size), RandomTokenEncoder(spec.model.vocab_size)
     sources = [source for source, _ in manifest.found]
     if not any(source.has_answers for source in sources):
-        return Encoders(encoder, None, arrays)
+        return Encoders(encoder, None, *ids)
     answers = AnswerEncoder(encoder, spec, has_messages=any(source.messages for source in sources))
-    return Encoders(encoder, answers, arrays)
+    return Encoders(encoder, answers, *ids)
 
 
 class PartAccount(NamedTuple):

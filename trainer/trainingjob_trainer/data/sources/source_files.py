@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trainingjob_api.data_report import MAX_EXAMPLE, Skipped, SkipReason
-from trainingjob_api.formats import FormatName, advise_format, find_compression, find_content_name, find_unsupported
+from trainingjob_api.formats import (
+    FORMATS,
+    FormatName,
+    advise_format,
+    find_compression,
+    find_content_name,
+    find_unsupported,
+)
 from trainingjob_api.globs import find_pattern_problem
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.data import SKIP, TextSource
@@ -122,6 +129,9 @@ def find_files(source: TextSource, field: str) -> SourceFiles:
     Raises:
         TrainingError: the path does not exist, cannot be searched, or no file matches.
     """
+    if not FORMATS[source.format].has_files:
+        name = f"{source.format} {source.name}"
+        return SourceFiles([SourceFile(field, source, source.format, Path(name), real=name)])
     path, at = source.path or "", f"{field}.{source.location_field}"
     root = resolve_path(path)
     try:

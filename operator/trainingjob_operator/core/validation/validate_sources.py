@@ -1,8 +1,12 @@
-"""Rules about sources of data sets of the Hugging Face hub."""
+"""Rules about where a source reads: files of a path, data sets of the Hugging Face hub, token ids, or nowhere."""
 
 from collections.abc import Iterator
 
+from pydantic.alias_generators import to_camel
+
+from trainingjob_api.formats import FORMATS
 from trainingjob_api.problem import Problem
+from trainingjob_api.spec.data import TOKENS, TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.problem_messages import quote_field
 from trainingjob_operator.core.validation.rule import Rule
@@ -13,10 +17,12 @@ WEIGHTS_TOKEN = "spec.checkpoint.initializeFrom.huggingFace.token"  # noqa: S105
 
 
 def check_source_places(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Each source must have one of `path` and `huggingFace`."""
+    """A source must have one of `path` and `huggingFace`, or `format: synthetic`, which reads no files."""
     for section, sources in list_sources(spec):
         for number, source in enumerate(sources):
-            if (source.path is None) == (source.hugging_face is None):
+            if not FORMATS[source.format].has_files:
+                yield from _check_no_files(f"spec.{section}[{number}]", source)
+            elif (source.path is None) == (source.hugging_face is None):
                 found = (
                     "both. Remove one of the two."
                     if source.path
@@ -24,6 +30,13 @@ def check_source_places(spec: TrainingJobSpec) -> Iterator[Problem]:
                 )
                 message = f"must have exactly one of `path` and `huggingFace`, but has {found}"
                 yield Problem(f"spec.{section}[{number}]", None, message)
+
+
+def _check_no_files(at: str, source: TextSource) -> Iterator[Problem]:
+    for field in ("path", "hugging_face", "pattern", "exclude"):
+        if value := getattr(source, field):
+            message = f"must not be set with `format: {source.format}`, which reads no files. Remove it."
+            yield Problem(f"{at}.{to_camel(field)}", value if isinstance(value, str) else None, message)
 
 
 def check_hub_files(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -54,8 +67,24 @@ def check_hub_token(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem(TOKEN, None, message)
 
 
+def check_document_ends(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Isolated documents of token ids need `tokens.endOfDocument`, which is an id of the vocabulary."""
+    vocab_size = spec.model.vocab_size
+    for section, sources in list_sources(spec):
+        for number, source in enumerate(sources):
+            path = f"spec.{section}[{number}].tokens.endOfDocument"
+            end = source.tokens.end_of_document if source.tokens else None
+            if source.format == TOKENS and end is None and spec.data.isolates_documents:
+                message = "must be set, because `spec.data.packing` isolates documents. Write the id that ends each."
+                yield Problem(path, None, message)
+            elif end is not None and end >= vocab_size:
+                message = f"{end} must be less than {quote_field('spec.model.vocabSize', vocab_size)}."
+                yield Problem(path, end, message)
+
+
 RULES = (
     Rule(SECTIONS, check_source_places),
     Rule(SECTIONS, check_hub_files),
     Rule((*SECTIONS, "data.token", "checkpoint.initializeFrom"), check_hub_token),
+    Rule((*SECTIONS, "data.packing", "model"), check_document_ends),
 )
