@@ -243,7 +243,7 @@ def _choice_message(error: _Error) -> tuple[str, tuple[str, ...]]:
 
 
 _HUGGING_FACE = ("hf", "auto", "fast", "transformers")
-_OTHER_TOKENIZERS = ("sentencepiece", "spm", "tiktoken")
+_OTHER_TOKENIZERS = ("tiktoken",)
 
 
 def _limit_message(error: _Error) -> tuple[str, tuple[str, ...]]:

@@ -8,10 +8,11 @@ from trainingjob_api.base import Strict
 from trainingjob_api.meta import Example, Pattern, cel_rule
 from trainingjob_api.notation import add_slash
 
-TokenizerType = Literal["byte", "tokenizers", "huggingFace"]
+TokenizerType = Literal["byte", "tokenizers", "huggingFace", "sentencePiece"]
 BYTE: TokenizerType = "byte"
 TOKENIZERS: TokenizerType = "tokenizers"
 HUGGING_FACE: TokenizerType = "huggingFace"
+SENTENCE_PIECE: TokenizerType = "sentencePiece"
 SpecialToken = Annotated[str, Field(min_length=1, max_length=64)]
 
 
@@ -40,7 +41,8 @@ class Tokenizer(Strict):
     type: Annotated[TokenizerType, Example("tokenizers")] = Field(
         default=BYTE,
         description="Kind of tokenizer: `byte` maps bytes to ids 0 to 255 and ends documents with 256. `tokenizers` "
-        "reads a tokenizer.json file, `huggingFace` a model's folder with tokenizer.json and chat template.",
+        "reads a tokenizer.json, `sentencePiece` a tokenizer.model, `huggingFace` a model's folder with tokenizer.json "
+        "and chat template.",
     )
     path: Annotated[
         Annotated[
@@ -52,7 +54,7 @@ class Tokenizer(Strict):
         Example("/data/tokenizer.json"),
     ] = Field(
         default=None,
-        description="Absolute path in the pod of a tokenizer.json file, for `tokenizers`, or of a folder, for "
+        description="Absolute path in the pod of the file for `tokenizers` and `sentencePiece`, or of the folder for "
         "`huggingFace`.",
     )
     begin_of_document: Annotated[SpecialToken | None, Example("<s>")] = Field(
@@ -63,8 +65,8 @@ class Tokenizer(Strict):
     )
     end_of_document: Annotated[SpecialToken | None, Example("</s>")] = Field(
         default=None,
-        description="Token that ends each document, as the vocabulary spells it. Unset: none, or for `huggingFace` "
-        "the `eos_token` of the folder.",
+        description="Token that ends each document, as the vocabulary spells it. Unset: none, but for `huggingFace` "
+        "the `eos_token` of the folder, and for `sentencePiece` that of the model.",
     )
     chat_template: ChatTemplate | None = Field(
         default=None,
@@ -75,8 +77,8 @@ class Tokenizer(Strict):
     cel_rules = (
         cel_rule(
             "self.type == 'byte' || has(self.path)",
-            "must be set with a type other than `byte`. Write the absolute path of a tokenizer.json file or of a "
-            "model's folder in the pod.",
+            "must be set with a type other than `byte`. Write the absolute path of its file, or of a "
+            "model's folder, in the pod.",
             "path",
         ),
         *(

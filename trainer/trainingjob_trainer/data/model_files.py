@@ -15,7 +15,7 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.model import Model
 from trainingjob_api.spec.precision import Precision
 from trainingjob_api.spec.tokenizer import Tokenizer
-from trainingjob_trainer.huggingface.tokenizer_files import TOKENIZER_FILE, list_published_files
+from trainingjob_trainer.huggingface.tokenizer_files import list_published_files, published_name
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.store.port import Store
 
@@ -45,7 +45,7 @@ def keep_model_files(store: Store, spec: TrainingJobSpec) -> None:
     try:
         if _read(store, MODEL_FILE) != content:
             store.write(MODEL_FILE, (content,))
-        if spec.tokenizer.path and _read(store, TOKENIZER_FILE) is None:
+        if spec.tokenizer.path and _read(store, published_name(spec.tokenizer)) is None:
             for name, content in list_published_files(spec.tokenizer).items():
                 store.write(name, (content,))
     except (OSError, ValueError, TrainingError) as error:

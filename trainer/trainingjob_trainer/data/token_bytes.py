@@ -13,14 +13,17 @@ import numpy as np
 import tokenizers
 from tokenizers.pre_tokenizers import ByteLevel
 
+from trainingjob_trainer.data.sentence_piece import SentencePieceTokenizer, TextTokenizer
 from trainingjob_trainer.data.tokenization_stats import find_unknown
 
 BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 """A token of a SentencePiece vocabulary that stands for one byte."""
 
 
-def count_token_bytes(tokenizer: tokenizers.Tokenizer) -> np.ndarray:
+def count_token_bytes(tokenizer: TextTokenizer) -> np.ndarray:
     """Return the number of bytes of each id, uint32 [number of ids]."""
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        return np.array(tokenizer.count_bytes(), np.uint32)
     vocab: Mapping[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     added = tokenizer.get_added_tokens_decoder()
     numbers = np.zeros(1 + max(vocab.values()), np.uint32)

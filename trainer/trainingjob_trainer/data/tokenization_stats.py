@@ -4,7 +4,8 @@ import json
 from collections import Counter
 
 import numpy as np
-import tokenizers
+
+from trainingjob_trainer.data.sentence_piece import TextEncoding, TextTokenizer
 
 SAMPLE_CHARACTERS = 1_000_000
 """Characters of the text that are checked for missing token coverage."""
@@ -29,7 +30,7 @@ END_TOKENS = (
 class TokenizationStats:
     """Statistics over encoded documents. `tokenizer` is None if bytes are ids, so that nothing is lost."""
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer | None, end: int | None) -> None:
+    def __init__(self, tokenizer: TextTokenizer | None, end: int | None) -> None:
         self._tokenizer = tokenizer
         self._is_closed = end is not None
         self.counts: Counter[str] = Counter()
@@ -39,7 +40,7 @@ class TokenizationStats:
         special = [number for number, token in added.items() if token.special and number != self._unk]
         self._special_ids = np.array(special, np.int64)
 
-    def add(self, text: str, encoding: tokenizers.Encoding, *, is_templated: bool = False) -> None:
+    def add(self, text: str, encoding: TextEncoding, *, is_templated: bool = False) -> None:
         """Count one document. A template writes special tokens itself, and separates documents by them."""
         ids = np.array(encoding.ids, np.int64)
         self.counts["tokens"] += len(ids)
@@ -80,7 +81,7 @@ class TokenizationStats:
             )
         return warnings
 
-    def _count_dropped(self, text: str, encoding: tokenizers.Encoding) -> None:
+    def _count_dropped(self, text: str, encoding: TextEncoding) -> None:
         """Count the non-blank characters at the beginning of a text that no token covers."""
         text = text[: SAMPLE_CHARACTERS - self.counts["checked"]]
         edges = np.zeros(len(text) + 1, np.int64)
@@ -94,7 +95,7 @@ class TokenizationStats:
         self.counts["dropped"] += int(is_lost.sum())
 
 
-def find_unknown(tokenizer: tokenizers.Tokenizer) -> int | None:  # None: it has no unknown token
+def find_unknown(tokenizer: TextTokenizer) -> int | None:  # None: it has no unknown token
     """Return the id of the token for text that the vocabulary does not cover."""
     model = json.loads(tokenizer.to_str())["model"]
     number, token = model.get("unk_id"), model.get("unk_token")

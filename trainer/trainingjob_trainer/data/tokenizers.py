@@ -9,8 +9,9 @@ import numpy as np
 import tokenizers
 
 from trainingjob_api.protocol import FailureReason
-from trainingjob_api.spec.tokenizer import HUGGING_FACE, Tokenizer
+from trainingjob_api.spec.tokenizer import HUGGING_FACE, SENTENCE_PIECE, Tokenizer
 from trainingjob_trainer.data.chat.answer_weights import MarkedText, byte_offsets, weigh_tokens
+from trainingjob_trainer.data.sentence_piece import SentencePieceTokenizer, TextEncoding, TextTokenizer
 from trainingjob_trainer.data.sources.file_formats import describe_binary_format, describe_pointer_file
 from trainingjob_trainer.data.token_bytes import count_token_bytes
 from trainingjob_trainer.data.tokenization_stats import TokenizationStats
@@ -51,7 +52,7 @@ class DocumentEncoder:
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         files = read_tokenizer_files(tokenizer)
         self.dtype = choose_dtype(vocab_size)
-        self._tokenizer: tokenizers.Tokenizer | None = None
+        self._tokenizer: TextTokenizer | None = None
         self.begin: int | None = None
         """The id that begins each document. None: there is none."""
         self.end: int | None = BYTE_END_TOKEN
@@ -63,7 +64,7 @@ class DocumentEncoder:
         if files.content is not None:
             self.tokenizer_key["sha256"] = hashlib.sha256(files.content).hexdigest()
             self._tokenizer = _parse(files.content, tokenizer)
-            if _disable_modifications(self._tokenizer):
+            if isinstance(self._tokenizer, tokenizers.Tokenizer) and _disable_modifications(self._tokenizer):
                 self.tokenizer_key["whole"] = True  # else the hash would match a cache of truncated or padded text
             needed = 1 + max(_list_vocab(self._tokenizer, tokenizer).values())
             begin, end = _name_bounds(self._tokenizer, files, tokenizer)
@@ -166,10 +167,10 @@ class DocumentEncoder:
         return text
 
     def _encode(
-        self, tokenizer: tokenizers.Tokenizer, texts: Sequence[str], name: str, *, special_tokens: bool = False
-    ) -> list[tokenizers.Encoding]:
+        self, tokenizer: TextTokenizer, texts: Sequence[str], name: str, *, special_tokens: bool = False
+    ) -> Sequence[TextEncoding]:
         try:
-            encodings: list[tokenizers.Encoding] = tokenizer.encode_batch(texts, add_special_tokens=special_tokens)
+            encodings: Sequence[TextEncoding] = tokenizer.encode_batch(texts, add_special_tokens=special_tokens)
         except BaseException as error:  # the library raises plain Exception, and panics below BaseException
             if not (isinstance(error, Exception) or type(error).__name__ == "PanicException"):
                 raise
@@ -213,7 +214,7 @@ def _disable_modifications(parsed: tokenizers.Tokenizer) -> bool:
     return is_on
 
 
-def _list_vocab(parsed: tokenizers.Tokenizer, tokenizer: Tokenizer) -> dict[str, int]:
+def _list_vocab(parsed: TextTokenizer, tokenizer: Tokenizer) -> dict[str, int]:
     vocab: dict[str, int] = parsed.get_vocab(with_added_tokens=True)
     if not vocab:
         message = "has no tokens. Save the tokenizer again after it was trained."
@@ -221,7 +222,9 @@ def _list_vocab(parsed: tokenizers.Tokenizer, tokenizer: Tokenizer) -> dict[str,
     return vocab
 
 
-def _parse(content: bytes, tokenizer: Tokenizer) -> tokenizers.Tokenizer:
+def _parse(content: bytes, tokenizer: Tokenizer) -> TextTokenizer:
+    if tokenizer.type == SENTENCE_PIECE:
+        return _parse_pieces(content, tokenizer)
     try:
         return tokenizers.Tokenizer.from_str(content.decode("utf-8-sig"))
     except Exception as error:  # the library raises plain Exception
@@ -229,6 +232,21 @@ def _parse(content: bytes, tokenizer: Tokenizer) -> tokenizers.Tokenizer:
         raise TrainingError(
             FailureReason.DATA,
             f"is {what}." if what else f"is not a tokenizer.json of the `tokenizers` library: {error}.",
+            path="spec.tokenizer.path",
+            value=tokenizer.path,
+        ) from error
+
+
+def _parse_pieces(content: bytes, tokenizer: Tokenizer) -> SentencePieceTokenizer:
+    try:
+        return SentencePieceTokenizer(content)
+    except ValueError as error:
+        what = describe_pointer_file(content) or describe_binary_format(content)
+        if not what and content.lstrip()[:1] == b"{":
+            what = "JSON: set `type: tokenizers` if it is a tokenizer.json"
+        raise TrainingError(
+            FailureReason.DATA,
+            f"is {what}." if what else f"is no SentencePiece model: {error}. Copy the file again.",
             path="spec.tokenizer.path",
             value=tokenizer.path,
         ) from error
@@ -242,7 +260,7 @@ def _describe_wrong_file(content: bytes) -> str:
     except UnicodeDecodeError:
         if what := describe_binary_format(content):
             return what
-        return f"not UTF-8 text, perhaps a SentencePiece model: {save}"
+        return f"not UTF-8 text, perhaps a SentencePiece model: set `type: sentencePiece`, or {save}"
     except ValueError:
         return "" if content.strip() else "empty"
     if isinstance(content_json, dict) and "tokenizer_class" in content_json:
@@ -256,10 +274,12 @@ def _describe_wrong_file(content: bytes) -> str:
 
 
 def _name_bounds(
-    parsed: tokenizers.Tokenizer, files: TokenizerFiles, tokenizer: Tokenizer
+    parsed: TextTokenizer, files: TokenizerFiles, tokenizer: Tokenizer
 ) -> tuple[str | None, str | None]:  # None: documents have no such token
-    """Return the tokens that begin and end documents: those of the spec, else those of the folder."""
+    """Return the tokens that begin and end documents: those of the spec, else those of the folder or model."""
     begin, end = tokenizer.begin_of_document, tokenizer.end_of_document
+    if not isinstance(parsed, tokenizers.Tokenizer):
+        return begin, end or parsed.find_end()
     if tokenizer.type != HUGGING_FACE:
         return begin, end
     of_folder = files.special_tokens.get(BEGIN)
@@ -268,7 +288,7 @@ def _name_bounds(
     return begin or (of_folder if adds_begin else None), end or files.special_tokens.get(END)
 
 
-def _find_token(parsed: tokenizers.Tokenizer, token: str | None, field: str) -> int | None:
+def _find_token(parsed: TextTokenizer, token: str | None, field: str) -> int | None:
     """Return the id of a token; None for none."""
     if token is None:
         return None

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from trainingjob_api.protocol import FailureReason
-from trainingjob_api.spec.tokenizer import HUGGING_FACE, Tokenizer
+from trainingjob_api.spec.tokenizer import HUGGING_FACE, SENTENCE_PIECE, Tokenizer
 from trainingjob_trainer.runtime.errors import TrainingError
 
 TOKENIZER_FILE, CONFIG_FILE, SPECIAL_TOKENS_FILE = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
+PIECES_FILE = "tokenizer.model"
 TEMPLATE_FILE, TEMPLATE_JSON_FILE = "chat_template.jinja", "chat_template.json"
 TEMPLATE_FIELD, DEFAULT_TEMPLATE = "chat_template", "default"
 FOLDER_FILES = (TOKENIZER_FILE, CONFIG_FILE, SPECIAL_TOKENS_FILE, TEMPLATE_FILE, TEMPLATE_JSON_FILE)
@@ -21,7 +22,7 @@ BEGIN, END = "bos_token", "eos_token"
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """What the files of a tokenizer hold. `content` is that of tokenizer.json; None: bytes are ids."""
+    """What the files of a tokenizer hold. `content` is that of its file; None: bytes are ids."""
 
     content: bytes | None = None
     special_tokens: dict[str, str] = field(default_factory=dict)
@@ -89,6 +90,11 @@ def read_chat_template(tokenizer: Tokenizer) -> TemplateFile | None:  # None: th
     return None
 
 
+def published_name(tokenizer: Tokenizer) -> str:
+    """Return the name of the file of a tokenizer in a folder."""
+    return PIECES_FILE if tokenizer.type == SENTENCE_PIECE else TOKENIZER_FILE
+
+
 def list_published_files(tokenizer: Tokenizer) -> dict[str, bytes]:
     """Return the files that publish a tokenizer in a folder, with their content; empty for bytes.
 
@@ -102,7 +108,7 @@ def list_published_files(tokenizer: Tokenizer) -> dict[str, bytes]:
         if tokenizer.type == HUGGING_FACE:
             files = {name: (path / name).read_bytes() for name in FOLDER_FILES if (path / name).is_file()}
         else:
-            files = {TOKENIZER_FILE: path.read_bytes()}
+            files = {published_name(tokenizer): path.read_bytes()}
     if tokenizer.chat_template is not None and (template := read_chat_template(tokenizer)):
         files[TEMPLATE_FILE] = template.source.encode()
     return files
@@ -148,11 +154,11 @@ def _read_tokenizer(tokenizer: Tokenizer) -> bytes:
                 f"{file} cannot be read: {error.strerror}. Save the tokenizer with `save_pretrained` of its fast class."
             )
             raise _tokenizer_error(tokenizer, message) from error
-        inside = path / TOKENIZER_FILE
+        inside = path / published_name(tokenizer)
         nearest = f" Nearest legal value: {inside}." if path.is_dir() and inside.is_file() else ""
         message = (
-            f"the tokenizer cannot be read: {error.strerror}. It must be a tokenizer.json file that every host sees."
-            f"{nearest}"
+            f"the tokenizer cannot be read: {error.strerror}. It must be a {published_name(tokenizer)} file that "
+            f"every host sees.{nearest}"
         )
         raise _tokenizer_error(tokenizer, message) from error
 

@@ -17,7 +17,7 @@ from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.model import Model
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.spec.precision import Precision
-from trainingjob_api.spec.tokenizer import HUGGING_FACE, TOKENIZERS, Tokenizer
+from trainingjob_api.spec.tokenizer import HUGGING_FACE, SENTENCE_PIECE, TOKENIZERS, Tokenizer, TokenizerType
 from trainingjob_api.weights_exchange import SampleRequest
 from trainingjob_api.world import Layout
 from trainingjob_trainer.checkpoint.formats.saved_arrays import SavedParams
@@ -27,7 +27,7 @@ from trainingjob_trainer.data.tokenizers import DocumentEncoder
 from trainingjob_trainer.huggingface.import_weights import add_prefix, import_params, match_tensors
 from trainingjob_trainer.huggingface.published_params import read_model
 from trainingjob_trainer.huggingface.safetensors import WeightsError
-from trainingjob_trainer.huggingface.tokenizer_files import TOKENIZER_FILE
+from trainingjob_trainer.huggingface.tokenizer_files import PIECES_FILE, TOKENIZER_FILE, published_name
 from trainingjob_trainer.huggingface.weights_folder import CONFIG_FILE, open_weights, read_json
 from trainingjob_trainer.models.decoder import Params, SplitModel
 from trainingjob_trainer.models.trainable import tensor_name
@@ -126,9 +126,9 @@ def _open_checkpoint(request: SampleRequest, store: Store, names: set[str]) -> T
     split, mesh, shapes = _prepare(described.model, precision)
     tokenizer = described.tokenizer
     if tokenizer.path:
-        path = _find_tokenizer(request, store, names)
+        path = _find_tokenizer(request, store, names, published_name(tokenizer))
         is_folder = tokenizer.type == HUGGING_FACE and not request.tokenizer
-        changes = {"path": store.root} if is_folder else {"path": path, "type": TOKENIZERS}
+        changes = {"path": store.root} if is_folder else {"path": path, "type": _type_of(path)}
         tokenizer = tokenizer.model_copy(update=changes)
     encoder = DocumentEncoder(tokenizer, described.model.vocab_size)
     return TextSource(
@@ -187,17 +187,22 @@ def _read_params(saved: SavedParams, shapes: Params) -> Params:
     return params
 
 
-def _find_tokenizer(request: SampleRequest, store: Store, names: set[str]) -> str:
-    """Return the path of the tokenizer.
+def _type_of(path: str) -> TokenizerType:
+    """Return the type of a tokenizer by the name of its file."""
+    return SENTENCE_PIECE if Path(path).suffix == Path(PIECES_FILE).suffix else TOKENIZERS
+
+
+def _find_tokenizer(request: SampleRequest, store: Store, names: set[str], name: str = TOKENIZER_FILE) -> str:
+    """Return the path of the tokenizer, whose file in the folder has a name.
 
     Raises:
         WeightsError: there is none.
     """
     if request.tokenizer:
         return request.tokenizer
-    if TOKENIZER_FILE not in names:
-        raise WeightsError(f"{request.path} has no {TOKENIZER_FILE}: name one with --tokenizer")
-    return str(Path(store.root, TOKENIZER_FILE))
+    if name not in names:
+        raise WeightsError(f"{request.path} has no {name}: name one with --tokenizer")
+    return str(Path(store.root, name))
 
 
 def _list_ends(config: Mapping[str, Any]) -> frozenset[int]:

@@ -180,7 +180,7 @@ PARALLELISM: Table = {
     ),
 }  # fmt: skip
 DATA: Table = {
-    "dataset_type": Left("`data.train` names files in the pods by path and format"),
+    "dataset_type": Left("`data.train` names files by path or data set, and their format"),
     **{
         key: Ask("data.train", TEXT_FILES, ASK_TEXT)
         for key in ("dataset_path", "hf_path", "hf_train_files", "grain_train_files", "dataset_name")
@@ -190,7 +190,7 @@ DATA: Table = {
     "*_split": Left("`data.train` and `evaluation` name files by path"),
     "grain_*": Left(INPUT, off=("",)),
     "tokenizer_path": Ask("tokenizer", TOKENIZER, ASK_TOKENIZER),
-    "tokenizer_type": Left("`tokenizer` reads a tokenizer.json file"),
+    "tokenizer_type": Left("`tokenizer.type` names the kind of file: `tokenizers`, `sentencePiece` or `huggingFace`"),
     "add_bos": Left("`tokenizer.beginOfDocument` names the token that begins a document", off=(False,)),
     "add_eos": Left("`tokenizer.endOfDocument` names the token that ends a document"),
     "packing": Copy("data.packing", one_of({"True": {"type": "bestFit"}}, "documents are packed into sequences")),

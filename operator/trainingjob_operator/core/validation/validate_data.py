@@ -21,12 +21,17 @@ from trainingjob_api.parse.parse_messages import format_value
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.data import TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.tokenizer import BYTE, HUGGING_FACE, TOKENIZERS, Tokenizer
+from trainingjob_api.spec.tokenizer import BYTE, HUGGING_FACE, SENTENCE_PIECE, TOKENIZERS, Tokenizer, TokenizerType
 from trainingjob_operator.core.names import unused_name
 from trainingjob_operator.core.planner.problem_messages import must_be_direct, must_be_unique, quote_field
 from trainingjob_operator.core.validation.reserved_folders import is_below
 from trainingjob_operator.core.validation.rule import Rule
 
+TOKENIZER_PLACES: dict[TokenizerType, str] = {
+    TOKENIZERS: "a tokenizer.json file",
+    HUGGING_FACE: "the folder of a model",
+    SENTENCE_PIECE: "a SentencePiece model",
+}
 SECTIONS = ("data.train", "evaluation")
 
 
@@ -35,7 +40,7 @@ def check_tokenizer(spec: TrainingJobSpec) -> Iterator[Problem]:
     tokenizer = spec.tokenizer
     if tokenizer.type != BYTE:
         if tokenizer.path is None:
-            what = "the folder of a model" if tokenizer.type == HUGGING_FACE else "a tokenizer.json file"
+            what = TOKENIZER_PLACES[tokenizer.type]
             message = f"must be set with `type: {tokenizer.type}`. Write the absolute path of {what} in the pod."
             yield Problem("spec.tokenizer.path", None, message)
         return
