@@ -14,6 +14,7 @@ from trainingjob_api.base import Message, Open, renamed
 from trainingjob_api.data_report import DataReport
 from trainingjob_api.drill import Drill
 from trainingjob_api.evaluation_scores import EvaluationScores
+from trainingjob_api.inspection import Inspection
 from trainingjob_api.world import MAX_MEMBERS, Count, Name, Span, Tier, Uid, World
 
 REPORT_PATH = "/v1/report"
@@ -345,6 +346,9 @@ class Answer(Message):
         description="Whether to collect and report diagnostics of the child: its world makes no progress.",
     )
     drill: Drill | None = Field(default=None, description="Fault that this host is to inject, once.")
+    inspection: Inspection | None = Field(
+        default=None, description="Trace or thread stacks that this host is to show in its log, once."
+    )
     moves: bool = Field(
         default=False,
         description="With `leave`: all hosts of the world are in the next one too, so their snapshots suffice "

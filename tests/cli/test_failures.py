@@ -36,6 +36,8 @@ REMOTE = {
     "suspend": ["suspend", "demo"],
     "resume": ["resume", "demo"],
     "drill": ["drill", "demo", "hang"],
+    "profile": ["profile", "demo"],
+    "stacks": ["stacks", "demo"],
 }
 LOCAL = {
     "validate": ["validate"],

@@ -63,6 +63,8 @@ NEED = {
     "scale": ("trainingjob", ("scale", "demo", "--max", "2"), "cli"),
     "suspend": ("trainingjob", ("suspend", "demo"), "cli"),
     "drill": ("trainingjob", ("drill", "demo", "hang"), "cli"),
+    "profile": ("trainingjob", ("profile", "demo"), "cli"),
+    "stacks": ("trainingjob", ("stacks", "demo"), "cli"),
     "run": ("trainingjob", ("run", DEMO), "cli"),
     "compile": ("trainingjob", ("plan", DEMO, "--compile"), "trainer"),
     "import": ("trainingjob", ("import", "."), "trainer"),

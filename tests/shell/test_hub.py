@@ -8,7 +8,9 @@ import pytest
 from tests.support.builders import KEY, NAME, NAMESPACE, UID, make_report
 from trainingjob_api.drill import Drill
 from trainingjob_api.drill_kinds import DrillKind
+from trainingjob_api.inspection import Inspection, InspectionKind, InspectionRequest
 from trainingjob_api.protocol import Diagnostics, Directive, HostReport, Phase, ProcessState, Progress
+from trainingjob_api.spec.profiling import TracedHosts
 from trainingjob_api.world import Member, World
 from trainingjob_operator.core.decide.drill_injection import InjectionOrder
 from trainingjob_operator.core.observe.heartbeats import HeartbeatState
@@ -235,6 +237,22 @@ async def test_members_get_the_request_for_diagnostics_at_once(desk: Desk) -> No
     assert (member.directive, member.collect_diagnostics) == (Directive.TRAIN, True)
     assert stranger
     assert (stranger.directive, stranger.collect_diagnostics) == (Directive.WAIT, False)
+
+
+@pytest.mark.parametrize(("hosts", "inspected"), [("first", [True, False]), ("all", [True, True])])
+async def test_hosts_of_an_inspection_get_it_at_once(hosts: TracedHosts, inspected: list[bool], desk: Desk) -> None:
+    desk.receive(make_report())
+    desk.hub.publish(KEY, plain := train(1, "pod-0-0", "pod-0-1"))
+    await desk.hub.answer(caller("pod-0-0"), "a", 0)
+    what = Inspection(id="one", kind=InspectionKind.TRACE, steps=7)
+
+    waiting = asyncio.create_task(desk.hub.answer(caller("pod-0-0"), "a", 60))
+    await asyncio.sleep(0)
+    request = InspectionRequest(**dict(what), job_uid=UID, hosts=hosts, requested="now")
+    desk.hub.publish(KEY, replace(plain, inspection=request))
+    answers = [await asyncio.wait_for(waiting, 10), await desk.hub.answer(caller("pod-0-1"), "a", 0)]
+
+    assert [answer.inspection == what for answer in answers if answer] == inspected
 
 
 async def test_restarted_agent_gets_its_directive_at_once(desk: Desk) -> None:

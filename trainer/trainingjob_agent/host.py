@@ -29,6 +29,7 @@ from trainingjob_agent.state import (
     Finish,
     Host,
     InjectFault,
+    InspectChild,
     KillChild,
     Message,
     RequestLeave,
@@ -130,7 +131,13 @@ def _apply_answer(host: Host, state: State, answer: Answer, now: float) -> State
     world = answer.world
     if world is not None and (world.job_uid != host.job_uid or world.generation < state.newest):
         return replace(state, last_contact=now)
-    updated = replace(state, last_contact=now, drill=answer.drill, newest=world.generation if world else state.newest)
+    updated = replace(
+        state,
+        last_contact=now,
+        drill=answer.drill,
+        inspection=answer.inspection,
+        newest=world.generation if world else state.newest,
+    )
     match answer.directive:
         case Directive.FINISH:
             return replace(updated, outcome=answer.outcome[:OUTCOME_CHARACTERS])
@@ -325,6 +332,8 @@ def _find_due_for_child(
         return replace(state, active=replace(live, diagnostics_requested=True)), DiagnoseChild(live.child)
     if state.drill and state.drill.id != state.started_drill and host.drills_allowed and live.phase is Phase.TRAINING:
         return replace(state, started_drill=state.drill.id), InjectFault(live.child, state.drill)
+    if state.inspection and state.inspection.id != state.started_inspection:
+        return replace(state, started_inspection=state.inspection.id), InspectChild(live.child, state.inspection)
     return None
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from trainingjob_agent.trainer_protocol import AgentEvent
 from trainingjob_api.data_report import DataReport
 from trainingjob_api.drill import Drill
+from trainingjob_api.inspection import Inspection
 from trainingjob_api.protocol import (
     Answer,
     Damage,
@@ -116,6 +117,8 @@ class State:
     `drill` is the requested fault. `started_drill` is the newest drill that was started: none starts twice.
     `reported_drill` is the newest drill that was injected or refused, and `drill_error` the reason of a refusal.
 
+    `inspection` is the requested trace or thread stacks, and `started_inspection` the newest that was started.
+
     `phase_seconds` is the longest time that a child took for each phase that it completed. `devices_verified`: a
     child of this host has reached training, and no child has reported a broken device since.
 
@@ -134,6 +137,8 @@ class State:
     started_drill: str = ""
     reported_drill: str = ""
     drill_error: str = ""
+    inspection: Inspection | None = None
+    started_inspection: str = ""
     phase_seconds: Mapping[Phase, float] = field(default_factory=dict)
     devices_verified: bool = False
     newest: int = 0
@@ -289,6 +294,14 @@ class InjectFault:
 
 
 @dataclass(frozen=True)
+class InspectChild:
+    """Trace the next steps of a child, or write its thread stacks into the log."""
+
+    child: int
+    inspection: Inspection
+
+
+@dataclass(frozen=True)
 class KillChild:
     """Kill a child and its process group at once."""
 
@@ -316,6 +329,7 @@ type Action = (
     | RequestLeave
     | DiagnoseChild
     | InjectFault
+    | InspectChild
     | KillChild
     | Finish
     | Stop

@@ -35,6 +35,7 @@ from trainingjob_agent.state import (
     Finish,
     Host,
     InjectFault,
+    InspectChild,
     KillChild,
     Message,
     RenewHotStandbyPort,
@@ -49,6 +50,7 @@ from trainingjob_agent.state import (
 )
 from trainingjob_agent.trainer_process import Child
 from trainingjob_agent.trainer_protocol import StartWorld
+from trainingjob_api.inspection import STACKS, InspectionKind, trace_name
 from trainingjob_api.protocol import Answer, Failure, FailureReason, HostReport
 from trainingjob_api.world import World
 
@@ -162,9 +164,8 @@ class Supervisor:
             case RequestLeave(child, moves):
                 LOG.info("asking a trainer to %s child=%d", "leave" if moves else "save and leave", child)
                 self._children[child].request_leave(moves=moves)
-            case DiagnoseChild(child):
-                LOG.info("collecting diagnostics of a trainer child=%d", child)
-                self._tasks.create_task(self._collect_diagnostics(child, self._children[child]))
+            case DiagnoseChild() | InspectChild():
+                self._examine(action)
             case InjectFault(child, drill):
                 LOG.warning("a drill kind=%s id=%s child=%d", drill.kind, drill.id, child)
                 self._tasks.create_task(
@@ -182,6 +183,19 @@ class Supervisor:
             case _:
                 assert_never(action)
         return None
+
+    def _examine(self, action: DiagnoseChild | InspectChild) -> None:
+        child = self._children[action.child]
+        if isinstance(action, DiagnoseChild):
+            LOG.info("collecting diagnostics of a trainer child=%d", action.child)
+            self._tasks.create_task(self._collect_diagnostics(action.child, child))
+            return
+        inspection = action.inspection
+        LOG.info("an inspection kind=%s id=%s child=%d", inspection.kind, inspection.id, action.child)
+        if inspection.kind is InspectionKind.TRACE:
+            child.trace(trace_name(inspection.id), inspection.steps)
+        else:
+            self._tasks.create_task(log_stacks(inspection.id, child))
 
     def _spawn(self, number: int) -> None:
         try:
@@ -281,6 +295,14 @@ class Supervisor:
     def _delete_generation_file(self) -> None:
         with contextlib.suppress(OSError):
             self._generation_file.delete()
+
+
+async def log_stacks(number: str, child: Child) -> None:
+    """Write the thread stacks of a child into the log, between two lines with the id of the inspection."""
+    found = await child.collect_diagnostics()
+    if found is not None:
+        text = f"{found.state}, {found.cores:.2f} cores\n\n{found.stacks or 'it dumped no stacks.'}"
+        LOG.info("%s", STACKS.format(id=number, text=text))
 
 
 def write_stacks(path: Path, words: str) -> None:

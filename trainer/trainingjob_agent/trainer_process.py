@@ -25,7 +25,14 @@ from trainingjob_agent.processes import (
 )
 from trainingjob_agent.stacks import find_stacks
 from trainingjob_agent.state import ChildDiagnosed, ChildExited, EventReceived
-from trainingjob_agent.trainer_protocol import EVENTS_FD_VARIABLE, STANDBY_TITLE, AgentEvent, Command, StartWorld
+from trainingjob_agent.trainer_protocol import (
+    EVENTS_FD_VARIABLE,
+    STANDBY_TITLE,
+    AgentEvent,
+    Command,
+    StartWorld,
+    TraceOrder,
+)
 from trainingjob_agent.world_environment import without_world_variables
 from trainingjob_api.protocol import Failure, ProcessState
 
@@ -147,6 +154,10 @@ class Child:
     def inject_nan(self) -> None:
         """Make the gradients of its world's next step non-finite."""
         self._write(Command(poison=True))
+
+    def trace(self, name: str, steps: int) -> None:
+        """Trace its next steps."""
+        self._write(Command(trace=TraceOrder(name=name, steps=steps)))
 
     async def collect_diagnostics(self) -> ChildDiagnosed | None:  # None: it has exited
         """Collect diagnostics: measure its CPU use and make it dump its thread stacks. The child continues."""

@@ -48,17 +48,25 @@ class StartWorld(Strict):
         return "shadow" if self.waits else f"world {self.world.generation}"
 
 
+class TraceOrder(Strict):
+    """A trace of the next steps of a child."""
+
+    name: str
+    steps: int
+
+
 class Command(Strict):
     """A command to a running child.
 
     `leave`: save at the next step boundary, then exit together with the others. `move`: exit in the same way, but
     without a save if all hosts hold the step in memory. `poison`: fault injection; make the gradients of the next step
-    non-finite.
+    non-finite. `trace`: trace the next steps.
     """
 
     leave: bool = False
     move: bool = False
     poison: bool = False
+    trace: TraceOrder | None = None
 
 
 class AgentEvent(Strict):

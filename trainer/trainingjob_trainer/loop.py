@@ -174,7 +174,7 @@ def _open_context(
             sizes=past.batch_sizes,
             recent=restored.recent_metrics,
         ) as reporter,
-        StepProfiler(start, open_store(spec.checkpoint.uri)) as profiler,
+        StepProfiler(start, open_store(spec.checkpoint.uri), signals) as profiler,
         NeighborCompiler(start, events, snapshots, restored=newest),
     ):
         yield Context(

@@ -134,6 +134,8 @@ def _command_loop(commands: BinaryIO, asks: ControlSignals, worlds: "SimpleQueue
             asks.request_rescale()
         if command.poison:
             asks.inject_nan()
+        if command.trace:
+            asks.request_trace(command.trace)
     exit_now(EXIT_ORPHANED)
 
 

@@ -92,7 +92,7 @@ class TrainingJobSpec(Strict):
     metrics: Annotated[Metrics, PODS] = Field(default=Metrics(), description="Metrics that the trainer writes.")
     profiling: Annotated[Profiling | None, PODS] = Field(
         default=None,
-        description="Traces of optimizer steps. Unset: no step is traced.",
+        description="Traces of optimizer steps. Unset: only `trainingjob profile` traces.",
         exclude_if=lambda profiling: profiling is None,  # an agent before 0.1 refuses a field that it does not know
     )
     runtime: Annotated[Runtime, PODS] = Field(

@@ -10,7 +10,7 @@ from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.cli.errors import EXIT_NEGATIVE, CommandError
 from trainingjob_operator.cli.interrupts import run_interruptible
 from trainingjob_operator.cli.printing import echo
-from trainingjob_operator.cli.remote_job import Target, open_remote_job
+from trainingjob_operator.cli.remote_job import Target, annotate, open_remote_job
 from trainingjob_operator.cli.report import describe_drills
 from trainingjob_operator.cli.watch import PollResult, poll_until_done
 from trainingjob_operator.core.decide.drills import describe_drill
@@ -72,11 +72,7 @@ def make_request(job: Manifest, wanted: DrillOptions, number: str, now: datetime
 
 def list_operations(job: Manifest, request: DrillRequest) -> list[Manifest]:
     """Return the JSON patch that requests a drill."""
-    value = request.model_dump_json(by_alias=True, exclude_none=True)
-    key = DRILL_ANNOTATION.replace("/", "~1")
-    if isinstance(get_value(job, "metadata", "annotations"), dict):
-        return [{"op": "add", "path": f"/metadata/annotations/{key}", "value": value}]
-    return [{"op": "add", "path": "/metadata/annotations", "value": {DRILL_ANNOTATION: value}}]
+    return annotate(job, DRILL_ANNOTATION, request.model_dump_json(by_alias=True, exclude_none=True))
 
 
 async def _drill(target: Target, wanted: DrillOptions, seconds: float) -> int:

@@ -1,12 +1,15 @@
 """Commands for a job on a cluster: their options and help texts."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from trainingjob_api.drill_kinds import DRILL_SECONDS, DrillKind
 from trainingjob_operator.cli.app import Kubeconfig, KubeContext, Name, Namespace, app
 from trainingjob_operator.cli.printing import echo
+
+Hosts = Literal["first", "all"]
+"""`TracedHosts`, without an import of the spec: help answers at once."""
 
 
 @app.command()
@@ -55,6 +58,57 @@ def logs(
 
     target = Target(name, namespace, context, kubeconfig)
     show_logs(target, LogSelection(slice_number, host, tail), typer.echo if raw else echo, follow=follow)
+
+
+@app.command()
+def profile(
+    name: Name,
+    namespace: Namespace = None,
+    steps: Annotated[int, typer.Option(min=1, max=100, help="Steps of the trace.")] = 3,
+    host: Annotated[Hosts, typer.Option(help="The first host of the world, or all hosts.")] = "first",
+    timeout: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="Time limit for the traces of all hosts.")
+    ] = 600,
+    context: KubeContext = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Trace the next steps of a running job, without interrupting it.
+
+    The traces are below `checkpoint.uri`/profiles. The command prints how to open them.
+
+    Exit codes: 0 all traces are written, 1 one is not, or the job does not train, 2 no result within --timeout.
+    """
+    from trainingjob_api.inspection import InspectionKind
+    from trainingjob_operator.cli.inspection import InspectionOptions, inspect
+    from trainingjob_operator.cli.remote_job import Target
+
+    options = InspectionOptions(InspectionKind.TRACE, host, steps)
+    raise typer.Exit(inspect(Target(name, namespace, context, kubeconfig), options, timeout))
+
+
+@app.command()
+def stacks(
+    name: Name,
+    namespace: Namespace = None,
+    host: Annotated[Hosts, typer.Option(help="The first host of the world, or all hosts.")] = "all",
+    timeout: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="Time limit for the stacks of all hosts.")
+    ] = 60,
+    context: KubeContext = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Print the thread stacks of a job's trainers. The job continues.
+
+    A host that hangs dumps its stacks too. Compare the newest line of Python in all hosts.
+
+    Exit codes: 0 all hosts are printed, 1 the job does not train, 2 no result within --timeout.
+    """
+    from trainingjob_api.inspection import InspectionKind
+    from trainingjob_operator.cli.inspection import InspectionOptions, inspect
+    from trainingjob_operator.cli.remote_job import Target
+
+    options = InspectionOptions(InspectionKind.STACKS, host)
+    raise typer.Exit(inspect(Target(name, namespace, context, kubeconfig), options, timeout))
 
 
 @app.command()

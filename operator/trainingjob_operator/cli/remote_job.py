@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from trainingjob_operator.cli.errors import CommandError, NoResultError, UsageError
-from trainingjob_operator.core.manifests import Children, Manifest, get_text
+from trainingjob_operator.core.manifests import Children, Manifest, get_text, get_value
 from trainingjob_operator.core.names import UID_LABEL
 from trainingjob_operator.core.observe.pods import Pod, read_pods
 from trainingjob_operator.core.times import format_time
@@ -93,6 +93,13 @@ class RemoteJob:
             f'there is no TrainingJob "{self._name}" in namespace {self._namespace}. '
             "`kubectl get trainingjobs -A` lists all."
         )
+
+
+def annotate(job: Manifest, annotation: str, value: str) -> list[Manifest]:
+    """Return the JSON patch that sets an annotation of a job."""
+    if isinstance(get_value(job, "metadata", "annotations"), dict):
+        return [{"op": "add", "path": f"/metadata/annotations/{annotation.replace('/', '~1')}", "value": value}]
+    return [{"op": "add", "path": "/metadata/annotations", "value": {annotation: value}}]
 
 
 class NoLogError(Exception):

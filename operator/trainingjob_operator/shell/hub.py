@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
+from trainingjob_api.inspection import Inspection, InspectionRequest
 from trainingjob_api.protocol import FILE_PHASES, Answer, Directive, HostReport, Phase
+from trainingjob_api.world import World
 from trainingjob_operator.core.observe.heartbeats import HeartbeatState, LatestReport
 from trainingjob_operator.core.report.job_events import JobDirective
 from trainingjob_operator.shell.interfaces import Caller, JobKey
@@ -27,9 +29,9 @@ PHASES_OUTSIDE_WORLD = (Phase.IDLE, Phase.LEFT, Phase.FAILED)
 ACTIVE_CPU_SECONDS = 10
 """CPU seconds that count as activity of a process. A process that only waits needs hours to use as many."""
 
-type AnswerKey = tuple[str, Directive, int, bool, str, str]
+type AnswerKey = tuple[str, Directive, int, bool, str, str, str]
 """Identity of an answer, whose change ends the long poll: agent process, directive, generation, whether to collect
-diagnostics, drill ID and standby world."""
+diagnostics, drill ID, inspection ID and standby world."""
 
 
 @dataclass
@@ -223,10 +225,18 @@ def _build_answer(job_directive: JobDirective, pod_uid: str) -> Answer:
         drill=job_directive.injection_order.drill
         if job_directive.injection_order and pod_uid in job_directive.injection_order.pods
         else None,
+        inspection=_find_inspection(job_directive.inspection, job_directive.world, pod_uid),
         moves=job_directive.moves,
         shadow=next((one for one in job_directive.standby_worlds if one.find_member(pod_uid)), None),
         report_again_seconds=again,
     )
+
+
+def _find_inspection(request: InspectionRequest | None, world: World, pod_uid: str) -> Inspection | None:
+    """Return the inspection of a host; None: it is not inspected."""
+    if request is None or (request.hosts == "first" and world.members[0].pod_uid != pod_uid):
+        return None
+    return Inspection(id=request.id, kind=request.kind, steps=request.steps)
 
 
 def _has_new_answer(line: _JobState, pod_uid: str, instance: str) -> bool:
@@ -283,5 +293,6 @@ def _answer_key(instance: str, answer: Answer) -> AnswerKey:
         generation,
         answer.collect_diagnostics,
         drill,
+        answer.inspection.id if answer.inspection else "",
         answer.shadow.shadow if answer.shadow else "",
     )

@@ -13,6 +13,7 @@ import json
 from collections.abc import Container, Iterable, Iterator
 
 from trainingjob_api.drill import DRILL_ANNOTATION
+from trainingjob_api.inspection import INSPECTION_ANNOTATION
 from trainingjob_operator.core.manifests import get_text, get_value, iter_items
 from trainingjob_operator.core.names import (
     AVOIDED_NODES_ANNOTATION,
@@ -49,7 +50,7 @@ _METADATA = (
     "deletionGracePeriodSeconds",
 )
 _LABELS = (JOB_LABEL, UID_LABEL, SLICE_OFFSET_LABEL, JOB_INDEX_LABEL, HOST_LABEL)
-_ANNOTATIONS = (DRILL_ANNOTATION, AVOIDED_NODES_ANNOTATION, TEMPLATE_HASH_ANNOTATION)
+_ANNOTATIONS = (DRILL_ANNOTATION, INSPECTION_ANNOTATION, AVOIDED_NODES_ANNOTATION, TEMPLATE_HASH_ANNOTATION)
 _EVENT = ("type", "reason", "lastTimestamp", "eventTime", "series")
 _NODE_CONDITION = ("type", "status", "reason", "message", "lastTransitionTime")
 

@@ -14,6 +14,7 @@ from trainingjob_agent.state import (
     TimerFired,
 )
 from trainingjob_agent.trainer_protocol import AgentEvent
+from trainingjob_api.inspection import Inspection, InspectionKind
 from trainingjob_api.protocol import Answer, Directive, Failure, FailureReason, Phase, Progress
 from trainingjob_api.world import Member, World
 
@@ -52,6 +53,14 @@ def move(about: World) -> AnswerReceived:
 
 def examine(about: World) -> AnswerReceived:
     return AnswerReceived(Answer(directive=Directive.TRAIN, world=about, collect_diagnostics=True))
+
+
+def inspect(about: World, number: str) -> AnswerReceived:
+    return AnswerReceived(Answer(directive=Directive.TRAIN, world=about, inspection=make_inspection(number)))
+
+
+def make_inspection(number: str) -> Inspection:
+    return Inspection(id=number, kind=InspectionKind.STACKS)
 
 
 WAIT = told(Directive.WAIT)

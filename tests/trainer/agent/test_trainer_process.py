@@ -15,6 +15,7 @@ import pytest
 
 from trainingjob_agent import trainer_process as child_module
 from trainingjob_agent.state import ChildDiagnosed, ChildExited, EventReceived
+from trainingjob_agent.supervisor import log_stacks
 from trainingjob_agent.trainer_process import Child
 from trainingjob_agent.trainer_protocol import StartWorld
 from trainingjob_api.protocol import FailureReason, Phase, ProcessState
@@ -163,6 +164,24 @@ async def test_child_dumps_its_stacks_and_continues(fake_trainer, run_config, pa
         assert re.fullmatch(r"Current thread 0x\w+ \(most .*\):", header)
         assert re.fullmatch(r'  File ".*fake_trainer.py", line \d+ in .*', outermost)
     assert end.code == 0
+
+
+async def test_stacks_of_an_inspection_are_lines_of_the_log(fake_trainer, run_config, patient, caplog) -> None:
+    caplog.set_level("INFO")
+    followed = Followed(fake_trainer(g1="train"), run_config)
+
+    await followed.start()
+    await followed.until_phase(Phase.TRAINING)
+    await log_stacks("one", followed.child)
+    followed.child.kill()
+    await followed.until_end()
+    await log_stacks("two", followed.child)
+
+    (message,) = [text for text in caplog.messages if text.startswith("stacks id=")]
+    first, state, empty, header, *_, last = message.splitlines()
+    assert (first, empty, last) == ("stacks id=one", "", "end of stacks id=one")
+    assert state.startswith("sleeping, 0.0")
+    assert header.startswith("Current thread 0x")
 
 
 async def test_computing_child_is_distinguished_from_a_waiting_one(fake_trainer, run_config, patient) -> None:

@@ -1,5 +1,6 @@
 """Control signals of an agent to its trainer: when the loop receives them, and how often."""
 
+from trainingjob_agent.trainer_protocol import TraceOrder
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.state import Signal
 
@@ -29,3 +30,12 @@ def test_one_step_alone_is_poisoned() -> None:
     asks.request_exit()
 
     assert [asks.take_signals(), asks.take_signals()] == [Signal.EXIT | Signal.INJECT_NAN, Signal.EXIT]
+
+
+def test_each_requested_trace_is_taken_once_in_order() -> None:
+    asks = ControlSignals()
+    orders = [TraceOrder(name=name, steps=3) for name in ("a", "b")]
+    for order in orders:
+        asks.request_trace(order)
+
+    assert [asks.take_trace() for _ in range(3)] == [*orders, None]

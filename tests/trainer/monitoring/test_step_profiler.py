@@ -10,18 +10,19 @@ import jax.numpy as jnp
 import pytest
 
 from tests.support.trainer.tiny import make_config, make_spec, make_world
-from trainingjob_agent.trainer_protocol import StartWorld
+from trainingjob_agent.trainer_protocol import StartWorld, TraceOrder
 from trainingjob_trainer.monitoring import step_profiler
+from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.monitoring.step_profiler import RUNS, StepProfiler
 from trainingjob_trainer.store.opening import open_store
 
 SQUARE = jax.jit(lambda x: x @ x)
 
 
-def profiler_of(root: Path, process: int = 0, **profiling: Any) -> StepProfiler:
+def profiler_of(root: Path, process: int = 0, signals: ControlSignals | None = None, **profiling: Any) -> StepProfiler:
     spec = make_spec(root, root, **({"profiling": profiling} if profiling else {}))
     start = StartWorld(config=make_config(spec), world=make_world(1, 2), process=process)
-    return StepProfiler(start, open_store(str(root)))
+    return StepProfiler(start, open_store(str(root)), signals or ControlSignals())
 
 
 def train(profiler: StepProfiler, *steps: int) -> None:
@@ -39,8 +40,9 @@ def list_traces(root: Path) -> list[str]:
 
 
 def steps_in(root: Path, run: str) -> list[int]:
-    """Return the steps whose dispatch a trace contains."""
-    with gzip.open(root / RUNS / run / "slice-0-host-0.trace.json.gz") as file:
+    """Return the steps whose dispatch the trace of one host contains."""
+    (path,) = (root / RUNS / run).glob("*.trace.json.gz")
+    with gzip.open(path) as file:
         events = json.load(file)["traceEvents"]
     return sorted(int(event["args"]["step_num"]) for event in events if event.get("name") == "train")
 
@@ -81,6 +83,16 @@ def test_nothing_is_traced_without_the_section(tmp_path: Path) -> None:
     assert list_traces(tmp_path) == []
 
 
+def test_requested_steps_are_traced_after_each_other(tmp_path: Path) -> None:
+    signals = ControlSignals()
+    for name in ("request-a", "request-b"):
+        signals.request_trace(TraceOrder(name=name, steps=2))
+    train(profiler_of(tmp_path, 1, signals), *range(7, 12))
+
+    assert {name.split("/")[0] for name in list_traces(tmp_path)} == {"request-a", "request-b"}
+    assert (steps_in(tmp_path, "request-a"), steps_in(tmp_path, "request-b")) == ([7, 8], [9, 10])
+
+
 def test_a_profiler_that_does_not_start_costs_no_step_and_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -88,7 +100,7 @@ def test_a_profiler_that_does_not_start_costs_no_step_and_one_warning(
         train(profiler_of(tmp_path, startStep=1, numSteps=1, everySteps=2), 1, 2, 3)
 
     (message,) = caplog.messages
-    assert message.startswith("trace did not begin error=Profile has already been started")
+    assert message.startswith("trace not written name=step-000000001.g1 error=Profile has already been started")
 
 
 def test_a_store_that_fails_costs_the_trace(

@@ -1,7 +1,9 @@
 """Control signals from the agent, held until the training loop sends them with its next step."""
 
 import threading
+from queue import Empty, SimpleQueue
 
+from trainingjob_agent.trainer_protocol import TraceOrder
 from trainingjob_trainer.state import Signal
 
 
@@ -13,6 +15,7 @@ class ControlSignals:
         self._exit = threading.Event()
         self._rescale = threading.Event()
         self._inject_nan = threading.Event()
+        self._traces: SimpleQueue[TraceOrder] = SimpleQueue()
 
     def request_exit(self) -> None:
         """Request a save at the next step boundary and then an exit. The signal stays set."""
@@ -25,6 +28,17 @@ class ControlSignals:
     def inject_nan(self) -> None:
         """Request non-finite gradients for the next step only."""
         self._inject_nan.set()
+
+    def request_trace(self, order: TraceOrder) -> None:
+        """Request a trace of the next steps of this process."""
+        self._traces.put(order)
+
+    def take_trace(self) -> TraceOrder | None:  # None: no trace is requested
+        """Return the oldest requested trace, and clear it."""
+        try:
+            return self._traces.get_nowait()
+        except Empty:
+            return None
 
     @property
     def exit_signal(self) -> Signal:

@@ -8,7 +8,7 @@ import logging
 import tempfile
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,6 +16,8 @@ from typing import Any, Self
 import jax
 
 from trainingjob_agent.trainer_protocol import StartWorld
+from trainingjob_api.inspection import TRACE_NOT_WRITTEN, TRACE_WRITTEN
+from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.store.port import Store
 
 LOG = logging.getLogger(__name__)
@@ -31,26 +33,27 @@ CHUNK_BYTES = 1 << 22
 
 @dataclass
 class _Trace:
-    """A trace in progress."""
+    """A trace in progress. `first` and `last` are its steps."""
 
     name: str
     first: int
     last: int
-    session: jax.profiler.ProfileSession
+    session: jax.profiler.ProfileSession = field(default_factory=jax.profiler.ProfileSession)
 
 
 class StepProfiler:
-    """Traces the steps that the spec names, on the hosts that it names.
+    """Traces the steps that the spec names, on the hosts that it names, and the steps that `signals` request.
 
     The loop calls `begin_step` before it dispatches a step, and `end_step` afterwards. A trace begins when the device
     is idle and ends when its last step is computed, so that it contains whole steps.
     """
 
-    def __init__(self, start: StartWorld, store: Store) -> None:
+    def __init__(self, start: StartWorld, store: Store, signals: ControlSignals) -> None:
         profiling = start.config.spec.profiling
         is_traced = profiling is not None and (profiling.hosts == "all" or start.process == 0)
         self._profiling = profiling if is_traced else None
         self._store = store
+        self._signals = signals
         self._generation = start.world.generation
         member = start.world.members[start.process]
         self._host = f"slice-{member.slice}-host-{member.host}"
@@ -72,17 +75,22 @@ class StepProfiler:
 
     def begin_step(self, step: int, newest: Any) -> None:
         """Begin a trace that is due with a step. `newest` are the newest dispatched arrays."""
-        last = self._profiling.find_last_step(step) if self._profiling and not self._trace else None
-        if last is None:
+        trace = None if self._trace else self._find_due(step)
+        if trace is None:
             return
         jax.block_until_ready(newest)
-        session = jax.profiler.ProfileSession()
         try:
-            session.start()
+            trace.session.start()
         except Exception as error:  # noqa: BLE001  # whatever the profiler of a platform raises
-            self._give_up("begin", error)
+            self._give_up(trace, error)
         else:
-            self._trace = _Trace(f"step-{step:09}.g{self._generation}", step, last, session)
+            self._trace = trace
+
+    def _find_due(self, step: int) -> _Trace | None:  # None: no trace begins with this step
+        if order := self._signals.take_trace():
+            return _Trace(order.name, step, step + order.steps - 1)
+        last = self._profiling.find_last_step(step) if self._profiling else None
+        return None if last is None else _Trace(f"step-{step:09}.g{self._generation}", step, last)
 
     def end_step(self, step: int, newest: Any) -> None:
         """End the trace whose last step this is. `newest` are arrays of the step."""
@@ -96,7 +104,7 @@ class StepProfiler:
         try:
             trace.session.stop()
         except Exception as error:  # noqa: BLE001  # whatever the profiler of a platform raises
-            self._give_up("end", error)
+            self._give_up(trace, error)
             return
         if self._writer:
             self._writer.join()  # one trace in memory beside the next is enough
@@ -112,20 +120,14 @@ class StepProfiler:
                     if suffix:
                         self._store.write(f"{RUNS}/{trace.name}/{self._host}{suffix}", _read_chunks(file))
         except Exception as error:  # noqa: BLE001  # a full or failing store costs the trace
-            LOG.warning("trace not written name=%s error=%s", trace.name, error)
+            LOG.warning("%s", TRACE_NOT_WRITTEN.format(name=trace.name, error=error))
         else:
-            LOG.info(
-                "trace written name=%s steps=%d-%d host=%s folder=%s",
-                trace.name,
-                trace.first,
-                trace.last,
-                self._host,
-                self._store.locate(FOLDER),
-            )
+            steps, folder = f"{trace.first}-{trace.last}", self._store.locate(FOLDER)
+            LOG.info("%s", TRACE_WRITTEN.format(name=trace.name, steps=steps, folder=folder))
 
-    def _give_up(self, action: str, error: Exception) -> None:
-        """Trace no more steps in this world: the next attempt would fail too."""
-        LOG.warning("trace did not %s error=%s", action, error)
+    def _give_up(self, trace: _Trace, error: Exception) -> None:
+        """Begin no more traces of the spec in this world: the next one would fail too."""
+        LOG.warning("%s", TRACE_NOT_WRITTEN.format(name=trace.name, error=error))
         self._profiling = None
 
 

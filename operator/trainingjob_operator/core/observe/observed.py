@@ -11,6 +11,7 @@ from datetime import datetime
 from pydantic import ValidationError
 
 from trainingjob_api.drill import DRILL_ANNOTATION, DrillRequest
+from trainingjob_api.inspection import INSPECTION_ANNOTATION, InspectionRequest
 from trainingjob_api.protocol import Failure
 from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_api.world import JobIdentity, World
@@ -24,6 +25,10 @@ from trainingjob_operator.core.observe.members import MemberView
 from trainingjob_operator.core.observe.pods import ObjectProblem, Pod, read_pods
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.run_config import attach_program_config
+from trainingjob_operator.core.times import parse_time, seconds_between
+
+INSPECTION_LIFETIME_SECONDS = 120.0
+"""Seconds for which hosts receive a request for traces or stacks. A host that starts later must not repeat it."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,8 @@ class Observed:
     heartbeats: HeartbeatState
     drill: DrillRequest | None = None
     """The drill request in the job's annotation. None: there is none."""
+    inspection: InspectionRequest | None = None
+    """The newest request for traces or stacks in the job's annotation. None: there is none, or it is stale."""
 
     @property
     def is_over(self) -> bool:
@@ -191,6 +198,7 @@ def observe(
         jobs=tuple(child for manifest in children.jobs if (child := read_job(manifest, now))),
         slices=_read_slices(plan, name, uid, pods, jobsets, children, heartbeats),
         drill=_read_request(job, uid),
+        inspection=_read_inspection(job, uid, now),
     )
 
 
@@ -206,6 +214,7 @@ def assemble_observed(
     jobs: tuple[ChildJob, ...],
     slices: tuple[Slice, ...],
     drill: DrillRequest | None = None,
+    inspection: InspectionRequest | None = None,
 ) -> Observed:
     """Return the observed state of a job from its parsed children. Adds the world, its members and its lineage."""
     world = members.rebuild_world(status, job.uid, pods)
@@ -234,6 +243,7 @@ def assemble_observed(
         lineage=spans,
         heartbeats=heartbeats,
         drill=drill,
+        inspection=inspection,
     )
 
 
@@ -244,6 +254,21 @@ def _read_request(job: Manifest, uid: str) -> DrillRequest | None:  # None: no v
     except ValidationError:
         return None
     return request if request and request.job_uid == uid else None
+
+
+def _read_inspection(job: Manifest, uid: str, now: datetime) -> InspectionRequest | None:  # None: none for this job
+    written = get_text(job, "metadata", "annotations", INSPECTION_ANNOTATION)
+    try:
+        request = InspectionRequest.model_validate_json(written) if written else None
+    except ValidationError:
+        return None
+    is_valid = (
+        request is not None
+        and request.job_uid == uid
+        and parse_time(request.requested) is not None
+        and seconds_between(request.requested, now) <= INSPECTION_LIFETIME_SECONDS
+    )
+    return request if is_valid else None
 
 
 def _read_slices(

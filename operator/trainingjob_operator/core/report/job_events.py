@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from trainingjob_api.inspection import InspectionRequest
 from trainingjob_api.protocol import Directive
 from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_api.world import World
@@ -43,6 +44,8 @@ class JobDirective:
     collects_diagnostics: bool = False
     injection_order: InjectionOrder | None = None
     """A drill that some hosts must inject."""
+    inspection: InspectionRequest | None = None
+    """A request for traces or thread stacks of the world's hosts."""
     moves: bool = False
     """Whether a world that drains may skip the save."""
     standby_worlds: tuple[World, ...] = ()
@@ -72,6 +75,7 @@ def make_directive(plan: Plan, seen: Observed, decision: Decision, written: Trai
         seen.world,
         collects_diagnostics=isinstance(decision, CollectDiagnostics),
         injection_order=find_injection_order(written, seen.world),
+        inspection=seen.inspection,
         moves=drain is not None and drain.drains_to_memory,
         standby_worlds=plan_hot_standby_worlds(plan, seen),
     )

@@ -27,7 +27,7 @@ def warn_of_no_trace(spec: TrainingJobSpec) -> Iterator[Problem]:
     profiling, steps = spec.profiling, spec.training.steps
     if profiling and profiling.start_step > steps:
         limit = quote_field("spec.training.steps", steps)
-        message = f"{profiling.start_step} exceeds {limit}. No step is traced."
+        message = f"{profiling.start_step} exceeds {limit}. The job traces no step."
         nearest = (str(max(steps - profiling.num_steps + 1, 1)),)
         yield Problem("spec.profiling.startStep", profiling.start_step, message, nearest)
 

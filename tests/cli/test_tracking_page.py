@@ -1,0 +1,38 @@
+"""The example of docs/tracking-and-profiling.md: its commands trace the steps that the page names."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cli.test_weights import trainingjob
+from trainingjob_api.spec.metrics import Metrics
+
+PAGE = (Path(__file__).parents[2] / "docs/tracking-and-profiling.md").read_text()
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+METRICS, JOB = (text for language, text in BLOCKS if language == "yaml")
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_trace_its_steps(tmp_path: Path) -> None:
+    (tmp_path / "traced.yaml").write_text(JOB)
+    commands = next(text for language, text in BLOCKS if language == "console")
+
+    for line in commands.splitlines():
+        done = trainingjob(*shlex.split(line.removeprefix("$ trainingjob ")), cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    runs = tmp_path / "runs/traced/profiles/plugins/profile"
+    names = sorted(path.relative_to(tmp_path).as_posix() for path in runs.rglob("slice*"))
+    assert len(names) == 4
+    assert set(re.findall(r"^runs/traced/\S+", PAGE, flags=re.MULTILINE)) < set(names)
+    assert sorted(path.name for path in runs.iterdir()) == ["step-000000005.g1", "step-000000015.g1"]
+
+
+def test_the_section_of_the_page_is_valid() -> None:
+    metrics = Metrics.model_validate(yaml.safe_load(METRICS)["metrics"])
+
+    assert metrics.mlflow
+    assert metrics.mlflow.tags == {"size": "7b"}
