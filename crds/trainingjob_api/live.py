@@ -4,7 +4,7 @@ A trainer holds these values constant, too. They change from one world to the ne
 world contains the values that it was formed with, and the status stores them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, JsonValue
@@ -13,6 +13,7 @@ from pydantic.alias_generators import to_camel
 from trainingjob_api.base import ShortName, Strict
 from trainingjob_api.spec.checkpoint import Keep, Save
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.training import StopAtLoss
 
 Every = Annotated[int, Field(ge=1, le=100_000_000)]
 
@@ -42,6 +43,25 @@ class LiveFields(Strict):
     evaluate: dict[ShortName, Every] = Field(
         default={}, max_length=8, description="Steps between two evaluations on each held-out text."
     )
+    stop: StopAtLoss | None = Field(
+        default=None,
+        description="Evaluation loss at which training ends. Unset: it ends after all steps.",
+        exclude_if=lambda stop: stop is None,  # an agent before 0.1 refuses a field that it does not know
+    )
+
+    def is_stopped(self, step: int) -> bool:
+        """Return whether a job that succeeded after a step with these values did so at a loss."""
+        return self.stop is not None and step < self.steps
+
+    def lets_resume(self, before: "LiveFields", step: int, losses: Mapping[str, float]) -> bool:
+        """Return whether a job that succeeded after a step with other values trains on with these.
+
+        `losses` are the newest of its evaluations, by name.
+        """
+        if not before.is_stopped(step):
+            return before.steps < self.steps
+        is_reached = self.stop is not None and self.stop.is_reached(losses)
+        return self.stop != before.stop and not is_reached and step < self.steps
 
 
 LIVE_PATHS: dict[str, tuple[str, ...]] = {
@@ -49,6 +69,7 @@ LIVE_PATHS: dict[str, tuple[str, ...]] = {
     "save": ("checkpoint", "save"),
     "keep": ("checkpoint", "keep"),
     "evaluate": ("evaluation", "every_steps"),
+    "stop": ("training", "stop_at_loss"),
 }
 """Attributes of the spec by the field of `LiveFields`. Values in a list are stored by the names of its items."""
 
@@ -90,14 +111,14 @@ def _replace(value: Any, path: tuple[str, ...], new: Any) -> Any:
 
 
 def _list_values(live: LiveFields) -> Iterator[tuple[str, Any]]:
-    """Yield path and value of each live field, as users write the path."""
+    """Yield path and value of each live field, as users write the path. An optional section is one value."""
     for name, path in LIVE_PATHS.items():
         value = getattr(live, name)
         *parents, last = map(to_camel, path)
         place = ".".join((*parents, last))
         if isinstance(value, dict):
             yield from ((f"{'.'.join(parents)}[{item}].{last}", one) for item, one in value.items())
-        elif isinstance(value, Strict):
+        elif isinstance(value, Strict) and LiveFields.model_fields[name].is_required():
             yield from ((f"{place}.{to_camel(field)}", one) for field, one in value)
         else:
             yield place, value

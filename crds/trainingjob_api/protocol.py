@@ -13,8 +13,8 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from trainingjob_api.base import Message, Open, renamed
 from trainingjob_api.data_report import DataReport
 from trainingjob_api.drill import Drill
-from trainingjob_api.evaluation_scores import EvaluationScores
 from trainingjob_api.inspection import Inspection
+from trainingjob_api.status.progress_status import EvaluationScores
 from trainingjob_api.world import MAX_MEMBERS, Count, Name, Span, Tier, Uid, World
 
 REPORT_PATH = "/v1/report"

@@ -13,9 +13,13 @@ from trainingjob_api.world import JobIdentity, RunConfig, World
 TEXTS = [{"name": name, "path": "/data/held-out", "everySteps": 10} for name in ("news", "code")]
 
 
-def spec(*, steps: int = 100, news: int = 10, **checkpoint: Any) -> TrainingJobSpec:
+def spec(
+    *, steps: int = 100, news: int = 10, stop: tuple[str, float] | None = None, **checkpoint: Any
+) -> TrainingJobSpec:
     manifest = spec_manifest(evaluation=[{**TEXTS[0], "everySteps": news}, TEXTS[1]])
     manifest["training"]["steps"] = steps
+    if stop:
+        manifest["training"]["stopAtLoss"] = dict(zip(("evaluation", "loss"), stop, strict=True))
     manifest["checkpoint"].update(checkpoint)
     return TrainingJobSpec.model_validate(manifest)
 
@@ -39,6 +43,10 @@ CHANGES: dict[str, tuple[TrainingJobSpec, list[str]]] = {
         spec(keep={"best": {"evaluation": "news", "count": 2}}),
         ["spec.checkpoint.keep.best is {evaluation: news, count: 2}, was unset"],
     ),
+    "a loss to stop at": (
+        spec(stop=("news", 2.5)),
+        ["spec.training.stopAtLoss is {evaluation: news, loss: 2.5}, was unset"],
+    ),
     "evaluations": (spec(news=20), ["spec.evaluation[news].everySteps is 20, was 10"]),
 }
 
@@ -49,6 +57,13 @@ def test_live_changes_are_described_and_merged(after: TrainingJobSpec, want: lis
 
     assert describe_changes(live_fields(before), live_fields(after)) == want
     assert with_live_fields(before, live_fields(after)) == with_live_fields(after, live_fields(after))
+
+
+def test_a_loss_to_stop_at_can_be_removed() -> None:
+    before, after = live_fields(spec(stop=("news", 2.5))), live_fields(spec())
+
+    assert describe_changes(before, after) == ["spec.training.stopAtLoss is unset, was {evaluation: news, loss: 2.5}"]
+    assert "stop" not in after.model_dump()
 
 
 def test_world_values_override_values_of_the_pods() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.builders import make_plan, spec_manifest
+from trainingjob_api.live import live_fields
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.cli.errors import CommandError
@@ -185,6 +186,36 @@ def test_completed_job_resumes_with_more_steps() -> None:
     assert read_status(taken).world == read_status(job).world
     assert taken["spec"]["training"]["steps"] == 200
     assert resume_job(job, fewer) == job
+
+
+STOP = {"evaluation": "held-out", "loss": 2.5}
+STOPPED: dict[str, tuple[dict[str, Any], bool]] = {
+    "nothing changed": ({"steps": 100, "stopAtLoss": STOP}, True),
+    "more steps": ({"steps": 200, "stopAtLoss": STOP}, True),
+    "a lower loss": ({"steps": 100, "stopAtLoss": {**STOP, "loss": 2.2}}, False),
+    "no loss": ({"steps": 100}, False),
+}
+
+
+@pytest.mark.parametrize(("training", "want"), STOPPED.values(), ids=STOPPED.keys())
+def test_job_that_ended_at_a_loss_resumes_if_an_edit_lets_it(training: dict[str, Any], want: bool) -> None:
+    sizes = {"globalBatchSize": 16, "sequenceLength": 32}
+    texts = [{"name": "held-out", "path": "/shared/held-out", "everySteps": 10}]
+    before, after = (
+        make_spec(training={**sizes, **one}, evaluation=texts) for one in ({"steps": 100, "stopAtLoss": STOP}, training)
+    )
+    progress = {"step": 60, "of": 100, "percent": 60, "evaluations": {"held-out": 2.4}}
+    world = {**WORLD, "live": live_fields(before).model_dump(by_alias=True)}
+    job = make_job(**MEMORY | {"progress": progress, "world": world}, phase="Succeeded")
+    job["spec"] = localize_spec(before, None)
+
+    assert has_succeeded(resume_job(job, localize_spec(after, None))) is want
+
+
+def test_job_that_ended_early_for_an_unknown_reason_resumes() -> None:
+    job = make_job(**MEMORY | {"progress": {"step": 60, "of": 100, "percent": 60}}, phase="Succeeded")
+
+    assert not has_succeeded(job)
 
 
 def test_fields_independent_of_saved_state_may_change() -> None:

@@ -101,7 +101,7 @@ def test_a_run_is_stopped_and_taken_up_loses_a_slice_and_ends(tmp_path: Path) ->
     code, out = end(start(tmp_path))
 
     assert code == 0
-    assert "an earlier run has trained all steps; --fresh restarts at step 0" in out
+    assert "an earlier run has completed training; --fresh restarts at step 0" in out
 
 
 def check_programs(folder: Path) -> None:

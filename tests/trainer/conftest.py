@@ -87,6 +87,13 @@ def text(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def thawed() -> Iterator[None]:
+    """Let the garbage collector scan all objects again after the test."""
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
 def for_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Pallas compile kernels for a TPU although the devices of the mesh are CPUs."""
     monkeypatch.setattr("jax._src.tpu_info.get_device_kind", lambda: "TPU v5 lite")

@@ -1,7 +1,7 @@
 """The loop: the order in which a step is reported, kept, evaluated and saved."""
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ from trainingjob_api.spec.training import BatchSizes
 from trainingjob_trainer.checkpoint.checkpoint_inventory import CheckpointInventory
 from trainingjob_trainer.context import CompiledSteps, Context
 from trainingjob_trainer.data.sampler import size_of_step
-from trainingjob_trainer.loop import train
+from trainingjob_trainer.loop import _train_and_back_up, train
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.objectives.scoring import Scores
 from trainingjob_trainer.state import Signal, TrainStep
@@ -42,6 +42,8 @@ class Notes:
         asked: dict[int, Signal] | None = None,
         failing: tuple[int, ...] = (),
         best: tuple[int, ...] = (),
+        stop: float = 0,
+        restored: tuple[int, dict[str, float] | None] = (0, {}),
         leave: str = "",
         samples: bool = False,
         held: tuple[bool, bool] = (True, True),
@@ -62,6 +64,7 @@ class Notes:
         self.checkpoints.save = self._save
         self.checkpoints.save_signal = lambda: Signal.NONE
         self.checkpoints.save_until_success = self._insist
+        self.checkpoints.wait_for_backup = lambda: None
         self.checkpoints.is_best = lambda measured: measured.get("news") in best
         self.snapshots = self._part("snapshot", snapshot)
         self.snapshots.has_step = lambda step: held[0]
@@ -72,6 +75,12 @@ class Notes:
         self.replicas = self._part("compare", compare)
         self.replicas.check = self._compare
         self.evaluator.measure = self._evaluate
+        programs: Any = SimpleNamespace(is_loaded=self.loaded.__contains__, load=self._load)
+        self.compiled = CompiledSteps(programs, None, self.replicas, read_params=lambda state: AVERAGED)
+        self.state: Any = SimpleNamespace(params=None)
+        self.evaluator.ends_training = lambda losses: losses.get("news", 0) >= stop > 0
+        self.checkpoints.newest, self.losses = restored[0], restored[1]
+        self.checkpoints.inventory = CheckpointInventory(measured=restored[1])
         self.reporter: Any = SimpleNamespace(
             enter_phase=self._enter_phase,
             report_entry=lambda name: None,
@@ -102,10 +111,13 @@ class Notes:
     def train(self) -> list[str]:
         """Train to the end and return what happened; `step 3` is its dispatch."""
         self._meet("compile")
-        programs: Any = SimpleNamespace(is_loaded=self.loaded.__contains__, load=self._load)
-        compiled = CompiledSteps(programs, None, self.replicas, read_params=lambda state: AVERAGED)
-        state: Any = SimpleNamespace(params=None)
-        phase = train(state, compiled, self.context)
+        phase = train(self.state, self.compiled, self.context, self.losses or {})
+        return [*self.said, phase]
+
+    def resume(self) -> list[str]:
+        """Evaluate the restored step, train to the end, and return what happened."""
+        self.evaluator.is_missing = lambda step, losses: step == self.checkpoints.newest
+        phase = _train_and_back_up(self.state, self.compiled, self.context)
         return [*self.said, phase]
 
     def _part(self, name: str, every: int) -> Any:
@@ -114,7 +126,7 @@ class Notes:
 
         return SimpleNamespace(
             newest=0,
-            inventory=CheckpointInventory(evaluated=frozenset()),
+            inventory=CheckpointInventory(),
             is_failing=False,
             is_due=lambda step: bool(every) and step % every == 0,
             take=take,
@@ -182,8 +194,8 @@ class Notes:
         self.said.append(f"report {step}")
         return self.told[step] | self.asked.get(step, Signal.NONE)
 
-    def _save(self, step: int, state: object, measured: dict[str, float]) -> None:
-        assert measured == ({"news": step} if self.measured == step else {})
+    def _save(self, step: int, state: object, measured: dict[str, float] | None = None) -> None:
+        assert (measured or {}) == ({"news": step} if self.measured == step else {})
         self.said.append(f"save {step}")
         self.checkpoints.is_failing = step in self.failing
         if step not in self.failing:
@@ -193,12 +205,6 @@ class Notes:
         if self.checkpoints.is_failing:
             self.said.append(f"insist {step}")
             self.checkpoints.newest = step
-
-
-@pytest.fixture
-def thawed() -> Iterator[None]:
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.usefixtures("thawed")

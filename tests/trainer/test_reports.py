@@ -16,9 +16,9 @@ from jax.errors import JaxRuntimeError
 
 from tests.support.trainer.tiny import make_config, make_spec, make_world
 from trainingjob_agent.trainer_protocol import AgentEvent, StartWorld
-from trainingjob_api.evaluation_scores import EvaluationScores
 from trainingjob_api.protocol import RECENT_STEPS, FailureReason, Phase, Progress
 from trainingjob_api.spec.training import BatchSizes
+from trainingjob_api.status.progress_status import EvaluationScores
 from trainingjob_trainer.monitoring.scheduling_delay import SchedulingDelayMonitor
 from trainingjob_trainer.monitoring.step_reporter import MIN_TYPICAL_STEPS, WINDOW_STEPS, StepReporter
 from trainingjob_trainer.objectives.scoring import Scores

@@ -5,7 +5,7 @@ that it will train in.
 """
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import jax
@@ -186,10 +186,13 @@ def _train_and_back_up(state: State, compiled: CompiledSteps, context: Context) 
     """Run the evaluation that the previous world owes, train, and wait for the backup if training is done."""
     checkpoints, restored = context.checkpoints, context.checkpoints.newest
     try:
-        is_missing = context.evaluator.is_missing(restored, checkpoints.inventory.evaluated)
-        if is_missing and _evaluate(restored, compiled.read_params(state), context, context.signals) is None:
-            return Phase.LEFT  # without a save: an evaluation is owed for a saved step only
-        phase = train(state, compiled, context)
+        losses = checkpoints.inventory.measured
+        if context.evaluator.is_missing(restored, losses):
+            losses = _evaluate(restored, compiled.read_params(state), context, context.signals)
+            if losses is None:
+                _save_unsaved(state, context)
+                return Phase.LEFT
+        phase = train(state, compiled, context, losses or {})
         if phase is Phase.DONE:
             checkpoints.wait_for_backup()
     except BadStepError:
@@ -199,8 +202,20 @@ def _train_and_back_up(state: State, compiled: CompiledSteps, context: Context) 
     return phase
 
 
-def train(state: State, compiled: CompiledSteps, context: Context) -> Phase:
+def _save_unsaved(state: State, context: Context) -> None:
+    """Save the restored step if it is in memory alone."""
+    checkpoints = context.checkpoints
+    if not checkpoints.inventory.is_saved:
+        context.reporter.enter_phase(Phase.SAVING)
+        checkpoints.save(checkpoints.newest, state)
+        checkpoints.save_until_success(checkpoints.newest, state)
+
+
+def train(state: State, compiled: CompiledSteps, context: Context, losses: Mapping[str, float]) -> Phase:
     """Train from the newest step on; return DONE, or LEFT if any process of the world received EXIT or RESCALE.
+
+    `losses` are the held-out losses of the newest step. Training is done after the last step, or after a step whose
+    held-out loss ends it.
 
     The metrics of a step are read after the next one is dispatched, so that the device never waits for the host. They
     are read at once if an action follows the step. All processes read the same metrics at the same step, so that they
@@ -211,11 +226,11 @@ def train(state: State, compiled: CompiledSteps, context: Context) -> Phase:
     """
     checkpoints, snapshots = context.checkpoints, context.snapshots
     reporter, profiler = context.reporter, context.profiler
-    last = context.last_step
+    last = checkpoints.newest if context.evaluator.ends_training(losses) else context.last_step
     unreported: StepMetrics | None = None
     actions = StepActions()
     if checkpoints.newest >= last and not checkpoints.inventory.is_saved:  # an edit has lowered spec.training.steps
-        checkpoints.save(checkpoints.newest, state)
+        checkpoints.save(checkpoints.newest, state, losses)
     gc.freeze()  # existing objects stay: each collection scanned them for 0.1 s, on all hosts at the same step
     reporter.enter_phase(Phase.TRAINING)
     for step in range(checkpoints.newest + 1, last + 1):
@@ -237,6 +252,9 @@ def train(state: State, compiled: CompiledSteps, context: Context) -> Phase:
         snapshots.apply_stretch(step, signals)
         actions = step_actions(step, signals, _find_due(step, compiled, context))
         actions = _finish_step(step, state, actions, compiled, context)
+        if actions.ends:
+            last = step
+            break
         if actions.leave is not Leave.NO and not checkpoints.is_failing:
             break
         reporter.enter_phase(Phase.TRAINING)
@@ -294,6 +312,9 @@ def _finish_step(
         losses = _evaluate(step, compiled.read_params(state), context, signals)
         if losses is None:
             actions = actions.interrupt_evaluation()
+            _compare_and_snapshot(step, state, actions, compiled, context)
+        elif context.evaluator.ends_training(losses):
+            actions = actions.end_training()
             _compare_and_snapshot(step, state, actions, compiled, context)
     save = actions.save
     if not save and context.checkpoints.is_best(losses or {}):

@@ -1,10 +1,12 @@
 """The training section: steps, batch size and sequence length."""
 
+from collections.abc import Mapping
+from math import inf
 from typing import Annotated
 
 from pydantic import Field
 
-from trainingjob_api.base import Strict
+from trainingjob_api.base import ShortName, Strict
 from trainingjob_api.meta import NO_UNIT, Example, Live, Unit
 
 MAX_STEP = 100_000_000
@@ -22,6 +24,21 @@ class BatchPhase(Strict):
         description="First step with this batch size."
     )
     global_batch_size: GlobalBatchSize = Field(description="Number of sequences in an optimizer step from then on.")
+
+
+class StopAtLoss(Strict):
+    """Loss on a held-out text at which training ends."""
+
+    evaluation: Annotated[ShortName, Example("held-out")] = Field(
+        description="Name of the evaluation whose loss is compared."
+    )
+    loss: Annotated[float, Field(gt=0, le=1000), Unit("nats a token"), Example(2.5)] = Field(
+        description="Loss of the evaluation at or below which training ends."
+    )
+
+    def is_reached(self, losses: Mapping[str, float]) -> bool:
+        """Return whether evaluations with these losses, by name, end training."""
+        return losses.get(self.evaluation, inf) <= self.loss
 
 
 class Training(Strict):
@@ -44,6 +61,11 @@ class Training(Strict):
     )
     seed: Annotated[int, Field(ge=0, le=2_147_483_647), NO_UNIT, Example(0)] = Field(
         default=0, description="Seed of the initial parameters and of the data order."
+    )
+    stop_at_loss: Annotated[StopAtLoss | None, Live(in_world=True)] = Field(
+        default=None,
+        description="Evaluation loss at which the job saves the step and succeeds. Unset: it trains all `steps`.",
+        exclude_if=lambda stop: stop is None,  # an agent before 0.1 refuses a field that it does not know
     )
     max_per_device_batch: Annotated[
         Annotated[int, Field(ge=1, le=65536)] | None, Unit("sequences a device"), Example(8)

@@ -1,12 +1,13 @@
 """Worlds that change because slices come, go, or are wanted no longer."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.support.builders import make_plan
 from tests.support.scenes import Scene, claim, drop_pod, edited, fail, kind, lose_node, shrunk, trained
-from trainingjob_api.protocol import Phase
+from trainingjob_api.protocol import Phase, Progress
 from trainingjob_operator.core.decide.decisions import Claim, DrainWorld, EndWorld, Succeed, Wait
 from trainingjob_operator.core.reasons import Reason
 
@@ -86,6 +87,28 @@ def ended_by_itself(scene: Scene, slice_number: int, host: int) -> Scene:
     return scene
 
 
+STOP = {"evaluation": "held-out", "loss": 2.5}
+STOP_EDITS: dict[str, tuple[dict[str, Any], bool]] = {
+    "nothing changed": ({"steps": 100, "stopAtLoss": STOP}, False),
+    "there are more steps": ({"steps": 200, "stopAtLoss": STOP}, False),
+    "the loss is lower": ({"steps": 100, "stopAtLoss": {**STOP, "loss": 2.3}}, True),
+    "the loss is lower, and reached": ({"steps": 100, "stopAtLoss": {**STOP, "loss": 2.4}}, False),
+    "no loss ends it any more": ({"steps": 100}, True),
+    "no loss ends it any more, and there are no more steps": ({"steps": 10}, False),
+    "another evaluation ends it": ({"steps": 100, "stopAtLoss": {**STOP, "evaluation": "code"}}, True),
+}
+
+
+def edit_stop(training: dict[str, Any]) -> Scene:
+    """Return a job that ended at a loss of 2.35 after step 10, with another training section."""
+    sizes = {"globalBatchSize": 16, "sequenceLength": 32}
+    names = ("held-out", "code")
+    texts = [{"name": name, "path": "/shared/held-out", "everySteps": 10} for name in names]
+    scene = Scene(plan=make_plan(training={"steps": 100, "stopAtLoss": STOP, **sizes}, evaluation=texts))
+    scene.form(0, 1).hear_slice(0, 1, phase=Phase.DONE, progress=Progress(step=10, evaluations={"held-out": 2.35}))
+    return edited(scene, training={**training, **sizes}, evaluation=texts)
+
+
 EDITS: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     "other saves": (
         lambda: edited(trained(), checkpoint=OTHER_SAVES),
@@ -105,6 +128,13 @@ EDITS: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
         lambda: ended_by_itself(edited(trained(), training=MORE_STEPS).hear_slice(0, 1, phase=Phase.DONE), 1, 0),
         (Succeed,),
     ),
+    **{
+        f"a loss ended training, and {name}": (
+            lambda after=after: edit_stop(after),  # type: ignore[misc]
+            (Claim, (0, 1), Reason.EDITED, False) if resumes else (Succeed,),
+        )
+        for name, (after, resumes) in STOP_EDITS.items()
+    },
     "other saves, when all steps are trained": (
         lambda: edited(trained(), checkpoint=OTHER_SAVES).hear_slice(0, 1, phase=Phase.DONE),
         (Succeed,),

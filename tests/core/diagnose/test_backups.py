@@ -6,10 +6,10 @@ import pytest
 
 from tests.support.builders import make_plan
 from tests.support.scenes import Scene, claim, drop_pod, fail, kind, trained
-from trainingjob_api.protocol import FailedSave, Phase
+from trainingjob_api.protocol import FailedSave, Phase, Progress
 from trainingjob_api.status.progress_status import BackupStatus, FailingSaves
 from trainingjob_api.world import Span
-from trainingjob_operator.core.decide.decisions import DrainWorld, Wait
+from trainingjob_operator.core.decide.decisions import Claim, DrainWorld, Wait
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.report.status_writes import should_write
 from trainingjob_operator.core.times import format_time
@@ -130,6 +130,25 @@ def test_a_job_that_copies_its_last_step_does_not_hang() -> None:
     scene.train(step=steps, committed=steps, phase=Phase.SAVING, still=3000.0)
 
     assert kind(scene.decide()) == (Wait, Reason.TRAINING)
+
+
+@pytest.mark.parametrize(
+    ("progress", "restored"), [(Progress(step=60), 0), (None, 60)], ids=["trained", "ended before the world"]
+)
+@pytest.mark.parametrize(("committed", "want"), [(60, Wait), (40, Claim)], ids=["copies it", "saves it"])
+def test_a_job_that_copies_the_step_at_which_it_stopped_does_not_hang(
+    progress: Progress | None, restored: int, committed: int, want: type[object]
+) -> None:
+    training = {"steps": 100, "globalBatchSize": 16, "sequenceLength": 32}
+    stop = {"evaluation": "held-out", "loss": 2.5}
+    texts = [{"name": "held-out", "path": "/shared/held-out", "everySteps": 20}]
+    plan = make_plan(checkpoint=BACKUP, training={**training, "stopAtLoss": stop}, evaluation=texts)
+    scene = trained(plan=plan, announced=5000.0, listening=5000.0)
+
+    changes = {"progress": progress, "restored": restored, "committed": committed}
+    scene.hear_slice(0, 1, phase=Phase.SAVING, still=3000.0, **changes)
+
+    assert kind(scene.decide())[0] is want
 
 
 @pytest.mark.parametrize(

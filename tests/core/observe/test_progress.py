@@ -3,8 +3,8 @@
 import pytest
 
 from tests.support.scenes import Scene, fail, trained
-from trainingjob_api.evaluation_scores import EvaluationScores
 from trainingjob_api.protocol import Phase, Progress
+from trainingjob_api.status.progress_status import EvaluationScores
 from trainingjob_api.world import Span
 
 

@@ -25,7 +25,17 @@ def edit(scene: Scene, steps: int) -> Scene:
     return edited(scene, training={"steps": steps, **SIZES})
 
 
+def stop(progress: Progress | None, restored: int = 0) -> Scene:
+    """Return a job whose training may end at a held-out loss, and is done."""
+    training = {"steps": 8, **SIZES, "stopAtLoss": {"evaluation": "held-out", "loss": 2.5}}
+    evaluation = [{"name": "held-out", "path": "/shared/held-out", "everySteps": 2}]
+    scene = Scene(plan=make_plan(training=training, evaluation=evaluation))
+    scene.form(0, 1, restored=restored, step=restored + 1 if progress else restored)
+    return scene.hear_slice(0, 1, progress=progress, phase=Phase.DONE)
+
+
 ALL = "all steps are trained and saved"
+STOPPED = "step 6 is saved, and training ended there: the loss of the evaluation `held-out`"
 ENDS = {
     "trained from the beginning": (lambda: begin(4, 0, 4, phase=Phase.DONE), ALL),
     "trained from where a folder was": (lambda: begin(8, 4, 8, phase=Phase.DONE), ALL),
@@ -44,6 +54,18 @@ ENDS = {
     "an edit came late": (
         lambda: edit(begin(8, 0, 6, phase=Phase.DONE), 4),
         f"{ALL}; step 6 was trained before `spec.training.steps` became 4",
+    ),
+    "a held-out loss ended training": (
+        lambda: stop(Progress(step=6, step_seconds=0.5, evaluations={"held-out": 2.4567})),
+        f"{STOPPED} is 2.457, at most `spec.training.stopAtLoss.loss` (2.5)",
+    ),
+    "a held-out loss had ended training before the world": (
+        lambda: stop(None, restored=6),
+        f"{STOPPED} is at most `spec.training.stopAtLoss.loss` (2.5)",
+    ),
+    "a held-out loss would have ended training at the last step": (
+        lambda: stop(Progress(step=8, evaluations={"held-out": 2.4567})),
+        ALL,
     ),
     "the world before trained them": (
         lambda: again(begin(8, 0, 6), restored=8),
@@ -68,6 +90,14 @@ def test_completion_reports_the_trained_steps(make: type[Scene], words: str) -> 
     assert happening.message == words
     (verdict,) = [one for one in scene.status.conditions if one.type == "Succeeded"]
     assert verdict.message == words
+
+
+def test_no_time_is_left_to_a_job_that_ended_at_a_loss() -> None:
+    scene = stop(Progress(step=6, step_seconds=0.5, evaluations={"held-out": 2.4567}))
+    scene.step()
+
+    assert scene.status.progress
+    assert (scene.status.display.step, scene.status.progress.eta_seconds) == ("6/8", None)
 
 
 def check(scene: Scene) -> None:

@@ -27,6 +27,7 @@ NOT_OF_A_STEP = {
     "parallelism.pipeline.microbatches": LAYOUT,
     "parallelism.pipeline.repeats": "the same layers in the same order: tests/trainer/models/test_pipeline.py",
     "training.maxPerDeviceBatch": PLANNED,
+    "training.stopAtLoss.loss": "when training ends: tests/trainer/test_loop.py",
     "memory.lossChunks": "whole logits have the same losses: tests/trainer/models/test_chunked_loss.py",
     **{f"optimizer.lion.{beta}": "Lion has a test: tests/trainer/optim/test_lion.py" for beta in ("beta1", "beta2")},
     **{

@@ -25,10 +25,10 @@ def saved(step: int, generation: int = 1, uid: str = UID, **evaluations: float) 
 
 TAKEN: dict[str, tuple[list[Integrity], CheckpointInventory]] = {
     "nothing": ([], CheckpointInventory()),
-    "the step itself": ([saved(10), saved(20)], CheckpointInventory(newest=20, evaluated=frozenset())),
+    "the step itself": ([saved(10), saved(20)], CheckpointInventory(newest=20, measured={})),
     "with what was measured": (
         [saved(20, news=2.0, code=3.0)],
-        CheckpointInventory(newest=20, evaluated=frozenset({"news", "code"}), losses={20: 2.0}),
+        CheckpointInventory(newest=20, measured={"news": 2.0, "code": 3.0}, losses={20: 2.0}),
     ),
     "one that is in memory alone": ([saved(10, news=2.0)], CheckpointInventory(newest=10, losses={10: 2.0})),
     "one that another world saved under its number": ([saved(20, 2)], CheckpointInventory(newest=20)),
@@ -47,7 +47,7 @@ def test_losses_are_omitted_unless_best_steps_are_kept() -> None:
 
 
 def test_all_processes_receive_the_inventory_of_the_first() -> None:
-    found = CheckpointInventory(newest=20, evaluated=frozenset({"news"}), losses={20: 2.0})
+    found = CheckpointInventory(newest=20, measured={"news": 2.0}, losses={20: 2.0})
 
     assert together(2, lambda peers: (CheckpointInventory() if peers.process else found).broadcast(peers)) == [
         found,
@@ -74,5 +74,5 @@ def test_the_storage_is_looked_through_once(memory: Snapshots | None, shelf: She
         second.restore(describe(make_state((1, 1))), memory)
 
     assert [call.args[0].step for call in look.call_args_list] == [2, 4]
-    evaluated = None if memory else frozenset({"news"})
-    assert second.inventory == CheckpointInventory(newest=4, evaluated=evaluated, losses={2: 2.0, 4: 2.0})
+    measured = None if memory else {"news": 2.0}
+    assert second.inventory == CheckpointInventory(newest=4, measured=measured, losses={2: 2.0, 4: 2.0})

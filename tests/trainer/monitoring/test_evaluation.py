@@ -43,6 +43,37 @@ def test_evaluation_is_due_if_a_step_was_saved_without_it(
     assert make(tmp_path).is_missing(step, evaluated) is want
 
 
+STOP = {"evaluation": "seldom", "loss": 2.5}
+OWED_BY_A_STOP: dict[str, tuple[int, dict[str, float] | None, bool]] = {
+    "a step in memory alone, after which training may have ended": (20, None, True),
+    "a step in memory alone, after which the loss of another evaluation was measured": (10, None, False),
+    "a saved step with its losses": (20, {"often": 2.0, "seldom": 2.0}, False),
+    "nothing was trained": (0, None, False),
+}
+
+
+@pytest.mark.parametrize(("step", "losses", "want"), OWED_BY_A_STOP.values(), ids=OWED_BY_A_STOP.keys())
+def test_evaluation_that_may_have_ended_training_is_due_again(
+    step: int, losses: dict[str, float] | None, want: bool, tmp_path: Path
+) -> None:
+    assert make(tmp_path, training__stopAtLoss=STOP).is_missing(step, losses) is want
+
+
+@pytest.mark.parametrize(
+    ("losses", "want"),
+    [
+        ({"seldom": 2.5}, True),
+        ({"seldom": 2.51, "often": 1.0}, False),
+        ({"often": 1.0}, False),
+        ({"seldom": float("nan")}, False),
+        ({}, False),
+    ],
+)
+def test_training_ends_at_the_loss_of_its_evaluation(losses: dict[str, float], want: bool, tmp_path: Path) -> None:
+    assert make(tmp_path, training__stopAtLoss=STOP).ends_training(losses) is want
+    assert not make(tmp_path).ends_training(losses)
+
+
 class Counted:
     """Batches of which each has a loss of one more than the one before it, and a program that returns it."""
 

@@ -23,15 +23,15 @@ class CheckpointInventory(Open):
 
     newest: int = 0
     """The newest of them; 0: none."""
-    evaluated: frozenset[str] | None = None
-    """Names of the evaluations of the step that the world resumes from. None: that step is not saved."""
+    measured: dict[str, float] | None = None
+    """Losses of the evaluations of the step that the world resumes from, by name. None: that step is not saved."""
     losses: dict[int, float] = Field(default={})
     """Their losses in the evaluation that selects the best checkpoints, where measured."""
 
     @property
     def is_saved(self) -> bool:
         """Return whether the step that the world resumes from is saved."""
-        return self.evaluated is not None
+        return self.measured is not None
 
     @classmethod
     def from_manifests(
@@ -42,7 +42,7 @@ class CheckpointInventory(Open):
         own = records.get(origin)
         return cls(
             newest=max((record.step for record in records.values()), default=0),
-            evaluated=frozenset(own.evaluations) if own else None,
+            measured=own.evaluations if own else None,
             losses=select_losses(best, {record.step: record.evaluations for record in records.values()}),
         )
 

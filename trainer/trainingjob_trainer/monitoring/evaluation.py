@@ -5,7 +5,7 @@ evaluation ends. A world that leaves therefore starts no evaluation and interrup
 that evaluation before its first step.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
@@ -37,6 +37,7 @@ class Evaluator:
     ) -> None:
         self._evaluations = spec.evaluation
         self._last_step = spec.training.steps
+        self._stop = spec.training.stop_at_loss
         self._indexes = indexes
         self._batches = batches
         self._steps = steps
@@ -50,10 +51,18 @@ class Evaluator:
         """Return whether an evaluation that is due after a step is missing from those that ran.
 
         `evaluated` is None if the step was not saved. The world that trained it may have evaluated it, so nothing is
-        missing.
+        missing, except the evaluation whose loss may have ended training there.
         """
         due = {evaluation.name for evaluation in self._evaluations if self._is_due(evaluation, step)}
-        return step > 0 and evaluated is not None and not due.issubset(evaluated)
+        if step == 0:
+            return False
+        if evaluated is None:
+            return self._stop is not None and self._stop.evaluation in due
+        return not due.issubset(evaluated)
+
+    def ends_training(self, losses: Mapping[str, float]) -> bool:
+        """Return whether training ends after a step with these held-out losses."""
+        return self._stop is not None and self._stop.is_reached(losses)
 
     def measure(
         self, step: int, params: Params, signals: SignalSource, report_entry: EntryReporter

@@ -50,6 +50,8 @@ class StepActions:
     leave: Leave = Leave.NO
     evaluation_missing: bool = False
     """Whether a due evaluation is left to the next world."""
+    ends: bool = False
+    """Whether training ends with the step, because of its held-out loss."""
 
     def interrupt_evaluation(self) -> "StepActions":
         """Return the remaining actions after EXIT interrupted the evaluation: a world that leaves with a checkpoint."""
@@ -62,6 +64,10 @@ class StepActions:
             leave=Leave.WITH_CHECKPOINT,
             evaluation_missing=True,
         )
+
+    def end_training(self) -> "StepActions":
+        """Return the remaining actions after the evaluation of a step that ends training."""
+        return replace(self, compare=not self.compare, snapshot=False, evaluate=False, save=True, ends=True)
 
 
 def step_actions(step: int, signals: Signal, due: Due) -> StepActions:

@@ -15,9 +15,9 @@ import jax
 from trainingjob_agent.shared_files import UntrustedFileError
 from trainingjob_agent.trainer_protocol import AgentEvent, StartWorld
 from trainingjob_api.decoding import find_decoding_shape
-from trainingjob_api.evaluation_scores import EvaluationScores
 from trainingjob_api.protocol import RECENT_STEPS, Phase, Progress
 from trainingjob_api.spec.training import BatchSizes
+from trainingjob_api.status.progress_status import EvaluationScores
 from trainingjob_trainer.data.sampler import ExcludedSamples, samples_of_step, size_of_step
 from trainingjob_trainer.monitoring.bad_steps import check_step, is_skipped
 from trainingjob_trainer.monitoring.scheduling_delay import SchedulingDelayMonitor

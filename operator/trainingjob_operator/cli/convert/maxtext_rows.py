@@ -228,7 +228,7 @@ REPORTS: Table = {
     "enable_tensorboard": Copy("metrics.tensorboard"),
     "eval_interval": Left("`evaluation` has held-out text, and the steps between two evaluations", off=(-1,)),
     "eval_*": Left("`evaluation` has held-out text, and the steps between two evaluations", off=(-1, 0, 0.0)),
-    "target_eval_loss": Left("training ends after `training.steps`", off=(0, 0.0)),
+    "target_eval_loss": Left("`training.stopAtLoss` names the evaluation whose loss ends training", off=(0, 0.0)),
     "enable_wandb": Part(),
     "wandb_*": Part(),
     "abort_on_*": Left("`protection` decides about losses that are not finite", off=(True,)),

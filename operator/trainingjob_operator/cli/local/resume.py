@@ -10,6 +10,7 @@ from typing import Any
 from trainingjob_api.cel import IMMUTABLE, SPEC_RULES
 from trainingjob_api.differences import list_differences
 from trainingjob_api.spec.job import API_VERSION, KIND
+from trainingjob_api.spec.training import StopAtLoss
 from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.cli.errors import CommandError
 from trainingjob_operator.core.goodput import Bucket
@@ -42,11 +43,22 @@ def new_job(name: str, spec: dict[str, Any], uid: str, now: datetime) -> Manifes
 
 
 def has_succeeded(job: Manifest) -> bool:
-    """Return whether a job has trained all the steps of its spec."""
+    """Return whether a job has trained all the steps of its spec, or has reached the loss at which it stops."""
     status = read_status(job)
     steps = get_int(job, "spec", "training", "steps")
     done = status.progress.step if status.progress else 0
-    return status.phase == Stage.SUCCEEDED and (steps is None or done == 0 or steps <= done)
+    if status.phase != Stage.SUCCEEDED:
+        return False
+    return steps is None or done == 0 or steps <= done or _has_stopped(job, steps, status)
+
+
+def _has_stopped(job: Manifest, steps: int, status: TrainingJobStatus) -> bool:
+    """Return whether a job that succeeded before its last step does not train on with its spec."""
+    live, stop = status.world.live if status.world else None, get_value(job, "spec", "training", "stopAtLoss")
+    if live is None or status.progress is None:
+        return False
+    update = {"steps": steps, "stop": StopAtLoss.model_validate(stop) if stop else None}
+    return not live.model_copy(update=update).lets_resume(live, status.progress.step, status.progress.evaluations)
 
 
 def resume_job(job: Manifest, spec: dict[str, Any]) -> Manifest:

@@ -78,7 +78,7 @@ def run_file(file: str, options: Options, console: SafeConsole) -> int:
             workspace.delete_results(checkpoints, *([Path(move_path(backup.uri, volumes))] if backup else []))
         job = _open_job(document.name, spec, workspace, console)
         if has_succeeded(job):
-            _print(console, "an earlier run has trained all steps; --fresh restarts at step 0")
+            _print(console, "an earlier run has completed training; --fresh restarts at step 0")
         else:
             if (saved := read_status(job).checkpoint) is not None:
                 _print(console, f"resumes from step {saved.step:,}, the newest checkpoint of an earlier run")

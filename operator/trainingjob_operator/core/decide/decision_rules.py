@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import assert_never
 
+from trainingjob_api.live import live_fields
 from trainingjob_api.status.world_status import Cause
 from trainingjob_operator.core import goodput
 from trainingjob_operator.core.decide.decisions import (
@@ -53,7 +54,7 @@ from trainingjob_operator.core.diagnose.member_state import classify_members
 from trainingjob_operator.core.diagnose.termination_notices import exclude_draining_slices
 from trainingjob_operator.core.observe.members import find_newest_step, hash_members
 from trainingjob_operator.core.observe.observed import Observed, Slice
-from trainingjob_operator.core.observe.progress import find_committed_step
+from trainingjob_operator.core.observe.progress import find_committed_step, find_progress
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.times import parse_time
@@ -83,7 +84,7 @@ def _decide_by_health(plan: Plan, seen: Observed, health: Health | None, now: da
         case None:
             return _form_initial_world(plan, seen, now)
         case Completed():
-            return _form_next_world(plan, seen, None, now) if _has_added_steps(plan, seen) else Succeed()
+            return _form_next_world(plan, seen, None, now) if _is_extended(plan, seen) else Succeed()
         case Failed(end):
             end = treat_as_rollback(plan, end)
             return find_job_failure(plan, seen, end) or _form_next_world(plan, seen, end, now)
@@ -196,14 +197,18 @@ def _has_unsaved_steps(plan: Plan, seen: Observed) -> bool:
     return plan.snapshots is not None and (find_newest_step(seen.member_views) or 0) > find_committed_step(seen)
 
 
-def _has_added_steps(plan: Plan, seen: Observed) -> bool:
-    """Return whether steps were added after a world trained its last one, and its hosts can still train them.
+def _is_extended(plan: Plan, seen: Observed) -> bool:
+    """Return whether an edit lets a world train on that has trained its last step, and its hosts still can.
 
     The agent of a host exits after a long time without an answer from the operator. Such a host cannot resume.
     """
     live = seen.world.live if seen.world else None
     has_ended = any(member_view.pod and member_view.pod.phase == "Succeeded" for member_view in seen.member_views)
-    return live is not None and live.steps < plan.spec.training.steps and not has_ended
+    if live is None or has_ended:
+        return False
+    progress = find_progress(plan, seen)
+    losses = progress.evaluations if progress else {}
+    return live_fields(plan.spec).lets_resume(live, find_newest_step(seen.member_views) or live.steps, losses)
 
 
 def _too_few_slices(plan: Plan, ready: Sequence[Slice]) -> tuple[str, str]:

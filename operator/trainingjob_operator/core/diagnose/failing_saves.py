@@ -8,10 +8,9 @@ within `spec.checkpoint.failAfter`.
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from math import inf
 
 from trainingjob_api.base import seconds
-from trainingjob_api.protocol import FailedSave, Phase
+from trainingjob_api.protocol import FailedSave, HostReport, Phase
 from trainingjob_api.status.progress_status import FailingSaves
 from trainingjob_operator.core.observe.members import find_newest_step
 from trainingjob_operator.core.observe.observed import Observed
@@ -70,8 +69,15 @@ def is_waiting_for_save(plan: Plan, seen: Observed) -> bool:
         for member_view in seen.member_views
         if member_view.report and member_view.report.phase is Phase.SAVING
     ]
-    last = plan.spec.training.steps if plan.spec.checkpoint.backup else inf
-    return any(report.failed_save or (report.committed or 0) >= last for report in saving)
+    return any(report.failed_save or _copies_last_step(plan, report) for report in saving)
+
+
+def _copies_last_step(plan: Plan, report: HostReport) -> bool:
+    """Return whether a host that saves has saved the step that ends training, and copies it."""
+    last = plan.spec.training.steps
+    if plan.spec.training.stop_at_loss:  # any step may be the last
+        last = min(last, report.progress.step if report.progress else report.restored or 0)
+    return plan.spec.checkpoint.backup is not None and (report.committed or 0) >= last
 
 
 def describe_unsaved_steps(seen: Observed) -> str:

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from trainingjob_api.data_report import DataReport
-from trainingjob_api.protocol import Progress
+from trainingjob_api.protocol import Phase, Progress
 from trainingjob_api.status.progress_status import CheckpointStatus, ProgressStatus
 from trainingjob_api.world import STORAGE_TIERS
 from trainingjob_operator.core.observe.members import find_restored_step, find_restored_tier
@@ -39,13 +39,21 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
         learning_rate=newest.learning_rate,
         tokens_per_second=newest.tokens_per_second,
         step_seconds=newest.step_seconds,
-        eta_seconds=round(max(total - newest.step, 0) * newest.step_seconds) if newest.step_seconds else None,
+        eta_seconds=_estimate_rest(total, newest, seen),
         skipped=newest.skipped,
         skipped_lately=newest.skipped_lately,
         **_evaluation_fields(newest, seen.status.progress),
         save_seconds=max((one.save_seconds for one in reports if one.save_seconds is not None), default=None),
         **_snapshot_fields(reports, len(seen.member_views)),
     )
+
+
+def _estimate_rest(total: int, newest: Progress, seen: Observed) -> int | None:  # None: unknown, or no step is left
+    """Return the seconds until the last step. A loss may end training earlier."""
+    is_done = any(one.report and one.report.phase is Phase.DONE for one in seen.member_views)
+    if is_done or not newest.step_seconds:
+        return None
+    return round(max(total - newest.step, 0) * newest.step_seconds)
 
 
 def _evaluation_fields(newest: Progress, before: ProgressStatus | None) -> dict[str, Any]:

@@ -5,10 +5,13 @@ succeeds, but its model has had fewer updates than its steps suggest.
 """
 
 from trainingjob_api.protocol import RECENT_STEPS
+from trainingjob_api.spec.training import StopAtLoss
 from trainingjob_api.status.progress_status import ProgressStatus
 from trainingjob_operator.core.observe.members import find_newest_step, find_restored_step
 from trainingjob_operator.core.observe.observed import Observed
+from trainingjob_operator.core.observe.progress import find_progress
 from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.problem_messages import quote_field
 
 SKIP_WARNING_THRESHOLD = 10
 """Skips among the newest `RECENT_STEPS` steps from which a warning is issued."""
@@ -25,6 +28,16 @@ def describe_skipped_updates(progress: ProgressStatus | None) -> str:
     )
 
 
+def _describe_stop(stop: StopAtLoss, step: int, progress: ProgressStatus | None) -> str:
+    """Return the message about a job that succeeded at a loss."""
+    loss = progress.evaluations.get(stop.evaluation) if progress else None
+    found = "is" if loss is None else f"is {loss:.4g},"
+    return (
+        f"step {step:,} is saved, and training ended there: the loss of the evaluation `{stop.evaluation}` {found} at "
+        f"most {quote_field('spec.training.stopAtLoss.loss', f'{stop.loss:g}')}"
+    )
+
+
 def describe_completion(plan: Plan, seen: Observed) -> str:
     """Return the message about a succeeded job."""
     steps, restored, newest = (
@@ -32,6 +45,9 @@ def describe_completion(plan: Plan, seen: Observed) -> str:
         find_restored_step(seen.member_views),
         find_newest_step(seen.member_views),
     )
+    live = seen.world.live if seen.world else None
+    if live and live.stop and newest is not None and live.is_stopped(newest):
+        return _describe_stop(live.stop, newest, find_progress(plan, seen))
     spans = [(one.first_step, one.last_step) for one in seen.status.attempts] + [(restored, newest)]
     has_trained = any(first is not None and last is not None and last > first for first, last in spans)
     if restored is not None and restored >= steps and not has_trained:

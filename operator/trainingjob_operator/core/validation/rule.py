@@ -11,9 +11,11 @@ from trainingjob_api.base import Strict
 from trainingjob_api.parse.parser import Parsed
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_operator.core.names import nearest_names
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.planning import SizeOutcomes
+from trainingjob_operator.core.planner.problem_messages import join_words
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,15 @@ def apply_rules(rules: Sequence[Rule | HardwareRule], parsed: Parsed, hardware: 
         if parsed.is_as_written(rule.reads)
         for problem in rule.find_violations(spec, hardware)
     ]
+
+
+def find_unknown_evaluation(path: str, name: str, spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Yield a problem if no evaluation has a name, which the field at a path holds."""
+    names = tuple(one.name for one in spec.evaluation)
+    if name not in names:
+        allowed = f"which has {join_words(names)}" if names else "which is empty"
+        message = f"{name} must be the name of an item of `spec.evaluation`, {allowed}."
+        yield Problem(path, name, message, nearest_names(name, names))
 
 
 def find_unused_alternatives(path: str, kind: str, given: Mapping[str, Strict | None]) -> Iterator[Problem]:

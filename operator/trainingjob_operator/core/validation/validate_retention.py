@@ -6,10 +6,9 @@ from trainingjob_api.problem import Problem
 from trainingjob_api.shares import MAX_STEPS
 from trainingjob_api.spec.checkpoint import KeepStage
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_operator.core.names import nearest_names
 from trainingjob_operator.core.planner.mesh import nearest_multiples
-from trainingjob_operator.core.planner.problem_messages import join_words, quote_field
-from trainingjob_operator.core.validation.rule import Rule
+from trainingjob_operator.core.planner.problem_messages import quote_field
+from trainingjob_operator.core.validation.rule import Rule, find_unknown_evaluation
 
 STAGES = "checkpoint.keep.stages"
 
@@ -41,13 +40,8 @@ def _nearest_end(stage: KeepStage, start: int, later: tuple[KeepStage, ...]) -> 
 
 def check_best_evaluation(spec: TrainingJobSpec) -> Iterator[Problem]:
     """`checkpoint.keep.best.evaluation` must be the name of an evaluation."""
-    best, names = spec.checkpoint.keep.best, tuple(one.name for one in spec.evaluation)
-    if best and best.evaluation not in names:
-        allowed = f"which has {join_words(names)}" if names else "which is empty"
-        message = f"{best.evaluation} must be the name of an item of `spec.evaluation`, {allowed}."
-        yield Problem(
-            "spec.checkpoint.keep.best.evaluation", best.evaluation, message, nearest_names(best.evaluation, names)
-        )
+    if best := spec.checkpoint.keep.best:
+        yield from find_unknown_evaluation("spec.checkpoint.keep.best.evaluation", best.evaluation, spec)
 
 
 def warn_of_empty_stages(spec: TrainingJobSpec) -> Iterator[Problem]:

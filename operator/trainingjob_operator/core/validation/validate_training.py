@@ -6,7 +6,12 @@ from trainingjob_api.base import Strict
 from trainingjob_api.optim import SLOTS
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_operator.core.validation.rule import Rule, find_repeated, find_unused_alternatives
+from trainingjob_operator.core.validation.rule import (
+    Rule,
+    find_repeated,
+    find_unknown_evaluation,
+    find_unused_alternatives,
+)
 
 BYTE_VOCABULARY = 257
 """256 bytes and the end-of-document token."""
@@ -18,6 +23,12 @@ def check_vocabulary(spec: TrainingJobSpec) -> Iterator[Problem]:
     if spec.tokenizer.type == "byte" and vocab < BYTE_VOCABULARY:
         message = f"{vocab} must be at least {BYTE_VOCABULARY}, the number of token ids of the byte tokenizer."
         yield Problem("spec.model.vocabSize", vocab, message, (str(BYTE_VOCABULARY),))
+
+
+def check_stop_evaluation(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`training.stopAtLoss.evaluation` must be the name of an evaluation."""
+    if stop := spec.training.stop_at_loss:
+        yield from find_unknown_evaluation("spec.training.stopAtLoss.evaluation", stop.evaluation, spec)
 
 
 def check_optimizer(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -68,6 +79,7 @@ def warn_of_emulated_bfloat16(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 RULES = (
     Rule(("model.vocabSize", "tokenizer.type"), check_vocabulary),
+    Rule(("training.stopAtLoss", "evaluation"), check_stop_evaluation),
     Rule(tuple(f"optimizer.{name}" for name in ("type", *SLOTS)), check_optimizer),
     Rule(("optimizer.weightDecay.exclude",), check_weight_decay),
 )
