@@ -176,6 +176,16 @@ class Progress(Open):
         default=None,
         description="Loss of the log-partition of the logits per token. Unset: `objective.zLoss` is unset.",
     )
+    chosen_reward: Metric | None = Field(
+        default=None, description="Mean reward of the chosen answers. Unset: `objective.type` is not `dpo`."
+    )
+    rejected_reward: Metric | None = Field(default=None, description="Mean reward of the rejected answers, likewise.")
+    reward_margin: Metric | None = Field(
+        default=None, description="Mean difference of the rewards of chosen and rejected answers, likewise."
+    )
+    reward_accuracy: Metric | None = Field(
+        default=None, description="Share of the pairs whose chosen answer has the greater reward, likewise."
+    )
     load_balance: Metric | None = Field(
         default=None,
         description="Load-balancing loss per layer: 1 if all experts get equally many tokens. Unset: no experts.",

@@ -29,6 +29,7 @@ SOURCES: dict[str, tuple[dict[str, str], bool]] = {
     "text": ({}, False),
     "a conversation": ({"messages": "messages"}, True),
     "a completion": ({"prompt": "prompt", "completion": "completion"}, True),
+    "a pair of answers": ({"chosen": "chosen", "rejected": "rejected"}, True),
 }
 
 

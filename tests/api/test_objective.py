@@ -1,9 +1,11 @@
 """The objective and the tokenizer: what follows from their fields, and what agents of older versions read."""
 
+from typing import Any
+
 import pytest
 
 from trainingjob_api.spec.data import TextSource
-from trainingjob_api.spec.objective import Objective, Sft
+from trainingjob_api.spec.objective import Dpo, Objective, Sft
 from trainingjob_api.spec.tokenizer import ChatTemplate, Tokenizer
 
 
@@ -14,10 +16,16 @@ from trainingjob_api.spec.tokenizer import ChatTemplate, Tokenizer
         (Objective(type="sft"), True),
         (Objective(type="sft", sft=Sft()), True),
         (Objective(type="sft", sft=Sft(loss_on="all")), False),
+        (Objective(type="dpo"), True),
     ],
 )
 def test_only_fine_tuning_on_answers_masks_prompts(objective: Objective, want: bool) -> None:
     assert objective.masks_prompts is want
+
+
+@pytest.mark.parametrize(("kind", "want"), [("nextToken", 1), ("sft", 1), ("dpo", 2)])
+def test_only_pairs_have_several_sequences(kind: Any, want: int) -> None:
+    assert Objective(type=kind).sequences_per_example == want
 
 
 @pytest.mark.parametrize(
@@ -38,7 +46,7 @@ def test_older_agents_read_no_field_that_is_unset() -> None:
 
     assert set(Objective().model_dump()) == {"z_loss"}
     assert set(Tokenizer().model_dump()) == {"type", "path", "end_of_document"}
-    assert not {"messages", "prompt", "completion"} & set(source.model_dump())
+    assert not {"messages", "prompt", "completion", "chosen", "rejected"} & set(source.model_dump())
 
 
 def test_fields_that_are_set_reach_agents() -> None:
@@ -50,3 +58,4 @@ def test_fields_that_are_set_reach_agents() -> None:
     assert tokenizer.model_dump(by_alias=True)["beginOfDocument"] == "<s>"
     assert source.model_dump()["messages"] == "messages"
     assert Objective(type="sft", sft=Sft()).model_dump(by_alias=True)["sft"] == {"lossOn": "assistant"}
+    assert Objective(type="dpo", dpo=Dpo()).model_dump(by_alias=True)["dpo"] == {"beta": 0.1, "labelSmoothing": 0.0}

@@ -32,6 +32,7 @@ ZERO_IS_A_VALUE = {
     "schedule.wsd.decay": "a number of steps",
     "schedule.cycles.warmup": "a number of steps",
     "schedule.finalFraction": "a share",
+    "objective.dpo.labelSmoothing": "a share",
     "data.train.weight": "the source is not read, until a phase gives it a weight",
     "data.train.tokens.endOfDocument": "the id of a token",
     "evaluation.tokens.endOfDocument": "the id of a token",

@@ -83,6 +83,20 @@ TRAINER_MUTATIONS = (
         (f"{PIPELINE}::test_other_models_have_the_gradients_of_one_device",),
     ),
     Mutation(
+        "preferences are compared with the model itself",
+        f"{TRAINER}/objectives/batch_sums.py",
+        "self._split.merge(reference, frozen), batch)",
+        "params, batch)",
+        ("tests/trainer/test_preferences.py::test_loss_and_gradient_are_those_of_the_pairs_alone",),
+    ),
+    Mutation(
+        "answers that both conversations share have a loss",
+        f"{TRAINER}/data/chat/answer_encoder.py",
+        "for span in one.answers if span not in shared",
+        "for span in one.answers",
+        ("tests/trainer/data/chat/test_pairs.py",),
+    ),
+    Mutation(
         "fine-tuning has a loss on prompts",
         f"{TRAINER}/data/chat/answer_weights.py",
         "        weights |= ((begins < last) & (ends > first)).astype(np.uint8)\n",

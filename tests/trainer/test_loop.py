@@ -20,6 +20,8 @@ from trainingjob_trainer.state import Signal, TrainStep
 
 AVERAGED: Any = object()
 """The parameters that evaluations and samples use."""
+REFERENCE: Any = object()
+"""The parameters that evaluations compare with."""
 
 
 class Notes:
@@ -154,10 +156,10 @@ class Notes:
         return step
 
     def _evaluate(
-        self, step: int, params: object, ask: Callable[[], Signal], tell: Callable[[str], None]
+        self, step: int, params: object, ask: Callable[[], Signal], tell: Callable[[str], None], reference: object
     ) -> dict[str, Scores] | None:
         self._meet(f"evaluate {step}")
-        assert params is AVERAGED
+        assert (params, reference) == (AVERAGED, REFERENCE)
         if ask():
             self.said.append(f"break off {step}")
             return None

@@ -33,7 +33,7 @@ from trainingjob_trainer.huggingface.export_weights import gather_from
 from trainingjob_trainer.huggingface.hub_download import delete_download, download_weights
 from trainingjob_trainer.huggingface.model_export import ExportTarget, export_model
 from trainingjob_trainer.huggingface.published_params import PublishedParams, load_published_params
-from trainingjob_trainer.models.decoder import Params
+from trainingjob_trainer.models.trainable import copy_params
 from trainingjob_trainer.monitoring.bad_steps import BadStepError
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.monitoring.evaluation import Evaluator
@@ -42,7 +42,6 @@ from trainingjob_trainer.monitoring.step_actions import Due, Leave, StepActions,
 from trainingjob_trainer.monitoring.step_profiler import StepProfiler
 from trainingjob_trainer.monitoring.step_reporter import StepReporter
 from trainingjob_trainer.monitoring.text_samples import TextSampler
-from trainingjob_trainer.optim.weight_average import start_average
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.errors import shorten
@@ -138,8 +137,12 @@ def _initial_state(
     params, adapter = load_adapters(spec, initial.params, steps.state_shapes.params), source.adapter
     words = f"{initial.source}; adapters of {adapter.path}" if adapter else initial.source
     events.send(AgentEvent(initialized_from=shorten(words, MAX_MESSAGE)))
-    shapes = steps.state_shapes.average
-    return state._replace(params=params, average=start_average(shapes, params) if shapes else None)
+    shapes = steps.state_shapes
+    return state._replace(
+        params=params,
+        average=copy_params(shapes.average, params) if shapes.average else None,
+        reference=copy_params(shapes.reference, params) if shapes.reference else None,
+    )
 
 
 @contextmanager
@@ -188,7 +191,7 @@ def _train_and_back_up(state: State, compiled: CompiledSteps, context: Context) 
     try:
         losses = checkpoints.inventory.measured
         if context.evaluator.is_missing(restored, losses):
-            losses = _evaluate(restored, compiled.read_params(state), context, context.signals)
+            losses = _evaluate(restored, state, compiled, context, context.signals)
             if losses is None:
                 _save_unsaved(state, context)
                 return Phase.LEFT
@@ -309,7 +312,7 @@ def _finish_step(
     _compare_and_snapshot(step, state, actions, compiled, context)
     if actions.evaluate:
         signals = context.signals if actions.is_interruptible else ControlSignals()
-        losses = _evaluate(step, compiled.read_params(state), context, signals)
+        losses = _evaluate(step, state, compiled, context, signals)
         if losses is None:
             actions = actions.interrupt_evaluation()
             _compare_and_snapshot(step, state, actions, compiled, context)
@@ -342,13 +345,13 @@ def _compare_and_snapshot(
 
 
 def _evaluate(
-    step: int, params: Params, context: Context, signals: ControlSignals
+    step: int, state: State, compiled: CompiledSteps, context: Context, signals: ControlSignals
 ) -> dict[str, float] | None:  # None: it was interrupted, because a process received EXIT
     """Measure and report the held-out scores that are due after a step, then the samples' texts; return the losses."""
     reporter = context.reporter
     reporter.enter_phase(Phase.EVALUATING)
-    arguments = step, params, lambda: signals.exit_signal, reporter.report_entry
-    measured = context.evaluator.measure(*arguments)
+    arguments = step, compiled.read_params(state), lambda: signals.exit_signal, reporter.report_entry
+    measured = context.evaluator.measure(*arguments, state.reference)
     texts = None if measured is None else context.sampler.write(*arguments)
     if measured is None or texts is None:
         return None

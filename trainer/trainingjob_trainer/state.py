@@ -29,6 +29,8 @@ class State(NamedTuple):
     """Statistics for spike detection. None: the spec configures none."""
     average: Params | None = None
     """Moving average of the trained parameters, float32. None: the spec configures none."""
+    reference: Params | None = None
+    """The trained parameters before the first step, which the loss compares with. None: the objective needs none."""
 
 
 class ItemRule(Enum):
@@ -52,6 +54,7 @@ ITEM_RULES: Mapping[str, ItemRule] = {
     "skipped": ItemRule.ZEROS,
     "window": ItemRule.ZEROS,
     "average": ItemRule.PARAMS,
+    "reference": ItemRule.PARAMS,
 }
 """The rule of each item of `State`."""
 
@@ -73,6 +76,8 @@ class Batch(NamedTuple):
     """Seed of each sequence's dropout, uint32 [A, M, R]. None: nothing is dropped."""
     target_bytes: jax.Array | None = None
     """Bytes of text of each target, int32 [A, M, R, L]; 0 if unknown. None: a batch of training."""
+    reference_log_probs: jax.Array | None = None
+    """Log-probability of each sequence's answer in the reference model, float32 [A, M, R]. None: there is none."""
 
 
 class Signal(IntFlag):

@@ -22,13 +22,16 @@ from trainingjob_api.network.part import Shard
 from trainingjob_api.optim import FLOAT_BYTES
 from trainingjob_api.sharding import RULES, merge_rules
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.objective import DPO, Dpo
+from trainingjob_api.spec.objective import Objective as ObjectiveSection
 from trainingjob_trainer.models.base_params import BaseParams
 from trainingjob_trainer.models.decoder import Params, split_model_of
 from trainingjob_trainer.models.dropout import sequence_seeds
 from trainingjob_trainer.models.params import DTYPES, matmul_precision
 from trainingjob_trainer.objectives.batch_sums import BatchSums, as_float32
+from trainingjob_trainer.objectives.dpo import dpo
 from trainingjob_trainer.objectives.next_token import next_token
-from trainingjob_trainer.objectives.objective import metric_names
+from trainingjob_trainer.objectives.objective import REWARD_ACCURACY, REWARD_METRICS, Objective, metric_names
 from trainingjob_trainer.objectives.scoring import EvaluateStep, Scorer, ScoreSums
 from trainingjob_trainer.optim.clipping import clip_factor, clip_values
 from trainingjob_trainer.optim.expert_balance import ExpertBalance
@@ -36,7 +39,7 @@ from trainingjob_trainer.optim.factory import make_optimizer
 from trainingjob_trainer.optim.learning_rate import learning_rate
 from trainingjob_trainer.optim.slot_paths import SlotFinder
 from trainingjob_trainer.optim.spike_detection import SpikeWindow, empty_window, is_spike, update_window
-from trainingjob_trainer.optim.weight_average import limit_decay, update_average
+from trainingjob_trainer.optim.weight_average import move_average
 from trainingjob_trainer.parallel.collective_order import order_collectives
 from trainingjob_trainer.parallel.sharding import param_shardings, zero1_shardings
 from trainingjob_trainer.runtime.compile_cache import CompileCache
@@ -64,10 +67,12 @@ class StepPrograms:
         self._optimizer = make_optimizer(spec.optimizer, self._model.network, spec.precision)
         self._balance = ExpertBalance(self._model.network)
         self._rules = merge_rules(spec.parallelism.rules.overrides())
-        z_loss = spec.objective.z_loss if spec.objective else None
-        self._metrics = metric_names(z_loss, self._model.network)
+        objective = spec.objective or ObjectiveSection()
+        self._metrics = metric_names(objective, self._model.network)
+        self._pair_metrics = tuple(name for name in self._metrics if name in REWARD_METRICS and name != REWARD_ACCURACY)
         gradients = DTYPES[spec.precision.gradients]
-        self._sums = BatchSums(partial(next_token, z_loss), self._metrics, self._model, self._rules, mesh, gradients)
+        function = choose_objective(objective)
+        self._sums = BatchSums(function, self._metrics, self._model, self._rules, mesh, gradients)
         self._scorer = Scorer(self._model, mesh)
         self._shard = zero1_shardings if spec.parallelism.shard_optimizer_over_data else param_shardings
         self._moment_shardings = self._shard_moments()
@@ -138,8 +143,18 @@ class StepPrograms:
         compiled: EvaluateStep = programs.compile_or_load(
             "evaluate",
             self.evaluate,
-            (self.state_shapes.params, batch._replace(target_bytes=batch.targets), self._signals_shape()),
-            (ScoreSums(everywhere, everywhere, everywhere, everywhere), 0),
+            (
+                self.state_shapes.params,
+                batch._replace(target_bytes=batch.targets),
+                self._signals_shape(),
+                self.state_shapes.reference,
+            ),
+            (
+                ScoreSums(
+                    everywhere, everywhere, everywhere, everywhere, dict.fromkeys(self._pair_metrics, everywhere)
+                ),
+                0,
+            ),
             out_shardings=everywhere,
         )
         return compiled
@@ -197,13 +212,15 @@ class StepPrograms:
         window = empty_window(spikes.window) if spikes else None
         trained = self._model.param_split.split(params).trained
         average = as_float32(trained) if self._spec.optimizer.average else None
-        return State(zero, params, self._optimizer.init(as_float32(trained)), zero, zero, window, average)
+        reference = trained if self._spec.sequences_per_example > 1 else None
+        return State(zero, params, self._optimizer.init(as_float32(trained)), zero, zero, window, average, reference)
 
     def train(self, state: State, batch: Batch, controls: Controls) -> tuple[State, StepMetrics]:
         """Train one step."""
         spec = self._spec
         with matmul_precision(spec.precision):
-            terms, grads = self._sums.compute_gradients(state.params, self._seed_dropout(batch, state.step))
+            params, batch = self._add_reference(state.params, state.reference, batch)
+            terms, grads = self._sums.compute_gradients(params, self._seed_dropout(batch, state.step))
         # Sharded like the optimizer's state, so that each device computes its own part of the update.
         grads = as_float32(jax.lax.with_sharding_constraint(grads, self._moment_shardings))
         grads, loads = self._balance.split(grads)
@@ -236,18 +253,22 @@ class StepPrograms:
         if window:
             measures = measures._replace(spikes=window.in_a_row)
         average = self._move_average(state.average, trained, step - skipped, is_applied)
-        return State(step, params, opt, non_finite, skipped, window, average), measures
+        return State(step, params, opt, non_finite, skipped, window, average, state.reference), measures
+
+    def _add_reference(self, params: Params, reference: Params | None, batch: Batch) -> tuple[Params, Batch]:
+        """Return parameters and batch, which has the log-probabilities of a reference model, if there is one."""
+        return (params, batch) if reference is None else self._sums.add_reference(params, reference, batch)
 
     def _move_average(
         self, average: Params | None, trained: Params, num_updates: jax.Array, is_applied: jax.Array
     ) -> Params | None:
-        """Return the average after a step, and the same one if the step's update was not applied."""
+        """Return the average after a step. None: the spec configures none."""
         config = self._spec.optimizer.average
         if average is None or config is None:
             return None
         # Sharded like the average, so that each device computes its own part.
         new = jax.lax.with_sharding_constraint(as_float32(trained), self._moment_shardings)
-        return update_average(average, new, jnp.where(is_applied, limit_decay(config.decay, num_updates), 1.0))
+        return move_average(config, average, new, num_updates, is_applied)
 
     def _seed_dropout(self, batch: Batch, step: jax.Array) -> Batch:
         """Return the batch of a step with the seeds of its dropout, if the spec has any."""
@@ -257,10 +278,17 @@ class StepPrograms:
         seeds = sequence_seeds(self._spec.training.seed, step, batch.tokens.shape[:3])
         return batch._replace(seeds=jax.lax.with_sharding_constraint(seeds, self.batch_sharding))
 
-    def evaluate(self, params: Params, batch: Batch, asked: jax.Array) -> tuple[ScoreSums, jax.Array]:
+    def evaluate(
+        self, params: Params, batch: Batch, asked: jax.Array, reference: Params | None = None
+    ) -> tuple[ScoreSums, jax.Array]:
         """Return the sums of a held-out batch, and the control signals of all processes."""
         with matmul_precision(self._spec.precision):
-            sums = self._scorer.compute(params, batch)
+            if reference is None:
+                sums = self._scorer.compute(params, batch)
+            else:
+                terms = self._sums.compute(*self._add_reference(params, reference, batch))
+                pairs = {name: terms.metrics[name] for name in self._pair_metrics}
+                sums = ScoreSums(terms.loss, terms.weight, terms.metrics[REWARD_ACCURACY], jnp.zeros(()), pairs)
         asked_B = combine_signals(order_collectives(asked, sums, mesh=self._mesh))
         return sums, jnp.sum(asked_B)
 
@@ -308,6 +336,14 @@ class StepPrograms:
                 everywhere,
                 jax.tree.map(lambda _: everywhere, shapes.window),
                 self._moment_shardings if shapes.average is not None else None,
+                self._model.param_split.split(params).trained if shapes.reference is not None else None,
             ),
         )
         return state
+
+
+def choose_objective(section: ObjectiveSection) -> Objective:
+    """Return the objective of a section, with its options."""
+    if section.type == DPO:
+        return partial(dpo, section.dpo or Dpo())
+    return partial(next_token, section.z_loss)

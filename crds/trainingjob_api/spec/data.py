@@ -113,12 +113,24 @@ class TextSource(Strict):
     prompt: Annotated[RecordField | None, Example("prompt")] = Field(
         default=None,
         description=f"Field of a record that holds a prompt, {_only_for('prompt')}. The document is the prompt and its "
-        "completion, joined without a separator.",
+        "completion, or each of two answers, joined without a separator.",
         exclude_if=_is_unset,
     )
     completion: Annotated[RecordField | None, Example("completion")] = Field(
         default=None,
         description=f"Field of a record that holds the completion of `prompt`, {_only_for('completion')}.",
+        exclude_if=_is_unset,
+    )
+    chosen: Annotated[RecordField | None, Example("chosen")] = Field(
+        default=None,
+        description=f"Field of a record that holds the preferred answer, {_only_for('chosen')}. It holds text, or a "
+        "conversation.",
+        exclude_if=_is_unset,
+    )
+    rejected: Annotated[RecordField | None, Example("rejected")] = Field(
+        default=None,
+        description=f"Field of a record that holds the other answer, {_only_for('rejected')}. It holds what `chosen` "
+        "holds.",
         exclude_if=_is_unset,
     )
 
@@ -152,7 +164,18 @@ class TextSource(Strict):
             "must not be set together with `completion`.",
             "messages",
         ),
-        cel_rule("has(self.prompt) == has(self.completion)", "must be set together with `prompt`.", "completion"),
+        cel_rule("!has(self.completion) || has(self.prompt)", "must not be set without `prompt`.", "completion"),
+        cel_rule(
+            "!has(self.prompt) || has(self.completion) || has(self.chosen)",
+            "must be set together with `completion`, or with `chosen` and `rejected`.",
+            "prompt",
+        ),
+        cel_rule("has(self.chosen) == has(self.rejected)", "must be set together with `chosen`.", "rejected"),
+        cel_rule(
+            "!has(self.chosen) || !(has(self.column) || has(self.messages) || has(self.completion))",
+            "must not be set together with `column`, `messages` or `completion`.",
+            "chosen",
+        ),
     )
 
     @property
@@ -174,8 +197,13 @@ class TextSource(Strict):
 
     @property
     def has_answers(self) -> bool:
-        """Return whether its records have answers: turns of an assistant, or completions."""
-        return self.messages is not None or self.completion is not None
+        """Return whether its records have answers: turns of an assistant, completions, or pairs of answers."""
+        return self.messages is not None or self.completion is not None or self.has_pairs
+
+    @property
+    def has_pairs(self) -> bool:
+        """Return whether each record holds a chosen and a rejected answer."""
+        return self.chosen is not None
 
 
 class TrainSource(TextSource):

@@ -115,3 +115,13 @@ class TrainingJobSpec(Strict):
         default=None,
         description="Seconds of run time after which the job fails; suspended time does not count. Unset: no limit.",
     )
+
+    @property
+    def sequences_per_example(self) -> int:
+        """Return the sequences of one of the examples that `training.globalBatchSize` counts."""
+        return self.objective.sequences_per_example if self.objective else 1
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Return the tokens of one optimizer step, without padding."""
+        return self.training.largest_batch * self.sequences_per_example * self.training.sequence_length

@@ -7,9 +7,10 @@ from pydantic import Field
 from trainingjob_api.base import Strict
 from trainingjob_api.meta import NO_UNIT, Example, alternatives
 
-ObjectiveType = Literal["nextToken", "sft"]
+ObjectiveType = Literal["nextToken", "sft", "dpo"]
 DEFAULT_TYPE: ObjectiveType = "nextToken"
 SFT: ObjectiveType = "sft"
+DPO: ObjectiveType = "dpo"
 
 
 class Sft(Strict):
@@ -22,13 +23,25 @@ class Sft(Strict):
     )
 
 
+class Dpo(Strict):
+    """Direct preference optimization (Rafailov et al., arXiv 2305.18290), compared with the model at the start."""
+
+    beta: Annotated[float, Field(gt=0, le=100), NO_UNIT, Example(0.1)] = Field(
+        default=0.1,
+        description="Factor of the difference to the reference in rewards. Smaller values let the model move further.",
+    )
+    label_smoothing: Annotated[float, Field(ge=0, lt=0.5), NO_UNIT, Example(0.1)] = Field(
+        default=0.0, description="Assumed share of pairs with the two answers the wrong way round (conservative DPO)."
+    )
+
+
 class Objective(Strict):
     """Minimized loss: the cross-entropy of the next token, with auxiliary losses."""
 
     type: Annotated[ObjectiveType, Example("sft")] = Field(
         default=DEFAULT_TYPE,
-        description="Kind of objective: `nextToken` has a loss on every token. `sft` is supervised fine-tuning: "
-        "sources hold conversations, and only answers have a loss.",
+        description="Kind of objective: `nextToken` has a loss on every token, `sft` on the answers of conversations. "
+        "With `dpo`, the model learns to prefer the chosen to the rejected answer of a pair.",
         exclude_if=lambda kind: kind == DEFAULT_TYPE,  # an agent before 0.1 refuses a field that it does not know
     )
     z_loss: Annotated[Annotated[float, Field(gt=0, le=1)] | None, NO_UNIT, Example(1e-4)] = Field(
@@ -42,9 +55,20 @@ class Objective(Strict):
         exclude_if=lambda sft: sft is None,  # as for `type`
     )
 
-    cel_rules = alternatives(SFT)
+    dpo: Dpo | None = Field(
+        default=None,
+        description="Options of `type: dpo`. Unset: the defaults of its fields.",
+        exclude_if=lambda dpo: dpo is None,  # as for `type`
+    )
+
+    cel_rules = alternatives(SFT, DPO)
+
+    @property
+    def sequences_per_example(self) -> int:
+        """Return the sequences of one example of a batch: two for a pair of answers."""
+        return 2 if self.type == DPO else 1
 
     @property
     def masks_prompts(self) -> bool:
         """Return whether only answers have a loss, not every token."""
-        return self.type == SFT and (self.sft or Sft()).loss_on == "assistant"
+        return self.type == DPO or (self.type == SFT and (self.sft or Sft()).loss_on == "assistant")

@@ -48,7 +48,8 @@ class Training(Strict):
         Field(description="Number of optimizer steps after which the job succeeds.")
     )
     global_batch_size: GlobalBatchSize = Field(
-        description="Number of sequences in an optimizer step, the same at every number of slices."
+        description="Number of sequences in an optimizer step, the same at every number of slices. With "
+        "`objective.type: dpo` it counts pairs."
     )
     batch_schedule: tuple[BatchPhase, ...] = Field(
         default=(),
@@ -71,8 +72,8 @@ class Training(Strict):
         Annotated[int, Field(ge=1, le=65536)] | None, Unit("sequences a device"), Example(8)
     ] = Field(
         default=None,
-        description="Maximum number of sequences on a device at once; gradient accumulation handles the rest. Unset: "
-        "as many as the memory estimate allows.",
+        description="Maximum number of sequences, or of pairs, on a device at once; gradient accumulation handles the "
+        "rest. Unset: as many as the memory estimate allows.",
     )
 
     @property

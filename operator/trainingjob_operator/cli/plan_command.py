@@ -283,7 +283,8 @@ def _row(plan: Plan, one: SizePlan) -> tuple[str, ...]:
     micro = f"{layout.microbatches} x " if layout.microbatches > 1 else ""
     batch = f"{layout.rows_per_shard} x {micro}{layout.accumulation}"
     if layout.padding_rows:
-        share = layout.padding_rows / (layout.padding_rows + plan.spec.training.largest_batch)
+        rows = plan.spec.training.largest_batch * plan.spec.sequences_per_example
+        share = layout.padding_rows / (layout.padding_rows + rows)
         batch += f"  ({format_percent(share)} padding)"
     need = format_size(one.memory.total) if one.memory else ""
     of = f" of {format_size(plan.shape.memory_bytes)}" if plan.shape.memory_bytes else ""

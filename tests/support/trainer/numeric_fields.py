@@ -55,6 +55,7 @@ NOT_OF_A_STEP = {
         f"schedule.{field}": "it has a test: tests/trainer/optim/test_learning_rate.py"
         for field in ("steps", "wsd.decay", "polynomial.power", "cycles.count", "cycles.warmup")
     },
+    **{f"objective.dpo.{field}": "tests/trainer/test_preferences.py" for field in ("beta", "labelSmoothing")},
     "objective.zLoss": "it has a test: tests/trainer/models/test_z_loss.py",
     "checkpoint.save.everySteps": OUTSIDE,
     "checkpoint.keep.last": KEPT,

@@ -151,6 +151,11 @@ PROGRAMS: dict[str, tuple[dict[str, Any], Layout, tuple[str, ...]]] = {
         SIZES[1],
         ("train", "evaluate", "prompt", "token"),
     ),
+    "with a reference": (
+        {"evaluation": EVALUATION, "objective": {"type": "dpo"}},
+        SIZES[1].model_copy(update={"rows_per_shard": 2}),
+        ("train", "evaluate"),
+    ),
     "with an average": ({"optimizer__average": {}}, SIZES[1], ("train", "average")),
     "with a comparison of replicas": (
         {"protection__compareReplicas": {"everySteps": 10}},

@@ -332,6 +332,7 @@ def test_parameters_are_of_the_source_and_all_else_of_a_fresh_job(tmp_path: Path
             training__seed=7,
             checkpoint__initializeFrom=source,
             optimizer__average={},
+            objective={"type": "dpo"},
         )
         fresh = steps.compile_init(programs)()
 
@@ -347,7 +348,8 @@ def test_parameters_are_of_the_source_and_all_else_of_a_fresh_job(tmp_path: Path
         else:
             lacks.append(name)
     assert jax.tree.all(jax.tree.map(np.array_equal, begun.average, begun.params))
-    rest = begun._replace(params=(), average=None), fresh._replace(params=(), average=None)
+    assert jax.tree.all(jax.tree.map(np.array_equal, begun.reference, begun.params))
+    rest = (one._replace(params=(), average=None, reference=None) for one in (begun, fresh))
     assert jax.tree.all(jax.tree.map(np.array_equal, *rest))
     (reported,) = [
         event.initialized_from

@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 
 from tests.support.trainer.cases import each
+from tests.support.trainer.tiny import make_layout
 from tests.support.trainer.training import Run, spec_with
 from tests.trainer.models.test_experts import LAYOUTS as EXPERT_LAYOUTS
 from tests.trainer.models.test_experts import SPEC
 from tests.trainer.test_step import LAYOUTS
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_trainer.hlo_analysis.data_order import find_unordered_collectives
 from trainingjob_trainer.hlo_analysis.parser import HloProgram
@@ -74,8 +76,14 @@ def test_a_loop_that_sends_nothing_needs_no_order() -> None:
     assert list(find_unordered_collectives(program)) == []
 
 
+PAIRS: dict[str, int] = {"devices_per_host": 8, "rows_per_shard": 2, "accumulation": 2}
 SPREAD = "data 2 over slices, fsdp 4"
 CASES: dict[str, tuple[TrainingJobSpec, Layout]] = {
+    "pairs": (spec_with(objective={"type": "dpo"}), make_layout(ici=AxisDegrees(data=2, fsdp=2, tensor=2), **PAIRS)),
+    "pairs, stages": (
+        spec_with(objective={"type": "dpo"}),
+        make_layout(ici=AxisDegrees(stage=2, context=2, data=2), microbatches=2, **PAIRS),
+    ),
     **{name: (spec_with(), layout) for name, layout in LAYOUTS.items() if "2 stages, fsdp" not in name},
     **{f"experts, {name}": (SPEC, layout) for name, layout in EXPERT_LAYOUTS.items() if "stages" not in name},
     "tied": (spec_with(model__tieEmbeddings=True), LAYOUTS[SPREAD]),
@@ -93,7 +101,7 @@ def test_a_step_sends_in_the_order_of_its_data(case: tuple[TrainingJobSpec, Layo
     run = Run(*case)
     controls = run.controls()
     train = run.step.lower(run.state, run.batch(1), controls)
-    evaluate = run.evaluation.lower(run.state.params, run.held_out_batch(), controls.signals)
+    evaluate = run.evaluation.lower(run.state.params, run.held_out_batch(), controls.signals, run.state.reference)
 
     assert [describe(lowered) for lowered in (train, evaluate)] == [[], []]
 

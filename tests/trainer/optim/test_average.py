@@ -13,8 +13,7 @@ from tests.trainer.test_step import LAYOUTS, ask
 from trainingjob_api.optim import AVERAGE
 from trainingjob_trainer.checkpoint.formats.saved_arrays import SavedParams
 from trainingjob_trainer.models.decoder import Params
-from trainingjob_trainer.models.trainable import tensor_name
-from trainingjob_trainer.optim.weight_average import start_average
+from trainingjob_trainer.models.trainable import copy_params, tensor_name
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.state import State
@@ -149,7 +148,7 @@ def test_an_average_of_another_checkpoint_is_ignored(tmp_path: Path) -> None:
 
 def test_an_average_starts_with_the_trained_parameters() -> None:
     run = Run(spec_with(**TRAINED, **LORA), ONE)
-    average = start_average(run.steps.state_shapes.average, run.state.params)
+    average = copy_params(run.steps.state_shapes.average, run.state.params)
 
     check_copy(run.state._replace(average=average), run)
 

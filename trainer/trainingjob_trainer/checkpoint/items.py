@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from trainingjob_trainer.checkpoint.manifest import Integrity, SavedItem
-from trainingjob_trainer.optim.weight_average import start_average
+from trainingjob_trainer.models.trainable import copy_params
 from trainingjob_trainer.snapshots.state_shards import hash_shapes
 from trainingjob_trainer.state import ITEM_RULES, STATE_LAYOUT, ItemRule, State
 
@@ -67,7 +67,7 @@ def complete_state(restored: Mapping[str, Any], state: State) -> State:
 def _start_item(name: str, described: Any, restored: Mapping[str, Any]) -> Any:
     """Return the value of an item that a checkpoint lacks."""
     if ITEM_RULES[name] is ItemRule.PARAMS:
-        return start_average(described, restored["params"])
+        return copy_params(described, restored["params"])
     return _zeros(described)
 
 

@@ -22,7 +22,7 @@ from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.data_report import DatasetReport, describe_dataset
 from trainingjob_trainer.data.packing.pack import pack_documents
-from trainingjob_trainer.data.packing.pieces import Pieces
+from trainingjob_trainer.data.packing.pieces import Pieces, place_alone
 from trainingjob_trainer.data.preparation.file_account import FileAccount
 from trainingjob_trainer.data.preparation.listed_files import Manifest, Sources, list_dataset
 from trainingjob_trainer.data.preparation.parts import PARTS, Encoders, PartAccount, PartWriter, make_encoders
@@ -181,14 +181,20 @@ class _DatasetJoiner:
             "dtype": np.dtype(self._encoders.text.dtype).name,
             "warnings": warnings,
         }
-        if packing := writer.spec.data.isolated_packing:
-            pieces = pack_documents(self._read_ends(accounts), self._length, packing)
+        has_pairs, packing = self._encoders.has_pairs, writer.spec.data.isolated_packing
+        if has_pairs or packing:
+            ends = self._read_ends(accounts)
+            pieces = pack_documents(ends, self._length, packing) if packing else place_alone(ends)
             self._check_sequences(pieces.num_sequences, tokens, warnings)
             self._write("pieces.bin", (pieces.bounds.astype(PIECE_DTYPE).tobytes(),))
             self._write("rows.bin", (pieces.firsts.astype(PIECE_DTYPE).tobytes(),))
             described |= {"numPieces": len(pieces.bounds), "numRows": pieces.num_sequences}
             described["rows"] = _count_packed_rows(pieces, tokens)
-            described["warnings"] += _fill_warnings(pieces, self._length)
+            if has_pairs:
+                described["hasPairs"] = True
+                described["rows"] = {name: count // 2 for name, count in described["rows"].items()}
+            else:
+                described["warnings"] += _fill_warnings(pieces, self._length)
         else:
             self._check_sequences((sum(tokens.values()) - 1) // self._length, tokens, warnings)
             described["rows"] = _count_rows(tokens, self._length)

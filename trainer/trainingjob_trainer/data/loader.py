@@ -82,7 +82,7 @@ class BatchLoader:
         self,
         text: TrainingText,
         rows: np.ndarray,
-        shape: BatchShape,
+        of_batch: BatchShape,
         *,
         count_bytes: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> Batch:
@@ -90,16 +90,22 @@ class BatchLoader:
 
         `count_bytes` returns the bytes of targets. None: the batch has none.
         """
+        per_example = 2 if text.has_pairs else 1
+        *outer, num_sequences = of_batch
+        shape = (*outer, num_sequences // per_example)
         padding = math.prod(shape) - len(rows)
         numbers = np.pad(rows, (0, padding)).reshape(shape)
         is_padding = np.arange(math.prod(shape)).reshape(shape) >= len(rows)
 
         @cache
         def load(place: tuple[slice, ...]) -> Sequences:
-            wanted = numbers[place]
+            wanted, padded = (
+                array[place[:2]][..., _of_examples(place[2:], per_example)] for array in (numbers, is_padding)
+            )
             sequences = text.sequences(wanted.reshape(-1))
-            sequences.loss_weights[is_padding[place].reshape(-1)] = 0.0
-            shaped: Sequences = jax.tree.map(lambda array: array.reshape(*wanted.shape, -1), sequences)
+            sequences.loss_weights[padded.reshape(-1)] = 0.0
+            ahead = (*wanted.shape[:2], -1, text.sequence_length)
+            shaped: Sequences = jax.tree.map(lambda array: array.reshape(ahead), sequences)
             return shaped
 
         def make(part: Callable[[Sequences], Any]) -> jax.Array:
@@ -114,3 +120,10 @@ class BatchLoader:
             positions=make(lambda sequences: sequences.positions) if text.is_isolated else None,
             target_bytes=make(lambda sequences: count_bytes(sequences.targets)) if count_bytes else None,
         )
+
+
+def _of_examples(sequences: tuple[slice, ...], per_example: int) -> slice:
+    """Return the examples of a run of sequences, which is whole if nothing shards it."""
+    (run,) = sequences or (slice(None),)
+    begin, end = (None if bound is None else bound // per_example for bound in (run.start, run.stop))
+    return slice(begin, end)

@@ -103,6 +103,11 @@ class Mixture:
         return self.datasets[0].is_isolated
 
     @property
+    def has_pairs(self) -> bool:
+        """Return whether two sequences are one example."""
+        return self.datasets[0].has_pairs
+
+    @property
     def num_tokens(self) -> int:
         """Return the number of tokens of all datasets."""
         return sum(one.num_tokens for one in self.datasets)

@@ -15,7 +15,7 @@ from trainingjob_agent.shared_files import MAX_JSON_BYTES, UntrustedFileError, p
 from trainingjob_api.data_report import DataReport
 from trainingjob_api.spec.data import TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.objective import SFT
+from trainingjob_api.spec.objective import DPO, SFT
 from trainingjob_api.world import RunConfig
 from trainingjob_trainer.data.data_report import (
     DatasetReport,
@@ -164,6 +164,8 @@ def _hash_sections(spec: TrainingJobSpec) -> str:
         parts.append([source.name for source in spec.data.train])
     if spec.objective and spec.objective.type == SFT:
         parts.append({"masksPrompts": spec.objective.masks_prompts})
+    if spec.objective and spec.objective.type == DPO:
+        parts.append({"pairs": True})
     if spec.data.packing:
         parts.append(spec.data.packing.model_dump())
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

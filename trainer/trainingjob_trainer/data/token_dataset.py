@@ -1,12 +1,14 @@
 """A token dataset: the files of one folder of the token cache, and the sequences that they hold.
 
 `tokens.bin` holds the ids of all documents, concatenated. `index.json` is written last and makes the folder valid.
-Without isolated documents, sequence r of length L has tokens[r x L : r x L + L + 1]. Sequences overlap by one token:
-the last that a sequence predicts is the first of the next. With isolated documents, `pieces.bin` and `rows.bin` hold
-their `Pieces`. `token_weights.bin` holds the loss weight of each token, if they differ, and `token_bytes.bin` the
-number of bytes of text of each id.
+Without `Pieces`, sequence r of length L has tokens[r x L : r x L + L + 1]. Sequences overlap by one token: the last
+that a sequence predicts is the first of the next. With isolated documents, and with pairs of answers, `pieces.bin` and
+`rows.bin` hold `Pieces`. `token_weights.bin` holds the loss weight of each token, if they differ, and `token_bytes.bin`
+the number of bytes of text of each id.
 
-Shapes: R sequences, L length.
+The number of an example is that of a sequence, or of a pair: sequences 2 p and 2 p + 1 are those of pair p.
+
+Shapes: R sequences, L length. Of pairs, the sequences of an example have a dim between both: [examples, 2, L].
 """
 
 import re
@@ -67,12 +69,14 @@ class TokenDataset:
     """The folder of its files, for messages."""
     token_bytes: np.ndarray | None = None
     """Bytes of text of each id, uint32 [number of ids]. None: unknown, because an older trainer wrote the dataset."""
+    has_pairs: bool = False
+    """Whether an example is two sequences, each with one document."""
 
     @property
     def num_sequences(self) -> int:
-        """Return the number of sequences of `sequence_length` predictions in the text."""
+        """Return the number of sequences of `sequence_length` predictions in the text, or of pairs of them."""
         if self.pieces is not None:
-            return self.pieces.num_sequences
+            return self.pieces.num_sequences // (2 if self.has_pairs else 1)
         return (len(self.tokens) - 1) // self.sequence_length
 
     @property
@@ -83,19 +87,24 @@ class TokenDataset:
     @property
     def is_isolated(self) -> bool:
         """Return whether tokens attend only to their own document."""
-        return self.pieces is not None
+        return self.pieces is not None and not self.has_pairs
 
     def choose_sequences(self, samples: np.ndarray, seed: int, _first_sample: FirstSample) -> np.ndarray:
         """Return the sequence that each sample selects, int64 of the same shape."""
         return sequences_of_samples(samples, self.num_sequences, seed)
 
     def sequences(self, numbers: np.ndarray) -> Sequences:
-        """Return sequences by their numbers.
+        """Return sequences, or pairs of them, by their numbers.
 
         Raises:
             TrainingError: the files of the dataset are damaged.
         """
         numbers = numbers.astype(np.int64)
+        if self.pieces is not None and self.has_pairs:
+            rows = self._isolated(self.pieces, np.stack([2 * numbers, 2 * numbers + 1], axis=1).reshape(-1))
+            # Padding follows each answer, so that causal attention needs no segments.
+            arrays = (rows.tokens, rows.targets, rows.loss_weights)
+            return Sequences(*(array.reshape(len(numbers), 2, -1) for array in arrays))
         return self._concatenated(numbers) if self.pieces is None else self._isolated(self.pieces, numbers)
 
     def _concatenated(self, numbers: np.ndarray) -> Sequences:
@@ -174,6 +183,7 @@ _OPTIONAL: dict[str, type[Any]] = {
     "numRows": int,
     "hasWeights": bool,
     "numIds": int,
+    "hasPairs": bool,
     "identity": str,
 }
 """Types of the values that index.json may have."""
@@ -198,8 +208,16 @@ def open_dataset(store: Store, folder: str, sequence_length: int) -> TokenDatase
         weights = _map(store, folder, "token_weights.bin", WEIGHT_DTYPE, (num_tokens,))
     if described.get("numIds"):
         token_bytes = _map(store, folder, "token_bytes.bin", BYTES_DTYPE, (described["numIds"],))
-    place = store.locate(f"{FOLDER}/{folder}")
-    return TokenDataset(described.get("identity", folder), tokens, sequence_length, pieces, weights, place, token_bytes)
+    return TokenDataset(
+        described.get("identity", folder),
+        tokens,
+        sequence_length,
+        pieces,
+        weights,
+        store.locate(f"{FOLDER}/{folder}"),
+        token_bytes,
+        has_pairs=described.get("hasPairs", False),
+    )
 
 
 def _map(store: Store, folder: str, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:

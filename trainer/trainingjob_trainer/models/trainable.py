@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from trainingjob_api.network.network import Network
 
@@ -50,6 +51,23 @@ def merge_trees(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """Return the tree of two parts without a common leaf."""
     both = {key: merge_trees(one[key], other[key]) for key in one.keys() & other.keys()}
     return one | other | both
+
+
+def copy_params(described: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of the parameters of some names. `described` has the names, and the shapes and shardings.
+
+    All processes of a world call this together.
+    """
+    names = {tensor_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(described)}
+
+    def copy(chosen: dict[str, Any]) -> dict[str, Any]:
+        # Without `jnp.copy`, a program returns its argument, which a step donates.
+        copied: dict[str, Any] = jax.tree.map(lambda leaf, shape: jnp.copy(leaf).astype(shape.dtype), chosen, described)
+        return copied
+
+    shardings: Any = jax.tree.map(lambda leaf: leaf.sharding, described)
+    started: dict[str, Any] = jax.jit(copy, out_shardings=shardings)(select(params, names.__contains__))
+    return started
 
 
 def tensor_name(path: Any) -> str:

@@ -5,9 +5,10 @@ evaluation ends. A world that leaves therefore starts no evaluation and interrup
 that evaluation before its first step.
 """
 
+import operator
 from collections.abc import Callable, Collection, Mapping
 
-import numpy as np
+import jax
 
 from trainingjob_api.spec.evaluation import Evaluation
 from trainingjob_api.spec.job import TrainingJobSpec
@@ -65,9 +66,14 @@ class Evaluator:
         return self._stop is not None and self._stop.is_reached(losses)
 
     def measure(
-        self, step: int, params: Params, signals: SignalSource, report_entry: EntryReporter
+        self,
+        step: int,
+        params: Params,
+        signals: SignalSource,
+        report_entry: EntryReporter,
+        reference: Params | None = None,
     ) -> dict[str, Scores] | None:  # None: it was interrupted
-        """Return the scores of each evaluation that is due after a step, by name.
+        """Return the scores of each evaluation that is due after a step, by name. `reference` is that of the state.
 
         A signal from any process interrupts the evaluation, on all processes after the same batch.
         """
@@ -75,7 +81,8 @@ class Evaluator:
         for evaluation in self._evaluations:
             if self._evaluate is None or not self._is_due(evaluation, step):
                 continue
-            scores = self._measure(evaluation, self._evaluate, params, signals, report_entry)
+            models = params, reference
+            scores = self._measure(evaluation, self._evaluate, models, signals, report_entry)
             if scores is None:
                 return None
             measured[evaluation.name] = scores
@@ -85,15 +92,22 @@ class Evaluator:
         return step % evaluation.every_steps == 0 or step == self._last_step
 
     def _measure(
-        self, evaluation: Evaluation, evaluate: EvaluateStep, params: Params, ask: SignalSource, tell: EntryReporter
+        self,
+        evaluation: Evaluation,
+        evaluate: EvaluateStep,
+        models: tuple[Params, Params | None],
+        ask: SignalSource,
+        tell: EntryReporter,
     ) -> Scores | None:  # None: it was interrupted
-        index = self._indexes[evaluation.name]
-        totals = np.zeros(len(ScoreSums._fields))
+        index, (params, reference) = self._indexes[evaluation.name], models
+        totals: ScoreSums | None = None
         for number in range(self._batches.count_held_out(index, evaluation.num_batches)):
             tell(f"batch {number + 1} of the evaluation `{evaluation.name}`")
             batch = self._batches.held_out_batch(index, number)
-            sums, asked = evaluate(params, batch, self._steps.signals(ask()))
+            sums, asked = evaluate(params, batch, self._steps.signals(ask()), reference)
             if int(asked):
                 return None
-            totals += np.array([float(one) for one in sums])
-        return Scores.from_sums(*totals.tolist())
+            read: ScoreSums = jax.tree.map(float, sums)
+            totals = jax.tree.map(operator.add, totals, read) if totals else read
+        assert totals is not None  # noqa: S101  # each text has a batch
+        return Scores.from_sums(totals)

@@ -61,7 +61,7 @@ class StepReporter:
         self._events = events
         self._snapshots = snapshots
         self._scheduling_delay = stalls
-        self._sequence_length = training.sequence_length
+        self._tokens_per_example = spec.sequences_per_example * training.sequence_length
         self._last_step = training.steps
         self._every = spec.metrics.every_steps
         self._generation = start.world.generation
@@ -136,19 +136,17 @@ class StepReporter:
             loss=loss if isfinite(loss) else None,
             grad_norm=_finite_or_none(step_metrics.grad_norm),
             learning_rate=float(step_metrics.learning_rate),
-            tokens_per_second=batch_size * self._sequence_length / max(seconds, 1e-9),
+            tokens_per_second=batch_size * self._tokens_per_example / max(seconds, 1e-9),
             step_seconds=seconds,
             typical_seconds=median(self._step_times) if len(self._step_times) >= MIN_TYPICAL_STEPS else None,
             wait_seconds=median(self._wait_times) if len(self._wait_times) == WINDOW_STEPS else None,
             stalled_share=self._scheduling_delay.delayed_share if self._scheduling_delay else None,
             evaluations=self._evaluations,
             scores=self._scores,
-            z_loss=_finite_or_none(step_metrics.objective.get("z_loss")),
-            load_balance=_finite_or_none(step_metrics.objective.get("load_balance")),
-            dropped=_finite_or_none(step_metrics.objective.get("dropped")),
             skipped=int(step_metrics.skipped),
             skipped_lately=sum(self._skips),
             save_seconds=self._save_seconds,
+            **_report_objective(step_metrics),
             **self._describe_snapshot(),
         )
         self._newest = progress
@@ -198,6 +196,11 @@ class StepReporter:
             self._snapshots.metrics = tuple(self._recent)
 
 
-def _finite_or_none(measure: jax.Array | None) -> float | None:  # None: the metric is absent or not finite
-    value = float("nan") if measure is None else float(measure)
+def _report_objective(step_metrics: StepMetrics) -> dict[str, Any]:
+    """Return the metrics of the objective, which are fields of `Progress`."""
+    return {name: _finite_or_none(metric) for name, metric in step_metrics.objective.items()}
+
+
+def _finite_or_none(measure: jax.Array) -> float | None:  # None: the metric is not finite
+    value = float(measure)
     return value if isfinite(value) else None

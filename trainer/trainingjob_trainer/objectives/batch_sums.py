@@ -4,6 +4,7 @@ Sums are accumulated in float32 over the gradient-accumulation steps, gradients 
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,7 +15,8 @@ from trainingjob_api.sharding import Table
 from trainingjob_trainer.models.decoder import Params, SplitModel
 from trainingjob_trainer.models.sharded_model import ShardedModel
 from trainingjob_trainer.models.trainable import tensor_name
-from trainingjob_trainer.objectives.accumulation import accumulate
+from trainingjob_trainer.objectives.accumulation import accumulate, map_sequences
+from trainingjob_trainer.objectives.dpo import answer_log_probs
 from trainingjob_trainer.objectives.objective import Objective, Terms
 from trainingjob_trainer.objectives.pipeline_gradients import PipelineGradients
 from trainingjob_trainer.parallel.collective_order import order_collectives
@@ -57,6 +59,10 @@ class BatchSums:
             self._split.split(model.shapes).trained,
         )
 
+    def compute(self, params: Params, batch: Batch) -> Terms:
+        """Return the sums of a batch."""
+        return accumulate(partial(self._objective, self._model), self._no_terms(), params, batch, self._mesh)
+
     def compute_gradients(self, params: Params, batch: Batch) -> tuple[Terms, Params]:
         """Return the sums of a batch, and the gradient of their total by the trained parameters."""
 
@@ -75,6 +81,17 @@ class BatchSums:
         trained = self._split.split(params).trained
         zeros = jax.tree.map(lambda param, dtype: jnp.zeros(param.shape, dtype), trained, self._dtypes)
         return accumulate(differentiate, (self._no_terms(), zeros), params, batch, self._mesh)
+
+    def add_reference(self, params: Params, reference: Params, batch: Batch) -> tuple[Params, Batch]:
+        """Return the arguments of `compute`, the batch with the log-probabilities of its answers in a reference model.
+
+        `reference` has its trained parameters; it shares the frozen ones. It runs before the model itself.
+        """
+        frozen = self._split.split(params).frozen
+        merged = self._split.merge(reference, frozen)
+        log_probs = map_sequences(partial(answer_log_probs, self._model), merged, batch, self._mesh)
+        params, batch = order_collectives((params, batch), log_probs, mesh=self._mesh)
+        return params, batch._replace(reference_log_probs=log_probs)
 
     def _differentiate_at_once(self, trained: Params, frozen: Params, batch: Batch) -> tuple[Terms, Params]:
         """Return the sums of microbatches that all run forward first, and their gradients."""

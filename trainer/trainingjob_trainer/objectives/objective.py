@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from trainingjob_api.network.network import Network
+from trainingjob_api.spec.objective import DPO
+from trainingjob_api.spec.objective import Objective as ObjectiveSection
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.models.sharded_model import Hidden, ShardedModel
 from trainingjob_trainer.state import Batch
@@ -33,10 +35,16 @@ type Objective = Callable[[ShardedModel, Params, Batch], Terms]
 """Returns the sums of microbatches [M, R, L]. It may call the model several times."""
 
 
-def metric_names(z_loss: float | None, network: Network) -> tuple[str, ...]:
+REWARD_ACCURACY = "reward_accuracy"
+"""Share of the pairs whose chosen answer has the greater reward."""
+REWARD_METRICS = ("chosen_reward", "rejected_reward", "reward_margin", REWARD_ACCURACY)
+
+
+def metric_names(objective: ObjectiveSection, network: Network) -> tuple[str, ...]:
     """Return the names of the metrics of an objective, which are known without tracing it."""
-    of_logits = () if z_loss is None else ("z_loss",)
-    return (*of_logits, *(("load_balance", "dropped") if network.num_routed_layers else ()))
+    of_logits = () if objective.z_loss is None else ("z_loss",)
+    of_pairs = REWARD_METRICS if objective.type == DPO else ()
+    return (*of_logits, *of_pairs, *(("load_balance", "dropped") if network.num_routed_layers else ()))
 
 
 def add_load_balance(model: ShardedModel, hidden: Hidden, batch: Batch, terms: Terms) -> Terms:

@@ -6,7 +6,8 @@ model's bits for it count.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
@@ -29,9 +30,12 @@ class ScoreSums(NamedTuple):
     """Predictions whose target is the most likely token."""
     num_bytes: jax.Array
     """Bytes of the targets. 0: unknown."""
+    pairs: dict[str, jax.Array]
+    """Further metrics of pairs, by name. Then all sums are those over pairs, and a hit is a pair whose chosen answer
+    has the greater reward. Empty: the objective has no pairs."""
 
 
-type EvaluateStep = Callable[[Params, Batch, jax.Array], tuple[ScoreSums, jax.Array]]
+type EvaluateStep = Callable[[Params, Batch, jax.Array, Params | None], tuple[ScoreSums, jax.Array]]
 """Returns the sums of a batch, and the control signals of all processes."""
 
 
@@ -44,19 +48,26 @@ class Scores(NamedTuple):
     """Share of the predictions whose target is the most likely token."""
     bits_per_byte: float | None
     """None: the bytes of the text are unknown."""
+    pairs: Mapping[str, float] = MappingProxyType({})
+    """Means of the metrics of pairs, by name. Empty: the objective has no pairs."""
 
     @classmethod
-    def from_sums(cls, loss: float, weight: float, hits: float, num_bytes: float) -> "Scores":
-        """Return the scores of sums over all batches, in the order of `ScoreSums`."""
+    def from_sums(cls, sums: "ScoreSums") -> "Scores":
+        """Return the scores of sums over all batches, as numbers."""
+        loss, weight, hits, num_bytes = map(float, sums[:4])
         if weight == 0:
             return cls(math.nan, math.nan, None)
         # Sums are rounded: those of fractional weights may exceed their total.
         accuracy = min(hits / weight, 1.0)
-        return cls(loss / weight, accuracy, loss / math.log(2) / num_bytes if num_bytes else None)
+        bits_per_byte = loss / math.log(2) / num_bytes if num_bytes else None
+        return cls(
+            loss / weight, accuracy, bits_per_byte, {name: float(one) / weight for name, one in sums.pairs.items()}
+        )
 
     def by_name(self) -> dict[str, float]:
         """Return the scores that are known."""
-        return {name: score for name, score in self._asdict().items() if score is not None}
+        own = {"loss": self.loss, "accuracy": self.accuracy, "bits_per_byte": self.bits_per_byte}
+        return {name: score for name, score in own.items() if score is not None} | dict(self.pairs)
 
 
 class Scorer:
@@ -69,7 +80,7 @@ class Scorer:
     def compute(self, params: Params, batch: Batch) -> ScoreSums:
         """Return the sums of a batch with `target_bytes`."""
         zero = jnp.zeros(())
-        return accumulate(self._score, ScoreSums(zero, zero, zero, zero), params, batch, self._mesh)
+        return accumulate(self._score, ScoreSums(zero, zero, zero, zero, {}), params, batch, self._mesh)
 
     def _score(self, params: Params, batch: Batch) -> ScoreSums:
         hidden = self._model.run(params, batch.tokens, batch.positions, batch.segment_ids)
@@ -80,4 +91,4 @@ class Scorer:
         assert losses.hits is not None and batch.target_bytes is not None  # noqa: PT018, S101
         # By sequence first: float32 cannot count the bytes of a large batch one by one.
         num_bytes = jnp.sum(jnp.sum(batch.loss_weights * batch.target_bytes, axis=-1))
-        return ScoreSums(losses.cross_entropy, jnp.sum(batch.loss_weights), losses.hits, num_bytes)
+        return ScoreSums(losses.cross_entropy, jnp.sum(batch.loss_weights), losses.hits, num_bytes, {})

@@ -3,13 +3,11 @@
 The average of a tensor is in float32, and sharded like the moments of the optimizer.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
+from trainingjob_api.spec.optimizer import Average
 from trainingjob_trainer.models.decoder import Params
-from trainingjob_trainer.models.trainable import select, tensor_name
 
 
 def limit_decay(decay: float, num_updates: jax.Array) -> jax.Array:
@@ -18,27 +16,18 @@ def limit_decay(decay: float, num_updates: jax.Array) -> jax.Array:
     return jnp.minimum(decay, (1.0 + count) / (10.0 + count))
 
 
-def update_average(average: Params, trained: Params, decay: jax.Array) -> Params:
-    """Return the average after an update of the trained tensors."""
+def move_average(
+    config: Average, average: Params, trained: Params, num_updates: jax.Array, is_applied: jax.Array
+) -> Params:
+    """Return the average after a step.
+
+    Args:
+        config: the section of the spec.
+        average: the average before the step.
+        trained: the trained tensors after the step, float32.
+        num_updates: the number of applied updates, int32.
+        is_applied: whether that of this step is one of them. If not, the average stays the same.
+    """
+    decay = jnp.where(is_applied, limit_decay(config.decay, num_updates), 1.0)
     moved: Params = jax.tree.map(lambda old, new: old + (1.0 - decay) * (new - old), average, trained)
     return moved
-
-
-def start_average(described: Params, params: Params) -> Params:
-    """Return the average that begins with parameters, as a copy. `described` has its shapes and shardings.
-
-    All processes of a world call this together.
-    """
-    names = {tensor_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(described)}
-
-    def copy(trained: Params) -> Params:  # without `jnp.copy`, a program returns its argument, which a step donates
-        copied: Params = jax.tree.map(
-            lambda leaf, shape: jnp.copy(leaf).astype(shape.dtype),
-            trained,
-            described,
-        )
-        return copied
-
-    shardings: Any = jax.tree.map(lambda leaf: leaf.sharding, described)
-    started: Params = jax.jit(copy, out_shardings=shardings)(select(params, names.__contains__))
-    return started

@@ -26,8 +26,19 @@ METRICS_FILE, SAMPLES_FILE = "metrics.jsonl", "samples.jsonl"
 BLOCK = 1 << 16
 LONGEST_TAIL = 64 << 20
 """Maximum bytes after the last complete line. A killed writer leaves a part of a line; a lost node may leave zeros."""
-OPTIONAL_METRICS = ("z_loss", "load_balance", "dropped", "snapshot", "snapshot_seconds", "save_seconds")
-"""Metrics that are absent without z-loss, without experts, without snapshots, or before the first save of a world."""
+OPTIONAL_METRICS = (
+    "z_loss",
+    "chosen_reward",
+    "rejected_reward",
+    "reward_margin",
+    "reward_accuracy",
+    "load_balance",
+    "dropped",
+    "snapshot",
+    "snapshot_seconds",
+    "save_seconds",
+)
+"""Metrics that are absent without z-loss, pairs of answers, experts or snapshots, or before a world's first save."""
 RECENT_LINES = 4
 """Lines that every process keeps. At most two steps are complete whose lines process 0 has not written: it dispatches a
 step before it writes the line of the step before, and no step completes without it."""

@@ -1,5 +1,7 @@
 """Batch splitting: into gradient-accumulation steps, pipeline microbatches, and sequences per device.
 
+An example is a sequence, or a pair of sequences that stays on one device: the split is one of examples.
+
 The global batch is the same at every number of slices. The split first minimizes padding, then takes the fewest
 accumulation steps that `maxPerDeviceBatch` and memory allow.
 """
@@ -43,7 +45,7 @@ def split_batch(
     *,
     keeps_table: bool = True,
     global_batch_size: int | None = None,
-) -> BatchSplit | None:  # None: not even one sequence fits
+) -> BatchSplit | None:  # None: not even one example fits
     """Split a global batch for a mesh. `memory_bytes` is the memory of a device; 0 means no limit.
 
     `global_batch_size`: the largest of the job if it is None.
@@ -51,32 +53,33 @@ def split_batch(
     `keeps_table`: the embedding table stays gathered from one accumulation step to the next.
     """
     shards, stages = math.prod([degrees[axis] for axis in RULES["batch"]]), degrees["stage"]
-    batch = global_batch_size or spec.training.largest_batch
-    max_sequences_per_device = spec.training.max_per_device_batch or batch
+    batch, per_example = global_batch_size or spec.training.largest_batch, spec.sequences_per_example
+    max_per_device = spec.training.max_per_device_batch or batch
     microbatches = _requested_microbatches(spec, stages) or _choose_microbatches(-(-batch // shards), stages)
     saved = spec.parallelism.pipeline.plan(microbatches, stages).saved_microbatches
     # Any multiple at or above the batch would do. The smallest pads least, and one sequence always divides it.
-    sequences_per_step = -(-batch // (shards * microbatches))
-    max_sequences = max_sequences_per_device
+    examples_per_step = -(-batch // (shards * microbatches))
+    most = max_per_device
     if memory_bytes:
-        max_sequences = min(max_sequences_per_device, device.max_sequences(memory_bytes, saved, keeps_table=False))
-        if max_sequences < sequences_per_step and keeps_table:  # several accumulation steps
-            max_sequences = min(max_sequences_per_device, device.max_sequences(memory_bytes, saved))
-    if max_sequences < 1:
+        fitting = device.max_sequences(memory_bytes, saved, keeps_table=False) // per_example
+        most = min(max_per_device, fitting)
+        if most < examples_per_step and keeps_table:  # several accumulation steps
+            most = min(max_per_device, device.max_sequences(memory_bytes, saved) // per_example)
+    if most < 1:
         return None
-    fitting = divisors(sequences_per_step)
-    rows = fitting[bisect_right(fitting, max_sequences) - 1]
+    parts = divisors(examples_per_step)
+    examples = parts[bisect_right(parts, most) - 1]
     return BatchSplit(
-        sequences=rows,
+        sequences=examples * per_example,
         microbatches=microbatches,
-        accumulation=sequences_per_step // rows,
-        padding=sequences_per_step * microbatches * shards - batch,
+        accumulation=examples_per_step // examples,
+        padding=(examples_per_step * microbatches * shards - batch) * per_example,
         saved_microbatches=saved,
     )
 
 
 def accumulates(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> bool:
-    """Return whether microbatches of one sequence take several accumulation steps, with the fewest microbatches."""
+    """Return whether microbatches of one example take several accumulation steps, with the fewest microbatches."""
     shards, stages = math.prod([degrees[axis] for axis in RULES["batch"]]), degrees["stage"]
     return spec.training.largest_batch > shards * (_requested_microbatches(spec, stages) or stages)
 

@@ -19,13 +19,19 @@ from trainingjob_api.optim import is_orthogonalized
 from trainingjob_api.sharding import count_shards, merge_rules
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine_degrees
-from trainingjob_operator.core.planner.workload import Workload
+from trainingjob_operator.core.planner.workload import Workload, count_chunks_of_loss
 
 
 def count_step_flops(workload: Workload, layout: Layout) -> int:
     """Return the FLOPs of one device in one step of a layout, including padding and idle pipeline ticks."""
+    return sum(_count_model_flops(one, layout) for one in workload.models)
+
+
+def _count_model_flops(workload: Workload, layout: Layout) -> int:
     degrees = combine_degrees(layout.ici, layout.dcn)
     layers, head = _count_token_flops(workload, _without_data(degrees))  # of all layers of a stage
+    if workload.repeats_chunks and count_chunks_of_loss(workload, degrees, layout.rows_per_shard) > 1:
+        head += head // workload.network.num_head_matmuls
     schedule = workload.schedule(layout)
     passes = schedule.ticks * layers // schedule.repeats + schedule.lm_head_runs * head
     return _count_tokens(workload, layout, degrees) * passes + _count_update_flops(workload, degrees)
@@ -47,6 +53,10 @@ def _count_update_flops(workload: Workload, degrees: Mapping[Axis, int]) -> int:
 
 def count_quantized_step_flops(workload: Workload, layout: Layout) -> int:
     """Return those FLOPs of `count_step_flops` whose operands are quantized."""
+    return sum(_count_quantized_model_flops(one, layout) for one in workload.models)
+
+
+def _count_quantized_model_flops(workload: Workload, layout: Layout) -> int:
     degrees = combine_degrees(layout.ici, layout.dcn)
     layers = _count_quantized_token_flops(workload, _without_data(degrees))
     schedule = workload.schedule(layout)
@@ -68,6 +78,10 @@ def count_visible_flops(workload: Workload, layout: Layout) -> int:
 
     cuDNN and Pallas kernels are single operations in it, whose matmuls it does not show.
     """
+    return sum(_count_visible_model_flops(one, layout) for one in workload.models)
+
+
+def _count_visible_model_flops(workload: Workload, layout: Layout) -> int:
     degrees = combine_degrees(layout.ici, layout.dcn)
     shard, hidden = workload.shard(degrees), 0
     for block, count in workload.network.blocks.items():
@@ -76,17 +90,21 @@ def count_visible_flops(workload: Workload, layout: Layout) -> int:
             passes = workload.forward_runs(block, degrees["stage"]) + (workload.memory.remat == "full")
             hidden += count // degrees["stage"] * (passes * scores.forward_flops + scores.backward_flops)
     tokens, schedule = _count_tokens(workload, layout, degrees), workload.schedule(layout)
-    return count_step_flops(workload, layout) - tokens * schedule.ticks * hidden // schedule.repeats
+    return _count_model_flops(workload, layout) - tokens * schedule.ticks * hidden // schedule.repeats
 
 
 def count_useful_flops(workload: Workload) -> int:
     """Return the model FLOPs per token, the basis of MFU (model FLOPs utilization).
 
     Six for each active parameter without the embedding tables, and attention over the unmasked half of the scores. Four
-    for a frozen parameter, or two if no gradient passes its layer.
+    for a frozen parameter, or two if no gradient passes its layer. A reference model counts two for each parameter.
     Rematerialization does not count (Chowdhery et al., arXiv 2204.02311, appendix B; the causal half as in NVIDIA's
     Megatron-LM).
     """
+    return sum(_count_useful_model_flops(one) for one in workload.models)
+
+
+def _count_useful_model_flops(workload: Workload) -> int:
     network, flops = workload.network, 0
     for block, count in network.blocks.items():
         sizes = (block.part_of(tensor).active_size(tensor) * tensor.gradients.value for tensor in block.tensors)

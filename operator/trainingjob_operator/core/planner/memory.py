@@ -1,9 +1,9 @@
 """Memory of a device, from the spec alone.
 
 Assumptions about this project's trainer: gradients are summed in the format of the spec. The optimizer's state slots
-come from `trainingjob_api.optim`. Frozen parameters have neither. The parameters of one layer are gathered at a time.
-The output projection is gathered for the logits. The embedding table stays gathered while more accumulation steps
-follow.
+come from `trainingjob_api.optim`. Frozen parameters have neither, nor have those of a reference. The parameters of one
+layer are gathered at a time. The output projection is gathered for the logits. The embedding table stays gathered while
+more accumulation steps follow.
 
 Memory peaks at one of two points: at the logits, or in the first layer of the backward pass. Both come on top of the
 residuals of all layers. A test compares these numbers with XLA's memory analysis of compiled steps, see
@@ -132,7 +132,8 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
     trained = [leaf for leaf in leaves if leaf.is_trainable]
     shard = program.shard(degrees)
     ways, storage_ways = count_shards(degrees), count_shards(degrees, merge_rules(program.rules.overrides()))
-    params = sum([leaf.shard_size(storage_ways) * program.stored_bytes(leaf) for leaf in leaves])
+    stored = [*leaves, *program.reference.tensors] if program.reference else leaves
+    params = sum([leaf.shard_size(storage_ways) * program.stored_bytes(leaf) for leaf in stored])
     trained_params = sum([leaf.shard_size(storage_ways) for leaf in trained])
     table = program.compute_bytes * network.embedding.tensor.size
     alternates = program.pipeline.alternates(degrees["stage"])

@@ -206,7 +206,7 @@ class Plan:
     @property
     def tokens_per_step(self) -> int:
         """Return the tokens of one optimizer step with the largest batch, without padding."""
-        return self.spec.training.largest_batch * self.spec.training.sequence_length
+        return self.spec.tokens_per_step
 
     @cached_property
     def allowed_sizes(self) -> tuple[int, ...]:

@@ -97,8 +97,8 @@ def predict_step(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> Ro
         exposed_seconds=sum(_transfer_seconds((one for one in traffic if one.is_exposed), shape, layout).values()),
         mfu=0.0,
     )
-    tokens = spec.training.largest_batch * spec.training.sequence_length
-    return replace(roofline, mfu=count_useful_flops(workload) * tokens / (layout.num_devices * peak * roofline.seconds))
+    useful = count_useful_flops(workload) * spec.tokens_per_step
+    return replace(roofline, mfu=useful / (layout.num_devices * peak * roofline.seconds))
 
 
 def _matmul_seconds(workload: Workload, layout: Layout, flops: int, peak: float, rates: Rates) -> float:
@@ -165,6 +165,10 @@ def _count_layer_passes(workload: Workload, layout: Layout) -> float:
 
 def _memory_traffic_bytes(workload: Workload, layout: Layout) -> float:
     """Return the bytes that move between a device and its memory in one step."""
+    return sum(_model_traffic_bytes(one, layout) for one in workload.models)
+
+
+def _model_traffic_bytes(workload: Workload, layout: Layout) -> float:
     degrees = combine_degrees(layout.ici, layout.dcn)
     device = estimate_workload_memory(replace(workload, memory=Memory()), {**degrees, "data": 1})
     # Stages that alternate run forward twice.

@@ -89,7 +89,9 @@ class SizePlanner:
         batch = split()
         if batch is None:
             keeps = keeps_embedding and accumulates(spec, degrees)
-            return device.estimate(1, min_saved_microbatches(spec, degrees), keeps_embedding=keeps)
+            return device.estimate(
+                spec.sequences_per_example, min_saved_microbatches(spec, degrees), keeps_embedding=keeps
+            )
         smaller = {size: split(global_batch_size=size) or batch for size in spec.training.smaller_batches}
         layout = Layout(
             num_slices=num_slices,
@@ -121,9 +123,13 @@ class SizePlanner:
             OUT_OF_MEMORY_PATH,
             self._model,
             f"must fit in the {format_size(int(self._shape.memory_bytes * USABLE_MEMORY_SHARE))} of usable memory of a "
-            f"{self._shape.accelerator} device. One sequence on {pluralize(num_slices, 'slice')} needs about "
+            f"{self._shape.accelerator} device. {self._example} on {pluralize(num_slices, 'slice')} needs about "
             f"{format_size(memory.total)} per device ({_describe_memory(memory)}).",
         )
+
+    @property
+    def _example(self) -> str:
+        return "One sequence" if self._spec.sequences_per_example == 1 else "One pair of sequences"
 
     @cached_property
     def _model(self) -> dict[str, Any]:

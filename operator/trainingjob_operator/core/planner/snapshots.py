@@ -1,6 +1,7 @@
 """Size of the state that a host keeps or writes: snapshots in host memory with their interval, and checkpoint saves.
 
-A host copies each shard of its devices once, without replicas: parameters and the optimizer's state slots. Training
+A host copies each shard of its devices once, without replicas: parameters and the optimizer's state slots, and
+the reference of preference optimization. Training
 stops during the copy, so
 
     interval = the fewest steps with  bytes per host / rate <= share x interval x seconds per step
@@ -71,9 +72,11 @@ def snapshot_bytes(spec: TrainingJobSpec, layout: Layout) -> int:
     ways, devices = count_shards(degrees, merge_rules(spec.parallelism.rules.overrides())), layout.devices_per_host
     workload = describe_workload(spec)
     total = 0
-    for leaf in workload.network.tensors:
+    leaves = workload.network.tensors
+    for leaf in (*leaves, *workload.reference.tensors) if workload.reference else leaves:
         param = leaf.shard_size(ways)
         total += min(devices, leaf.size // param) * (param * workload.stored_bytes(leaf) + SHARD_PADDING_BYTES)
+    for leaf in leaves:
         for state, num_bytes in workload.list_slots(leaf) if leaf.is_trainable else ():
             values = state.data_sharded_size(ways, degrees["data"])
             total += min(devices, state.size // values) * (values * num_bytes + SHARD_PADDING_BYTES)

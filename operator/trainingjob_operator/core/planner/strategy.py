@@ -21,6 +21,7 @@ from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.spec.data import Data
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import NO_REMAT, Remat
+from trainingjob_api.spec.objective import Objective
 from trainingjob_api.spec.optimizer import Average, Optimizer
 from trainingjob_api.spec.parallelism import AxisDegrees, Parallelism
 from trainingjob_operator.core.planner.choice import EXPLICIT, Candidate, Choice
@@ -97,6 +98,7 @@ def describe_search(spec: TrainingJobSpec, shape: SliceShape) -> "MeshSearch | N
         model=spec.model,
         data=Data.model_construct(train=(), packing=spec.data.packing),
         lora=spec.lora,
+        objective=spec.objective and Objective(type=spec.objective.type),
         training=spec.training.model_copy(update={"seed": 0, "steps": 1}),
         optimizer=Optimizer(
             type=spec.optimizer.type,
@@ -126,6 +128,7 @@ class _SearchKey:
                 spec.model,
                 spec.data.packing,
                 spec.lora,
+                spec.objective,
                 spec.training,
                 spec.parallelism,
                 spec.optimizer,

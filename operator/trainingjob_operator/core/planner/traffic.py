@@ -105,7 +105,8 @@ class _DeviceGroup:
 
 def predict_traffic(workload: Workload, layout: Layout, platform: str) -> tuple[Traffic, ...]:
     """Return what a device sends in one step of a layout. `platform` is JAX's name: `cpu`, `tpu` or `cuda`."""
-    return tuple(one for one in _StepTraffic(workload, layout, platform).all_terms() if one.num_bytes)
+    terms = (one for model in workload.models for one in _StepTraffic(model, layout, platform).all_terms())
+    return tuple(one for one in terms if one.num_bytes)
 
 
 class _StepTraffic:

@@ -1,10 +1,12 @@
 """The part of a spec that determines memory, FLOPs and traffic of a train step, as a hashable value."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from trainingjob_api.base import Axis
 from trainingjob_api.loss_chunks import count_loss_chunks
+from trainingjob_api.network.freeze import freeze
 from trainingjob_api.network.network import Block, Network
 from trainingjob_api.network.part import Shard
 from trainingjob_api.network.resolve import resolve_network
@@ -20,6 +22,16 @@ from trainingjob_api.world import Layout
 
 CPU = "cpu"
 FLOAT32 = 4
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The reference of preference optimization: the model as it was at the start, which runs forward only."""
+
+    workload: "Workload"
+    """The forward pass, with all tensors frozen."""
+    tensors: tuple[Tensor, ...]
+    """The tensors that the state holds for it. It shares those that training does not change."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +54,15 @@ class Workload:
     """Whether a sequence holds several documents, which attend only to themselves."""
     is_cpu: bool
     """Whether XLA's CPU compiler builds the program. It has no reduce-scatter."""
+    repeats_chunks: bool = False
+    """Whether the backward pass computes logits in chunks again: the gradients of tokens depend on the whole loss."""
+    reference: Reference | None = None
+    """None: the objective has none."""
+
+    @property
+    def models(self) -> tuple["Workload", ...]:
+        """Return the work of each model that a step runs: the trained one, then its reference."""
+        return (self, self.reference.workload) if self.reference else (self,)
 
     def shard(self, degrees: Mapping[Axis, int]) -> Shard:
         """Return the share of a device in a layer."""
@@ -111,4 +132,17 @@ def describe_workload(spec: TrainingJobSpec) -> Workload:
     pipeline, optimizer = spec.parallelism.pipeline, spec.optimizer.resolved()
     steps = optimizer.newton_schulz_steps if isinstance(optimizer, Muon) else 0
     isolates = spec.data.isolates_documents
-    return Workload(network, length, spec.precision, slots, spec.memory, rules, pipeline, steps, isolates, is_cpu)
+    workload = Workload(network, length, spec.precision, slots, spec.memory, rules, pipeline, steps, isolates, is_cpu)
+    return workload if spec.sequences_per_example == 1 else _add_reference(workload)
+
+
+@lru_cache(maxsize=64)
+def _add_reference(workload: Workload) -> Workload:
+    """Return the workload of a loss of pairs, with the reference that it is measured against."""
+    network = freeze(workload.network, ())
+    pipeline = Pipeline(microbatches=workload.pipeline.microbatches) if workload.pipeline.groups == 1 else None
+    forward = replace(
+        workload, network=network, slots=(), pipeline=pipeline or workload.pipeline, newton_schulz_steps=0
+    )
+    trained = tuple(tensor for tensor in workload.network.tensors if tensor.is_trainable)
+    return replace(workload, repeats_chunks=True, reference=Reference(forward, trained))

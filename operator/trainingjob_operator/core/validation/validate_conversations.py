@@ -2,34 +2,49 @@
 
 from collections.abc import Iterator
 
+from trainingjob_api.base import Strict
 from trainingjob_api.formats import FORMATS, formats_with
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.data import TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.objective import SFT
+from trainingjob_api.spec.objective import DPO, SFT
 from trainingjob_api.spec.tokenizer import HUGGING_FACE
 from trainingjob_operator.core.planner.problem_messages import has_no_effect
 from trainingjob_operator.core.validation.rule import Rule, find_unused_alternatives
 from trainingjob_operator.core.validation.validate_data import SECTIONS, list_sources
 
+_ANSWERS = {"chosen": "preferred answer", "rejected": "other answer"}
+"""What fields of pairs hold."""
+
 
 def check_objective(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Of the objects of `objective` that belong to a type, only the one that `objective.type` names may be set."""
     if spec.objective:
-        yield from find_unused_alternatives("spec.objective", spec.objective.type, {SFT: spec.objective.sft})
+        given: dict[str, Strict | None] = {SFT: spec.objective.sft, DPO: spec.objective.dpo}
+        yield from find_unused_alternatives("spec.objective", spec.objective.type, given)
 
 
 def check_record_fields(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """A record has one document: of `column`, of `messages`, or of `prompt` and `completion` together."""
-    for at, source in _list_sources(spec):
-        pairs = (("column", "messages"), ("column", "completion"), ("messages", "completion"))
+    """A record has one document: of `column`, of `messages`, or of `prompt` and `completion` together, or it has two.
+
+    The two are of `chosen` and `rejected`, which share their `prompt`, if it is set.
+    """
+    for at, source in list_text_sources(spec):
+        documents = ("column", "messages", "completion", "chosen")
+        pairs = ((field, other) for place, field in enumerate(documents) for other in documents[place + 1 :])
         for field, other in pairs:
             if (value := getattr(source, field)) and getattr(source, other):
                 message = f"must not be set together with `{other}`: a record has one document. Remove one of the two."
                 yield Problem(f"{at}.{field}", value, message)
-        for field, other in (("prompt", "completion"), ("completion", "prompt")):
+        for field, other in (
+            ("prompt", "completion"),
+            ("chosen", "rejected"),
+            ("rejected", "chosen"),
+            *(() if source.chosen or source.rejected else [("completion", "prompt")]),
+        ):
             if getattr(source, other) and getattr(source, field) is None:
-                message = f"must be set together with `{other}`. Write the field of a record that holds the {field}."
+                what = _ANSWERS.get(field, field)
+                message = f"must be set together with `{other}`. Write the field of a record that holds the {what}."
                 yield Problem(f"{at}.{field}", None, message)
 
 
@@ -38,7 +53,7 @@ def check_answers(spec: TrainingJobSpec) -> Iterator[Problem]:
     if not spec.objective or spec.objective.type != SFT:
         return
     for number, source in enumerate(spec.data.train):
-        if source.messages is None and source.prompt is None and source.completion is None:
+        if source.messages is None and source.prompt is None and not source.has_answers:
             message = (
                 "must be set with `spec.objective.type: sft`. Write the field of a record that holds its conversation, "
                 "or set `prompt` and `completion`."
@@ -52,7 +67,7 @@ def check_answers(spec: TrainingJobSpec) -> Iterator[Problem]:
 def check_chat_template(spec: TrainingJobSpec) -> Iterator[Problem]:
     """`messages` require a chat template: `tokenizer.chatTemplate`, or that of a folder of `type: huggingFace`."""
     tokenizer = spec.tokenizer
-    at = next((at for at, source in _list_sources(spec) if source.messages), None)
+    at = next((at for at, source in list_text_sources(spec) if source.messages), None)
     if at and tokenizer.chat_template is None and tokenizer.type != HUGGING_FACE:
         message = (
             f"must be set: `{at}.messages` holds conversations, and `type: {tokenizer.type}` has no template. Set "
@@ -62,10 +77,10 @@ def check_chat_template(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def warn_of_unused_template(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """`tokenizer.chatTemplate` has no effect without `messages`."""
+    """`tokenizer.chatTemplate` has no effect without `messages`, or pairs of answers, which may be conversations."""
     template = spec.tokenizer.chat_template
-    if template and not any(source.messages for _, source in _list_sources(spec)):
-        message = has_no_effect("no source has `messages`", template.path)
+    if template and not any(source.messages or source.has_pairs for _, source in list_text_sources(spec)):
+        message = has_no_effect("no source has `messages` or `chosen`", template.path)
         yield Problem("spec.tokenizer.chatTemplate.path", template.path, message)
 
 
@@ -79,7 +94,7 @@ def warn_of_cut_conversations(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.data.packing", None, message)
 
 
-def _list_sources(spec: TrainingJobSpec) -> Iterator[tuple[str, TextSource]]:
+def list_text_sources(spec: TrainingJobSpec) -> Iterator[tuple[str, TextSource]]:
     """Yield all sources, each with its path."""
     for section, sources in list_sources(spec):
         for number, source in enumerate(sources):

@@ -210,7 +210,7 @@ def warn_of_missing_separator(spec: TrainingJobSpec) -> Iterator[Problem]:
     if spec.data.isolates_documents:
         return
     has_documents = any(
-        source.messages is None and not FORMATS[source.format].has_ids
+        source.messages is None and not source.has_pairs and not FORMATS[source.format].has_ids
         for _, sources in list_sources(spec)
         for source in sources
     )

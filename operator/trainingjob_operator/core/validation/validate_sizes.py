@@ -29,6 +29,7 @@ SIZE_FIELDS = (
     "training.sequenceLength",
     "training.maxPerDeviceBatch",
     "data.packing",
+    "objective.type",
     "lora",
     "optimizer.trainable",
     "optimizer.average",

@@ -1,39 +1,51 @@
-"""Documents with answers: conversations, and prompts with their completion, as tokens with loss weights."""
+"""Documents with answers, as tokens with loss weights: conversations, completions, and pairs of answers."""
 
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import batched
 from typing import Any
 
+from trainingjob_api.protocol import FailureReason
+from trainingjob_api.spec.data import TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.objective import SFT, Objective
+from trainingjob_api.spec.objective import DEFAULT_TYPE, Objective
+from trainingjob_api.spec.tokenizer import Tokenizer
 from trainingjob_trainer.data.chat.answer_weights import MarkedText
 from trainingjob_trainer.data.chat.chat_template import ChatTemplate, ChatTemplateError
-from trainingjob_trainer.data.sources.records import COMPLETION, MESSAGES, PROMPT
+from trainingjob_trainer.data.sources.records import CHOSEN, COMPLETION, MESSAGES, PROMPT, REJECTED
 from trainingjob_trainer.data.sources.source_files import plural
-from trainingjob_trainer.data.tokenizers import DocumentEncoder, EncodedDocument
+from trainingjob_trainer.data.tokenizers import DocumentEncoder, EncodedDocument, WeighedDocument
 from trainingjob_trainer.huggingface.tokenizer_files import TemplateFile, read_chat_template
+from trainingjob_trainer.runtime.errors import TrainingError
 
 
 class AnswerEncoder:
     """Encodes records with answers. Fine-tuning cuts records longer than a sequence, and skips those without loss.
 
+    A pair of answers is two documents that follow each other. It is skipped as a whole.
+
     Raises:
         TrainingError: the chat template cannot be read, or is not valid.
     """
 
-    def __init__(self, encoder: DocumentEncoder, spec: TrainingJobSpec, *, has_messages: bool) -> None:
+    def __init__(self, encoder: DocumentEncoder, spec: TrainingJobSpec, sources: Sequence[TextSource]) -> None:
         objective = spec.objective or Objective()
         self._encoder = encoder
         self.masks_prompts = objective.masks_prompts
-        self._max_tokens = spec.training.sequence_length + 1 if objective.type == SFT else None
-        self._file = read_chat_template(spec.tokenizer) if has_messages else None
+        self.has_pairs = objective.sequences_per_example > 1
+        self._max_tokens = spec.training.sequence_length + 1 if objective.type != DEFAULT_TYPE else None
+        self._template_error: TrainingError | None = None
+        has_messages = any(source.messages for source in sources)
+        self._file = read_chat_template(spec.tokenizer) if has_messages else self._find_template(spec.tokenizer)
         self._template = _parse(self._file, encoder) if self._file else None
         self.counts: Counter[str] = Counter()
         """Documents, and those of them that were cut or skipped."""
         self.key: dict[str, Any] = {"masksPrompts": self.masks_prompts, "cuts": self._max_tokens is not None}
         """What decides the tokens beside documents and tokenizer: part of the name of a dataset."""
+        if self.has_pairs:
+            self.key["pairs"] = True
         if self._file:
             self.key["template"] = hashlib.sha256(self._file.source.encode()).hexdigest()
             self.key["specialTokens"] = encoder.special_tokens
@@ -44,51 +56,88 @@ class AnswerEncoder:
         Raises:
             TrainingError: the template does not render a conversation, or the tokenizer cannot encode it.
         """
-        for document in self._encoder.encode_marked(self._mark_each(documents, name), name):
+        marked = self._encoder.encode_marked(self._mark_each(documents, name), name)
+        for example in batched(marked, 2 if self.has_pairs else 1):
             self.counts["documents"] += 1
-            ids, weights = document.ids, document.loss_weights
-            self.counts["cut"] += self._max_tokens is not None and len(ids) > self._max_tokens
-            ids, weights = ids[: self._max_tokens], weights[: self._max_tokens]
+            self.counts["cut"] += any(self._is_cut(one) for one in example)
+            ids = [one.ids[: self._max_tokens] for one in example]
+            weights = [one.loss_weights[: self._max_tokens] for one in example]
             if not self.masks_prompts:
-                yield EncodedDocument(ids)
-            elif weights[1:].any():  # the first token is not predicted
-                yield EncodedDocument(ids, weights)
+                yield from map(EncodedDocument, ids)
+            elif all(one[1:].any() for one in weights):  # the first token is not predicted
+                yield from map(EncodedDocument, ids, weights)
             else:
                 self.counts["skipped"] += 1
 
+    def _is_cut(self, document: WeighedDocument) -> bool:
+        return self._max_tokens is not None and len(document.ids) > self._max_tokens
+
     def list_warnings(self, counts: Counter[str]) -> list[str]:
         """Return warnings about documents that were cut or skipped: those of this object, or of several added."""
-        warnings = []
+        warnings, noun = [], "pair" if self.has_pairs else "document"
         if counts["skipped"]:
+            lacking = "an answer has no token" if self.has_pairs else "no token of an answer is"
+            equal = ", or both answers are equal" if self.has_pairs else ""
             warnings.append(
-                f"{plural(counts['skipped'], 'document')} of {counts['documents']:,} skipped: no token of an answer "
-                "is in the first `training.sequenceLength` tokens."
+                f"{plural(counts['skipped'], noun)} of {counts['documents']:,} skipped: {lacking} in the first "
+                f"`training.sequenceLength` tokens{equal}."
             )
         if counts["cut"]:
             warnings.append(
-                f"{plural(counts['cut'], 'document')} of {counts['documents']:,} longer than a sequence: only the "
-                "first `training.sequenceLength` tokens are trained on."
+                f"{plural(counts['cut'], noun)} of {counts['documents']:,} longer than a sequence: only the first "
+                "`training.sequenceLength` tokens are trained on."
             )
         return warnings
+
+    def _find_template(self, tokenizer: Tokenizer) -> TemplateFile | None:  # None: there is none
+        """Return the chat template that pairs have if they are conversations. An error counts once there is one."""
+        try:
+            return read_chat_template(tokenizer) if self.has_pairs else None
+        except TrainingError as error:
+            self._template_error = error
+            return None
 
     def _mark_each(self, documents: Iterable[bytes], name: str) -> Iterator[MarkedText]:
         for number, document in enumerate(documents, 1):
             record = json.loads(document)
-            if MESSAGES in record:
+            if CHOSEN in record:
+                yield from self._mark_pair(record, f"pair {number} of {name}")
+            elif MESSAGES in record:
                 yield self._render(record[MESSAGES], f"conversation {number} of {name}")
             else:
-                begin, text = len(record[PROMPT]), record[PROMPT] + record[COMPLETION]
-                yield MarkedText(text, [(begin, len(text))], is_bounded=True)
+                yield _mark_completion(record[PROMPT], record[COMPLETION])
+
+    def _mark_pair(self, record: Mapping[str, Any], where: str) -> Iterator[MarkedText]:
+        """Yield the chosen and the rejected document. Turns that both share are no answers."""
+        answers = record[CHOSEN], record[REJECTED]
+        if isinstance(record[CHOSEN], str):
+            chosen, rejected = (_mark_completion(record.get(PROMPT, ""), answer) for answer in answers)
+        else:
+            chosen, rejected = (self._render([*record.get(PROMPT, ()), *answer], where) for answer in answers)
+        both = set(chosen.answers) & set(rejected.answers)
+        shared = {(begin, end) for begin, end in both if chosen.text[:end] == rejected.text[:end]}
+        for one in (chosen, rejected):
+            yield one._replace(answers=[span for span in one.answers if span not in shared])
 
     def _render(self, messages: Any, where: str) -> MarkedText:
-        assert self._file, "the writer requests a template for conversations"  # noqa: S101
-        assert self._template  # noqa: S101
+        if self._file is None or self._template is None:
+            raise self._template_error or TrainingError(
+                FailureReason.DATA,
+                f"must be set: {where} holds conversations. Set `path` to a Jinja file in the pod, or set `type: "
+                "huggingFace` and the path of a model's folder.",
+                path="spec.tokenizer.chatTemplate",
+                value=None,
+            )
         try:
             if not self.masks_prompts:
                 return MarkedText(self._template.render(messages), (), is_bounded=False)
             return MarkedText(*self._template.render_with_answers(messages), is_bounded=False)
         except ChatTemplateError as error:
             raise self._file.error(f"{where}: the template {error}.") from error
+
+
+def _mark_completion(prompt: str, completion: str) -> MarkedText:
+    return MarkedText(prompt + completion, [(len(prompt), len(prompt + completion))], is_bounded=True)
 
 
 def _parse(file: TemplateFile, encoder: DocumentEncoder) -> ChatTemplate:

@@ -26,6 +26,15 @@ class Pieces(NamedTuple):
         return len(self.firsts) - 1
 
 
+def place_alone(ends: np.ndarray) -> Pieces:
+    """Return sequences of one document each. `ends` are those of the documents, int64 [R], ascending.
+
+    Each document has two tokens or more, and no more predictions than a sequence has.
+    """
+    starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)[: len(ends)]
+    return Pieces(np.stack([starts, ends - starts - 1], axis=1), np.arange(len(ends) + 1, dtype=np.int64))
+
+
 class PlacedTokens(NamedTuple):
     """The positions of some sequences that hold predictions, as indices into flat arrays, int64 [N]."""
 

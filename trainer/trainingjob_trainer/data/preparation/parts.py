@@ -52,8 +52,15 @@ class Encoders(NamedTuple):
         """Return whether the tokens have loss weights."""
         return self.answers is not None and self.answers.masks_prompts
 
+    @property
+    def has_pairs(self) -> bool:
+        """Return whether each two documents are a pair of answers."""
+        return self.answers is not None and self.answers.has_pairs
+
     def list_warnings(self, text: Counter[str], answers: Counter[str]) -> list[str]:
         """Return warnings about documents, given the counts of all parts."""
+        if self.has_pairs:  # sequences separate them
+            text = Counter({**text, "documents": 0})
         return [*self.text.quality.list_warnings(text), *(self.answers.list_warnings(answers) if self.answers else [])]
 
 
@@ -68,8 +75,7 @@ def make_encoders(manifest: Manifest, spec: TrainingJobSpec) -> Encoders:
     sources = [source for source, _ in manifest.found]
     if not any(source.has_answers for source in sources):
         return Encoders(encoder, None, *ids)
-    answers = AnswerEncoder(encoder, spec, has_messages=any(source.messages for source in sources))
-    return Encoders(encoder, answers, *ids)
+    return Encoders(encoder, AnswerEncoder(encoder, spec, sources), *ids)
 
 
 class PartAccount(NamedTuple):

@@ -8,7 +8,14 @@ from trainingjob_trainer.data.sources.source_files import SourceFile
 from trainingjob_trainer.runtime.errors import TrainingError
 
 MAX_NAMED_FIELDS = 8
-CONTENTS = {"column": "text", "messages": "conversation", "prompt": "prompt", "completion": "completion"}
+CONTENTS = {
+    "column": "text",
+    "messages": "conversation",
+    "prompt": "prompt",
+    "completion": "completion",
+    "chosen": "preferred answer",
+    "rejected": "other answer",
+}
 """What a record holds in the field that a field of the source names."""
 
 

@@ -1,7 +1,7 @@
-"""Documents of records: a text, a conversation, or a prompt with its completion.
+"""Documents of records: a text, a conversation, a prompt with its completion, or a pair of answers.
 
-A conversation and a prompt with its completion are documents in JSON, with the keys of `Conversation` and `Completion`.
-So documents of all kinds are UTF-8 text without NUL, which is hashed, counted and compared in one way.
+All but a text are documents in JSON, whose keys are the fields of the source. So documents of all kinds are UTF-8 text
+without NUL, which is hashed, counted and compared in one way.
 """
 
 import json
@@ -14,6 +14,7 @@ from trainingjob_trainer.data.sources.source_files import SourceFile, plural
 from trainingjob_trainer.runtime.errors import TrainingError
 
 COLUMN, MESSAGES, PROMPT, COMPLETION = "column", "messages", "prompt", "completion"
+CHOSEN, REJECTED = "chosen", "rejected"
 ROLES = ("system", "developer", "user", "assistant", "tool")
 OTHER_ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant", "function": "tool"}
 """Roles of other data formats, and what they are called here."""
@@ -27,6 +28,9 @@ def list_columns(source: TextSource) -> dict[str, str]:
     """Return the fields of a source that name fields of its records, each with that name."""
     if source.messages is not None:
         return {MESSAGES: source.messages}
+    if source.chosen is not None and source.rejected is not None:
+        prompt = {} if source.prompt is None else {PROMPT: source.prompt}
+        return {**prompt, CHOSEN: source.chosen, REJECTED: source.rejected}
     if source.prompt is not None and source.completion is not None:
         return {PROMPT: source.prompt, COMPLETION: source.completion}
     return {COLUMN: source.column or DEFAULT_COLUMN}
@@ -60,12 +64,15 @@ def make_document(file: SourceFile, place: str, values: Mapping[str, Any]) -> by
         TrainingError: a value is not what its field must hold.
     """
     names = list_columns(file.source)
+    holds_conversations = isinstance(values.get(CHOSEN), list)
     for field, value in values.items():
         where = f"{place}: `{names[field]}`"
-        if field == MESSAGES:
+        if field == MESSAGES or (holds_conversations and isinstance(value, list)):
             check_messages(file, where, value)
         elif not isinstance(value, str):
-            raise file.error(f"{where} must be a string, but is {describe_kind(value)}.")
+            raise file.error(f"{where} must be a string, but is {describe_kind(value)}.{_advise_pair(values)}")
+        elif holds_conversations:
+            raise file.error(f"{where} must be a list of messages, as `{names[CHOSEN]}` is, but is a string.")
     text = values[COLUMN] if COLUMN in values else json.dumps(dict(values), ensure_ascii=False)
     where = f"{place}: `{'`, `'.join(names.values())}`"
     if has_nul(values):
@@ -74,6 +81,11 @@ def make_document(file: SourceFile, place: str, values: Mapping[str, Any]) -> by
         return str(text).encode()
     except UnicodeEncodeError as error:
         raise file.error(f"{where} must be valid Unicode, but has half of a surrogate pair.") from error
+
+
+def _advise_pair(values: Mapping[str, Any]) -> str:
+    """Return what else a value may be, as a sentence after a blank; empty: nothing."""
+    return " The values of a pair are all strings, or all lists of messages." if CHOSEN in values else ""
 
 
 def check_messages(file: SourceFile, where: str, messages: Any) -> None:

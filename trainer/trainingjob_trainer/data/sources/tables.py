@@ -60,7 +60,11 @@ def _find_column(file: SourceFile, schema: pa.Schema, field: str, column: str) -
     path = find_path(file, "the table", field, column, children)
     if (count := len(at(path[:-1]).get_all_field_indices(path[-1]))) > 1:
         raise file.error(f"must have one column `{column}`, but has {count}.", field=field)
-    what, is_valid = ("lists of messages", _holds_messages) if field == MESSAGES else ("strings", _holds_strings)
+    what, is_valid = "strings", _holds_strings
+    if field == MESSAGES:
+        what, is_valid = "lists of messages", _holds_messages
+    elif file.source.has_pairs:
+        what, is_valid = "strings, or lists of messages", _holds_answers
     if not is_valid(kind := at(path)):
         raise file.error(f"`{column}` must hold {what}, but holds {kind}. Set `{field}` to another.", field=field)
     return path
@@ -74,6 +78,10 @@ def _holds_strings(kind: pa.DataType) -> bool:
 def _holds_messages(kind: pa.DataType) -> bool:
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     return bool(is_list and pa.types.is_struct(kind.value_type))
+
+
+def _holds_answers(kind: pa.DataType) -> bool:
+    return _holds_strings(kind) or _holds_messages(kind)
 
 
 def read_rows(
@@ -90,16 +98,16 @@ def read_rows(
 
 def _list_rows(batch: pa.RecordBatch, paths: Mapping[str, tuple[str, ...]]) -> Iterable[tuple[Any, ...]]:
     """Return the values of the columns of each row."""
-    columns = (_take_column(batch, path, is_text=field != MESSAGES) for field, path in paths.items())
+    columns = (_take_column(batch, path) for path in paths.values())
     return zip(*columns, strict=True)
 
 
-def _take_column(batch: pa.RecordBatch, path: tuple[str, ...], *, is_text: bool) -> Iterator[Any]:
+def _take_column(batch: pa.RecordBatch, path: tuple[str, ...]) -> Iterator[Any]:
     """Return the values of a column: bytes of texts, which may be invalid, or scalars."""
     values = batch.column(path[0])
     if path[1:]:
         values = pc.struct_field(values, list(path[1:]))
-    if not is_text:
+    if _holds_messages(values.type):
         return iter(values)
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
@@ -110,7 +118,7 @@ def _read_row(file: SourceFile, place: str, paths: Mapping[str, tuple[str, ...]]
     found: dict[str, Any] = {}
     for (field, path), value in zip(paths.items(), values, strict=True):
         where = f"{place}: `{'.'.join(path)}`"
-        if field == MESSAGES:
+        if isinstance(value, pa.Scalar):
             found[field] = _read_messages(file, where, value)
         else:
             text = check_text(file, where, value)
