@@ -5,31 +5,61 @@ from typing import Any
 from trainingjob_operator.cli.convert.draft_job import DraftJob
 from trainingjob_operator.cli.convert.source_rows import Part, Table, Values
 
+PREFERENCES = {"beta": "dpo_beta", "labelSmoothing": "dpo_label_smoothing"}
+"""Options of `objective.dpo`, and what MaxText calls them."""
 ROWS: Table = dict.fromkeys(
-    ("use_sft", "sft_train_on_completion_only", "chat_template_path", "train_data_columns"), Part()
+    (
+        "use_sft",
+        "use_dpo",
+        *PREFERENCES.values(),
+        "sft_train_on_completion_only",
+        "chat_template_path",
+        "train_data_columns",
+    ),
+    Part(),
 )
 RECORDS = {"name": "chat", "format": "jsonl", "path": "/data/train"}
 TOKENIZER = {"type": "huggingFace", "path": "/data/model"}
+ASK_RECORDS = "the path and the format of your records in the pods."
 TEMPLATE = {"path": "/data/chat_template.jinja"}
+WEIGHTS = {"huggingFace": {"path": "/data/model"}}
 """Paths in the pods that users must replace."""
 
 
 def read_fine_tuning(values: Values, draft: DraftJob) -> None:
     """Set objective, data and tokenizer of a fine-tuning."""
     template = values.get("chat_template_path")
-    if not values.get("use_sft"):
+    if values.get("use_dpo"):
+        _read_preferences(values, draft)
+    elif not values.get("use_sft"):
         if template:
             draft.leave("chat_template_path", template, "only conversations have a chat template")
         if columns := values.get("train_data_columns"):
             draft.leave("train_data_columns", columns, "`data.train[].column` names the field of a record")
         return
-    loss_on = "assistant" if values.get("sft_train_on_completion_only") else "all"
-    draft.set("objective", {"type": "sft", "sft": {"lossOn": loss_on}})
-    draft.ask("data.train", [RECORDS | _name_fields(values)], "the path and the format of your records in the pods.")
+    else:
+        loss_on = "assistant" if values.get("sft_train_on_completion_only") else "all"
+        draft.set("objective", {"type": "sft", "sft": {"lossOn": loss_on}})
+        draft.ask("data.train", [RECORDS | _name_fields(values)], ASK_RECORDS)
     draft.ask("tokenizer", dict(TOKENIZER), "the folder of the model in the pods, with tokenizer and chat template.")
     if template:
         text = f"the chat template in the pods. The source has `chat_template_path: {template}`."
         draft.ask("tokenizer.chatTemplate", dict(TEMPLATE), text)
+
+
+def _read_preferences(values: Values, draft: DraftJob) -> None:
+    """Set the objective, the pairs of answers, and the weights of the reference."""
+    options = {ours: values[theirs] for ours, theirs in PREFERENCES.items() if theirs in values}
+    draft.set("objective", {"type": "dpo", **({"dpo": options} if options else {})})
+    match values.get("train_data_columns"):
+        case [str(prompt), str(chosen), str(rejected)]:
+            fields = {"prompt": prompt, "chosen": chosen, "rejected": rejected}
+        case [str(chosen), str(rejected)]:
+            fields = {"chosen": chosen, "rejected": rejected}
+        case _:
+            fields = {"chosen": "chosen", "rejected": "rejected"}
+    draft.ask("data.train", [RECORDS | fields], ASK_RECORDS)
+    draft.ask("checkpoint.initializeFrom", WEIGHTS, "the weights of the fine-tuned model, which are the reference.")
 
 
 def _name_fields(values: Values) -> dict[str, Any]:

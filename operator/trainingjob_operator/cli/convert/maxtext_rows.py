@@ -313,7 +313,7 @@ OTHERS: Table = {
         Left(MULTIMODAL, off=(False,)),
     ),
     **dict.fromkeys(
-        ("use_dpo", "dpo_*", "block_diffusion_*", "sft_*", "use_chat_template", "chat_template*",
+        ("block_diffusion_*", "sft_*", "use_chat_template", "chat_template*",
          "training_objective", "use_grpo", "grpo_*", "rl", "trainable_parameters_mask", "*distill*", "student_*",
          "teacher_*"),
         Left(OBJECTIVE, off=(False, "causal_lm", [])),
