@@ -175,10 +175,13 @@ def test_held_out_pairs_are_compared_with_the_reference(tmp_path: Path) -> None:
     before, reference = numpy_tree(run.state.params), numpy_tree(run.state.reference)
     batch = run.batches.held_out_batch(run.index, 0)  # type: ignore[arg-type]
 
-    total, weight, _ = run.evaluation(run.state.params, batch, run.controls().signals, run.state.reference)
+    sums = run.score(run.state.params, batch)
 
-    assert float(weight) == len(PAIRS)
-    assert float(total / weight) == pytest.approx(mean_loss(run.spec, before, reference), abs=1e-4)
+    margins = -np.diff(rewards_of(run.spec, before, reference)).reshape(-1)
+    assert float(sums.weight) == len(PAIRS)
+    assert float(sums.loss / sums.weight) == pytest.approx(mean_loss(run.spec, before, reference), abs=1e-4)
+    assert float(sums.pairs["reward_margin"]) == pytest.approx(margins.sum(), abs=1e-3)
+    assert (float(sums.hits), float(sums.num_bytes)) == ((margins > 0).sum(), 0)
 
 
 def test_the_reference_stays_and_pairs_are_learned(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ Score = Annotated[float, Field(ge=0, le=MAX_SCORE, allow_inf_nan=False)]
 class EvaluationScores(Open):
     """Accuracy and compression of a model on held-out text. Each prediction counts by its loss weight."""
 
-    accuracy: Score = Field(description="Share of the predictions whose target is the most likely token.")
+    accuracy: Score = Field(
+        description="Share of the predictions whose target is the most likely token. With `objective.type: dpo`, share of the pairs whose chosen answer has the greater reward."
+    )
     bits_per_byte: Score | None = Field(
         default=None,
         description="Bits of cross-entropy per byte of the predicted text. Unset: the trainer that tokenized the text "

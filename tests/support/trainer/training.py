@@ -73,7 +73,7 @@ class Run:
     def score(self, params: Params, batch: Batch) -> ScoreSums:
         if batch.target_bytes is None:  # a batch of training
             batch = batch._replace(target_bytes=batch.targets)
-        sums: ScoreSums = self.evaluation(params, batch, self.steps.signals(Signal.NONE))[0]
+        sums: ScoreSums = self.evaluation(params, batch, self.steps.signals(Signal.NONE), self.state.reference)[0]
         return sums
 
     def train(self, num_steps: int = NUM_STEPS) -> Iterator[StepMetrics]:

@@ -78,7 +78,7 @@ class Counted:
     """Batches of which each has a loss of one more than the one before it, and a program that returns it."""
 
     def evaluate(self, params: object, batch: float, requested: int, reference: object) -> tuple[ScoreSums, int]:
-        sums: Any = ScoreSums(batch, 2.0, 1.0, 4.0)
+        sums: Any = ScoreSums(batch, 2.0, 1.0, 4.0, {"reward_margin": 10 * batch})
         return sums, requested
 
     def count_held_out(self, index: object, most: object) -> int:
@@ -102,5 +102,7 @@ def test_each_batch_is_reported_before_it_begins(
 
     measured = evaluator.measure(10, None, lambda: Signal(asks.pop(0)), printed.append)  # type: ignore[arg-type]
 
-    assert measured == (None if want is None else {"often": Scores(want, 0.5, 3.0 / math.log(2) / 12.0)})
+    assert measured == (
+        None if want is None else {"often": Scores(want, 0.5, 3.0 / math.log(2) / 12.0, {"reward_margin": 5.0})}
+    )
     assert printed == [f"batch {number + 1} of the evaluation `often`" for number in range(reported)]

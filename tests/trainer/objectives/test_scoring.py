@@ -63,7 +63,7 @@ def reference_sums(batch: Batch, logits: np.ndarray, hits: np.ndarray) -> ScoreS
         scores = logits[row, place_].astype(np.float64)
         loss += weight * (np.log(np.sum(np.exp(scores))) - scores[target])
         num_bytes += weight * TEXT_BYTES[target % 4]
-    sums: Any = ScoreSums(loss, weights.sum(), hits.sum(), num_bytes)
+    sums: Any = ScoreSums(loss, weights.sum(), hits.sum(), num_bytes, {})
     return sums
 
 
@@ -142,19 +142,24 @@ def test_training_computes_no_hits(chunks: int) -> None:
     assert [compares(program) for program in programs] == [False, True]
 
 
+def scores_of(loss: float, weight: float, hits: float, num_bytes: float) -> Scores:
+    sums: Any = ScoreSums(loss, weight, hits, num_bytes, {})
+    return Scores.from_sums(sums)
+
+
 def test_bits_per_byte_do_not_depend_on_the_tokenizer() -> None:
     """The same text as 8 tokens of a byte, and as 2 tokens of 4 bytes, with the same probability."""
-    bytewise = Scores.from_sums(loss=8 * math.log(2), weight=8, hits=4, num_bytes=8)
-    wordwise = Scores.from_sums(loss=8 * math.log(2), weight=2, hits=1, num_bytes=8)
+    bytewise = scores_of(8 * math.log(2), 8, 4, 8)
+    wordwise = scores_of(8 * math.log(2), 2, 1, 8)
 
     assert bytewise == Scores(math.log(2), 0.5, 1.0)
     assert wordwise == Scores(4 * math.log(2), 0.5, 1.0)
 
 
 def test_text_without_bytes_or_without_weight_has_no_bits_per_byte() -> None:
-    assert Scores.from_sums(loss=2, weight=2, hits=1, num_bytes=0) == Scores(1, 0.5, None)
-    assert math.isnan(Scores.from_sums(loss=0, weight=0, hits=0, num_bytes=0).loss)
+    assert scores_of(2, 2, 1, 0) == Scores(1, 0.5, None)
+    assert math.isnan(scores_of(0, 0, 0, 0).loss)
 
 
 def test_a_rounded_accuracy_is_at_most_1() -> None:
-    assert Scores.from_sums(loss=2, weight=0.99999994, hits=1, num_bytes=0).accuracy == 1
+    assert scores_of(2, 0.99999994, 1, 0).accuracy == 1
