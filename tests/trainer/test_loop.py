@@ -79,7 +79,7 @@ class Notes:
         self.evaluator.measure = self._evaluate
         programs: Any = SimpleNamespace(is_loaded=self.loaded.__contains__, load=self._load)
         self.compiled = CompiledSteps(programs, None, self.replicas, read_params=lambda state: AVERAGED)
-        self.state: Any = SimpleNamespace(params=None)
+        self.state: Any = SimpleNamespace(params=None, reference=REFERENCE)
         self.evaluator.ends_training = lambda losses: losses.get("news", 0) >= stop > 0
         self.checkpoints.newest, self.losses = restored[0], restored[1]
         self.checkpoints.inventory = CheckpointInventory(measured=restored[1])

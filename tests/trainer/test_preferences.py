@@ -228,3 +228,25 @@ def test_a_compiled_step_has_the_flops_of_the_plan(changes: dict[str, Any]) -> N
     )
 
     assert compile_step(config, layout).flops == count_step_flops(describe_workload(spec), layout)
+
+
+def test_experts_and_pairs_do_not_depend_on_the_layout(tmp_path: Path) -> None:
+    """The statistics of both sequences of a pair count alike, and padding sequences count nothing."""
+    layout = LAYOUTS["fsdp over slices, 6 shards, accumulation 2, padding"]
+
+    check_equal(tmp_path, layout, model__experts={"count": 4, "perToken": 2})
+
+
+def test_dropout_changes_the_model_and_not_its_reference(tmp_path: Path) -> None:
+    plain, dropping = (
+        make_run(tmp_path / name, ALONE, model__dropout={"residual": rate}) for name, rate in (("a", 0), ("b", 0.5))
+    )
+
+    want, found = (
+        run.steps._add_reference(run.state.params, run.state.reference, run.batch(1))[1].reference_log_probs
+        for run in (plain, dropping)
+    )
+    losses = [float(next(run.train(1)).loss) for run in (plain, dropping)]
+
+    np.testing.assert_array_equal(want, found)
+    assert losses[0] != pytest.approx(losses[1], abs=1e-3)
