@@ -16,7 +16,8 @@ class EvaluationScores(Open):
     """Accuracy and compression of a model on held-out text. Each prediction counts by its loss weight."""
 
     accuracy: Score = Field(
-        description="Share of the predictions whose target is the most likely token. With `objective.type: dpo`, share of the pairs whose chosen answer has the greater reward."
+        description="Share of the predictions whose target is the most likely token. With `objective.type: dpo`, share "
+        "of the pairs whose chosen answer has the greater reward."
     )
     bits_per_byte: Score | None = Field(
         default=None,

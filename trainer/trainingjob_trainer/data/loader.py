@@ -109,7 +109,7 @@ class BatchLoader:
             return shaped
 
         def make(part: Callable[[Sequences], Any]) -> jax.Array:
-            whole = (*shape, text.sequence_length)
+            whole = (*of_batch, text.sequence_length)
             return jax.make_array_from_callback(whole, self._sharding, lambda place: part(load((place or ())[:3])))
 
         return Batch(
