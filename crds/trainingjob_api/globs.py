@@ -9,6 +9,8 @@ from fnmatch import translate
 from functools import lru_cache
 from pathlib import PurePosixPath
 
+from trainingjob_api.braces import BRACES, BraceError, expand_braces
+
 type States = frozenset[int]
 """The numbers of pattern parts that a path may have matched so far."""
 
@@ -20,7 +22,6 @@ SYSTEM_ENTRIES = frozenset(
 )
 """Entries that file systems and storage servers create beside the user's files."""
 
-_BRACES = re.compile(r"\{([^{}/]*(?:,|\.\.)[^{}/]*)\}")
 _LISTED = re.compile(r"(?<=\w)[,;| ]+(?=\*)")
 _LIST = re.compile(r"\*\.\w+[,;| ]+\*")
 _GROUP = re.compile(r"[@!+?*]\([^()/]*\)")
@@ -34,14 +35,21 @@ def is_hidden(name: str) -> bool:
 
 
 class Glob:
-    """A pattern, matched part by part along a path. `**` matches any number of folders.
+    """A pattern, matched part by part along a path. `**` matches any number of folders, braces one of several names.
 
     Wildcards do not match hidden names, as in a shell, unless `hidden` is set.
+
+    Raises:
+        BraceError: the braces of the pattern are invalid.
     """
 
     def __init__(self, pattern: str, *, hidden: bool = False) -> None:
         self._parts = PurePosixPath(pattern).parts
-        self._matchers = [None if part == ANY else compile_wildcards(part) for part in self._parts]
+        self._names = [expand_braces(part) for part in self._parts]
+        self._matchers = [
+            None if part == ANY else _compile_names(*names)
+            for part, names in zip(self._parts, self._names, strict=True)
+        ]
         self._hidden = hidden
         self.start: States = self._close({0})
 
@@ -52,7 +60,7 @@ class Glob:
             matcher = self._matchers[state]
             if matcher is None:
                 found |= {state} if self._hidden or not is_hidden(name) else set()
-            elif matcher.fullmatch(name) and self._is_named(self._parts[state], name):
+            elif matcher.fullmatch(name) and self._is_named(self._names[state], name):
                 found.add(state + 1)
         return self._close(found)
 
@@ -71,8 +79,10 @@ class Glob:
             states = self.advance(states, name)
         return self.is_match(states)
 
-    def _is_named(self, part: str, name: str) -> bool:
-        return self._hidden or not is_hidden(name) or part.startswith(".") or part == name
+    def _is_named(self, names: tuple[str, ...], name: str) -> bool:
+        if self._hidden or not is_hidden(name):
+            return True
+        return any(one == name or (one.startswith(".") and compile_wildcards(one).fullmatch(name)) for one in names)
 
     def _close(self, states: set[int]) -> States:
         """Return the states, and those that follow if `**` matches no folder."""
@@ -81,6 +91,13 @@ class Glob:
             if state in closed and self._parts[state] == ANY:
                 closed.add(state + 1)
         return frozenset(closed)
+
+
+def _compile_names(*names: str) -> re.Pattern[str]:
+    """Return the expression of names with wildcards: one of them."""
+    if len(names) == 1:
+        return compile_wildcards(names[0])
+    return re.compile("|".join(f"(?:{translate(name)})" for name in names))
 
 
 @lru_cache(maxsize=1024)
@@ -127,13 +144,11 @@ def _find_foreign_syntax(pattern: str) -> PatternProblem | None:
         return PatternProblem(
             "must not begin with `!`: write what to leave out under `exclude`.", (pattern.lstrip("!"),)
         )
-    if match := _BRACES.search(pattern):
-        options = [] if ".." in match[1] else match[1].split(",")
-        spelled = tuple(pattern[: match.start()] + option + pattern[match.end() :] for option in options)
-        return PatternProblem(
-            "must not contain braces: they are not expanded. Write one source for each pattern.", spelled
-        )
-    if _LIST.search(pattern):
+    try:
+        expand_braces(pattern)
+    except BraceError as error:
+        return PatternProblem(str(error), error.nearest)
+    if _LIST.search(BRACES.sub("", pattern)):
         message = "must be one pattern, not a list. Write one source for each pattern."
         return PatternProblem(message, tuple(_LISTED.split(pattern)))
     return None
@@ -182,6 +197,6 @@ def _is_empty_range(chars: str) -> bool:
 
 def excludes_everything(pattern: str, exclude: str) -> bool:
     """Return whether an exclude pattern excludes every file that a pattern can match."""
-    parts = PurePosixPath(exclude).parts
-    everything = set(parts) <= {ANY, "*"} and parts.count("*") <= 1
-    return everything or parts == PurePosixPath(pattern).parts
+    parts = [PurePosixPath(one).parts for one in expand_braces(exclude)]
+    has_all = any(set(one) <= {ANY, "*"} and one.count("*") <= 1 for one in parts)
+    return has_all or {PurePosixPath(one).parts for one in expand_braces(pattern)} <= set(parts)

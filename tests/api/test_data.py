@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainingjob_api.spec.data import Data
+from trainingjob_api.spec.data import Data, TextSource
 
 WEB, CHAT = ({"name": name, "path": f"/{name}"} for name in ("web", "chat"))
 DATA: dict[str, tuple[dict[str, Any], bool, bool]] = {
@@ -38,3 +38,17 @@ def test_records_with_answers(fields: dict[str, str], has_answers: bool) -> None
     source = Data.model_validate({"train": [WEB | {"format": "jsonl"} | fields]}).train[0]
 
     assert source.has_answers is has_answers
+
+
+@pytest.mark.parametrize(
+    ("fields", "location", "field"),
+    [
+        ({"path": "/corpus"}, "/corpus", "path"),
+        ({"huggingFace": {"repository": "org/stories"}}, "org/stories", "huggingFace.repository"),
+        ({"format": "synthetic"}, "", "synthetic"),
+    ],
+)
+def test_a_source_names_its_place(fields: dict[str, Any], location: str, field: str) -> None:
+    source = TextSource(name="text", **fields)
+
+    assert (source.location, source.location_field) == (location, field)

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from pydantic.alias_generators import to_camel
 
 from trainingjob_api.base import MAX_SHORT_NAME
+from trainingjob_api.braces import expand_braces
 from trainingjob_api.formats import (
     FORMATS,
     FormatName,
@@ -115,7 +116,7 @@ def _check_pattern(at: str, pattern: str, format_name: FormatName) -> Iterator[P
             if not find_unsupported(nearest_pattern, format_name)
         )
         yield Problem(at, pattern, f"{format_value(pattern)} {fault.message}", nearest)
-    elif kind := find_unsupported(pattern, format_name):
+    elif kind := next(filter(None, (find_unsupported(one, format_name) for one in expand_braces(pattern))), ""):
         plain = without_compression(pattern, format_name)
         fix = (
             "decompress the files"
@@ -175,13 +176,18 @@ def warn_of_record_files(spec: TrainingJobSpec) -> Iterator[Problem]:
         for number, source in enumerate(sources):
             at = f"spec.{section}[{number}]"
             for field, value in (("path", source.path or ""), ("pattern", source.glob)):
-                if kind := find_records(value, source.format):
+                if kind := next(filter(None, (find_records(one, source.format) for one in _spell(value))), ""):
                     remedy = advise_format(kind, "convert the records to JSON Lines and set `format: jsonl`")
                     message = (
                         f"{format_value(value)} selects {kind} files. Each file is read verbatim as one document, "
                         f"with keys, quotes and separators. To train on one field of each record, {remedy}."
                     )
                     yield Problem(f"{at}.{field}", value, message)
+
+
+def _spell(value: str) -> tuple[str, ...]:
+    """Return the patterns that a pattern stands for; none if its braces are invalid, which is a problem already."""
+    return () if find_pattern_problem(value, folders=True) else expand_braces(value)
 
 
 def check_format_fields(spec: TrainingJobSpec) -> Iterator[Problem]:

@@ -276,3 +276,14 @@ def test_a_file_needs_no_pattern(tmp_path: Path) -> None:
     found = find(tmp_path / "a.md", pattern="*.txt", exclude=("x",))
 
     assert (names(found), found.unused) == (["a.md"], "pattern, exclude")
+
+
+def test_braces_choose_files_and_folders(tmp_path: Path) -> None:
+    grow(
+        tmp_path,
+        **dict.fromkeys(("en/08.txt", "en/09.md", "de/10.txt", "fr/09.txt", "en/11.txt", "en/12.txt"), "x"),
+    )
+
+    found = find(tmp_path, pattern="{en,de}/{08..11}.{txt,md}", exclude=["**/{10,11}.txt"])
+
+    assert names(found) == ["en/08.txt", "en/09.md"]

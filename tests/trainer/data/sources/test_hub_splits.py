@@ -75,6 +75,12 @@ BAD = {
     ),
     "no YAML": ("---\nconfigs: [\n---\n", None, "has a README.md whose metadata is no YAML", "repository"),
     "no mapping": ("---\nconfigs: [1]\n---\n", None, "a configuration that is no mapping", "repository"),
+    "broken braces": (
+        "---\nconfigs: [{config_name: a, data_files: '{9..1}.jsonl'}]\n---\n",
+        None,
+        "has files {9..1}.jsonl, whose braces must have ranges in ascending order",
+        "repository",
+    ),
     "files elsewhere": (
         "---\nconfigs: [{config_name: a, data_files: 'https://example.com/a.jsonl'}]\n---\n",
         None,

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from trainingjob_api.braces import BraceError
 from trainingjob_api.globs import Glob
 from trainingjob_api.spec.hub import DEFAULT_SPLIT
 
@@ -114,7 +115,10 @@ def _match(files: Sequence[str], patterns: Mapping[str, Sequence[str]]) -> dict[
     """Return the files that match a glob of each split."""
     found = {}
     for split, given in patterns.items():
-        globs = [Glob(one.removeprefix("./")) for one in given]
+        try:
+            globs = [Glob(one.removeprefix("./")) for one in given]
+        except BraceError as error:
+            raise HubMetadataError(f"has files {', '.join(given)}, whose braces {error}", "repository") from error
         found[split] = [name for name in files if any(one.matches(name) for one in globs)]
     return {split: names for split, names in found.items() if names}
 
