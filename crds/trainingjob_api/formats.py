@@ -6,7 +6,7 @@ A new format is a name in `FormatName`, a row of `FORMATS`, and a module of the 
 
 from typing import Literal, NamedTuple
 
-FormatName = Literal["text", "jsonl", "parquet", "arrow", "tokens", "synthetic"]
+FormatName = Literal["text", "jsonl", "parquet", "arrow", "arrayRecord", "tokens", "synthetic"]
 
 
 class Format(NamedTuple):
@@ -42,6 +42,12 @@ FORMATS: dict[FormatName, Format] = {
     ),
     "parquet": Format("Parquet row", "**/*.parquet", kinds=("Parquet",), fields=RECORD_FIELDS),
     "arrow": Format("Arrow row", "**/*.arrow", kinds=("Arrow",), fields=RECORD_FIELDS),
+    "arrayRecord": Format(
+        "record",
+        "**/*.{array_record,arrayrecord}*",
+        kinds=("ArrayRecord",),
+        fields=("column", "prompt", "completion", "on_bad_record"),
+    ),
     "tokens": Format("id array", "**/*.npy", kinds=("NumPy",), fields=("tokens",), has_ids=True),
     "synthetic": Format("random ids", "", fields=("synthetic",), has_ids=True, has_files=False),
 }
@@ -81,6 +87,7 @@ BINARY = {
     ".tfrecord": "TFRecord",
     ".tfrecords": "TFRecord",
     ".arrayrecord": "ArrayRecord",
+    ".array_record": "ArrayRecord",
     ".mds": "Mosaic MDS",
     ".npy": "NumPy",
     ".npz": "NPZ",

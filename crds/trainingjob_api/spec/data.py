@@ -22,14 +22,14 @@ DEFAULT_COLUMN = "text"
 
 def _describe_formats() -> str:
     names = ", ".join(f"`{name}` ({one.content})" for name, one in FORMATS.items())
-    return f"Format, with what holds a document: {names}."
+    return f"Format, with its documents: {names}."
 
 
 def _describe_patterns() -> str:
     others = (
         f"`{one.pattern}` for `{name}`" for name, one in FORMATS.items() if one.pattern and name != DEFAULT_FORMAT
     )
-    return f"default {', or '.join((f'`{FORMATS[DEFAULT_FORMAT].pattern}`', *others))}"
+    return f"default {', '.join((f'`{FORMATS[DEFAULT_FORMAT].pattern}`', *others))}"
 
 
 def _is_unset(value: object) -> bool:
@@ -102,7 +102,7 @@ class TextSource(Strict):
     column: Annotated[RecordField | None, Example("text")] = Field(
         default=None,
         description=f"Field of a record that holds the document, {_only_for('column')}, with dots between nested "
-        f"names. Unset: `{DEFAULT_COLUMN}`.",
+        f"names. Unset: `{DEFAULT_COLUMN}`, but for `arrayRecord` the record itself.",
     )
     messages: Annotated[RecordField | None, Example("messages")] = Field(
         default=None,
@@ -137,7 +137,7 @@ class TextSource(Strict):
     on_bad_record: Annotated[OnBadRecord | None, Example("skip")] = Field(
         default=None,
         description="Reaction to a record without a valid document, "
-        f"{_only_for('on_bad_record')}: `fail` fails the job, `skip` leaves it out and reports it. Unset: `fail`.",
+        f"{_only_for('on_bad_record')}: `fail` fails the job, `skip` omits and reports it. Unset: `fail`.",
         exclude_if=_is_unset,
     )
 

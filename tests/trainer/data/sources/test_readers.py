@@ -17,4 +17,6 @@ def test_each_format_has_a_reader(name: FormatName) -> None:
 
 
 def test_each_reader_is_a_format() -> None:
-    assert {module.name for module in pkgutil.iter_modules(readers.__path__)} == set(FORMATS)
+    assert {module.name for module in pkgutil.iter_modules(readers.__path__)} == {
+        readers.module_name(name) for name in FORMATS
+    }

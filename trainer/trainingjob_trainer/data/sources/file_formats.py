@@ -39,6 +39,7 @@ MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"\xff\xff\xff\xff", "Arrow", CONVERT),
     (0, b"FEA1", "Feather", CONVERT),
     (0, b"ORC", "ORC", CONVERT),
+    (0, b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f", "ArrayRecord", CONVERT),
     (0, b"Obj\x01", "Avro", CONVERT),
     (0, b"\x93NUMPY", "NumPy", CONVERT),
     (0, b"\x89HDF\r\n\x1a\n", "HDF5", CONVERT),

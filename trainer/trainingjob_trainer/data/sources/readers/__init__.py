@@ -1,12 +1,14 @@
 """Readers: the documents of a file, by the format of its source.
 
-The module of a format has its name and defines `read_documents`. It is imported when a source has the format, so that
-only those jobs need its libraries.
+The module of a format has its name in snake case and defines `read_documents`. It is imported when a source has the
+format, so that only those jobs need its libraries.
 """
 
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Protocol
+
+from pydantic.alias_generators import to_snake
 
 from trainingjob_api.formats import FormatName
 from trainingjob_trainer.data.sources.source_files import SourceFile
@@ -23,9 +25,14 @@ class Reader(Protocol):
         """
 
 
+def module_name(name: FormatName) -> str:
+    """Return the name of the module of a format."""
+    return to_snake(name)
+
+
 def load_reader(name: FormatName) -> Reader:
     """Return the reader of a format."""
-    reader: Reader = import_module(f"{__name__}.{name}")
+    reader: Reader = import_module(f"{__name__}.{module_name(name)}")
     return reader
 
 
