@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from typer.testing import CliRunner
 
 from tests.support.builders import spec_manifest
-from trainingjob_api.weights_exchange import ExchangeAnswer, ExportProgress, ExportReport, WeightsReport
+from trainingjob_api.weights_exchange import ExchangeAnswer, ExchangeProgress, ExportReport, WeightsReport
 from trainingjob_operator.cli import weights
 from trainingjob_operator.cli.entry_point import app
 
@@ -135,7 +135,7 @@ def write_job(folder: Path, **sections: Any) -> Path:
 
 def test_an_export_shows_what_was_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     done = ExportReport(step=1200, architecture="LlamaForCausalLM", num_files=3)
-    progress = ExportProgress(done=5, total=10)
+    progress = ExchangeProgress(done=5, total=10)
     answer_with(monkeypatch, ExchangeAnswer(progress=progress), ExchangeAnswer(exported=done))
 
     result = call("export", str(write_job(tmp_path)), str(tmp_path / "out"), "--dtype", "bfloat16")

@@ -3,11 +3,11 @@
 import sys
 from pathlib import Path
 
-from trainingjob_operator.cli import job_commands, offline_commands
+from trainingjob_operator.cli import job_commands, model_commands, offline_commands
 from trainingjob_operator.cli.app import app
 from trainingjob_operator.cli.printing import install_pipe_safe_streams
 
-__all__ = ["app", "job_commands", "main", "offline_commands"]
+__all__ = ["app", "job_commands", "main", "model_commands", "offline_commands"]
 
 
 def main() -> None:

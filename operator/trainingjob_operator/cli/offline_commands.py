@@ -281,54 +281,6 @@ def export_weights(
 
 
 @app.command()
-def sample(
-    checkpoint: Annotated[
-        Path, typer.Argument(metavar="CHECKPOINT", help="Checkpoint folder of a job, or a folder of Hugging Face.")
-    ],
-    prompt: Annotated[str, typer.Option(help="Text that the model continues.")],
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="Maximum number of tokens. Default: 64, or what the model's sequences leave."),
-    ] = None,
-    temperature: Annotated[
-        float | None,
-        typer.Option(help="Divisor of the logits before a token is drawn. Default: the most likely token is taken."),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2_147_483_647, help="Seed of the random tokens.")] = 0,
-    step: Annotated[
-        int | None, typer.Option(min=1, help="Step to use. Default: the newest that passes verification.")
-    ] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="tokenizer.json. Default: that of the folder.")
-    ] = None,
-) -> None:
-    """Continue a text with the weights of a checkpoint or of a folder in the format of Hugging Face.
-
-    It runs on the devices of this machine, and its memory holds the weights. The text goes to standard output, a token
-    at a time. With `--seed` as `training.seed`, and the prompt of the job's first sample, the text is that of the job.
-
-    Exit codes: 0 the text is complete, 2 the folder, the step, the tokenizer or the prompt cannot be used.
-    """
-    from trainingjob_api.weights_exchange import SampleRequest
-    from trainingjob_operator.cli.weights import sample_folder
-
-    if temperature is not None and temperature <= 0:
-        raise UsageError(f"--temperature: {temperature:g} must be greater than 0. Omit it to take the likeliest token.")
-    if not prompt:
-        raise UsageError("--prompt must have a character or more.")
-    request = SampleRequest(
-        path=str(checkpoint.absolute()),
-        prompt=prompt,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        seed=seed,
-        step=step,
-        tokenizer=str(tokenizer.absolute()) if tokenizer else None,
-    )
-    sample_folder(request)
-
-
-@app.command()
 def simulate(
     file: File,
     mtbf: Annotated[str, typer.Option(help="Mean time between two faults of one slice, such as 30d or 12h.")] = "30d",

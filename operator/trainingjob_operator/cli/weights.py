@@ -4,10 +4,12 @@ The trainer reads and writes the files in a separate process.
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import yaml
+from pydantic import BaseModel
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from trainingjob_api.huggingface.registry import write_config
@@ -18,6 +20,7 @@ from trainingjob_api.weights_exchange import (
     ExportReport,
     ExportRequest,
     InspectRequest,
+    ModelRequest,
     SampleRequest,
     WeightsReport,
 )
@@ -91,6 +94,18 @@ def export_checkpoint(file: str, target: Path, options: ExportOptions, catalog: 
     )
 
 
+def require_folder(request: ModelRequest) -> None:
+    """Check that the paths of a request exist.
+
+    Raises:
+        CommandError: one does not.
+    """
+    if not Path(request.path).is_dir():
+        raise UsageError(f"CHECKPOINT: {request.path} must be a folder.")
+    if request.tokenizer and not Path(request.tokenizer).is_file():
+        raise UsageError(f"--tokenizer: {request.tokenizer} must be a tokenizer.json file.")
+
+
 def sample_folder(request: SampleRequest) -> None:
     """Print a prompt, and the text of the model after it as soon as each token exists.
 
@@ -98,14 +113,11 @@ def sample_folder(request: SampleRequest) -> None:
         CommandError: the folder has no such weights, or the prompt does not fit.
     """
     require_trainer("sample")
-    if not Path(request.path).is_dir():
-        raise UsageError(f"CHECKPOINT: {request.path} must be a folder.")
-    if request.tokenizer and not Path(request.tokenizer).is_file():
-        raise UsageError(f"--tokenizer: {request.tokenizer} must be a tokenizer.json file.")
+    require_folder(request)
     sampled = None
     with TrainerChild(PROGRAM, "trainer") as trainer:
         for number, line in enumerate(trainer.answer(request.model_dump_json())):
-            answer = _read(trainer, line)
+            answer = read_answer(trainer, line)
             echo((request.prompt if number == 0 else "") + answer.text, nl=False)
             sampled = answer.sampled or sampled
     if sampled is None:
@@ -140,13 +152,25 @@ def _inspect(folder: Path) -> WeightsReport:
     console = SafeConsole(stderr=True)
     with TrainerChild(PROGRAM, "trainer") as trainer, console.status(f"reading {folder}"):
         for line in trainer.answer(InspectRequest(path=str(folder.absolute())).model_dump_json()):
-            answer = _read(trainer, line)
+            answer = read_answer(trainer, line)
             if answer.report:
                 return answer.report
     raise NoResultError("the trainer ended without an answer.")
 
 
 def _export(request: ExportRequest) -> ExportReport:
+    for answer in answer_with_progress(request, "exporting"):
+        if answer.exported:
+            return answer.exported
+    raise NoResultError("the trainer ended without an answer.")
+
+
+def answer_with_progress(request: BaseModel, activity: str) -> Iterator[ExchangeAnswer]:
+    """Yield the answers to a request, and show its progress on a terminal.
+
+    Raises:
+        CommandError: the trainer reports an error, or its answer cannot be read.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -158,18 +182,16 @@ def _export(request: ExportRequest) -> ExportReport:
         TrainerChild(PROGRAM, "trainer") as trainer,
         Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
     ):
-        task = bar.add_task("exporting", total=None)
+        task = bar.add_task(activity, total=None)
         for line in trainer.answer(request.model_dump_json()):
-            answer = _read(trainer, line)
+            answer = read_answer(trainer, line)
             if answer.progress:
                 bar.update(task, completed=answer.progress.done, total=answer.progress.total)
-            if answer.exported:
-                return answer.exported
-    raise NoResultError("the trainer ended without an answer.")
+            yield answer
 
 
-def _read(trainer: TrainerChild, line: str) -> ExchangeAnswer:
-    """Return an answer.
+def read_answer(trainer: TrainerChild, line: str) -> ExchangeAnswer:
+    """Return the answer of a line.
 
     Raises:
         CommandError: the trainer reports an error, or its answer cannot be read.

@@ -67,10 +67,13 @@ class BatchLoader:
     def _first_sample(self, step: int) -> int:
         return int(self._samples(step)[0])
 
-    def held_out_batch(self, index: TokenDataset, number: int) -> Batch:
-        """Return held-out batch `number`, counted from 0, in the order of the text; the last one may be short."""
-        first = number * self._held_out_size
-        rows = np.arange(first, min(first + self._held_out_size, index.num_sequences))
+    def held_out_batch(self, index: TokenDataset, number: int, num_sequences: int | None = None) -> Batch:
+        """Return held-out batch `number`, counted from 0, in the order of the text; the last one may be short.
+
+        `num_sequences` is the number of sequences of all batches. None: those of the whole text.
+        """
+        first, end = number * self._held_out_size, index.num_sequences if num_sequences is None else num_sequences
+        rows = np.arange(first, min(first + self._held_out_size, end))
         return self._to_mesh(index, rows, self.held_out_shape, count_bytes=index.count_bytes)
 
     def count_held_out(self, index: TokenDataset, wanted: int | str) -> int:

@@ -5,17 +5,14 @@ evaluation ends. A world that leaves therefore starts no evaluation and interrup
 that evaluation before its first step.
 """
 
-import operator
 from collections.abc import Callable, Collection, Mapping
-
-import jax
 
 from trainingjob_api.spec.evaluation import Evaluation
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.token_dataset import TokenDataset
 from trainingjob_trainer.models.decoder import Params
-from trainingjob_trainer.objectives.scoring import EvaluateStep, Scores, ScoreSums
+from trainingjob_trainer.objectives.scoring import EvaluateStep, Scores, ScoreSums, add_sums
 from trainingjob_trainer.state import Signal
 from trainingjob_trainer.step import StepPrograms
 
@@ -107,7 +104,6 @@ class Evaluator:
             sums, asked = evaluate(params, batch, self._steps.signals(ask()), reference)
             if int(asked):
                 return None
-            read: ScoreSums = jax.tree.map(float, sums)
-            totals = jax.tree.map(operator.add, totals, read) if totals else read
+            totals = add_sums(totals, sums)
         assert totals is not None  # noqa: S101  # each text has a batch
         return Scores.from_sums(totals)

@@ -6,6 +6,7 @@ model's bits for it count.
 """
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -37,6 +38,13 @@ class ScoreSums(NamedTuple):
 
 type EvaluateStep = Callable[[Params, Batch, jax.Array, Params | None], tuple[ScoreSums, jax.Array]]
 """Returns the sums of a batch, and the control signals of all processes."""
+
+
+def add_sums(totals: ScoreSums | None, sums: ScoreSums) -> ScoreSums:
+    """Return running totals with the sums of another batch, as float64 numbers. None: there is no total yet."""
+    read: ScoreSums = jax.tree.map(float, sums)
+    added: ScoreSums = read if totals is None else jax.tree.map(operator.add, totals, read)
+    return added
 
 
 class Scores(NamedTuple):

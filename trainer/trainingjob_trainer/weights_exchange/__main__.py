@@ -6,18 +6,25 @@ import sys
 from pydantic import Field, RootModel
 
 from trainingjob_api.huggingface.config_fields import ConfigError
-from trainingjob_api.weights_exchange import ExchangeAnswer, ExportRequest, InspectRequest, SampleRequest
+from trainingjob_api.weights_exchange import (
+    EvaluateRequest,
+    ExchangeAnswer,
+    ExportRequest,
+    InspectRequest,
+    SampleRequest,
+)
 from trainingjob_trainer.huggingface.safetensors import WeightsError
 from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.weights_exchange.evaluate_text import evaluate_text
 from trainingjob_trainer.weights_exchange.export_checkpoint import export_checkpoint
 from trainingjob_trainer.weights_exchange.inspect_weights import inspect_weights
 from trainingjob_trainer.weights_exchange.sample_text import sample_text
 
 
-class Request(RootModel[InspectRequest | ExportRequest | SampleRequest]):
+class Request(RootModel[InspectRequest | ExportRequest | SampleRequest | EvaluateRequest]):
     """A request, by its `kind`."""
 
-    root: InspectRequest | ExportRequest | SampleRequest = Field(discriminator="kind")
+    root: InspectRequest | ExportRequest | SampleRequest | EvaluateRequest = Field(discriminator="kind")
 
 
 def main() -> None:
@@ -34,6 +41,8 @@ def main() -> None:
             send(ExchangeAnswer(report=inspect_weights(request.path)))
         elif isinstance(request, SampleRequest):
             sample_text(request, send)
+        elif isinstance(request, EvaluateRequest):
+            evaluate_text(request, send)
         else:
             export_checkpoint(request, send)
     except (ConfigError, WeightsError, TrainingError) as error:

@@ -10,7 +10,7 @@ from trainingjob_api.network.network import Network
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.checkpoint import InitializeFrom
-from trainingjob_api.weights_exchange import ExchangeAnswer, ExportProgress, ExportReport, ExportRequest
+from trainingjob_api.weights_exchange import ExchangeAnswer, ExchangeProgress, ExportReport, ExportRequest
 from trainingjob_trainer.checkpoint.formats.saved_arrays import SavedParams
 from trainingjob_trainer.checkpoint.initialize import find_intact_step
 from trainingjob_trainer.huggingface.model_export import ExportTarget, export_model
@@ -59,7 +59,7 @@ class _Progress:
         """Count numbers, and report if there are enough new ones."""
         before, self._done = self._done, self._done + count
         if before * NUM_REPORTS // self._total != self._done * NUM_REPORTS // self._total:
-            self._send(ExchangeAnswer(progress=ExportProgress(done=self._done, total=self._total)))
+            self._send(ExchangeAnswer(progress=ExchangeProgress(done=self._done, total=self._total)))
 
 
 def check_shapes(saved: SavedParams, network: Network, name: str) -> None:

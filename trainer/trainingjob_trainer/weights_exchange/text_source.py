@@ -18,7 +18,7 @@ from trainingjob_api.spec.model import Model
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.spec.precision import Precision
 from trainingjob_api.spec.tokenizer import HUGGING_FACE, SENTENCE_PIECE, TOKENIZERS, Tokenizer, TokenizerType
-from trainingjob_api.weights_exchange import SampleRequest
+from trainingjob_api.weights_exchange import ModelRequest
 from trainingjob_api.world import Layout
 from trainingjob_trainer.checkpoint.formats.saved_arrays import SavedParams
 from trainingjob_trainer.checkpoint.initialize import find_intact_step
@@ -42,6 +42,8 @@ GENERATION_FILE = "generation_config.json"
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions")
 """Keys of `config.json` that hold the longest sequence."""
 END_KEY = "eos_token_id"
+DEFAULT_LENGTH = 2048
+"""Longest sequence in which published weights read a text, unless a request has another length."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,16 @@ class TextSource:
     """Tokens that end a text."""
     context: int | None
     """Longest sequence of the model. None: it is not known."""
+    section: Model
+    """The model section of a job."""
+    tokenizer: Tokenizer
+    """The tokenizer section of a job."""
+    sequence_length: int
+    """Length of the sequences of the training, or one that the model has positions for."""
     step: int | None = None
 
 
-def open_text_source(request: SampleRequest) -> TextSource:
+def open_text_source(request: ModelRequest) -> TextSource:
     """Return the model of a folder.
 
     Raises:
@@ -85,7 +93,7 @@ def open_text_source(request: SampleRequest) -> TextSource:
     )
 
 
-def _open_published(request: SampleRequest, store: Store, names: set[str]) -> TextSource:
+def _open_published(request: ModelRequest, store: Store, names: set[str]) -> TextSource:
     if request.step is not None:
         raise WeightsError(f"{request.path} has no steps: --step is for the checkpoint folder of a job")
     weights = open_weights(store)
@@ -99,6 +107,7 @@ def _open_published(request: SampleRequest, store: Store, names: set[str]) -> Te
         raise WeightsError(f"{request.path} does not fit its {CONFIG_FILE}: {wrong[0]}. `trainingjob import` lists all")
     split, mesh, shapes = _prepare(model, precision)
     tokenizer = Tokenizer(type="tokenizers", path=_find_tokenizer(request, store, names))
+    context = next((weights.config[key] for key in CONTEXT_KEYS if key in weights.config), None)
     generation = read_json(store, GENERATION_FILE) if GENERATION_FILE in names else {}
     return TextSource(
         model=split,
@@ -108,11 +117,14 @@ def _open_published(request: SampleRequest, store: Store, names: set[str]) -> Te
         encoder=DocumentEncoder(tokenizer, model.vocab_size),
         has_special_tokens=True,
         ends=_list_ends({**weights.config, **generation}),
-        context=next((weights.config[key] for key in CONTEXT_KEYS if key in weights.config), None),
+        context=context,
+        section=model,
+        tokenizer=tokenizer if request.tokenizer else Tokenizer(type=HUGGING_FACE, path=store.root),
+        sequence_length=min(context or DEFAULT_LENGTH, DEFAULT_LENGTH),
     )
 
 
-def _open_checkpoint(request: SampleRequest, store: Store, names: set[str]) -> TextSource:
+def _open_checkpoint(request: ModelRequest, store: Store, names: set[str]) -> TextSource:
     described = read_model_file(store)
     if described is None:
         raise WeightsError(
@@ -140,11 +152,14 @@ def _open_checkpoint(request: SampleRequest, store: Store, names: set[str]) -> T
         has_special_tokens=False,
         ends=frozenset(() if encoder.end is None else (encoder.end,)),
         context=described.model.max_positions or described.sequence_length,
+        section=described.model,
+        tokenizer=tokenizer,
+        sequence_length=described.sequence_length,
         step=folder.step,
     )
 
 
-def _one_replica(num_devices: int) -> Layout:
+def one_replica(num_devices: int, rows_per_device: int = 1) -> Layout:
     """Return a layout whose devices share the parameters, and each batch."""
     return Layout(
         num_slices=1,
@@ -152,7 +167,7 @@ def _one_replica(num_devices: int) -> Layout:
         devices_per_host=num_devices,
         ici=AxisDegrees(fsdp=num_devices),
         dcn=AxisDegrees(),
-        rows_per_shard=1,
+        rows_per_shard=rows_per_device,
         accumulation=1,
         padding_rows=0,
     )
@@ -163,7 +178,7 @@ def _prepare(model: Model, precision: Precision) -> tuple[SplitModel, Mesh, Para
     accelerator = "cpu" if _is_cpu() else ""
     split = give_room(SplitModel(resolve(model).on(accelerator), precision, Memory(remat="none")))
     devices = jax.local_devices()
-    mesh = build_mesh(devices, _one_replica(len(devices)))
+    mesh = build_mesh(devices, one_replica(len(devices)))
     shardings = param_shardings(split.axes, split.shapes, mesh, RULES)
     shapes: Params = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), split.shapes, shardings
@@ -192,7 +207,7 @@ def _type_of(path: str) -> TokenizerType:
     return SENTENCE_PIECE if Path(path).suffix == Path(PIECES_FILE).suffix else TOKENIZERS
 
 
-def _find_tokenizer(request: SampleRequest, store: Store, names: set[str], name: str = TOKENIZER_FILE) -> str:
+def _find_tokenizer(request: ModelRequest, store: Store, names: set[str], name: str = TOKENIZER_FILE) -> str:
     """Return the path of the tokenizer, whose file in the folder has a name.
 
     Raises:

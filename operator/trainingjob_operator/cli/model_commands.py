@@ -1,0 +1,97 @@
+"""Commands that run the model of a folder on this machine: their options and help texts."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainingjob_operator.cli.app import app
+from trainingjob_operator.cli.errors import UsageError
+
+Checkpoint = Annotated[
+    Path, typer.Argument(metavar="CHECKPOINT", help="Checkpoint folder of a job, or a folder of Hugging Face.")
+]
+Step = Annotated[int | None, typer.Option(min=1, help="Step to use. Default: the newest that passes verification.")]
+TokenizerFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="tokenizer.json. Default: that of the folder.")
+]
+
+
+@app.command()
+def sample(
+    checkpoint: Checkpoint,
+    prompt: Annotated[str, typer.Option(help="Text that the model continues.")],
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Maximum number of tokens. Default: 64, or what the model's sequences leave."),
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(help="Divisor of the logits before a token is drawn. Default: the most likely token is taken."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2_147_483_647, help="Seed of the random tokens.")] = 0,
+    step: Step = None,
+    tokenizer: TokenizerFile = None,
+) -> None:
+    """Continue a text with the weights of a checkpoint or of a folder in the format of Hugging Face.
+
+    It runs on the devices of this machine, and its memory holds the weights. The text goes to standard output, a token
+    at a time. With `--seed` as `training.seed`, and the prompt of the job's first sample, the text is that of the job.
+
+    Exit codes: 0 the text is complete, 2 the folder, the step, the tokenizer or the prompt cannot be used.
+    """
+    from trainingjob_api.weights_exchange import SampleRequest
+    from trainingjob_operator.cli.weights import sample_folder
+
+    if temperature is not None and temperature <= 0:
+        raise UsageError(f"--temperature: {temperature:g} must be greater than 0. Omit it to take the likeliest token.")
+    if not prompt:
+        raise UsageError("--prompt must have a character or more.")
+    request = SampleRequest(
+        path=str(checkpoint.absolute()),
+        prompt=prompt,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=seed,
+        step=step,
+        tokenizer=str(tokenizer.absolute()) if tokenizer else None,
+    )
+    sample_folder(request)
+
+
+@app.command()
+def evaluate(
+    checkpoint: Checkpoint,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="PATH", help="Text file, or folder with *.txt files. Repeat for several texts."),
+    ] = None,
+    job: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Job whose `evaluation` is run, with its packing and objective."),
+    ] = None,
+    step: Step = None,
+    tokenizer: TokenizerFile = None,
+    sequence_length: Annotated[
+        int | None,
+        typer.Option(min=2, help="Tokens of a sequence. Default: that of the job, or of the training."),
+    ] = None,
+    output: Annotated[str, typer.Option("--output", "-o", help="Format of the output: table or json.")] = "table",
+) -> None:
+    """Score the weights of a checkpoint, or of a folder in the format of Hugging Face, on text.
+
+    The scores are loss, perplexity, accuracy and bits per byte. With `--data` each file or folder is one text, and all
+    of it is scored. Files of another suffix are read by their suffix: .jsonl, .parquet or .arrow. It runs on the
+    devices of this machine, and its memory holds the weights.
+
+    Exit codes: 0 all texts are scored, 1 the job has problems, 2 the folder, the step, the tokenizer or a text cannot
+    be used.
+    """
+    from trainingjob_operator.cli.evaluate_folder import EvaluateOptions, evaluate_folder
+
+    if output not in ("table", "json"):
+        raise UsageError(f"--output: {output} must be one of: table, json.")
+    if bool(data) == bool(job):
+        raise UsageError("Name the text to score: either --data PATH, or --job FILE with its `evaluation`.")
+    options = EvaluateOptions(checkpoint, tuple(data or ()), job, step, tokenizer, sequence_length)
+    evaluate_folder(options, as_json=output == "json")
