@@ -110,4 +110,25 @@ TRAINER_MUTATIONS = (
         ":\n",
         ("tests/trainer/data/chat/test_template_sandbox.py",),
     ),
+    Mutation(
+        "a world trains on from a step whose loss has ended training",
+        f"{TRAINER}/loop.py",
+        "    last = checkpoints.newest if context.evaluator.ends_training(losses) else context.last_step\n",
+        "    last = context.last_step\n",
+        ("tests/trainer/test_stopping.py",),
+    ),
+    Mutation(
+        "a world trains on from a step in memory alone whose loss may have ended training",
+        f"{TRAINER}/monitoring/evaluation.py",
+        "            return self._stop is not None and self._stop.evaluation in due\n",
+        "            return False\n",
+        ("tests/trainer/monitoring/test_evaluation.py",),
+    ),
+    Mutation(
+        "a target that is one of several likeliest tokens counts as a hit",
+        f"{TRAINER}/models/chunked_loss.py",
+        "((target_logits == top) & (earlier == 0))",
+        "(target_logits == top)",
+        ("tests/trainer/objectives/test_scoring.py",),
+    ),
 )

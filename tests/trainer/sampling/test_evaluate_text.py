@@ -118,11 +118,19 @@ def test_published_weights_have_the_scores_of_their_logits(tmp_path: Path) -> No
 def test_each_text_that_cannot_be_scored_is_named_with_the_reason(checkpoint: Path, tmp_path: Path) -> None:
     short = tmp_path / "short.txt"
     short.write_text("ab")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "a.md").write_text("ab")
     job = TrainingJobSpec.model_validate(
         make_spec(short, short, evaluation=[{"name": "news", "path": str(tmp_path / "missing"), "everySteps": 10}])
     )
     wrong: list[tuple[dict[str, Any], list[Path], str]] = [
-        ({}, [short], f"--data: {short} 1 file gives 3 tokens, and one row takes 17. Add text."),
+        ({}, [short], f"--data: {short}: 1 file gives 3 tokens, and one row takes 17. Add text."),
+        (
+            {},
+            [other],
+            f"--data: {other}: no file below {other} matches `**/*.txt`. It has 1 file: a.md. Name the file",
+        ),
         ({"spec": job}, [], f"spec.evaluation[0].path: {tmp_path / 'missing'} "),
     ]
 

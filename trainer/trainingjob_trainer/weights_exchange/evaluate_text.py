@@ -34,6 +34,8 @@ from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.weights_exchange.text_source import TextSource as ModelSource
 from trainingjob_trainer.weights_exchange.text_source import one_replica, open_text_source
 
+OPTION = "--data"
+"""The option of the command line that names a text."""
 BATCH_TOKENS, MAX_ROWS = 16_384, 8
 """Tokens and sequences that a device scores at once; the logits are in chunks."""
 
@@ -105,18 +107,26 @@ def _tokenize(folder: str, request: EvaluateRequest, spec: TrainingJobSpec) -> I
     """
     store, length = open_store(folder), spec.training.sequence_length
     for place, source in enumerate(request.texts or spec.evaluation):
-        field = "--data" if request.texts else f"spec.evaluation[{place}]"
+        field = OPTION if request.texts else f"spec.evaluation[{place}]"
         try:
             sources = download_sources([(field, source)], store)
             made = create_dataset(store, sources, spec, HostShare())
         except TrainingError as error:
-            place_of_error = error.path.removesuffix(".path") if request.texts else error.path
-            raise WeightsError(f"{place_of_error}: {error.value} {error}") from error
+            raise WeightsError(_describe_error(error, source)) from error
         tokens = open_dataset(store, made.folder, length)
         limit = tokens.num_sequences
         if not request.texts and (batches := spec.evaluation[place].num_batches) != ALL_BATCHES:
             limit = min(limit, int(batches) * spec.training.global_batch_size)
         yield _Text(sources[0][1], tokens, limit)
+
+
+def _describe_error(error: TrainingError, source: TextSource) -> str:
+    """Return the message about a text or its tokenizer, with the option or the field to change."""
+    if not error.path.startswith(OPTION):
+        return f"{error.path}: {error.value} {error}"
+    message, is_nearest, _ = str(error).partition(" Nearest legal value")  # of a field that the command has not
+    advice = " Name the file itself, or a folder with such files." if is_nearest else ""
+    return f"{OPTION}: {source.path}: {message}{advice}"
 
 
 class _TextScorer:
