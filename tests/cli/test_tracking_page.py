@@ -1,5 +1,6 @@
 """The example of docs/tracking-and-profiling.md: its commands trace the steps that the page names."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -12,7 +13,7 @@ from trainingjob_api.spec.metrics import Metrics
 
 PAGE = (Path(__file__).parents[2] / "docs/tracking-and-profiling.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
-METRICS, JOB = (text for language, text in BLOCKS if language == "yaml")
+METRICS, STATISTICS, JOB = (text for language, text in BLOCKS if language == "yaml")
 
 
 @pytest.mark.slow
@@ -28,10 +29,16 @@ def test_the_commands_of_the_page_trace_its_steps(tmp_path: Path) -> None:
     names = sorted(path.relative_to(tmp_path).as_posix() for path in runs.rglob("slice*"))
     assert len(names) == 4
     assert set(re.findall(r"^runs/traced/\S+", PAGE, flags=re.MULTILINE)) < set(names)
+    lines = map(json.loads, (tmp_path / "runs/traced/metrics/metrics.jsonl").read_text().splitlines())
+    norms = {line["step"]: line["param_norm/embedding"] for line in lines if "param_norm/embedding" in line}
+    assert norms.keys() == {10, 20}
     assert sorted(path.name for path in runs.iterdir()) == ["step-000000005.g1", "step-000000015.g1"]
 
 
-def test_the_section_of_the_page_is_valid() -> None:
+def test_the_sections_of_the_page_are_valid() -> None:
+    statistics = Metrics.model_validate(yaml.safe_load(STATISTICS)["metrics"]).statistics
+    assert statistics
+    assert statistics.every_steps == 100
     metrics = Metrics.model_validate(yaml.safe_load(METRICS)["metrics"])
 
     assert metrics.mlflow

@@ -41,6 +41,7 @@ class Notes:
         snapshot: int = 0,
         evaluate: int = 0,
         compare: int = 0,
+        statistics: int = 0,
         asked: dict[int, Signal] | None = None,
         failing: tuple[int, ...] = (),
         best: tuple[int, ...] = (),
@@ -77,7 +78,9 @@ class Notes:
         self.replicas = self._part("compare", compare)
         self.replicas.check = self._compare
         self.evaluator.measure = self._evaluate
-        programs: Any = SimpleNamespace(is_loaded=self.loaded.__contains__, load=self._load)
+        programs: Any = SimpleNamespace(
+            is_loaded=self.loaded.__contains__, load=self._load, choose=self._choose(statistics)
+        )
         self.compiled = CompiledSteps(programs, None, self.replicas, read_params=lambda state: AVERAGED)
         self.state: Any = SimpleNamespace(params=None, reference=REFERENCE)
         self.evaluator.ends_training = lambda losses: losses.get("news", 0) >= stop > 0
@@ -92,7 +95,12 @@ class Notes:
         )
         profiler: Any = SimpleNamespace(begin_step=lambda step, newest: None, end_step=lambda step, newest: None)
         training = SimpleNamespace(steps=last, seed=0)
-        config: Any = SimpleNamespace(spec=SimpleNamespace(training=training, checkpoint=SimpleNamespace(export=None)))
+        config: Any = SimpleNamespace(
+            spec=SimpleNamespace(
+                training=training,
+                checkpoint=SimpleNamespace(export=None),
+            )
+        )
         steps = SimpleNamespace(controls=lambda asked, num_steps: asked)
         world: Any = SimpleNamespace(peers=peers, steps=steps, datasets=SimpleNamespace(train=None))
         batches: Any = SimpleNamespace(train_batch=self._read, size_of_step=partial(size_of_step, sizes=sizes))
@@ -144,12 +152,19 @@ class Notes:
     def _enter_phase(self, phase: Phase) -> None:
         self.phase = phase
 
-    def _load(self, global_batch_size: int) -> TrainStep:
-        if global_batch_size not in self.loaded:
-            assert self.phase is Phase.COMPILING
-            self.said.append(f"compile for {global_batch_size}")
-            self.loaded.add(global_batch_size)
-        return self._step
+    def _load(self, global_batch_size: int) -> None:
+        assert self.phase is Phase.COMPILING
+        self.said.append(f"compile for {global_batch_size}")
+        self.loaded.add(global_batch_size)
+
+    def _choose(self, statistics: int) -> Callable[[int, int], TrainStep]:
+        def choose(step: int, global_batch_size: int) -> TrainStep:
+            assert global_batch_size in self.loaded
+            if statistics and step % statistics == 0:
+                self.said.append("norms")
+            return self._step
+
+        return choose
 
     def _read(self, index: object, step: int, seed: int) -> int:
         self._meet(f"read {step}")
@@ -267,6 +282,10 @@ ORDERS: dict[str, tuple[Notes, str]] = {
             "step 1, step 2, report 1, report 2, compare 2, snapshot 2, step 3, report 3, compare 3, "
             "step 4, report 4, compare 4, snapshot 4, save 4, done"
         ),
+    ),
+    "norms are measured at their interval": (
+        Notes(4, statistics=2),
+        "step 1, norms, step 2, report 1, step 3, report 2, norms, step 4, report 3, report 4, save 4, done",
     ),
     "who is asked to leave saves the next step and keeps it": (
         Notes(9, asked={1: Signal.EXIT}),

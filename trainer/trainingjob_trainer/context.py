@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from trainingjob_agent.trainer_protocol import StartWorld
 from trainingjob_api.protocol import Phase
-from trainingjob_api.spec.training import Training
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout, RunConfig
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
 from trainingjob_trainer.checkpoint.single_replica import SingleReplicaRestore
@@ -40,40 +40,57 @@ from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.trackers.metrics_file import Line
 
 
-def train_program_names(training: Training) -> dict[int, str]:
-    """Return the names of the programs by their batch size, in the order in which a run needs them."""
-    largest = training.largest_batch
-    return {size: "train" if size == largest else f"train-{size}" for _, size in training.batch_sizes}
+def train_program_names(spec: TrainingJobSpec) -> dict[tuple[int, bool], str]:
+    """Return the names of the programs of the training step, by batch size and whether they measure norms.
+
+    They are in the order in which a run needs them.
+    """
+    kinds = {"train": False} | ({"statistics": True} if spec.metrics.statistics else {})
+    return {
+        (size, measures_norms): kind if size == spec.training.largest_batch else f"{kind}-{size}"
+        for _, size in spec.training.batch_sizes
+        for kind, measures_norms in kinds.items()
+    }
 
 
 class TrainPrograms:
-    """The programs of the training step by batch size. All processes compile or load one together when it is needed."""
+    """The programs of the training step by batch size. All processes compile or load them together when needed."""
 
-    def __init__(self, steps: StepPrograms, programs: CompileCache, training: Training, layout: Layout) -> None:
+    def __init__(self, steps: StepPrograms, programs: CompileCache, spec: TrainingJobSpec, layout: Layout) -> None:
         self._steps = steps
         self._programs = programs
-        self._names = train_program_names(training)
+        self._names = train_program_names(spec)
+        self._statistics = spec.metrics.statistics
         self._layout = layout
-        self._loaded: dict[int, TrainStep] = {}
+        self._loaded: dict[tuple[int, bool], TrainStep] = {}
 
     def begin_loading(self, global_batch_size: int) -> None:
         """Start to load the program of a batch size in the background."""
-        name, shape = self._describe(global_batch_size)
-        self._steps.begin_loading_train(self._programs, shape, name)
+        name = self._names[global_batch_size, False]
+        self._steps.begin_loading_train(self._programs, self._shape(global_batch_size), name)
 
     def is_loaded(self, global_batch_size: int) -> bool:
-        """Return whether the program of a batch size is ready."""
-        return global_batch_size in self._loaded
+        """Return whether the programs of a batch size are ready."""
+        return (global_batch_size, False) in self._loaded
 
-    def load(self, global_batch_size: int) -> TrainStep:
-        """Return the program of a batch size."""
-        if global_batch_size not in self._loaded:
-            name, shape = self._describe(global_batch_size)
-            self._loaded[global_batch_size] = self._steps.compile_train(self._programs, shape, name)
-        return self._loaded[global_batch_size]
+    def load(self, global_batch_size: int) -> None:
+        """Compile or load the programs of a batch size, unless they are ready."""
+        for size, measures_norms in self._names:
+            if size == global_batch_size and (size, measures_norms) not in self._loaded:
+                self._loaded[size, measures_norms] = self.compile(size, measures_norms)
 
-    def _describe(self, global_batch_size: int) -> tuple[str, BatchShape]:
-        return self._names[global_batch_size], batch_shape(self._layout.for_batch(global_batch_size))
+    def compile(self, global_batch_size: int, measures_norms: bool) -> TrainStep:  # noqa: FBT001  # the key of a name
+        """Return the program of a batch size, compiled or loaded."""
+        name, shape = self._names[global_batch_size, measures_norms], self._shape(global_batch_size)
+        return self._steps.compile_train(self._programs, shape, name, measures_norms=measures_norms)
+
+    def choose(self, step: int, global_batch_size: int) -> TrainStep:
+        """Return the loaded program of a step: the one that measures norms, if statistics are due."""
+        is_due = self._statistics is not None and step % self._statistics.every_steps == 0
+        return self._loaded[global_batch_size, is_due]
+
+    def _shape(self, global_batch_size: int) -> BatchShape:
+        return batch_shape(self._layout.for_batch(global_batch_size))
 
 
 @dataclass(frozen=True)
@@ -180,7 +197,7 @@ def join_world(start: StartWorld, events: AgentEvents) -> JoinedWorld:
     )
     steps = StepPrograms(config.spec, mesh)
     steps.log_kernels()
-    train = TrainPrograms(steps, programs, config.spec.training, layout)
+    train = TrainPrograms(steps, programs, config.spec, layout)
     train.begin_loading(_next_batch_size(start))  # runs while the state is restored
     return JoinedWorld(layout, mesh, peers, programs, steps, train, Shards(steps.state_shapes), indexes)
 

@@ -284,12 +284,11 @@ def _export(state: State, compiled: CompiledSteps, context: Context) -> None:
 def _load_train_step(step: int, compiled: CompiledSteps, context: Context) -> TrainStep:
     """Return the program of a step, whose batch size may be new."""
     size = context.batches.size_of_step(step)
-    if compiled.train.is_loaded(size):
-        return compiled.train.load(size)
-    context.reporter.enter_phase(Phase.COMPILING)
-    program = compiled.train.load(size)
-    context.reporter.enter_phase(Phase.TRAINING)
-    return program
+    if not compiled.train.is_loaded(size):
+        context.reporter.enter_phase(Phase.COMPILING)
+        compiled.train.load(size)
+        context.reporter.enter_phase(Phase.TRAINING)
+    return compiled.train.choose(step, size)
 
 
 def _find_due(step: int, compiled: CompiledSteps, context: Context) -> Due:

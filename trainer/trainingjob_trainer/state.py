@@ -125,6 +125,8 @@ class StepMetrics(NamedTuple):
     """The objective's own metrics, by name."""
     spikes: jax.Array | None = None
     """Consecutive spikes up to this step; 0: this step is none. None: the spec configures no spike detection."""
+    norms: dict[str, jax.Array] | None = None
+    """Norms by kind and tensor, such as `grad_norm/embedding`. None: this step computes none."""
 
 
 type BatchShape = tuple[int, int, int]

@@ -39,6 +39,7 @@ from trainingjob_trainer.optim.factory import make_optimizer
 from trainingjob_trainer.optim.learning_rate import learning_rate
 from trainingjob_trainer.optim.slot_paths import SlotFinder
 from trainingjob_trainer.optim.spike_detection import SpikeWindow, empty_window, is_spike, update_window
+from trainingjob_trainer.optim.tensor_norms import measure_norms, norm_names
 from trainingjob_trainer.optim.weight_average import move_average
 from trainingjob_trainer.parallel.collective_order import order_collectives
 from trainingjob_trainer.parallel.sharding import param_shardings, zero1_shardings
@@ -100,13 +101,15 @@ class StepPrograms:
         )
         return compiled
 
-    def compile_train(self, programs: CompileCache, shape: BatchShape, name: str = "train") -> TrainStep:
+    def compile_train(
+        self, programs: CompileCache, shape: BatchShape, name: str = "train", *, measures_norms: bool = False
+    ) -> TrainStep:
         """Return `train` compiled for batches of a shape, under a name. It donates the state that it is given."""
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.state_shapes)
         compiled: TrainStep = programs.compile_or_load(
             name,
-            self.train,
-            *self._train_signature(shape),
+            partial(self.train, measures_norms=True) if measures_norms else self.train,
+            *self._train_signature(shape, measures_norms=measures_norms),
             out_shardings=(shardings, self._replicated),
             donate_argnums=0,
         )
@@ -116,11 +119,14 @@ class StepPrograms:
         """Start to load `train` in the background."""
         programs.begin_loading(name, *self._train_signature(shape))
 
-    def _train_signature(self, shape: BatchShape) -> tuple[tuple[Any, ...], tuple[State, StepMetrics]]:
+    def _train_signature(
+        self, shape: BatchShape, *, measures_norms: bool = False
+    ) -> tuple[tuple[Any, ...], tuple[State, StepMetrics]]:
         """Return the abstract arguments of `train`, and a tree of the structure that it returns."""
         everywhere: Any = self._replicated
         last: Any = jax.ShapeDtypeStruct((), jnp.int32, sharding=everywhere)
         arguments = (self.state_shapes, self._batch_shape(shape), Controls(self._signals_shape(), last))
+        trained = self._model.param_split.split(self.state_shapes.params).trained
         metrics = StepMetrics(
             loss=everywhere,
             grad_norm=everywhere,
@@ -130,6 +136,7 @@ class StepPrograms:
             signals=everywhere,
             objective=dict.fromkeys(self._metrics, everywhere),
             spikes=everywhere if self._spec.protection.spikes else None,
+            norms=dict.fromkeys(norm_names(trained), everywhere) if measures_norms else None,
         )
         return arguments, (self.state_shapes, metrics)
 
@@ -215,8 +222,10 @@ class StepPrograms:
         reference = trained if self._spec.sequences_per_example > 1 else None
         return State(zero, params, self._optimizer.init(as_float32(trained)), zero, zero, window, average, reference)
 
-    def train(self, state: State, batch: Batch, controls: Controls) -> tuple[State, StepMetrics]:
-        """Train one step."""
+    def train(
+        self, state: State, batch: Batch, controls: Controls, *, measures_norms: bool = False
+    ) -> tuple[State, StepMetrics]:
+        """Train one step. With `measures_norms`, return the norms of each tensor too."""
         spec = self._spec
         with matmul_precision(spec.precision):
             params, batch = self._add_reference(state.params, state.reference, batch)
@@ -230,7 +239,7 @@ class StepPrograms:
         loss, grad_norm = terms.loss / terms.weight, norm_of_sums / weight
         # One factor for the mean and for clipping, so that the update reads each gradient once.
         factor = clip_factor(spec.optimizer, grad_norm) / weight
-        grads = jax.tree.map(lambda grad: clip_values(spec.optimizer, grad * factor), grads)
+        sums, grads = grads, jax.tree.map(lambda grad: clip_values(spec.optimizer, grad * factor), grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         is_applied, window = self._accept_update(state.window, jnp.stack([loss, grad_norm]), finite)
         step = state.step + 1
@@ -252,6 +261,9 @@ class StepPrograms:
         measures = StepMetrics(loss, grad_norm, rate, non_finite, skipped, jnp.sum(asked_B), metrics)
         if window:
             measures = measures._replace(spikes=window.in_a_row)
+        if measures_norms:
+            scale = 1 / weight, jnp.where(is_applied, rate, 0.0)
+            measures = measures._replace(norms=measure_norms(params32, sums, updates, scale, self._mesh))
         average = self._move_average(state.average, trained, step - skipped, is_applied)
         return State(step, params, opt, non_finite, skipped, window, average, state.reference), measures
 

@@ -82,6 +82,14 @@ class MLflow(Strict):
     )
 
 
+class Statistics(Strict):
+    """Norms of each trained tensor, its gradient and its update. Steps without them run the program without them."""
+
+    every_steps: Annotated[int, Field(ge=1, le=100_000_000), Unit("optimizer steps"), Example(100)] = Field(
+        default=100, description="Steps between two steps whose norms are computed."
+    )
+
+
 class Metrics(Strict):
     """Metrics that the trainer writes under `checkpoint.uri`/metrics, and sends to trackers."""
 
@@ -98,4 +106,10 @@ class Metrics(Strict):
         default=None,
         description="Sends the metrics to MLflow too. All restarts of the job continue one run.",
         exclude_if=lambda mlflow: mlflow is None,  # an agent before 0.1 refuses a field that it does not know
+    )
+    statistics: Statistics | None = Field(
+        default=None,
+        description="Norms by tensor, in `metrics.jsonl` and all trackers. Unset: none; they need a second compiled "
+        "step.",
+        exclude_if=lambda statistics: statistics is None,  # as for `mlflow`
     )

@@ -70,6 +70,7 @@ NOT_OF_A_STEP = {
     "protection.compareReplicas.everySteps": OUTSIDE,
     "protection.maxRollbacks": RETRIES,
     "evaluation.everySteps": OUTSIDE,
+    "metrics.statistics.everySteps": OUTSIDE,
     **{f"profiling.{field}": OUTSIDE for field in ("startStep", "numSteps", "everySteps")},
     "evaluation.numBatches": "how many batches a mean is of: tests/trainer/monitoring/test_evaluation.py",
     **{f"evaluation.samples.{field}": OUTSIDE for field in ("everySteps", "maxTokens", "temperature")},

@@ -157,6 +157,7 @@ PROGRAMS: dict[str, tuple[dict[str, Any], Layout, tuple[str, ...]]] = {
         ("train", "evaluate"),
     ),
     "with an average": ({"optimizer__average": {}}, SIZES[1], ("train", "average")),
+    "with statistics": ({"metrics__statistics": {}}, SIZES[1], ("train", "statistics")),
     "with a comparison of replicas": (
         {"protection__compareReplicas": {"everySteps": 10}},
         SIZES[1],

@@ -57,10 +57,10 @@ def compile_ahead(request: CompileRequest) -> None:
     programs = CompileCache(f"{root}/{SHARED_FOLDER}", root, config, layout, ProcessGroup(0, 1), request.program_secret)
     mesh = build_mesh(jax.devices(), layout)
     steps = StepPrograms(spec, mesh)
-    train = TrainPrograms(steps, programs, spec.training, layout)
+    train = TrainPrograms(steps, programs, spec, layout)
     generator = make_generator(spec, steps.state_shapes.params, mesh)
     compilers: dict[str, Callable[[], object]] = {
-        **{name: partial(train.load, size) for size, name in train_program_names(spec.training).items()},
+        **{name: partial(train.compile, *key) for key, name in train_program_names(spec).items()},
         "evaluate": lambda: steps.compile_evaluate(programs, batch_shape(layout)),
         "average": lambda: steps.compile_average(programs),
         "spread": lambda: compile_broadcast(programs, steps.state_shapes),

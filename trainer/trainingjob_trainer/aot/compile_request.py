@@ -28,7 +28,7 @@ def program_names(spec: TrainingJobSpec, layout: Layout) -> tuple[str, ...]:
     """Return the programs of a world that resumes from a saved step; only the first world also needs `init`."""
     is_given = spec.checkpoint.snapshots is not None or spec.checkpoint.restore is not None
     names = {
-        **dict.fromkeys(train_program_names(spec.training).values(), True),
+        **dict.fromkeys(train_program_names(spec).values(), True),
         "evaluate": bool(spec.evaluation),
         **dict.fromkeys(PROGRAM_NAMES, find_decoding_shape(spec) is not None),
         "average": spec.optimizer.average is not None,

@@ -82,7 +82,9 @@ def _run_dry_step(start: StartWorld, joined: JoinedWorld, compiled: CompiledStep
     step = start.world.committed + 1
     batch = loader.train_batch(joined.datasets.train, step, training.seed)
     controls = steps.controls(Signal.NONE, training.steps)
-    _, measures = compiled.train.load(loader.size_of_step(step))(_make_zeros(steps.state_shapes), batch, controls)
+    size = loader.size_of_step(step)
+    compiled.train.load(size)
+    _, measures = compiled.train.choose(step, size)(_make_zeros(steps.state_shapes), batch, controls)
     jax.block_until_ready(measures)
 
 

@@ -111,9 +111,9 @@ class NeighborCompiler:
 
     def _later_programs(self) -> set[str]:
         """Return the programs of batch sizes that the job has not reached yet."""
-        training, step = self._start.config.spec.training, self._events.step or 0
-        names = train_program_names(training)
-        return {names[size] for first, size in training.batch_sizes if first > step}
+        spec, step = self._start.config.spec, self._events.step or 0
+        later = {size for first, size in spec.training.batch_sizes if first > step}
+        return {name for (size, _), name in train_program_names(spec).items() if size in later}
 
     def _programs(self, root: str, layout: Layout) -> CompileCache:
         start = self._start

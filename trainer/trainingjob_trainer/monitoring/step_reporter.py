@@ -152,6 +152,8 @@ class StepReporter:
         self._newest = progress
         self._events.send(AgentEvent(progress=progress))
         self._write(progress)
+        if step_metrics.norms is not None and self._writer:
+            self._writer.write_norms(step, {name: float(norm) for name, norm in step_metrics.norms.items()})
         check_step(step, step_metrics, self._protection, sum(self._skips))
         return Signal(int(step_metrics.signals))
 

@@ -95,6 +95,10 @@ class MetricsWriter:
         """Write the line of a training step."""
         self._write(line, "train")
 
+    def write_norms(self, step: int, norms: Mapping[str, float]) -> None:
+        """Write the norms of tensors, their gradients and their updates."""
+        self._write(_make_line(self._generation, step, dict(norms)), "statistics")
+
     def write_evaluation(self, step: int, name: str, scores: Mapping[str, float]) -> None:
         """Write the scores of an evaluation, by name."""
         values: dict[str, Value] = {"evaluation": name} | {f"held_out_{key}": score for key, score in scores.items()}

@@ -29,7 +29,7 @@ MAX_QUEUED = 10_000
 
 
 class Point(NamedTuple):
-    """Metrics and texts of one step, by name. `group` is `train`, or `held_out/NAME` for an evaluation.
+    """Metrics and texts of one step, by name. `group` is `train`, `statistics`, or `held_out/NAME`.
 
     `time` is the Unix time in seconds at which they were measured. Points may wait for a long time to be sent.
     """
@@ -87,8 +87,8 @@ def close_trackers(trackers: Sequence["TrackerThread"]) -> None:
 
 
 def tracker_names() -> list[str]:
-    """Return the fields of the metrics section that switch on a tracker: all but the interval."""
-    return [name for name in Metrics.model_fields if name != "every_steps"]
+    """Return the fields of the metrics section that switch on a tracker: all but those that select the metrics."""
+    return [name for name in Metrics.model_fields if name not in ("every_steps", "statistics")]
 
 
 class TrackerThread:

@@ -33,6 +33,16 @@ def warn_of_unwritten_metrics(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.metrics.everySteps", every, message, (str(max(steps // 10, 1)),))
 
 
+def warn_of_uncomputed_statistics(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """With `metrics.statistics.everySteps` above `training.steps`, no norms are computed."""
+    statistics, steps = spec.metrics.statistics, spec.training.steps
+    if statistics and statistics.every_steps > steps:
+        limit = quote_field("spec.training.steps", steps)
+        message = f"{statistics.every_steps} exceeds {limit}. The job computes no norms."
+        nearest = (str(max(steps // 10, 1)),)
+        yield Problem("spec.metrics.statistics.everySteps", statistics.every_steps, message, nearest)
+
+
 def warn_of_plain_credentials(spec: TrainingJobSpec) -> Iterator[Problem]:
     """`http` sends the credentials of MLflow readable by anyone on the way."""
     mlflow = spec.metrics.mlflow
@@ -45,5 +55,6 @@ def warn_of_plain_credentials(spec: TrainingJobSpec) -> Iterator[Problem]:
 RULES = (Rule(("metrics.mlflow",), check_credentials_of_mlflow),)
 WARNINGS = (
     Rule(("metrics.everySteps", "training.steps"), warn_of_unwritten_metrics),
+    Rule(("metrics.statistics", "training.steps"), warn_of_uncomputed_statistics),
     Rule(("metrics.mlflow",), warn_of_plain_credentials),
 )

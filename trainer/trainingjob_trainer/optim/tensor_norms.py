@@ -1,0 +1,45 @@
+"""Norms of each trained tensor, its gradient and its update, over all layers that the tensor stacks."""
+
+from collections.abc import Iterable
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from trainingjob_trainer.models.decoder import Params
+from trainingjob_trainer.models.trainable import tensor_name
+from trainingjob_trainer.parallel.collective_order import order_collectives
+
+KINDS = ("param_norm", "grad_norm", "update_norm")
+
+
+def norm_names(params: Params) -> list[str]:
+    """Return the names of the norms of a tree of trained parameters."""
+    return [f"{kind}/{name}" for kind in KINDS for name, _ in _list_leaves(params)]
+
+
+def measure_norms(
+    params: Params, sums: Params, updates: Params, scale: tuple[jax.Array, jax.Array], mesh: Mesh
+) -> dict[str, jax.Array]:
+    """Return the norms by the names of `norm_names`, as float32 scalars.
+
+    `params` are the parameters before the step. `scale` has the factors that make mean gradients of the `sums` of
+    gradients, and applied changes of the `updates`; 0: the update is skipped.
+    """
+    of_sum, of_update = scale
+    gradients = _measure(sums)
+    # The sums over devices follow those of the gradients, and so the collectives of the loops before them.
+    params, updates = order_collectives((params, updates), *gradients, mesh=mesh)
+    means = [of_sum * norm for norm in gradients]
+    # A skipped update may have no finite norm.
+    changes = [jnp.where(of_update > 0, of_update * norm, 0.0) for norm in _measure(updates)]
+    measured = (*_measure(params), *means, *changes)
+    return dict(zip(norm_names(params), measured, strict=True))
+
+
+def _measure(tree: Params) -> list[jax.Array]:
+    return [jnp.sqrt(jnp.sum(jnp.square(leaf.astype(jnp.float32)))) for _, leaf in _list_leaves(tree)]
+
+
+def _list_leaves(tree: Params) -> Iterable[tuple[str, jax.Array]]:
+    return [(tensor_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
