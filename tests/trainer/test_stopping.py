@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.trainer.crew import Crew
+from tests.support.trainer.recorded_loop import Notes
 from tests.support.trainer.tiny import make_world
 from tests.trainer.test_leaving import evaluate, make
-from tests.trainer.test_loop import Notes
 from trainingjob_api.protocol import Phase
 from trainingjob_api.world import Span
 from trainingjob_trainer.state import Signal
