@@ -1,21 +1,33 @@
-"""The profiling section: which steps are traced."""
-
-from typing import Any
+"""Windows of traced steps, and the names of requested traces."""
 
 import pytest
 
+from trainingjob_api.inspection import trace_name
 from trainingjob_api.spec.profiling import Profiling
 
-TRACED: dict[str, tuple[dict[str, Any], dict[int, int]]] = {
-    "once": ({"startStep": 5, "numSteps": 2}, {5: 6, 6: 6}),
-    "at an interval": ({"startStep": 3, "numSteps": 2, "everySteps": 5}, {3: 4, 4: 4, 8: 9, 9: 9}),
-    "without a pause": ({"startStep": 9, "numSteps": 2, "everySteps": 2}, {9: 10, 10: 10}),
-}
+ONCE = Profiling(start_step=5, num_steps=3)
+AGAIN = Profiling(start_step=5, num_steps=3, every_steps=10)
 
 
-@pytest.mark.parametrize(("fields", "want"), TRACED.values(), ids=TRACED)
-def test_a_step_belongs_to_a_trace(fields: dict[str, Any], want: dict[int, int]) -> None:
-    profiling = Profiling.model_validate(fields)
+@pytest.mark.parametrize(
+    ("profiling", "step", "last"),
+    [
+        (ONCE, 4, None),
+        (ONCE, 5, 7),
+        (ONCE, 7, 7),
+        (ONCE, 8, None),
+        (ONCE, 15, None),
+        (AGAIN, 4, None),
+        (AGAIN, 6, 7),
+        (AGAIN, 14, None),
+        (AGAIN, 15, 17),
+        (AGAIN, 27, 27),
+        (AGAIN, 28, None),
+    ],
+)
+def test_a_step_belongs_to_the_trace_of_its_window(profiling: Profiling, step: int, last: int | None) -> None:
+    assert profiling.find_last_step(step) == last
 
-    last = {step: profiling.find_last_step(step) for step in range(1, 11)}
-    assert {step: end for step, end in last.items() if end} == want
+
+def test_requested_traces_differ_from_those_of_the_spec_by_their_name() -> None:
+    assert trace_name("1f09ab3c") == "request-1f09ab3c"

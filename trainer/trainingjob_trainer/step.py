@@ -263,7 +263,8 @@ class StepPrograms:
             measures = measures._replace(spikes=window.in_a_row)
         if measures_norms:
             scale = 1 / weight, jnp.where(is_applied, rate, 0.0)
-            measures = measures._replace(norms=measure_norms(params32, sums, updates, scale, self._mesh))
+            params32, sums, updates = order_collectives((params32, sums, updates), norm_of_sums, mesh=self._mesh)
+            measures = measures._replace(norms=measure_norms(params32, sums, updates, scale))
         average = self._move_average(state.average, trained, step - skipped, is_applied)
         return State(step, params, opt, non_finite, skipped, window, average, state.reference), measures
 

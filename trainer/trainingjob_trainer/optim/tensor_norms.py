@@ -4,11 +4,9 @@ from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
 
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.models.trainable import tensor_name
-from trainingjob_trainer.parallel.collective_order import order_collectives
 
 KINDS = ("param_norm", "grad_norm", "update_norm")
 
@@ -19,7 +17,7 @@ def norm_names(params: Params) -> list[str]:
 
 
 def measure_norms(
-    params: Params, sums: Params, updates: Params, scale: tuple[jax.Array, jax.Array], mesh: Mesh
+    params: Params, sums: Params, updates: Params, scale: tuple[jax.Array, jax.Array]
 ) -> dict[str, jax.Array]:
     """Return the norms by the names of `norm_names`, as float32 scalars.
 
@@ -27,10 +25,7 @@ def measure_norms(
     gradients, and applied changes of the `updates`; 0: the update is skipped.
     """
     of_sum, of_update = scale
-    gradients = _measure(sums)
-    # The sums over devices follow those of the gradients, and so the collectives of the loops before them.
-    params, updates = order_collectives((params, updates), *gradients, mesh=mesh)
-    means = [of_sum * norm for norm in gradients]
+    means = [of_sum * norm for norm in _measure(sums)]
     # A skipped update may have no finite norm.
     changes = [jnp.where(of_update > 0, of_update * norm, 0.0) for norm in _measure(updates)]
     measured = (*_measure(params), *means, *changes)
