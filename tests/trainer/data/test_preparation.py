@@ -261,3 +261,24 @@ def test_a_damaged_part_is_reported(tmp_path: Path, name: str, monkeypatch: pyte
     error = fail(lambda: index_of(tmp_path, **LENGTH))
 
     assert (error.reason, error.path) == (FailureReason.STORAGE, "spec.checkpoint.uri")
+
+
+@pytest.mark.usefixtures("small_parts", "processes")
+def test_workers_read_ids_and_random_tokens_and_skip_bad_records(tmp_path: Path) -> None:
+    ids = np.arange(40, dtype=np.uint16)
+    grow(tmp_path / "text", **{"a.jsonl": b'{"text": "one"}\n{"text": 1}', "b.jsonl": b'{\n{"text": "two"}'})
+    np.save(tmp_path / "text/a.npy", ids)
+    path = str(tmp_path / "text")
+    sources = [
+        {"name": "records", "format": "jsonl", "path": path, "onBadRecord": "skip"},
+        {"name": "ids", "format": "tokens", "path": path},
+        {"name": "random", "format": "synthetic", "synthetic": {"tokens": 100}},
+    ]
+
+    made = index_of(tmp_path, data__train=sources, **LENGTH)
+
+    reports = {one.name: one for one in made.report.sources}
+    assert made.train.tokens[:8].tolist() == [*b"one", 256, *b"two", 256]
+    assert made.train.tokens[8:48].tolist() == ids.tolist()
+    assert [(one.reason, one.count) for one in reports["records"].skipped] == [("otherName", 1), ("badRecord", 2)]
+    assert (reports["ids"].documents, reports["random"].tokens) == (1, 100)
