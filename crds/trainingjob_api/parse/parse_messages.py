@@ -239,9 +239,15 @@ def _choice_message(error: _Error) -> tuple[str, tuple[str, ...]]:
         nearest = ("huggingFace",)
     if location[0] in ("data", "evaluation") and location[-1] == "format" and not nearest:
         hint = " Data of another kind must be converted to one of these formats first."
+        if normalize_name(str(value)[:MAX_MATCHED]) in _HUB_FORMATS:
+            hint = (
+                " For a data set of the hub, set `huggingFace.repository` and the format of its files. A folder of "
+                "`save_to_disk` has `format: arrow`."
+            )
     return f"{format_value(value)} must be one of {', '.join(choices)}.{hint}", nearest
 
 
+_HUB_FORMATS = ("huggingface", "huggingfacedisk", "hf", "datasets", "hub")
 _HUGGING_FACE = ("hf", "auto", "fast", "transformers")
 _OTHER_TOKENIZERS = ("tiktoken",)
 
