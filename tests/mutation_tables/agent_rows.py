@@ -1,6 +1,6 @@
 """Mutations of the agent."""
 
-from tests.mutation_tables.mutation import AGENT, SHELL, TRAINER, Mutation
+from tests.mutation_tables.mutation import AGENT, CORE, SHELL, TRAINER, Mutation
 
 AGENT_MUTATIONS = (
     Mutation(
@@ -51,5 +51,12 @@ AGENT_MUTATIONS = (
         "[-MAX_DAMAGED:]",
         "",
         ("tests/trainer/agent/test_host_report.py",),
+    ),
+    Mutation(
+        "hosts that start later repeat a trace",
+        f"{CORE}/observe/observed.py",
+        "        and seconds_between(request.requested, now) <= INSPECTION_LIFETIME_SECONDS\n",
+        "",
+        ("tests/core/report/test_inspections.py",),
     ),
 )

@@ -131,4 +131,32 @@ TRAINER_MUTATIONS = (
         "(target_logits == top)",
         ("tests/trainer/objectives/test_scoring.py",),
     ),
+    Mutation(
+        "a redirect takes the token of a tracker to another server",
+        f"{TRAINER}/trackers/mlflow.py",
+        "build_opener(_NoRedirects)",
+        "build_opener(HTTPRedirectHandler)",
+        ("tests/trainer/trackers/test_mlflow.py",),
+    ),
+    Mutation(
+        "the metrics of a step are read after the program of the next batch size is compiled",
+        f"{TRAINER}/monitoring/step_actions.py",
+        " or due.comparison or due.new_batch_size,",
+        " or due.comparison,",
+        ("tests/trainer/test_loop.py",),
+    ),
+    Mutation(
+        "a history keeps the batch sizes that another spec planned",
+        f"{TRAINER}/data/sampler.py",
+        "    past = tuple(entry for entry in sizes or planned if entry[0] <= step)\n",
+        "    past = sizes or tuple(entry for entry in planned if entry[0] <= step)\n",
+        ("tests/trainer/data/test_sampler.py",),
+    ),
+    Mutation(
+        "steps of a small batch are typical of a large one",
+        f"{TRAINER}/monitoring/step_reporter.py",
+        "            self._step_times.clear()  # steps of another batch size take another time\n",
+        "",
+        ("tests/trainer/test_reports.py",),
+    ),
 )
