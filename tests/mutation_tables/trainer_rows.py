@@ -57,8 +57,8 @@ TRAINER_MUTATIONS = (
     Mutation(
         "move the data position with the batch size",
         f"{TRAINER}/data/sampler.py",
-        "(*before, (step + 1, global_batch_size))",
-        "((1, global_batch_size),)",
+        "for first, size in (*past, *coming):",
+        "for first, size in coming:",
         ("tests/trainer/data/test_sampler.py",),
     ),
     Mutation(
@@ -85,8 +85,8 @@ TRAINER_MUTATIONS = (
     Mutation(
         "preferences are compared with the model itself",
         f"{TRAINER}/objectives/batch_sums.py",
-        "self._split.merge(reference, frozen), batch)",
-        "params, batch)",
+        "merged = self._split.merge(reference, frozen)",
+        "merged = params",
         ("tests/trainer/test_preferences.py::test_loss_and_gradient_are_those_of_the_pairs_alone",),
     ),
     Mutation(
@@ -144,13 +144,6 @@ TRAINER_MUTATIONS = (
         " or due.comparison or due.new_batch_size,",
         " or due.comparison,",
         ("tests/trainer/test_loop.py",),
-    ),
-    Mutation(
-        "a history keeps the batch sizes that another spec planned",
-        f"{TRAINER}/data/sampler.py",
-        "    past = tuple(entry for entry in sizes or planned if entry[0] <= step)\n",
-        "    past = sizes or tuple(entry for entry in planned if entry[0] <= step)\n",
-        ("tests/trainer/data/test_sampler.py",),
     ),
     Mutation(
         "steps of a small batch are typical of a large one",
