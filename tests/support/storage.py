@@ -22,7 +22,7 @@ class Storage:
         """Return the step that a world resumes from, and the worlds that led to it and are missing in its lineage."""
         mine = [(g, s) for g, s in self.commits if is_in_history(saved(g, s), world, takeover=False)]
         origin = self._origins[world.generation] = max(mine, default=(0, 0))
-        past = extend_provenance(self.commits.get(origin, Provenance()), world, 1, *origin, "durable")
+        past = extend_provenance(self.commits.get(origin, Provenance()), world, ((1, 1),), *origin, "durable")
         self._pasts[world.generation] = past
         return origin[1], past.spans[:-1]
 

@@ -2,10 +2,10 @@
 
 import json
 import math
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import NamedTuple
 
-from trainingjob_api.formats import FORMATS, FormatName
+from trainingjob_api.formats import FORMATS, is_of_format
 from trainingjob_api.spec.data import DEFAULT_FORMAT, TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.weights_exchange import EvaluateReport, EvaluateRequest, TextReport
@@ -72,14 +72,8 @@ def _describe_text(number: int, path: Path) -> TextSource:
     """Return a text as a source of data."""
     if not path.exists():
         raise UsageError(f"--data: {path} must be a file or a folder.")
-    kind = next((name for name in FORMATS if path.is_file() and _matches(path, name)), DEFAULT_FORMAT)
+    kind = next((name for name in FORMATS if path.is_file() and is_of_format(path.name, name)), DEFAULT_FORMAT)
     return TextSource(name=f"data-{number}", path=str(path.absolute()), format=kind)
-
-
-def _matches(path: Path, kind: FormatName) -> bool:
-    """Return whether a file has the name of a format's files, apart from a suffix of compression."""
-    pattern = PurePath(FORMATS[kind].pattern).name
-    return path.match(pattern) or path.match(f"{pattern}.*")
 
 
 def _evaluate(request: EvaluateRequest) -> EvaluateReport:
