@@ -20,7 +20,16 @@ type Change = Callable[[Node, Any], Any]
 """Return the new value of a field by its schema and its old value, None where it is left out."""
 
 SCHEMA = spec_schema()
-TEXTS = ("held-out", "/shared/another/folder", "10m", "1Gi", "label", "10%", "/shared/chat.jinja")
+TEXTS = (
+    "held-out",
+    "/shared/another/folder",
+    "10m",
+    "1Gi",
+    "label",
+    "10%",
+    "/shared/chat.jinja",
+    "http://tracker:5000",
+)
 """One for each pattern; the first that fits is taken."""
 GREATEST = 10_000
 """What a number is that was left out, where it may be so large: none of them is to end a short life."""
