@@ -96,7 +96,7 @@ def test_skipped_samples(
     want: tuple[tuple[int, int], ...],
 ) -> None:
     past = extend_provenance(
-        Provenance(skipped=skipped), make_world(5, 1, rollbacks=rollbacks), BATCH, since, PARENT, "durable"
+        Provenance(skipped=skipped), make_world(5, 1, rollbacks=rollbacks), ((1, BATCH),), since, PARENT, "durable"
     )
     assert past.skipped == want
 

@@ -18,7 +18,7 @@ from trainingjob_api.weights_exchange import EvaluateReport, EvaluateRequest, Ex
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.token_cache import TokenDataset
 from trainingjob_trainer.huggingface.safetensors import WeightsError
-from trainingjob_trainer.objectives.scoring import Scores
+from trainingjob_trainer.objectives.scoring import Scores, add_sums
 from trainingjob_trainer.weights_exchange.evaluate_text import evaluate_text
 
 __all__ = ["checkpoint"]
@@ -51,10 +51,11 @@ def scores_of_job(steps: int, tokens: list[int], num_batches: int) -> Scores:
     sizes[256] = 0
     index = TokenDataset("", np.array(tokens, np.uint16), 16, token_bytes=sizes)
     batches = BatchLoader(ONE, run.steps.batch_sharding, 8)
-    totals = np.zeros(4)
+    totals = None
     for number in range(batches.count_held_out(index, num_batches)):
-        totals += np.array([float(one) for one in run.score(run.state.params, batches.held_out_batch(index, number))])
-    return Scores.from_sums(*totals.tolist())
+        totals = add_sums(totals, run.score(run.state.params, batches.held_out_batch(index, number)))
+    assert totals
+    return Scores.from_sums(totals)
 
 
 def test_a_checkpoint_has_the_scores_that_its_job_measures(checkpoint: Path, text: Path) -> None:
