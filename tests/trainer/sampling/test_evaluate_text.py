@@ -66,7 +66,7 @@ def test_a_checkpoint_has_the_scores_that_its_job_measures(checkpoint: Path, tex
         want = scores_of_job(step, [*TEXT.encode(), 256], 99)
         assert (report.step, report.sequence_length) == (step, 16)
         assert (found.num_sequences, found.num_predictions) == (25, 400)
-        assert (found.loss, found.accuracy, found.bits_per_byte) == pytest.approx(want, rel=1e-5)
+        assert (found.loss, found.accuracy, found.bits_per_byte) == pytest.approx(want[:3], rel=1e-5)
         assert [(one.done, one.total) for one in progress][-1] == (25, 25)
 
 
@@ -86,7 +86,7 @@ def test_the_evaluations_of_a_job_are_run_with_their_numbers_of_batches(checkpoi
     few, whole = report.texts
     assert [(one.name, one.num_sequences) for one in report.texts] == [("news", 16), ("all", 25)]
     assert (few.loss, few.accuracy, few.bits_per_byte) == pytest.approx(
-        scores_of_job(2, [*TEXT.encode(), 256], 2), rel=1e-5
+        scores_of_job(2, [*TEXT.encode(), 256], 2)[:3], rel=1e-5
     )
     assert whole.loss != few.loss
 
