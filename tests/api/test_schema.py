@@ -134,6 +134,16 @@ def test_limits_that_are_not_allowed_themselves_are_marked() -> None:
     assert (beta["minimum"], beta["maximum"], beta["exclusiveMaximum"]) == (0, 1, True)
 
 
+def test_limits_that_are_not_allowed_themselves_are_whole_numbers() -> None:
+    """The API server cuts such a limit to a whole number where the value is one: 0 would not be less than 0.5."""
+    limits = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
+
+    def is_cut(node: Node) -> bool:
+        return any(node.get(mark) and node[limit] % 1 for mark, limit in limits.items())
+
+    assert paths_where(ALL, is_cut) == []
+
+
 def test_single_choices_are_choices() -> None:
     assert SPEC["spec.checkpoint.restore.broadcastFrom"]["enum"] == ["oneReplica"]
 

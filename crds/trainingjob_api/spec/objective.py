@@ -30,7 +30,7 @@ class Dpo(Strict):
         default=0.1,
         description="Factor of the difference to the reference in rewards. Smaller values let the model move further.",
     )
-    label_smoothing: Annotated[float, Field(ge=0, lt=0.5), NO_UNIT, Example(0.1)] = Field(
+    label_smoothing: Annotated[float, Field(ge=0, le=0.49), NO_UNIT, Example(0.1)] = Field(
         default=0.0, description="Assumed share of pairs with the two answers the wrong way round (conservative DPO)."
     )
 
