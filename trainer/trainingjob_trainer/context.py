@@ -118,9 +118,11 @@ class Restored(NamedTuple):
 
 
 class CompiledSteps(NamedTuple):
-    """The compiled programs of a world. No value that an edit of the spec may change is part of them."""
+    """The compiled programs of a world, except those of the training step.
 
-    train: TrainPrograms
+    No value that an edit of the spec may change is part of them.
+    """
+
     evaluate_step: EvaluateStep | None  # None: the spec has no evaluations
     replicas: ReplicaCheck
     token_programs: TokenPrograms | None = None  # None: the spec has no samples
@@ -233,7 +235,6 @@ def compile_steps(start: StartWorld, joined: JoinedWorld) -> CompiledSteps:
     compare = spec.protection.compare_replicas
     generator = make_generator(spec, steps.state_shapes.params, joined.mesh)
     return CompiledSteps(
-        train=joined.train,
         evaluate_step=steps.compile_evaluate(programs, batch_shape(joined.layout)) if spec.evaluation else None,
         replicas=ReplicaCheck(
             compare.every_steps if compare else None,

@@ -237,7 +237,7 @@ def train(state: State, compiled: CompiledSteps, context: Context, losses: Mappi
     gc.freeze()  # existing objects stay: each collection scanned them for 0.1 s, on all hosts at the same step
     reporter.enter_phase(Phase.TRAINING)
     for step in range(checkpoints.newest + 1, last + 1):
-        train_step = _load_train_step(step, compiled, context)
+        train_step = _load_train_step(step, context)
         batch = context.train_batch(step)
         reporter.report_entry(f"step {step}")
         profiler.begin_step(step, unreported)
@@ -281,14 +281,15 @@ def _export(state: State, compiled: CompiledSteps, context: Context) -> None:
         export_model(spec, gather, open_store(spec.checkpoint.uri), target, context.world.peers)
 
 
-def _load_train_step(step: int, compiled: CompiledSteps, context: Context) -> TrainStep:
+def _load_train_step(step: int, context: Context) -> TrainStep:
     """Return the program of a step, whose batch size may be new."""
     size = context.batches.size_of_step(step)
-    if not compiled.train.is_loaded(size):
+    programs = context.world.train
+    if not programs.is_loaded(size):
         context.reporter.enter_phase(Phase.COMPILING)
-        compiled.train.load(size)
+        programs.load(size)
         context.reporter.enter_phase(Phase.TRAINING)
-    return compiled.train.choose(step, size)
+    return programs.choose(step, size)
 
 
 def _find_due(step: int, compiled: CompiledSteps, context: Context) -> Due:

@@ -69,7 +69,7 @@ class Notes:
         self.snapshots = self._part("snapshot", snapshot)
         self.snapshots.has_step = lambda step: held[0]
         self.snapshots.stretch_signal = lambda: Signal.NONE
-        self.snapshots.apply_stretch = self._heed
+        self.snapshots.apply_stretch = self._stretch
         peers = SimpleNamespace(exchange=lambda name, text, seconds: (text, "held" if held[1] else ""))
         self.evaluator = self._part("evaluate", evaluate)
         self.replicas = self._part("compare", compare)
@@ -78,7 +78,7 @@ class Notes:
         programs: Any = SimpleNamespace(
             is_loaded=self.loaded.__contains__, load=self._load, choose=self._choose(statistics)
         )
-        self.compiled = CompiledSteps(programs, None, self.replicas, read_params=lambda state: AVERAGED)
+        self.compiled = CompiledSteps(None, self.replicas, read_params=lambda state: AVERAGED)
         self.state: Any = SimpleNamespace(params=None, reference=REFERENCE)
         self.evaluator.ends_training = lambda losses: losses.get("news", 0) >= stop > 0
         self.checkpoints.newest, self.losses = restored[0], restored[1]
@@ -99,7 +99,7 @@ class Notes:
             )
         )
         steps = SimpleNamespace(controls=lambda asked, num_steps: asked)
-        world: Any = SimpleNamespace(peers=peers, steps=steps, datasets=SimpleNamespace(train=None))
+        world: Any = SimpleNamespace(peers=peers, steps=steps, train=programs, datasets=SimpleNamespace(train=None))
         batches: Any = SimpleNamespace(train_batch=self._read, size_of_step=partial(size_of_step, sizes=sizes))
         sampler: Any = SimpleNamespace(write=self._sample)
         self.context = Context(
@@ -189,7 +189,7 @@ class Notes:
             return None
         return ["sample"] if self.samples else []
 
-    def _heed(self, step: int, asked: Signal) -> None:
+    def _stretch(self, step: int, asked: Signal) -> None:
         if Signal.STRETCH_SNAPSHOTS in asked:
             self.said.append(f"stretch {step}")
 

@@ -46,7 +46,7 @@ def wait_in_hot_standby(
         _wait_for_programs_and_memory(start)
         joined = join_world(start, events)
         compiled = compile_steps(start, joined)
-        _run_dry_step(start, joined, compiled)
+        _run_dry_step(start, joined)
         LOG.info("waiting in a hot standby world process=%d of=%d", start.process, len(start.world.members))
         events.send(AgentEvent(waiting=True))
         return joined, compiled, receive_start()
@@ -71,7 +71,7 @@ def _wait_for_programs_and_memory(start: StartWorld) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _run_dry_step(start: StartWorld, joined: JoinedWorld, compiled: CompiledSteps) -> None:
+def _run_dry_step(start: StartWorld, joined: JoinedWorld) -> None:
     """Run one step on a state of zeros, if all hosts have memory for it."""
     steps, training = joined.steps, start.config.spec.training
     needed = RESERVED_BYTES + STATES_PER_STEP * sum(shard.num_bytes for shard in joined.shards.local_shards.values())
@@ -82,9 +82,8 @@ def _run_dry_step(start: StartWorld, joined: JoinedWorld, compiled: CompiledStep
     step = start.world.committed + 1
     batch = loader.train_batch(joined.datasets.train, step, training.seed)
     controls = steps.controls(Signal.NONE, training.steps)
-    size = loader.size_of_step(step)
-    compiled.train.load(size)
-    _, measures = compiled.train.choose(step, size)(_make_zeros(steps.state_shapes), batch, controls)
+    train_step = joined.train.choose(step, loader.size_of_step(step))  # `compile_steps` has loaded it
+    _, measures = train_step(_make_zeros(steps.state_shapes), batch, controls)
     jax.block_until_ready(measures)
 
 

@@ -52,14 +52,10 @@ class BatchLoader:
         """Return the global batch size of a step."""
         return size_of_step(step, self._sizes)
 
-    def shape_of_step(self, step: int) -> BatchShape:
-        """Return the shape of the batch of a step."""
-        return batch_shape(self._layout.for_batch(self.size_of_step(step)))
-
     def train_batch(self, text: TrainingText, step: int, seed: int) -> Batch:
         """Return the batch of a step, counted from 1."""
         rows = text.choose_sequences(self._samples(step), seed, self._first_sample)
-        return self._to_mesh(text, rows, self.shape_of_step(step))
+        return self._to_mesh(text, rows, batch_shape(self._layout.for_batch(self.size_of_step(step))))
 
     def _samples(self, step: int) -> np.ndarray:
         return samples_of_step(step, self._sizes, self._skipped)
