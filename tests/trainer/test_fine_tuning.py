@@ -9,9 +9,10 @@ import pytest
 
 from tests.support.trainer.cases import each
 from tests.support.trainer.chat import chat_job, say, write_records
+from tests.support.trainer.numeric_gradients import check_gradients
 from tests.support.trainer.reference import row_losses
 from tests.support.trainer.texts import index_of
-from tests.support.trainer.training import ONE, Run, flat, numpy_tree, spec_with
+from tests.support.trainer.training import ONE, Run, numpy_tree, spec_with
 from tests.trainer.test_step import LAYOUTS
 from trainingjob_api.world import Layout
 
@@ -36,7 +37,6 @@ CONVERSATIONS = [
     ["system: s", "user: e", "assistant: 5"],
     ["user: f", "assistant: 66"],
 ]
-STEP = 1e-4
 """Length of the steps of central differences."""
 
 
@@ -80,17 +80,7 @@ def test_loss_and_gradient_are_those_of_the_conversations_alone(tmp_path: Path) 
     assert float(measures.loss) == pytest.approx(mean_loss(run.spec, before), abs=1e-4)
     after = numpy_tree(run.state.params)
     gradients = jax.tree.map(lambda old, new: (old - new) / RATE, before, after)
-    for name, gradient in flat(gradients).items():
-        direction = rng.normal(size=gradient.shape)
-        direction /= np.linalg.norm(direction)
-
-        def shift(step: float, name: str = name, direction: np.ndarray = direction) -> float:
-            moved = {other: leaf + (step * direction if other == name else 0) for other, leaf in flat(before).items()}
-            leaves = jax.tree.unflatten(jax.tree.structure(before), list(moved.values()))
-            return mean_loss(run.spec, leaves)
-
-        want = (shift(STEP) - shift(-STEP)) / (2 * STEP)
-        assert float(np.sum(gradient * direction)) == pytest.approx(want, abs=1e-4), name
+    check_gradients(lambda leaves: mean_loss(run.spec, leaves), before, gradients, rng)
 
 
 @each(

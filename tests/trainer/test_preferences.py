@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.trainer.cases import each
 from tests.support.trainer.chat import chat_job, say, write_records
+from tests.support.trainer.numeric_gradients import check_gradients
 from tests.support.trainer.reference import row_losses
 from tests.support.trainer.texts import index_of
 from tests.support.trainer.tiny import make_layout
@@ -36,7 +37,6 @@ PAIRS = [
     (["user: e"], "5", "55"),
     (["user: f"], "six", "VI"),
 ]
-STEP = 1e-4
 """Length of the steps of central differences."""
 
 
@@ -130,17 +130,7 @@ def test_loss_and_gradient_are_those_of_the_pairs_alone(tmp_path: Path) -> None:
     assert found["reward_accuracy"] == pytest.approx((margins > 0).mean())
     after = numpy_tree(run.state.params)
     gradients = jax.tree.map(lambda old, new: (old - new) / RATE, before, after)
-    for name, gradient in flat(gradients).items():
-        direction = rng.normal(size=gradient.shape)
-        direction /= np.linalg.norm(direction)
-
-        def shift(step: float, name: str = name, direction: np.ndarray = direction) -> float:
-            moved = {other: leaf + (step * direction if other == name else 0) for other, leaf in flat(before).items()}
-            leaves = jax.tree.unflatten(jax.tree.structure(before), list(moved.values()))
-            return mean_loss(run.spec, leaves, reference)
-
-        want = (shift(STEP) - shift(-STEP)) / (2 * STEP)
-        assert float(np.sum(gradient * direction)) == pytest.approx(want, abs=1e-4), name
+    check_gradients(lambda leaves: mean_loss(run.spec, leaves, reference), before, gradients, rng)
 
 
 @each("layout", LAYOUTS, "context 4, tensor 2, accumulation 2")

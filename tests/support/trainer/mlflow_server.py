@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests.support.trainer.json_server import JsonHandler, serve
 
 ROOT = "/api/2.0/mlflow/"
 KEY = re.compile(r"[/\w.\- :]{1,250}", re.ASCII)
@@ -113,11 +113,11 @@ def serve_mlflow(**options: Any) -> Iterator[MLflowServer]:
     """Serve until the context is over."""
     server = MLflowServer(**options)
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # the name that the library calls
+    class Handler(JsonHandler):
+        def do_GET(self) -> None:  # noqa: N802  # the name that the library calls
             self._reply({})
 
-        def do_POST(self) -> None:  # the name that the library calls
+        def do_POST(self) -> None:  # noqa: N802  # the name that the library calls
             self._reply(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
         def _reply(self, body: dict[str, Any]) -> None:
@@ -125,32 +125,16 @@ def serve_mlflow(**options: Any) -> Iterator[MLflowServer]:
             server.headers.add(given)
             address = urlsplit(self.path)
             if server.redirects_to:
-                self._send(307, {}, {"Location": server.redirects_to + self.path})
+                self.send_json({}, 307, {"Location": server.redirects_to + self.path})
                 return
             if server.accepts not in ("", given):
-                self._send(401, {"error_code": "UNAUTHENTICATED", "message": "You are not authenticated."}, {})
+                self.send_json({"error_code": "UNAUTHENTICATED", "message": "You are not authenticated."}, 401)
                 return
             try:
                 path = address.path.removeprefix(ROOT)
-                self._send(200, server.answer(self.command, path, parse_qs(address.query), body), {})
+                self.send_json(server.answer(self.command, path, parse_qs(address.query), body))
             except Refusal as refusal:
-                self._send(refusal.status, {"error_code": refusal.code, "message": str(refusal)}, {})
+                self.send_json({"error_code": refusal.code, "message": str(refusal)}, refusal.status)
 
-        def _send(self, status: int, answer: dict[str, Any], headers: dict[str, str]) -> None:
-            data = json.dumps(answer).encode()
-            self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(data))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the name of the library
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listener:
-        server.url = f"http://127.0.0.1:{listener.server_port}"
-        thread = Thread(target=listener.serve_forever)
-        thread.start()
+    with serve(Handler) as server.url:
         yield server
-        listener.shutdown()
-        thread.join()

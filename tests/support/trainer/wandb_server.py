@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
+
+from tests.support.trainer.json_server import JsonHandler, serve
 
 
 @dataclass
@@ -63,10 +63,10 @@ def serve_wandb() -> Iterator[WandBServer]:
     """Serve until the context is over."""
     server = WandBServer()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(JsonHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_POST(self) -> None:  # the name that the library calls
+        def do_POST(self) -> None:  # noqa: N802  # the name that the library calls
             content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             if self.headers.get("Content-Encoding") == "gzip":
                 content = gzip.decompress(content)
@@ -74,20 +74,7 @@ def serve_wandb() -> Iterator[WandBServer]:
             if authorization := self.headers.get("Authorization"):
                 server.keys.add(base64.b64decode(authorization.removeprefix("Basic ")).decode().removeprefix("api:"))
                 answer = server.answer(self.path, json.loads(content))
-            data = json.dumps(answer).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+            self.send_json(answer)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the name of the library
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listener:
-        server.url = f"http://127.0.0.1:{listener.server_port}"
-        thread = Thread(target=listener.serve_forever)
-        thread.start()
+    with serve(Handler) as server.url:
         yield server
-        listener.shutdown()
-        thread.join()
