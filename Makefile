@@ -127,6 +127,11 @@ demo: install ## Show a job on a real cluster: it trains, loses a node, shrinks,
 .PHONY: demo-down
 demo-down: cluster-down ## Remove everything that the demo started
 
+.PHONY: recipe
+recipe: install ## Pretrain and tune a small model on a real cluster that loses slices, and draw the curves (40 minutes)
+	$(BIN)/python -m pip install --quiet $(LOCKED) e2e/plots.lock
+	$(BIN)/python -m e2e.recipe
+
 .PHONY: bench-demo
 bench-demo: install ## Measure the demo: first step, shrink and grow, on the cluster and without one
 	$(BIN)/python -m e2e.benchmarks.demo
@@ -191,6 +196,7 @@ lock: ## Resolve the pins again: requirements.lock and the locks of the images
 	$(LOCK) --extra operator --extra trainer --extra cli --extra e2e --group dev -o requirements.lock
 	for image in operator trainer; do $(LOCK) --extra $$image -c requirements.lock -o $$image/requirements.lock; done
 	$(LOCK) --extra tpu-compile -c requirements.lock -o trainer/tpu-compile.lock
+	$(LOCK) --group plots -c requirements.lock -o e2e/plots.lock
 
 .PHONY: clean
 clean: ## Remove the output of builds and tests; the cluster must be down
