@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from trainingjob_api.fields import all_fields
+
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/troubleshooting.md"
 FAULTS = ROOT / "docs/faults.md"
+FEATURES = ROOT / "docs/features.md"
 GUIDES = tuple(sorted((ROOT / "docs").glob("adding-*.md")))
 WRITTEN = (
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
@@ -29,7 +32,7 @@ OUTSIDE = frozenset(
 )
 """What reads like a path and is none of this repository: files of kopf and JAX, folders of a job, API versions."""
 TEST = re.compile(r"`((?:tests|e2e)/[\w/]+\.py)(?:::(\w+))?`")
-PRODUCERS = sorted({found for page in (PAGE, FAULTS, *GUIDES) for found in TEST.findall(page.read_text())})
+PRODUCERS = sorted({found for page in (PAGE, FAULTS, FEATURES, *GUIDES) for found in TEST.findall(page.read_text())})
 
 
 @pytest.mark.parametrize(("path", "name"), PRODUCERS, ids=[name or path for path, name in PRODUCERS])
@@ -42,6 +45,15 @@ def test_each_situation_names_what_produces_it() -> None:
 
     assert len(rows) >= 25
     assert all(re.search(r"`(tests|e2e)/[^`]+` \|$", row) for row in rows)
+
+
+def test_fields_of_features_exist() -> None:
+    fields = {".".join(location) for location in all_fields()}
+    columns = [row.split(" | ")[1] for row in FEATURES.read_text().splitlines() if row.endswith("` |")]
+    named = {name for column in columns for name in re.findall(r"`([a-z][\w.]*)`", column)}
+
+    assert len(columns) >= 70
+    assert sorted(named - fields) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
