@@ -70,6 +70,12 @@ def make_plan(sections: Mapping[str, Any], shape: SliceShape = CPU) -> Plan:
 
 
 @pytest.fixture
+def spec() -> dict[str, Any]:
+    """Return the spec of a small job."""
+    return dict(SPEC)
+
+
+@pytest.fixture
 def job() -> JobIdentity:
     return JobIdentity(name="tiny", namespace="research", uid="11111111-2222-3333-4444-555555555555")
 

@@ -223,7 +223,7 @@ async def test_slice_that_cannot_be_recreated_stops_no_other_slice(error: Except
 
 async def test_a_pod_that_must_not_be_is_never_created(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = Simulation()
-    monkeypatch.setattr(children, "check_jobset", lambda jobset: ["spec.hostNetwork: must not be there"])
+    monkeypatch.setattr(children, "check_jobset", lambda jobset, profile: ["spec.hostNetwork: must not be there"])
 
     await look(sim)
     await look(sim)

@@ -22,6 +22,7 @@ FULL = {
     "TRAININGJOB_CA_SECRET": "tj-ca",
     "TRAININGJOB_ACCELERATORS": "/etc/rows.yaml",
     "TRAININGJOB_PRESETS": "/etc/presets.yaml",
+    "TRAININGJOB_POD_PROFILES": "/etc/profiles.yaml",
     "TRAININGJOB_LOG_LEVEL": "DEBUG",
     "TRAININGJOB_LOG_FORMAT": "text",
 }
@@ -49,6 +50,7 @@ def test_all_variables_are_read() -> None:
         ca_secret="tj-ca",
         accelerators=Path("/etc/rows.yaml"),
         presets=Path("/etc/presets.yaml"),
+        pod_profiles=Path("/etc/profiles.yaml"),
         log_level="debug",
         log_format="text",
     )

@@ -44,6 +44,12 @@ class Scheduling(Strict):
         default={}, max_length=32, description="Labels that a node must have to run a pod of the job."
     )
     tolerations: tuple[Toleration, ...] = Field(default=(), max_length=32, description="Taints that the pods tolerate.")
+    pod_profile: Annotated[ObjectName | None, Example("gke-a3-ultra")] = Field(
+        default=None,
+        exclude_if=lambda name: name is None,  # an agent before 0.1 refuses a field that it does not know
+        description="Pod profile that administrators defined in the chart: devices, networks and host libraries. "
+        "Unset: the profile of the accelerator, if there is one.",
+    )
     exclusive_topology: Annotated[LabelKey | None, Example("topology.example/rack")] = Field(
         default=None,
         description="Node label whose value all hosts of a slice share, and no two slices. Unset: the accelerator's "

@@ -117,6 +117,14 @@ Presets = Annotated[
         "--presets", metavar="PRESETS", help="YAML file with additional presets, in the format of the chart's value."
     ),
 ]
+PodProfiles = Annotated[
+    Path | None,
+    typer.Option(
+        "--pod-profiles",
+        metavar="PROFILES",
+        help="YAML file with the pod profiles, in the format of the chart's value.",
+    ),
+]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the TrainingJob.")]
 Namespace = Annotated[
     str | None,

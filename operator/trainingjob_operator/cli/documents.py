@@ -20,7 +20,7 @@ from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.yaml_limits import MAX_BYTES, YAML_ERRORS, BoundedLoader
-from trainingjob_operator.shell.added_presets import load_catalog
+from trainingjob_operator.shell.added_catalog import AddedFiles, load_catalog
 
 STDIN = "-"
 MIN_SIMILARITY = 0.9
@@ -195,15 +195,17 @@ KubectlLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.
 KubectlLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^[yYnN]$"), list("yYnN"))
 
 
-def read_catalog(accelerators: Path | None, presets: Path | None) -> Catalog:
-    """Return the built-in accelerators and presets with those of two files. None: no file.
+def read_catalog(
+    accelerators: Path | None = None, presets: Path | None = None, pod_profiles: Path | None = None
+) -> Catalog:
+    """Return the built-in accelerators and presets with those of files, and the pod profiles of one. None: no file.
 
     Rows that the operator would reject are reported as warnings and left out.
 
     Raises:
         UsageError: a file cannot be read, or holds no rows at all.
     """
-    catalog, invalid_rows = load_catalog(accelerators, presets)
+    catalog, invalid_rows = load_catalog(AddedFiles(accelerators, presets, pod_profiles))
     if any(not refused.name for refused in invalid_rows):
         raise UsageError(" ".join(str(refused) for refused in invalid_rows))
     for refused in invalid_rows:

@@ -5,12 +5,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from trainingjob_operator.cli.app import Accelerators, File, Files, Presets, app
+from trainingjob_operator.cli.app import Accelerators, File, Files, PodProfiles, Presets, app
 from trainingjob_operator.cli.errors import UsageError
 
 
 @app.command()
-def validate(files: Files, accelerators: Accelerators = None, presets: Presets = None) -> None:
+def validate(
+    files: Files, accelerators: Accelerators = None, presets: Presets = None, pod_profiles: PodProfiles = None
+) -> None:
     """Validate TrainingJob files and list all problems.
 
     The checks and messages are the same as those of `kubectl apply`, for each file.
@@ -21,7 +23,7 @@ def validate(files: Files, accelerators: Accelerators = None, presets: Presets =
     from trainingjob_operator.cli.documents import read_catalog
     from trainingjob_operator.cli.validate_command import validate_files
 
-    raise typer.Exit(validate_files(files, read_catalog(accelerators, presets)))
+    raise typer.Exit(validate_files(files, read_catalog(accelerators, presets, pod_profiles)))
 
 
 @app.command()
@@ -52,6 +54,7 @@ def plan(
     ] = False,
     accelerators: Accelerators = None,
     presets: Presets = None,
+    pod_profiles: PodProfiles = None,
 ) -> None:
     """Show the plan of a job for each allowed slice count.
 
@@ -63,7 +66,7 @@ def plan(
     from trainingjob_operator.cli.documents import read_catalog
     from trainingjob_operator.cli.plan_command import print_plan
 
-    catalog = read_catalog(accelerators, presets)
+    catalog = read_catalog(accelerators, presets, pod_profiles)
     if tensors:
         from trainingjob_operator.cli.plan_tensors import print_tensors
 
@@ -139,6 +142,7 @@ def convert(
     ] = None,
     accelerators: Accelerators = None,
     presets: Presets = None,
+    pod_profiles: PodProfiles = None,
 ) -> None:
     """Print a TrainingJob with the model and the training of another program's config.
 
@@ -151,7 +155,7 @@ def convert(
     from trainingjob_operator.cli.convert.convert_command import convert_file
     from trainingjob_operator.cli.documents import read_catalog
 
-    raise typer.Exit(convert_file(file, source, read_catalog(accelerators, presets)))
+    raise typer.Exit(convert_file(file, source, read_catalog(accelerators, presets, pod_profiles)))
 
 
 @app.command()
@@ -162,6 +166,7 @@ def render(
     ] = None,
     accelerators: Accelerators = None,
     presets: Presets = None,
+    pod_profiles: PodProfiles = None,
 ) -> None:
     """Print the child objects that the operator creates for a job.
 
@@ -172,7 +177,7 @@ def render(
     from trainingjob_operator.cli.documents import read_catalog
     from trainingjob_operator.cli.render import render_file
 
-    render_file(file, output, read_catalog(accelerators, presets))
+    render_file(file, output, read_catalog(accelerators, presets, pod_profiles))
 
 
 @app.command()
@@ -264,6 +269,7 @@ def export_weights(
     ] = 5_000_000_000,
     accelerators: Accelerators = None,
     presets: Presets = None,
+    pod_profiles: PodProfiles = None,
 ) -> None:
     """Export a checkpoint in the format of Hugging Face, for transformers and vLLM.
 
@@ -277,7 +283,7 @@ def export_weights(
     from trainingjob_operator.cli.weights import ExportOptions, export_checkpoint
 
     options = ExportOptions(source, step, dtype, max_file_size, adapter)
-    export_checkpoint(file, target, options, read_catalog(accelerators, presets))
+    export_checkpoint(file, target, options, read_catalog(accelerators, presets, pod_profiles))
 
 
 @app.command()
@@ -317,6 +323,7 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002
     accelerators: Accelerators = None,
     presets: Presets = None,
+    pod_profiles: PodProfiles = None,
 ) -> None:
     """Simulate a job under random faults, and compare changes of its spec.
 
@@ -335,4 +342,4 @@ def simulate(
 
     pace = Durations({}, pod_start=start_seconds, world_join=restart_seconds, save=save_seconds)
     options = Options(mtbf, repair, time, step_seconds, pace, slices, spares, seed)
-    simulate_file(file, read_catalog(accelerators, presets), options, as_json=as_json)
+    simulate_file(file, read_catalog(accelerators, presets, pod_profiles), options, as_json=as_json)

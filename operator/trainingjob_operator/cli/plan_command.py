@@ -109,6 +109,7 @@ def plan_table(plan: Plan) -> list[str]:
         *_describe_samples(plan),
         *_describe_default_heads(plan.spec.model),
         *(f"{one.part} kernel: {one.name}, because {one.reason}" for one in plan.kernels),
+        *([f"pod profile: {plan.shape.profile.name}"] if plan.shape.profile else []),
     ]
 
 

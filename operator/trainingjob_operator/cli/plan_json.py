@@ -36,7 +36,8 @@ def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object
         "heads": _to_json(plan.spec.model.heads),
         "flopsPerToken": count_useful_flops(describe_workload(plan.spec)),
         "kernels": _to_json(plan.kernels),
-        "slice": {**_to_json(plan.shape), "numDevices": plan.shape.num_devices},
+        "slice": _to_json(plan.shape)
+        | {"profile": plan.shape.profile.name if plan.shape.profile else None, "numDevices": plan.shape.num_devices},
         "allowed": list(plan.allowed_sizes),
         "choice": _to_json(plan.choice),
         "snapshots": _to_json(plan.snapshots),

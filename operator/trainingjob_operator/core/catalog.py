@@ -1,4 +1,4 @@
-"""What the jobs of a cluster can name: accelerators and presets, built in or added by an administrator."""
+"""What the jobs of a cluster can name: accelerators, presets and pod profiles, built in or added."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,20 +8,24 @@ from trainingjob_api.presets.preset import Preset
 from trainingjob_api.presets.registry import PRESETS
 from trainingjob_operator.core.planner.hardware import Accelerator, Hardware
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN as BUILTIN_HARDWARE
+from trainingjob_operator.core.planner.pod_profile import PodProfile
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """Accelerators and presets by name."""
+    """Accelerators with the profiles of their pods, and presets by name."""
 
     hardware: Hardware = BUILTIN_HARDWARE
     presets: Mapping[str, Preset] = field(default_factory=lambda: PRESETS)
 
     @property
     def added(self) -> "AddedRows":
-        """Return all accelerators, and the presets that are not built in."""
+        """Return all accelerators and profiles, and the presets that are not built in."""
         presets = (preset for name, preset in self.presets.items() if name not in PRESETS)
-        return AddedRows(tuple(self.hardware.accelerators_by_name.values()), tuple(presets))
+        hardware = self.hardware
+        return AddedRows(
+            tuple(hardware.accelerators_by_name.values()), tuple(presets), tuple(hardware.profiles.values())
+        )
 
 
 class AddedRows(NamedTuple):
@@ -29,11 +33,13 @@ class AddedRows(NamedTuple):
 
     accelerators: tuple[Accelerator, ...] = ()
     presets: tuple[Preset, ...] = ()
+    profiles: tuple[PodProfile, ...] = ()
 
     def add(self) -> Catalog:
         """Return the built-in catalog with these rows."""
         presets = {preset.name: preset for preset in self.presets}
-        return Catalog(BUILTIN_HARDWARE.with_rows(self.accelerators), {**PRESETS, **presets})
+        hardware = BUILTIN_HARDWARE.with_rows(self.accelerators).with_profiles(self.profiles)
+        return Catalog(hardware, {**PRESETS, **presets})
 
 
 BUILTIN = Catalog()

@@ -1,6 +1,7 @@
 """The pod of one host: a hardened pod template, in which a job can set only an allow-list of fields.
 
-A job cannot pass a raw pod template: this module renders each field explicitly. `check.py` checks the result.
+A job cannot pass a raw pod template: this module renders each field explicitly. A profile of the administrator adds
+what the accelerator needs. `pod_policy.py` checks the result.
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from trainingjob_operator.core.planner.plan import Plan, SliceShape
 from trainingjob_operator.core.planner.run_config import expected_hardware
 from trainingjob_operator.core.validation.quantity import format_bytes, parse_bytes
 from trainingjob_operator.render.env import render_env
+from trainingjob_operator.render.profile import add_profile
 from trainingjob_operator.render.render_settings import RenderSettings
 from trainingjob_operator.render.volumes import MountedVolume, pod_volumes
 
@@ -37,7 +39,7 @@ def render_pod_template(
     """Return the pod template of a slice's hosts, which must not run on the nodes in `avoids`."""
     runtime, scheduling, shape = plan.spec.runtime, plan.spec.scheduling, plan.shape
     volumes = pod_volumes(job, runtime, shape, plan.snapshots)
-    return {
+    pod: Manifest = {
         "metadata": {"labels": dict(labels)},
         "spec": {
             # The kubelet restarts the container in the same pod, which keeps its node, address and caches.
@@ -65,6 +67,7 @@ def render_pod_template(
             "volumes": [mounted.volume for mounted in volumes],
         },
     }
+    return add_profile(pod, shape.profile)
 
 
 def _container(plan: Plan, settings: RenderSettings, volumes: Sequence[MountedVolume]) -> Manifest:

@@ -1,7 +1,8 @@
 """Allow-list check of rendered pods: a pod must satisfy Pod Security `restricted` and hold no other field.
 
 Many rules validate user input, and a missing rule could open the cluster. The operator therefore checks the renderer's
-output before it creates a pod. The allow-list is deliberately separate from the renderer.
+output before it creates a pod. The allow-list is deliberately separate from the renderer. A pod profile of the
+administrator widens it by exactly the fields and values of that profile.
 """
 
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 from trainingjob_api.protocol import TOKEN_AUDIENCE
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import JOB_LABEL, SLICE_OFFSET_LABEL, UID_LABEL
+from trainingjob_operator.core.planner.pod_profile import PodProfile
 from trainingjob_operator.core.validation.reserved_folders import is_reserved
 from trainingjob_operator.render.allow_list import (
     ANYTHING,
@@ -23,6 +25,7 @@ from trainingjob_operator.render.allow_list import (
     required,
 )
 from trainingjob_operator.render.metadata import MANAGED_BY_LABEL
+from trainingjob_operator.render.profile import take_out
 
 LABELS = frozenset((JOB_LABEL, UID_LABEL, SLICE_OFFSET_LABEL, MANAGED_BY_LABEL))
 
@@ -103,18 +106,20 @@ POD: AllowList = {
 }
 
 
-def check_jobset(jobset: Manifest) -> list[str]:
+def check_jobset(jobset: Manifest, profile: PodProfile | None = None) -> list[str]:
     """Return the violations of a rendered JobSet's pods, one line with field path each. Empty: it is allowed."""
     return [
         f"spec.replicatedJobs[{index}].template.spec.template.{line}"
         for index, replicated in enumerate(jobset["spec"]["replicatedJobs"])
-        for line in check_pod(replicated["template"]["spec"]["template"])
+        for line in check_pod(replicated["template"]["spec"]["template"], profile)
     ]
 
 
-def check_pod(pod: Manifest) -> list[str]:
+def check_pod(pod: Manifest, profile: PodProfile | None = None) -> list[str]:
     """Return the violations of a rendered pod template, one line with field path each. Empty: it is allowed."""
-    lines = list(find_violations(pod, POD, "pod"))
+    rest, departures, decided = take_out(pod, profile) if profile else (pod, [], frozenset())
+    found = [line for line in find_violations(rest, POD, "pod") if line.partition(": ")[0] not in decided]
+    lines = [*departures, *found]
     if not lines:  # the checks below rely on a valid shape
         containers = pod["spec"].get("containers", [])
         lines += [] if len(containers) == 1 else [f"pod.spec.containers: must have 1 item, not {len(containers)}"]

@@ -16,11 +16,9 @@ from trainingjob_api.presets.registry import PRESETS
 from trainingjob_api.problem import Problem, in_order
 from trainingjob_api.sample import SAMPLE
 from trainingjob_api.spec.model import Model
-from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.validation import validate_experts, validate_layers, validate_model
 from trainingjob_operator.core.validation.rule import apply_rules
-from trainingjob_operator.shell.accelerators import load_accelerators
 from trainingjob_operator.shell.added_values import InvalidRow, Table, check_rows, describe_error, read_rows
 
 TABLE: Table = "presets"
@@ -50,12 +48,6 @@ class PresetTable:
 def load_presets(path: Path | None) -> PresetTable:  # None: only built-in presets
     """Return the built-in presets with those of a file. An invalid file is reported and raises nothing."""
     return _add_rows(read_rows(TABLE, path)) if path else PresetTable()
-
-
-def load_catalog(accelerators: Path | None, presets: Path | None) -> tuple[Catalog, tuple[InvalidRow, ...]]:
-    """Return the catalog with the rows of both files, and the rows that it does not include. None: no file."""
-    hardware, models = load_accelerators(accelerators), load_presets(presets)
-    return Catalog(hardware.hardware, models.presets), (*hardware.invalid_rows, *models.invalid_rows)
 
 
 def read_presets(content: Any) -> PresetTable:

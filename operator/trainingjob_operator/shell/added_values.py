@@ -3,6 +3,7 @@
 The Helm chart writes one file per table from a value of the same name, and the command line accepts the same files.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -12,9 +13,14 @@ from pydantic import ValidationError
 
 from trainingjob_operator.core.yaml_limits import MAX_BYTES, YAML_ERRORS, BoundedLoader
 
-type Table = Literal["accelerators", "presets"]
+type Table = Literal["accelerators", "presets", "podProfiles"]
 """Name of a table, which is that of the chart's value."""
 ADDED_TABLES: tuple[Table, ...] = get_args(Table.__value__)
+
+
+def table_words(table: Table) -> str:
+    """Return the name of a table in words: `pod profiles`."""
+    return re.sub(r"[A-Z]", lambda letter: f" {letter[0].lower()}", table)
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,7 @@ def check_rows(table: Table, content: Any) -> dict[str, Any] | InvalidRow:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        return InvalidRow(table, "", f"must be a map from names to {table}.")
+        return InvalidRow(table, "", f"must be a map from names to {table_words(table)}.")
     return {str(name): row for name, row in content.items()}
 
 

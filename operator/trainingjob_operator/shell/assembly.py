@@ -13,7 +13,7 @@ from importlib.metadata import version
 from aiohttp import web
 
 from trainingjob_operator.render.render_settings import RenderSettings
-from trainingjob_operator.shell.added_presets import load_catalog
+from trainingjob_operator.shell.added_catalog import AddedFiles, load_catalog
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.authentication import PodAuthenticator, may_use_service_account
@@ -92,7 +92,8 @@ class Operator:
             self.feed.handle_event,
         )
         self.hub = Hub(asyncio.get_running_loop().time, self.scheduler.wake)
-        catalog, invalid_rows = load_catalog(settings.accelerators, settings.presets)
+        files = AddedFiles(settings.accelerators, settings.presets, settings.pod_profiles)
+        catalog, invalid_rows = load_catalog(files)
         for refused in invalid_rows:
             log.error("ignoring an invalid row", table=refused.table, name=refused.name, why=refused.reason)
         self.metrics.record_invalid_rows(invalid_rows)

@@ -94,7 +94,7 @@ class ChildCreator:
                     if isinstance(chore, CreateBase)
                     else render_slice_jobset(job, plan, settings, chore.number, chore.avoids)
                 )
-                if departures := check_jobset(jobset):
+                if departures := check_jobset(jobset, plan.shape.profile):
                     return ObjectProblem(Reason.CREATION_REJECTED, "; ".join(departures))
                 with suppress(ConflictError):  # it is there; the next look sees it
                     await self._cluster.create(jobset)

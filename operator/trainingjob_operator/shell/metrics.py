@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from trainingjob_operator.core.goodput import Bucket
 from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get_value, iter_items
 from trainingjob_operator.core.times import parse_time
-from trainingjob_operator.shell.added_values import ADDED_TABLES, InvalidRow
+from trainingjob_operator.shell.added_values import ADDED_TABLES, InvalidRow, table_words
 from trainingjob_operator.shell.store import KindStore
 
 RECONCILE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -49,16 +49,7 @@ class Metrics:
             registry=self.registry,
         )
         self.leader = Gauge("trainingjob_leading", "1 while this operator is the leader.", registry=self.registry)
-        self._invalid_rows = {
-            table: Gauge(
-                f"trainingjob_refused_{table}",
-                f"1 for each of the administrator's {table} that the operator ignores as invalid. The log has the "
-                "reason.",
-                ["name"],
-                registry=self.registry,
-            )
-            for table in ADDED_TABLES
-        }
+        self._invalid_rows = {table: _invalid_rows_gauge(table_words(table), self.registry) for table in ADDED_TABLES}
         build = Gauge("trainingjob_build_info", "Always 1.", ["version"], registry=self.registry)
         build.labels(version).set(1)
 
@@ -239,3 +230,12 @@ def _names(job: Manifest) -> tuple[str, str]:
 
 def _float(value: object) -> float | None:  # None: not a number
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _invalid_rows_gauge(words: str, registry: CollectorRegistry) -> Gauge:
+    return Gauge(
+        f"trainingjob_refused_{words.replace(' ', '_')}",
+        f"1 for each of the administrator's {words} that the operator ignores as invalid. The log has the reason.",
+        ["name"],
+        registry=registry,
+    )

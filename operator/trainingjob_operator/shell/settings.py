@@ -55,6 +55,8 @@ class Settings:
     """File with additional rows of the hardware table. None: the built-in table only."""
     presets: Path | None = None
     """File with additional presets. None: the built-in ones only."""
+    pod_profiles: Path | None = None
+    """File with the profiles of pods. None: there are none."""
     log_level: str = "info"
     log_format: logging_setup.Format = "json"
 
@@ -157,6 +159,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "ca_secret": _name,
     "accelerators": _file,
     "presets": _file,
+    "pod_profiles": _file,
     "log_level": _lower(_choice(*logging_setup.LEVELS)),
     "log_format": cast("Callable[[str], Any]", _lower(_choice(*logging_setup.FORMATS))),
 }

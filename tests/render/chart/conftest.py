@@ -34,6 +34,9 @@ EVERYTHING: dict[str, Any] = {
     "presets": {
         "team-1b": {"model": {"preset": "llama3.1-8b", "numLayers": 16, "embedDim": 2048}, "context": 8192},
     },
+    "podProfiles": {
+        "gib": {"from": "gke-a3-ultra", "network": 45e9, "metadata": {"annotations": {"team": "ml"}}},
+    },
     "webhook": {"failurePolicy": "Ignore", "timeoutSeconds": 10},
     "certManager": {"enabled": True},
     "logs": {"level": "debug", "format": "text"},

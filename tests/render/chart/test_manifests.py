@@ -12,6 +12,8 @@ import yaml
 from trainingjob_operator.core.planner.plan import Rates
 from trainingjob_operator.shell.accelerators import read_accelerators
 from trainingjob_operator.shell.added_presets import read_presets
+from trainingjob_operator.shell.added_profiles import read_profiles
+from trainingjob_operator.shell.added_values import ADDED_TABLES, table_words
 from trainingjob_operator.shell.settings import Settings, read_settings
 
 ROOT = Path(__file__).parents[3]
@@ -76,6 +78,7 @@ def test_operator_reads_every_setting_of_the_chart(chart, variants) -> None:
         certificates=Path("/etc/trainingjob/certificates"),
         accelerators=Path("/etc/trainingjob/accelerators/accelerators.yaml"),
         presets=Path("/etc/trainingjob/presets/presets.yaml"),
+        pod_profiles=Path("/etc/trainingjob/pod-profiles/podProfiles.yaml"),
         log_level="debug",
         log_format="text",
     )
@@ -86,24 +89,27 @@ def test_the_chart_sets_every_variable_and_no_other(chart) -> None:
     assert environment(chart, {}).keys() == {f"TRAININGJOB_{name.upper()}" for name in Settings.__dataclass_fields__}
 
 
-@pytest.mark.parametrize("table", ["accelerators", "presets"])
+@pytest.mark.parametrize("table", ADDED_TABLES)
 def test_the_operator_reads_the_rows_of_the_values_where_they_are_mounted(chart, variants, table) -> None:
-    values = variants["everything"]
-    config = chart.find("ConfigMap", values, f"trainingjob-operator-{table}")["data"]
+    values, words = variants["everything"], table_words(table).split()
+    name = "-".join(words)
+    config = chart.find("ConfigMap", values, f"trainingjob-operator-{name}")["data"]
     pod = chart.find("Deployment", values)["spec"]["template"]["spec"]
-    (mount,) = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == table]
-    (volume,) = [one for one in pod["volumes"] if one["name"] == table]
-    path = Path(environment(chart, values)[f"TRAININGJOB_{table.upper()}"])
+    (mount,) = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == name]
+    (volume,) = [one for one in pod["volumes"] if one["name"] == name]
+    path = Path(environment(chart, values)[f"TRAININGJOB_{'_'.join(words).upper()}"])
 
-    assert (volume["configMap"]["name"], str(path.parent)) == (f"trainingjob-operator-{table}", mount["mountPath"])
+    assert (volume["configMap"]["name"], str(path.parent)) == (f"trainingjob-operator-{name}", mount["mountPath"])
     assert yaml.safe_load(config[path.name]) == values[table]
 
 
 def test_the_operator_accepts_the_rows_of_the_values(variants) -> None:
     accelerators = read_accelerators(variants["everything"]["accelerators"])
     presets = read_presets(variants["everything"]["presets"])
+    profiles = read_profiles(variants["everything"]["podProfiles"], accelerators.hardware.accelerators)
 
-    assert (accelerators.invalid_rows, presets.invalid_rows) == ((), ())
+    assert (accelerators.invalid_rows, presets.invalid_rows, profiles.invalid_rows) == ((), (), ())
+    assert profiles.profiles[0].network == 45e9
     rates = accelerators.hardware.accelerators_by_name["nvidia-l40s"].rates
     assert rates == Rates(bfloat16=362e12, memory=864e9, link=1e15)
     assert presets.presets["team-1b"].context == 8192

@@ -7,8 +7,17 @@ from typing import Any
 import pytest
 import yaml
 
+from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.shell.accelerators import AcceleratorRow, RatesRow, SliceRow, read_accelerators
 from trainingjob_operator.shell.added_presets import PresetRow, read_presets
+from trainingjob_operator.shell.added_profiles import (
+    CONTAINER_FIELDS,
+    SPEC_FIELDS,
+    MetadataRow,
+    ProfileRow,
+    read_profiles,
+)
+from trainingjob_operator.shell.shipped_profiles import SHIPPED
 
 REFUSED = {
     "an unknown value": ({"image": {"tagg": "1"}}, "'tagg' not allowed"),
@@ -101,6 +110,26 @@ def test_the_schema_of_a_preset_has_the_fields_of_the_operator_s_row(chart) -> N
 
     assert PresetRow.model_fields.keys() == row["properties"].keys()
     assert {name for name, field in PresetRow.model_fields.items() if field.is_required()} == set(row["required"])
+
+
+def test_the_schema_of_a_profile_has_the_fields_of_the_operator_s_row(chart) -> None:
+    schema = json.loads((chart.folder / "values.schema.json").read_text())["properties"]["podProfiles"]
+    properties = schema["additionalProperties"]["properties"]
+
+    assert {field.alias or name for name, field in ProfileRow.model_fields.items()} == properties.keys()
+    assert MetadataRow.model_fields.keys() == properties["metadata"]["properties"].keys()
+    assert properties["from"]["enum"] == list(SHIPPED)
+
+
+def test_the_example_of_a_profile_is_a_row(chart) -> None:
+    text = (chart.folder / "values.yaml").read_text().split("\n# podProfiles:", 1)[1].split("For example:\n", 1)[1]
+    example, _ = text.split("# Lists are added", 1)
+    rows = yaml.safe_load("\n".join(line.removeprefix("#") for line in example.splitlines()))
+    table = read_profiles(rows, BUILTIN.accelerators)
+
+    assert table.invalid_rows == ()
+    assert table.profiles[0].source == "https://cloud.example/networks"
+    assert all(name in text for name in (*SHIPPED, *SPEC_FIELDS, *CONTAINER_FIELDS))
 
 
 def test_the_example_of_a_preset_is_a_row(chart) -> None:

@@ -7,12 +7,13 @@ be tried on plain machines.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 
 from trainingjob_api.problem import as_text
 from trainingjob_operator.core.planner.plan import UNKNOWN_RATES, Rates, SliceShape
+from trainingjob_operator.core.planner.pod_profile import PodProfile
 from trainingjob_operator.core.units import pluralize
 
 type Dims = tuple[int, ...]
@@ -95,9 +96,10 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class Hardware:
-    """The hardware table: every accelerator by name, and `cpu`."""
+    """The hardware table: every accelerator by name, and `cpu`; and the profiles of their pods."""
 
     accelerators_by_name: Mapping[str, Accelerator]
+    profiles: Mapping[str, PodProfile] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def accelerators(self) -> tuple[str, ...]:
@@ -106,7 +108,19 @@ class Hardware:
 
     def with_rows(self, rows: Iterable[Accelerator]) -> "Hardware":
         """Return the table with rows added. A row replaces the row of the same name."""
-        return Hardware(MappingProxyType({**self.accelerators_by_name, **{row.name: row for row in rows}}))
+        by_name = MappingProxyType({**self.accelerators_by_name, **{row.name: row for row in rows}})
+        return Hardware(by_name, self.profiles)
+
+    def with_profiles(self, profiles: Iterable[PodProfile]) -> "Hardware":
+        """Return the table with profiles added. A profile replaces the one of the same name."""
+        by_name = MappingProxyType({**self.profiles, **{profile.name: profile for profile in profiles}})
+        return Hardware(self.accelerators_by_name, by_name)
+
+    def find_profile(self, name: str | None, accelerator: str) -> PodProfile | None:  # None: the pods have none
+        """Return the profile of a name; without a name, the one of an accelerator."""
+        if name is not None:
+            return self.profiles.get(name)
+        return next((profile for profile in self.profiles.values() if accelerator in profile.accelerators), None)
 
     def find_shape(
         self, accelerator: str, topology: str, exclusive_topology: str | None = None

@@ -4,7 +4,7 @@
 `validate.validate_manifest`. The manifests and the trainer's RunConfig are built from the plan.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from trainingjob_api.base import seconds
@@ -14,6 +14,7 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.precision import QuantizedType
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.choice import Choice
+from trainingjob_operator.core.planner.pod_profile import PodProfile
 from trainingjob_operator.core.planner.workload import describe_workload
 
 
@@ -82,6 +83,13 @@ class SliceShape:
     rates: Rates = UNKNOWN_RATES
     host_memory_bytes: int = 0
     """Memory of a host's machine, or the host's part of a machine that several hosts share. 0: unknown, not limited."""
+    profile: PodProfile | None = None
+    """What the administrator adds to the pods. None: nothing."""
+
+    def with_profile(self, profile: PodProfile | None) -> "SliceShape":
+        """Return the shape of slices whose pods have a profile, at the rate of its network."""
+        network = profile.network if profile else 0.0
+        return replace(self, profile=profile, rates=replace(self.rates, network=network) if network else self.rates)
 
     @property
     def num_devices(self) -> int:

@@ -72,7 +72,9 @@ def find_slice_shape(
     spec: TrainingJobSpec, hardware: Hardware
 ) -> SliceShape | None:  # None: the table has no such slice
     """Return the shape of a job's slices."""
-    return hardware.find_shape(spec.slices.accelerator, spec.slices.topology, spec.scheduling.exclusive_topology)
+    slices, scheduling = spec.slices, spec.scheduling
+    shape = hardware.find_shape(slices.accelerator, slices.topology, scheduling.exclusive_topology)
+    return shape.with_profile(hardware.find_profile(scheduling.pod_profile, slices.accelerator)) if shape else None
 
 
 def plan_sizes(spec: TrainingJobSpec, shape: SliceShape) -> LazySizeOutcomes:

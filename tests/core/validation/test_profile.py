@@ -1,0 +1,71 @@
+"""Pod profiles in validation and plan: known names, the profile of an accelerator, its network, and its mounts."""
+
+import pytest
+
+from tests.support.builders import spec_manifest
+from trainingjob_operator.core.catalog import BUILTIN, Catalog
+from trainingjob_operator.core.planner.pod_profile import PodProfile, dump_part
+from trainingjob_operator.core.validation.validate import ValidationResult, validate_job
+
+MOUNTS = {"volumeMounts": [{"name": "gib", "mountPath": "/nccl"}]}
+FAST = PodProfile("fast", container_json=dump_part(MOUNTS), accelerators=("nvidia-h200",), network=99e9)
+PLAIN = PodProfile("plain")
+CATALOG = Catalog(BUILTIN.hardware.with_profiles([FAST, PLAIN]))
+GPUS = {"accelerator": "nvidia-h200", "topology": "8", "count": 2}
+
+
+def validate(catalog: Catalog = CATALOG, **sections: object) -> ValidationResult:
+    return validate_job("demo", spec_manifest(**sections), catalog)
+
+
+def test_a_profile_without_a_definition_is_rejected_with_the_nearest() -> None:
+    (problem,) = validate(scheduling={"podProfile": "fats"}).problems
+
+    assert str(problem) == (
+        "spec.scheduling.podProfile: fats must be a pod profile that administrators defined, which are fast and plain. "
+        "Administrators add it to `podProfiles` of the chart; the command line reads it with `--pod-profiles`. "
+        "Nearest legal value: fast."
+    )
+
+
+def test_without_profiles_the_message_says_so() -> None:
+    (problem,) = validate(BUILTIN, scheduling={"podProfile": "fast"}).problems
+    assert "administrators defined, but there are none." in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("sections", "want"),
+    [
+        ({}, None),
+        ({"slices": GPUS}, FAST),
+        ({"slices": GPUS, "scheduling": {"podProfile": "plain"}}, PLAIN),
+        ({"scheduling": {"podProfile": "fast"}}, FAST),
+    ],
+    ids=["none", "of the accelerator", "named", "named elsewhere"],
+)
+def test_the_plan_has_the_profile_of_the_job(sections: dict, want: PodProfile | None) -> None:
+    plan = validate(**sections).plan
+
+    assert plan
+    assert plan.shape.profile == want
+    assert (plan.shape.rates.network == 99e9) == (want is FAST)
+
+
+def test_a_volume_of_the_job_where_the_profile_mounts_one_is_rejected() -> None:
+    volumes = [
+        {"name": "shared", "claimName": "shared", "mountPath": "/shared"},
+        {"name": "mine", "claimName": "mine", "mountPath": "/nccl"},
+    ]
+    runtime = {"volumes": volumes}
+    mine = {"scheduling": {"podProfile": "fast"}, "runtime": spec_manifest()["runtime"] | runtime}
+    (problem,) = validate(**mine).problems
+
+    assert problem.path == "spec.runtime.volumes[1].mountPath"
+    assert "the pod profile fast mounts its volume gib there" in problem.message
+    assert validate(**mine | {"scheduling": {"podProfile": "plain"}}).problems == ()
+
+
+def test_a_catalog_reaches_another_process_with_its_profiles() -> None:
+    assert CATALOG.added.add().hardware.profiles == {"fast": FAST, "plain": PLAIN}
+    assert CATALOG.hardware.with_rows([]).profiles == CATALOG.hardware.profiles
+    assert (FAST.metadata, FAST.spec, FAST.container) == ({}, {}, MOUNTS)
