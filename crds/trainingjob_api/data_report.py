@@ -1,4 +1,4 @@
-"""Report of a job's text sources: what the hosts read and skipped. Sent once per world and shown in the status."""
+"""Reports about a job's text, shown in the status: what the hosts read and skipped, and how far they have come."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -9,6 +9,7 @@ from trainingjob_api.base import MAX_SHORT_NAME, Open
 from trainingjob_api.world import Count
 
 Epochs = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
+Rate = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 MAX_EXAMPLE = 64
 MAX_WARNING = 400
 
@@ -59,6 +60,26 @@ class SourceReport(Open):
         default=None, description="Commit of the data set of the hub. Unset: the source has a path."
     )
     skipped: tuple[Skipped, ...] = Field(default=(), max_length=10, description="Skipped files by reason.")
+
+
+class PreparationProgress(Open):
+    """How much of a job's text is tokenized. Text that was tokenized before counts from the beginning."""
+
+    done_bytes: Count = Field(description="Bytes of the files that are tokenized.")
+    total_bytes: Count = Field(description="Bytes of all files that had to be tokenized.")
+    documents: Count = Field(default=0, description="Documents in the tokenized files.")
+    tokens: Count = Field(default=0, description="Tokens of these documents.")
+    tokens_per_second: Rate | None = Field(
+        default=None, description="Tokens per second since the hosts began. Unset: not known yet."
+    )
+    eta_seconds: Count | None = Field(
+        default=None, description="Estimated seconds until all files are tokenized. Unset: not known yet."
+    )
+
+    @property
+    def ratio(self) -> float:
+        """Return the tokenized share of the bytes."""
+        return min(self.done_bytes / self.total_bytes, 1.0) if self.total_bytes else 1.0
 
 
 class DataReport(Open):

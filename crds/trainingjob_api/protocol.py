@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from trainingjob_api.base import Message, Open, renamed
-from trainingjob_api.data_report import DataReport
+from trainingjob_api.data_report import DataReport, PreparationProgress
 from trainingjob_api.drill import Drill
 from trainingjob_api.inspection import Inspection
 from trainingjob_api.status.progress_status import EvaluationScores
@@ -288,6 +288,10 @@ class HostReport(Message):
     data: DataReport | None = Field(
         default=None,
         description="Text that process 0 of the world read. Unset: this host is another process, or has not read yet.",
+    )
+    preparation: PreparationProgress | None = Field(
+        default=None,
+        description="How much of the text is tokenized. Unset: this host does not report it, or is in another phase.",
     )
     phase_seconds: dict[Phase, Seconds] = Field(
         default={},

@@ -30,7 +30,7 @@ from e2e.benchmarks import trainer
 from e2e.benchmarks.figures import Figure, publish
 from trainingjob_api.spec.data import TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_trainer.data.dataset_writer import HostShare, create_dataset
+from trainingjob_trainer.data.dataset_writer import HostShare, create_dataset, plan_dataset
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.preparation import listed_files, worker_pool
 from trainingjob_trainer.data.sources.readers import read_documents
@@ -100,7 +100,8 @@ def tokenize(folder: Path, num_processes: int) -> None:
         mock.patch.object(worker_pool, "count_cpus", return_value=num_processes),
         mock.patch.object(listed_files, "PART_BYTES", PART_BYTES),
     ):
-        create_dataset(open_store(root), [("spec.data.train[0]", spec.data.train[0])], spec, HostShare())
+        sources = [("spec.data.train[0]", spec.data.train[0])]
+        create_dataset(plan_dataset(open_store(root), sources, spec), HostShare())
 
 
 def measure_tokenizing(folder: Path, documents: list[str], console: Console) -> Iterator[Figure]:

@@ -198,6 +198,7 @@ def _apply_event(state: State, child: int, event: AgentEvent, now: float) -> Sta
         missing_lineage=active.missing_lineage if event.restored is None else event.missing_lineage,
         initialized_from=event.initialized_from or active.initialized_from,
         data=event.data or active.data,
+        preparation=event.preparation or active.preparation,
         committed=active.committed if event.committed is None else event.committed,
         failed_save=event.failed_save or (active.failed_save if event.committed is None else None),
         copied=active.copied if event.copied is None else event.copied,

@@ -64,6 +64,7 @@ def make_report(
         damaged=active.damaged if active else (),
         failure=active.failure if active else None,
         data=active.data if active else None,
+        preparation=active.preparation if active and active.phase is Phase.PREPARING else None,
         phase_seconds={phase: round(longest, 1) for phase, longest in state.phase_seconds.items()},
         moved_mebibytes=moved,
         stopped=vitals is not None and vitals.stopped,
@@ -81,4 +82,5 @@ def is_urgent(new: HostReport, old: HostReport | None) -> bool:
 
 
 def _without_progress(report: HostReport) -> HostReport:
-    return report.model_copy(update={"progress": None, "moved_mebibytes": None, "cpu_seconds": None, "entered": 0})
+    changes_often = {"progress": None, "preparation": None, "moved_mebibytes": None, "cpu_seconds": None, "entered": 0}
+    return report.model_copy(update=changes_often)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trainingjob_agent.trainer_protocol import AgentEvent
-from trainingjob_api.data_report import DataReport
+from trainingjob_api.data_report import DataReport, PreparationProgress
 from trainingjob_api.drill import Drill
 from trainingjob_api.inspection import Inspection
 from trainingjob_api.protocol import (
@@ -99,6 +99,7 @@ class ActiveChild:
     initialized_from: str = ""
     damaged: tuple[Damage, ...] = ()
     data: DataReport | None = None
+    preparation: PreparationProgress | None = None
     failure: Failure | None = None
     done_at: float | None = None  # None: not all steps are trained
 

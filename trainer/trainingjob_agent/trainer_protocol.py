@@ -9,7 +9,7 @@ variable `EVENTS_FD_VARIABLE` names. Its standard output and error are its log, 
 from pydantic import ConfigDict, Field
 
 from trainingjob_api.base import Strict
-from trainingjob_api.data_report import DataReport
+from trainingjob_api.data_report import DataReport, PreparationProgress
 from trainingjob_api.protocol import Damage, FailedSave, Failure, Phase, Progress
 from trainingjob_api.world import ExpectedHardware, RunConfig, Span, Tier, World
 
@@ -80,8 +80,9 @@ class AgentEvent(Strict):
     `missing_lineage` are the generations that led to it and that the world's lineage lacks. `initialized_from`
     describes the source of the parameters of a start from scratch. `committed` is a step whose files are saved and
     hashed, and `failed_save` a step that could not be saved. `copied` and `failed_copy` are the same for copies on the
-    backup store. `damaged` is a saved step that was found damaged and skipped. `data` describes the text that was read.
-    After `phase` LEFT or DONE, or after `failure`, the child exits by itself.
+    backup store. `damaged` is a saved step that was found damaged and skipped. `data` describes the text that was read,
+    and `preparation` how much of it is tokenized. After `phase` LEFT or DONE, or after `failure`, the child exits by
+    itself.
     """
 
     ready: bool = False
@@ -100,3 +101,4 @@ class AgentEvent(Strict):
     damaged: Damage | None = None
     failure: Failure | None = None
     data: DataReport | None = None
+    preparation: PreparationProgress | None = None

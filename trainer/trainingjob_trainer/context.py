@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from trainingjob_agent.trainer_protocol import StartWorld
+from trainingjob_agent.trainer_protocol import AgentEvent, StartWorld
 from trainingjob_api.protocol import Phase
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout, RunConfig
@@ -182,7 +182,9 @@ def join_world(start: StartWorld, events: AgentEvents) -> JoinedWorld:
     layout, root = config.layout(len(start.world.slices)), config.spec.checkpoint.uri
     # A hot standby uses the datasets that were prepared for the world that trains.
     share = None if start.waits else HostShare(start.process, layout.num_hosts)
-    indexes = prepare_datasets(open_store(root), config, share)
+    indexes = prepare_datasets(
+        open_store(root), config, share, lambda progress: events.send(AgentEvent(preparation=progress))
+    )
     events.enter_phase(Phase.CONNECTING)
     configure(config.accelerator_platform, layout, start.world, start.process)
     peers = connect(start.world, start.process, layout, config.accelerator_platform, events.report_entry)

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainingjob_api.base import LIST_TYPE_MAP_BY_NAME, Open, Text, Time
-from trainingjob_api.data_report import DataReport
+from trainingjob_api.data_report import DataReport, PreparationProgress
 from trainingjob_api.status.fault_status import DrillStatus, NodeFaults, Straggler
 from trainingjob_api.status.plan_status import PlanStatus
 from trainingjob_api.status.progress_status import (
@@ -92,6 +92,9 @@ class TrainingJobStatus(Open):
     )
     data: DataReport | None = Field(
         default=None, description="Text that the hosts read, and files that they skipped. Unset: not known yet."
+    )
+    preparation: PreparationProgress | None = Field(
+        default=None, description="How much of the text is tokenized. Unset: no text is being tokenized."
     )
     progress: ProgressStatus | None = Field(default=None, description="Progress and speed of the training.")
     checkpoint: CheckpointStatus | None = Field(default=None, description="Newest durable checkpoint.")

@@ -31,6 +31,7 @@ class Reason(StrEnum):
     # A world
     WAITING_FOR_HEARTBEATS = "WaitingForHeartbeats"
     JOINING = "Joining"
+    PREPARING = "Preparing"
     TRAINING = "Training"
     ALL_SLICES = "AllSlices"
     FEWER_SLICES = "FewerSlices"

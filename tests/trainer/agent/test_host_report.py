@@ -22,8 +22,7 @@ from tests.support.trainer.scripts import (
     train,
 )
 from trainingjob_agent.host import UNREAPED_FAILURE, initial_state
-from trainingjob_agent.host_report import HostIdentity, is_urgent, make_report
-from trainingjob_agent.processes import Vitals
+from trainingjob_agent.host_report import HostIdentity, make_report
 from trainingjob_agent.state import (
     ChildDiagnosed,
     ChildExited,
@@ -360,29 +359,6 @@ def test_a_restarted_container_reports_its_old_world_as_failed() -> None:
     assert (report.generation, report.phase) == (6, Phase.FAILED)
     assert report.failure is not None
     assert report.failure.reason is FailureReason.KILLED
-
-
-def test_steps_alone_can_wait_for_the_next_report() -> None:
-    before = play(TRAINING)
-    stepped = play([(9, EventReceived(1, AgentEvent(progress=PROGRESS)), [])], before)
-    committed = play([(9, EventReceived(1, AgentEvent(committed=6)), [])], before)
-    old, steps, commit = (make_report(HOST, PLACE, state, port=1) for state in (before, stepped, committed))
-    entered = play([(9, EventReceived(1, AgentEvent(entered="batch 2")), [])], before)
-    reading, evaluating = make_report(HOST, PLACE, before, port=1, moved=12), make_report(HOST, PLACE, entered, port=1)
-
-    assert is_urgent(old, None)
-    assert not is_urgent(old, old)
-    assert not is_urgent(steps, old)
-    assert not is_urgent(reading, old)
-    assert reading.moved_mebibytes == 12
-    assert (old.stopped, old.cpu_seconds) == (False, None)
-    working, stopped = (make_report(HOST, PLACE, before, port=1, vitals=Vitals(on, 7)) for on in (False, True))
-    assert not is_urgent(working, old)
-    assert working.cpu_seconds == 7
-    assert is_urgent(stopped, working)
-    assert not is_urgent(evaluating, old)
-    assert evaluating.entered == old.entered + 1
-    assert is_urgent(commit, old)
 
 
 def test_report_contains_the_newest_of_many_damaged_steps() -> None:

@@ -3,13 +3,14 @@
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.support.trainer.preparation import LENGTH, make_writer, write_text
 from tests.support.trainer.texts import dataset_folder, fail, grow, index_of
 from tests.support.trainer.tiny import make_config, make_spec
 from trainingjob_api.protocol import FailureReason
@@ -19,43 +20,10 @@ from trainingjob_trainer.data.dataset_writer import HostShare, help_to_create
 from trainingjob_trainer.data.preparation import listed_files, parts, worker_pool
 from trainingjob_trainer.data.preparation.listed_files import list_dataset
 from trainingjob_trainer.data.preparation.parts import PartWriter
-from trainingjob_trainer.data.preparation.worker_pool import count_cpus, write_parts
+from trainingjob_trainer.data.preparation.worker_pool import count_cpus, ignore_parts, write_parts
 from trainingjob_trainer.data.sources.source_files import SourceFile
 from trainingjob_trainer.data.token_cache import prepare_datasets
 from trainingjob_trainer.store.opening import open_store
-
-LENGTH = {"training__sequenceLength": 4}
-
-
-@pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each file of a test be a part."""
-    monkeypatch.setattr(listed_files, "PART_BYTES", 20)
-
-
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the names of the files that this process reads."""
-    found: list[str] = []
-    read = SourceFile.read
-
-    def note(file: SourceFile) -> bytes:
-        found.append(file.name)
-        return read(file)
-
-    monkeypatch.setattr(SourceFile, "read", note)
-    return found
-
-
-def write_text(tmp_path: Path, count: int = 3) -> None:
-    grow(tmp_path / "text", **{f"{number}.txt": chr(97 + number) * 15 for number in range(count)})
-
-
-def make_writer(tmp_path: Path) -> PartWriter:
-    (tmp_path / "checkpoints").mkdir(exist_ok=True)
-    spec = make_config(make_spec(tmp_path / "checkpoints", tmp_path / "text", **LENGTH)).spec
-    sources = token_cache._sources_by_dataset(spec)[0][1]
-    return PartWriter(open_store(tmp_path / "checkpoints"), "0" * 64, list_dataset(sources), spec)
 
 
 def tokens_of(writer: PartWriter, part: int) -> list[int]:
@@ -166,28 +134,12 @@ def test_a_host_that_cannot_help_is_silent(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.fixture
-def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Return the worker processes that this process starts, two at most."""
-    started: list[subprocess.Popen[bytes]] = []
-    start = subprocess.Popen
-
-    def note(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
-        started.append(start(*arguments, **options))
-        return started[-1]
-
-    monkeypatch.setattr(worker_pool, "count_cpus", lambda: 2)
-    monkeypatch.setattr(worker_pool.subprocess, "Popen", note)
-    yield started
-    assert [one.poll() is None for one in started] == [False] * len(started), "a worker outlived its pool"
-
-
 @pytest.mark.usefixtures("small_parts")
 def test_worker_processes_write_the_parts(tmp_path: Path, processes: list[subprocess.Popen[bytes]]) -> None:
     write_text(tmp_path)
     writer, done = make_writer(tmp_path), list[int]()
 
-    write_parts(writer, range(3), done.append)
+    write_parts(writer, range(3), lambda part, _: done.append(part))
 
     assert [one.returncode for one in processes] == [0, 0]
     assert sorted(done) == [0, 1, 2]
@@ -199,7 +151,7 @@ def test_an_error_of_a_worker_names_the_file(tmp_path: Path) -> None:
     write_text(tmp_path)
     (tmp_path / "text/1.txt").write_bytes(b"\xff" * 15)
 
-    error = fail(lambda: write_parts(make_writer(tmp_path), range(3), lambda _: None))
+    error = fail(lambda: write_parts(make_writer(tmp_path), range(3), ignore_parts))
 
     assert (error.reason, error.path, error.fatal) == (FailureReason.DATA, "spec.data.train[0].path", True)
     assert "1.txt is not UTF-8 text" in str(error)
@@ -219,7 +171,7 @@ def test_a_killed_worker_is_reported(
 
     monkeypatch.setattr(worker_pool.pickle, "dump", kill_instead)
 
-    error = fail(lambda: write_parts(make_writer(tmp_path), range(3), lambda _: None))
+    error = fail(lambda: write_parts(make_writer(tmp_path), range(3), ignore_parts))
 
     assert (error.path, error.fatal) == ("spec.runtime.resources.memory", False)
     assert "was killed by signal 9, perhaps because memory ran out" in str(error)
@@ -251,8 +203,8 @@ def test_a_damaged_part_is_reported(tmp_path: Path, name: str, monkeypatch: pyte
     write_text(tmp_path)
     write = parts.PartWriter.write
 
-    def damage(writer: PartWriter, part: int) -> None:
-        write(writer, part)
+    def damage(writer: PartWriter, part: int, *report: Any) -> None:
+        write(writer, part, *report)
         writer.store.write(writer.file_name(part, name), (b"{}",))
 
     monkeypatch.setattr(worker_pool, "count_cpus", lambda: 1)

@@ -7,7 +7,6 @@ not written yet, so it depends on none of them. Parts that exist are not written
 import hashlib
 import json
 import logging
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,8 +24,9 @@ from trainingjob_trainer.data.packing.pack import pack_documents
 from trainingjob_trainer.data.packing.pieces import Pieces, place_alone
 from trainingjob_trainer.data.preparation.file_account import FileAccount
 from trainingjob_trainer.data.preparation.listed_files import Manifest, Sources, list_dataset
+from trainingjob_trainer.data.preparation.part_progress import PartProgress
 from trainingjob_trainer.data.preparation.parts import PARTS, Encoders, PartAccount, PartWriter, make_encoders
-from trainingjob_trainer.data.preparation.worker_pool import write_parts
+from trainingjob_trainer.data.preparation.worker_pool import PartReport, ignore_parts, write_parts
 from trainingjob_trainer.data.sources.source_files import plural
 from trainingjob_trainer.data.token_dataset import (
     BYTES_DTYPE,
@@ -76,19 +76,32 @@ class CreatedDataset:
     text: DatasetReport
 
 
-def create_dataset(store: Store, sources: Sources, spec: TrainingJobSpec, share: HostShare) -> CreatedDataset:
-    """Create the token dataset of some sources unless it exists.
+def plan_dataset(store: Store, sources: Sources, spec: TrainingJobSpec) -> PartWriter:
+    """Return what writes the token dataset of some sources, in the folder that their hash names.
 
     Raises:
         TrainingError: the text or the tokenizer cannot be used.
     """
     manifest = list_dataset(sources)
-    encoders = make_encoders(manifest, spec)
-    folder = manifest.hash(_settings(manifest, encoders, spec))
-    if not has_object(store, description_name(folder)):
-        writer = PartWriter(store, folder, manifest, spec)
-        write_parts(writer, share.all_parts(manifest), _Progress(writer).report)
-        _DatasetJoiner(writer, encoders, sources).join()
+    folder = manifest.hash(_settings(manifest, make_encoders(manifest, spec), spec))
+    return PartWriter(store, folder, manifest, spec)
+
+
+def is_complete(writer: PartWriter) -> bool:
+    """Return whether a token dataset exists."""
+    return has_object(writer.store, description_name(writer.folder))
+
+
+def create_dataset(writer: PartWriter, share: HostShare, report: PartReport = ignore_parts) -> CreatedDataset:
+    """Create a token dataset unless it exists.
+
+    Raises:
+        TrainingError: the text or the tokenizer cannot be used.
+    """
+    store, folder, manifest = writer.store, writer.folder, writer.manifest
+    if not is_complete(writer):
+        write_parts(writer, share.all_parts(manifest), report)
+        _DatasetJoiner(writer).join()
         store.delete_tree(dataset_file(folder, PARTS))
     said = read_description(store, folder)
     accounts = _read_accounts(store, folder, len(manifest.files))
@@ -103,19 +116,22 @@ def help_to_create(store: Store, sources: Sources, spec: TrainingJobSpec, share:
     The leading host reports errors of the text. This host is silent about them.
     """
     try:
-        manifest = list_dataset(sources)
-        if len(manifest.parts) == 1:
+        if len(list_dataset(sources).parts) == 1:
             return
-        folder = manifest.hash(_settings(manifest, make_encoders(manifest, spec), spec))
-        if has_object(store, description_name(folder)):
+        writer = plan_dataset(store, sources, spec)
+        if is_complete(writer):
             return
-        writer = PartWriter(store, folder, manifest, spec)
-        write_parts(writer, share.own_parts(manifest), lambda part: LOG.info("tokenized part %d", part + 1))
+        write_parts(writer, share.own_parts(writer.manifest), _log_part)
     except TrainingError as error:
         LOG.info("this host tokenizes nothing: %s", error)
         return
-    if has_object(store, description_name(folder)):  # the leading host was faster, and deletes no part any more
-        store.delete_tree(dataset_file(folder, PARTS))
+    if is_complete(writer):  # the leading host was faster, and deletes no part any more
+        store.delete_tree(dataset_file(writer.folder, PARTS))
+
+
+def _log_part(part: int, progress: PartProgress | None) -> None:
+    if progress is None:
+        LOG.info("tokenized part %d", part + 1)
 
 
 def _settings(manifest: Manifest, encoders: Encoders, spec: TrainingJobSpec) -> list[object]:
@@ -127,42 +143,12 @@ def _settings(manifest: Manifest, encoders: Encoders, spec: TrainingJobSpec) -> 
     return [CACHE_FORMAT, encoders.text.tokenizer_key, spec.training.sequence_length, *answers, *packed, *vocab]
 
 
-class _Progress:
-    """Logs how much of a dataset is tokenized, by the size of its files."""
-
-    def __init__(self, writer: PartWriter) -> None:
-        self._sizes = [writer.manifest.part_size(part) for part in range(len(writer.manifest.parts))]
-        self._begin = time.monotonic()
-        self._reported = {part for part in range(len(self._sizes)) if writer.has_part(part)}
-        self._there = self._count_done()
-
-    def report(self, part: int) -> None:
-        """Log that a part is complete."""
-        if part in self._reported or len(self._sizes) == 1:
-            return
-        self._reported.add(part)
-        done, total = self._count_done(), sum(self._sizes)
-        rate = max(done - self._there, 1) / max(time.monotonic() - self._begin, 1e-3)
-        LOG.info(
-            "tokenized %d of %d parts, %.1f of %.1f GB, about %d min left",
-            len(self._reported),
-            len(self._sizes),
-            done / 1e9,
-            total / 1e9,
-            round((total - done) / rate / 60),
-        )
-
-    def _count_done(self) -> int:
-        return sum(self._sizes[part] for part in self._reported)
-
-
 class _DatasetJoiner:
     """Joins the parts of a dataset."""
 
-    def __init__(self, writer: PartWriter, encoders: Encoders, sources: Sources) -> None:
+    def __init__(self, writer: PartWriter) -> None:
         self._writer = writer
-        self._encoders = encoders
-        self._sources = sources
+        self._encoders = make_encoders(writer.manifest, writer.spec)
         self._length = writer.spec.training.sequence_length
 
     def join(self) -> None:
@@ -209,7 +195,7 @@ class _DatasetJoiner:
         self._write("index.json", (json.dumps(described).encode(),))
 
     def _count_tokens(self, files: Sequence[FileAccount]) -> dict[str, int]:
-        tokens = {source.name: 0 for _, source in self._sources}
+        tokens = {source.name: 0 for source, _ in self._writer.manifest.found}
         for listed, file in zip(self._writer.manifest.files, files, strict=True):
             tokens[listed.file.source.name] += file.tokens
         return tokens
@@ -245,14 +231,14 @@ class _DatasetJoiner:
         """Raise TrainingError if there is no sequence."""
         if num_sequences > 0:
             return
-        (field, source), num_files = self._sources[0], len(self._writer.manifest.files)
+        first, num_files = self._writer.manifest.files[0].file, len(self._writer.manifest.files)
         given = "gives" if num_files == 1 else "give"
         raise TrainingError(
             FailureReason.DATA,
             f"{plural(num_files, 'file')} {given} {plural(sum(tokens.values()), 'token')}, and one row takes "
             f"{self._length + 1:,}. {' '.join(('Add text.', *warnings))}",
-            path=f"{field}.{source.location_field}",
-            value=source.location,
+            path=f"{first.field}.{first.source.location_field}",
+            value=first.source.location,
         )
 
 

@@ -25,9 +25,18 @@ from trainingjob_trainer.data.data_report import (
     log_report,
     merge_reports,
 )
-from trainingjob_trainer.data.dataset_writer import CACHE_FORMAT, HostShare, create_dataset, help_to_create
+from trainingjob_trainer.data.dataset_writer import (
+    CACHE_FORMAT,
+    CreatedDataset,
+    HostShare,
+    create_dataset,
+    help_to_create,
+    is_complete,
+    plan_dataset,
+)
 from trainingjob_trainer.data.mixture import Mixture, Phase, TrainingText
 from trainingjob_trainer.data.preparation.listed_files import Sources
+from trainingjob_trainer.data.preparation.tracker import PreparationTracker, Report, ignore_preparation
 from trainingjob_trainer.data.sources.hub_dataset import delete_downloads, download_sources, wait_for_sources
 from trainingjob_trainer.data.token_dataset import FOLDER, IDENTITY, TokenDataset, open_dataset
 from trainingjob_trainer.runtime.errors import foreign_error, storage_error
@@ -47,10 +56,12 @@ class JobDatasets:
     report: DataReport
 
 
-def prepare_datasets(store: Store, config: RunConfig, share: HostShare | None) -> JobDatasets:
+def prepare_datasets(
+    store: Store, config: RunConfig, share: HostShare | None, report: Report = ignore_preparation
+) -> JobDatasets:
     """Return the job's token datasets. The leading host creates missing ones; the others help, and wait for it.
 
-    `share` is the share of this host. None: it only waits.
+    `share` is the share of this host. None: it only waits. `report` receives the progress on the leading host.
 
     Raises:
         TrainingError: the text or the tokenizer cannot be used, or the folder cannot be written.
@@ -59,10 +70,7 @@ def prepare_datasets(store: Store, config: RunConfig, share: HostShare | None) -
     pointer, account = f"{name}.json", f"{name}.account.json"
     try:
         if share and share.leads and not has_object(store, pointer):
-            made = {
-                name: create_dataset(store, download_sources(sources, store), config.spec, share)
-                for name, sources in _sources_by_dataset(config.spec)
-            }
+            made = _create_datasets(store, config.spec, share, report)
             texts = merge_reports({name: one.text for name, one in made.items()}, config.spec)
             store.write(account, (dump_reports(texts).encode(),))
             store.write(pointer, (json.dumps({name: one.folder for name, one in made.items()}).encode(),))
@@ -86,11 +94,25 @@ def prepare_datasets(store: Store, config: RunConfig, share: HostShare | None) -
         raise foreign_error(error, store.locate(FOLDER), store.root) from error
     evaluations = {one.name: opened[one.name] for one in config.spec.evaluation}
     rows = {name: one.num_sequences for name, one in evaluations.items()}
-    report = build_data_report(texts, train, rows, config.spec)
+    about = build_data_report(texts, train, rows, config.spec)
     if share and share.leads:
         delete_downloads(store)
-        log_report(report)
-    return JobDatasets(train, evaluations, report)
+        log_report(about)
+    return JobDatasets(train, evaluations, about)
+
+
+def _create_datasets(
+    store: Store, spec: TrainingJobSpec, share: HostShare, report: Report
+) -> dict[str, CreatedDataset]:
+    """Create the token datasets of a job that are missing.
+
+    All of them are listed before the first is tokenized, so that a missing text fails early.
+    """
+    writers = {
+        name: plan_dataset(store, download_sources(sources, store), spec) for name, sources in _sources_by_dataset(spec)
+    }
+    tracker = PreparationTracker([writer for writer in writers.values() if not is_complete(writer)], report)
+    return {name: create_dataset(writer, share, tracker.follow(writer)) for name, writer in writers.items()}
 
 
 def _join_training_text(opened: Mapping[str, TokenDataset], spec: TrainingJobSpec) -> TrainingText:

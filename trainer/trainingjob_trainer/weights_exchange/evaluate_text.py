@@ -20,7 +20,7 @@ from trainingjob_api.weights_exchange import (
     ExchangeProgress,
     TextReport,
 )
-from trainingjob_trainer.data.dataset_writer import HostShare, create_dataset
+from trainingjob_trainer.data.dataset_writer import HostShare, create_dataset, plan_dataset
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.sources.hub_dataset import download_sources
 from trainingjob_trainer.data.token_dataset import TokenDataset, open_dataset
@@ -110,7 +110,7 @@ def _tokenize(folder: str, request: EvaluateRequest, spec: TrainingJobSpec) -> I
         field = OPTION if request.texts else f"spec.evaluation[{place}]"
         try:
             sources = download_sources([(field, source)], store)
-            made = create_dataset(store, sources, spec, HostShare())
+            made = create_dataset(plan_dataset(store, sources, spec), HostShare())
         except TrainingError as error:
             raise WeightsError(_describe_error(error, source)) from error
         tokens = open_dataset(store, made.folder, length)

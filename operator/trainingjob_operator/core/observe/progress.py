@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from trainingjob_api.data_report import DataReport
+from trainingjob_api.data_report import DataReport, PreparationProgress
 from trainingjob_api.protocol import Phase, Progress
 from trainingjob_api.status.progress_status import CheckpointStatus, ProgressStatus
 from trainingjob_api.world import STORAGE_TIERS
@@ -85,6 +85,12 @@ def find_data(seen: Observed) -> DataReport | None:  # None: no data was read ye
         member_view.report.data for member_view in seen.member_views if member_view.report and member_view.report.data
     )
     return next(told, seen.status.data)
+
+
+def find_preparation(seen: Observed) -> PreparationProgress | None:  # None: no host reports it now
+    """Return how much of the text the committed world has tokenized."""
+    reports = (member_view.report for member_view in seen.member_views if member_view.report)
+    return next((report.preparation for report in reports if report.preparation), None)
 
 
 def find_checkpoint(seen: Observed, now: datetime) -> CheckpointStatus | None:  # None: no step is saved yet

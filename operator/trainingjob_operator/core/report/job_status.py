@@ -25,7 +25,7 @@ from trainingjob_operator.core.goodput import Bucket
 from trainingjob_operator.core.observe.members import hash_members
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.observe.pods import ObjectProblem
-from trainingjob_operator.core.observe.progress import find_checkpoint, find_data, find_progress
+from trainingjob_operator.core.observe.progress import find_checkpoint, find_data, find_preparation, find_progress
 from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.summary import describe_plan, describe_sizes
@@ -87,6 +87,7 @@ def next_status(
             "lineage": seen.lineage,
             "rollbacks": update_rollbacks(plan, seen, end, now),
             "data": find_data(seen),
+            "preparation": find_preparation(seen) if situation.world is seen.world else None,
             "progress": find_progress(plan, seen),
             "checkpoint": find_checkpoint(seen, now),
             # The end that fails a job causes no restart.

@@ -28,10 +28,11 @@ from trainingjob_operator.core.goodput import BUCKET_BY_PHASE, Bucket
 from trainingjob_operator.core.observe.jobsets import JobSet
 from trainingjob_operator.core.observe.observed import Observed, Slice
 from trainingjob_operator.core.observe.pods import ObjectProblem
-from trainingjob_operator.core.observe.progress import find_progress
+from trainingjob_operator.core.observe.progress import find_preparation, find_progress
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.report.outcome_messages import describe_completion, describe_skipped_updates
+from trainingjob_operator.core.report.preparation_messages import describe_preparation
 from trainingjob_operator.core.report.unused_slices import describe_absence, find_absence_reason, find_slice_problem
 from trainingjob_operator.core.units import pluralize
 
@@ -123,6 +124,9 @@ def _derive_from_decision(plan: Plan, seen: Observed, decision: Decision, refusa
             return with_world(seen.world, stage, reason, message, is_training=True)
         case CollectDiagnostics(reason, message) if seen.world:
             return with_world(seen.world, Stage.RUNNING, reason, message, is_training=True)
+        case Wait(Reason.JOINING) if seen.world and (preparation := find_preparation(seen)):
+            text = describe_preparation(preparation)
+            return with_world(seen.world, _formation_stage(_end_cause(seen, 2)), Reason.PREPARING, text)
         case Wait(Reason.JOINING as reason, message) if seen.world:
             return with_world(seen.world, _formation_stage(_end_cause(seen, 2)), reason, message)
         case Wait(reason, message) if seen.world:

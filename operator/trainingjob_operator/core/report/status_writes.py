@@ -44,6 +44,7 @@ def _transition_fields(status: TrainingJobStatus) -> object:
             "conditions": tuple(
                 (one.type, one.status, one.reason, one.observed_generation) for one in status.conditions
             ),
+            "preparation": status.preparation is None,
             "progress": status.progress is None,
             "checkpoint": status.checkpoint is None,
             "attempts": tuple(

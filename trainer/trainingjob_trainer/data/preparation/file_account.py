@@ -69,6 +69,16 @@ class FileCounter:
             if document:
                 yield document
 
+    @property
+    def size(self) -> int:
+        """Return the bytes of the documents so far."""
+        return self._size
+
+    @property
+    def documents(self) -> int:
+        """Return the number of documents with text so far."""
+        return self._documents
+
     def account(self, bad: BadRecords) -> FileAccount:
         """Return what was counted, and the bad records of the file."""
         sha256 = self._digest.hexdigest()

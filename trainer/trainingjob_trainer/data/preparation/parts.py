@@ -4,10 +4,11 @@ Two processes may write the same part. They write the same content, so it does n
 """
 
 import json
+import re
 import tempfile
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import IO, Any, NamedTuple
 
@@ -20,6 +21,7 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.chat.answer_encoder import AnswerEncoder
 from trainingjob_trainer.data.preparation.file_account import FileAccount, FileCounter
 from trainingjob_trainer.data.preparation.listed_files import Manifest
+from trainingjob_trainer.data.preparation.part_progress import PartMeter, PartProgress, ignore_progress
 from trainingjob_trainer.data.sources.readers import read_documents
 from trainingjob_trainer.data.sources.source_files import BadRecords, printable
 from trainingjob_trainer.data.token_arrays import RandomTokenEncoder, TokenArrayEncoder
@@ -28,6 +30,7 @@ from trainingjob_trainer.data.tokenizers import DocumentEncoder
 from trainingjob_trainer.store.port import Store, has_object
 
 CHUNK_BYTES = 1 << 20
+PART_ACCOUNT = re.compile(r"[0-9]{5,18}\.json")
 PARTS = "parts"
 """The folder of the parts, below that of a dataset. It is deleted when the dataset is complete."""
 
@@ -102,12 +105,17 @@ class PartWriter:
         """Return whether a part is complete."""
         return has_object(self.store, self.file_name(part, "json"))
 
+    def list_complete_parts(self) -> list[int]:
+        """Return the parts that are complete, those of other hosts included."""
+        names = [entry.name for entry in self.store.list_folder(dataset_file(self.folder, PARTS))]
+        return [int(name.removesuffix(".json")) for name in names if PART_ACCOUNT.fullmatch(name)]
+
     def file_name(self, part: int, suffix: str) -> str:
         """Return the name of an object of a part in the store."""
         return dataset_file(self.folder, f"{PARTS}/{part:05}.{suffix}")
 
-    def write(self, part: int) -> None:
-        """Tokenize the files of a part.
+    def write(self, part: int, report: Callable[[PartProgress], None] = ignore_progress) -> None:
+        """Tokenize the files of a part, and report how far it is from time to time.
 
         Raises:
             TrainingError: a file or the tokenizer cannot be used, or a file has changed.
@@ -115,7 +123,7 @@ class PartWriter:
         encoders = make_encoders(self.manifest, self.spec)
         ends, accounts = array("q"), list[FileAccount]()
         with tempfile.TemporaryFile() as weights:
-            tokens = self._tokenize(part, encoders, ends, weights, accounts)
+            tokens = self._tokenize(part, encoders, ends, weights, accounts, PartMeter(report))
             self.store.write(self.file_name(part, "tokens"), tokens)
             if encoders.has_weights:
                 weights.seek(0)
@@ -127,7 +135,13 @@ class PartWriter:
         self.store.write(self.file_name(part, "json"), (json.dumps(account).encode(),))
 
     def _tokenize(
-        self, part: int, encoders: Encoders, ends: array[int], weights: IO[bytes], accounts: list[FileAccount]
+        self,
+        part: int,
+        encoders: Encoders,
+        ends: array[int],
+        weights: IO[bytes],
+        accounts: list[FileAccount],
+        meter: PartMeter,
     ) -> Iterator[bytes]:
         """Yield the ids of all documents of a part. Add their ends, their loss weights, and an account of each file."""
         end = 0
@@ -146,7 +160,9 @@ class PartWriter:
                         (np.ones(len(document.ids)) if given is None else given).astype(WEIGHT_DTYPE).tobytes()
                     )
                 yield document.ids.tobytes()
+                meter.update(listed, counter)
             listed.check_unchanged()
+            meter.complete_file(listed, counter)
             accounts.append(counter.account(file.bad_records))
 
     def read_account(self, part: int) -> PartAccount:

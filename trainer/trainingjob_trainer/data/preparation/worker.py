@@ -1,7 +1,8 @@
 """A process that tokenizes parts of a dataset: `python -m` this module, with its work on standard input.
 
-The input is a pickled `PartWriter`, and then the numbers of parts, one a line. For each part the process writes one
-line of JSON: an empty object, or the error. It ends with its input, so it never outlives the trainer.
+The input is a pickled `PartWriter`, and then the numbers of parts, one a line. For each part the process writes lists
+with its progress, and then an empty object, or the error: JSON, one line each. It ends with its input, so it never
+outlives the trainer.
 """
 
 import json
@@ -10,6 +11,7 @@ import pickle
 import sys
 from typing import Any
 
+from trainingjob_trainer.data.preparation.part_progress import PartProgress
 from trainingjob_trainer.data.preparation.parts import PartWriter
 from trainingjob_trainer.runtime.errors import TrainingError, storage_error
 
@@ -22,9 +24,13 @@ def main() -> None:
         print(json.dumps(_run(writer, int(line))), flush=True)
 
 
+def _send(progress: PartProgress) -> None:
+    print(json.dumps(progress), flush=True)
+
+
 def _run(writer: PartWriter, part: int) -> dict[str, Any]:
     try:
-        writer.write(part)
+        writer.write(part, _send)
     except TrainingError as error:
         return _describe(error)
     except OSError as error:

@@ -8,19 +8,29 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from trainingjob_api.protocol import FailureReason
+from trainingjob_trainer.data.preparation.part_progress import PartProgress
 from trainingjob_trainer.data.preparation.parts import PartWriter
 from trainingjob_trainer.runtime.errors import TrainingError
 
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 WORKER = "trainingjob_trainer.data.preparation.worker"
 
+type PartReport = Callable[[int, PartProgress | None], None]
+"""Receives how far a part is, from any thread. None: it is complete."""
 
-def write_parts(writer: PartWriter, parts: Iterable[int], report: Callable[[int], None]) -> None:
-    """Tokenize parts, in order, and report each. Parts that exist when their turn comes are left out.
+
+def ignore_parts(part: int, progress: PartProgress | None) -> None:
+    """Report nothing."""
+
+
+def write_parts(writer: PartWriter, parts: Iterable[int], report: PartReport) -> None:
+    """Tokenize parts, in order, and report each. Parts that exist when their turn comes are only reported.
 
     One part is written by this process, several by as many processes as there are CPUs.
 
@@ -32,8 +42,8 @@ def write_parts(writer: PartWriter, parts: Iterable[int], report: Callable[[int]
     if num_workers <= 1:
         for part in waiting:
             if not writer.has_part(part):
-                writer.write(part)
-            report(part)
+                writer.write(part, partial(report, part))
+            report(part, None)
         return
     remaining, lock = iter(waiting), Lock()
 
@@ -45,8 +55,8 @@ def write_parts(writer: PartWriter, parts: Iterable[int], report: Callable[[int]
         with _start_worker(writer) as run:
             while (part := next_part()) is not None:
                 if not writer.has_part(part):
-                    run(part)
-                report(part)
+                    run(part, partial(report, part))
+                report(part, None)
 
     with ThreadPoolExecutor(num_workers) as threads:
         running = [threads.submit(serve) for _ in range(num_workers)]
@@ -59,25 +69,28 @@ def write_parts(writer: PartWriter, parts: Iterable[int], report: Callable[[int]
 
 
 @contextmanager
-def _start_worker(writer: PartWriter) -> Iterator[Callable[[int], None]]:
-    """Provide a function that tokenizes a part in another process."""
+def _start_worker(writer: PartWriter) -> Iterator[Callable[[int, Callable[[PartProgress], None]], None]]:
+    """Provide a function that tokenizes a part in another process, and reports how far it is."""
     process = subprocess.Popen([sys.executable, "-m", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin  # noqa: S101
     assert process.stdout  # noqa: S101
     request, answers = process.stdin, process.stdout
 
-    def run(part: int) -> None:
-        try:
+    def run(part: int, report: Callable[[PartProgress], None]) -> None:
+        with suppress(BrokenPipeError):  # the process has ended, and there is no answer
             request.write(b"%d\n" % part)
             request.flush()
-            answer = answers.readline()
-        except BrokenPipeError:
-            answer = b""
-        if not answer:
-            raise _died_error(process.wait())
-        if error := json.loads(answer):
+        while isinstance(answer := read_answer(), list):
+            report(PartProgress(*answer))
+        if error := answer:
             reason = FailureReason(error.pop("reason"))
             raise TrainingError(reason, error.pop("message"), **error)
+
+    def read_answer() -> Any:
+        line = answers.readline()
+        if not line:
+            raise _died_error(process.wait())
+        return json.loads(line)
 
     try:
         try:
