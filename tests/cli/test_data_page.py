@@ -27,7 +27,8 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
     for kind, name in FILES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(job_block(kind))
-    commands = [line.removeprefix("$ trainingjob ") for line in job_block("console").splitlines()]
+    blocks = [text for kind, text in BLOCKS if kind == "console"]
+    commands = [line.removeprefix("$ trainingjob ") for block in blocks for line in block.splitlines()]
 
     outputs = []
     for command in commands:
@@ -35,6 +36,10 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         outputs.append(done.stdout + done.stderr)
 
+    (prepared,) = (output for command, output in zip(commands, outputs, strict=True) if "prepare" in command)
+    shown = next(text for kind, text in BLOCKS if not kind and text.startswith("text "))
+    for line in shown.splitlines():
+        assert line in prepared.splitlines()
     assert "skipped: 1 bad record (web.jsonl)" in outputs[-1]
     assert "skipped 1 bad record: 1 in web.jsonl" in outputs[-1]
 

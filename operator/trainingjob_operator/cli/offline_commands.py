@@ -223,6 +223,34 @@ def run(
     raise typer.Exit(run_file(file, options, SafeConsole()))
 
 
+@app.command()
+def prepare(
+    file: File,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Folder for the tokens. Default: the one of `checkpoint.uri`."),
+    ] = None,
+    volume: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FOLDER", help="Folder of this machine that holds the files of a volume."),
+    ] = None,
+    accelerators: Accelerators = None,
+    presets: Presets = None,
+) -> None:
+    """Tokenize the text of a job, so that a job whose `checkpoint.uri` is the folder starts at once.
+
+    The trainer reads the files on all CPUs, as in a pod, and needs no accelerator. The same command resumes after an
+    interruption. Tokens are found by the paths in the pods, sizes and modification times of the files, so a copy of the
+    files must keep their times.
+
+    Exit codes: 0 all text is tokenized, 1 the job has problems, 2 the text, the tokenizer or the folder cannot be used.
+    """
+    from trainingjob_operator.cli.documents import read_catalog
+    from trainingjob_operator.cli.prepare_folder import PrepareOptions, prepare_file
+
+    prepare_file(file, PrepareOptions(output, volume or ()), read_catalog(accelerators, presets))
+
+
 @app.command("import")
 def import_weights(
     folder: Annotated[Path, typer.Argument(help="Folder with config.json and safetensors files.")],

@@ -11,7 +11,7 @@ from tests.support.trainer.texts import fail, grow, index_of
 from tests.support.trainer.tiny import make_config, make_spec
 from trainingjob_api.data_report import PreparationProgress
 from trainingjob_trainer.data.dataset_writer import HostShare
-from trainingjob_trainer.data.preparation import part_progress, tracker, worker_pool
+from trainingjob_trainer.data.preparation import part_progress, preparation_tracker, worker_pool
 from trainingjob_trainer.data.preparation.part_progress import PartProgress
 from trainingjob_trainer.data.preparation.worker_pool import write_parts
 from trainingjob_trainer.data.token_cache import prepare_datasets
@@ -64,7 +64,7 @@ def test_compressed_files_count_once_they_are_complete(tmp_path: Path, monkeypat
 @pytest.fixture
 def reports(monkeypatch: pytest.MonkeyPatch) -> list[PreparationProgress]:
     """Return the reports of a preparation, which are due at each change."""
-    monkeypatch.setattr(tracker, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(preparation_tracker, "REPORT_SECONDS", 0.0)
     monkeypatch.setattr(part_progress, "REPORT_SECONDS", 0.0)
     return []
 
@@ -97,7 +97,7 @@ def test_parts_of_earlier_attempts_and_of_other_hosts_count(
     monkeypatch.setattr(worker_pool, "count_cpus", lambda: 1)
     writer = make_writer(tmp_path)
     writer.write(0)
-    followed = tracker.PreparationTracker([writer], reports.append).follow(writer)
+    followed = preparation_tracker.PreparationTracker([writer], reports.append).follow(writer)
 
     followed(1, PartProgress(5, 0, 5))
     writer.write(2)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -76,14 +77,18 @@ class CreatedDataset:
     text: DatasetReport
 
 
-def plan_dataset(store: Store, sources: Sources, spec: TrainingJobSpec) -> PartWriter:
+def plan_dataset(
+    store: Store, sources: Sources, spec: TrainingJobSpec, paths: Mapping[str, str] = MappingProxyType({})
+) -> PartWriter:
     """Return what writes the token dataset of some sources, in the folder that their hash names.
+
+    `paths` has the path in the pods of each source whose files are elsewhere on this machine, by its place in the spec.
 
     Raises:
         TrainingError: the text or the tokenizer cannot be used.
     """
     manifest = list_dataset(sources)
-    folder = manifest.hash(_settings(manifest, make_encoders(manifest, spec), spec))
+    folder = manifest.hash(_settings(manifest, make_encoders(manifest, spec), spec), paths)
     return PartWriter(store, folder, manifest, spec)
 
 

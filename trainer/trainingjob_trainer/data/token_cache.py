@@ -8,8 +8,9 @@ holds what was read and skipped, so that a restart reports it too.
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from trainingjob_agent.shared_files import MAX_JSON_BYTES, UntrustedFileError, parse_untrusted_json
 from trainingjob_api.data_report import DataReport
@@ -36,7 +37,7 @@ from trainingjob_trainer.data.dataset_writer import (
 )
 from trainingjob_trainer.data.mixture import Mixture, Phase, TrainingText
 from trainingjob_trainer.data.preparation.listed_files import Sources
-from trainingjob_trainer.data.preparation.tracker import PreparationTracker, Report, ignore_preparation
+from trainingjob_trainer.data.preparation.preparation_tracker import PreparationTracker, Report, ignore_preparation
 from trainingjob_trainer.data.sources.hub_dataset import delete_downloads, download_sources, wait_for_sources
 from trainingjob_trainer.data.token_dataset import FOLDER, IDENTITY, TokenDataset, open_dataset
 from trainingjob_trainer.runtime.errors import foreign_error, storage_error
@@ -70,8 +71,7 @@ def prepare_datasets(
     pointer, account = f"{name}.json", f"{name}.account.json"
     try:
         if share and share.leads and not has_object(store, pointer):
-            made = _create_datasets(store, config.spec, share, report)
-            texts = merge_reports({name: one.text for name, one in made.items()}, config.spec)
+            made, texts = _create_datasets(store, config.spec, share, report)
             store.write(account, (dump_reports(texts).encode(),))
             store.write(pointer, (json.dumps({name: one.folder for name, one in made.items()}).encode(),))
         elif share and not share.leads:
@@ -82,37 +82,70 @@ def prepare_datasets(
         while not has_object(store, pointer):
             time.sleep(POLL_SECONDS)
         identities = _read_identities(store, pointer, config.spec)
-        opened = {
-            name: open_dataset(store, identities[name], config.spec.training.sequence_length)
-            for name, _ in _sources_by_dataset(config.spec)
-        }
-        texts = _read_account(store, account)
-        train = _join_training_text(opened, config.spec)
+        found = _open_datasets(store, identities, _read_account(store, account), config.spec)
     except OSError as error:
         raise storage_error(error, f"preparing the data in {store.locate(FOLDER)}", store.root) from error
     except UntrustedFileError as error:
         raise foreign_error(error, store.locate(FOLDER), store.root) from error
-    evaluations = {one.name: opened[one.name] for one in config.spec.evaluation}
-    rows = {name: one.num_sequences for name, one in evaluations.items()}
-    about = build_data_report(texts, train, rows, config.spec)
     if share and share.leads:
         delete_downloads(store)
-        log_report(about)
-    return JobDatasets(train, evaluations, about)
+        log_report(found.report)
+    return found
+
+
+def prepare_folder(store: Store, spec: TrainingJobSpec, paths: Mapping[str, str], report: Report) -> DataReport:
+    """Create the token datasets of a spec that are missing, for the jobs that will use the store.
+
+    `paths` is as in `plan_dataset`. Downloads stay: a job finds out by them that their tokens exist.
+
+    Raises:
+        TrainingError: the text or the tokenizer cannot be used, or the folder cannot be written.
+    """
+    try:
+        made, texts = _create_datasets(store, spec, HostShare(), report, paths)
+        return _open_datasets(store, {name: one.folder for name, one in made.items()}, texts, spec).report
+    except OSError as error:
+        raise storage_error(error, f"preparing the data in {store.locate(FOLDER)}", store.root) from error
+    except UntrustedFileError as error:
+        raise foreign_error(error, store.locate(FOLDER), store.root) from error
 
 
 def _create_datasets(
-    store: Store, spec: TrainingJobSpec, share: HostShare, report: Report
-) -> dict[str, CreatedDataset]:
-    """Create the token datasets of a job that are missing.
+    store: Store,
+    spec: TrainingJobSpec,
+    share: HostShare,
+    report: Report,
+    paths: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[dict[str, CreatedDataset], list[DatasetReport]]:
+    """Create the token datasets of a job that are missing; return all of them, and the reports of the texts.
 
     All of them are listed before the first is tokenized, so that a missing text fails early.
     """
     writers = {
-        name: plan_dataset(store, download_sources(sources, store), spec) for name, sources in _sources_by_dataset(spec)
+        name: plan_dataset(store, download_sources(sources, store), spec, paths)
+        for name, sources in _sources_by_dataset(spec)
     }
     tracker = PreparationTracker([writer for writer in writers.values() if not is_complete(writer)], report)
-    return {name: create_dataset(writer, share, tracker.follow(writer)) for name, writer in writers.items()}
+    made = {name: create_dataset(writer, share, tracker.follow(writer)) for name, writer in writers.items()}
+    return made, merge_reports({name: one.text for name, one in made.items()}, spec)
+
+
+def _open_datasets(
+    store: Store, folders: Mapping[str, str], texts: Sequence[DatasetReport], spec: TrainingJobSpec
+) -> JobDatasets:
+    """Return the token datasets of a job. `folders` has the folder of each by name, and `texts` the reports of texts.
+
+    Raises:
+        TrainingError: a file is cut off.
+        UntrustedFileError: a folder does not hold a dataset.
+    """
+    opened = {
+        name: open_dataset(store, folders[name], spec.training.sequence_length) for name, _ in _sources_by_dataset(spec)
+    }
+    train = _join_training_text(opened, spec)
+    evaluations = {one.name: opened[one.name] for one in spec.evaluation}
+    rows = {name: one.num_sequences for name, one in evaluations.items()}
+    return JobDatasets(train, evaluations, build_data_report(texts, train, rows, spec))
 
 
 def _join_training_text(opened: Mapping[str, TokenDataset], spec: TrainingJobSpec) -> TrainingText:

@@ -106,8 +106,7 @@ class Workspace:
         Raises:
             UsageError: a choice names no volume or no folder, or a read-only volume has no folder.
         """
-        names = [volume.name for volume in volumes]
-        folders = dict(_parse_choice(choice, names) for choice in chosen)
+        folders = choose_folders(volumes, chosen)
         for volume in volumes:
             own = self.root / "volumes" / volume.name
             if volume.name not in folders and volume.read_only and not own.exists():
@@ -169,6 +168,16 @@ class Workspace:
         unfinished = path.with_suffix(".tmp")
         unfinished.write_text(json.dumps(job, indent=2) + "\n", encoding="utf-8")
         unfinished.replace(path)
+
+
+def choose_folders(volumes: Sequence[Volume], chosen: Sequence[str]) -> dict[str, Path]:
+    """Return the chosen folder (`NAME=FOLDER`) of each volume that has one, by the volume's name.
+
+    Raises:
+        UsageError: a choice names no volume or no folder.
+    """
+    names = [volume.name for volume in volumes]
+    return dict(_parse_choice(choice, names) for choice in chosen)
 
 
 def _parse_choice(choice: str, names: Sequence[str]) -> tuple[str, Path]:

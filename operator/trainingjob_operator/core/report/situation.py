@@ -9,6 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from functools import partial
 
+from trainingjob_api.data_report import PreparationProgress
 from trainingjob_api.protocol import Phase
 from trainingjob_api.status.world_status import Cause
 from trainingjob_api.world import World
@@ -32,9 +33,8 @@ from trainingjob_operator.core.observe.progress import find_preparation, find_pr
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.report.outcome_messages import describe_completion, describe_skipped_updates
-from trainingjob_operator.core.report.preparation_messages import describe_preparation
 from trainingjob_operator.core.report.unused_slices import describe_absence, find_absence_reason, find_slice_problem
-from trainingjob_operator.core.units import pluralize
+from trainingjob_operator.core.units import format_count, format_duration, format_size, pluralize
 
 MAX_ABSENCES = 4
 
@@ -125,7 +125,7 @@ def _derive_from_decision(plan: Plan, seen: Observed, decision: Decision, refusa
         case CollectDiagnostics(reason, message) if seen.world:
             return with_world(seen.world, Stage.RUNNING, reason, message, is_training=True)
         case Wait(Reason.JOINING) if seen.world and (preparation := find_preparation(seen)):
-            text = describe_preparation(preparation)
+            text = _describe_preparation(preparation)
             return with_world(seen.world, _formation_stage(_end_cause(seen, 2)), Reason.PREPARING, text)
         case Wait(Reason.JOINING as reason, message) if seen.world:
             return with_world(seen.world, _formation_stage(_end_cause(seen, 2)), reason, message)
@@ -171,6 +171,21 @@ def _situation_with_world(
     if world is seen.world and not is_leaving:  # the hosts' phases are more precise
         bucket = _bucket_of_phases(seen) or bucket
     return Situation(stage, reason, message, bucket, world, missing, is_training)
+
+
+def _describe_preparation(progress: PreparationProgress) -> str:
+    """Return how much of the text is tokenized, how fast it goes, and when it is done."""
+    done, total = format_size(progress.done_bytes), format_size(progress.total_bytes)
+    parts = [
+        f"tokenizing the text: {done} of {total} ({progress.ratio:.0%})",
+        f"{format_count(progress.documents)} documents",
+        f"{format_count(progress.tokens)} tokens",
+    ]
+    if progress.tokens_per_second is not None:
+        parts.append(f"{format_count(progress.tokens_per_second)} tokens/s")
+    if progress.eta_seconds is not None:
+        parts.append(f"done in about {format_duration(progress.eta_seconds)}")
+    return ", ".join(parts)
 
 
 def _bucket_of_phases(seen: Observed) -> Bucket | None:  # None: not all hosts have joined

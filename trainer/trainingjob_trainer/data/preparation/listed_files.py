@@ -1,12 +1,14 @@
 """The files of a dataset, in order, and the parts in which they are tokenized.
 
-Files are identified by path, size and modification time. Their content is read once, when it is tokenized.
+Files are identified by path, size and modification time, and those of the hub by repository, commit and size. Their
+content is read once, when it is tokenized.
 """
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from trainingjob_api.formats import FORMATS
 from trainingjob_api.spec.data import DEFAULT_FORMAT, Synthetic, TextSource
@@ -45,11 +47,14 @@ class Manifest:
     parts: tuple[range, ...]
     """The files of each part, by their numbers: consecutive ones."""
 
-    def hash(self, settings: Sequence[object]) -> str:
-        """Return the hash of the files, and of the settings that decide their tokens."""
+    def hash(self, settings: Sequence[object], paths: Mapping[str, str]) -> str:
+        """Return the hash of the files, and of the settings that decide their tokens.
+
+        `paths` is as in `plan_dataset`.
+        """
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
         for one in self.files:
-            row = [one.file.source.name, one.file.name, str(one.file.path), one.size, one.changed_ns]
+            row = [one.file.source.name, one.file.name, *_identify(one, paths)]
             digest.update(json.dumps([*row, *_list_reader_options(one.file.source)]).encode())
         return digest.hexdigest()
 
@@ -67,6 +72,17 @@ def list_dataset(sources: Sources) -> Manifest:
     found = tuple((source, find_files(source, field)) for field, source in sources)
     files = tuple(list_file(file) for _, one in found for file in one.files)
     return Manifest(found, files, _divide([one.size for one in files]))
+
+
+def _identify(listed: ListedFile, paths: Mapping[str, str]) -> list[object]:
+    """Return what identifies the content of a file: its place, its size and its version."""
+    file, hub = listed.file, listed.file.source.hugging_face
+    if hub is not None:  # the path and the time are those of a download
+        return [hub.repository, listed.size, hub.revision]
+    path = file.path
+    if file.field in paths:
+        path = Path(paths[file.field]) / path.relative_to(file.source.path or "")
+    return [str(path), listed.size, listed.changed_ns]
 
 
 def _list_reader_options(source: TextSource) -> list[object]:

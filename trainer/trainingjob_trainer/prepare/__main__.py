@@ -1,0 +1,39 @@
+"""Tokenize the text of a job for the command line: JSON on standard input, an answer a line on standard output."""
+
+import os
+import sys
+from pathlib import Path
+
+from trainingjob_api.prepare_exchange import PrepareAnswer, PrepareRequest
+from trainingjob_trainer.data.token_cache import prepare_folder
+from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.store.opening import open_store
+
+
+def main() -> None:
+    """Answer the request."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # libraries that print must not break the answers
+
+    def send(answer: PrepareAnswer) -> None:
+        print(answer.model_dump_json(), file=answers, flush=True)
+
+    request = PrepareRequest.model_validate_json(sys.stdin.read())
+    try:
+        Path(request.output).mkdir(parents=True, exist_ok=True)
+        report = prepare_folder(
+            open_store(request.output),
+            request.spec,
+            request.paths,
+            lambda progress: send(PrepareAnswer(progress=progress)),
+        )
+    except TrainingError as error:
+        send(PrepareAnswer(error=f"{error.path}: {error}" if error.path else str(error)))
+    except OSError as error:
+        send(PrepareAnswer(error=f"{request.output}: {error.strerror}"))
+    else:
+        send(PrepareAnswer(report=report))
+
+
+if __name__ == "__main__":
+    main()
