@@ -17,7 +17,10 @@ class PrepareRequest(Strict):
 
 
 class PrepareAnswer(Strict):
-    """One line of answers: exactly one of the fields is set."""
+    """One line of answers: exactly one of the fields is set.
+
+    Lines with the progress come first. The last line has the report, or the error.
+    """
 
     progress: PreparationProgress | None = None
     """How much is tokenized so far."""

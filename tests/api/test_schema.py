@@ -79,6 +79,8 @@ def test_the_schema_is_structural() -> None:
 
     assert not [word for word in ("anyOf", "$ref", "$defs", "title", "null", "const") if f'"{word}"' in text]
     assert paths_where(ALL, lambda node: "type" not in node) == [
+        "spec.data.prepare.resources.cpu",
+        "spec.data.prepare.resources.memory",
         "spec.schedule.warmup",
         "spec.schedule.wsd.decay",
         "spec.schedule.cycles.warmup",

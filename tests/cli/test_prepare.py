@@ -14,6 +14,7 @@ from trainingjob_api.prepare_exchange import PrepareAnswer, PrepareRequest
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.cli import prepare_folder
 from trainingjob_operator.cli.errors import UsageError
+from trainingjob_operator.cli.local.local_spec import localize_spec
 from trainingjob_operator.cli.prepare_folder import PrepareOptions, make_request
 
 SOURCE = SourceReport(name="web", files=2, documents=5, characters=900, tokens=300, rows=18, epochs=0.5)
@@ -127,6 +128,44 @@ def test_an_error_with_folders_has_no_hint(tmp_path: Path, monkeypatch: pytest.M
     result = call("prepare", str(write_job(tmp_path)), "--volume", f"shared={tmp_path}")
 
     assert result.err.endswith("is not there on this host.\n")
+
+
+PHASE = {"train": [{"name": "web", "path": "/shared/web"}], "prepare": {"parallelism": 4, "resources": {"cpu": "8"}}}
+
+
+def test_the_plan_has_the_preparation_phase(tmp_path: Path) -> None:
+    alone = PHASE | {"prepare": {}}
+
+    assert (
+        "preparation: 4 pods of 8 CPUs and 8Gi tokenize the text before slices are requested"
+        in call("plan", str(write_job(tmp_path, data=PHASE))).out.splitlines()
+    )
+    assert (
+        "preparation: 1 pod of 4 CPUs and 8Gi tokenizes the" in call("plan", str(write_job(tmp_path, data=alone))).out
+    )
+    assert "preparation" not in call("plan", str(write_job(tmp_path))).out
+
+
+def test_the_preparation_phase_is_rendered_before_slices(tmp_path: Path) -> None:
+    rendered = list(yaml.safe_load_all(call("render", str(write_job(tmp_path, data=PHASE))).out))
+
+    assert [manifest["kind"] for manifest in rendered] == ["ConfigMap", "Job", "JobSet", "JobSet"]
+    assert rendered[1]["spec"]["parallelism"] == 4
+
+
+def test_a_run_on_this_machine_has_no_preparation_phase() -> None:
+    raw = localize_spec(TrainingJobSpec.model_validate(make_spec(data=PHASE)), None)
+
+    assert "prepare" not in raw["data"]
+
+
+def test_only_training_is_simulated(tmp_path: Path) -> None:
+    simulated = [
+        call("simulate", str(write_job(tmp_path, data=data)), "--step-seconds", "1").out
+        for data in (PHASE, {"train": PHASE["train"]})
+    ]
+
+    assert simulated[0] == simulated[1] != ""
 
 
 @pytest.mark.slow

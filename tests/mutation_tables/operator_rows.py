@@ -56,9 +56,23 @@ SHELL_MUTATIONS = (
     Mutation(
         "believe the reference to the TrainingJob unread",
         f"{SHELL}/authentication.py",
-        "OWNER_CHAIN = (JOB, JOB_SET, TRAINING_JOB)\n",
-        "OWNER_CHAIN = (JOB, JOB_SET)\n",
+        "OWNER_CHAINS = ((JOB, JOB_SET, TRAINING_JOB), (JOB, TRAINING_JOB))\n",
+        "OWNER_CHAINS = ((JOB, JOB_SET), (JOB, TRAINING_JOB))\n",
         ("tests/shell/test_authentication.py",),
+    ),
+    Mutation(
+        "take a Job of that name for the preparation of the TrainingJob",
+        f"{CORE}/observe/ownership.py",
+        "== wanted and owner_uid(job) == uid), None)\n",
+        "== wanted), None)\n",
+        ("tests/core/observe/test_ownership.py",),
+    ),
+    Mutation(
+        "let pods that tokenize text request accelerators",
+        "operator/trainingjob_operator/render/pod_policy.py",
+        "for name in resources.keys() - BASIC]\n",
+        "for name in resources.keys() - resources.keys()]\n",
+        ("tests/render/test_preparation.py",),
     ),
     Mutation(
         "compare owners by kind alone",

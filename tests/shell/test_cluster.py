@@ -252,6 +252,25 @@ async def test_warnings_are_few(cluster: KubernetesCluster, api_server: Any, fee
     assert len(children.warnings) == MAX_WARNINGS
 
 
+@pytest.mark.parametrize(("status", "is_read"), [({}, True), ({"completionTime": "2026-11-21T12:00:00Z"}, False)])
+async def test_warnings_explain_why_no_text_is_tokenized(
+    cluster: KubernetesCluster,
+    api_server: Any,
+    feed: Reflector,
+    make_child: Any,
+    status: dict[str, str],
+    is_read: bool,
+) -> None:
+    job = make_child("prep", spec={"parallelism": 2}, status=status)
+    job["metadata"]["ownerReferences"] = [{"kind": "TrainingJob", "name": "llama", "uid": "job-uid"}]
+    api_server.put(JOB, job)
+    await feed.list_all(JOB)
+
+    await cluster.read_children("research", "job-uid")
+
+    assert any(path.endswith("/events") for path in api_server.requests) == is_read
+
+
 async def test_when_all_pods_are_up_no_event_is_read(
     cluster: KubernetesCluster, api_server: Any, feed: Reflector, make_child: Any
 ) -> None:

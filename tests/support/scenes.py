@@ -53,6 +53,8 @@ class Scene:
     own_node: Manifest | None = None
     jobsets: dict[int, Manifest] = field(default_factory=dict)
     jobs: list[Manifest] = field(default_factory=list)
+    preparation: Manifest | None = None
+    preparation_pods: list[Manifest] = field(default_factory=list)
     warnings: list[Manifest] = field(default_factory=list)
     news: dict[str, LatestReport] = field(default_factory=dict)
     listening: float = 1000.0
@@ -94,6 +96,8 @@ class Scene:
             pods=(*self.pods.values(), *self.more_pods),
             nodes=self.nodes,
             own_node=self.own_node,
+            preparation=self.preparation,
+            preparation_pods=tuple(self.preparation_pods),
             warnings=tuple(self.warnings),
         )
         hearing = HeartbeatState(self.news, self.listening, self.announced, self.burned)

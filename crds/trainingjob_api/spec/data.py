@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainingjob_api.base import Secret, SecretVariable, ShortName, Strict
+from trainingjob_api.base import Quantity, Secret, SecretVariable, ShortName, Strict
 from trainingjob_api.formats import FORMATS, FormatName, formats_with
 from trainingjob_api.globs import MAX_GLOB
-from trainingjob_api.meta import NO_UNIT, Example, Pattern, Unit, cel_rule
+from trainingjob_api.meta import NO_UNIT, PODS, Example, Pattern, Unit, cel_rule
 from trainingjob_api.notation import add_slash
 from trainingjob_api.spec.hub import HubDataset
 from trainingjob_api.spec.training import MAX_STEP
@@ -260,6 +260,26 @@ class Packing(Strict):
         return self.type == "bestFit" if self.isolate_documents is None else self.isolate_documents
 
 
+class PrepareResources(Strict):
+    """Resources of one pod that tokenizes text. It needs no accelerator."""
+
+    cpu: Annotated[Quantity, Unit("cores"), Example("8")] = Field(
+        default="4", description="CPU request and limit in cores. One process tokenizes on each core."
+    )
+    memory: Annotated[Quantity, Unit("bytes"), Example("16Gi")] = Field(
+        default="8Gi", description="Memory request and limit."
+    )
+
+
+class Prepare(Strict):
+    """Preparation phase: pods without accelerators tokenize the text before slices are requested."""
+
+    resources: PrepareResources = Field(default=PrepareResources(), description="Resources of each pod.")
+    parallelism: Annotated[Annotated[int, Field(ge=1, le=256)], Unit("pods"), Example(4)] = Field(
+        default=1, description="Number of pods, which share the files."
+    )
+
+
 class Data(Strict):
     """Training data."""
 
@@ -291,6 +311,13 @@ class Data(Strict):
         description="Packing of documents into sequences. Unset: they are concatenated, and tokens attend to all "
         "earlier tokens of a sequence.",
         exclude_if=lambda packing: packing is None,  # an agent before 0.1 refuses a field it does not know
+    )
+
+    prepare: Annotated[Prepare | None, PODS] = Field(
+        default=None,
+        description="Preparation phase on CPU nodes before slices are requested. Unset: the hosts of the slices "
+        "tokenize the text.",
+        exclude_if=_is_unset,
     )
 
     @property

@@ -1,8 +1,8 @@
 """The status of a TrainingJob: information for users, and the operator's memory.
 
 The operator reads back `world`, `lineage`, `rollbacks`, `checkpoint`, `failingSaves`, `backup`, `failingCopies`,
-`restarts`, `waiting`, `nodes`, `straggler`, `attempts`, `goodput`, `drills`, `startTime`, `completionTime`, and the
-conditions Succeeded and Failed. All other fields are for users; no decision depends on them.
+`restarts`, `waiting`, `nodes`, `straggler`, `attempts`, `goodput`, `drills`, `startTime`, `completionTime`,
+`prepared`, and the conditions Succeeded and Failed. All other fields are for users; no decision depends on them.
 """
 
 from typing import Annotated, Literal
@@ -95,6 +95,10 @@ class TrainingJobStatus(Open):
     )
     preparation: PreparationProgress | None = Field(
         default=None, description="How much of the text is tokenized. Unset: no text is being tokenized."
+    )
+    prepared: Time | None = Field(
+        default=None,
+        description="Time at which the pods of `spec.data.prepare` had tokenized all text. Unset: they have not.",
     )
     progress: ProgressStatus | None = Field(default=None, description="Progress and speed of the training.")
     checkpoint: CheckpointStatus | None = Field(default=None, description="Newest durable checkpoint.")

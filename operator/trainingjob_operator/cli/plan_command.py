@@ -101,6 +101,7 @@ def plan_table(plan: Plan) -> list[str]:
         *spare,
         *snapshots,
         *saves,
+        *_describe_preparation(plan.spec),
         *_describe_batches(plan.spec),
         *_describe_schedule(plan.spec),
         *_describe_trained(plan),
@@ -111,6 +112,17 @@ def plan_table(plan: Plan) -> list[str]:
         *(f"{one.part} kernel: {one.name}, because {one.reason}" for one in plan.kernels),
         *([f"pod profile: {plan.shape.profile.name}"] if plan.shape.profile else []),
     ]
+
+
+def _describe_preparation(spec: TrainingJobSpec) -> list[str]:
+    """Return the pods of the preparation phase; empty if the hosts of the slices tokenize the text."""
+    prepare = spec.data.prepare
+    if prepare is None:
+        return []
+    count, resources = pluralize(prepare.parallelism, "pod"), prepare.resources
+    verb = "tokenizes" if prepare.parallelism == 1 else "tokenize"
+    pods = f"{count} of {resources.cpu} CPUs and {resources.memory}"
+    return [f"preparation: {pods} {verb} the text before slices are requested"]
 
 
 def _describe_shrink_delay(plan: Plan) -> list[str]:

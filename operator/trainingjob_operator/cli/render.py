@@ -13,6 +13,7 @@ from trainingjob_operator.core.manifests import get_text
 from trainingjob_operator.core.planner.run_config import build_run_config
 from trainingjob_operator.render.configmap import render_config_map
 from trainingjob_operator.render.jobset import render_jobsets
+from trainingjob_operator.render.preparation import render_preparation
 from trainingjob_operator.render.render_settings import RenderSettings
 
 UID = "00000000-0000-0000-0000-000000000000"
@@ -36,7 +37,12 @@ def render_file(file: str, output: Path | None, catalog: Catalog) -> None:
     plan, _ = require_valid(job, catalog)
     namespace = get_text(job.content, "metadata", "namespace") or "default"
     identity = JobIdentity(name=job.name, namespace=namespace, uid=get_text(job.content, "metadata", "uid") or UID)
-    objects = [render_config_map(build_run_config(identity, plan), SETTINGS), *render_jobsets(identity, plan, SETTINGS)]
+    prepare = plan.spec.data.prepare
+    objects = [
+        render_config_map(build_run_config(identity, plan), SETTINGS),
+        *([render_preparation(identity, plan, SETTINGS, prepare)] if prepare else []),
+        *render_jobsets(identity, plan, SETTINGS),
+    ]
     if output is None:
         echo(to_yaml(*objects), nl=False)
         return

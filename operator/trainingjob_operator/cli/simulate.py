@@ -127,7 +127,8 @@ def simulate_file(file: str, catalog: Catalog, options: Options, *, as_json: boo
     """
     job = _resize(read_one_job(file), options.slices)
     plan, _ = require_valid(job, catalog)
-    plan = replace(plan, spec=plan.spec.model_copy(update={"suspend": False}))
+    prepared = plan.spec.data.model_copy(update={"prepare": None})  # only the time of training is simulated
+    plan = replace(plan, spec=plan.spec.model_copy(update={"suspend": False, "data": prepared}))
     largest = plan.allowed_sizes[-1]
     steps = step_seconds_by_size(plan, options.step)
     if steps is None:

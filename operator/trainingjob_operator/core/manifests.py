@@ -27,6 +27,10 @@ class Children:
     """Newest Warning events about the children, for the messages of conditions."""
     orphans: frozenset[str] = frozenset()
     """UIDs of pods whose Job is gone. The garbage collector deletes them shortly."""
+    preparation: Manifest | None = None
+    """The Job of the preparation phase. None: it does not exist, or another owner has it."""
+    preparation_pods: tuple[Manifest, ...] = ()
+    """The pods of that Job. They are no hosts, whatever their labels."""
 
 
 def get_value(manifest: Any, *path: str) -> Any:  # None: no value at that path

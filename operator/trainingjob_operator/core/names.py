@@ -60,6 +60,11 @@ def config_map(job: str, uid: str) -> str:
     return f"{job}-{uid_hash(uid)}-config"
 
 
+def preparation_job(job: str, uid: str) -> str:
+    """Return the name of the Job that tokenizes the text. Its pods have shorter names than hosts."""
+    return f"{job}-{uid_hash(uid)}-prep"
+
+
 def longest_pod_name(job: str, num_slices: int, hosts_per_slice: int) -> str:
     """Return the longest pod name that the job can produce. `xxxxx` stands for the Job controller's suffix."""
     last = num_slices - 1

@@ -1,4 +1,4 @@
-"""Environment variables of the agent: first the job's own, then the operator's, which take precedence."""
+"""Environment variables of a pod: first the job's own, then the operator's, which take precedence."""
 
 from trainingjob_api.pod_variables import pod_variables
 from trainingjob_api.spec.job import TrainingJobSpec
@@ -22,6 +22,30 @@ def render_env(
     spec: TrainingJobSpec, settings: RenderSettings, expected: ExpectedHardware, *, has_snapshots: bool = False
 ) -> list[Manifest]:
     """Return the variables of the agent's container."""
+    return [
+        *_basic_env(spec, settings),
+        _field_ref("TRAININGJOB_SLICE_OFFSET", f"metadata.labels['{SLICE_OFFSET_LABEL}']"),
+        _field_ref("TRAININGJOB_JOB_INDEX", f"metadata.labels['{JOB_INDEX_LABEL}']"),
+        _field_ref("TRAININGJOB_HOST", f"metadata.labels['{HOST_LABEL}']"),
+        _literal("TRAININGJOB_COMPILE_CACHE", cache_folder(spec.runtime)),
+        # Not in the RunConfig: an older trainer rejects a RunConfig with unknown fields.
+        _literal("TRAININGJOB_EXPECTED", expected.model_dump_json(exclude_defaults=True)),
+        *([_literal("TRAININGJOB_SNAPSHOTS", SNAPSHOT_FOLDER)] if has_snapshots else []),
+    ]
+
+
+def render_preparation_env(spec: TrainingJobSpec, settings: RenderSettings) -> list[Manifest]:
+    """Return the variables of a container that tokenizes text."""
+    return [
+        *_basic_env(spec, settings),
+        _literal("TRAININGJOB_SLICE_OFFSET", "0"),
+        _literal("TRAININGJOB_JOB_INDEX", "0"),
+        _field_ref("TRAININGJOB_HOST", f"metadata.labels['{HOST_LABEL}']"),
+    ]
+
+
+def _basic_env(spec: TrainingJobSpec, settings: RenderSettings) -> list[Manifest]:
+    """Return the variables that every pod of a job has."""
     variables = [found.variable for found in pod_variables(spec)]
     return [
         *(_user_variable(variable) for variable in variables),
@@ -35,13 +59,6 @@ def render_env(
         _field_ref("TRAININGJOB_POD", "metadata.name"),
         _field_ref("TRAININGJOB_POD_UID", "metadata.uid"),
         _field_ref("TRAININGJOB_ADDRESS", "status.podIP"),
-        _field_ref("TRAININGJOB_SLICE_OFFSET", f"metadata.labels['{SLICE_OFFSET_LABEL}']"),
-        _field_ref("TRAININGJOB_JOB_INDEX", f"metadata.labels['{JOB_INDEX_LABEL}']"),
-        _field_ref("TRAININGJOB_HOST", f"metadata.labels['{HOST_LABEL}']"),
-        _literal("TRAININGJOB_COMPILE_CACHE", cache_folder(spec.runtime)),
-        # Not in the RunConfig: an older trainer rejects a RunConfig with unknown fields.
-        _literal("TRAININGJOB_EXPECTED", expected.model_dump_json(exclude_defaults=True)),
-        *([_literal("TRAININGJOB_SNAPSHOTS", SNAPSHOT_FOLDER)] if has_snapshots else []),
     ]
 
 

@@ -34,7 +34,9 @@ MAX_INT32 = 2**31 - 1
 def render_base_jobset(job: JobIdentity, plan: Plan, settings: RenderSettings) -> Manifest:
     """Return the JobSet of the job's minimum number of slices, from slice 0 on."""
     name = base_jobset(job.name, job.uid)
-    return _render(job, plan, settings, name, offset=0, num_slices=plan.spec.slices.min_slices, labels=_queue(plan))
+    return _render(
+        job, plan, settings, name, offset=0, num_slices=plan.spec.slices.min_slices, labels=queue_labels(plan)
+    )
 
 
 def render_slice_jobset(
@@ -42,7 +44,7 @@ def render_slice_jobset(
 ) -> Manifest:
     """Return the JobSet of one elastic slice, which must not run on the nodes in `avoids`."""
     name = slice_jobset(job.name, job.uid, slice_number)
-    labels = _queue(plan)
+    labels = queue_labels(plan)
     if labels and settings.elastic_workload_priority:
         labels |= {WORKLOAD_PRIORITY_LABEL: settings.elastic_workload_priority}
     return _render(job, plan, settings, name, offset=slice_number, num_slices=1, labels=labels, avoids=excluded_nodes)
@@ -121,7 +123,8 @@ def _placement(shape: SliceShape) -> Manifest:
     return {EXCLUSIVE_TOPOLOGY_ANNOTATION: shape.exclusive_topology} if shape.exclusive_topology else {}
 
 
-def _queue(plan: Plan) -> Manifest:
+def queue_labels(plan: Plan) -> Manifest:
+    """Return the label of the Kueue queue in which an object waits; empty if the job has none."""
     queue = plan.spec.scheduling.queue_name
     return {QUEUE_LABEL: queue} if queue else {}
 

@@ -1,4 +1,4 @@
-"""The pod of one host: a hardened pod template, in which a job can set only an allow-list of fields.
+"""The pods of a job: a hardened pod template, in which a job can set only an allow-list of fields.
 
 A job cannot pass a raw pod template: this module renders each field explicitly. A profile of the administrator adds
 what the accelerator needs. `pod_policy.py` checks the result.
@@ -7,6 +7,7 @@ what the accelerator needs. `pod_policy.py` checks the result.
 from collections.abc import Sequence
 
 from trainingjob_api.base import seconds
+from trainingjob_api.spec.data import Prepare
 from trainingjob_api.spec.runtime import Runtime
 from trainingjob_api.spec.scheduling import Scheduling, Toleration
 from trainingjob_api.world import JobIdentity
@@ -15,13 +16,15 @@ from trainingjob_operator.core.names import UID_LABEL
 from trainingjob_operator.core.planner.plan import Plan, SliceShape
 from trainingjob_operator.core.planner.run_config import expected_hardware
 from trainingjob_operator.core.validation.quantity import format_bytes, parse_bytes
-from trainingjob_operator.render.env import render_env
+from trainingjob_operator.render.env import render_env, render_preparation_env
+from trainingjob_operator.render.metadata import job_labels
 from trainingjob_operator.render.profile import add_profile
 from trainingjob_operator.render.render_settings import RenderSettings
-from trainingjob_operator.render.volumes import MountedVolume, pod_volumes
+from trainingjob_operator.render.volumes import MountedVolume, pod_volumes, preparation_volumes
 
 CONTAINER = "trainer"
 AGENT_COMMAND = "trainingjob-agent"
+PREPARE_COMMAND = ("python3", "-m", "trainingjob_trainer.prepare.prepare_pod")
 USER = 65532
 LOST_NODE_TOLERATION_SECONDS = 30
 """Toleration in seconds for an unreachable node.
@@ -37,9 +40,60 @@ def render_pod_template(
     job: JobIdentity, plan: Plan, settings: RenderSettings, labels: Manifest, avoids: Sequence[str] = ()
 ) -> Manifest:
     """Return the pod template of a slice's hosts, which must not run on the nodes in `avoids`."""
-    runtime, scheduling, shape = plan.spec.runtime, plan.spec.scheduling, plan.shape
-    volumes = pod_volumes(job, runtime, shape, plan.snapshots)
-    pod: Manifest = {
+    scheduling, shape = plan.spec.scheduling, plan.shape
+    volumes = pod_volumes(job, plan.spec.runtime, shape, plan.snapshots)
+    pod = _render_pod(
+        plan,
+        labels,
+        {
+            **_optional("nodeSelector", dict(shape.node_labels) | scheduling.node_selector),
+            **_optional("affinity", _node_exclusion(avoids)),
+            "tolerations": _tolerations(shape.taints, scheduling),
+            **_optional("topologySpreadConstraints", [] if shape.resource else _topology_spread(job)),
+        },
+        _container(
+            plan,
+            settings,
+            volumes,
+            command=[AGENT_COMMAND],
+            env=render_env(plan.spec, settings, expected_hardware(plan), has_snapshots=plan.snapshots is not None),
+            resources=_resources(plan.spec.runtime, shape, volumes),
+        ),
+        volumes,
+    )
+    return add_profile(pod, shape.profile)
+
+
+def render_preparation_pod(job: JobIdentity, plan: Plan, settings: RenderSettings, prepare: Prepare) -> Manifest:
+    """Return the pod template of the pods that tokenize text, on any node: without accelerator and profile."""
+    volumes = preparation_volumes(job, plan.spec.runtime)
+    resources = {"cpu": prepare.resources.cpu, "memory": format_bytes(parse_bytes(prepare.resources.memory))}
+    return _render_pod(
+        plan,
+        job_labels(job),
+        {
+            "tolerations": _tolerations((), plan.spec.scheduling),
+            "topologySpreadConstraints": _topology_spread(job),
+        },
+        _container(
+            plan,
+            settings,
+            volumes,
+            command=PREPARE_COMMAND,
+            env=render_preparation_env(plan.spec, settings),
+            # With a CPU limit, the number of processes and so their memory are the same on every node.
+            resources={"requests": dict(resources), "limits": resources},
+        ),
+        volumes,
+    )
+
+
+def _render_pod(
+    plan: Plan, labels: Manifest, placement: Manifest, container: Manifest, volumes: Sequence[MountedVolume]
+) -> Manifest:
+    """Return a pod template with the security settings of all pods."""
+    runtime, scheduling = plan.spec.runtime, plan.spec.scheduling
+    return {
         "metadata": {"labels": dict(labels)},
         "spec": {
             # The kubelet restarts the container in the same pod, which keeps its node, address and caches.
@@ -59,26 +113,30 @@ def render_pod_template(
                 "fsGroupChangePolicy": "OnRootMismatch",
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
-            **_optional("nodeSelector", dict(shape.node_labels) | scheduling.node_selector),
-            **_optional("affinity", _node_exclusion(avoids)),
-            "tolerations": _tolerations(shape, scheduling),
-            **_optional("topologySpreadConstraints", _topology_spread(job, shape)),
-            "containers": [_container(plan, settings, volumes)],
+            **placement,
+            "containers": [container],
             "volumes": [mounted.volume for mounted in volumes],
         },
     }
-    return add_profile(pod, shape.profile)
 
 
-def _container(plan: Plan, settings: RenderSettings, volumes: Sequence[MountedVolume]) -> Manifest:
+def _container(
+    plan: Plan,
+    settings: RenderSettings,
+    volumes: Sequence[MountedVolume],
+    *,
+    command: Sequence[str],
+    env: list[Manifest],
+    resources: Manifest,
+) -> Manifest:
     runtime = plan.spec.runtime
     return {
         "name": CONTAINER,
         "image": runtime.image or settings.trainer_image,
         "imagePullPolicy": runtime.image_pull_policy or settings.trainer_pull_policy,
-        "command": [AGENT_COMMAND],
-        "env": render_env(plan.spec, settings, expected_hardware(plan), has_snapshots=plan.snapshots is not None),
-        "resources": _resources(runtime, plan.shape, volumes),
+        "command": list(command),
+        "env": env,
+        "resources": resources,
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -103,7 +161,7 @@ def _resources(runtime: Runtime, shape: SliceShape, volumes: Sequence[MountedVol
     return {"requests": {"cpu": runtime.resources.cpu, **limits}, "limits": limits}
 
 
-def _tolerations(shape: SliceShape, scheduling: Scheduling) -> list[Manifest]:
+def _tolerations(taints: Sequence[str], scheduling: Scheduling) -> list[Manifest]:
     """Return the job's tolerations, then the operator's own for lost nodes, unless the job tolerates the same taint."""
     named = {toleration.key for toleration in scheduling.tolerations if toleration.effect in (None, "NoExecute")}
     return [
@@ -119,7 +177,7 @@ def _tolerations(shape: SliceShape, scheduling: Scheduling) -> list[Manifest]:
             if taint not in named
         ),
         # Accelerator nodes are tainted by convention, so that other pods do not run there.
-        *({"key": taint, "operator": "Exists", "effect": "NoSchedule"} for taint in shape.taints),
+        *({"key": taint, "operator": "Exists", "effect": "NoSchedule"} for taint in taints),
     ]
 
 
@@ -134,13 +192,11 @@ def _node_exclusion(nodes: Sequence[str]) -> Manifest:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}} if nodes else {}
 
 
-def _topology_spread(job: JobIdentity, shape: SliceShape) -> list[Manifest]:
-    """Return the constraints that spread hosts over nodes.
+def _topology_spread(job: JobIdentity) -> list[Manifest]:
+    """Return the constraints that spread pods over nodes.
 
     Accelerator hosts need none: their resource requests already spread them.
     """
-    if shape.resource:
-        return []
     return [
         {
             "maxSkew": 1,

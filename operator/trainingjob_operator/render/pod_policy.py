@@ -29,6 +29,9 @@ from trainingjob_operator.render.profile import take_out
 
 LABELS = frozenset((JOB_LABEL, UID_LABEL, SLICE_OFFSET_LABEL, MANAGED_BY_LABEL))
 
+BASIC = frozenset(("cpu", "memory"))
+"""Resources of a pod that uses no accelerator."""
+
 _KEY = OptionalObject({"name": TEXT, "key": TEXT})
 _NOT_ROOT = FieldRule("a number greater than 0", lambda user: type(user) is int and user > 0, is_required=True)
 
@@ -113,6 +116,18 @@ def check_jobset(jobset: Manifest, profile: PodProfile | None = None) -> list[st
         for index, replicated in enumerate(jobset["spec"]["replicatedJobs"])
         for line in check_pod(replicated["template"]["spec"]["template"], profile)
     ]
+
+
+def check_preparation(job: Manifest) -> list[str]:
+    """Return the violations of the pods of a rendered preparation, one line with field path each. Empty: allowed.
+
+    Its pods must not request accelerators either.
+    """
+    lines = check_pod(job["spec"]["template"])
+    for kind in ("requests", "limits"):
+        resources = job["spec"]["template"]["spec"]["containers"][0]["resources"].get(kind, {})
+        lines += [f"spec.containers[0].resources.{kind}.{name}: is not allowed" for name in resources.keys() - BASIC]
+    return [f"spec.template.{line}" for line in lines]
 
 
 def check_pod(pod: Manifest, profile: PodProfile | None = None) -> list[str]:

@@ -40,7 +40,26 @@ class MountedVolume:
 def pod_volumes(
     job: JobIdentity, runtime: Runtime, shape: SliceShape, snapshots: SnapshotPlan | None = None
 ) -> list[MountedVolume]:
-    """Return all volumes of a pod, the job's own claims last."""
+    """Return all volumes of a host's pod, the job's own claims last."""
+    return [
+        *_basic_volumes(job),
+        MountedVolume(
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": format_bytes(shape.shm_bytes)}},
+            {"name": "shm", "mountPath": SHM_FOLDER},
+        ),
+        *([_compile_cache()] if has_cache_volume(runtime) else []),
+        *([_snapshots(snapshots)] if snapshots else []),
+        *(_claim(volume) for volume in runtime.volumes),
+    ]
+
+
+def preparation_volumes(job: JobIdentity, runtime: Runtime) -> list[MountedVolume]:
+    """Return all volumes of a pod that tokenizes text, the job's own claims last."""
+    return [*_basic_volumes(job), *(_claim(volume) for volume in runtime.volumes)]
+
+
+def _basic_volumes(job: JobIdentity) -> list[MountedVolume]:
+    """Return the volumes that every pod of a job has."""
     return [
         MountedVolume(
             {"name": "config", "configMap": {"name": config_map(job.name, job.uid)}},
@@ -54,13 +73,6 @@ def pod_volumes(
             {"name": "tmp", "emptyDir": {"sizeLimit": DISK_SIZE_LIMIT}},
             {"name": "tmp", "mountPath": TMP_FOLDER},
         ),
-        MountedVolume(
-            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": format_bytes(shape.shm_bytes)}},
-            {"name": "shm", "mountPath": SHM_FOLDER},
-        ),
-        *([_compile_cache()] if has_cache_volume(runtime) else []),
-        *([_snapshots(snapshots)] if snapshots else []),
-        *(_claim(volume) for volume in runtime.volumes),
     ]
 
 

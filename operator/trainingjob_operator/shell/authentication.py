@@ -9,6 +9,7 @@ import base64
 import hashlib
 import json
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from trainingjob_api.protocol import TOKEN_AUDIENCE
 from trainingjob_api.spec.job import KIND
@@ -36,8 +37,8 @@ MAX_WAITING = 64
 WAIT_SECONDS = 5.0
 MAX_TOKEN = 16 * 1024
 
-OWNER_CHAIN = (JOB, JOB_SET, TRAINING_JOB)
-"""Chain of controllers from a pod to its TrainingJob."""
+OWNER_CHAINS = ((JOB, JOB_SET, TRAINING_JOB), (JOB, TRAINING_JOB))
+"""Chains of controllers from a pod to its TrainingJob: that of a host, and that of a pod that tokenizes text."""
 _POD_NAME = "authentication.kubernetes.io/pod-name"
 _POD_UID = "authentication.kubernetes.io/pod-uid"
 _SERVICE_ACCOUNT = "system:serviceaccount:"
@@ -124,8 +125,14 @@ class PodAuthenticator:
         Each owner must exist in this namespace with the referenced UID: a user who may create JobSets can set any
         reference.
         """
+        for chain in OWNER_CHAINS:
+            if job := await self._follow(namespace, pod, chain):
+                return job
+        return None
+
+    async def _follow(self, namespace: str, pod: Manifest, chain: Sequence[Kind]) -> Manifest | None:  # None: broken
         owned = pod
-        for kind in OWNER_CHAIN:
+        for kind in chain:
             reference = _controller(owned, kind)
             found = await self._find(kind, namespace, get_text(reference, "name"), get_text(reference, "uid"))
             if found is None:

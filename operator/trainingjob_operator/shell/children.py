@@ -10,8 +10,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from trainingjob_api.spec.data import Prepare
 from trainingjob_api.world import JobIdentity
-from trainingjob_operator.core.decide.child_maintenance import ChildOperation, CreateBase, CreateSlice
+from trainingjob_operator.core.decide.child_maintenance import (
+    ChildOperation,
+    CreateBase,
+    CreatePreparation,
+    CreateSlice,
+)
+from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.observe.pods import ObjectProblem
 from trainingjob_operator.core.planner.plan import Plan
@@ -19,7 +26,8 @@ from trainingjob_operator.core.planner.run_config import build_run_config
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.render.configmap import render_config_map
 from trainingjob_operator.render.jobset import render_base_jobset, render_slice_jobset
-from trainingjob_operator.render.pod_policy import check_jobset
+from trainingjob_operator.render.pod_policy import check_jobset, check_preparation
+from trainingjob_operator.render.preparation import render_preparation
 from trainingjob_operator.render.render_settings import RenderSettings
 from trainingjob_operator.shell.interfaces import Children, Cluster, ConflictError, ForbiddenError
 from trainingjob_operator.shell.store import hash_data
@@ -82,22 +90,33 @@ class ChildCreator:
         settings = self._settings()
         if seen.base is not None and seen.base.image:  # all hosts run the same image, also after an operator upgrade
             settings = replace(settings, trainer_image=seen.base.image)
-        wanted = [chore for chore in chores if isinstance(chore, (CreateBase, CreateSlice))]
+        wanted = [chore for chore in chores if isinstance(chore, (CreateBase, CreateSlice, CreatePreparation))]
         try:
             if wanted or seen.base is not None:
                 config = render_config_map(build_run_config(job, plan), settings)
                 if all(hash_data(config) != hash_data(known) for known in children.config_maps):
                     await self._cluster.apply(config)
             for chore in wanted:
-                jobset = (
-                    render_base_jobset(job, plan, settings)
-                    if isinstance(chore, CreateBase)
-                    else render_slice_jobset(job, plan, settings, chore.number, chore.avoids)
-                )
-                if departures := check_jobset(jobset, plan.shape.profile):
-                    return ObjectProblem(Reason.CREATION_REJECTED, "; ".join(departures))
+                child, violations = _render_child(job, plan, settings, chore)
+                if violations:
+                    return ObjectProblem(Reason.CREATION_REJECTED, "; ".join(violations))
                 with suppress(ConflictError):  # it is there; the next look sees it
-                    await self._cluster.create(jobset)
+                    await self._cluster.create(child)
         except ForbiddenError as error:
             return ObjectProblem(Reason.CREATION_REJECTED, str(error))
         return None
+
+
+def _render_child(
+    job: JobIdentity, plan: Plan, settings: RenderSettings, chore: CreateBase | CreateSlice | CreatePreparation
+) -> tuple[Manifest, list[str]]:
+    """Return a missing child, and the violations of the policy for pods. Empty: it is allowed."""
+    match chore:
+        case CreatePreparation():
+            preparation = render_preparation(job, plan, settings, plan.spec.data.prepare or Prepare())
+            return preparation, check_preparation(preparation)
+        case CreateBase():
+            jobset = render_base_jobset(job, plan, settings)
+        case CreateSlice(number, avoids):
+            jobset = render_slice_jobset(job, plan, settings, number, avoids)
+    return jobset, check_jobset(jobset, plan.shape.profile)

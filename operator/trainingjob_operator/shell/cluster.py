@@ -6,7 +6,7 @@ without a request. Every write also updates the store, so that the next reconcil
 
 import asyncio
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from trainingjob_operator.core.manifests import get_int, get_text, iter_items
@@ -136,11 +136,14 @@ class KubernetesCluster:
         return warnings
 
 
-def are_pods_ready(jobsets: Iterable[Manifest], jobs: Iterable[Manifest]) -> bool:
-    """Return whether every pod of the JobSets is ready or completed. Warning events are then irrelevant."""
+def are_pods_ready(jobsets: Iterable[Manifest], jobs: Sequence[Manifest]) -> bool:
+    """Return whether every pod of the JobSets is ready or completed. Warning events are then irrelevant.
+
+    A Job that belongs to no JobSet is the preparation.
+    """
     num_wanted = sum(
         get_int(job, "replicas") or 1 for jobset in jobsets for job in iter_items(jobset, "spec", "replicatedJobs")
-    )
+    ) + sum(_belongs_to_job(job) for job in jobs)
     up = [
         job
         for job in jobs
@@ -148,6 +151,11 @@ def are_pods_ready(jobsets: Iterable[Manifest], jobs: Iterable[Manifest]) -> boo
         or get_text(job, "status", "completionTime")
     ]
     return len(up) >= num_wanted
+
+
+def _belongs_to_job(job: Manifest) -> bool:
+    """Return whether a TrainingJob owns a Job directly."""
+    return any(owner.get("kind") == TRAINING_JOB.name for owner in iter_items(job, "metadata", "ownerReferences"))
 
 
 def filter_warnings(events: Iterable[Manifest], objects: Iterable[Manifest]) -> tuple[Manifest, ...]:

@@ -257,6 +257,7 @@ def needs_reconcile(before: HostReport, after: HostReport) -> bool:
 def _without_progress(report: HostReport) -> HostReport:
     unsettled = {
         "progress": None,
+        "preparation": None,
         "committed": None,
         "moved_mebibytes": None,
         "cpu_seconds": None,

@@ -26,15 +26,18 @@ from trainingjob_operator.core.catalog import BUILTIN, Catalog
 from trainingjob_operator.core.decide.child_maintenance import (
     ChildOperation,
     CreateBase,
+    CreatePreparation,
     CreateSlice,
     DeleteJob,
     DeleteJobSet,
     DeletePod,
+    DeletePreparation,
     list_child_operations,
 )
 from trainingjob_operator.core.decide.decision_rules import decide
 from trainingjob_operator.core.decide.decisions import Claim, Decision, DeleteExpired, Wait
 from trainingjob_operator.core.decide.drill_injection import list_pods_to_delete, operator_pause_seconds, refuse_strike
+from trainingjob_operator.core.decide.preparation_phase import is_preparing
 from trainingjob_operator.core.diagnose.hangs import seconds_until_hang
 from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get_value
 from trainingjob_operator.core.observe.clock_changes import shift_times
@@ -232,11 +235,11 @@ class Reconciler:
         """Delete children that the written status no longer needs."""
         for chore in chores:
             match chore:
-                case CreateBase() | CreateSlice():
+                case CreateBase() | CreateSlice() | CreatePreparation():
                     pass  # the maker creates them
                 case DeleteJobSet(jobset):
                     await self._cluster.delete(jobset.manifest)
-                case DeleteJob(child):
+                case DeleteJob(child) | DeletePreparation(child):
                     await self._cluster.delete(child.manifest)
                 case DeletePod(pod, force):
                     await self._cluster.delete(pod.manifest, grace_seconds=0 if force else None)
@@ -335,6 +338,8 @@ def _requeue_delay(plan: Plan, seen: Observed, decision: Decision, status: Train
             else ttl - seconds_between(status.completion_time, now) + FORMING_REQUEUE_SECONDS
         )
         return min(max(left, FORMING_REQUEUE_SECONDS), IDLE_REQUEUE_SECONDS)
+    if is_preparing(plan, seen):
+        return WAITING_REQUEUE_SECONDS
     if isinstance(decision, Wait) and seen.world is not None and decision.reason == Reason.TRAINING:
         oldest = max(
             (member_view.latest_report.report_age for member_view in seen.member_views if member_view.latest_report),

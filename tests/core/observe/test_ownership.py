@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.builders import NAME, NOW, UID, job_uid, jobset_manifest, make_plan, pod_manifest
 from trainingjob_operator.core.manifests import Children, Manifest
-from trainingjob_operator.core.names import UID_LABEL, config_map
+from trainingjob_operator.core.names import UID_LABEL, config_map, preparation_job
 from trainingjob_operator.core.observe.ownership import filter_owned
 from trainingjob_operator.core.observe.pods import read_pods
 
@@ -100,6 +100,24 @@ def test_a_child_job_counts_by_its_controllers(owner: str, is_own: bool) -> None
 
     assert (job in kept.jobs) is is_own
     assert foreign in kept.jobsets, "its name may be in the way, which is said"
+
+
+PREPARATIONS = {
+    "the job's own": (controlled(UID, name=preparation_job(NAME, UID)), True),
+    "another's with that name": (controlled("another", name=preparation_job(NAME, UID)), False),
+    "one with another name": (controlled(UID), False),
+}
+
+
+@pytest.mark.parametrize(("job", "is_own"), PREPARATIONS.values(), ids=PREPARATIONS)
+def test_a_preparation_counts_by_its_name_and_its_owner(job: Manifest, is_own: bool) -> None:
+    pod = pod_of("own")
+
+    kept = filter_owned(family(jobs=(job,), pods=(pod,)), NAME, UID)
+
+    assert (kept.preparation == job, pod in kept.preparation_pods) == (is_own, is_own)
+    assert job not in kept.jobs
+    assert pod not in kept.pods, "its labels make it no host"
 
 
 CONFIG_MAPS = {

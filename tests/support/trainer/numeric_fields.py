@@ -58,6 +58,7 @@ NOT_OF_A_STEP = {
     **{f"objective.dpo.{field}": "tests/trainer/test_preferences.py" for field in ("beta", "labelSmoothing")},
     "objective.zLoss": "it has a test: tests/trainer/models/test_z_loss.py",
     "checkpoint.save.everySteps": OUTSIDE,
+    "data.prepare.parallelism": OUTSIDE,
     "checkpoint.keep.last": KEPT,
     "checkpoint.keep.stages.every": KEPT,
     "checkpoint.keep.stages.until": KEPT,

@@ -37,6 +37,7 @@ SPEC_WITHOUT_EFFECT = {
     "slices.allowed": "the layout has the size of the world",
     "data.train": "texts reach a program as its arguments",
     "data.temperature": "texts reach a program as its arguments",
+    "data.prepare": "decides where texts are tokenized",
     "data.weightSchedule": "texts reach a program as its arguments",
     "tokenizer": "texts reach a program as its arguments; model.vocabSize is part of the key",
     "training.steps": "the number of steps reaches a program as an argument",

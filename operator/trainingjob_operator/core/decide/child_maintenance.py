@@ -18,11 +18,13 @@ from trainingjob_operator.core.decide.decisions import (
     Succeed,
     get_world_end,
 )
+from trainingjob_operator.core.decide.preparation_phase import is_preparing
 from trainingjob_operator.core.diagnose.bad_nodes import find_avoided_nodes
 from trainingjob_operator.core.diagnose.slice_recreation import find_slices_to_recreate
 from trainingjob_operator.core.observe.jobsets import ChildJob, JobSet
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.observe.pods import Pod
+from trainingjob_operator.core.observe.preparation import PreparationJob
 from trainingjob_operator.core.planner.plan import Plan
 
 FIRST_BACK_OFF_SECONDS = 10.0
@@ -44,6 +46,18 @@ class CreateSlice:
 
     number: int
     avoids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CreatePreparation:
+    """Create the Job that tokenizes the text before slices are requested."""
+
+
+@dataclass(frozen=True)
+class DeletePreparation:
+    """Delete the Job that tokenizes the text, and its pods. The parts that are complete stay on storage."""
+
+    job: PreparationJob
 
 
 @dataclass(frozen=True)
@@ -72,7 +86,9 @@ class DeletePod:
     force: bool
 
 
-type ChildOperation = CreateBase | CreateSlice | DeleteJobSet | DeleteJob | DeletePod
+type ChildOperation = (
+    CreateBase | CreateSlice | CreatePreparation | DeletePreparation | DeleteJobSet | DeleteJob | DeletePod
+)
 
 
 def list_child_operations(plan: Plan, seen: Observed, decision: Decision) -> tuple[ChildOperation, ...]:
@@ -80,10 +96,14 @@ def list_child_operations(plan: Plan, seen: Observed, decision: Decision) -> tup
     if isinstance(decision, DeleteExpired):
         return ()  # the garbage collector deletes them with the job
     if seen.is_over or isinstance(decision, (Succeed, Fail)):
-        return tuple(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen) if not _was_started(seen, jobset))
+        unused = tuple(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen) if not _was_started(seen, jobset))
+        return (*_stop_preparation(seen), *unused)
     if plan.spec.suspend:
         is_saved = seen.world is None or isinstance(decision, EndWorld)
-        return tuple(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen)) if is_saved else ()
+        jobsets = tuple(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen)) if is_saved else ()
+        return (*_stop_preparation(seen), *jobsets)
+    if is_preparing(plan, seen):
+        return () if seen.preparation else (CreatePreparation(),)
     world = decision.world if isinstance(decision, Claim) else seen.world
     training = world.slices if world else ()
     return (
@@ -91,6 +111,12 @@ def list_child_operations(plan: Plan, seen: Observed, decision: Decision) -> tup
         *_list_repairs(seen, training),
         *_list_slice_recreations(seen, decision, training),
     )
+
+
+def _stop_preparation(seen: Observed) -> tuple[ChildOperation, ...]:
+    """Return the deletion of the preparation, unless it is complete: Kubernetes deletes it then."""
+    job = seen.preparation
+    return () if job is None or job.is_complete or job.deleting else (DeletePreparation(job),)
 
 
 def _list_jobset_operations(plan: Plan, seen: Observed, training: Sequence[int]) -> tuple[ChildOperation, ...]:

@@ -25,6 +25,7 @@ from trainingjob_operator.core.decide.drill_injection import discount_drill_fail
 from trainingjob_operator.core.decide.healthy_world import decide_healthy_world, find_drain_cause
 from trainingjob_operator.core.decide.hot_standby import find_ready_standby_worlds
 from trainingjob_operator.core.decide.job_failure import find_job_failure, find_startup_failure
+from trainingjob_operator.core.decide.preparation_phase import decide_preparation, is_preparing
 from trainingjob_operator.core.decide.repair_wait import start_repair_wait, wait_for_repair
 from trainingjob_operator.core.decide.restarts import count_restarts, restart_backoff
 from trainingjob_operator.core.decide.rollbacks import treat_as_rollback, update_rollbacks
@@ -75,6 +76,8 @@ def decide(plan: Plan, seen: Observed, now: datetime) -> Decision:
     is_late = deadline is not None and goodput.unsuspended_seconds(goodput.count_until_now(seen.status, now)) > deadline
     if is_late and not isinstance(health, Completed):
         return Fail(Reason.DEADLINE_EXCEEDED, f"the job ran longer than `spec.activeDeadlineSeconds` ({deadline})")
+    if is_preparing(plan, seen):
+        return decide_preparation(plan, seen)
     return _decide_by_health(plan, seen, health, now)
 
 

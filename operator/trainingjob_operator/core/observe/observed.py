@@ -23,6 +23,7 @@ from trainingjob_operator.core.observe.jobsets import ChildJob, JobSet, read_job
 from trainingjob_operator.core.observe.lineage import Lineage
 from trainingjob_operator.core.observe.members import MemberView
 from trainingjob_operator.core.observe.pods import ObjectProblem, Pod, read_pods
+from trainingjob_operator.core.observe.preparation import PreparationJob, read_preparation
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.run_config import attach_program_config
 from trainingjob_operator.core.times import parse_time, seconds_between
@@ -135,6 +136,8 @@ class Observed:
     """The drill request in the job's annotation. None: there is none."""
     inspection: InspectionRequest | None = None
     """The newest request for traces or stacks in the job's annotation. None: there is none, or it is stale."""
+    preparation: PreparationJob | None = None
+    """The Job of the preparation phase. None: it does not exist."""
 
     @property
     def is_over(self) -> bool:
@@ -199,6 +202,7 @@ def observe(
         slices=_read_slices(plan, name, uid, pods, jobsets, children, heartbeats),
         drill=_read_request(job, uid),
         inspection=_read_inspection(job, uid, now),
+        preparation=read_preparation(children, heartbeats),
     )
 
 
@@ -215,6 +219,7 @@ def assemble_observed(
     slices: tuple[Slice, ...],
     drill: DrillRequest | None = None,
     inspection: InspectionRequest | None = None,
+    preparation: PreparationJob | None = None,
 ) -> Observed:
     """Return the observed state of a job from its parsed children. Adds the world, its members and its lineage."""
     world = members.rebuild_world(status, job.uid, pods)
@@ -244,6 +249,7 @@ def assemble_observed(
         heartbeats=heartbeats,
         drill=drill,
         inspection=inspection,
+        preparation=preparation,
     )
 
 

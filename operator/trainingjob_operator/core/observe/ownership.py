@@ -1,13 +1,15 @@
 """Ownership: which of the objects with a job's labels belong to the job.
 
-Any client can write labels, but only controllers write the owner chain from pod to Job to JobSet to TrainingJob. An
-object outside of this chain represents no host, blocks no repair and is never deleted.
+Any client can write labels, but only controllers write the owner chain from pod to Job to JobSet to TrainingJob. The
+Job of the preparation phase belongs to the TrainingJob itself. An object outside of this chain represents no host,
+blocks no repair and is never deleted.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from trainingjob_operator.core.manifests import Children, Manifest, get_text, owner_uid
-from trainingjob_operator.core.names import config_map
+from trainingjob_operator.core.names import config_map, preparation_job
 
 
 def filter_owned(children: Children, name: str, uid: str) -> Children:
@@ -18,6 +20,7 @@ def filter_owned(children: Children, name: str, uid: str) -> Children:
     """
     jobsets = {_uid(jobset) for jobset in children.jobsets if owner_uid(jobset) == uid}
     jobs = tuple(job for job in children.jobs if owner_uid(job) in jobsets)
+    preparation = _find_preparation(children.jobs, name, uid)
     own = {_uid(job) for job in jobs}
     known = {_uid(job) for job in children.jobs}
     orphans = frozenset(_uid(pod) for pod in children.pods if owner_uid(pod) not in known | {""})
@@ -25,6 +28,8 @@ def filter_owned(children: Children, name: str, uid: str) -> Children:
         children,
         jobs=jobs,
         pods=tuple(pod for pod in children.pods if owner_uid(pod) in own or _uid(pod) in orphans),
+        preparation=preparation,
+        preparation_pods=tuple(pod for pod in children.pods if preparation and owner_uid(pod) == _uid(preparation)),
         orphans=orphans,
         config_maps=tuple(
             manifest
@@ -32,6 +37,11 @@ def filter_owned(children: Children, name: str, uid: str) -> Children:
             if owner_uid(manifest) == uid and get_text(manifest, "metadata", "name") == config_map(name, uid)
         ),
     )
+
+
+def _find_preparation(jobs: Iterable[Manifest], name: str, uid: str) -> Manifest | None:  # None: it does not exist
+    wanted = preparation_job(name, uid)
+    return next((job for job in jobs if get_text(job, "metadata", "name") == wanted and owner_uid(job) == uid), None)
 
 
 def _uid(manifest: Manifest) -> str:

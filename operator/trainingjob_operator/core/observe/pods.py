@@ -127,8 +127,8 @@ def _read_pod(
         is_deleting=deletion is not None or uid in children.orphans,
         is_overdue=deletion is not None and now > deletion + DELETION_TOLERANCE,
         is_running=phase == "Running" and not _is_not_running(container),
-        last_exit=_read_exit(container),
-        problem=_read_problem(manifest, container),
+        last_exit=read_exit(container),
+        problem=read_problem(manifest, container),
         termination_notice=nodes.find_termination_notice(node),
     )
 
@@ -137,14 +137,16 @@ def _is_not_running(container: Manifest) -> bool:
     return bool(get_value(container, "state", "terminated") or get_value(container, "state", "waiting"))
 
 
-def _read_exit(container: Manifest) -> Exit | None:  # None: it has not terminated yet
+def read_exit(container: Manifest) -> Exit | None:  # None: it has not terminated yet
+    """Return the last termination of a container, from its status."""
     ended = get_value(container, "state", "terminated") or get_value(container, "lastState", "terminated")
     if not ended:
         return None
     return Exit(get_int(ended, "exitCode") or 0, get_text(ended, "reason"), get_text(ended, "message"))
 
 
-def _read_problem(manifest: Manifest, container: Manifest) -> ObjectProblem | None:  # None: no problem is known
+def read_problem(manifest: Manifest, container: Manifest) -> ObjectProblem | None:  # None: no problem is known
+    """Return why a pod does not run, from its manifest and the status of its container."""
     waiting = get_text(container, "state", "waiting", "reason")
     if waiting not in _STARTUP_REASONS:
         termination_message = get_text(container, "lastState", "terminated", "message")

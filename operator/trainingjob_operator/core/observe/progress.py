@@ -88,7 +88,9 @@ def find_data(seen: Observed) -> DataReport | None:  # None: no data was read ye
 
 
 def find_preparation(seen: Observed) -> PreparationProgress | None:  # None: no host reports it now
-    """Return how much of the text the committed world has tokenized."""
+    """Return how much of the text the preparation phase or the committed world has tokenized."""
+    if seen.world is None and seen.preparation and not seen.preparation.is_complete:
+        return seen.preparation.progress
     reports = (member_view.report for member_view in seen.member_views if member_view.report)
     return next((report.preparation for report in reports if report.preparation), None)
 

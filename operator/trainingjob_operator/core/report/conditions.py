@@ -56,6 +56,8 @@ def _queued_condition(situation: Situation) -> tuple[ConditionStatus, str, str]:
         return "True", situation.reason, situation.message
     if situation.stage in (Stage.SUSPENDED, Stage.SUSPENDING):
         return "False", Reason.SUSPENDED, ""
+    if situation.stage is Stage.PREPARING:
+        return "False", Reason.PREPARING, ""
     return "False", Reason.FINISHED if _is_finished(situation) else Reason.PODS_SCHEDULED, ""
 
 

@@ -88,6 +88,7 @@ def next_status(
             "rollbacks": update_rollbacks(plan, seen, end, now),
             "data": find_data(seen),
             "preparation": find_preparation(seen) if situation.world is seen.world else None,
+            "prepared": previous.prepared or _prepared_at(seen, now),
             "progress": find_progress(plan, seen),
             "checkpoint": find_checkpoint(seen, now),
             # The end that fails a job causes no restart.
@@ -119,6 +120,11 @@ def _update_conditions(
     )
     wanted: list[ConditionUpdate] = [("Valid", "True", Reason.VALID, valid), *derive_conditions(at)]
     return merge_conditions(seen.status.conditions, wanted, seen.generation, now)
+
+
+def _prepared_at(seen: Observed, now: datetime) -> str | None:
+    """Return the time at which the preparation phase was found complete. None: it is not, or there is none."""
+    return format_time(now) if seen.preparation and seen.preparation.is_complete else None
 
 
 def _world_status(world: World, why: str, now: datetime) -> WorldStatus:

@@ -23,6 +23,7 @@ from trainingjob_operator.core.decide.decisions import (
     Succeed,
     Wait,
 )
+from trainingjob_operator.core.decide.preparation_phase import is_preparing
 from trainingjob_operator.core.diagnose.backups import describe_failing_backups, update_failing_backups
 from trainingjob_operator.core.diagnose.failing_saves import describe_failing_saves, update_failing_saves
 from trainingjob_operator.core.goodput import BUCKET_BY_PHASE, Bucket
@@ -44,6 +45,7 @@ class Stage(StrEnum):
 
     INVALID = "Invalid"
     QUEUED = "Queued"
+    PREPARING = "Preparing"
     STARTING = "Starting"
     RUNNING = "Running"
     DEGRADED = "Degraded"
@@ -132,8 +134,6 @@ def _derive_from_decision(plan: Plan, seen: Observed, decision: Decision, refusa
         case Wait(reason, message) if seen.world:
             text = message or f"training on {pluralize(len(seen.world.slices), 'slice')}"
             return with_world(seen.world, Stage.RUNNING, reason, text, is_training=True)
-    if plan.spec.suspend:
-        return _suspended_situation(seen)
     return _situation_without_world(plan, seen, decision, refusal)
 
 
@@ -215,8 +215,23 @@ def _list_absences(slices: Iterable[Slice], heartbeat_timeout: float) -> list[st
     return [describe_absence(one, trouble) for one, trouble in problems if trouble][:MAX_ABSENCES]
 
 
+def _preparation_situation(seen: Observed, decision: Wait, refusal: ObjectProblem | None) -> Situation:
+    """Return the situation while pods without accelerators tokenize the text."""
+    if refusal:
+        return Situation(Stage.QUEUED, refusal.reason, refusal.message, Bucket.QUEUED, None)
+    if decision.reason == Reason.WAITING_FOR_QUOTA:
+        return Situation(Stage.QUEUED, decision.reason, decision.message, Bucket.QUEUED, None)
+    job, progress = seen.preparation, find_preparation(seen)
+    is_at_work = job is not None and job.problem is None
+    parts = [_describe_preparation(progress)] if progress and is_at_work else []
+    if not parts or (job and job.failed_pod):
+        parts.append(decision.message)
+    return Situation(Stage.PREPARING, decision.reason, "; ".join(parts), Bucket.PREPARING, None)
+
+
 def _suspended_situation(seen: Observed) -> Situation:
-    if seen.pods or any(jobset.is_own for jobset in seen.jobsets):
+    is_preparing_text = seen.preparation is not None and not seen.preparation.is_complete
+    if seen.pods or is_preparing_text or any(jobset.is_own for jobset in seen.jobsets):
         return Situation(Stage.SUSPENDING, Reason.SUSPENDING, "releasing all pods", Bucket.SUSPENDED, None)
     return Situation(Stage.SUSPENDED, Reason.SUSPENDED, "`spec.suspend` is true", Bucket.SUSPENDED, None)
 
@@ -224,7 +239,11 @@ def _suspended_situation(seen: Observed) -> Situation:
 def _situation_without_world(
     plan: Plan, seen: Observed, decision: Decision, refusal: ObjectProblem | None
 ) -> Situation:
-    """Return the situation without a world: the job waits for pods, nodes, containers or first reports."""
+    """Return the situation without a world: the job waits for tokens, pods, nodes, containers or first reports."""
+    if plan.spec.suspend:
+        return _suspended_situation(seen)
+    if is_preparing(plan, seen) and isinstance(decision, Wait):
+        return _preparation_situation(seen, decision, refusal)
     has_run = seen.status.world is not None
     problem = refusal or _find_base_problem(plan, seen)
     base = seen.base

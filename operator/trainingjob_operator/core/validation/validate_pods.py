@@ -187,10 +187,19 @@ def check_mount_paths(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def check_memory(spec: TrainingJobSpec) -> Iterator[Problem]:
     """`resources.memory` must be at most 64Ti."""
-    memory = spec.runtime.resources.memory
+    yield from _check_memory("spec.runtime.resources.memory", spec.runtime.resources.memory)
+
+
+def check_prepare_memory(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`data.prepare.resources.memory` must be at most 64Ti."""
+    if spec.data.prepare:
+        yield from _check_memory("spec.data.prepare.resources.memory", spec.data.prepare.resources.memory)
+
+
+def _check_memory(path: str, memory: str) -> Iterator[Problem]:
     if parse_bytes(memory) > parse_bytes(MAX_MEMORY):
         message = f"{memory} must be at most {MAX_MEMORY}, because no machine has more. 1 `Gi` is 1024 `Mi`."
-        yield Problem("spec.runtime.resources.memory", memory, message, (MAX_MEMORY,))
+        yield Problem(path, memory, message, (MAX_MEMORY,))
 
 
 RULES = (
@@ -201,4 +210,5 @@ RULES = (
     Rule(("runtime.env", *SECRET_PARENTS), check_reference_keys),
     Rule(("runtime.volumes",), check_mount_paths),
     Rule(("runtime.resources.memory",), check_memory),
+    Rule(("data.prepare",), check_prepare_memory),
 )

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from trainingjob_api.base import seconds
 from trainingjob_api.pod_variables import SECRET_PARENTS, secret_variables
 from trainingjob_api.problem import Problem
+from trainingjob_api.spec.data import PrepareResources
 from trainingjob_api.spec.elastic import Elastic
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.runtime import EnvVar
+from trainingjob_api.spec.runtime import EnvVar, Resources
 from trainingjob_api.variables import SLICE_VARIABLES, WORLD_FLAGS, WORLD_VARIABLES
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.problem_messages import has_no_effect, join_words, must_be_unique, quote_field
@@ -55,15 +56,25 @@ def check_env(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def check_resources(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A host must have CPU, and enough memory to start."""
-    cpu, memory = spec.runtime.resources.cpu, spec.runtime.resources.memory
+    yield from _check_pod_resources("spec.runtime.resources", spec.runtime.resources)
+
+
+def check_prepare_resources(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A pod that tokenizes text must have CPU, and enough memory to start."""
+    if spec.data.prepare:
+        yield from _check_pod_resources("spec.data.prepare.resources", spec.data.prepare.resources)
+
+
+def _check_pod_resources(path: str, resources: Resources | PrepareResources) -> Iterator[Problem]:
+    cpu, memory = resources.cpu, resources.memory
     if parse_quantity(cpu) == 0:
-        yield Problem("spec.runtime.resources.cpu", cpu, f"{cpu} must be greater than 0.", ("100m", "1"))
+        yield Problem(f"{path}.cpu", cpu, f"{cpu} must be greater than 0.", ("100m", "1"))
     elif parse_quantity(cpu) > 1024:
         message = f"{cpu} must be at most 1024 cores. 1 is one core, and 500m is half a core."
-        yield Problem("spec.runtime.resources.cpu", cpu, message)
+        yield Problem(f"{path}.cpu", cpu, message)
     if parse_bytes(memory) < parse_bytes(MIN_MEMORY):
         message = f"{memory} must be at least {MIN_MEMORY}. The trainer does not start with less."
-        yield Problem("spec.runtime.resources.memory", memory, message, (MIN_MEMORY,))
+        yield Problem(f"{path}.memory", memory, message, (MIN_MEMORY,))
 
 
 def check_pull_secrets(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -235,6 +246,7 @@ def _value_sources(variable: EnvVar) -> list[str]:
 RULES: tuple[Rule | HardwareRule, ...] = (
     Rule(("runtime.env", *SECRET_PARENTS), check_env),
     Rule(("runtime.resources",), check_resources),
+    Rule(("data.prepare",), check_prepare_resources),
     Rule(("runtime.imagePullSecrets",), check_pull_secrets),
     Rule(("scheduling.tolerations",), check_tolerations),
     HardwareRule(("slices.accelerator", "slices.topology", "scheduling.nodeSelector"), check_node_selector),
