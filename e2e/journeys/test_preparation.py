@@ -6,7 +6,8 @@ from e2e.product import Product, load_example
 from e2e.status import condition, step_of
 
 pytestmark = pytest.mark.cluster
-PREPARE = {"parallelism": 2, "resources": {"cpu": "250m", "memory": "512Mi"}}
+PREPARE = {"parallelism": 2, "resources": {"cpu": "500m", "memory": "768Mi"}}
+TEXT = [{"name": "stdlib", "path": "python:json", "pattern": "*.py"}]
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +17,8 @@ def namespace(product: Product):
 
 
 def test_the_text_is_tokenized_before_the_slices_are_requested(product: Product, namespace: str) -> None:
-    manifest = load_example("demo", training__steps=100_000, checkpoint__uri="/shared/prepared", data__prepare=PREPARE)
+    changes = {"training__steps": 100_000, "checkpoint__uri": "/shared/prepared"}
+    manifest = load_example("demo", **changes, data__prepare=PREPARE, data__train=TEXT)
     job = product.submit(namespace, manifest, name="prepared")
 
     preparing = job.wait("the preparation", lambda status: status.get("phase") == "Preparing", timeout=30)

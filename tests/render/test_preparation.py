@@ -9,7 +9,7 @@ from trainingjob_api.spec.data import Prepare
 from trainingjob_operator.cli.yaml_output import to_yaml
 from trainingjob_operator.render.jobset import render_base_jobset
 from trainingjob_operator.render.pod_policy import check_preparation
-from trainingjob_operator.render.preparation import render_preparation
+from trainingjob_operator.render.preparation_job import render_preparation
 
 GOLDEN = Path(__file__).parents[1] / "golden/manifests/preparation.yaml"
 PREPARE = Prepare.model_validate({"parallelism": 3, "resources": {"cpu": "8", "memory": "16Gi"}})

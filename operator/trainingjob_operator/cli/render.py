@@ -13,7 +13,7 @@ from trainingjob_operator.core.manifests import get_text
 from trainingjob_operator.core.planner.run_config import build_run_config
 from trainingjob_operator.render.configmap import render_config_map
 from trainingjob_operator.render.jobset import render_jobsets
-from trainingjob_operator.render.preparation import render_preparation
+from trainingjob_operator.render.preparation_job import render_preparation
 from trainingjob_operator.render.render_settings import RenderSettings
 
 UID = "00000000-0000-0000-0000-000000000000"

@@ -32,6 +32,7 @@ class Reason(StrEnum):
     WAITING_FOR_HEARTBEATS = "WaitingForHeartbeats"
     JOINING = "Joining"
     PREPARING = "Preparing"
+    PREPARED = "Prepared"
     TRAINING = "Training"
     ALL_SLICES = "AllSlices"
     FEWER_SLICES = "FewerSlices"

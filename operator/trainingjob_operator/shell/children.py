@@ -27,7 +27,7 @@ from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.render.configmap import render_config_map
 from trainingjob_operator.render.jobset import render_base_jobset, render_slice_jobset
 from trainingjob_operator.render.pod_policy import check_jobset, check_preparation
-from trainingjob_operator.render.preparation import render_preparation
+from trainingjob_operator.render.preparation_job import render_preparation
 from trainingjob_operator.render.render_settings import RenderSettings
 from trainingjob_operator.shell.interfaces import Children, Cluster, ConflictError, ForbiddenError
 from trainingjob_operator.shell.store import hash_data

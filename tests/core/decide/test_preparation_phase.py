@@ -110,7 +110,9 @@ def test_slices_are_requested_once_all_text_is_tokenized() -> None:
     scene = scene_of(pod_of(), job=job_of(complete=True))
 
     assert scene.chores() == (CreateBase(),)
+    assert [one.reason for one in scene.happenings()] == [Reason.PREPARED]
     scene.step()
+    assert scene.happenings() == ()
     assert scene.status.prepared
     assert (scene.status.phase, scene.status.preparation) == ("Queued", None)
 

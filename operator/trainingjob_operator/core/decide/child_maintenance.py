@@ -24,7 +24,7 @@ from trainingjob_operator.core.diagnose.slice_recreation import find_slices_to_r
 from trainingjob_operator.core.observe.jobsets import ChildJob, JobSet
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.observe.pods import Pod
-from trainingjob_operator.core.observe.preparation import PreparationJob
+from trainingjob_operator.core.observe.preparation_state import PreparationJob
 from trainingjob_operator.core.planner.plan import Plan
 
 FIRST_BACK_OFF_SECONDS = 10.0

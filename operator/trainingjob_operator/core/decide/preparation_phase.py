@@ -15,7 +15,7 @@ Parts that are complete stay, so each attempt continues where the last one ended
 from trainingjob_operator.core.decide.decisions import Fail, Wait
 from trainingjob_operator.core.diagnose.health import describe_failure
 from trainingjob_operator.core.observe.observed import Observed
-from trainingjob_operator.core.observe.preparation import PreparationJob, PreparationPod
+from trainingjob_operator.core.observe.preparation_state import PreparationJob, PreparationPod
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.units import pluralize

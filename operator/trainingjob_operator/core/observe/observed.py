@@ -23,7 +23,7 @@ from trainingjob_operator.core.observe.jobsets import ChildJob, JobSet, read_job
 from trainingjob_operator.core.observe.lineage import Lineage
 from trainingjob_operator.core.observe.members import MemberView
 from trainingjob_operator.core.observe.pods import ObjectProblem, Pod, read_pods
-from trainingjob_operator.core.observe.preparation import PreparationJob, read_preparation
+from trainingjob_operator.core.observe.preparation_state import PreparationJob, read_preparation
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.run_config import attach_program_config
 from trainingjob_operator.core.times import parse_time, seconds_between

@@ -126,6 +126,7 @@ def list_events(
         *_drill_events(seen, written),
         *_straggler_events(seen, written),
         *_skipped_update_events(seen, written),
+        *_preparation_events(seen, written),
         *_data_events(seen, written),
     ]
     events += [*_failing_save_events(plan, seen, written), *_failing_backup_events(plan, seen, written)]
@@ -179,6 +180,12 @@ def _skipped_update_events(seen: Observed, written: TrainingJobStatus) -> list[J
     words = describe_skipped_updates(written.progress)
     is_new = words and not describe_skipped_updates(seen.status.progress)
     return [JobEvent(Reason.UPDATES_SKIPPED, words, is_warning=True)] if is_new else []
+
+
+def _preparation_events(seen: Observed, written: TrainingJobStatus) -> list[JobEvent]:
+    """Return the event of a preparation phase that is complete."""
+    is_new = written.prepared is not None and seen.status.prepared is None
+    return [JobEvent(Reason.PREPARED, "all text is tokenized; requesting slices")] if is_new else []
 
 
 def _data_events(seen: Observed, written: TrainingJobStatus) -> list[JobEvent]:
