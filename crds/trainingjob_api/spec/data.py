@@ -7,7 +7,7 @@ from pydantic import Field
 from trainingjob_api.base import Quantity, Secret, SecretVariable, ShortName, Strict
 from trainingjob_api.formats import FORMATS, FormatName, formats_with
 from trainingjob_api.globs import MAX_GLOB
-from trainingjob_api.meta import NO_UNIT, PODS, Example, Pattern, Unit, cel_rule
+from trainingjob_api.meta import NO_UNIT, Example, Pattern, Unit, cel_rule
 from trainingjob_api.notation import add_slash
 from trainingjob_api.spec.hub import HubDataset
 from trainingjob_api.spec.training import MAX_STEP
@@ -313,7 +313,7 @@ class Data(Strict):
         exclude_if=lambda packing: packing is None,  # an agent before 0.1 refuses a field it does not know
     )
 
-    prepare: Annotated[Prepare | None, PODS] = Field(
+    prepare: Prepare | None = Field(
         default=None,
         description="Preparation phase on CPU nodes before slices are requested. Unset: the hosts of the slices "
         "tokenize the text.",
