@@ -133,7 +133,7 @@ TRAINER_MUTATIONS = (
     ),
     Mutation(
         "a redirect takes the token of a tracker to another server",
-        f"{TRAINER}/trackers/mlflow.py",
+        f"{TRAINER}/trackers/json_api.py",
         "build_opener(_NoRedirects)",
         "build_opener(HTTPRedirectHandler)",
         ("tests/trainer/trackers/test_mlflow.py",),

@@ -29,6 +29,7 @@ TEXTS = (
     "10%",
     "/shared/chat.jinja",
     "http://tracker:5000",
+    "team/metrics",
 )
 """One for each pattern; the first that fits is taken."""
 GREATEST = 10_000

@@ -23,6 +23,18 @@ ServerUrl = Annotated[
     Field(max_length=1024),
 ]
 """The address of a server, without a user, a password or a query: credentials come from Secrets."""
+Space = Annotated[
+    str,
+    Pattern(
+        r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$",
+        "a Space such as team/metrics",
+        lambda text: text.removeprefix("https://huggingface.co/spaces/").strip("/"),
+    ),
+    Field(max_length=193),
+]
+"""The owner and the name of a Space."""
+
+_SPACE_HOST = str.maketrans("/_.", "---")
 
 
 class WandB(Strict):
@@ -82,6 +94,36 @@ class MLflow(Strict):
     )
 
 
+class Trackio(Strict):
+    """Trackio. An unreachable server costs points of plots, and never stops or delays training."""
+
+    project: Annotated[ProjectName, Example("research")] = Field(
+        description="Project of the run, which is created if it does not exist."
+    )
+    name: Annotated[RunName | None, Example("baseline")] = Field(
+        default=None, description="Display name of the run. Unset: the name of the job."
+    )
+    space: Annotated[Space | None, Example("team/metrics")] = Field(
+        default=None, description="Existing Trackio Space of the Hugging Face hub. Unset: `serverUrl` must be set."
+    )
+    server_url: Annotated[ServerUrl | None, Example("https://trackio.example.com")] = Field(
+        default=None, description="Address of a Trackio server outside the hub. Unset: `space` must be set."
+    )
+    token: Annotated[Secret, SecretVariable("TRACKIO_WRITE_TOKEN")] = Field(
+        description="Hugging Face token that can write to the Space, or write token of the server. The pods get it as "
+        "the variable `TRACKIO_WRITE_TOKEN`."
+    )
+
+    cel_rules = (cel_rule("has(self.space) != has(self.serverUrl)", "must have either `space` or `serverUrl`."),)
+
+    @property
+    def address(self) -> str:
+        """The address of the server, without a slash at its end."""
+        if self.space is None:
+            return (self.server_url or "").rstrip("/")
+        return f"https://{self.space.lower().translate(_SPACE_HOST)}.hf.space"
+
+
 class Statistics(Strict):
     """Norms of each trained tensor, its gradient and its update. Steps without them run the program without them."""
 
@@ -106,6 +148,11 @@ class Metrics(Strict):
         default=None,
         description="Sends the metrics to MLflow too. All restarts of the job continue one run.",
         exclude_if=lambda mlflow: mlflow is None,  # an agent before 0.1 refuses a field that it does not know
+    )
+    trackio: Trackio | None = Field(
+        default=None,
+        description="Sends the metrics to Trackio too. All restarts of the job continue one run.",
+        exclude_if=lambda trackio: trackio is None,  # as for `mlflow`
     )
     statistics: Statistics | None = Field(
         default=None,

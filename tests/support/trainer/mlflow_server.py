@@ -97,7 +97,9 @@ class MLflowServer:
         for one in body["metrics"]:
             if type(one["value"]) not in (int, float) or type(one["timestamp"]) is not int:
                 raise Refusal(400, "INVALID_PARAMETER_VALUE", f"Invalid metric: {one}")
-            self.metrics[run["id"]].append((one["key"], one["value"], one["timestamp"], one["step"]))
+            point = (one["key"], one["value"], one["timestamp"], one["step"])
+            if point not in self.metrics[run["id"]]:  # all four are the key of the real server's table
+                self.metrics[run["id"]].append(point)
         run["tags"].update({one["key"]: one["value"] for one in body["tags"]})
         return {}
 

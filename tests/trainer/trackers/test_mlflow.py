@@ -36,7 +36,8 @@ def train(root: Path, metrics: Metrics, generation: int, *steps: int) -> None:
     """Write what a world of the job writes."""
     with MetricsWriter(metrics, Run(JOB, open_store(str(root)), 0), generation) as writer:
         for step in steps:
-            writer.write_step({"time": step + 0.5, "generation": generation, "step": step, "loss": 1.0 / step})
+            at = 100 * generation + step + 0.5
+            writer.write_step({"time": at, "generation": generation, "step": step, "loss": 1.0 / step})
 
 
 def points_of(server: MLflowServer, key: str) -> list[tuple[int, float]]:
@@ -55,7 +56,7 @@ def test_worlds_of_a_job_continue_one_run_and_repeat_the_steps_that_they_train_a
     assert run["tags"] == {"trainingjob.uid": UID, "trainingjob.namespace": "research", "size": "7b"}
     assert points_of(server, "train/loss") == [(1, 1.0), (2, 0.5), (4, 0.25), (4, 0.25), (5, 0.2)]
     assert points_of(server, "generation") == [(1, 1), (2, 1), (4, 1), (4, 2), (5, 2)]
-    assert {at - 1000 * step for _, _, at, step in server.metrics[run["id"]]} == {500}
+    assert {at - 1000 * step for _, _, at, step in server.metrics[run["id"]]} == {100_500, 200_500}
     assert server.headers == {f"Bearer {TOKEN}"}
 
 

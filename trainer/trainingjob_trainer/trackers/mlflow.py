@@ -7,25 +7,19 @@ trained again.
 Source: MLflow 3 REST API, `/api/2.0/mlflow`.
 """
 
-import json
 import os
 import time
 from base64 import b64encode
-from http.client import HTTPMessage
-from typing import IO, Any
-from urllib.error import HTTPError
+from typing import Any
 from urllib.parse import quote
-from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from trainingjob_api.spec.metrics import MLflow
+from trainingjob_trainer.trackers.json_api import JsonApi, RejectedRequestError
 from trainingjob_trainer.trackers.tracker import Point, Run
 
-REQUEST_SECONDS = 30.0
-"""Seconds without data from the server after which a request fails."""
 UID_TAG = "trainingjob.uid"
 MAX_TAG_LENGTH = 5000
 """Characters of the longest value of a tag in MLflow before 2.16; later servers take longer ones."""
-MAX_ANSWER_BYTES = 1 << 20
 
 
 def create_tracker(settings: MLflow, run: Run) -> "MLflowRun":
@@ -121,22 +115,11 @@ class MLflowRun:
         return str(self._server.call("runs/create", run)["run"]["info"]["run_id"])
 
 
-class _NoRedirects(HTTPRedirectHandler):
-    """Rejects redirects: they would send the credentials to another server."""
-
-    def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
-    ) -> None:
-        """Return no request, so that the redirect becomes an error."""
-
-
 class _Server:
     """A tracking server. Credentials come from the environment, where the pod has those of the Secret."""
 
     def __init__(self, uri: str) -> None:
-        self._root = f"{uri.rstrip('/')}/api/2.0/mlflow"
-        self._headers = {"Content-Type": "application/json", **_make_authorization()}
-        self._opener = build_opener(_NoRedirects)
+        self._api = JsonApi(f"{uri.rstrip('/')}/api/2.0/mlflow", _make_authorization())
 
     def call(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the answer to a request: a GET without a body, else a POST.
@@ -145,16 +128,10 @@ class _Server:
             MLflowError: the server rejects it, or the answer is not MLflow's.
             OSError: the server cannot be reached.
         """
-        data = None if body is None else json.dumps(body).encode()
-        request = Request(f"{self._root}/{path}", data, self._headers)  # noqa: S310  # the API allows http and https only
         try:
-            with self._opener.open(request, timeout=REQUEST_SECONDS) as response:
-                answer = _parse(response.read(MAX_ANSWER_BYTES))
-        except HTTPError as error:
-            with error:
-                answer = _parse(error.read(MAX_ANSWER_BYTES)) or {}
-            message = answer.get("message") or error.reason
-            raise MLflowError(f"HTTP {error.code}: {message}", str(answer.get("error_code", ""))) from None
+            answer = self._api.call(path, body)
+        except RejectedRequestError as error:
+            raise MLflowError(str(error), str(error.answer.get("error_code", ""))) from None
         if answer is None:
             raise MLflowError("the answer is not JSON: `metrics.mlflow.trackingUri` is not an MLflow server")
         return answer
@@ -166,14 +143,6 @@ def _make_authorization() -> dict[str, str]:
     if user and password:
         return {"Authorization": f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"}
     return {"Authorization": f"Bearer {token}"} if token else {}
-
-
-def _parse(content: bytes) -> dict[str, Any] | None:  # None: it is not a JSON object
-    try:
-        answer = json.loads(content)
-    except ValueError:
-        return None
-    return answer if isinstance(answer, dict) else None
 
 
 def _list_pairs(values: dict[str, str]) -> list[dict[str, str]]:

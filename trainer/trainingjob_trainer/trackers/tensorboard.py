@@ -12,7 +12,7 @@ from tensorboardX.record_writer import masked_crc32c
 from tensorboardX.summary import scalar, text
 
 from trainingjob_trainer.store.port import Store
-from trainingjob_trainer.trackers.tracker import FOLDER, Point, Run
+from trainingjob_trainer.trackers.tracker import FOLDER, Point, Run, quote_markdown
 
 
 def create_tracker(enabled: bool, run: Run) -> "TensorBoard":  # noqa: FBT001  # the field's value
@@ -42,7 +42,7 @@ class TensorBoard:
     def write(self, point: Point) -> None:
         """Write one plot point for each value, and each text."""
         plots = [scalar(f"{point.group}/{name}", value) for name, value in point.values.items()]
-        texts = [text(f"{point.group}/{name}", _quote(value)) for name, value in point.texts.items()]
+        texts = [text(f"{point.group}/{name}", quote_markdown(value)) for name, value in point.texts.items()]
         for summary in (*plots, *texts):
             self._append(Event(step=point.step, wall_time=time.time(), summary=summary))
 
@@ -52,11 +52,6 @@ class TensorBoard:
 
     def _append(self, event: Event) -> None:
         self._file.append(frame_record(event.SerializeToString()))
-
-
-def _quote(text: str) -> str:
-    """Return a text as a block of code, because TensorBoard reads Markdown."""
-    return "".join(f"    {line}\n" for line in text.splitlines())
 
 
 def frame_record(data: bytes) -> bytes:

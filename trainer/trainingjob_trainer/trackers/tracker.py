@@ -91,6 +91,11 @@ def tracker_names() -> list[str]:
     return [name for name in Metrics.model_fields if name not in ("every_steps", "statistics")]
 
 
+def quote_markdown(text: str) -> str:
+    """Return a text as a block of code, for destinations that read Markdown."""
+    return "".join(f"    {line}\n" for line in text.splitlines())
+
+
 class TrackerThread:
     """Sends points to a tracker beside training. The first of several failures is logged as a warning."""
 

@@ -1,0 +1,64 @@
+"""Requests to a server's JSON API, for trackers whose own client would bring a web framework into the image."""
+
+import json
+from collections.abc import Mapping
+from http.client import HTTPMessage
+from typing import IO, Any
+from urllib.error import HTTPError
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+REQUEST_SECONDS = 30.0
+"""Seconds without data from the server after which a request fails."""
+MAX_ANSWER_BYTES = 1 << 20
+
+
+class RejectedRequestError(Exception):
+    """The server rejects a request. `answer` are the fields of its answer; empty: the answer is not JSON."""
+
+    def __init__(self, message: str, answer: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.answer = answer
+
+
+class JsonApi:
+    """The JSON API below an address. `headers` go with each request, and never to another server."""
+
+    def __init__(self, root: str, headers: Mapping[str, str]) -> None:
+        self._root = root
+        self._headers = {"Content-Type": "application/json", **headers}
+        self._opener = build_opener(_NoRedirects)
+
+    def call(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any] | None:  # None: it is not JSON
+        """Return the answer to a request: a GET without a body, else a POST.
+
+        Raises:
+            RejectedRequestError: the server rejects it. The message has the text of the field `message` or `error`.
+            OSError: the server cannot be reached.
+        """
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(f"{self._root}/{path}", data, self._headers)  # noqa: S310  # the API allows http and https only
+        try:
+            with self._opener.open(request, timeout=REQUEST_SECONDS) as response:
+                return _parse(response.read(MAX_ANSWER_BYTES))
+        except HTTPError as error:
+            with error:
+                answer = _parse(error.read(MAX_ANSWER_BYTES)) or {}
+            message = answer.get("message") or answer.get("error") or error.reason
+            raise RejectedRequestError(f"HTTP {error.code}: {message}", answer) from None
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """Rejects redirects: they would send the credentials to another server."""
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> None:
+        """Return no request, so that the redirect becomes an error."""
+
+
+def _parse(data: bytes) -> dict[str, Any] | None:  # None: it is not a JSON object
+    try:
+        answer = json.loads(data)
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) else None
