@@ -28,6 +28,7 @@ from trainingjob_trainer.objectives.scoring import EvaluateStep
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.compile_cache import CompileCache
+from trainingjob_trainer.runtime.hlo_dump import open_hlo_dump
 from trainingjob_trainer.runtime.preflight import check_world
 from trainingjob_trainer.runtime.process_group import ProcessGroup, configure, connect
 from trainingjob_trainer.sampling.token_programs import TokenPrograms, make_generator
@@ -189,7 +190,8 @@ def join_world(start: StartWorld, events: AgentEvents) -> JoinedWorld:
     configure(config.accelerator_platform, layout, start.world, start.process)
     peers = connect(start.world, start.process, layout, config.accelerator_platform, events.report_entry)
     mesh = build_mesh(jax.devices(), layout)
-    programs = CompileCache(start.compile_cache, root, config, layout, peers, start.program_secret)
+    secret, dump = start.program_secret, open_hlo_dump(start)
+    programs = CompileCache(start.compile_cache, root, config, layout, peers, secret, dump)
     check_world(
         mesh,
         programs,

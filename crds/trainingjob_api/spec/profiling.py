@@ -10,6 +10,7 @@ from trainingjob_api.meta import Example, Unit
 TraceSteps = Annotated[int, Field(ge=1, le=100)]
 """Steps of one trace. More fill the memory of the host."""
 TracedHosts = Literal["first", "all"]
+HloFormat = Literal["text", "proto", "both"]
 
 
 class Profiling(Strict):
@@ -26,6 +27,12 @@ class Profiling(Strict):
     ] = Field(default=None, description="Steps between the starts of two traces. Unset: one trace.")
     hosts: Annotated[TracedHosts, Example("first")] = Field(
         default="first", description="Traced hosts: the first host of the world, or all hosts."
+    )
+    hlo: Annotated[HloFormat | None, Example("text")] = Field(
+        default=None,
+        description="Format in which process 0 writes the HLO of each compiled program, below "
+        "`checkpoint.uri`/profiles/hlo. Unset: no HLO is written.",
+        exclude_if=lambda hlo: hlo is None,  # an agent before 0.1 refuses a field that it does not know
     )
 
     def find_last_step(self, step: int) -> int | None:  # None: the step is not traced

@@ -36,6 +36,7 @@ from trainingjob_trainer.runtime.compile_cache_files import (
     write_program,
 )
 from trainingjob_trainer.runtime.compile_cache_key import compile_cache_key
+from trainingjob_trainer.runtime.hlo_dump import HloDump
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.store.port import Store
@@ -54,11 +55,19 @@ type LoadedProgram = tuple[bytes, Any | None]
 class CompileCache:
     """Compiles programs, or loads them. `folder` keeps them on this host, and `secret` authenticates them as the job's.
 
-    If one of the two is empty, no program is kept or shared. `root` is the job's checkpoint folder.
+    If one of the two is empty, no program is kept or shared. `root` is the job's checkpoint folder. `dump` writes each
+    program as HLO.
     """
 
     def __init__(
-        self, folder: str, root: str, config: RunConfig, layout: Layout, peers: ProcessGroup, secret: str = ""
+        self,
+        folder: str,
+        root: str,
+        config: RunConfig,
+        layout: Layout,
+        peers: ProcessGroup,
+        secret: str = "",
+        dump: HloDump | None = None,
     ) -> None:
         self._kept = open_store(folder) if folder and secret else None
         self._secret = secret
@@ -68,6 +77,7 @@ class CompileCache:
         self._key = json.dumps(compile_cache_key(config, layout), sort_keys=True) if self._kept else ""
         self._platform = config.accelerator_platform
         self._peers = peers
+        self._dump = dump
         self._loader = ThreadPoolExecutor(1, "load-program")
         self._loading: dict[str, Future[LoadedProgram]] = {}
         jax.config.update("jax_enable_compilation_cache", False)  # noqa: FBT003  # JAX's own signature
@@ -81,7 +91,14 @@ class CompileCache:
         `result` is a tree of the structure that it returns, and `options` are passed to `jax.jit`. `once`: the program
         runs once, so that a CPU compiles it with little optimization.
         """
+        program = self._build(name, function, arguments, result, once=once, **options)
+        if self._dump:
+            self._dump.write(name, program)
+        return program
 
+    def _build(
+        self, name: str, function: Any, arguments: tuple[Any, ...], result: Any, *, once: bool, **options: Any
+    ) -> Any:
         def compile_here() -> Any:
             effort = {"xla_backend_optimization_level": 0} if once and self._platform == "cpu" else None
             compiled = jax.jit(function, **options).lower(*arguments).compile(compiler_options=effort)
