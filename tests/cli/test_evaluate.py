@@ -95,6 +95,7 @@ WRONG = {
     "two kinds of texts": (("/", "--data", "/", "--job", "a.yaml"), "Name the text to score: either --data PATH"),
     "a text that is missing": (("/", "--data", "/no"), "--data: /no must be a file or a folder."),
     "no tokenizer": (("/", "--data", "/", "--tokenizer", "/no"), "--tokenizer: /no must be a tokenizer.json file."),
+    "a volume without a job": (("/", "--data", "/", "--volume", "a=/b"), "--volume must be set with --job"),
     "another format": (("/", "--data", "/", "-o", "csv"), "--output: csv must be one of: table, json."),
 }
 
@@ -114,11 +115,43 @@ def test_a_job_without_evaluations_is_named(tmp_path: Path) -> None:
     assert "has no `spec.evaluation`. Add one, or name the text with --data." in result.err
 
 
+PLACES = {
+    "the folder of the volume": ("/work/runs/tiny", (), "/work/text", "/other/more"),
+    "another folder": ("/work/runs/copy", (), "/shared/text", "/other/more"),
+    "chosen volumes": ("/work/runs/tiny", ("shared=a", "other=b"), "HERE/a/text", "HERE/b/more"),
+    "a pod": ("/shared/runs/tiny", (), "/shared/text", "/other/more"),
+}
+
+
+@pytest.mark.parametrize(("checkpoint", "volumes", "text", "more"), PLACES.values(), ids=PLACES)
+def test_paths_of_a_job_are_read_on_this_machine(
+    checkpoint: str, volumes: tuple[str, ...], text: str, more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    evaluation = [
+        {"name": "a", "path": "/shared/text", "everySteps": 1},
+        {"name": "b", "path": "/other/more", "everySteps": 1},
+    ]
+    job = write_job(tmp_path, evaluation=evaluation, checkpoint={"uri": "/shared/runs/tiny"})
+    written = yaml.safe_load(job.read_text())
+    written["spec"]["runtime"]["volumes"] = [
+        {"name": name, "mountPath": f"/{name}", "claimName": name} for name in ("shared", "other")
+    ]
+    job.write_text(yaml.safe_dump(written))
+    options = evaluate_folder.EvaluateOptions(Path(checkpoint), (), str(job), volumes, None, None, None)
+
+    spec = evaluate_folder._read_job(str(job), options)
+
+    assert [one.path for one in spec.evaluation] == [path.replace("HERE", str(tmp_path)) for path in (text, more)]
+
+
 @pytest.mark.slow
 def test_the_commands_of_the_page_score_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "held-out").mkdir()
     (tmp_path / "held-out/a.txt").write_text("Once upon a time there was a text. " * 40)
-    evaluation = {"name": "held-out", "path": str(tmp_path / "held-out"), "everySteps": 1, "numBatches": "all"}
+    evaluation = {"name": "held-out", "path": "/shared/held-out", "everySteps": 1, "numBatches": "all"}
     job = write_job(
         tmp_path, evaluation=[evaluation], tokenizer={"type": "byte"}, checkpoint={"uri": "/shared/runs/tiny"}
     )

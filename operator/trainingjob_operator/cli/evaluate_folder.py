@@ -2,7 +2,7 @@
 
 import json
 import math
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from trainingjob_api.formats import FORMATS, is_of_format
@@ -11,6 +11,8 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.weights_exchange import EvaluateReport, EvaluateRequest, TextReport
 from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.errors import NoResultError, UsageError
+from trainingjob_operator.cli.local.path_translation import move_paths
+from trainingjob_operator.cli.local.workspace import choose_folders
 from trainingjob_operator.cli.printing import align, echo
 from trainingjob_operator.cli.trainer_child import require_trainer
 from trainingjob_operator.cli.validate_command import require_valid
@@ -28,6 +30,8 @@ class EvaluateOptions(NamedTuple):
     checkpoint: Path
     data: tuple[Path, ...]
     job: str | None
+    volumes: tuple[str, ...]
+    """Folders that replace volumes of the job, such as `NAME=FOLDER`."""
     step: int | None
     tokenizer: Path | None
     sequence_length: int | None
@@ -45,7 +49,7 @@ def evaluate_folder(options: EvaluateOptions, *, as_json: bool) -> None:
         step=options.step,
         tokenizer=str(options.tokenizer.absolute()) if options.tokenizer else None,
         texts=tuple(_describe_text(number, path) for number, path in enumerate(options.data, start=1)),
-        spec=_read_job(options.job) if options.job else None,
+        spec=_read_job(options.job, options) if options.job else None,
         sequence_length=options.sequence_length,
     )
     require_folder(request)
@@ -60,12 +64,32 @@ def evaluate_folder(options: EvaluateOptions, *, as_json: bool) -> None:
     echo(f"{pluralize(count, 'sequence')} of {report.sequence_length:,} tokens, {origin}", err=True)
 
 
-def _read_job(file: str) -> TrainingJobSpec:
-    """Return the spec of a file's job, which has evaluations."""
+def _read_job(file: str, options: EvaluateOptions) -> TrainingJobSpec:
+    """Return the spec of a file's job, which has evaluations, with the paths of this machine."""
     plan, _ = require_valid(read_one_job(file))
-    if not plan.spec.evaluation:
+    spec = plan.spec
+    if not spec.evaluation:
         raise UsageError(f"--job: {file} has no `spec.evaluation`. Add one, or name the text with --data.")
-    return plan.spec
+    chosen = choose_folders(spec.runtime.volumes, options.volumes)
+    mounts = find_checkpoint_volume(spec, options.checkpoint.absolute()) | {
+        volume.mount_path: chosen[volume.name] for volume in spec.runtime.volumes if volume.name in chosen
+    }
+    return TrainingJobSpec.model_validate(move_paths(spec.model_dump(mode="json", by_alias=True), mounts))
+
+
+def find_checkpoint_volume(spec: TrainingJobSpec, checkpoint: Path) -> dict[str, Path]:
+    """Return the mount path of the volume with `checkpoint.uri`, and its folder here, as `checkpoint` shows it.
+
+    There is none if the folder does not end as the path below the volume.
+    """
+    uri = PurePosixPath(spec.checkpoint.uri)
+    mounts = [volume.mount_path for volume in spec.runtime.volumes if uri.is_relative_to(volume.mount_path)]
+    if not mounts:
+        return {}
+    mount = max(mounts, key=len)
+    below = uri.relative_to(mount).parts
+    folder = Path(*checkpoint.parts[: len(checkpoint.parts) - len(below)])
+    return {mount: folder} if folder.joinpath(*below) == checkpoint else {}
 
 
 def _describe_text(number: int, path: Path) -> TextSource:

@@ -70,6 +70,13 @@ def evaluate(
         str | None,
         typer.Option(metavar="FILE", help="Job whose `evaluation` is run, with its packing and objective."),
     ] = None,
+    volume: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FOLDER",
+            help="Folder that replaces a volume of the job. Default: where CHECKPOINT shows the volume of its uri.",
+        ),
+    ] = None,
     step: Step = None,
     tokenizer: TokenizerFile = None,
     sequence_length: Annotated[
@@ -93,5 +100,7 @@ def evaluate(
         raise UsageError(f"--output: {output} must be one of: table, json.")
     if bool(data) == bool(job):
         raise UsageError("Name the text to score: either --data PATH, or --job FILE with its `evaluation`.")
-    options = EvaluateOptions(checkpoint, tuple(data or ()), job, step, tokenizer, sequence_length)
+    if volume and not job:
+        raise UsageError("--volume must be set with --job: it replaces a volume of the job.")
+    options = EvaluateOptions(checkpoint, tuple(data or ()), job, tuple(volume or ()), step, tokenizer, sequence_length)
     evaluate_folder(options, as_json=output == "json")
