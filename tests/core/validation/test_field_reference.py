@@ -119,7 +119,7 @@ def test_reference_lists_the_rules_that_read_a_field() -> None:
     assert even not in heads.rules
     assert even in field("model").rules
     assert "A vocabulary that the `tensor` degree does not divide is not sharded." not in heads.warnings
-    rare = "With `save.everySteps` above `training.steps`, no checkpoint is saved before the last step."
+    rare = "`everySteps` of saves, metrics, statistics and evaluations should be at most `training.steps`."
     assert rare in field("training.steps").warnings
 
 

@@ -24,7 +24,7 @@ from trainingjob_api.spec.data import TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.tokenizer import BYTE, HUGGING_FACE, SENTENCE_PIECE, TOKENIZERS, Tokenizer, TokenizerType
 from trainingjob_operator.core.names import unused_name
-from trainingjob_operator.core.planner.problem_messages import must_be_direct, must_be_unique, quote_field
+from trainingjob_operator.core.planner.problem_messages import must_be_direct, must_be_unique
 from trainingjob_operator.core.validation.reserved_folders import is_below
 from trainingjob_operator.core.validation.rule import Rule
 
@@ -228,16 +228,6 @@ def warn_of_missing_separator(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.tokenizer.endOfDocument", None, message)
 
 
-def warn_of_unreached_evaluation(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """With `everySteps` above `training.steps`, an evaluation runs only after the last step."""
-    for number, evaluation in enumerate(spec.evaluation):
-        if evaluation.every_steps > spec.training.steps:
-            limit = quote_field("spec.training.steps", spec.training.steps)
-            message = f"{evaluation.every_steps} exceeds {limit}. The evaluation runs only after the last step."
-            path = f"spec.evaluation[{number}].everySteps"
-            yield Problem(path, evaluation.every_steps, message, (str(spec.training.steps),))
-
-
 def warn_of_evaluation_on_training_data(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Evaluation text should not be training text."""
     for number, held_out in enumerate(spec.evaluation):
@@ -296,7 +286,6 @@ RULES = (
     Rule(("data.packing",), check_packing),
 )
 WARNINGS = (
-    Rule(("evaluation", "training.steps"), warn_of_unreached_evaluation),
     Rule(SECTIONS, warn_of_evaluation_on_training_data),
     Rule(("data.train",), warn_of_repeated_sources),
     Rule(SECTIONS, warn_of_record_files),

@@ -1,10 +1,9 @@
-"""Rules about metrics: the interval of their lines, and the trackers that receive them."""
+"""Rules about the trackers that receive metrics."""
 
 from collections.abc import Iterator
 
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_operator.core.planner.problem_messages import quote_field
 from trainingjob_operator.core.validation.rule import Rule
 
 MLFLOW, TRACKIO = "spec.metrics.mlflow", "spec.metrics.trackio"
@@ -36,25 +35,6 @@ def check_server_of_trackio(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem(f"{TRACKIO}.space", trackio.space, message)
 
 
-def warn_of_unwritten_metrics(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """With `metrics.everySteps` above `training.steps`, the job writes metrics only for its last step."""
-    every, steps = spec.metrics.every_steps, spec.training.steps
-    if every > steps:
-        limit = quote_field("spec.training.steps", steps)
-        message = f"{every} exceeds {limit}. The job writes metrics only for its last step."
-        yield Problem("spec.metrics.everySteps", every, message, (str(max(steps // 10, 1)),))
-
-
-def warn_of_uncomputed_statistics(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """With `metrics.statistics.everySteps` above `training.steps`, no norms are computed."""
-    statistics, steps = spec.metrics.statistics, spec.training.steps
-    if statistics and statistics.every_steps > steps:
-        limit = quote_field("spec.training.steps", steps)
-        message = f"{statistics.every_steps} exceeds {limit}. The job computes no norms."
-        nearest = (str(max(steps // 10, 1)),)
-        yield Problem("spec.metrics.statistics.everySteps", statistics.every_steps, message, nearest)
-
-
 def warn_of_plain_credentials(spec: TrainingJobSpec) -> Iterator[Problem]:
     """`http` sends the credentials of a tracker readable by anyone on the way."""
     mlflow, trackio = spec.metrics.mlflow, spec.metrics.trackio
@@ -74,8 +54,4 @@ RULES = (
     Rule(("metrics.mlflow",), check_credentials_of_mlflow),
     Rule(("metrics.trackio",), check_server_of_trackio),
 )
-WARNINGS = (
-    Rule(("metrics.everySteps", "training.steps"), warn_of_unwritten_metrics),
-    Rule(("metrics.statistics", "training.steps"), warn_of_uncomputed_statistics),
-    Rule(("metrics.mlflow", "metrics.trackio"), warn_of_plain_credentials),
-)
+WARNINGS = (Rule(("metrics.mlflow", "metrics.trackio"), warn_of_plain_credentials),)

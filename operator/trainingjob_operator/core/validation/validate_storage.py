@@ -12,7 +12,6 @@ from trainingjob_operator.core.planner.problem_messages import (
     has_no_effect,
     must_be_direct,
     must_be_unique,
-    quote_field,
 )
 from trainingjob_operator.core.validation.reserved_folders import is_below, is_reserved
 from trainingjob_operator.core.validation.rule import Rule
@@ -105,17 +104,6 @@ def warn_of_unused_cache_path(spec: TrainingJobSpec) -> Iterator[Problem]:
         )
 
 
-def warn_of_rare_saves(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """With `save.everySteps` above `training.steps`, no checkpoint is saved before the last step."""
-    every, steps = spec.checkpoint.save.every_steps, spec.training.steps
-    if every > steps and spec.checkpoint.save.every is None:
-        message = (
-            f"{every} should be at most {quote_field('spec.training.steps', steps)}. Otherwise a failure may restart "
-            "the job at step 0."
-        )
-        yield Problem("spec.checkpoint.save.everySteps", every, message, (str(max(steps // 10, 1)),))
-
-
 def folders_overlap(one: PurePosixPath, other: PurePosixPath) -> bool:
     """Return whether one folder contains the other."""
     return one.is_relative_to(other) or other.is_relative_to(one)
@@ -145,7 +133,4 @@ RULES = (
     Rule(("runtime.compileCache.path", MOUNTS), check_compile_cache),
     Rule(("checkpoint.save.every",), check_save_interval),
 )
-WARNINGS = (
-    Rule(("runtime.compileCache",), warn_of_unused_cache_path),
-    Rule(("checkpoint.save.everySteps", "checkpoint.save.every", "training.steps"), warn_of_rare_saves),
-)
+WARNINGS = (Rule(("runtime.compileCache",), warn_of_unused_cache_path),)
