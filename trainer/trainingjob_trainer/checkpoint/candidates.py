@@ -39,7 +39,7 @@ STEP_MISSING = "it is not there any more"
 
 
 class Expected(NamedTuple):
-    """What a step must be to fit the spec. `data` is the hash of the token index.
+    """What a step must be to fit the spec. `data` is the hash of the token cache.
 
     `fits` returns whether the state of a step can be restored. `seed` is that of the data order; None: any. `model` is
     that of the spec; None: any.

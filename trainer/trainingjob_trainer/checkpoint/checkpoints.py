@@ -37,7 +37,7 @@ FINAL_RETRY_SECONDS = 10.0
 
 
 class Checkpoints:
-    """The checkpoints of a job, as one process of one world writes and reads them. `data` is the token index's hash."""
+    """The checkpoints of a job, as one process of one world writes and reads them. `data` is the token cache's hash."""
 
     def __init__(
         self, root: str, config: RunConfig, world: World, peers: ProcessGroup, data: str, events: AgentEvents

@@ -23,7 +23,7 @@ from trainingjob_trainer.state import STATE_LAYOUT, State
 
 
 class RunningJob(NamedTuple):
-    """A job as one process of one world runs it. `data` is the hash of the token index."""
+    """A job as one process of one world runs it. `data` is the hash of the token cache."""
 
     config: RunConfig
     world: World

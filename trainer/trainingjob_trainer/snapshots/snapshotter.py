@@ -34,7 +34,7 @@ type SnapshotBuffer = tuple[Slot, mmap.mmap]
 class Snapshots:
     """The snapshots of one host. `folder` is the memory volume; no snapshots are taken if it is empty or `every` is 0.
 
-    `data` is the hash of the job's token index, `state` has the shapes and shardings, `shards` are the state's shards.
+    `data` is the hash of the job's token cache, `state` has the shapes and shardings, `shards` are the state's shards.
     If snapshots cost too much, the interval grows up to `most` steps; 0: the interval stays at `every`.
     """
 
