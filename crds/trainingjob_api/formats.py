@@ -28,7 +28,7 @@ class Format(NamedTuple):
     """Whether its sources have a place of files."""
 
 
-RECORD_FIELDS = ("column", "messages", "prompt", "completion", "chosen", "rejected", "on_bad_record")
+RECORD_FIELDS = ("column", "messages", "tools", "prompt", "completion", "chosen", "rejected", "on_bad_record")
 """Fields of a source that say what its records hold."""
 
 FORMATS: dict[FormatName, Format] = {

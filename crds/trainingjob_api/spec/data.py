@@ -110,6 +110,12 @@ class TextSource(Strict):
         f"{_only_for('messages')}.",
         exclude_if=_is_unset,
     )
+    tools: Annotated[RecordField | None, Example("tools")] = Field(
+        default=None,
+        description="Field of a record that holds the tools of `messages` for the chat template, "
+        f"{_only_for('tools')}. It holds a list of objects, JSON text of such a list, or null.",
+        exclude_if=_is_unset,
+    )
     prompt: Annotated[RecordField | None, Example("prompt")] = Field(
         default=None,
         description=f"Field of a record that holds a prompt, {_only_for('prompt')}. The document is the prompt and its "
@@ -164,6 +170,7 @@ class TextSource(Strict):
             "must not be set together with `completion`.",
             "messages",
         ),
+        cel_rule("!has(self.tools) || has(self.messages)", "must not be set without `messages`.", "tools"),
         cel_rule("!has(self.completion) || has(self.prompt)", "must not be set without `prompt`.", "completion"),
         cel_rule(
             "!has(self.prompt) || has(self.completion) || has(self.chosen)",

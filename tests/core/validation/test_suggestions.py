@@ -123,8 +123,8 @@ def test_a_name_is_not_suggested_where_its_field_is_there() -> None:
 
     assert kept.nearest == ()
     assert kept.message.endswith(
-        "train[0]. It has name, format, path, huggingFace, pattern, exclude, column, messages, prompt, completion, "
-        "chosen, rejected, onBadRecord, tokens, synthetic, weight."
+        "train[0]. It has name, format, path, huggingFace, pattern, exclude, column, messages, tools, prompt, "
+        "completion, chosen, rejected, onBadRecord, tokens, synthetic, weight."
     )
 
 

@@ -13,8 +13,8 @@ from trainingjob_operator.core.planner.problem_messages import has_no_effect
 from trainingjob_operator.core.validation.rule import Rule, find_unused_alternatives
 from trainingjob_operator.core.validation.validate_data import SECTIONS, list_sources
 
-_ANSWERS = {"chosen": "preferred answer", "rejected": "other answer"}
-"""What fields of pairs hold."""
+_CONTENTS = {"chosen": "preferred answer", "rejected": "other answer", "messages": "conversation"}
+"""What fields hold whose name does not say it."""
 
 
 def check_objective(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -27,7 +27,7 @@ def check_objective(spec: TrainingJobSpec) -> Iterator[Problem]:
 def check_record_fields(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A record has one document: of `column`, of `messages`, or of `prompt` and `completion` together, or it has two.
 
-    The two are of `chosen` and `rejected`, which share their `prompt`, if it is set.
+    The two are of `chosen` and `rejected`, which share their `prompt`, if it is set. `tools` belongs to `messages`.
     """
     for at, source in list_text_sources(spec):
         documents = ("column", "messages", "completion", "chosen")
@@ -37,13 +37,14 @@ def check_record_fields(spec: TrainingJobSpec) -> Iterator[Problem]:
                 message = f"must not be set together with `{other}`: a record has one document. Remove one of the two."
                 yield Problem(f"{at}.{field}", value, message)
         for field, other in (
+            ("messages", "tools"),
             ("prompt", "completion"),
             ("chosen", "rejected"),
             ("rejected", "chosen"),
             *(() if source.chosen or source.rejected else [("completion", "prompt")]),
         ):
             if getattr(source, other) and getattr(source, field) is None:
-                what = _ANSWERS.get(field, field)
+                what = _CONTENTS.get(field, field)
                 message = f"must be set together with `{other}`. Write the field of a record that holds the {what}."
                 yield Problem(f"{at}.{field}", None, message)
 

@@ -41,6 +41,31 @@ def test_tokens_of_the_assistant_have_a_loss(tmp_path: Path) -> None:
     assert made.report.sources[0].documents == 2
 
 
+def test_tools_and_their_calls_reach_the_template(tmp_path: Path) -> None:
+    template = (
+        "{% if tools %}{{ tools | tojson }}\n{% endif %}{% for message in messages %}<{{ message.role }}>"
+        "{% for call in message.tool_calls or [] %}{{ call.name }}(){% endfor %}{{ message.content or '' }}\n"
+        "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    grow(tmp_path, **{"tools.jinja": template})
+    call = {"role": "assistant", "tool_calls": [{"name": "now"}]}
+    turns = [{"role": "user", "content": "Time?"}, call, {"role": "tool", "content": "9"}, *say("assistant: Nine.")]
+    write_records(tmp_path / "text/a.jsonl", {"m": turns, "t": '[{"name": "now"}]'}, {"m": turns[:2], "t": None})
+    source = {"name": "t", "format": "jsonl", "path": str(tmp_path / "text"), "messages": "m", "tools": "t"}
+    tokenizer = {"type": "byte", "chatTemplate": {"path": str(tmp_path / "tools.jinja")}}
+
+    train = index_of(
+        tmp_path, objective={"type": "sft"}, data__train=[source], tokenizer=tokenizer, training__sequenceLength=80
+    ).train
+
+    text = bytes(train.tokens.tolist()).decode()
+    assert train.token_weights is not None
+    weights = train.token_weights.tolist()
+    first = '[{"name": "now"}]\n<user>Time?\n<assistant>now()\n<tool>9\n<assistant>Nine.\n'
+    assert text == first + "<user>Time?\n<assistant>now()\n"
+    assert "".join(letter for letter, weight in zip(text, weights, strict=True) if weight) == "now()\nNine.\nnow()\n"
+
+
 def test_all_tokens_have_a_loss_if_the_spec_says_so(tmp_path: Path) -> None:
     made = make_chat(tmp_path, TURNS, TURNS, objective={"type": "sft", "sft": {"lossOn": "all"}})
 

@@ -57,6 +57,40 @@ def test_a_conversation_is_a_document_with_all_fields_of_its_messages(tmp_path: 
     assert second == {"messages": [CHAT[0] | ({} if name == "jsonl" else {"name": None})]}
 
 
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "add", "arguments": "{}"}}]}
+
+
+@EACH
+def test_tools_are_objects_or_their_json(tmp_path: Path, name: str) -> None:
+    chat = [*CHAT[:1], CALL]
+    texts = [{"chat": chat, "tools": json.dumps(TOOLS)}, {"chat": chat, "tools": None}, {"chat": chat, "tools": "[]"}]
+
+    documents = read(tmp_path / "texts", name, WRITERS[name](texts), messages="chat", tools="tools")
+    objects = WRITERS[name]([{"chat": chat, "tools": TOOLS}])
+    (written,) = read(tmp_path / "objects", name, objects, messages="chat", tools="tools")
+
+    assert [one["tools"] for one in documents] == [TOOLS, None, None]
+    assert written["tools"] == TOOLS
+    assert written["messages"][1]["content"] is None
+    assert written["messages"][1]["tool_calls"] == CALL["tool_calls"]
+
+
+BAD_TOOLS: dict[str, tuple[Any, str]] = {
+    "no JSON": ("now", "line 1: `tools` must be a list of objects, or JSON text of one (Expecting value"),
+    "one object": ({"name": "now"}, "line 1: `tools` must be a list of objects, but is an object."),
+    "names": (["now"], "line 1: `tools` must be a list of objects, but is a list of other values."),
+    "JSON of a number": ("3", "line 1: `tools` must be a list of objects, but is a number."),
+}
+
+
+@pytest.mark.parametrize(("tools", "want"), BAD_TOOLS.values(), ids=BAD_TOOLS.keys())
+def test_tools_of_another_kind_are_rejected(tmp_path: Path, tools: Any, want: str) -> None:
+    content = write_jsonl([{"messages": CHAT, "tools": tools}])
+
+    assert want in str(fail(lambda: read(tmp_path, "jsonl", content, messages="messages", tools="tools")))
+
+
 @EACH
 def test_a_prompt_and_its_completion_are_a_document(tmp_path: Path, name: str) -> None:
     content = WRITERS[name]([{"q": {"text": "2+2="}, "a": "4", "id": 1}])
@@ -87,6 +121,10 @@ BAD_RECORDS: dict[str, tuple[Any, str]] = {
         "message 3: `content` must be a string, but is a list.",
     ),
     "content that is null": ([{"role": "assistant", "content": None}], "`content` must be a string, but is null."),
+    "calls without a list": (
+        [{"role": "assistant", "tool_calls": {"a": 1}}],
+        "`tool_calls` must be a list of objects.",
+    ),
     "an unknown role": (
         say("wizard: hi"),
         '`role` must be one of system, developer, user, assistant, tool, but is "wizard".',

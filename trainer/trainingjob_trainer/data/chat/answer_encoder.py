@@ -13,8 +13,8 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.objective import DEFAULT_TYPE, Objective
 from trainingjob_api.spec.tokenizer import Tokenizer
 from trainingjob_trainer.data.chat.answer_weights import MarkedText
-from trainingjob_trainer.data.chat.chat_template import ChatTemplate, ChatTemplateError
-from trainingjob_trainer.data.sources.records import CHOSEN, COMPLETION, MESSAGES, PROMPT, REJECTED
+from trainingjob_trainer.data.chat.chat_template import ChatTemplate, ChatTemplateError, Tools
+from trainingjob_trainer.data.sources.records import CHOSEN, COMPLETION, MESSAGES, PROMPT, REJECTED, TOOLS
 from trainingjob_trainer.data.sources.source_files import plural
 from trainingjob_trainer.data.tokenizers import DocumentEncoder, EncodedDocument, WeighedDocument
 from trainingjob_trainer.huggingface.tokenizer_files import TemplateFile, read_chat_template
@@ -103,7 +103,7 @@ class AnswerEncoder:
             if CHOSEN in record:
                 yield from self._mark_pair(record, f"pair {number} of {name}")
             elif MESSAGES in record:
-                yield self._render(record[MESSAGES], f"conversation {number} of {name}")
+                yield self._render(record[MESSAGES], f"conversation {number} of {name}", record.get(TOOLS))
             else:
                 yield _mark_completion(record[PROMPT], record[COMPLETION])
 
@@ -119,7 +119,7 @@ class AnswerEncoder:
         for one in (chosen, rejected):
             yield one._replace(answers=[span for span in one.answers if span not in shared])
 
-    def _render(self, messages: Any, where: str) -> MarkedText:
+    def _render(self, messages: Any, where: str, tools: Tools = None) -> MarkedText:
         if self._file is None or self._template is None:
             raise self._template_error or TrainingError(
                 FailureReason.DATA,
@@ -130,8 +130,8 @@ class AnswerEncoder:
             )
         try:
             if not self.masks_prompts:
-                return MarkedText(self._template.render(messages), (), is_bounded=False)
-            return MarkedText(*self._template.render_with_answers(messages), is_bounded=False)
+                return MarkedText(self._template.render(messages, tools), (), is_bounded=False)
+            return MarkedText(*self._template.render_with_answers(messages, tools), is_bounded=False)
         except ChatTemplateError as error:
             raise self._file.error(f"{where}: the template {error}.") from error
 

@@ -11,6 +11,8 @@ from trainingjob_trainer.data.chat.template_sandbox import TemplateSandbox
 
 type Message = Mapping[str, Any]
 """A message of a conversation: `role`, `content`, and what else its record has."""
+type Tools = Sequence[Mapping[str, Any]] | None
+"""The definitions of tools. None: the conversation has no tools."""
 
 ASSISTANT = "assistant"
 USER_CODE_ERRORS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
@@ -39,15 +41,15 @@ class ChatTemplate:
         except RecursionError as error:
             raise ChatTemplateError("is not a valid Jinja template: it is nested too deeply") from error
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
+    def render(self, messages: Sequence[Message], tools: Tools = None, *, add_generation_prompt: bool = False) -> str:
         """Return the text of a conversation, as `apply_chat_template` of `transformers` renders it.
 
         Raises:
             ChatTemplateError: the template fails for these messages.
         """
-        return "".join(self._render(messages, add_generation_prompt=add_generation_prompt))
+        return "".join(self._render(messages, tools, add_generation_prompt=add_generation_prompt))
 
-    def render_with_answers(self, messages: Sequence[Message]) -> tuple[str, list[Span]]:
+    def render_with_answers(self, messages: Sequence[Message], tools: Tools = None) -> tuple[str, list[Span]]:
         """Return the text of a conversation and the parts of it that the assistant writes, in order.
 
         The tag `generation` marks these parts. A template without it is rendered once before each turn of the
@@ -57,17 +59,17 @@ class ChatTemplate:
             ChatTemplateError: the template fails for these messages, or does not show which part is the assistant's.
         """
         if self._sandbox.has_generation_tag:
-            return self._render_marked(messages)
-        text = self.render(messages)
+            return self._render_marked(messages, tools)
+        text = self.render(messages, tools)
         return text, [
-            self._find_answer(text, messages, place)
+            self._find_answer(text, messages, tools, place)
             for place, message in enumerate(messages)
             if message["role"] == ASSISTANT
         ]
 
-    def _find_answer(self, text: str, messages: Sequence[Message], place: int) -> Span:
-        before = self.render(messages[:place], add_generation_prompt=True)
-        after = self.render(messages[: place + 1])
+    def _find_answer(self, text: str, messages: Sequence[Message], tools: Tools, place: int) -> Span:
+        before = self.render(messages[:place], tools, add_generation_prompt=True)
+        after = self.render(messages[: place + 1], tools)
         if not (after.startswith(before) and text.startswith(after)):
             raise ChatTemplateError(
                 f"does not show which text of message {place + 1} the assistant writes: it renders the messages before "
@@ -76,7 +78,7 @@ class ChatTemplate:
             )
         return len(before), len(after)
 
-    def _render_marked(self, messages: Sequence[Message]) -> tuple[str, list[Span]]:
+    def _render_marked(self, messages: Sequence[Message], tools: Tools) -> tuple[str, list[Span]]:
         """Return the text, and the parts inside of `generation` blocks."""
         pieces: list[str] = []
         spans: list[Span] = []
@@ -89,7 +91,7 @@ class ChatTemplate:
         answers: list[str] = []
         self._sandbox.generation_tracker = track
         try:
-            self._render(messages, add_generation_prompt=False, pieces=pieces)
+            self._render(messages, tools, add_generation_prompt=False, pieces=pieces)
         finally:
             self._sandbox.generation_tracker = None
         text = "".join(pieces)
@@ -101,7 +103,12 @@ class ChatTemplate:
         return text, spans
 
     def _render(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool, pieces: list[str] | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Tools,
+        *,
+        add_generation_prompt: bool,
+        pieces: list[str] | None = None,
     ) -> list[str]:
         """Append the pieces of the text to a list as they are rendered, and return it."""
         pieces = [] if pieces is None else pieces
@@ -109,7 +116,7 @@ class ChatTemplate:
         variables = {
             **self._special_tokens,
             "messages": messages,
-            "tools": None,
+            "tools": tools,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }

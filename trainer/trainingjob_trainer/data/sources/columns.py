@@ -11,6 +11,7 @@ MAX_NAMED_FIELDS = 8
 CONTENTS = {
     "column": "text",
     "messages": "conversation",
+    "tools": "definitions of tools",
     "prompt": "prompt",
     "completion": "completion",
     "chosen": "preferred answer",

@@ -14,6 +14,7 @@ from trainingjob_trainer.data.sources.source_files import SourceFile, plural
 from trainingjob_trainer.runtime.errors import TrainingError
 
 COLUMN, MESSAGES, PROMPT, COMPLETION = "column", "messages", "prompt", "completion"
+TOOLS, TOOL_CALLS = "tools", "tool_calls"
 CHOSEN, REJECTED = "chosen", "rejected"
 ROLES = ("system", "developer", "user", "assistant", "tool")
 OTHER_ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant", "function": "tool"}
@@ -27,7 +28,7 @@ type FindValue = Callable[[str, str], Any]
 def list_columns(source: TextSource) -> dict[str, str]:
     """Return the fields of a source that name fields of its records, each with that name."""
     if source.messages is not None:
-        return {MESSAGES: source.messages}
+        return {MESSAGES: source.messages} | ({} if source.tools is None else {TOOLS: source.tools})
     if source.chosen is not None and source.rejected is not None:
         prompt = {} if source.prompt is None else {PROMPT: source.prompt}
         return {**prompt, CHOSEN: source.chosen, REJECTED: source.rejected}
@@ -63,17 +64,19 @@ def make_document(file: SourceFile, place: str, values: Mapping[str, Any]) -> by
     Raises:
         TrainingError: a value is not what its field must hold.
     """
-    names = list_columns(file.source)
+    names, values = list_columns(file.source), dict(values)
     holds_conversations = isinstance(values.get(CHOSEN), list)
     for field, value in values.items():
         where = f"{place}: `{names[field]}`"
         if field == MESSAGES or (holds_conversations and isinstance(value, list)):
             check_messages(file, where, value)
+        elif field == TOOLS:
+            values[TOOLS] = _parse_tools(file, where, value)
         elif not isinstance(value, str):
             raise file.error(f"{where} must be a string, but is {describe_kind(value)}.{_advise_pair(values)}")
         elif holds_conversations:
             raise file.error(f"{where} must be a list of messages, as `{names[CHOSEN]}` is, but is a string.")
-    text = values[COLUMN] if COLUMN in values else json.dumps(dict(values), ensure_ascii=False)
+    text = values[COLUMN] if COLUMN in values else json.dumps(values, ensure_ascii=False)
     where = f"{place}: `{'`, `'.join(names.values())}`"
     if has_nul(values):
         raise file.error(f"{where} must not contain NUL characters.")
@@ -88,8 +91,23 @@ def _advise_pair(values: Mapping[str, Any]) -> str:
     return " The values of a pair are all strings, or all lists of messages." if CHOSEN in values else ""
 
 
+def _parse_tools(file: SourceFile, where: str, tools: Any) -> list[dict[str, Any]] | None:  # None: there are none
+    """Return the definitions of tools. Tables hold them as JSON text, because each tool has other parameters."""
+    if isinstance(tools, str):
+        try:
+            tools = json.loads(tools)
+        except (ValueError, RecursionError) as error:
+            raise file.error(f"{where} must be a list of objects, or JSON text of one ({error}).") from error
+    if isinstance(tools, list) and all(isinstance(one, dict) for one in tools):
+        return tools or None
+    if tools is None:
+        return None
+    kind = "a list of other values" if isinstance(tools, list) else describe_kind(tools)
+    raise file.error(f"{where} must be a list of objects, but is {kind}.")
+
+
 def check_messages(file: SourceFile, where: str, messages: Any) -> None:
-    """Raise `TrainingError` unless a value is a list of messages with a known role and a text."""
+    """Raise `TrainingError` unless a value is a list of messages with a known role, and a text or calls of tools."""
     if not isinstance(messages, list):
         raise file.error(f"{where} must be a list of messages, but is {describe_kind(messages)}.")
     if not messages:
@@ -101,7 +119,11 @@ def check_messages(file: SourceFile, where: str, messages: Any) -> None:
 def _check_message(file: SourceFile, where: str, message: Any) -> None:
     if not isinstance(message, dict):
         raise file.error(f"{where} must be an object, but is {describe_kind(message)}.")
-    for key in ("role", "content"):
+    calls = message.get(TOOL_CALLS) or []
+    if not (isinstance(calls, list) and all(isinstance(one, dict) for one in calls)):
+        raise file.error(f"{where}: `{TOOL_CALLS}` must be a list of objects.")
+    has_text = not calls or message.get("content") is not None
+    for key in ("role", "content") if has_text else ("role",):
         if key not in message:
             has = ", ".join(f"`{name}`" for name in message) or "no fields"
             raise file.error(f"{where} must have `role` and `content`. It has {has}.")

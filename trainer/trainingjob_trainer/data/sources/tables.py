@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from trainingjob_trainer.data.sources.columns import check_text, find_path
 from trainingjob_trainer.data.sources.file_formats import SNIFFED_BYTES, describe_begin, find_format_name
-from trainingjob_trainer.data.sources.records import COLUMN, MESSAGES, list_columns, make_document, read_each
+from trainingjob_trainer.data.sources.records import COLUMN, MESSAGES, TOOLS, list_columns, make_document, read_each
 from trainingjob_trainer.data.sources.source_files import SourceFile
 from trainingjob_trainer.runtime.errors import TrainingError
 
@@ -63,6 +63,8 @@ def _find_column(file: SourceFile, schema: pa.Schema, field: str, column: str) -
     what, is_valid = "strings", _holds_strings
     if field == MESSAGES:
         what, is_valid = "lists of messages", _holds_messages
+    elif field == TOOLS:
+        what, is_valid = "JSON texts, or lists of objects", _holds_answers
     elif file.source.has_pairs:
         what, is_valid = "strings, or lists of messages", _holds_answers
     if not is_valid(kind := at(path)):
@@ -120,6 +122,8 @@ def _read_row(file: SourceFile, place: str, paths: Mapping[str, tuple[str, ...]]
         where = f"{place}: `{'.'.join(path)}`"
         if isinstance(value, pa.Scalar):
             found[field] = _read_messages(file, where, value)
+        elif field == TOOLS and value is None:
+            found[field] = None
         else:
             text = check_text(file, where, value)
             if field == COLUMN:
