@@ -17,6 +17,10 @@ from trainingjob_api.spec.tokenizer import Tokenizer
 
 PREFIX_TOKENS = 1
 """Tokens that a tokenizer may add in front of a text: the space of SentencePiece, for example."""
+TEMPLATE_TOKENS = 256
+"""Tokens that a chat template may add to a conversation: a system prompt, and the head of the answer."""
+MESSAGE_TOKENS = 32
+"""Tokens that a chat template may add to a message, beside its role."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +59,18 @@ def count_prompt_bytes(prompt: str) -> int:
     return len(prompt.encode(errors="replace"))
 
 
-def max_prompt_tokens(prompt: str, tokenizer: Tokenizer) -> int:
-    """Return the largest number of tokens of a prompt: one for each byte, and those before them."""
-    return count_prompt_bytes(prompt) + PREFIX_TOKENS + tokenizer.may_begin_documents
+def max_prompt_tokens(sample: TextSample, tokenizer: Tokenizer) -> int:
+    """Return the largest number of tokens of a prompt: one for each byte, and those that are added to them."""
+    if sample.messages:
+        texts = sum(count_prompt_bytes(one.role + one.content) + MESSAGE_TOKENS for one in sample.messages)
+        return texts + TEMPLATE_TOKENS
+    return count_prompt_bytes(sample.prompt or "") + PREFIX_TOKENS + tokenizer.may_begin_documents
 
 
 def find_decoding_shape(spec: TrainingJobSpec) -> DecodingShape | None:  # None: the job generates no text
     """Return the shape of the batch of all samples."""
     samples = [one.sample for one in list_samples(spec)]
-    lengths = [max_prompt_tokens(sample.prompt, spec.tokenizer) + sample.max_tokens for sample in samples]
+    lengths = [max_prompt_tokens(sample, spec.tokenizer) + sample.max_tokens for sample in samples]
     if not lengths:
         return None
     return DecodingShape(len(lengths), min(max(lengths), spec.model.max_positions or max(lengths)))

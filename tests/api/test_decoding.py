@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from trainingjob_api.decoding import DecodingShape, count_cache_bytes, find_decoding_shape, list_samples
+from trainingjob_api.decoding import (
+    MESSAGE_TOKENS,
+    TEMPLATE_TOKENS,
+    DecodingShape,
+    count_cache_bytes,
+    find_decoding_shape,
+    list_samples,
+)
 from trainingjob_api.network.latent_attention import Latent
 from trainingjob_api.network.layers import LayerKind, Layers
 from trainingjob_api.network.part import Shard
@@ -35,6 +42,14 @@ def test_a_prompt_may_begin_with_a_token_of_the_tokenizer() -> None:
     folder = spec.model_copy(update={"tokenizer": Tokenizer(type="huggingFace", path="/model")})
 
     assert [find_decoding_shape(one) for one in (spec, folder)] == [DecodingShape(1, 9), DecodingShape(1, 10)]
+
+
+def test_a_conversation_has_the_tokens_that_its_template_may_add() -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "H\u00e9!"}]
+    spec = spec_with([{"samples": [{"messages": messages, "maxTokens": 5}]}])
+
+    tokens = len("systemBe brief.") + len("userH!") + 2 + 2 * MESSAGE_TOKENS + TEMPLATE_TOKENS
+    assert find_decoding_shape(spec) == DecodingShape(1, tokens + 5)
 
 
 def test_all_samples_of_a_job_are_rows_of_one_batch() -> None:

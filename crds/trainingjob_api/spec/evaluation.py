@@ -1,12 +1,12 @@
 """The evaluation section: loss on held-out text, and texts that the model writes."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from trainingjob_api.base import ShortName, Strict
 from trainingjob_api.int_or_text import IntOrText
-from trainingjob_api.meta import NO_UNIT, Example, Live, Unit
+from trainingjob_api.meta import NO_UNIT, Example, Live, Unit, cel_rule
 from trainingjob_api.spec.data import TextSource
 
 ALL_BATCHES = "all"
@@ -25,11 +25,31 @@ BatchCount = Annotated[
 _WHOLE_TEXT = (ALL_BATCHES, "full", "whole", "max", "*", "100%")
 
 
+MessageRole = Literal["system", "developer", "user", "assistant", "tool"]
+"""Author of a message of a conversation."""
+
+
+class PromptMessage(Strict):
+    """Message of a conversation that the model continues."""
+
+    role: Annotated[MessageRole, Example("user")] = Field(description="Author of the message.")
+    content: Annotated[str, Field(min_length=1, max_length=4096), Example("Hi!")] = Field(
+        description="Text of the message."
+    )
+
+
 class TextSample(Strict):
     """Prompt that the model continues after an evaluation."""
 
-    prompt: Annotated[str, Field(min_length=1, max_length=4096), Example("Once upon a time")] = Field(
-        description="Text that the model continues."
+    prompt: Annotated[Annotated[str, Field(min_length=1, max_length=4096)] | None, Example("Once upon a time")] = Field(
+        default=None, description="Text that the model continues. Unset: `messages` must be set."
+    )
+    messages: tuple[PromptMessage, ...] = Field(
+        default=(),
+        max_length=32,
+        description="Conversation that the model continues, in the text of the chat template. Empty: `prompt` must be "
+        "set.",
+        exclude_if=lambda messages: not messages,  # an agent before 0.1 refuses a field that it does not know
     )
     max_tokens: Annotated[int, Field(ge=1, le=8192), Unit("tokens"), Example(64)] = Field(
         default=64,
@@ -46,6 +66,13 @@ class TextSample(Strict):
         default=None,
         description="Steps between two samples, a multiple of the evaluation's `everySteps`. Unset: each evaluation "
         "has the sample.",
+    )
+
+    cel_rules = (
+        cel_rule(
+            "has(self.prompt) != (has(self.messages) && size(self.messages) > 0)",
+            "must have either `prompt` or `messages`.",
+        ),
     )
 
 

@@ -4,6 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+
 from tests.support.trainer.texts import grow
 
 CHATML = (
@@ -44,6 +47,10 @@ MARKED_CHATML = (
 )
 
 
+SPECIAL = ("<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>", "<start_of_turn>")
+SPECIAL += ("<end_of_turn>", "<bos>", "<eos>")
+
+
 def say(*turns: str) -> list[dict[str, Any]]:
     """Return a conversation of turns such as `user: hi`."""
     return [dict(zip(("role", "content"), turn.split(": ", 1), strict=True)) for turn in turns]
@@ -63,3 +70,16 @@ def chat_job(folder: Path, **changes: Any) -> dict[str, Any]:
         "tokenizer": {"chatTemplate": {"path": str(folder / "chat.jinja")}},
         **changes,
     }
+
+
+def make_folder(folder: Path, template: str) -> Path:
+    """Make the folder of a model whose tokenizer merges no bytes, but knows the special tokens of three families."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = tokenizers.Tokenizer(models.BPE({letter: place for place, letter in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(SPECIAL))
+    folder.mkdir(parents=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    options = {"bos_token": "<bos>", "eos_token": "<eos>", "chat_template": template}
+    return grow(folder, **{"tokenizer_config.json": json.dumps(options)})

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.trainer.texts import make_tokenizer
+from tests.support.trainer.chat import CHATML, make_folder
+from tests.support.trainer.texts import grow, make_tokenizer
 from tests.support.trainer.tiny import make_spec
 from trainingjob_api.decoding import find_decoding_shape
 from trainingjob_api.spec.job import TrainingJobSpec
@@ -116,6 +117,73 @@ def test_a_text_may_fill_the_table_of_positions_and_not_more(tmp_path: Path) -> 
     assert str(raised.value).endswith(
         "must be at most 12: the prompt has 4 tokens, and spec.model.maxPositions is 16. Nearest legal value: 12."
     )
+
+
+TALK = [{"role": "user", "content": "Hi"}]
+
+
+def make_chat(root: Path, template: str = CHATML, **changes: Any) -> tuple[TextSampler, Counting]:
+    path = grow(root, **{"chat.jinja": template}) / "chat.jinja"
+    tokenizer = {"type": "byte", "chatTemplate": {"path": str(path)}}
+    return make(root, **{"tokenizer": tokenizer, **one_sample(messages=TALK, maxTokens=3), **changes})
+
+
+def test_a_conversation_is_continued_in_the_text_of_the_template(tmp_path: Path) -> None:
+    sampler, _ = make_chat(tmp_path, CHATML.replace("assistant\n", "assistant:a"))
+
+    texts = sampler.write(10, {}, lambda: Signal.NONE, lambda _: None)
+
+    assert texts
+    assert texts[0].prompt == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant:a"
+    assert texts[0].text == "bcd"
+
+
+def test_the_special_token_after_a_turn_ends_an_answer(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "model", CHATML)
+    changes = {"tokenizer": {"type": "huggingFace", "path": str(folder)}, "model__vocabSize": 300}
+    sampler, _ = make(tmp_path, **changes, **one_sample(messages=TALK, maxTokens=30))
+    end = sampler._encoder.find_special_token("<|im_end|>\n")
+    start = sampler._encoder.find_special_token("<|im_start|>")
+
+    assert (end, sampler._ends) == (start + 1, {end, sampler._encoder.end})  # type: ignore[operator]
+    (row,) = sampler._rows.values()
+    assert row.prompt.ids.count(end) == 1
+    assert row.prompt.ids.count(start) == 2
+    assert sampler._encoder.decode(row.prompt.ids) == row.text
+
+
+def test_a_template_that_adds_too_much_is_named_with_what_is_left(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError) as raised:
+        make_chat(tmp_path, "{{ 'a' * 290 }}" + CHATML)
+
+    assert raised.value.path == "spec.evaluation[0].samples[0].maxTokens"
+    assert "must be at most " in str(raised.value)
+    assert "tokens by the bytes of the messages" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("template", "want"),
+    [
+        (
+            "{{ raise_exception('no users') }}",
+            "spec.evaluation[0].samples[0].messages: the template refuses the messages",
+        ),
+        ("{% for %}", "is not a valid Jinja template"),
+    ],
+)
+def test_a_template_that_fails_is_named(template: str, want: str, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError) as raised:
+        make_chat(tmp_path, template)
+
+    assert raised.value.path == "spec.tokenizer.chatTemplate.path"
+    assert want in str(raised.value)
+
+
+def test_a_missing_template_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="must be set: `type: byte` has no chat template") as raised:
+        make(tmp_path, **one_sample(messages=TALK))
+
+    assert raised.value.path == "spec.tokenizer.chatTemplate"
 
 
 def test_a_prompt_must_have_tokens(tmp_path: Path) -> None:

@@ -159,6 +159,13 @@ class DocumentEncoder:
         ids: list[int] = encoding.ids
         return ids if special_tokens or self.begin is None else [self.begin, *ids]
 
+    def find_special_token(self, text: str) -> int | None:  # None: the text begins with none
+        """Return the id of the special token with which a text begins."""
+        if not isinstance(self._tokenizer, tokenizers.Tokenizer):
+            return None
+        special = self._tokenizer.get_added_tokens_decoder().items()
+        return next((number for number, token in special if token.special and text.startswith(token.content)), None)
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids. Ids without a text are left out, and broken UTF-8 is shown as U+FFFD."""
         if self._tokenizer is None:

@@ -10,6 +10,7 @@ from trainingjob_api.decoding import PlacedSample, list_samples
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.evaluation import TextSample
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_trainer.data.chat.conversation_prompt import encode_conversation
 from trainingjob_trainer.data.tokenizers import DocumentEncoder
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.monitoring.evaluation import EntryReporter, SignalSource
@@ -25,6 +26,7 @@ class _Row:
     """A row of the batch of all samples."""
 
     placed: PlacedSample
+    text: str
     prompt: Prompt
 
     def is_due(self, step: int, last_step: int) -> bool:
@@ -52,6 +54,7 @@ class TextSampler:
         self._programs = programs
         if programs:
             self._encoder = DocumentEncoder(spec.tokenizer, spec.model.vocab_size)
+            self._ends = set() if self._encoder.end is None else {self._encoder.end}
             self._rows = dict(enumerate(self._list_rows(programs.shape.length)))
 
     def write(
@@ -75,7 +78,7 @@ class TextSampler:
             params,
             {number: row.prompt for number, row in due.items()},
             Randomness(self._spec.training.seed, step),
-            ends=() if self._encoder.end is None else (self._encoder.end,),
+            ends=tuple(self._ends),
             signals=ask,
         )
         return None if texts is None else [self._describe(row, texts[number]) for number, row in due.items()]
@@ -83,15 +86,26 @@ class TextSampler:
     def _list_rows(self, length: int) -> Iterator[_Row]:
         """Yield the rows of the batch, whose length is given."""
         for placed in list_samples(self._spec):
-            sample, ids = placed.sample, self._encoder.encode_prompt(placed.sample.prompt)
+            sample = placed.sample
+            text, ids = self._encode(placed)
             _check_length(placed.path, sample, len(ids), length, self._spec.model.max_positions)
-            yield _Row(placed, Prompt(ids, sample.max_tokens, sample.temperature))
+            yield _Row(placed, text, Prompt(ids, sample.max_tokens, sample.temperature))
+
+    def _encode(self, placed: PlacedSample) -> tuple[str, list[int]]:
+        """Return the text and the tokens of a prompt, and add the token that ends its answer to the ends."""
+        if not placed.sample.messages:
+            text = placed.sample.prompt or ""
+            return text, self._encoder.encode_prompt(text)
+        messages = [one.model_dump() for one in placed.sample.messages]
+        prompt = encode_conversation(self._spec.tokenizer, self._encoder, messages, f"{placed.path}.messages")
+        self._ends |= set() if prompt.end is None else {prompt.end}
+        return prompt.text, prompt.ids
 
     def _describe(self, row: _Row, ids: list[int]) -> TextOfPrompt:
         return TextOfPrompt(
             evaluation=row.placed.evaluation.name,
             number=row.placed.number,
-            prompt=row.placed.sample.prompt,
+            prompt=row.text,
             text=self._encoder.decode(ids),
             num_tokens=len(ids),
             temperature=row.prompt.temperature,
@@ -110,8 +124,8 @@ def _check_length(path: str, sample: TextSample, num_tokens: int, length: int, m
     room = length - num_tokens
     if sample.max_tokens <= room:
         return
-    if length == max_positions:
-        reason = f"the prompt has {num_tokens:,} tokens, and spec.model.maxPositions is {max_positions:,}"
+    if length == max_positions or sample.messages:
+        reason = f"the prompt has {num_tokens:,} tokens, and {_describe_limit(length, max_positions)}"
         nearest = f" Nearest legal value: {room}." if room > 0 else ""
         raise TrainingError(
             FailureReason.CONFIG,
@@ -121,3 +135,9 @@ def _check_length(path: str, sample: TextSample, num_tokens: int, length: int, m
         )
     message = f"must have at most one token a byte, but the tokenizer makes {num_tokens:,} of it."
     raise TrainingError(FailureReason.DATA, message, path=f"{path}.prompt", value=sample.prompt)
+
+
+def _describe_limit(length: int, max_positions: int | None) -> str:
+    if length == max_positions:
+        return f"spec.model.maxPositions is {max_positions:,}"
+    return f"the longest sample has {length:,} tokens by the bytes of the messages"

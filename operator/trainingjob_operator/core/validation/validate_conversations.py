@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from trainingjob_api.base import Strict
+from trainingjob_api.decoding import list_samples
 from trainingjob_api.formats import FORMATS, formats_with
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.data import TextSource
@@ -68,7 +69,7 @@ def check_answers(spec: TrainingJobSpec) -> Iterator[Problem]:
 def check_chat_template(spec: TrainingJobSpec) -> Iterator[Problem]:
     """`messages` require a chat template: `tokenizer.chatTemplate`, or that of a folder of `type: huggingFace`."""
     tokenizer = spec.tokenizer
-    at = next((at for at, source in list_text_sources(spec) if source.messages), None)
+    at = next(_list_conversations(spec), None)
     if at and tokenizer.chat_template is None and tokenizer.type != HUGGING_FACE:
         message = (
             f"must be set: `{at}.messages` holds conversations, and `type: {tokenizer.type}` has no template. Set "
@@ -80,7 +81,8 @@ def check_chat_template(spec: TrainingJobSpec) -> Iterator[Problem]:
 def warn_of_unused_template(spec: TrainingJobSpec) -> Iterator[Problem]:
     """`tokenizer.chatTemplate` has no effect without `messages`, or pairs of answers, which may be conversations."""
     template = spec.tokenizer.chat_template
-    if template and not any(source.messages or source.has_pairs for _, source in list_text_sources(spec)):
+    has_pairs = any(source.has_pairs for _, source in list_text_sources(spec))
+    if template and not has_pairs and not any(_list_conversations(spec)):
         message = has_no_effect("no source has `messages` or `chosen`", template.path)
         yield Problem("spec.tokenizer.chatTemplate.path", template.path, message)
 
@@ -93,6 +95,12 @@ def warn_of_cut_conversations(spec: TrainingJobSpec) -> Iterator[Problem]:
             "them. Write `packing: {type: bestFit}`."
         )
         yield Problem("spec.data.packing", None, message)
+
+
+def _list_conversations(spec: TrainingJobSpec) -> Iterator[str]:
+    """Yield the paths of sources and samples that have `messages`."""
+    yield from (at for at, source in list_text_sources(spec) if source.messages)
+    yield from (one.path for one in list_samples(spec) if one.sample.messages)
 
 
 def list_text_sources(spec: TrainingJobSpec) -> Iterator[tuple[str, TextSource]]:

@@ -19,6 +19,22 @@ from trainingjob_operator.core.validation.validate_sizes import SIZE_FIELDS
 
 CACHE_COPIES = 2
 """Caches that live at once: the loop over the layers reads one and writes the next."""
+UNKNOWN_TOKENS = 1
+"""Tokens of a prompt that only hosts can count: it has one or more."""
+
+
+def check_sample_prompts(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A sample must have either `prompt`, or `messages` that do not end with one of the assistant."""
+    for one in list_samples(spec):
+        messages = one.sample.messages
+        if one.sample.prompt is None and not messages:
+            yield Problem(f"{one.path}.prompt", None, 'must be set. Write for example `prompt: "Once upon a time"`.')
+        elif one.sample.prompt is not None and messages:
+            message = "must not be set with `messages`: a sample has one prompt. Remove one of the two."
+            yield Problem(f"{one.path}.prompt", one.sample.prompt, message)
+        if messages and messages[-1].role == "assistant":
+            message = "must not be assistant in the last message: the model writes the answer. Remove the message."
+            yield Problem(f"{one.path}.messages[{len(messages) - 1}].role", "assistant", message)
 
 
 def check_sample_steps(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -38,7 +54,7 @@ def check_sample_positions(spec: TrainingJobSpec) -> Iterator[Problem]:
     for path, sample, prompt in _list_prompts(spec):
         if limit and prompt + sample.max_tokens > limit:
             table = quote_field("spec.model.maxPositions", limit)
-            message = f"{sample.max_tokens} and {_describe_prompt(spec, prompt)} must be at most {table} together."
+            message = f"{sample.max_tokens} and {_describe_prompt(prompt)} must be at most {table} together."
             nearest = (str(limit - prompt),) if limit > prompt else ()
             yield Problem(f"{path}.maxTokens", sample.max_tokens, message, nearest)
 
@@ -50,7 +66,7 @@ def warn_of_long_samples(spec: TrainingJobSpec) -> Iterator[Problem]:
         if prompt + sample.max_tokens > length:
             limit = quote_field("spec.training.sequenceLength", length)
             message = (
-                f"{sample.max_tokens} and {_describe_prompt(spec, prompt)} exceed {limit} together. The model is not "
+                f"{sample.max_tokens} and {_describe_prompt(prompt)} exceed {limit} together. The model is not "
                 "trained on such positions."
             )
             nearest = (str(length - prompt),) if length > prompt else ()
@@ -58,14 +74,14 @@ def warn_of_long_samples(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def _list_prompts(spec: TrainingJobSpec) -> Iterator[tuple[str, TextSample, int]]:
-    """Yield each sample with its path, and the tokens of its prompt: one, if only hosts can read the tokenizer."""
-    is_byte = spec.tokenizer.type == "byte"
+    """Yield each sample with its path, and the tokens of its prompt: one, if only hosts can count them."""
     for one in list_samples(spec):
-        yield one.path, one.sample, count_prompt_bytes(one.sample.prompt) if is_byte else 1
+        prompt = one.sample.prompt if spec.tokenizer.type == "byte" else None
+        yield one.path, one.sample, count_prompt_bytes(prompt) if prompt else UNKNOWN_TOKENS
 
 
-def _describe_prompt(spec: TrainingJobSpec, num_tokens: int) -> str:
-    if spec.tokenizer.type == "byte":
+def _describe_prompt(num_tokens: int) -> str:
+    if num_tokens > UNKNOWN_TOKENS:
         return f"the {pluralize(num_tokens, 'token')} of the prompt"
     return "the prompt"
 
@@ -105,6 +121,7 @@ def _averaged_bytes(spec: TrainingJobSpec, memory: MemoryEstimate) -> int:
 
 
 RULES = (
+    Rule(("evaluation",), check_sample_prompts),
     Rule(("evaluation",), check_sample_steps),
     Rule(("evaluation", "tokenizer", "model.maxPositions"), check_sample_positions),
 )

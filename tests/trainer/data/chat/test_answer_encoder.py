@@ -1,23 +1,29 @@
 """Datasets of records with answers: their tokens, their loss weights, and what is cut, skipped or rejected."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import pre_tokenizers
 
-from tests.support.trainer.chat import CHATML, GEMMA, LLAMA3, MARKED_CHATML, chat_job, say, write_records
+from tests.support.trainer.chat import (
+    CHATML,
+    GEMMA,
+    LLAMA3,
+    MARKED_CHATML,
+    SPECIAL,
+    chat_job,
+    make_folder,
+    say,
+    write_records,
+)
 from tests.support.trainer.texts import fail, grow, index_of
 from trainingjob_api.protocol import FailureReason
 from trainingjob_trainer.data.token_cache import JobDatasets
 from trainingjob_trainer.data.token_dataset import TokenDataset
 
 TURNS = say("user: Hi!", "assistant: Hello.")
-SPECIAL = ("<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>", "<start_of_turn>")
-SPECIAL += ("<end_of_turn>", "<bos>", "<eos>")
 
 
 def make_chat(folder: Path, *conversations: Any, **changes: Any) -> JobDatasets:
@@ -91,19 +97,6 @@ def test_a_completion_and_the_end_have_a_loss(tmp_path: Path) -> None:
     assert train.tokens.tolist() == [*"2+2=4 é".encode(), 256, *b"1+1=2", 256]
     assert train.token_weights is not None
     assert train.token_weights.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1]
-
-
-def make_folder(folder: Path, template: str) -> Path:
-    """Make the folder of a model whose tokenizer merges no bytes, but knows the special tokens of three families."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = tokenizers.Tokenizer(models.BPE({letter: place for place, letter in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(list(SPECIAL))
-    folder.mkdir(parents=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    options = {"bos_token": "<bos>", "eos_token": "<eos>", "chat_template": template}
-    return grow(folder, **{"tokenizer_config.json": json.dumps(options)})
 
 
 FAMILIES: dict[str, tuple[str, list[str], list[str]]] = {

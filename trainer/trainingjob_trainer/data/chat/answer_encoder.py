@@ -39,7 +39,7 @@ class AnswerEncoder:
         self._template_error: TrainingError | None = None
         has_messages = any(source.messages for source in sources)
         self._file = read_chat_template(spec.tokenizer) if has_messages else self._find_template(spec.tokenizer)
-        self._template = _parse(self._file, encoder) if self._file else None
+        self._template = parse_template(self._file, encoder) if self._file else None
         self.counts: Counter[str] = Counter()
         """Documents, and those of them that were cut or skipped."""
         self.key: dict[str, Any] = {"masksPrompts": self.masks_prompts, "cuts": self._max_tokens is not None}
@@ -140,7 +140,12 @@ def _mark_completion(prompt: str, completion: str) -> MarkedText:
     return MarkedText(prompt + completion, [(len(prompt), len(prompt + completion))], is_bounded=True)
 
 
-def _parse(file: TemplateFile, encoder: DocumentEncoder) -> ChatTemplate:
+def parse_template(file: TemplateFile, encoder: DocumentEncoder) -> ChatTemplate:
+    """Return the template of a file.
+
+    Raises:
+        TrainingError: it is not valid.
+    """
     try:
         return ChatTemplate(file.source, encoder.special_tokens)
     except ChatTemplateError as error:

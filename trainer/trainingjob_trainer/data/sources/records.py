@@ -7,16 +7,17 @@ without NUL, which is hashed, counted and compared in one way.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, get_args
 
 from trainingjob_api.spec.data import DEFAULT_COLUMN, TextSource
+from trainingjob_api.spec.evaluation import MessageRole
 from trainingjob_trainer.data.sources.source_files import SourceFile, plural
 from trainingjob_trainer.runtime.errors import TrainingError
 
 COLUMN, MESSAGES, PROMPT, COMPLETION = "column", "messages", "prompt", "completion"
 TOOLS, TOOL_CALLS = "tools", "tool_calls"
 CHOSEN, REJECTED = "chosen", "rejected"
-ROLES = ("system", "developer", "user", "assistant", "tool")
+ROLES = get_args(MessageRole)
 OTHER_ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant", "function": "tool"}
 """Roles of other data formats, and what they are called here."""
 KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
