@@ -11,10 +11,10 @@ import pytest
 from tests.support.trainer.crew import Crew
 from tests.support.trainer.meshes import MODELS
 from tests.support.trainer.tiny import GROWING_BATCH, make_world
-from tests.trainer.test_main import FIRST, MANY, make, read_history, undisturbed
+from tests.trainer.test_main import FIRST, MANY, make, read_curve, read_history, undisturbed
 from trainingjob_agent.trainer_protocol import Command
 from trainingjob_api.protocol import Phase
-from trainingjob_api.world import Span
+from trainingjob_api.world import RunConfig, Span
 from trainingjob_trainer.snapshots.snapshot_files import NUM_SLOTS, Slot
 
 
@@ -25,29 +25,42 @@ def drop_lines(root: Path, first: int) -> None:
     path.write_text("".join(line for line in lines if json.loads(line)["step"] < first))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("changes", [{}, GROWING_BATCH], ids=["one batch size", "batches that grow"])
-def test_world_killed_at_any_step_resumes_to_the_same_bits(
-    crew: Crew, tmp_path: Path, text: Path, programs: Path, changes: dict[str, Any]
-) -> None:
-    root = tmp_path / "shared/checkpoints"
-    config = make(root, text, training__steps=MANY, **changes)
+def kill_worlds(crew: Crew, config: RunConfig, programs: Path, num_kills: int) -> list[Span]:
+    """Kill worlds one after another at random steps, also before their first save; return the steps that count."""
     moments = Random(5)  # noqa: S311  # moments, not secrets
     spans: list[Span] = []
-    for generation in (1, 2, 3):
+    for generation in range(1, num_kills + 1):
         (trainer,) = crew.start(config, make_world(generation, 1, tuple(spans)), programs)
-        crew.prepare(1)
+        if generation < num_kills:
+            crew.prepare(1)
         restored = trainer.wait(lambda event: event.restored is not None).restored or 0
-        if spans:
-            spans[-1] = spans[-1].model_copy(update={"last": restored})
+        spans = [span.model_copy(update={"last": min(span.last or restored, restored)}) for span in spans]
+        spans = [span for span in spans if span.last and span.last >= span.first]
         spans.append(Span(generation=generation, first=restored + 1))
-        trainer.wait(lambda event: event.committed is not None)
-        trainer.wait_for_step(max(trainer.losses) + moments.randint(1, 6))
+        trainer.wait_for_step(restored + moments.randint(2, 9))
         trainer.kill()
+    end = max(trainer.losses) - 1  # the last one is reported before its line is written
+    return [*spans[:-1], spans[-1].model_copy(update={"last": end})]
 
-    lasts = [span.last for span in spans[:-1] if span.last]
-    end = max(trainer.losses) - 1  # the last one is told before its line is written
-    assert read_history(root, *lasts, end) == undisturbed(crew, root, text, programs, end, **changes)
+
+KILLED: dict[str, tuple[int, dict[str, Any]]] = {
+    "one batch size": (10, {}),
+    "batches that grow": (3, GROWING_BATCH),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_kills", "changes"), KILLED.values(), ids=KILLED)
+def test_world_killed_at_any_step_resumes_to_the_same_bits(
+    crew: Crew, tmp_path: Path, text: Path, programs: Path, num_kills: int, changes: dict[str, Any]
+) -> None:
+    root = tmp_path / "shared/checkpoints"
+    spans = kill_worlds(crew, make(root, text, training__steps=MANY, **changes), programs, num_kills)
+
+    curve = read_curve(root)
+    trained = {step: curve[span.generation, step] for span in spans for step in range(span.first, (span.last or 0) + 1)}
+    assert len(spans) > 2
+    assert trained == undisturbed(crew, root, text, programs, max(trained), **changes)
 
 
 TRAINED: dict[str, dict[str, Any]] = {
