@@ -13,7 +13,7 @@ from pydantic.alias_generators import to_camel
 from trainingjob_api.base import ShortName, Strict
 from trainingjob_api.spec.checkpoint import Keep, Save
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.training import StopAtLoss
+from trainingjob_api.spec.training import MAX_EPOCHS, MAX_STEP, StopAtLoss
 
 Every = Annotated[int, Field(ge=1, le=100_000_000)]
 
@@ -35,7 +35,14 @@ _FORMER_KEEP: dict[str, JsonValue] = {
 class LiveFields(Strict):
     """The live values of a spec, as worlds and the status contain them."""
 
-    steps: Every = Field(description="The optimizer step at which the job succeeds.")
+    steps: Every | None = Field(
+        default=None, description="The optimizer step at which the job succeeds. Unset: `epochs` decides."
+    )
+    epochs: Annotated[float, Field(gt=0, le=MAX_EPOCHS)] | None = Field(
+        default=None,
+        description="Number of times that training reads its text. Unset: `steps` decides.",
+        exclude_if=lambda epochs: epochs is None,  # as for `stop`
+    )
     save: Save = Field(description="When a checkpoint is written.")
     keep: Annotated[Keep, BeforeValidator(_read_former_keep)] = Field(
         description="Which checkpoints stay.", json_schema_extra=_FORMER_KEEP
@@ -49,23 +56,34 @@ class LiveFields(Strict):
         exclude_if=lambda stop: stop is None,  # an agent before 0.1 refuses a field that it does not know
     )
 
-    def is_stopped(self, step: int) -> bool:
-        """Return whether a job that succeeded after a step with these values did so at a loss."""
-        return self.stop is not None and step < self.steps
+    def is_stopped(self, step: int, total: int | None) -> bool:
+        """Return whether a job that succeeded after a step with these values did so at a loss.
 
-    def lets_resume(self, before: "LiveFields", step: int, losses: Mapping[str, float]) -> bool:
+        `total` is the number of its steps if `epochs` decides.
+        """
+        return self.stop is not None and step < (self.steps or total or step)
+
+    def lets_resume(self, before: "LiveFields", step: int, total: int | None, losses: Mapping[str, float]) -> bool:
         """Return whether a job that succeeded after a step with other values trains on with these.
 
-        `losses` are the newest of its evaluations, by name.
+        `total` is the number of steps with the other values if `epochs` decided. `losses` are the newest of its
+        evaluations, by name.
         """
-        if not before.is_stopped(step):
-            return before.steps < self.steps
+        if not before.is_stopped(step, total):
+            return self._exceeds(before, step)
         is_reached = self.stop is not None and self.stop.is_reached(losses)
-        return self.stop != before.stop and not is_reached and step < self.steps
+        return self.stop != before.stop and not is_reached and step < (self.steps or MAX_STEP)
+
+    def _exceeds(self, before: "LiveFields", step: int) -> bool:
+        """Return whether a job that trained all its steps with other values may have more with these."""
+        if self.steps is not None:
+            return (step if before.steps is None else before.steps) < self.steps
+        return before.epochs is None or before.epochs < (self.epochs or 0)
 
 
 LIVE_PATHS: dict[str, tuple[str, ...]] = {
     "steps": ("training", "steps"),
+    "epochs": ("training", "epochs"),
     "save": ("checkpoint", "save"),
     "keep": ("checkpoint", "keep"),
     "evaluate": ("evaluation", "every_steps"),
@@ -129,4 +147,6 @@ def _show(value: Any) -> str:
         return f"{{{', '.join(f'{to_camel(name)}: {_show(one)}' for name, one in value)}}}"
     if isinstance(value, tuple):
         return f"[{', '.join(map(_show, value))}]"
+    if isinstance(value, float):
+        return f"{value:g}"
     return "unset" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

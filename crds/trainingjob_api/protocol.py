@@ -260,6 +260,9 @@ class HostReport(Message):
     phase: Phase = Phase.IDLE
     progress: Progress | None = None
     restored: Reported | None = None
+    total_steps: Reported | None = Field(
+        default=None, description="Number of all steps of the training. Unset: the child has not counted its text yet."
+    )
     tier: Tier = "durable"
     missing_lineage: tuple[Annotated[Span, AfterValidator(_check_span)], ...] = Field(
         default=(),

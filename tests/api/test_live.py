@@ -14,10 +14,15 @@ TEXTS = [{"name": name, "path": "/data/held-out", "everySteps": 10} for name in 
 
 
 def spec(
-    *, steps: int = 100, news: int = 10, stop: tuple[str, float] | None = None, **checkpoint: Any
+    *,
+    steps: int | None = 100,
+    epochs: float | None = None,
+    news: int = 10,
+    stop: tuple[str, float] | None = None,
+    **checkpoint: Any,
 ) -> TrainingJobSpec:
     manifest = spec_manifest(evaluation=[{**TEXTS[0], "everySteps": news}, TEXTS[1]])
-    manifest["training"]["steps"] = steps
+    manifest["training"] |= {"steps": steps, "epochs": epochs}
     if stop:
         manifest["training"]["stopAtLoss"] = dict(zip(("evaluation", "loss"), stop, strict=True))
     manifest["checkpoint"].update(checkpoint)
@@ -27,6 +32,10 @@ def spec(
 CHANGES: dict[str, tuple[TrainingJobSpec, list[str]]] = {
     "nothing": (spec(), []),
     "steps": (spec(steps=2000), ["spec.training.steps is 2,000, was 100"]),
+    "epochs": (
+        spec(steps=None, epochs=2),
+        ["spec.training.steps is unset, was 100", "spec.training.epochs is 2, was unset"],
+    ),
     "saves": (spec(save={"everySteps": 7}), ["spec.checkpoint.save.everySteps is 7, was 500"]),
     "saves by time": (
         spec(save={"everySteps": 500, "every": "10m"}),
@@ -87,3 +96,31 @@ def test_world_values_override_values_of_the_pods() -> None:
     with_snapshots = config.model_copy(update={"spec": spec(snapshots={"everySteps": 5})})
     assert with_snapshots.for_world(world).spec.checkpoint.snapshots == Snapshots(every_steps=5)
     assert with_snapshots.for_world(edited).spec.checkpoint.snapshots == Snapshots(every_steps=7)
+
+
+LENGTHS: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
+    "more steps": ({"steps": 100}, {"steps": 101}, True),
+    "as many steps": ({"steps": 100}, {"steps": 100}, False),
+    "more epochs": ({"epochs": 2}, {"epochs": 2.5}, True),
+    "as many epochs": ({"epochs": 2}, {"epochs": 2}, False),
+    "fewer epochs": ({"epochs": 2}, {"epochs": 1}, False),
+    "epochs instead of steps": ({"steps": 100}, {"epochs": 1}, True),
+    "steps instead of epochs, and more of them": ({"epochs": 2}, {"steps": 91}, True),
+    "steps instead of epochs, and as many": ({"epochs": 2}, {"steps": 90}, False),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "want"), LENGTHS.values(), ids=LENGTHS)
+def test_a_job_trains_on_that_may_have_more_steps(before: dict[str, Any], after: dict[str, Any], want: bool) -> None:
+    old, new = (live_fields(spec(**{"steps": None, **length})) for length in (before, after))
+
+    assert new.lets_resume(old, 90, 90, {}) is want
+
+
+@pytest.mark.parametrize(("total", "want"), [(None, False), (90, False), (91, True)])
+def test_a_job_with_epochs_ended_at_a_loss_before_its_last_step(total: int | None, want: bool) -> None:
+    live = live_fields(spec(steps=None, epochs=2, stop=("news", 2.5)))
+
+    assert live.is_stopped(90, total) is want
+    lower = live_fields(spec(steps=None, epochs=2, stop=("news", 2.0)))
+    assert lower.lets_resume(live, 90, total, {"news": 2.4}) is want

@@ -49,7 +49,7 @@ def test_json_has_every_fact() -> None:
     (field,) = json.loads(call("training.steps", "--json").out)
 
     assert field["path"] == "spec.training.steps"
-    assert (field["type"], field["unit"], field["required"]) == ("whole number", "optimizer steps", True)
+    assert (field["type"], field["unit"], field["required"]) == ("whole number", "optimizer steps", False)
     assert (
         "The warm-ups of `schedule` must be less than `training.steps`, `schedule.steps` and a cycle." in field["rules"]
     )

@@ -212,6 +212,17 @@ def test_job_that_ended_at_a_loss_resumes_if_an_edit_lets_it(training: dict[str,
     assert has_succeeded(resume_job(job, localize_spec(after, None))) is want
 
 
+@pytest.mark.parametrize(("epochs", "want"), [(2, True), (3, False), (1.5, True)])
+def test_job_that_trained_its_epochs_resumes_with_more(epochs: float, want: bool) -> None:
+    sizes = {"globalBatchSize": 16, "sequenceLength": 32}
+    before, after = (make_spec(training={**sizes, "epochs": number}) for number in (2, epochs))
+    world = {**WORLD, "live": live_fields(before).model_dump(by_alias=True)}
+    job = make_job(**MEMORY | {"progress": {"step": 60, "of": 60, "percent": 100}, "world": world}, phase="Succeeded")
+    job["spec"] = localize_spec(before, None)
+
+    assert has_succeeded(resume_job(job, localize_spec(after, None))) is want
+
+
 def test_job_that_ended_early_for_an_unknown_reason_resumes() -> None:
     job = make_job(**MEMORY | {"progress": {"step": 60, "of": 100, "percent": 60}}, phase="Succeeded")
 

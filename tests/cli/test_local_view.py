@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from trainingjob_operator.cli.local.run_events import (
     describe_status_change,
     read_run_progress,
 )
-from trainingjob_operator.cli.local.view import LiveView, PlainView, choose_view
+from trainingjob_operator.cli.local.view import LiveView, PlainView, choose_view, format_steps
 from trainingjob_operator.cli.local.workspace import Workspace
 from trainingjob_operator.core.observe.heartbeats import HeartbeatState, LatestReport
 from trainingjob_operator.core.report.job_events import JobEvent
@@ -54,6 +55,11 @@ SNAPSHOTS = {
         STATUS,
         receive(make_report(**TRAINING, progress=FAST), make_report(**TRAINING, progress=LATER)),
         RunProgress(8, 2, "", is_training=True, progress=LATER),
+    ),
+    "the hosts have counted the steps of the epochs": (
+        STATUS,
+        receive(make_report(**TRAINING, total_steps=40)),
+        RunProgress(5, 2, "training", total_steps=40),
     ),
     "saving is a part of training": (
         STATUS,
@@ -147,6 +153,12 @@ def test_plain_lines_come_in_intervals_and_when_the_activity_changes() -> None:
         "step 7/100  loss 2.500  41 k tokens/s  2 slices  0:00:10",
         "step 7/100  recovering  loss 2.500  1 slice  0:00:11",
     ]
+
+
+def test_steps_of_epochs_are_those_that_the_hosts_counted() -> None:
+    assert format_steps(TRAINS, 100) == "step 7/100"
+    assert format_steps(TRAINS, None) == "step 7/?"
+    assert format_steps(replace(TRAINS, total_steps=40), None) == "step 7/40"
 
 
 def test_plain_lines_are_not_wrapped_and_not_read_as_markup() -> None:

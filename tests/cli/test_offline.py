@@ -170,6 +170,20 @@ def test_plan_reports_the_wait_for_repairs() -> None:
     assert "waits as long as its past repairs justify, up to 90s, for" in call("plan", "-", given=unsure).out
 
 
+def test_plan_of_epochs_leaves_shares_of_the_steps_to_the_hosts() -> None:
+    written = yaml.safe_load(Path("crds/examples/demo.yaml").read_text())
+    written["spec"]["training"] |= {"steps": None, "epochs": 2.5}
+    for warmup, steps, words in (
+        ("1%", None, "warm-up: 1% of the steps, which the hosts count from 2.5 epochs"),
+        (7, 7, ""),
+    ):
+        written["spec"]["schedule"] = {"warmup": warmup}
+        text = yaml.safe_dump(written)
+
+        assert json.loads(call("plan", "--json", "-", given=text).out)["warmupSteps"] == steps
+        assert words in call("plan", "-", given=text).out
+
+
 def test_plan_reports_the_chunks_of_the_logits() -> None:
     written = yaml.safe_load(Path("crds/examples/demo.yaml").read_text())
     words = "loss: a device computes the logits of a microbatch in 4 chunks, one after the other"

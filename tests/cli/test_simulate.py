@@ -197,3 +197,15 @@ def test_advice_is_never_of_no_gain(seed: int, mtbf: str, tmp_path: Path) -> Non
 def test_planned_step_time_is_reported_as_a_lower_bound() -> None:
     assert ", as the plan expects" in call(TPU, "--time", "1h")[1]
     assert "a lower bound" not in call(TPU, *SHORT)[1]
+
+
+def test_a_job_with_epochs_needs_an_estimate_of_its_steps(tmp_path: Path) -> None:
+    job = yaml.safe_load(Path(CPU).read_text())
+    job["spec"]["training"] |= {"steps": None, "epochs": 2}
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(job))
+
+    code, text = call(str(path), *SHORT)
+
+    assert code != 0
+    assert "write an estimate as `spec.training.steps`" in text

@@ -62,6 +62,20 @@ TRAINER_MUTATIONS = (
         ("tests/trainer/data/test_sampler.py",),
     ),
     Mutation(
+        "read into the next epoch with the last batch",
+        f"{TRAINER}/data/loader.py",
+        "if self._length and step == self._length.steps else samples",
+        "if self._length and step > self._length.steps else samples",
+        ("tests/trainer/data/test_training_length.py",),
+    ),
+    Mutation(
+        "end an epoch of a mixture with its last source",
+        f"{TRAINER}/data/training_length.py",
+        "is_enough = any(",
+        "is_enough = all(",
+        ("tests/trainer/data/test_training_length.py",),
+    ),
+    Mutation(
         "idle stages add what they compute",
         f"{TRAINER}/models/alternating_pipeline.py",
         "        layers, gradients = _mask(is_busy_S, pull_back(gradients))\n",

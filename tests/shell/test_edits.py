@@ -18,6 +18,7 @@ from tests.support.schema_edits import SCHEMA, Edit, Node, change, is_live, list
 from tests.support.simulation import Simulation
 from trainingjob_api.live import live_fields
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.training import MAX_STEP
 from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_api.world import World
 from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL, config_map
@@ -97,7 +98,8 @@ def close(spec: Node, step: int) -> Node:
 def is_refused(sim: Simulation, after: Node) -> bool:
     """Return whether an edit never reaches the operator: the API server or the webhook rejects it."""
     before = sim.job["spec"]
-    ends_early = after["training"] != before["training"] and after["training"]["steps"] <= sim.newest_step + LAG
+    steps = after["training"].get("steps", MAX_STEP)  # without them the spec is invalid, because it has no epochs
+    ends_early = after["training"] != before["training"] and steps <= sim.newest_step + LAG
     problems = list(check_update(sim.job, {**sim.job, "spec": after}))
     return bool(refuse(before, after) or problems) or ends_early
 

@@ -194,6 +194,7 @@ def _apply_event(state: State, child: int, event: AgentEvent, now: float) -> Sta
         newest=event.entered or active.newest,
         progress=event.progress or active.progress,
         restored=active.restored if event.restored is None else event.restored,
+        total_steps=active.total_steps if event.total_steps is None else event.total_steps,
         tier=active.tier if event.restored is None else event.tier,
         missing_lineage=active.missing_lineage if event.restored is None else event.missing_lineage,
         initialized_from=event.initialized_from or active.initialized_from,

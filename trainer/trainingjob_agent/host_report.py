@@ -54,6 +54,7 @@ def make_report(
         phase=active.phase if active else Phase.IDLE,
         progress=active.progress if active else None,
         restored=active.restored if active else None,
+        total_steps=active.total_steps if active else None,
         tier=active.tier if active else "durable",
         missing_lineage=active.missing_lineage if active else (),
         initialized_from=active.initialized_from if active else "",

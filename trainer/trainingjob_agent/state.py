@@ -88,6 +88,7 @@ class ActiveChild:
     evidence: Diagnostics | None = None
     progress: Progress | None = None
     restored: int | None = None
+    total_steps: int | None = None
     tier: Tier = "durable"
     missing_lineage: tuple[Span, ...] = ()
     committed: int | None = None

@@ -77,8 +77,9 @@ class AgentEvent(Strict):
     evaluation, a barrier.
 
     `restored` is the step from which training resumes (0: from scratch), and `tier` is the storage that held it.
-    `missing_lineage` are the generations that led to it and that the world's lineage lacks. `initialized_from`
-    describes the source of the parameters of a start from scratch. `committed` is a step whose files are saved and
+    `total_steps` is the number of all steps of the training. `missing_lineage` are the generations that led to
+    `restored` and that the world's lineage lacks. `initialized_from` describes the source of the parameters of a start
+    from scratch. `committed` is a step whose files are saved and
     hashed, and `failed_save` a step that could not be saved. `copied` and `failed_copy` are the same for copies on the
     backup store. `damaged` is a saved step that was found damaged and skipped. `data` describes the text that was read,
     and `preparation` how much of it is tokenized. After `phase` LEFT or DONE, or after `failure`, the child exits by
@@ -91,6 +92,7 @@ class AgentEvent(Strict):
     phase: Phase | None = None
     progress: Progress | None = None
     restored: int | None = None
+    total_steps: int | None = None
     tier: Tier = "durable"
     missing_lineage: tuple[Span, ...] = ()
     initialized_from: str = ""

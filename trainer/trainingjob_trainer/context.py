@@ -153,7 +153,7 @@ class Context:
     @property
     def last_step(self) -> int:
         """Return the step after which training is done."""
-        return self.config.spec.training.steps
+        return self.config.spec.training.step_limit
 
     @property
     def mesh(self) -> Mesh:

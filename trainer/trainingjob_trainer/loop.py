@@ -28,6 +28,7 @@ from trainingjob_trainer.context import (
 )
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.model_files import keep_model_files
+from trainingjob_trainer.data.training_length import TrainingLength, find_training_length, resolve_epochs
 from trainingjob_trainer.huggingface.adapter_files import load_adapters
 from trainingjob_trainer.huggingface.export_weights import gather_from
 from trainingjob_trainer.huggingface.hub_download import delete_download, download_weights
@@ -83,15 +84,26 @@ def run(
     events.enter_phase(Phase.RESTORING)
     restored = restore_state(start, joined, events)
 
+    length = find_training_length(
+        joined.datasets.train, start.config.spec.training, restored.checkpoints.past.batch_sizes
+    )
+    start = _with_steps(start, length.steps)
+
     events.enter_phase(Phase.COMPILING)
     state = restored.state or _initial_state(start.config.spec, joined.steps, joined.programs, joined.peers, events)
     compiled = compiled or compile_steps(start, joined)
     joined.peers.barrier("ready", READY_SECONDS)  # a first collective fails if a peer is 30 s late
 
-    with _open_context(start, joined, compiled, restored, events, signals) as context:
+    with _open_context(start, joined, compiled, restored, length, events, signals) as context:
         phase = _train_and_back_up(state, compiled, context)
     events.enter_phase(phase)
     joined.peers.exit_barrier(EXIT_BARRIER_SECONDS)
+
+
+def _with_steps(start: StartWorld, steps: int) -> StartWorld:
+    """Return the start of a world with the number of its steps, if `training.epochs` decides it."""
+    config = start.config.model_copy(update={"spec": resolve_epochs(start.config.spec, steps)})
+    return start.model_copy(update={"config": config})
 
 
 def _claim_storage(start: StartWorld) -> None:
@@ -151,16 +163,19 @@ def _open_context(
     joined: JoinedWorld,
     compiled: CompiledSteps,
     restored: Restored,
+    length: TrainingLength,
     events: AgentEvents,
     signals: ControlSignals,
 ) -> Iterator[Context]:
     """Report the restored step, and provide the context of the world while it trains."""
     spec, checkpoints, snapshots = start.config.spec, restored.checkpoints, restored.snapshots
     newest, past = checkpoints.newest, checkpoints.past
-    events.send(AgentEvent(restored=newest, tier=checkpoints.tier, missing_lineage=past.spans[:-1]))
+    events.send(
+        AgentEvent(restored=newest, total_steps=length.steps, tier=checkpoints.tier, missing_lineage=past.spans[:-1])
+    )
     snapshots.begin(checkpoints.restored_snapshot, past)
     batches = BatchLoader(
-        joined.layout, joined.steps.batch_sharding, spec.training.largest_batch, past.skipped, past.batch_sizes
+        joined.layout, joined.steps.batch_sharding, spec.training.largest_batch, past.skipped, past.batch_sizes, length
     )
     evaluator = Evaluator(spec, joined.datasets.evaluations, joined.steps, compiled.evaluate_step, batches)
     sampler = TextSampler(spec, joined.steps, compiled.token_programs)
@@ -173,7 +188,7 @@ def _open_context(
             restored=newest,
             snapshots=snapshots,
             stalls=delay,
-            skipped=past.skipped,
+            samples=batches.samples,
             sizes=past.batch_sizes,
             recent=restored.recent_metrics,
         ) as reporter,

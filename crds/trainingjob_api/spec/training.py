@@ -7,9 +7,10 @@ from typing import Annotated
 from pydantic import Field
 
 from trainingjob_api.base import ShortName, Strict
-from trainingjob_api.meta import NO_UNIT, Example, Live, Unit
+from trainingjob_api.meta import NO_UNIT, Example, Live, Unit, cel_rule
 
 MAX_STEP = 100_000_000
+MAX_EPOCHS = 100_000
 MAX_BATCH_PHASES = 64
 MAX_BATCH_SIZE = 1_048_576
 GlobalBatchSize = Annotated[int, Field(ge=1, le=MAX_BATCH_SIZE), Unit("sequences an optimizer step"), Example(16)]
@@ -44,8 +45,18 @@ class StopAtLoss(Strict):
 class Training(Strict):
     """Training length, batch size and sequence length. They do not depend on the number of slices."""
 
-    steps: Annotated[int, Field(ge=1, le=MAX_STEP), Unit("optimizer steps"), Example(1000), Live(in_world=True)] = (
-        Field(description="Number of optimizer steps after which the job succeeds.")
+    steps: Annotated[
+        Annotated[int, Field(ge=1, le=MAX_STEP)] | None, Unit("optimizer steps"), Example(1000), Live(in_world=True)
+    ] = Field(
+        default=None, description="Number of optimizer steps after which the job succeeds. Unset: `epochs` decides."
+    )
+    epochs: Annotated[
+        Annotated[float, Field(gt=0, le=MAX_EPOCHS)] | None, Unit("epochs"), Example(2.0), Live(in_world=True)
+    ] = Field(
+        default=None,
+        description="Number of times that training reads its text, instead of `steps`. An epoch of a mixture ends "
+        "with the first source that is read completely.",
+        exclude_if=lambda epochs: epochs is None,  # an agent before 0.1 refuses a field that it does not know
     )
     global_batch_size: GlobalBatchSize = Field(
         description="Number of sequences in an optimizer step, the same at every number of slices. With "
@@ -65,7 +76,7 @@ class Training(Strict):
     )
     stop_at_loss: Annotated[StopAtLoss | None, Live(in_world=True)] = Field(
         default=None,
-        description="Evaluation loss at which the job saves the step and succeeds. Unset: it trains all `steps`.",
+        description="Evaluation loss at which the job saves the step and succeeds. Unset: it trains all steps.",
         exclude_if=lambda stop: stop is None,  # an agent before 0.1 refuses a field that it does not know
     )
     max_per_device_batch: Annotated[
@@ -75,6 +86,13 @@ class Training(Strict):
         description="Maximum number of sequences, or of pairs, on a device at once; gradient accumulation handles the "
         "rest. Unset: as many as the memory estimate allows.",
     )
+
+    cel_rules = (cel_rule("has(self.steps) != has(self.epochs)", "must have exactly one of `steps` and `epochs`."),)
+
+    @property
+    def step_limit(self) -> int:
+        """Return the number of steps. Unless the trainer has resolved `epochs`, return the largest possible number."""
+        return self.steps or MAX_STEP
 
     @property
     def batch_sizes(self) -> BatchSizes:

@@ -30,7 +30,11 @@ class ProgressStatus(Open):
     """How far training has come, and how fast it goes."""
 
     step: int = Field(description="Newest finished optimizer step.")
-    of: int = Field(description="Optimizer step at which the job succeeds.")
+    of: int | None = Field(
+        default=None,
+        description="Optimizer step at which the job succeeds. Unset: it follows from `training.epochs`, and no host "
+        "has counted the text yet.",
+    )
     percent: float = Field(default=0.0, description="Finished share of all steps, in percent.")
     loss: float | None = Field(default=None, description="Mean loss per token of the newest step.")
     grad_norm: float | None = Field(default=None, description="Global norm of the newest gradient.")

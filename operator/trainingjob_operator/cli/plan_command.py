@@ -167,15 +167,18 @@ def _describe_batches(spec: TrainingJobSpec) -> list[str]:
 
 def _describe_schedule(spec: TrainingJobSpec) -> list[str]:
     """Return the numbers of steps that shares of the schedule are."""
-    schedule, steps = spec.schedule, spec.training.steps
+    schedule, steps = spec.schedule, spec.training.step_limit
     lengths = [("warm-up", schedule.warmup, schedule.warmup_steps(steps))]
     if schedule.cycles:
         lengths += [("warm-up of later cycles", schedule.cycles.warmup, schedule.later_warmup_steps(steps))]
     if schedule.type == "wsd":
         lengths += [("decay", (schedule.wsd or Wsd()).decay, schedule.decay_steps(steps))]
-    cycle = schedule.cycle_steps(steps)
+    cycle = f"{schedule.cycle_steps(steps):,}"
+    is_known = schedule.length(spec.training.steps) is not None
     return [
-        f"{name}: {pluralize(count, 'step')}, {given} of {cycle:,}"
+        f"{name}: {pluralize(count, 'step')}, {given} of {cycle}"
+        if is_known
+        else f"{name}: {given} of the steps, which the hosts count from {spec.training.epochs:g} epochs of the text"
         for name, given, count in lengths
         if isinstance(given, str)
     ]

@@ -11,6 +11,8 @@ from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
 from trainingjob_api.problem import Problem
+from trainingjob_api.shares import is_share
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.calibration import expect
 from trainingjob_operator.core.planner.flops import count_useful_flops
 from trainingjob_operator.core.planner.mesh import describe_mesh
@@ -32,7 +34,7 @@ def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object
         "activeParameters": plan.num_active_parameters,
         "trainableParameters": plan.num_trainable_parameters,
         "tokensPerStep": plan.tokens_per_step,
-        "warmupSteps": plan.spec.schedule.warmup_steps(plan.spec.training.steps),
+        "warmupSteps": _warmup_steps(plan.spec),
         "heads": _to_json(plan.spec.model.heads),
         "flopsPerToken": count_useful_flops(describe_workload(plan.spec)),
         "kernels": _to_json(plan.kernels),
@@ -45,6 +47,14 @@ def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object
         "sizes": [_size(plan, one, rooflines.get(one.num_slices)) for one in plan.sizes],
         "warnings": [_to_json(warning) for warning in warnings],
     }
+
+
+def _warmup_steps(spec: TrainingJobSpec) -> int | None:  # None: only the hosts know it
+    """Return the length of the first warm-up."""
+    length = spec.schedule.length(spec.training.steps)
+    if length is None and is_share(spec.schedule.warmup):
+        return None
+    return int(spec.schedule.warmup_steps(spec.training.step_limit))
 
 
 def _size(plan: Plan, one: SizePlan, roofline: Roofline | None) -> Object:

@@ -79,7 +79,8 @@ def find_condition(status: TrainingJobStatus, kind: str) -> Condition | None:  #
 
 def describe_progress(progress: ProgressStatus) -> str:
     """Return the progress, losses and speed of training on one line."""
-    parts = [f"step {progress.step:,} of {progress.of:,} ({progress.percent:.0f} %)"]
+    of = f" of {progress.of:,} ({progress.percent:.0f} %)" if progress.of else ""
+    parts = [f"step {progress.step:,}{of}"]
     if progress.loss is not None:
         parts.append(f"loss {progress.loss:.4g}")
     parts += [_describe_evaluation(name, progress) for name in sorted(progress.evaluations)]

@@ -14,7 +14,7 @@ from trainingjob_api.base import seconds as parse_duration
 from trainingjob_api.spec.checkpoint import Snapshots
 from trainingjob_operator.cli.console import SafeConsole
 from trainingjob_operator.cli.documents import Document, read_one_job
-from trainingjob_operator.cli.errors import UsageError
+from trainingjob_operator.cli.errors import CommandError, UsageError
 from trainingjob_operator.cli.fault_model import DAY, FaultModel, draw_faults, mean_repair
 from trainingjob_operator.cli.printing import align, echo
 from trainingjob_operator.cli.validate_command import require_valid
@@ -122,11 +122,17 @@ def simulate_file(file: str, catalog: Catalog, options: Options, *, as_json: boo
     """Simulate a file's job and its variants under the same faults, and print the results.
 
     Raises:
-        CommandError: the file does not hold exactly one TrainingJob, it has problems, the duration of a step is
-            unknown, or an option is not a time span.
+        CommandError: the file does not hold exactly one TrainingJob, it has problems or no number of steps, the
+            duration of a step is unknown, or an option is not a time span.
     """
     job = _resize(read_one_job(file), options.slices)
     plan, _ = require_valid(job, catalog)
+    num_steps = plan.spec.training.steps
+    if num_steps is None:
+        raise CommandError(
+            f"{job.name}: `trainingjob simulate` needs the number of steps. Only the hosts can count those of "
+            f"`spec.training.epochs` ({plan.spec.training.epochs:g}): write an estimate as `spec.training.steps`."
+        )
     prepared = plan.spec.data.model_copy(update={"prepare": None})  # only the time of training is simulated
     plan = replace(plan, spec=plan.spec.model_copy(update={"suspend": False, "data": prepared}))
     largest = plan.allowed_sizes[-1]
@@ -136,7 +142,7 @@ def simulate_file(file: str, catalog: Catalog, options: Options, *, as_json: boo
     pace = replace(
         options.pace, step_seconds=steps, snapshot_copy=copy_seconds(plan.spec, plan.shape, plan.layout(largest))
     )
-    ideal = plan.spec.training.steps * steps[largest]
+    ideal = num_steps * steps[largest]
     fault_model = _build_fault_model(options, ideal)
     fault_traces = [
         draw_faults(one, plan.spec.slices.max_slices)
@@ -237,7 +243,7 @@ def _list_variants(plan: Plan, catalog: Catalog, pace: Durations, spares: int) -
     intervals = (base * 10**power for power in range(4) for base in INTERVAL_BASES)
     for every in intervals:
         # A save must end before the next one begins.
-        most = min(MAX_INTERVAL, spec.training.steps)
+        most = min(MAX_INTERVAL, spec.training.step_limit)
         if pace.save <= every * pace.step_seconds[largest] and every <= most and every != written:
             save = spec.checkpoint.save.model_copy(update={"every_steps": every})
             checkpoint = spec.checkpoint.model_copy(update={"save": save})

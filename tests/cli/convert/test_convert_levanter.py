@@ -70,7 +70,7 @@ def test_lines_without_a_counterpart_have_a_reason() -> None:
     _, draft = convert(LLAMA)
 
     assert [leftover.key for leftover in draft.leftovers] == [
-        "data.cache_dir", "model.use_flash_attention", "trainer.tensor_parallel_axes", "epoch", "frobnicate",
+        "data.cache_dir", "model.use_flash_attention", "trainer.tensor_parallel_axes", "frobnicate", "epoch",
     ]  # fmt: skip
     assert "gs://corpus/train" in draft.fill_in["data.train"]
 
@@ -229,3 +229,26 @@ def test_stages_need_an_interval() -> None:
 def test_a_model_that_no_section_expresses_is_rejected(values: dict[str, Any], text: str) -> None:
     with pytest.raises(CommandError, match=text):
         read_levanter(values, DraftJob("job", "a file"))
+
+
+def test_epochs_without_a_number_of_steps_are_the_length_of_the_training() -> None:
+    spec, draft = convert({**GPT2, "epoch": 3})
+
+    assert (spec.training.epochs, spec.training.steps, spec.schedule.steps) == (3.0, None, 400_000)
+    assert "epoch" not in {leftover.key for leftover in draft.leftovers}
+
+
+@pytest.mark.parametrize("epoch", [0, None])
+def test_no_epochs_limit_nothing(epoch: int | None) -> None:
+    spec, draft = convert({**GPT2, "epoch": epoch})
+
+    assert (spec.training.epochs, spec.training.steps) == (None, 400_000)
+    assert "epoch" not in {leftover.key for leftover in draft.leftovers}
+
+
+def test_steps_that_are_written_stay_beside_epochs() -> None:
+    spec, draft = convert(LLAMA)
+
+    assert (spec.training.epochs, spec.training.steps) == (None, 750_000)
+    (left,) = [leftover for leftover in draft.leftovers if leftover.key == "epoch"]
+    assert "write `training.epochs` instead" in left.reason

@@ -343,3 +343,21 @@ def test_a_model_that_no_section_expresses_is_rejected(values: dict[str, Any], t
         read_model(values)
 
     assert text in str(error.value)
+
+
+LENGTHS: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
+    "one epoch is the default": ({"num_epoch": 1}, {"steps": 150_001}, []),
+    "epochs alone": ({"num_epoch": 3}, {"epochs": 3}, []),
+    "steps and epochs": ({"num_epoch": 3, "steps": 500}, {"steps": 500}, ["num_epoch"]),
+}
+
+
+@pytest.mark.parametrize(("values", "want", "left"), LENGTHS.values(), ids=LENGTHS)
+def test_steps_that_are_written_come_before_epochs(
+    values: dict[str, Any], want: dict[str, Any], left: list[str]
+) -> None:
+    draft = convert({"model_name": "gpt3-52k", **values})
+
+    assert {name: one for name, one in draft.spec["training"].items() if name in ("steps", "epochs")} == want
+    assert [leftover.key for leftover in draft.leftovers] == left
+    assert draft.get("schedule.steps") == (150_001 if "epochs" in want else None)

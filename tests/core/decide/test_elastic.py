@@ -82,6 +82,16 @@ OTHER_SAVES = {"uri": "/shared/runs/demo", "save": {"everySteps": 777}}
 MORE_STEPS = {"steps": 200, "globalBatchSize": 16, "sequenceLength": 32}
 
 
+EPOCHS = {"epochs": 3, "globalBatchSize": 16, "sequenceLength": 32}
+
+
+def edit_epochs(length: dict[str, Any]) -> Scene:
+    """Return a job that has trained the 40 steps of its epochs, with another length."""
+    scene = Scene(plan=make_plan(training=EPOCHS)).form(0, 1)
+    scene.hear_slice(0, 1, phase=Phase.DONE, total_steps=40, progress=None, restored=40)
+    return edited(scene, training={**length, "globalBatchSize": 16, "sequenceLength": 32})
+
+
 def ended_by_itself(scene: Scene, slice_number: int, host: int) -> Scene:
     scene.pod(slice_number, host)["status"]["phase"] = "Succeeded"
     return scene
@@ -124,6 +134,12 @@ EDITS: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
         lambda: edited(trained(), training=MORE_STEPS).hear_slice(0, 1, phase=Phase.DONE),
         (Claim, (0, 1), Reason.EDITED, False),
     ),
+    "epochs instead of steps, when all steps are trained": (
+        lambda: edited(trained(), training=EPOCHS).hear_slice(0, 1, phase=Phase.DONE),
+        (Claim, (0, 1), Reason.EDITED, False),
+    ),
+    "as many steps as the epochs had": (lambda: edit_epochs({"steps": 40}), (Succeed,)),
+    "more steps than the epochs had": (lambda: edit_epochs({"steps": 41}), (Claim, (0, 1), Reason.EDITED, False)),
     "more steps, when a host has ended by itself": (
         lambda: ended_by_itself(edited(trained(), training=MORE_STEPS).hear_slice(0, 1, phase=Phase.DONE), 1, 0),
         (Succeed,),

@@ -152,6 +152,18 @@ def test_a_job_that_copies_the_step_at_which_it_stopped_does_not_hang(
 
 
 @pytest.mark.parametrize(
+    ("total", "want"), [(100, Wait), (101, Claim), (None, Claim)], ids=["the last", "another", "unknown"]
+)
+def test_a_job_that_copies_the_last_step_of_its_epochs_does_not_hang(total: int | None, want: type[object]) -> None:
+    training = {"epochs": 2, "globalBatchSize": 16, "sequenceLength": 32}
+    scene = trained(plan=make_plan(checkpoint=BACKUP, training=training), announced=5000.0, listening=5000.0)
+
+    scene.train(step=100, committed=100, total_steps=total, phase=Phase.SAVING, still=3000.0)
+
+    assert kind(scene.decide())[0] is want
+
+
+@pytest.mark.parametrize(
     ("checkpoint", "committed"),
     [({"uri": "/shared/runs/demo"}, 100), (BACKUP, 40)],
     ids=["nothing is copied", "the last step is not saved"],

@@ -25,6 +25,12 @@ def edit(scene: Scene, steps: int) -> Scene:
     return edited(scene, training={"steps": steps, **SIZES})
 
 
+def count(epochs: float, total: int | None, step: int, restored: int = 0, *, phase: Phase = Phase.TRAINING) -> Scene:
+    """Return a job whose hosts have counted the steps of its epochs, or not yet."""
+    scene = Scene(plan=make_plan(training={"epochs": epochs, **SIZES}))
+    return scene.form(0, 1, restored=restored, step=step).hear_slice(0, 1, phase=phase, total_steps=total)
+
+
 def stop(progress: Progress | None, restored: int = 0) -> Scene:
     """Return a job whose training may end at a held-out loss, and is done."""
     training = {"steps": 8, **SIZES, "stopAtLoss": {"evaluation": "held-out", "loss": 2.5}}
@@ -55,6 +61,16 @@ ENDS = {
         lambda: edit(begin(8, 0, 6, phase=Phase.DONE), 4),
         f"{ALL}; step 6 was trained before `spec.training.steps` became 4",
     ),
+    "all epochs are trained": (lambda: count(2, 40, 40, phase=Phase.DONE), ALL),
+    "the folder holds as many steps as the epochs have": (
+        lambda: count(2, 40, 40, restored=40, phase=Phase.DONE),
+        "nothing to train: the checkpoint is at step 40, and the number of steps of `spec.training.epochs` (2) is 40",
+    ),
+    "the folder holds more steps than the epochs have": (
+        lambda: count(0.5, 10, 40, restored=20, phase=Phase.DONE),
+        f"{ALL}; step 40 was trained before the number of steps of `spec.training.epochs` (0.5) became 10",
+    ),
+    "the hosts have not told how many steps the epochs have": (lambda: count(2, None, 40, phase=Phase.DONE), ALL),
     "a held-out loss ended training": (
         lambda: stop(Progress(step=6, step_seconds=0.5, evaluations={"held-out": 2.4567})),
         f"{STOPPED} is 2.457, at most `spec.training.stopAtLoss.loss` (2.5)",
@@ -141,3 +157,30 @@ def test_reported_steps_never_exceed_the_total(steps: int, restored: int, made: 
         check(scene)
     scene.hear_slice(0, 1, progress=Progress(step=restored + made + 1), phase=Phase.DONE).step(1.0)
     check(scene)
+
+
+def test_progress_of_epochs_begins_with_the_count_of_the_hosts() -> None:
+    scene = count(2, None, 3)
+    scene.step(1.0)
+    progress = scene.status.progress
+    assert progress
+    assert (progress.step, progress.of, progress.percent, progress.eta_seconds) == (3, None, 0.0, None)
+    assert scene.status.display.step == "3/?"
+
+    scene.hear_slice(0, 1, total_steps=40, progress=Progress(step=4, step_seconds=0.5)).step(1.0)
+    progress = scene.status.progress
+    assert progress
+    assert (progress.step, progress.of, progress.percent, progress.eta_seconds) == (4, 40, 10.0, 18)
+    assert scene.status.display.step == "4/40"
+
+
+def test_the_count_of_the_hosts_outlives_their_reports() -> None:
+    scene = count(2, 40, 3)
+    scene.step(1.0)
+    scene.news.clear()
+    scene.step(1.0)
+
+    assert scene.status.progress
+    assert (scene.status.progress.of, scene.status.display.step) == (40, "3/40")
+    edit(scene, 60).step(1.0)
+    assert scene.status.progress.of == 60

@@ -69,7 +69,7 @@ def test_a_name_like_no_other_has_none_near_it() -> None:
 
 
 def test_a_number_has_bounds_unit_and_default() -> None:
-    beta, steps = field("optimizer.adamw.beta1"), field("training.steps")
+    beta, length = field("optimizer.adamw.beta1"), field("training.sequenceLength")
 
     assert (beta.type, beta.unit, beta.allowed, beta.required, beta.default) == (
         "number",
@@ -78,10 +78,10 @@ def test_a_number_has_bounds_unit_and_default() -> None:
         False,
         0.9,
     )
-    assert (steps.type, steps.unit, steps.allowed, steps.required, steps.default) == (
+    assert (length.type, length.unit, length.allowed, length.required, length.default) == (
         "whole number",
-        "optimizer steps",
-        "at least 1, at most 100000000",
+        "tokens",
+        "at least 2, at most 1048576",
         True,
         None,
     )

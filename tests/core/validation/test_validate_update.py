@@ -81,3 +81,38 @@ def test_a_warmup_that_is_a_share_changes_with_the_steps() -> None:
     )
     assert both.message.endswith("steps instead of 5,000. The warm-up of 10% then has 800 steps instead of 500.")
     assert list(warn_of_update(job(), job(8000, schedule={"type": "constant", "warmup": "a lot"}))) == []
+
+
+def with_epochs(epochs: float | None, status: Any = STATUS, **spec: Any) -> dict[str, Any]:
+    return {"spec": {"training": {"epochs": epochs}, **spec}, "status": status}
+
+
+def test_steps_instead_of_epochs_cannot_end_before_where_the_job_is() -> None:
+    assert [str(problem) for problem in check_update(with_epochs(2), job(1199))] == [BEHIND]
+    assert list(check_update(with_epochs(2), job(1200))) == []
+    assert list(check_update(with_epochs(2), with_epochs(1))) == []
+
+
+CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "other epochs": (with_epochs(2), with_epochs(3), "spec.training.epochs"),
+    "epochs instead of steps": (job(), with_epochs(3), "spec.training.epochs"),
+    "steps instead of epochs": (with_epochs(3), job(), "spec.training.steps"),
+    "other epochs with a constant rate after a share": (
+        with_epochs(2),
+        with_epochs(3, schedule={"type": "constant", "warmup": "10%"}),
+        "spec.training.epochs",
+    ),
+    "other epochs with a constant rate": (with_epochs(2), with_epochs(3, schedule={"type": "constant"}), ""),
+    "other epochs before the job runs": (with_epochs(2, status={}), with_epochs(3), ""),
+    "the same epochs": (with_epochs(2), with_epochs(2), ""),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "path"), CHANGES.values(), ids=CHANGES)
+def test_the_learning_rate_changes_with_the_steps_that_epochs_have(
+    old: dict[str, Any], new: dict[str, Any], path: str
+) -> None:
+    found = list(warn_of_update(old, new))
+
+    assert [problem.path for problem in found] == [path] * bool(path)
+    assert all("changes the learning rate from the next step on" in problem.message for problem in found)

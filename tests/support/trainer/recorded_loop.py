@@ -91,7 +91,7 @@ class Notes:
             report_samples=lambda step, texts: self.said.extend(f"{text} {step}" for text in texts),
         )
         profiler: Any = SimpleNamespace(begin_step=lambda step, newest: None, end_step=lambda step, newest: None)
-        training = SimpleNamespace(steps=last, seed=0)
+        training = SimpleNamespace(step_limit=last, seed=0)
         config: Any = SimpleNamespace(
             spec=SimpleNamespace(
                 training=training,

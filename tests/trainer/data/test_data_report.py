@@ -245,3 +245,23 @@ def test_data_report_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         in caplog.messages
     )
     assert any("4 rows of text; a batch takes 4" in message for message in caplog.messages)
+
+
+def test_epochs_that_were_asked_for_are_no_surprise(tmp_path: Path) -> None:
+    grow(tmp_path / "text", **{"a.txt": "a" * 400})
+    changes = {"training__sequenceLength": 4, "training__steps": None}
+
+    report = index_of(tmp_path, training__epochs=9, **changes).report
+
+    assert (report.epochs, report.warnings) == (9.0, ())
+
+
+def test_a_batch_that_the_epochs_do_not_fill_is_reported(tmp_path: Path) -> None:
+    changes = {"training__sequenceLength": 16, "training__steps": None, "training__epochs": 1}
+
+    words = warn(tmp_path, {"a.txt": "a" * 40}, **changes)
+
+    assert words == (
+        "2 rows of text; a batch takes 4: 1.0 epochs over 1 step. The rest of its only batch is padding. Add text, or "
+        "train on smaller batches."
+    )

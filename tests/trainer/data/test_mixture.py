@@ -220,3 +220,20 @@ def test_a_mixture_trains_alike_on_each_mesh() -> None:
     found = train(ONE)
     assert train(LAYOUTS["data 2, fsdp 2, tensor 2, accumulation 2"]) == pytest.approx(found, abs=1e-4)
     assert found != pytest.approx(losses(spec, ONE), abs=1e-4)
+
+
+def test_epochs_count_the_source_that_is_complete_first(tmp_path: Path) -> None:
+    report = prepare(tmp_path, {"weights": (1, 1)}, training__steps=None, training__epochs=2).report
+
+    assert [(one.name, one.epochs) for one in report.sources] == [("web", 0.2), ("chat", 2.0)]
+    assert (
+        "source web: 0.20 epochs, because spec.training.epochs counts those of chat, which is read completely first "
+        "(2.00). Raise its weight, or set spec.training.steps." in report.warnings
+    )
+
+
+def test_epochs_of_sources_in_proportion_to_their_size_warn_of_nothing(tmp_path: Path) -> None:
+    report = prepare(tmp_path, {"weights": (10, 1)}, training__steps=None, training__epochs=9).report
+
+    assert [one.epochs for one in report.sources] == pytest.approx([9.0, 9.0], abs=0.3)
+    assert report.warnings == ()

@@ -81,7 +81,7 @@ def _run_dry_step(start: StartWorld, joined: JoinedWorld) -> None:
     loader = BatchLoader(joined.layout, steps.batch_sharding, training.largest_batch, sizes=training.batch_sizes)
     step = start.world.committed + 1
     batch = loader.train_batch(joined.datasets.train, step, training.seed)
-    controls = steps.controls(Signal.NONE, training.steps)
+    controls = steps.controls(Signal.NONE, training.step_limit)
     train_step = joined.train.choose(step, loader.size_of_step(step))  # `compile_steps` has loaded it
     _, measures = train_step(_make_zeros(steps.state_shapes), batch, controls)
     jax.block_until_ready(measures)

@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from pydantic import Field, TypeAdapter
 
@@ -22,11 +23,14 @@ from trainingjob_trainer.data.sources.source_files import (
     plural,
     printable,
 )
+from trainingjob_trainer.data.training_length import TrainingLength, find_training_length
 from trainingjob_trainer.runtime.errors import shorten
 
 LOG = logging.getLogger(__name__)
 MAX_EPOCHS_WITHOUT_WARNING = 4
 """Epochs up to which repeated text is worth about as much as new text."""
+MIN_SHARE_WITHOUT_WARNING = 0.5
+"""Epochs of a source, as a share of those of the source that ends an epoch of the mixture."""
 MAX_REPORT_BYTES = 24_000
 """Maximum size of a report: it is part of each heartbeat of one host, and of the job's status."""
 MAX_WARNINGS = 12
@@ -171,14 +175,14 @@ def build_data_report(
 ) -> DataReport:
     """Return the report that hosts send. `rows` maps each evaluation to its sequence count."""
     sizes, num_rows = spec.training.batch_sizes, train.num_sequences
-    num_samples = count_samples(spec.training.steps, sizes)
-    epochs, by_source = round(num_samples / num_rows, 3), dict[str, float]()
+    length = find_training_length(train, spec.training, sizes)
+    epochs, by_source = round(length.samples / num_rows, 3), dict[str, float]()
     if isinstance(train, Mixture):
-        samples = train.count_by_source(num_samples, lambda step: count_samples(step - 1, sizes))
+        samples = train.count_by_source(length.samples, lambda step: count_samples(step - 1, sizes))
         lengths = {name: one.num_sequences for name, one in zip(train.names, train.datasets, strict=True)}
         by_source = {name: round(count / lengths[name], 3) for name, count in samples.items()}
-    lengths_of_texts = _length_warnings(num_rows, epochs, by_source, rows, spec)
-    warnings = [*lengths_of_texts, *(words for text in texts for words in text.warnings)]
+    read = _ReadText(num_rows, length, epochs, by_source)
+    warnings = [*_length_warnings(read, rows, spec), *(words for text in texts for words in text.warnings)]
     sources = [
         source.model_copy(update={"evaluation": True} if number else {"epochs": by_source.get(source.name, epochs)})
         for number, text in enumerate(texts)
@@ -197,34 +201,58 @@ def build_data_report(
     return report
 
 
-def _length_warnings(
-    num_rows: int, epochs: float, by_source: Mapping[str, float], held_out: Mapping[str, int], spec: TrainingJobSpec
-) -> list[str]:
+class _ReadText(NamedTuple):
+    """How much the job reads of the training text. `by_source` has the epochs of each source of a mixture."""
+
+    num_rows: int
+    length: TrainingLength
+    epochs: float
+    by_source: Mapping[str, float]
+
+
+def _length_warnings(read: _ReadText, held_out: Mapping[str, int], spec: TrainingJobSpec) -> list[str]:
     """Return warnings about texts that are short for what the job does with them.
 
-    `by_source` has the epochs of each source of a mixture, and `held_out` the sequences of each evaluation.
+    `held_out` has the sequences of each evaluation.
     """
-    batch, steps = spec.training.largest_batch, spec.training.steps
-    length = (
-        f"{plural(num_rows, 'row')} of text; a batch takes {batch:,}: {epochs:,.1f} epochs over {plural(steps, 'step')}"
-    )
+    batch, steps = spec.training.largest_batch, plural(read.length.steps, "step")
+    length = f"{plural(read.num_rows, 'row')} of text; a batch takes {batch:,}: {read.epochs:,.1f} epochs over {steps}"
     warnings = []
-    if num_rows < batch:
+    if read.num_rows < batch and read.length.samples <= read.num_rows:
+        warnings.append(f"{length}. The rest of its only batch is padding. Add text, or train on smaller batches.")
+    elif read.num_rows < batch:
         warnings.append(f"{length}. A batch holds the same row more than once. Add text.")
-    elif by_source:
+    elif spec.training.epochs is not None:  # the user has chosen how often the text is repeated
+        warnings += _unread_source_warnings(read.by_source)
+    elif read.by_source:
         warnings += [
-            f"source {name}: {count:,.1f} epochs over {plural(steps, 'step')}. Add text, or lower its weight."
-            for name, count in by_source.items()
+            f"source {name}: {count:,.1f} epochs over {steps}. Add text, or lower its weight."
+            for name, count in read.by_source.items()
             if count > MAX_EPOCHS_WITHOUT_WARNING
         ]
-    elif epochs > MAX_EPOCHS_WITHOUT_WARNING:
-        warnings.append(f"{length}. Each row is trained on about {epochs:,.0f} times. Add text, or train fewer steps.")
+    elif read.epochs > MAX_EPOCHS_WITHOUT_WARNING:
+        warnings.append(
+            f"{length}. Each row is trained on about {read.epochs:,.0f} times. Add text, or train fewer steps."
+        )
     warnings += [
         f"evaluation {name}: {plural(count, 'row')} of text; a batch takes {batch:,}. The loss is that of few tokens."
         for name, count in held_out.items()
         if count < batch
     ]
     return warnings
+
+
+def _unread_source_warnings(by_source: Mapping[str, float]) -> list[str]:
+    """Return warnings about sources of which a mixture reads little before another one ends its epochs."""
+    if not by_source:
+        return []
+    first = max(by_source, key=lambda name: by_source[name])
+    return [
+        f"source {name}: {count:,.2f} epochs, because spec.training.epochs counts those of {first}, which is read "
+        f"completely first ({by_source[first]:,.2f}). Raise its weight, or set spec.training.steps."
+        for name, count in by_source.items()
+        if 0 < count < by_source[first] * MIN_SHARE_WITHOUT_WARNING
+    ]
 
 
 def log_report(report: DataReport) -> None:

@@ -14,6 +14,7 @@ from trainingjob_api.world import Layout
 from trainingjob_trainer.data.mixture import TrainingText
 from trainingjob_trainer.data.sampler import ExcludedSamples, samples_of_step, size_of_step
 from trainingjob_trainer.data.token_dataset import Sequences, TokenDataset
+from trainingjob_trainer.data.training_length import TrainingLength
 from trainingjob_trainer.state import Batch, BatchShape
 
 
@@ -26,7 +27,7 @@ class BatchLoader:
     """Creates the batches of a job over one layout. `skipped` are the excluded sample indices.
 
     `sizes` are the global batch sizes of the job's history. None: all steps have the largest size, which held-out
-    batches have too.
+    batches have too. `length` is that of the training. None: all batches are full.
     """
 
     def __init__(
@@ -36,12 +37,14 @@ class BatchLoader:
         largest_batch: int,
         skipped: ExcludedSamples = (),
         sizes: BatchSizes | None = None,
+        length: TrainingLength | None = None,
     ) -> None:
         self._layout = layout
         self._sharding = sharding
         self._held_out_size = largest_batch
         self._sizes = sizes or ((1, largest_batch),)
         self._skipped = skipped
+        self._length = length
 
     @property
     def held_out_shape(self) -> BatchShape:
@@ -54,14 +57,16 @@ class BatchLoader:
 
     def train_batch(self, text: TrainingText, step: int, seed: int) -> Batch:
         """Return the batch of a step, counted from 1."""
-        rows = text.choose_sequences(self._samples(step), seed, self._first_sample)
+        rows = text.choose_sequences(self.samples(step), seed, self._first_sample)
         return self._to_mesh(text, rows, batch_shape(self._layout.for_batch(self.size_of_step(step))))
 
-    def _samples(self, step: int) -> np.ndarray:
-        return samples_of_step(step, self._sizes, self._skipped)
+    def samples(self, step: int) -> np.ndarray:
+        """Return the sample indices of a step, int64, fewer than a batch for the last step of the last epoch."""
+        samples = samples_of_step(step, self._sizes, self._skipped)
+        return samples[: self._length.last_batch] if self._length and step == self._length.steps else samples
 
     def _first_sample(self, step: int) -> int:
-        return int(self._samples(step)[0])
+        return int(self.samples(step)[0])
 
     def held_out_batch(self, index: TokenDataset, number: int, num_sequences: int | None = None) -> Batch:
         """Return held-out batch `number`, counted from 0, in the order of the text; the last one may be short.

@@ -8,6 +8,7 @@ rollback excludes, and the batch sizes, are part of the provenance that a checkp
 """
 
 import hashlib
+from itertools import pairwise
 
 import numpy as np
 
@@ -25,6 +26,17 @@ def count_samples(steps: int, sizes: BatchSizes) -> int:
     """Return how many samples the first `steps` steps of a history take."""
     ends = [first - 1 for first, _ in sizes[1:]] + [steps]
     return sum(max(min(end, steps) - first + 1, 0) * size for (first, size), end in zip(sizes, ends, strict=True))
+
+
+def count_steps(num_samples: int, sizes: BatchSizes) -> int:
+    """Return how many steps of a history take a number of samples. The last of them may take fewer than a batch."""
+    left = num_samples
+    for (first, size), (following, _) in pairwise(sizes):
+        if left <= (following - first) * size:
+            return first - 1 + -(-left // size)
+        left -= (following - first) * size
+    first, size = sizes[-1]
+    return first - 1 + -(-left // size)
 
 
 def size_of_step(step: int, sizes: BatchSizes) -> int:

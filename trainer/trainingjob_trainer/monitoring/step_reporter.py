@@ -3,14 +3,16 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from math import isfinite
 from statistics import median
 from types import TracebackType
 from typing import Any, Self
 
 import jax
+import numpy as np
 
 from trainingjob_agent.shared_files import UntrustedFileError
 from trainingjob_agent.trainer_protocol import AgentEvent, StartWorld
@@ -18,7 +20,7 @@ from trainingjob_api.decoding import find_decoding_shape
 from trainingjob_api.protocol import RECENT_STEPS, Phase, Progress
 from trainingjob_api.spec.training import BatchSizes
 from trainingjob_api.status.progress_status import EvaluationScores
-from trainingjob_trainer.data.sampler import ExcludedSamples, samples_of_step, size_of_step
+from trainingjob_trainer.data.sampler import samples_of_step, size_of_step
 from trainingjob_trainer.monitoring.bad_steps import check_step, is_skipped
 from trainingjob_trainer.monitoring.scheduling_delay import SchedulingDelayMonitor
 from trainingjob_trainer.objectives.scoring import Scores
@@ -34,11 +36,15 @@ LOG = logging.getLogger(__name__)
 MIN_TYPICAL_STEPS, WINDOW_STEPS = 5, 32
 """Minimum steps for a typical step time, and the number of newest steps that are considered."""
 
+type SampleSource = Callable[[int], np.ndarray]
+"""Returns the sample indices of a step, ascending."""
+
 
 class StepReporter:
     """Reads step metrics and reports them. Process 0 also writes them to files.
 
-    `recent` are the newest metrics lines of the world that took the restored snapshot.
+    `samples` returns the sample indices of a step. None: no sample is excluded, and all batches are full. `recent` are
+    the newest metrics lines of the world that took the restored snapshot.
 
     Raises:
         TrainingError: the metrics folder cannot be written, or holds something else.
@@ -53,7 +59,7 @@ class StepReporter:
         restored: int,
         snapshots: Snapshots | None = None,
         stalls: SchedulingDelayMonitor | None = None,
-        skipped: ExcludedSamples = (),
+        samples: SampleSource | None = None,
         sizes: BatchSizes | None = None,
         recent: Sequence[Line] = (),
     ) -> None:
@@ -67,7 +73,7 @@ class StepReporter:
         self._generation = start.world.generation
         self._recent: deque[Line] = deque(maxlen=RECENT_LINES)
         self._sizes = sizes or training.batch_sizes
-        self._skipped = skipped
+        self._samples = samples or partial(samples_of_step, sizes=self._sizes)
         self._protection = spec.protection
         self._newest: Progress | None = None
         self._evaluations: dict[str, float] = {}
@@ -188,7 +194,7 @@ class StepReporter:
 
     def _write(self, progress: Progress) -> None:
         """Write a step's metrics if this is process 0, and keep them with the next snapshot."""
-        slots = samples_of_step(progress.step, self._sizes, self._skipped)
+        slots = self._samples(progress.step)
         used = range(int(slots[0]), int(slots[-1]) + 1)
         line = describe_step(progress, used, self._every, self._generation, last=progress.step == self._last_step)
         if line and self._writer:

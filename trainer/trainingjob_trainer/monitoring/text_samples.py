@@ -66,7 +66,7 @@ class TextSampler:
         """
         if self._programs is None:
             return []
-        due = {number: row for number, row in self._rows.items() if row.is_due(step, self._spec.training.steps)}
+        due = {number: row for number, row in self._rows.items() if row.is_due(step, self._spec.training.step_limit)}
         counter = count(1)
 
         def ask() -> jax.Array:

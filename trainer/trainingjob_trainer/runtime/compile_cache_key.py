@@ -41,6 +41,7 @@ SPEC_WITHOUT_EFFECT = {
     "data.weightSchedule": "texts reach a program as its arguments",
     "tokenizer": "texts reach a program as its arguments; model.vocabSize is part of the key",
     "training.steps": "the number of steps reaches a program as an argument",
+    "training.epochs": "the number of steps reaches a program as an argument",
     "training.stopAtLoss": "the training program compares a loss that evaluations return",
     "checkpoint": "decides when programs run and what becomes of their results",
     "elastic": "decides when worlds form; drills reach a program as an argument",

@@ -8,6 +8,7 @@ from trainingjob_api.huggingface.config_fields import ConfigError
 from trainingjob_api.huggingface.registry import read_config
 from trainingjob_api.notation import slug
 from trainingjob_operator.cli.convert.draft_job import ASK_TEXT, ASK_TOKENIZER, TEXT_FILES, TOKENIZER, DraftJob
+from trainingjob_operator.cli.convert.epoch_limit import read_epochs
 from trainingjob_operator.cli.convert.optimizer_objects import move_hyperparameters, set_decay_of_muon
 from trainingjob_operator.cli.convert.source_rows import (
     ATTENTION_DROPOUT,
@@ -216,7 +217,7 @@ TABLE: Table = {
     "data.train_weights*": Left("write the weight of each source as `data.train[].weight`"),
     "data.cache_dir": Left("the trainer keeps tokens on the storage of the job"),
     "data.*": Left(FILES),
-    "epoch": Left("`training.steps` is the length of the training", off=(0, None)),
+    "epoch": Part(),
     "z_loss_weight": Copy("objective.zLoss", off=(None, 0, 0.0)),
     "initialize_from_hf": Left(
         "`checkpoint.initializeFrom.huggingFace` names a folder with the published weights", off=(False, None)
@@ -246,6 +247,7 @@ def read_levanter(values: Values, draft: DraftJob) -> None:
         set_decay_of_muon(draft, rate, "optimizer.adam_weight_decay", rate if other_rate is None else other_rate)
         if values.get("optimizer.use_kimi_scaling"):
             draft.set("optimizer.muon.rmsScale", KIMI_RMS)
+    read_epochs(values, "epoch", "trainer.num_train_steps", draft, default=0)
     _read_decay({**DEFAULTS, **values}, draft)
     _read_batches(values, draft)
     _read_average(values, draft)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from trainingjob_operator.cli.convert.draft_job import ASK_TEXT, ASK_TOKENIZER, TEXT_FILES, TOKENIZER, DraftJob
+from trainingjob_operator.cli.convert.epoch_limit import read_epochs
 from trainingjob_operator.cli.convert.maxtext_fine_tuning import ROWS as FINE_TUNING
 from trainingjob_operator.cli.convert.maxtext_fine_tuning import read_fine_tuning
 from trainingjob_operator.cli.convert.maxtext_model import BESIDE_PRESET, COMBINED, KEYS, MISSING, read_model
@@ -196,7 +197,7 @@ DATA: Table = {
     "packing": Copy("data.packing", one_of({"True": {"type": "bestFit"}}, "documents are packed into sequences")),
     "grain_packing_type": Copy("data.packing", one_of(PACKING, INPUT)),
     "*_data_columns": Left("`evaluation[].column` or `messages` names the field of a record"),
-    "num_epoch": Left("`training.steps` is the length of the training", off=(1,)),
+    "num_epoch": Part(),
     **dict.fromkeys(
         ("expansion_factor_real_data", "generate_padding_batch_*", "reuse_example_batch", "max_corpus_chars",
          "colocated_python_data_input", "olmo_*", "max_segments_per_seq", "tokenize_*", "use_truncation",
@@ -344,6 +345,7 @@ def read_maxtext(values: Values, draft: DraftJob) -> None:
         draft.drop_no_tokens()
     read_fine_tuning(values, draft)
     apply_rows(TABLE, {**DEFAULTS, **values}, draft)
+    read_epochs(values, "num_epoch", "steps", draft, default=1)
     _read_optimizer(values, draft)
     if draft.get("model.preset"):
         for key in (key for key in values if key in COMBINED and key not in BESIDE_PRESET):

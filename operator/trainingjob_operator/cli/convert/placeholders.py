@@ -26,7 +26,8 @@ NO_SLICES = f"your accelerator, topology and number of slices. No {ACCELERATOR} 
 
 def fill_in(draft: DraftJob, catalog: Catalog) -> list[Problem]:
     """Complete a job, and return the problems that are left; none: it is valid."""
-    draft.ask("training.steps", 1000, "the number of optimizer steps.")
+    if draft.get("training.epochs") is None:
+        draft.ask("training.steps", 1000, "the number of optimizer steps.")
     draft.ask("training.sequenceLength", DEFAULT_LENGTH, "the number of tokens in a sequence.")
     draft.ask("optimizer.learningRate", 0.0003, "the peak learning rate.")
     draft.ask("data.train", TEXT_FILES, ASK_TEXT)

@@ -45,20 +45,23 @@ def new_job(name: str, spec: dict[str, Any], uid: str, now: datetime) -> Manifes
 def has_succeeded(job: Manifest) -> bool:
     """Return whether a job has trained all the steps of its spec, or has reached the loss at which it stops."""
     status = read_status(job)
-    steps = get_int(job, "spec", "training", "steps")
-    done = status.progress.step if status.progress else 0
     if status.phase != Stage.SUCCEEDED:
         return False
-    return steps is None or done == 0 or steps <= done or _has_stopped(job, steps, status)
+    steps = get_int(job, "spec", "training", "steps")
+    done = status.progress.step if status.progress else 0
+    return done == 0 or (steps is not None and steps <= done) or _is_complete(job, status)
 
 
-def _has_stopped(job: Manifest, steps: int, status: TrainingJobStatus) -> bool:
-    """Return whether a job that succeeded before its last step does not train on with its spec."""
-    live, stop = status.world.live if status.world else None, get_value(job, "spec", "training", "stopAtLoss")
-    if live is None or status.progress is None:
+def _is_complete(job: Manifest, status: TrainingJobStatus) -> bool:
+    """Return whether a job that succeeded does not train on with its spec."""
+    live, progress = status.world.live if status.world else None, status.progress
+    if live is None or progress is None:
         return False
-    update = {"steps": steps, "stop": StopAtLoss.model_validate(stop) if stop else None}
-    return not live.model_copy(update=update).lets_resume(live, status.progress.step, status.progress.evaluations)
+    training = get_value(job, "spec", "training") or {}
+    stop = training.get("stopAtLoss")
+    update = {name: training.get(name) for name in ("steps", "epochs")}
+    edited = live.model_copy(update=update | {"stop": StopAtLoss.model_validate(stop) if stop else None})
+    return not edited.lets_resume(live, progress.step, progress.of, progress.evaluations)
 
 
 def resume_job(job: Manifest, spec: dict[str, Any]) -> Manifest:

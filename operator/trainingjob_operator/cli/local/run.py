@@ -88,7 +88,7 @@ def run_file(file: str, options: Options, console: SafeConsole) -> int:
 
 def headline(name: str, plan: Plan) -> str:
     """Return the model, the hardware and the number of steps on one line."""
-    shape = plan.shape
+    shape, training = plan.shape, plan.spec.training
     parts = (
         name,
         describe_parameters(plan),
@@ -100,7 +100,7 @@ def headline(name: str, plan: Plan) -> str:
                 pluralize(shape.devices_per_host, "device"),
             )
         ),
-        pluralize(plan.spec.training.steps, "step"),
+        pluralize(training.steps, "step") if training.steps else f"{training.epochs:g} epochs",
     )
     return " · ".join(parts)
 
@@ -118,7 +118,7 @@ def _open_job(name: str, spec: dict[str, Any], workspace: Workspace, console: Sa
 def _run(
     job: Manifest, volumes: Mounts, workspace: Workspace, faults: Sequence[ScheduledKill], console: SafeConsole
 ) -> Manifest:
-    with choose_view(console, job["spec"]["training"]["steps"]) as view, capture_operator_log(workspace, view):
+    with choose_view(console, job["spec"]["training"].get("steps")) as view, capture_operator_log(workspace, view):
         return asyncio.run(run_job(job, volumes, workspace, view, faults))
 
 

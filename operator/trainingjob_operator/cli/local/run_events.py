@@ -30,6 +30,8 @@ class RunProgress:
     """Whether the job is training, evaluating or saving, with a step reported."""
     progress: Progress | None = None
     """Metrics of the newest step."""
+    total_steps: int | None = None
+    """Number of all steps. None: it is not known yet."""
 
 
 def read_run_progress(status: TrainingJobStatus, heartbeats: HeartbeatState) -> RunProgress:
@@ -51,6 +53,7 @@ def read_run_progress(status: TrainingJobStatus, heartbeats: HeartbeatState) -> 
         activity="" if newest and slowest is Phase.TRAINING else activity,
         is_training=newest is not None and slowest in (Phase.TRAINING, Phase.EVALUATING, Phase.SAVING),
         progress=newest,
+        total_steps=next((report.total_steps for report in reports if report.total_steps), None),
     )
 
 

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from trainingjob_operator.cli.console import SafeConsole
 from trainingjob_operator.cli.local.run_events import RunProgress
+from trainingjob_operator.core.report.job_status import UNKNOWN_TOTAL
 from trainingjob_operator.core.units import format_count, pluralize
 
 LINE_INTERVAL_SECONDS = 10.0
@@ -47,7 +48,7 @@ class View(Protocol):
 class LiveView:
     """One line at the bottom of a terminal, redrawn in place."""
 
-    def __init__(self, console: SafeConsole, num_steps: int) -> None:
+    def __init__(self, console: SafeConsole, num_steps: int | None) -> None:
         """Show on a terminal."""
         self._num_steps = num_steps
         self._console = console
@@ -72,7 +73,7 @@ class LiveView:
         """Redraw the line."""
         row = Table.grid(padding=(0, 1))
         width = max(min(MAX_BAR_WIDTH, self._console.width - TEXT_WIDTH), 1)
-        bar = ProgressBar(total=self._num_steps, completed=snapshot.step, width=width)
+        bar = ProgressBar(total=self._num_steps or snapshot.total_steps, completed=snapshot.step, width=width)
         texts = (format_steps(snapshot, self._num_steps), format_activity(snapshot), format_clock(seconds))
         step, now, time = (Text(word, no_wrap=True, overflow="ellipsis") for word in texts)
         row.add_row(step, bar, now, time)
@@ -82,7 +83,7 @@ class LiveView:
 class PlainView:
     """Lines for logs and pipes: one every few seconds, and one whenever the activity changes."""
 
-    def __init__(self, console: SafeConsole, num_steps: int) -> None:
+    def __init__(self, console: SafeConsole, num_steps: int | None) -> None:
         """Print to a file or a pipe."""
         self._console = console
         self._num_steps = num_steps
@@ -113,12 +114,16 @@ class PlainView:
         )
 
 
-def format_steps(snapshot: RunProgress, num_steps: int) -> str:
-    """Return the current and the total number of steps; a run may have trained more steps than its spec has."""
-    return f"step {snapshot.step}/{max(num_steps, snapshot.step)}"
+def format_steps(snapshot: RunProgress, num_steps: int | None) -> str:
+    """Return the current and the total number of steps; a run may have trained more steps than its spec has.
+
+    `num_steps` is that of the spec. None: the trainer counts the steps.
+    """
+    total = num_steps or snapshot.total_steps
+    return f"step {snapshot.step}/{max(total, snapshot.step) if total else UNKNOWN_TOTAL}"
 
 
-def choose_view(console: SafeConsole, num_steps: int) -> View:
+def choose_view(console: SafeConsole, num_steps: int | None) -> View:
     """Return the live view for a terminal, else the plain one."""
     return LiveView(console, num_steps) if console.is_terminal else PlainView(console, num_steps)
 

@@ -55,7 +55,7 @@ from trainingjob_operator.core.diagnose.member_state import classify_members
 from trainingjob_operator.core.diagnose.termination_notices import exclude_draining_slices
 from trainingjob_operator.core.observe.members import find_newest_step, hash_members
 from trainingjob_operator.core.observe.observed import Observed, Slice
-from trainingjob_operator.core.observe.progress import find_committed_step, find_progress
+from trainingjob_operator.core.observe.progress import find_committed_step, find_progress, find_resolved_steps
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.times import parse_time
@@ -211,7 +211,9 @@ def _is_extended(plan: Plan, seen: Observed) -> bool:
         return False
     progress = find_progress(plan, seen)
     losses = progress.evaluations if progress else {}
-    return live_fields(plan.spec).lets_resume(live, find_newest_step(seen.member_views) or live.steps, losses)
+    total = find_resolved_steps(seen)
+    step = find_newest_step(seen.member_views) or live.steps or total or 0
+    return live_fields(plan.spec).lets_resume(live, step, total, losses)
 
 
 def _too_few_slices(plan: Plan, ready: Sequence[Slice]) -> tuple[str, str]:

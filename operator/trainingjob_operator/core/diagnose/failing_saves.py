@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from trainingjob_api.base import seconds
 from trainingjob_api.protocol import FailedSave, HostReport, Phase
+from trainingjob_api.spec.training import MAX_STEP
 from trainingjob_api.status.progress_status import FailingSaves
 from trainingjob_operator.core.observe.members import find_newest_step
 from trainingjob_operator.core.observe.observed import Observed
@@ -74,7 +75,7 @@ def is_waiting_for_save(plan: Plan, seen: Observed) -> bool:
 
 def _copies_last_step(plan: Plan, report: HostReport) -> bool:
     """Return whether a host that saves has saved the step that ends training, and copies it."""
-    last = plan.spec.training.steps
+    last = plan.spec.training.steps or report.total_steps or MAX_STEP
     if plan.spec.training.stop_at_loss:  # any step may be the last
         last = min(last, report.progress.step if report.progress else report.restored or 0)
     return plan.spec.checkpoint.backup is not None and (report.committed or 0) >= last

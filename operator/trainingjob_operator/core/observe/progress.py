@@ -23,7 +23,7 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
     ]
     newest = max(reports, key=lambda progress: (progress.step, progress.loss is not None), default=None)
     restored = find_restored_step(seen.member_views)
-    total = plan.spec.training.steps
+    total = find_total_steps(plan, seen)
     if newest is None:
         old = seen.status.progress
         if old is not None and restored in (None, old.step):
@@ -48,10 +48,23 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
     )
 
 
-def _estimate_rest(total: int, newest: Progress, seen: Observed) -> int | None:  # None: unknown, or no step is left
+def find_total_steps(plan: Plan, seen: Observed) -> int | None:  # None: it is not known yet
+    """Return the number of steps after which the job succeeds."""
+    return plan.spec.training.steps or find_resolved_steps(seen)
+
+
+def find_resolved_steps(seen: Observed) -> int | None:  # None: no host has counted its text yet
+    """Return the number of steps that hosts have resolved `training.epochs` to."""
+    reports = (one.report.total_steps for one in seen.member_views if one.report and one.report.total_steps)
+    return next(reports, seen.status.progress.of if seen.status.progress else None)
+
+
+def _estimate_rest(
+    total: int | None, newest: Progress, seen: Observed
+) -> int | None:  # None: unknown, or no step is left
     """Return the seconds until the last step. A loss may end training earlier."""
     is_done = any(one.report and one.report.phase is Phase.DONE for one in seen.member_views)
-    if is_done or not newest.step_seconds:
+    if is_done or total is None or not newest.step_seconds:
         return None
     return round(max(total - newest.step, 0) * newest.step_seconds)
 
@@ -70,11 +83,13 @@ def _snapshot_fields(told: Sequence[Progress], num_hosts: int) -> dict[str, Any]
     return {"snapshot": min(snapshot_steps), "snapshot_seconds": max(one.snapshot_seconds or 0.0 for one in told)}
 
 
-def _step_fields(step: int, total: int) -> dict[str, Any]:
+def _step_fields(step: int, total: int | None) -> dict[str, Any]:
     """Return the progress as step, total and percentage.
 
     The folder may hold more steps than the spec trains, and an edit may lower the total below the current step.
     """
+    if total is None:
+        return {"step": step}
     end = max(step, total)
     return {"step": step, "of": end, "percent": round(100 * step / end, 1)}
 

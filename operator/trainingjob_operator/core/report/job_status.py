@@ -44,6 +44,9 @@ from trainingjob_operator.core.report.unused_slices import describe_idle_slices
 from trainingjob_operator.core.times import format_time
 from trainingjob_operator.core.units import format_count, format_duration, pluralize
 
+UNKNOWN_TOTAL = "?"
+"""A number of steps that is not known yet."""
+
 
 def next_status(
     plan: Plan,
@@ -207,10 +210,10 @@ def make_printer_columns(plan: Plan, status: TrainingJobStatus, situation: Situa
     progress, world = status.progress, situation.world
     num_slices = len(world.slices) if world else 0
     layout = plan.find_layout(num_slices)
-    step = progress.step if progress else 0
+    step, total = (progress.step, progress.of) if progress else (0, plan.spec.training.steps)
     return Display(
         slices=f"{num_slices}/{plan.allowed_sizes[-1]}",
-        step=f"{step}/{max(plan.spec.training.steps, step)}",
+        step=f"{step}/{max(total, step) if total else UNKNOWN_TOTAL}",
         loss=f"{progress.loss:.4g}" if progress and progress.loss is not None else "",
         goodput=f"{status.goodput.ratio * 100:.1f}%" if status.goodput.seconds else "",
         mesh=describe_mesh(layout) if layout else "",

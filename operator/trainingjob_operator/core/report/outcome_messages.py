@@ -9,7 +9,7 @@ from trainingjob_api.spec.training import StopAtLoss
 from trainingjob_api.status.progress_status import ProgressStatus
 from trainingjob_operator.core.observe.members import find_newest_step, find_restored_step
 from trainingjob_operator.core.observe.observed import Observed
-from trainingjob_operator.core.observe.progress import find_progress
+from trainingjob_operator.core.observe.progress import find_progress, find_resolved_steps, find_total_steps
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.problem_messages import quote_field
 
@@ -40,19 +40,22 @@ def _describe_stop(stop: StopAtLoss, step: int, progress: ProgressStatus | None)
 
 def describe_completion(plan: Plan, seen: Observed) -> str:
     """Return the message about a succeeded job."""
-    steps, restored, newest = (
-        plan.spec.training.steps,
-        find_restored_step(seen.member_views),
-        find_newest_step(seen.member_views),
-    )
+    restored, newest = find_restored_step(seen.member_views), find_newest_step(seen.member_views)
     live = seen.world.live if seen.world else None
-    if live and live.stop and newest is not None and live.is_stopped(newest):
+    if live and live.stop and newest is not None and live.is_stopped(newest, find_resolved_steps(seen)):
         return _describe_stop(live.stop, newest, find_progress(plan, seen))
     spans = [(one.first_step, one.last_step) for one in seen.status.attempts] + [(restored, newest)]
     has_trained = any(first is not None and last is not None and last > first for first, last in spans)
+    steps = find_total_steps(plan, seen)
+    if steps is None:
+        return "all steps are trained and saved"
+    epochs = plan.spec.training.epochs
+    length = (
+        "`spec.training.steps`" if epochs is None else f"the number of steps of `spec.training.epochs` ({epochs:g})"
+    )
     if restored is not None and restored >= steps and not has_trained:
-        return f"nothing to train: the checkpoint is at step {restored:,}, and `spec.training.steps` is {steps:,}"
+        return f"nothing to train: the checkpoint is at step {restored:,}, and {length} is {steps:,}"
     if newest is not None and newest > steps:
-        text = f"step {newest:,} was trained before `spec.training.steps` became {steps:,}"
+        text = f"step {newest:,} was trained before {length} became {steps:,}"
         return f"all steps are trained and saved; {text}"
     return "all steps are trained and saved"

@@ -277,7 +277,7 @@ class SimulatedJob:
             restored_step=max(self.committed_step, self._restorable_snapshot_step()),
             committed_step=self.committed_step,
             snapshot_interval=spec.checkpoint.snapshots.every_steps if spec.checkpoint.snapshots else None,
-            final_step=spec.training.steps,
+            final_step=spec.training.step_limit,
             save_interval=steps_between_saves(spec, self.durations.step_seconds[len(world.slices)]),
             # A member may be lost or unreachable without the operator's knowledge.
             broken_at=self.now if any(not self.slices[number].is_reachable for number in world.slices) else None,

@@ -105,7 +105,7 @@ def simulate(plan: Plan, pace: Durations, faults: Sequence[Fault], seconds: floa
     for life, decision in run_job(plan, pace, faults, seconds, spares):  # noqa: B007  # the last decision is used below
         looks += 1
     assert life, "there is a first decision"  # noqa: S101
-    whole = plan.spec.training.steps * pace.step_seconds[plan.allowed_sizes[-1]]
+    whole = plan.spec.training.step_limit * pace.step_seconds[plan.allowed_sizes[-1]]
     return SimulationResult(
         status=life.status,
         seconds=life.now,

@@ -13,7 +13,7 @@ INTERVALS_PER_JOB = 10
 
 def warn_of_long_intervals(spec: TrainingJobSpec) -> Iterator[Problem]:
     """`everySteps` of saves, metrics, statistics and evaluations should be at most `training.steps`."""
-    steps = spec.training.steps
+    steps = spec.training.step_limit
     nearest = (str(max(steps // INTERVALS_PER_JOB, 1)),)
     for path, every, consequence in _list_intervals(spec):
         if every > steps:

@@ -50,12 +50,12 @@ def check_growing_batches(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def warn_of_unreached_weights(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A phase of `data.weightSchedule` after `training.steps` has no effect."""
-    return _warn_of_unreached(WEIGHTS, spec.data.weight_schedule, spec.training.steps)
+    return _warn_of_unreached(WEIGHTS, spec.data.weight_schedule, spec.training.step_limit)
 
 
 def warn_of_unreached_batches(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A phase of `training.batchSchedule` after `training.steps` has no effect."""
-    return _warn_of_unreached(BATCHES, spec.training.batch_schedule, spec.training.steps)
+    return _warn_of_unreached(BATCHES, spec.training.batch_schedule, spec.training.step_limit)
 
 
 def _warn_of_unreached(schedule: str, phases: Sequence[WeightPhase | BatchPhase], steps: int) -> Iterator[Problem]:

@@ -24,7 +24,7 @@ def check_windows(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def warn_of_no_trace(spec: TrainingJobSpec) -> Iterator[Problem]:
     """With `profiling.startStep` above `training.steps`, the job has no trace."""
-    profiling, steps = spec.profiling, spec.training.steps
+    profiling, steps = spec.profiling, spec.training.step_limit
     if profiling and profiling.start_step > steps:
         limit = quote_field("spec.training.steps", steps)
         message = f"{profiling.start_step} exceeds {limit}. The job traces no step."
@@ -35,7 +35,7 @@ def warn_of_no_trace(spec: TrainingJobSpec) -> Iterator[Problem]:
 def warn_of_many_traces(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Traces take megabytes to gigabytes each, and no trace is deleted."""
     profiling, steps = spec.profiling, spec.training.steps
-    if profiling is None or profiling.every_steps is None:
+    if profiling is None or profiling.every_steps is None or steps is None:
         return
     count = len(range(profiling.start_step, steps + 1, profiling.every_steps))
     if count > MAX_TRACES:

@@ -22,7 +22,7 @@ def check_comparison(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def warn_of_long_window(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Spike detection begins after half a window of steps."""
-    spikes, steps = spec.protection.spikes, spec.training.steps
+    spikes, steps = spec.protection.spikes, spec.training.step_limit
     if spikes and spikes.window >= 2 * steps:
         limit = quote_field("spec.training.steps", steps)
         message = f"{spikes.window} should be less than twice {limit}. Otherwise no step counts as a spike."

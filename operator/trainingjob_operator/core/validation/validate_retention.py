@@ -46,7 +46,7 @@ def check_best_evaluation(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def warn_of_empty_stages(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A stage of `checkpoint.keep` keeps no step without a saved multiple of its `every`."""
-    save, steps = spec.checkpoint.save.every_steps, spec.training.steps
+    save, steps = spec.checkpoint.save.every_steps, spec.training.step_limit
     for path, stage, start, end in _list_ranges(spec):
         saved = _last_multiple(save, start, end)
         if start >= end:
@@ -83,7 +83,7 @@ def _list_ranges(spec: TrainingJobSpec) -> Iterator[tuple[str, KeepStage, int, i
     """Yield path and stage, the step after which it begins, and its last step, up to a stage without end."""
     start = 0
     for number, stage in enumerate(spec.checkpoint.keep.stages or ()):
-        end = min(stage.until or spec.training.steps, spec.training.steps)
+        end = min(stage.until or spec.training.step_limit, spec.training.step_limit)
         yield f"spec.{STAGES}[{number}]", stage, start, end
         if stage.until is None:
             return

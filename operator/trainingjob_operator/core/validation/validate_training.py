@@ -25,6 +25,15 @@ def check_vocabulary(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.model.vocabSize", vocab, message, (str(BYTE_VOCABULARY),))
 
 
+def check_length(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Exactly one of `training.steps` and `training.epochs` decides the length of the training."""
+    steps, epochs = spec.training.steps, spec.training.epochs
+    if (steps is None) == (epochs is None):
+        found, advice = ("both", "Remove one of the two.") if steps else ("none", "Write the number of steps.")
+        message = f"must have exactly one of `steps` and `epochs`, but has {found}. {advice}"
+        yield Problem("spec.training", None, message, () if steps else ("steps: 1000", "epochs: 1"))
+
+
 def check_stop_evaluation(spec: TrainingJobSpec) -> Iterator[Problem]:
     """`training.stopAtLoss.evaluation` must be the name of an evaluation."""
     if stop := spec.training.stop_at_loss:
@@ -79,6 +88,7 @@ def warn_of_emulated_bfloat16(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 RULES = (
     Rule(("model.vocabSize", "tokenizer.type"), check_vocabulary),
+    Rule(("training.steps", "training.epochs"), check_length),
     Rule(("training.stopAtLoss", "evaluation"), check_stop_evaluation),
     Rule(tuple(f"optimizer.{name}" for name in ("type", *SLOTS)), check_optimizer),
     Rule(("optimizer.weightDecay.exclude",), check_weight_decay),

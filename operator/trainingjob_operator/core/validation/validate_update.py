@@ -4,6 +4,7 @@ The API server enforces immutable fields (`trainingjob_api.cel`). The new spec i
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from trainingjob_api.problem import Problem
 from trainingjob_api.shares import is_share, resolve_steps
@@ -23,7 +24,7 @@ def check_update(old: Manifest, new: Manifest) -> Iterator[Problem]:
         return
     steps, before = (get_int(job, "spec", "training", "steps") for job in (new, old))
     done = status.progress.step if status.progress else 0
-    if steps is not None and before is not None and steps < min(done, before):
+    if steps is not None and steps < min(done, done if before is None else before):
         message = (
             f"{steps} must be at least {done:,}, the current step of the job. At the current step, the job saves and "
             "succeeds."
@@ -36,7 +37,10 @@ def warn_of_update(old: Manifest, new: Manifest) -> Iterator[Problem]:
     steps, before = (get_int(each, "spec", "training", "steps") for each in (new, old))
     shape = get_text(new, "spec", "schedule", "type") or "cosine"
     warmup = get_value(new, "spec", "schedule", "warmup")
-    if read_status(old).world is None or steps is None or before is None or steps == before:
+    if read_status(old).world is None or _read_length(new) == _read_length(old):
+        return
+    if steps is None or before is None:
+        yield from _warn_of_counted_steps(new, depends=shape != "constant" or is_share(warmup))
         return
     effects = []
     if shape != "constant":
@@ -46,6 +50,20 @@ def warn_of_update(old: Manifest, new: Manifest) -> Iterator[Problem]:
         effects.append(f"The warm-up of {warmup} then has {new_warmup:,} steps instead of {old_warmup:,}.")
     if effects:
         yield Problem(STEPS, steps, " ".join(("changes the learning rate from the next step on.", *effects)))
+
+
+def _read_length(job: Manifest) -> tuple[Any, Any]:
+    """Return `training.steps` and `training.epochs`."""
+    return get_value(job, "spec", "training", "steps"), get_value(job, "spec", "training", "epochs")
+
+
+def _warn_of_counted_steps(new: Manifest, *, depends: bool) -> Iterator[Problem]:
+    """Warn of another learning rate, which depends on the number of steps, if the hosts count the steps."""
+    steps, epochs = _read_length(new)
+    path, value = ("spec.training.epochs", epochs) if steps is None else (STEPS, steps)
+    if depends:
+        message = "changes the learning rate from the next step on, because it changes the number of steps."
+        yield Problem(path, value, message)
 
 
 def _check_finished(old: Manifest, new: Manifest) -> Iterator[Problem]:
