@@ -293,8 +293,14 @@ class Data(Strict):
     train: tuple[TrainSource, ...] = Field(  # no list-map: the order of the list determines the order of the data
         min_length=1,
         max_length=64,
-        description="Sources of training text, each read in proportion to its size or weight. Only `seed` determines "
-        "the order.",
+        description="Sources of training text, each read in proportion to its size or weight. Only `seed` and "
+        "`shuffle` determine the order.",
+    )
+    shuffle: Annotated[bool, Example(False)] = Field(
+        default=True,
+        description="Shuffles the sequences of a source in each epoch. `false` reads them in the order of files and "
+        "documents.",
+        exclude_if=bool,  # an agent before 0.1 refuses a field it does not know
     )
     temperature: Annotated[Annotated[float, Field(gt=0, le=100)] | None, NO_UNIT, Example(2.0)] = Field(
         default=None,

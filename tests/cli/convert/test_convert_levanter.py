@@ -252,3 +252,13 @@ def test_steps_that_are_written_stay_beside_epochs() -> None:
     assert (spec.training.epochs, spec.training.steps) == (None, 750_000)
     (left,) = [leftover for leftover in draft.leftovers if leftover.key == "epoch"]
     assert "write `training.epochs` instead" in left.reason
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "want", "left"), [(True, True, []), (False, False, []), (100, True, ["data.shuffle"])]
+)
+def test_the_order_of_the_text_converts(shuffle: bool | int, want: bool, left: list[str]) -> None:
+    spec, draft = convert({**GPT2, "data.shuffle": shuffle})
+
+    assert spec.data.shuffle is want
+    assert [one.key for one in draft.leftovers if one.key == "data.shuffle"] == left

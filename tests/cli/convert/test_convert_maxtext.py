@@ -345,6 +345,11 @@ def test_a_model_that_no_section_expresses_is_rejected(values: dict[str, Any], t
     assert text in str(error.value)
 
 
+@pytest.mark.parametrize(("shuffles", "want"), [(True, None), (False, False)])
+def test_the_order_of_the_text_converts(shuffles: bool, want: bool | None) -> None:
+    assert convert({"model_name": "gpt3-52k", "enable_data_shuffling": shuffles}).get("data.shuffle") is want
+
+
 LENGTHS: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "one epoch is the default": ({"num_epoch": 1}, {"steps": 150_001}, []),
     "epochs alone": ({"num_epoch": 3}, {"epochs": 3}, []),

@@ -12,7 +12,7 @@ import pytest
 import tokenizers
 
 from tests.support.trainer.object_store import ObjectStore
-from tests.support.trainer.texts import dataset_folder
+from tests.support.trainer.texts import dataset_folder, grow, index_of
 from tests.support.trainer.tiny import make_config, make_spec
 from tests.trainer.checkpoint.test_foreign import NOT_FILES, stretch
 from trainingjob_api.protocol import FailureReason
@@ -342,3 +342,14 @@ def test_a_link_in_the_place_of_unfinished_tokens_is_not_written_through(tmp_pat
     prepare_with(tmp_path)
 
     assert precious.read_text() == "stays"
+
+
+def test_text_without_shuffling_comes_in_its_order_in_each_epoch(tmp_path: Path) -> None:
+    grow(tmp_path / "text", **{"a.txt": "a" * 400})
+    changes = {"training__sequenceLength": 4}
+    shuffled, ordered = (index_of(tmp_path, data__shuffle=value, **changes).train for value in (True, False))
+    samples = np.array([0, 1, 99, 100, 205])
+
+    assert ordered.choose_sequences(samples, 3, lambda step: step).tolist() == [0, 1, 99, 0, 5]
+    assert shuffled.choose_sequences(samples, 3, lambda step: step).tolist() != [0, 1, 99, 0, 5]
+    assert (ordered.folder, ordered.dataset_hash == shuffled.dataset_hash) == (shuffled.folder, False)

@@ -237,3 +237,15 @@ def test_epochs_of_sources_in_proportion_to_their_size_warn_of_nothing(tmp_path:
 
     assert [one.epochs for one in report.sources] == pytest.approx([9.0, 9.0], abs=0.3)
     assert report.warnings == ()
+
+
+def test_sources_without_shuffling_come_in_the_order_of_their_text(tmp_path: Path) -> None:
+    shuffled = prepare(tmp_path, {"weights": (1, 1)}).train
+    ordered = prepare(tmp_path, {"weights": (1, 1), "shuffle": False}).train
+
+    numbers = ordered.choose_sequences(np.arange(24), 3, lambda step: 4 * (step - 1)).tolist()
+
+    assert [number for number in numbers if number < 100] == list(range(12))
+    assert [number - 100 for number in numbers if number >= 100] == [*range(10), 0, 1]
+    assert ordered.dataset_hash != shuffled.dataset_hash
+    assert [one.folder for one in ordered.datasets] == [one.folder for one in shuffled.datasets]

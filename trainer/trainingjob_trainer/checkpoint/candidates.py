@@ -262,8 +262,8 @@ def _check_spec(best: Integrity, expected: Expected) -> None:
         raise TrainingError(
             FailureReason.DATA,
             f"step {best.step} was trained on other rows (index {best.data[:12]}) than this spec "
-            f"gives ({expected.data[:12]}): text, tokenizer or sequence length differ. If an older trainer saved "
-            "it, the rules for hidden files, links and truncation may differ too. Give the job the same data, or "
+            f"gives ({expected.data[:12]}): text, order, tokenizer or sequence length differ. If an older trainer "
+            "saved it, the rules for hidden files, links and truncation may differ too. Give the job the same data, or "
             "another checkpoint folder and these parameters with `checkpoint.initializeFrom`.",
             path="spec.data.train",
             value=expected.data[:12],

@@ -18,7 +18,6 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from trainingjob_trainer.data.sampler import sequences_of_samples
 from trainingjob_trainer.data.token_dataset import FirstSample, Sequences, TokenDataset
 
 PERIOD = 1 << 16
@@ -128,7 +127,7 @@ class Mixture:
         for place, (name, dataset) in enumerate(zip(self.names, self.datasets, strict=True)):
             mine = sources == place
             first = self._ends[place] - dataset.num_sequences
-            numbers[mine] = first + sequences_of_samples(ordinals[mine], dataset.num_sequences, seed, name)
+            numbers[mine] = first + dataset.sequences_of_samples(ordinals[mine], seed, name)
         return numbers
 
     def count_by_source(self, num_samples: int, first_sample: FirstSample) -> dict[str, int]:

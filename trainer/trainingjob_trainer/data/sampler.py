@@ -3,8 +3,9 @@
 Sample indices are numbered from 0 over the whole life of the job. Each step takes the next G indices that are not
 excluded, where G is the global batch size. It may change at given steps. A job that takes over another may have other
 batch sizes; it continues with the next index. An epoch is a permutation of all sequences, keyed by the seed and the
-epoch's number. No position needs to be saved, and the number of hosts does not change the order. The indices that a
-rollback excludes, and the batch sizes, are part of the provenance that a checkpoint carries.
+epoch's number, unless `data.shuffle` is false. No position needs to be saved, and the number of hosts does not change
+the order. The indices that a rollback excludes, and the batch sizes, are part of the provenance that a checkpoint
+carries.
 """
 
 import hashlib

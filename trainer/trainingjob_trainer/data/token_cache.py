@@ -151,9 +151,11 @@ def _open_datasets(
 def _join_training_text(opened: Mapping[str, TokenDataset], spec: TrainingJobSpec) -> TrainingText:
     """Return the training text: one dataset, or a mixture of one for each source."""
     if not spec.data.is_mixture:
-        return opened[ALL_SOURCES]
+        return opened[ALL_SOURCES] if spec.data.shuffle else opened[ALL_SOURCES].in_order()
     names = [source.name for source in spec.data.train]
     datasets = tuple(opened[dataset_of_source(name)] for name in names)
+    if not spec.data.shuffle:
+        datasets = tuple(one.in_order() for one in datasets)
     weights = tuple(
         float(dataset.num_sequences if source.weight is None else source.weight)
         for source, dataset in zip(spec.data.train, datasets, strict=True)

@@ -11,9 +11,10 @@ The number of an example is that of a sequence, or of a pair: sequences 2 p and 
 Shapes: R sequences, L length. Of pairs, the sequences of an example have a dim between both: [examples, 2, L].
 """
 
+import hashlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,6 +72,8 @@ class TokenDataset:
     """Bytes of text of each id, uint32 [number of ids]. None: unknown, because an older trainer wrote the dataset."""
     has_pairs: bool = False
     """Whether an example is two sequences, each with one document."""
+    is_shuffled: bool = True
+    """Whether the sequences of each epoch are permuted."""
 
     @property
     def num_sequences(self) -> int:
@@ -91,7 +94,21 @@ class TokenDataset:
 
     def choose_sequences(self, samples: np.ndarray, seed: int, _first_sample: FirstSample) -> np.ndarray:
         """Return the sequence that each sample selects, int64 of the same shape."""
-        return sequences_of_samples(samples, self.num_sequences, seed)
+        return self.sequences_of_samples(samples, seed)
+
+    def sequences_of_samples(self, samples: np.ndarray, seed: int, source: str = "") -> np.ndarray:
+        """Return the sequence that each sample of the dataset selects, int64 of the same shape.
+
+        `source` is the name of the dataset in a mixture.
+        """
+        if not self.is_shuffled:
+            return samples.astype(np.int64) % self.num_sequences
+        return sequences_of_samples(samples, self.num_sequences, seed, source)
+
+    def in_order(self) -> "TokenDataset":
+        """Return the dataset with its sequences in the order of the text, which is part of its hash."""
+        dataset_hash = hashlib.sha256(f"{self.dataset_hash}, in the order of the text".encode()).hexdigest()
+        return replace(self, dataset_hash=dataset_hash, is_shuffled=False)
 
     def sequences(self, numbers: np.ndarray) -> Sequences:
         """Return sequences, or pairs of them, by their numbers.

@@ -8,7 +8,6 @@ from trainingjob_api.huggingface.config_fields import ConfigError
 from trainingjob_api.huggingface.registry import read_config
 from trainingjob_api.notation import slug
 from trainingjob_operator.cli.convert.draft_job import ASK_TEXT, ASK_TOKENIZER, TEXT_FILES, TOKENIZER, DraftJob
-from trainingjob_operator.cli.convert.epoch_limit import read_epochs
 from trainingjob_operator.cli.convert.optimizer_objects import move_hyperparameters, set_decay_of_muon
 from trainingjob_operator.cli.convert.source_rows import (
     ATTENTION_DROPOUT,
@@ -22,6 +21,7 @@ from trainingjob_operator.cli.convert.source_rows import (
     apply_rows,
     ask_for_wandb,
     one_of,
+    read_epochs,
     to_share,
 )
 from trainingjob_operator.cli.errors import CommandError
@@ -216,6 +216,7 @@ TABLE: Table = {
     "data.validation_urls": Left("`evaluation` names held-out text in the pods by path and format"),
     "data.train_weights*": Left("write the weight of each source as `data.train[].weight`"),
     "data.cache_dir": Left("the trainer keeps tokens on the storage of the job"),
+    "data.shuffle": Copy("data.shuffle", one_of({"False": False}, "an epoch is shuffled as a whole"), off=(True,)),
     "data.*": Left(FILES),
     "epoch": Part(),
     "z_loss_weight": Copy("objective.zLoss", off=(None, 0, 0.0)),

@@ -3,7 +3,6 @@
 from typing import Any
 
 from trainingjob_operator.cli.convert.draft_job import ASK_TEXT, ASK_TOKENIZER, TEXT_FILES, TOKENIZER, DraftJob
-from trainingjob_operator.cli.convert.epoch_limit import read_epochs
 from trainingjob_operator.cli.convert.maxtext_fine_tuning import ROWS as FINE_TUNING
 from trainingjob_operator.cli.convert.maxtext_fine_tuning import read_fine_tuning
 from trainingjob_operator.cli.convert.maxtext_model import BESIDE_PRESET, COMBINED, KEYS, MISSING, read_model
@@ -19,6 +18,7 @@ from trainingjob_operator.cli.convert.source_rows import (
     apply_rows,
     ask_for_wandb,
     one_of,
+    read_epochs,
     to_share,
 )
 
@@ -198,10 +198,10 @@ DATA: Table = {
     "grain_packing_type": Copy("data.packing", one_of(PACKING, INPUT)),
     "*_data_columns": Left("`evaluation[].column` or `messages` names the field of a record"),
     "num_epoch": Part(),
+    "enable_data_shuffling": Copy("data.shuffle", off=(True,)),
     **dict.fromkeys(
         ("expansion_factor_real_data", "generate_padding_batch_*", "reuse_example_batch", "max_corpus_chars",
-         "colocated_python_data_input", "olmo_*", "max_segments_per_seq", "tokenize_*", "use_truncation",
-         "enable_data_shuffling"),
+         "colocated_python_data_input", "olmo_*", "max_segments_per_seq", "tokenize_*", "use_truncation"),
         Left(INPUT),
     ),
 }  # fmt: skip

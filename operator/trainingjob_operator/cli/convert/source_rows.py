@@ -113,3 +113,22 @@ def ask_for_wandb(draft: DraftJob, project: str, **options: Any) -> None:
     secret = {"secretKeyRef": {"name": "wandb", "key": "api-key"}}
     given = {name: value for name, value in options.items() if value}
     draft.ask("metrics.wandb", {"project": project, **given, "apiKey": secret}, "the Secret that holds the API key.")
+
+
+def read_epochs(values: Values, key: str, steps_key: str, draft: DraftJob, *, default: int) -> None:
+    """Set `training.epochs` of a source that ends at the lower of two limits, unless it writes the steps.
+
+    The schedule keeps the length of the source's steps. `key` and `steps_key` are the keys of the source. `default` is
+    its number of epochs without a meaning.
+    """
+    epochs = values.get(key)
+    if epochs in (None, default):
+        return
+    if steps_key in values:
+        reason = f"`{steps_key}` ends training: write `training.epochs` instead if the epochs have fewer steps"
+        draft.leave(key, epochs, reason)
+        return
+    if draft.get("schedule.steps") is None:
+        draft.set("schedule.steps", draft.get("training.steps"))
+    del draft.spec["training"]["steps"]
+    draft.set("training.epochs", epochs)

@@ -61,8 +61,20 @@ def warn_of_unread_sources(spec: TrainingJobSpec) -> Iterator[Problem]:
             yield Problem(f"{TRAIN}[{number}].weight", source.weight, message)
 
 
+def warn_of_packed_order(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Without `data.shuffle`, `data.packing.type: bestFit` trains on the longest documents first."""
+    packing = spec.data.packing
+    if not spec.data.shuffle and packing and packing.type == "bestFit":
+        field = quote_field("spec.data.packing.type", packing.type)
+        message = f"false orders sequences as {field} makes them, from long documents to short ones."
+        yield Problem("spec.data.shuffle", spec.data.shuffle, message, ("true", "spec.data.packing.type: concat"))
+
+
 RULES = (
     Rule(("data.train",), check_weights),
     Rule(("data.train", "data.weightSchedule"), check_weight_schedule),
 )
-WARNINGS = (Rule(("data.train", "data.weightSchedule"), warn_of_unread_sources),)
+WARNINGS = (
+    Rule(("data.train", "data.weightSchedule"), warn_of_unread_sources),
+    Rule(("data.shuffle", "data.packing"), warn_of_packed_order),
+)
