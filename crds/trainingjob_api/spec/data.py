@@ -10,6 +10,7 @@ from trainingjob_api.globs import MAX_GLOB
 from trainingjob_api.meta import NO_UNIT, Example, Pattern, Unit, cel_rule
 from trainingjob_api.notation import add_slash
 from trainingjob_api.spec.hub import HubDataset
+from trainingjob_api.spec.tokenizer import SpecialToken
 from trainingjob_api.spec.training import MAX_STEP
 
 Glob = Annotated[str, Field(min_length=1, max_length=MAX_GLOB)]
@@ -287,6 +288,28 @@ class Prepare(Strict):
     )
 
 
+class FillInTheMiddle(Strict):
+    """Documents whose middle follows their prefix and suffix (arXiv 2207.14255), in training text."""
+
+    share: Annotated[float, Field(gt=0, le=1), Unit("share of the documents"), Example(0.5)] = Field(
+        default=0.5, description="Share of the documents whose middle is moved to their end."
+    )
+    prefix_token: Annotated[SpecialToken, Example("<|fim_prefix|>")] = Field(
+        description="Token before the prefix, as the vocabulary spells it."
+    )
+    suffix_token: Annotated[SpecialToken, Example("<|fim_suffix|>")] = Field(
+        description="Token before the suffix, as the vocabulary spells it."
+    )
+    middle_token: Annotated[SpecialToken, Example("<|fim_middle|>")] = Field(
+        description="Token before the middle, as the vocabulary spells it."
+    )
+    order: Annotated[Literal["psm", "spm", "joint"], Example("psm")] = Field(
+        default="joint",
+        description="Order of the parts: `psm` is prefix, suffix, middle, and `spm` suffix, prefix, middle. `joint` "
+        "takes each for half of these documents.",
+    )
+
+
 class Data(Strict):
     """Training data."""
 
@@ -312,6 +335,12 @@ class Data(Strict):
         max_length=64,
         description="Changes of the weights during training, by step. Each replaces all weights.",
         exclude_if=lambda phases: not phases,
+    )
+    fill_in_the_middle: FillInTheMiddle | None = Field(
+        default=None,
+        description="Moves the middle of some documents of training text to their end. Unset: documents stay as they "
+        "are.",
+        exclude_if=_is_unset,
     )
     token: Annotated[Secret | None, SecretVariable("HF_TOKEN")] = Field(
         default=None,

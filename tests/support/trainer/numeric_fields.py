@@ -93,6 +93,7 @@ NOT_OF_A_STEP = {
         for field in ("tokens.endOfDocument", "synthetic.tokens", "synthetic.seed")
     },
     "metrics.everySteps": OUTSIDE,
+    "data.fillInTheMiddle.share": "which documents are split: tests/trainer/data/test_middle_encoder.py",
     "training.epochs": "how many steps there are: tests/trainer/data/test_training_length.py",
     "scheduling.tolerations.tolerationSeconds": RETRIES,
     "ttlSecondsAfterFinished": KEPT,

@@ -145,7 +145,16 @@ def _settings(manifest: Manifest, encoders: Encoders, spec: TrainingJobSpec) -> 
     has_ids = any(FORMATS[source.format].has_ids for source, _ in manifest.found)
     vocab = [{"vocabSize": spec.model.vocab_size}] if has_ids else []  # ids were checked against it
     packed = [{"packing": packing}] if (packing := spec.data.isolated_packing) else []
-    return [CACHE_FORMAT, encoders.text.tokenizer_key, spec.training.sequence_length, *answers, *packed, *vocab]
+    middle = [{"fillInTheMiddle": encoders.middle.key}] if encoders.middle else []
+    return [
+        CACHE_FORMAT,
+        encoders.text.tokenizer_key,
+        spec.training.sequence_length,
+        *answers,
+        *packed,
+        *vocab,
+        *middle,
+    ]
 
 
 class _DatasetJoiner:

@@ -223,6 +223,8 @@ def _hash_sections(spec: TrainingJobSpec) -> str:
         parts.append({"masksPrompts": spec.objective.masks_prompts})
     if spec.objective and spec.objective.type == DPO:
         parts.append({"pairs": True})
+    if spec.data.fill_in_the_middle:
+        parts.append({"fillInTheMiddle": spec.data.fill_in_the_middle.model_dump(), "seed": spec.training.seed})
     if spec.data.packing:
         parts.append(spec.data.packing.model_dump())
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

@@ -40,13 +40,16 @@ class TokenizationStats:
         special = [number for number, token in added.items() if token.special and number != self._unk]
         self._special_ids = np.array(special, np.int64)
 
-    def add(self, text: str, encoding: TextEncoding, *, is_templated: bool = False) -> None:
-        """Count one document. A template writes special tokens itself, and separates documents by them."""
+    def add(self, text: str, encoding: TextEncoding, *, is_templated: bool = False, is_continued: bool = False) -> None:
+        """Count one document. A template writes special tokens itself, and separates documents by them.
+
+        `is_continued`: the text is a part of the document that was counted before.
+        """
         ids = np.array(encoding.ids, np.int64)
         self.counts["tokens"] += len(ids)
         self.counts["unknown"] += 0 if self._unk is None else int((ids == self._unk).sum())
         if not is_templated:
-            self.counts["documents"] += 1
+            self.counts["documents"] += not is_continued
             self.counts["special"] += int(np.isin(ids, self._special_ids).sum())
         if self.counts["checked"] < SAMPLE_CHARACTERS:
             self._count_dropped(text, encoding)

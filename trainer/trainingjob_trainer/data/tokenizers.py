@@ -68,8 +68,8 @@ class DocumentEncoder:
                 self.tokenizer_key["whole"] = True  # else the hash would match a cache of truncated or padded text
             needed = 1 + max(_list_vocab(self._tokenizer, tokenizer).values())
             begin, end = _name_bounds(self._tokenizer, files, tokenizer)
-            self.begin = _find_token(self._tokenizer, begin, "beginOfDocument")
-            self.end = _find_token(self._tokenizer, end, "endOfDocument")
+            self.begin = _find_token(self._tokenizer, begin, "spec.tokenizer.beginOfDocument")
+            self.end = _find_token(self._tokenizer, end, "spec.tokenizer.endOfDocument")
             self.tokenizer_key["endOfDocument"] = end
             if begin is not None:
                 self.tokenizer_key["beginOfDocument"] = begin
@@ -100,14 +100,39 @@ class DocumentEncoder:
         Raises:
             TrainingError: the tokenizer cannot encode a document.
         """
-        for batch in _batch_documents(documents, len):
+        for batch in batch_documents(documents, len):
             for ids in self._encode_batch(batch, name):
-                yield EncodedDocument(self._bound(ids))
+                yield EncodedDocument(self.bound(ids))
 
-    def _bound(self, ids: np.ndarray) -> np.ndarray:
+    def bound(self, ids: np.ndarray) -> np.ndarray:
         """Return the ids of a document with the ids that begin and end it."""
         first, last = ([] if one is None else [one] for one in (self.begin, self.end))
         return np.concatenate([np.array(first, self.dtype), ids, np.array(last, self.dtype)]) if first or last else ids
+
+    def find_id(self, token: str, path: str) -> int:
+        """Return the id of a token, which the field at a path of the spec names.
+
+        Raises:
+            TrainingError: it is not a token of the tokenizer.
+        """
+        found = _find_token(self._tokenizer, token, path) if self._tokenizer else None
+        if found is None:
+            message = "is not a token of the tokenizer, because its tokens are bytes."
+            raise TrainingError(FailureReason.DATA, message, path=path, value=token)
+        return found
+
+    def encode_parts(self, documents: Iterable[Sequence[str]], name: str) -> Iterator[np.ndarray]:
+        """Yield the ids of each part of some documents, in order, without those that begin and end documents.
+
+        Raises:
+            TrainingError: the tokenizer cannot encode a part.
+        """
+        parts = [(part, number > 0) for document in documents for number, part in enumerate(document)]
+        assert self._tokenizer, "`find_id` has found tokens of it"  # noqa: S101
+        encodings = self._encode(self._tokenizer, [part for part, _ in parts], name) if parts else ()
+        for (part, is_continued), encoding in zip(parts, encodings, strict=True):
+            self.quality.add(part, encoding, is_continued=is_continued)
+            yield np.array(encoding.ids, self.dtype)
 
     def encode_marked(self, texts: Iterable[MarkedText], name: str) -> Iterator[WeighedDocument]:
         """Yield the ids of each text, in order, with weight 1 for those of its answers, and for the id that ends it.
@@ -115,14 +140,14 @@ class DocumentEncoder:
         Raises:
             TrainingError: the tokenizer cannot encode a text.
         """
-        for batch in _batch_documents(texts, lambda one: len(one.text)):
+        for batch in batch_documents(texts, lambda one: len(one.text)):
             for marked, (ids, offsets) in zip(batch, self._encode_with_offsets(batch, name), strict=True):
                 weights = weigh_tokens(offsets, marked.answers)
                 yield self._bound_weighed(ids, weights) if marked.is_bounded else WeighedDocument(ids, weights)
 
     def _bound_weighed(self, ids: np.ndarray, weights: np.ndarray) -> WeighedDocument:
         bounds = int(self.begin is not None), int(self.end is not None)
-        return WeighedDocument(self._bound(ids), np.pad(weights, bounds, constant_values=(0, 1)))
+        return WeighedDocument(self.bound(ids), np.pad(weights, bounds, constant_values=(0, 1)))
 
     def _encode_with_offsets(self, batch: Sequence[MarkedText], name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield the ids of texts, and the characters that each id covers, int64 [N, 2]."""
@@ -196,7 +221,7 @@ def choose_dtype(vocab_size: int) -> type[np.unsignedinteger[Any]]:
     return np.uint16 if vocab_size <= 1 << 16 else np.uint32
 
 
-def _batch_documents[T](documents: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
+def batch_documents[T](documents: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
     """Yield documents in batches of bounded number and size; a larger document is a batch."""
     batch: list[T] = []
     size = 0
@@ -295,8 +320,8 @@ def _name_bounds(
     return begin or (of_folder if adds_begin else None), end or files.special_tokens.get(END)
 
 
-def _find_token(parsed: TextTokenizer, token: str | None, field: str) -> int | None:
-    """Return the id of a token; None for none."""
+def _find_token(parsed: TextTokenizer, token: str | None, path: str) -> int | None:
+    """Return the id of a token, which a field at a path names; None for none."""
     if token is None:
         return None
     number: int | None = parsed.token_to_id(token)
@@ -305,7 +330,7 @@ def _find_token(parsed: TextTokenizer, token: str | None, field: str) -> int | N
         raise TrainingError(
             FailureReason.DATA,
             "is not a token of the tokenizer." + (f" Its special tokens: {', '.join(special[:8])}." if special else ""),
-            path=f"spec.tokenizer.{field}",
+            path=path,
             value=token,
         )
     return number

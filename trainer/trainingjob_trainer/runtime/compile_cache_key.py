@@ -37,6 +37,7 @@ SPEC_WITHOUT_EFFECT = {
     "slices.allowed": "the layout has the size of the world",
     "data.train": "texts reach a program as its arguments",
     "data.shuffle": "texts reach a program as its arguments",
+    "data.fillInTheMiddle": "texts reach a program as its arguments",
     "data.temperature": "texts reach a program as its arguments",
     "data.prepare": "decides where texts are tokenized",
     "data.weightSchedule": "texts reach a program as its arguments",

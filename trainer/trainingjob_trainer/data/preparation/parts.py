@@ -16,9 +16,10 @@ import numpy as np
 
 from trainingjob_agent.shared_files import MAX_JSON_BYTES, UntrustedFileError, parse_untrusted_json
 from trainingjob_api.formats import FORMATS
-from trainingjob_api.spec.data import SYNTHETIC, TextSource
+from trainingjob_api.spec.data import SYNTHETIC, TextSource, TrainSource
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.chat.answer_encoder import AnswerEncoder
+from trainingjob_trainer.data.middle_encoder import MiddleEncoder
 from trainingjob_trainer.data.preparation.file_account import FileAccount, FileCounter
 from trainingjob_trainer.data.preparation.listed_files import Manifest
 from trainingjob_trainer.data.preparation.part_progress import PartMeter, PartProgress, ignore_progress
@@ -43,12 +44,16 @@ class Encoders(NamedTuple):
     """The encoder of conversations and completions. None: the sources hold plain text."""
     arrays: TokenArrayEncoder
     random: RandomTokenEncoder
+    middle: MiddleEncoder | None = None
+    """The encoder of plain text for training. None: it is that of all plain text."""
 
-    def choose(self, source: TextSource) -> DocumentEncoder | AnswerEncoder | TokenArrayEncoder | RandomTokenEncoder:
+    def choose(
+        self, source: TextSource
+    ) -> DocumentEncoder | AnswerEncoder | TokenArrayEncoder | RandomTokenEncoder | MiddleEncoder:
         """Return the encoder of the documents of a source."""
         if FORMATS[source.format].has_ids:
             return self.random if source.format == SYNTHETIC else self.arrays
-        return self.answers if self.answers and source.has_answers else self.text
+        return self.answers if self.answers and source.has_answers else self.middle or self.text
 
     @property
     def has_weights(self) -> bool:
@@ -75,10 +80,12 @@ def make_encoders(manifest: Manifest, spec: TrainingJobSpec) -> Encoders:
     """
     encoder = DocumentEncoder(spec.tokenizer, spec.model.vocab_size)
     ids = TokenArrayEncoder(spec.model.vocab_size), RandomTokenEncoder(spec.model.vocab_size)
-    sources = [source for source, _ in manifest.found]
+    sources, settings = [source for source, _ in manifest.found], spec.data.fill_in_the_middle
+    is_held_out = not any(isinstance(source, TrainSource) for source in sources)
+    middle = MiddleEncoder(encoder, settings, spec.training.seed) if settings and not is_held_out else None
     if not any(source.has_answers for source in sources):
-        return Encoders(encoder, None, *ids)
-    return Encoders(encoder, AnswerEncoder(encoder, spec, sources), *ids)
+        return Encoders(encoder, None, *ids, middle)
+    return Encoders(encoder, AnswerEncoder(encoder, spec, sources), *ids, middle)
 
 
 class PartAccount(NamedTuple):
