@@ -14,6 +14,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,18 +23,19 @@ import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
+from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 from rich.console import Console
 from rich.progress import track
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from e2e.benchmarks import trainer
 from e2e.benchmarks.figures import Figure, publish
-from trainingjob_api.spec.data import TextSource
+from trainingjob_api.spec.data import TextSource, TokenArrays
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.dataset_writer import HostShare, create_dataset, plan_dataset
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.preparation import listed_files, worker_pool
-from trainingjob_trainer.data.sources.readers import read_documents
+from trainingjob_trainer.data.sources.readers import array_record, read_documents
 from trainingjob_trainer.data.sources.source_files import find_files
 from trainingjob_trainer.data.token_dataset import TokenDataset
 from trainingjob_trainer.parallel.mesh import build_mesh
@@ -47,6 +49,9 @@ PART_BYTES = TEXT_BYTES // FILES
 """Parts of one file, so that two processes share the work."""
 LATE_STEP = 1_000_000
 MANY_TOKENS = 200_000_000
+TOKEN_IDS, DOCUMENT_TOKENS = 32 << 20, 1024
+GROUP_SIZE = 1
+"""Records of a group of ArrayRecord, as Grain writes them for random access."""
 PROCESSES_GOAL, TOKENIZE_GOAL, SCAN_GOAL, GATHER_GOAL = 1.8, 0.9, 0.7, 0.7
 WAIT_GOAL, RESUME_GOAL = 0.005, 0.05
 COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
@@ -167,9 +172,46 @@ def write_formats(folder: Path, documents: list[str]) -> dict[str, tuple[TextSou
     return sources
 
 
+def write_array_record(folder: Path, documents: list[str]) -> tuple[TextSource, Action]:
+    """Write the documents as records of text; return their source, and the scan of the package."""
+    path = folder / "d.array_record"
+    writer = ArrayRecordWriter(str(path), f"group_size:{GROUP_SIZE}")
+    for one in documents:
+        writer.write(one.encode())
+    writer.close()
+
+    def scan() -> list[bytes]:
+        with closing(ArrayRecordReader(str(path), array_record.OPTIONS)) as reader:
+            return [reader.read() for _ in range(reader.num_records())]
+
+    return TextSource(name="d", path=str(path), format="arrayRecord"), scan
+
+
+def write_tokens(folder: Path) -> dict[str, tuple[TextSource, Action]]:
+    """Write token ids as one document and as many; return their sources, and the scans of NumPy."""
+    path = folder / "d.bin"
+    ids = np.random.default_rng(0).integers(1, VOCABULARY, TOKEN_IDS, dtype=np.uint16)
+    ids[DOCUMENT_TOKENS - 1 :: DOCUMENT_TOKENS] = 0
+    ids.tofile(path)
+    dtype: dict[str, Any] = {"dtype": "uint16"}
+
+    def load() -> np.ndarray:
+        return np.fromfile(path, np.uint16).astype(np.uint32)
+
+    def split() -> list[bytes]:
+        loaded = load()
+        return [one.tobytes() for one in np.split(loaded, np.flatnonzero(loaded == 0) + 1) if len(one)]
+
+    source = TextSource(name="d", path=str(path), format="tokens", tokens=TokenArrays(**dtype))
+    documents = source.model_copy(update={"tokens": TokenArrays(**dtype, end_of_document=0)})
+    return {"tokens": (source, lambda: load().tobytes()), "tokens: documents": (documents, split)}
+
+
 def measure_formats(folder: Path, documents: list[str], console: Console) -> Iterator[Figure]:
     """Yield the speed of each reader, as a share of the scan by the format's library."""
-    for name, (source, scan) in write_formats(folder, documents).items():
+    sources = write_formats(folder, documents) | write_tokens(folder)
+    sources["arrayRecord"] = write_array_record(folder, documents)
+    for name, (source, scan) in sources.items():
         (file,) = find_files(source, "spec.data.train[0]").files
         ours, theirs = measure(name, console, lambda file=file: list(read_documents(file)), scan)  # type: ignore[misc]
         yield Figure(f"reading: {name}", theirs / ours, "of its library", SCAN_GOAL)
