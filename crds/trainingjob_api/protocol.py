@@ -186,6 +186,13 @@ class Progress(Open):
     reward_accuracy: Metric | None = Field(
         default=None, description="Share of the pairs whose chosen answer has the greater reward, likewise."
     )
+    cross_entropy: Metric | None = Field(
+        default=None,
+        description="Mean cross-entropy of the targets, a part of the loss. Unset: `objective.type` is not `distill`.",
+    )
+    teacher_divergence: Metric | None = Field(
+        default=None, description="Mean divergence of the model from its teacher, the other part, likewise."
+    )
     load_balance: Metric | None = Field(
         default=None,
         description="Load-balancing loss per layer: 1 if all experts get equally many tokens. Unset: no experts.",

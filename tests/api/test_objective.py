@@ -17,13 +17,14 @@ from trainingjob_api.spec.tokenizer import ChatTemplate, Tokenizer
         (Objective(type="sft", sft=Sft()), True),
         (Objective(type="sft", sft=Sft(loss_on="all")), False),
         (Objective(type="dpo"), True),
+        (Objective(type="distill"), True),
     ],
 )
 def test_only_fine_tuning_on_answers_masks_prompts(objective: Objective, want: bool) -> None:
     assert objective.masks_prompts is want
 
 
-@pytest.mark.parametrize(("kind", "want"), [("nextToken", 1), ("sft", 1), ("dpo", 2)])
+@pytest.mark.parametrize(("kind", "want"), [("nextToken", 1), ("sft", 1), ("dpo", 2), ("distill", 1)])
 def test_only_pairs_have_several_sequences(kind: Any, want: int) -> None:
     assert Objective(type=kind).sequences_per_example == want
 

@@ -33,6 +33,7 @@ ZERO_IS_A_VALUE = {
     "schedule.cycles.warmup": "a number of steps",
     "schedule.finalFraction": "a share",
     "objective.dpo.labelSmoothing": "a share",
+    "objective.distill.weight": "a share",
     "data.train.weight": "the source is not read, until a phase gives it a weight",
     "data.train.tokens.endOfDocument": "the id of a token",
     "evaluation.tokens.endOfDocument": "the id of a token",
@@ -44,6 +45,11 @@ ZERO_IS_A_VALUE = {
     "ttlSecondsAfterFinished": "a time, as in Kubernetes",
 }
 """Numbers whose 0 has the meaning of its unit, each with that meaning."""
+ZERO_IS_A_VALUE |= {
+    f"objective.distill.teacher.{path}": meaning
+    for path, meaning in ZERO_IS_A_VALUE.items()
+    if path.startswith("model.")
+}
 EMPTY_IS_A_VALUE = {
     "scheduling.nodeSelector": "a label without value, as in Kubernetes",
     "scheduling.tolerations.value": "a taint without value, as in Kubernetes",

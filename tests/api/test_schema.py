@@ -164,6 +164,7 @@ def test_lists_declare_their_merge_key() -> None:
             "spec.lora.targets",
             "spec.metrics.wandb.tags",
             "spec.model.attention.bias",
+            "spec.objective.distill.teacher.model.attention.bias",
             "spec.optimizer.trainable",
             "spec.optimizer.learningRates[].tensors",
             "spec.precision.quantization.exclude",

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.support.trainer.cases import each
+from tests.support.trainer.distillation import distillation
 from tests.support.trainer.reference import AdamW, row_losses
 from tests.support.trainer.tiny import make_layout
 from tests.support.trainer.training import BATCH, NUM_STEPS, ONE, Run, flat, losses, numpy_tree, sequences_of, spec_with
@@ -115,6 +116,7 @@ DECLARED: dict[str, dict[str, Any]] = {
     "dense": {},
     "experts": {"model__experts": {"count": 4, "perToken": 2}},
     "isolated documents": {"data__packing": {"type": "bestFit"}},
+    "a teacher": {"objective": distillation()},
     "spike detection": {"protection__spikes": {"sigma": 6, "window": 8}},
 }
 

@@ -149,6 +149,8 @@ class Context:
     reporter: StepReporter
     profiler: StepProfiler
     signals: ControlSignals
+    teacher: Params | None = None
+    """The parameters of the teacher. None: the objective has no teacher."""
 
     @property
     def last_step(self) -> int:
@@ -166,7 +168,7 @@ class Context:
 
     def controls(self) -> Controls:
         """Return the controls of the next step, with the signals that this process sends."""
-        return self.world.steps.controls(self.take_signals(), self.last_step)
+        return self.world.steps.controls(self.take_signals(), self.last_step, self.teacher)
 
     def take_signals(self) -> Signal:
         """Return the signals that this process sends with the next step: from its agent, and from its measurements."""

@@ -17,6 +17,7 @@ from trainingjob_trainer.aot.hot_standby import wait_in_hot_standby
 from trainingjob_trainer.aot.neighbor_compiler import NeighborCompiler
 from trainingjob_trainer.checkpoint import backup, owner
 from trainingjob_trainer.checkpoint.initialize import InitialParams, load_initial_params
+from trainingjob_trainer.checkpoint.teacher_params import load_teacher
 from trainingjob_trainer.context import (
     CompiledSteps,
     Context,
@@ -34,6 +35,7 @@ from trainingjob_trainer.huggingface.export_weights import gather_from
 from trainingjob_trainer.huggingface.hub_download import delete_download, download_weights
 from trainingjob_trainer.huggingface.model_export import ExportTarget, export_model
 from trainingjob_trainer.huggingface.published_params import PublishedParams, load_published_params
+from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.models.trainable import copy_params
 from trainingjob_trainer.monitoring.bad_steps import BadStepError
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
@@ -91,10 +93,11 @@ def run(
 
     events.enter_phase(Phase.COMPILING)
     state = restored.state or _initial_state(start.config.spec, joined.steps, joined.programs, joined.peers, events)
+    state, teacher = load_teacher(start.config.spec, joined.steps.teacher_shapes, state, joined.peers)
     compiled = compiled or compile_steps(start, joined)
     joined.peers.barrier("ready", READY_SECONDS)  # a first collective fails if a peer is 30 s late
 
-    with _open_context(start, joined, compiled, restored, length, events, signals) as context:
+    with _open_context(start, joined, compiled, restored, length, events, signals, teacher) as context:
         phase = _train_and_back_up(state, compiled, context)
     events.enter_phase(phase)
     joined.peers.exit_barrier(EXIT_BARRIER_SECONDS)
@@ -166,6 +169,7 @@ def _open_context(
     length: TrainingLength,
     events: AgentEvents,
     signals: ControlSignals,
+    teacher: Params | None,
 ) -> Iterator[Context]:
     """Report the restored step, and provide the context of the world while it trains."""
     spec, checkpoints, snapshots = start.config.spec, restored.checkpoints, restored.snapshots
@@ -196,7 +200,17 @@ def _open_context(
         NeighborCompiler(start, events, snapshots, restored=newest),
     ):
         yield Context(
-            start.config, joined, batches, evaluator, sampler, checkpoints, snapshots, reporter, profiler, signals
+            start.config,
+            joined,
+            batches,
+            evaluator,
+            sampler,
+            checkpoints,
+            snapshots,
+            reporter,
+            profiler,
+            signals,
+            teacher,
         )
 
 
@@ -366,7 +380,8 @@ def _evaluate(
     reporter = context.reporter
     reporter.enter_phase(Phase.EVALUATING)
     arguments = step, compiled.read_params(state), lambda: signals.exit_signal, reporter.report_entry
-    measured = context.evaluator.measure(*arguments, state.reference)
+    reference = state.reference if context.teacher is None else context.teacher
+    measured = context.evaluator.measure(*arguments, reference)
     texts = None if measured is None else context.sampler.write(*arguments)
     if measured is None or texts is None:
         return None

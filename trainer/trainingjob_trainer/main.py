@@ -24,6 +24,7 @@ from typing import BinaryIO, NoReturn
 
 from trainingjob_agent.heartbeat_errors import expects_heartbeat_report
 from trainingjob_agent.trainer_protocol import CONFIG_VARIABLE, STANDBY_TITLE, AgentEvent, Command, StartWorld
+from trainingjob_api.teacher import describe_teacher
 from trainingjob_api.world import RunConfig
 from trainingjob_trainer.loop import run
 from trainingjob_trainer.models.decoder import split_model_of
@@ -109,6 +110,8 @@ def warm_up(environment: Mapping[str, str]) -> None:
     try:
         spec = RunConfig.model_validate_json(Path(path).read_bytes()).spec
         split_model_of(spec)
+        if teacher := describe_teacher(spec):
+            split_model_of(teacher)
     except Exception:  # the error recurs in the world, which reports it
         LOG.exception("cannot trace the model in advance")
 

@@ -31,6 +31,8 @@ class State(NamedTuple):
     """Moving average of the trained parameters, float32. None: the spec configures none."""
     reference: Params | None = None
     """The trained parameters before the first step, which the loss compares with. None: the objective needs none."""
+    teacher: jax.Array | None = None
+    """Hash of the teacher's parameters, uint32; 0: it is not known yet. None: the objective has no teacher."""
 
 
 class ItemRule(Enum):
@@ -55,6 +57,7 @@ ITEM_RULES: Mapping[str, ItemRule] = {
     "window": ItemRule.ZEROS,
     "average": ItemRule.PARAMS,
     "reference": ItemRule.PARAMS,
+    "teacher": ItemRule.ZEROS,
 }
 """The rule of each item of `State`."""
 
@@ -78,6 +81,9 @@ class Batch(NamedTuple):
     """Bytes of text of each target, int32 [A, M, R, L]; 0 if unknown. None: a batch of training."""
     reference_log_probs: jax.Array | None = None
     """Log-probability of each sequence's answer in the reference model, float32 [A, M, R]. None: there is none."""
+    taught: jax.Array | None = None
+    """Hidden states of the teacher after its last layer [M, R, L, D], in one gradient-accumulation step alone, with the
+    tokens in the order of the mesh. None: there is no teacher."""
 
 
 class Signal(IntFlag):
@@ -109,6 +115,8 @@ class Controls(NamedTuple):
     """Control signals of the process of each device, as `Signal`."""
     num_steps: jax.Array
     """Total number of steps, int32; an edit of the spec may change it during training."""
+    teacher: Params | None = None
+    """The parameters of the teacher, which no step changes. None: the objective has no teacher."""
 
 
 class StepMetrics(NamedTuple):

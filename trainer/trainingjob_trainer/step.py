@@ -22,17 +22,20 @@ from trainingjob_api.network.part import Shard
 from trainingjob_api.optim import FLOAT_BYTES
 from trainingjob_api.sharding import RULES, merge_rules
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.objective import DPO, Dpo
+from trainingjob_api.spec.objective import DISTILL, DPO, Dpo
 from trainingjob_api.spec.objective import Objective as ObjectiveSection
 from trainingjob_trainer.models.base_params import BaseParams
 from trainingjob_trainer.models.decoder import Params, split_model_of
+from trainingjob_trainer.models.divergence import SoftLoss
 from trainingjob_trainer.models.dropout import sequence_seeds
 from trainingjob_trainer.models.params import DTYPES, matmul_precision
 from trainingjob_trainer.objectives.batch_sums import BatchSums, as_float32
+from trainingjob_trainer.objectives.distill import describe_soft_loss, distill
 from trainingjob_trainer.objectives.dpo import dpo
 from trainingjob_trainer.objectives.next_token import next_token
 from trainingjob_trainer.objectives.objective import REWARD_ACCURACY, REWARD_METRICS, Objective, metric_names
 from trainingjob_trainer.objectives.scoring import EvaluateStep, Scorer, ScoreSums
+from trainingjob_trainer.objectives.teacher import Teacher, make_teacher, with_teacher
 from trainingjob_trainer.optim.clipping import clip_factor, clip_values
 from trainingjob_trainer.optim.expert_balance import ExpertBalance
 from trainingjob_trainer.optim.factory import make_optimizer
@@ -72,9 +75,12 @@ class StepPrograms:
         self._metrics = metric_names(objective, self._model.network)
         self._pair_metrics = tuple(name for name in self._metrics if name in REWARD_METRICS and name != REWARD_ACCURACY)
         gradients = DTYPES[spec.precision.gradients]
-        function = choose_objective(objective)
-        self._sums = BatchSums(function, self._metrics, self._model, self._rules, mesh, gradients)
-        self._scorer = Scorer(self._model, mesh)
+        self._teacher = make_teacher(spec, mesh)
+        self.teacher_shapes = self._teacher.describe_params(self._rules) if self._teacher else None
+        """Shapes and shardings of the teacher's parameters. None: the objective has no teacher."""
+        function = choose_objective(objective, self._teacher)
+        self._sums = BatchSums(function, self._metrics, self._model, self._rules, mesh, gradients, self._teacher)
+        self._scorer = Scorer(self._model, mesh, self._teacher)
         self._shard = zero1_shardings if spec.parallelism.shard_optimizer_over_data else param_shardings
         self._moment_shardings = self._shard_moments()
         self.state_shapes = self._shard_state()
@@ -125,7 +131,11 @@ class StepPrograms:
         """Return the abstract arguments of `train`, and a tree of the structure that it returns."""
         everywhere: Any = self._replicated
         last: Any = jax.ShapeDtypeStruct((), jnp.int32, sharding=everywhere)
-        arguments = (self.state_shapes, self._batch_shape(shape), Controls(self._signals_shape(), last))
+        arguments = (
+            self.state_shapes,
+            self._batch_shape(shape),
+            Controls(self._signals_shape(), last, self.teacher_shapes),
+        )
         trained = self._model.param_split.split(self.state_shapes.params).trained
         metrics = StepMetrics(
             loss=everywhere,
@@ -154,11 +164,16 @@ class StepPrograms:
                 self.state_shapes.params,
                 batch._replace(target_bytes=batch.targets),
                 self._signals_shape(),
-                self.state_shapes.reference,
+                self.state_shapes.reference or self.teacher_shapes,
             ),
             (
                 ScoreSums(
-                    everywhere, everywhere, everywhere, everywhere, dict.fromkeys(self._pair_metrics, everywhere)
+                    everywhere,
+                    everywhere,
+                    everywhere,
+                    everywhere,
+                    dict.fromkeys(self._pair_metrics, everywhere),
+                    everywhere if self._teacher else None,
                 ),
                 0,
             ),
@@ -196,13 +211,13 @@ class StepPrograms:
         here = np.full(1, int(permitted), np.int32)
         return jax.make_array_from_callback((self._mesh.size,), self._one_per_device, lambda _: here)
 
-    def controls(self, asked: Signal, num_steps: int) -> Controls:
-        """Return the controls of a step, with the control signals of this process and the total number of steps."""
+    def controls(self, asked: Signal, num_steps: int, teacher: Params | None = None) -> Controls:
+        """Return the controls of a step: the signals that this process sends, the number of steps, and the teacher."""
         if num_steps not in self._totals:
             self._totals[num_steps] = jax.make_array_from_callback(
                 (), self._replicated, lambda _: np.array(num_steps, np.int32)
             )
-        return Controls(self.signals(asked), self._totals[num_steps])
+        return Controls(self.signals(asked), self._totals[num_steps], teacher)
 
     def init(self) -> State:
         """Return the state before the first step; compile it with the shardings of `state`."""
@@ -220,7 +235,9 @@ class StepPrograms:
         trained = self._model.param_split.split(params).trained
         average = as_float32(trained) if self._spec.optimizer.average else None
         reference = trained if self._spec.sequences_per_example > 1 else None
-        return State(zero, params, self._optimizer.init(as_float32(trained)), zero, zero, window, average, reference)
+        opt = self._optimizer.init(as_float32(trained))
+        teacher = jnp.zeros((), jnp.uint32) if self._teacher else None
+        return State(zero, params, opt, zero, zero, window, average, reference, teacher)
 
     def train(
         self, state: State, batch: Batch, controls: Controls, *, measures_norms: bool = False
@@ -229,6 +246,7 @@ class StepPrograms:
         spec = self._spec
         with matmul_precision(spec.precision):
             params, batch = self._add_reference(state.params, state.reference, batch)
+            params = with_teacher(params, controls.teacher)
             terms, grads = self._sums.compute_gradients(params, self._seed_dropout(batch, state.step))
         # Sharded like the optimizer's state, so that each device computes its own part of the update.
         grads = as_float32(jax.lax.with_sharding_constraint(grads, self._moment_shardings))
@@ -266,7 +284,8 @@ class StepPrograms:
             params32, sums, updates = order_collectives((params32, sums, updates), norm_of_sums, mesh=self._mesh)
             measures = measures._replace(norms=measure_norms(params32, sums, updates, scale))
         average = self._move_average(state.average, trained, step - skipped, is_applied)
-        return State(step, params, opt, non_finite, skipped, window, average, state.reference), measures
+        constants = state.reference, state.teacher
+        return State(step, params, opt, non_finite, skipped, window, average, *constants), measures
 
     def _add_reference(self, params: Params, reference: Params | None, batch: Batch) -> tuple[Params, Batch]:
         """Return parameters and batch, which has the log-probabilities of a reference model, if there is one."""
@@ -294,9 +313,14 @@ class StepPrograms:
     def evaluate(
         self, params: Params, batch: Batch, asked: jax.Array, reference: Params | None = None
     ) -> tuple[ScoreSums, jax.Array]:
-        """Return the sums of a held-out batch, and the control signals of all processes."""
+        """Return the sums of a held-out batch, and the control signals of all processes.
+
+        `reference` is that of the state, or the parameters of the teacher.
+        """
         with matmul_precision(self._spec.precision):
-            if reference is None:
+            if self._teacher:
+                sums = self._scorer.compute(with_teacher(params, reference), batch, self._soft_loss())
+            elif reference is None:
                 sums = self._scorer.compute(params, batch)
             else:
                 terms = self._sums.compute(*self._add_reference(params, reference, batch))
@@ -304,6 +328,11 @@ class StepPrograms:
                 sums = ScoreSums(terms.loss, terms.weight, terms.metrics[REWARD_ACCURACY], jnp.zeros(()), pairs)
         asked_B = combine_signals(order_collectives(asked, sums, mesh=self._mesh))
         return sums, jnp.sum(asked_B)
+
+    def _soft_loss(self) -> SoftLoss | None:
+        """Return the numbers of the loss of a teacher. None: the objective has no teacher."""
+        distillation = self._spec.objective.distill if self._spec.objective else None
+        return describe_soft_loss(distillation) if distillation else None
 
     def _accept_update(
         self, window: SpikeWindow | None, measured_M: jax.Array, finite: jax.Array
@@ -350,13 +379,16 @@ class StepPrograms:
                 jax.tree.map(lambda _: everywhere, shapes.window),
                 self._moment_shardings if shapes.average is not None else None,
                 self._model.param_split.split(params).trained if shapes.reference is not None else None,
+                everywhere if shapes.teacher is not None else None,
             ),
         )
         return state
 
 
-def choose_objective(section: ObjectiveSection) -> Objective:
+def choose_objective(section: ObjectiveSection, teacher: Teacher | None = None) -> Objective:
     """Return the objective of a section, with its options."""
+    if section.type == DISTILL and section.distill and teacher:
+        return partial(distill, section.distill, section.z_loss, teacher)
     if section.type == DPO:
         return partial(dpo, section.dpo or Dpo())
     return partial(next_token, section.z_loss)

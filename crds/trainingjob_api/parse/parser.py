@@ -21,7 +21,7 @@ from trainingjob_api.presets.merge import merge_preset
 from trainingjob_api.presets.preset import Preset
 from trainingjob_api.presets.registry import PRESETS
 from trainingjob_api.problem import Problem, in_order
-from trainingjob_api.sample import SAMPLE, sample_at
+from trainingjob_api.sample import sample_at
 from trainingjob_api.spec.job import TrainingJobSpec
 
 MAX_DEPTH = 16
@@ -31,6 +31,8 @@ MAX_BYTES = 256 * 1024
 MAX_PROBLEMS = 64
 MAX_ERRORS = 256
 """Limit for repair. A spec with more errors is not a typo, and a repair would take seconds."""
+MODELS: tuple[tuple[str, ...], ...] = (("model",), ("objective", "distill", "teacher", "model"))
+"""The sections of a spec that describe a model."""
 _MAX_BITS = 1024
 """Limit of a whole number: Python refuses to print much longer ones."""
 
@@ -71,12 +73,31 @@ def parse_spec(raw: object, presets: Mapping[str, Preset] = PRESETS) -> Parsed:
         plain = _as_json(raw, MAX_DEPTH)
     except _TooDeepError:
         return _rejected(None, f"is nested more than {MAX_DEPTH} levels deep.")
-    merged, unknown = merge_preset(plain.get("model"), presets)
-    if unknown:
-        parsed = _parse_plain(plain | {"model": SAMPLE["model"]})
-        problems = tuple(in_order((unknown, *parsed.problems)))
-        return replace(parsed, problems=problems, broken=parsed.broken | {("model",)})
-    return _parse_plain(plain | {"model": merged} if "model" in plain else plain)
+    unknown = _merge_presets(plain, presets)
+    parsed = _parse_plain(plain)
+    if not unknown:
+        return parsed
+    problems = tuple(in_order((*unknown.values(), *parsed.problems)))
+    return replace(parsed, problems=problems, broken=parsed.broken | unknown.keys())
+
+
+def _merge_presets(plain: dict[str, Any], presets: Mapping[str, Preset]) -> dict[Location, Problem]:
+    """Give the model sections of a spec the values of their presets, and return the problems of unknown ones.
+
+    A section with an unknown preset becomes that of the sample.
+    """
+    unknown: dict[Location, Problem] = {}
+    for location in MODELS:
+        *parents, last = location
+        section: Any = plain
+        for parent in parents:
+            section = section.get(parent) if isinstance(section, dict) else None
+        if isinstance(section, dict) and last in section:
+            section[last], problem = merge_preset(section[last], presets, format_path(location))
+            if problem:
+                unknown[location] = problem
+                section[last] = copy_containers(sample_at(location))
+    return unknown
 
 
 def _parse_plain(plain: dict[str, Any]) -> Parsed:

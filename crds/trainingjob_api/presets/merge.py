@@ -7,14 +7,14 @@ from typing import Any
 from trainingjob_api.presets.preset import Preset
 from trainingjob_api.problem import Problem
 
-FIELD = "spec.model.preset"
+MODEL = "spec.model"
 MAX_NEAREST = 3
 KIND = "type"
 """The field that names one of several alternatives."""
 
 
-def merge_preset(section: Any, presets: Mapping[str, Preset]) -> tuple[Any, Problem | None]:
-    """Return a model section with the values of its preset, or the problem of an unknown preset.
+def merge_preset(section: Any, presets: Mapping[str, Preset], path: str = MODEL) -> tuple[Any, Problem | None]:
+    """Return the model section at a path with the values of its preset, or the problem of an unknown preset.
 
     A section without a preset, or of another form than an object, is returned as it is.
     """
@@ -23,7 +23,7 @@ def merge_preset(section: Any, presets: Mapping[str, Preset]) -> tuple[Any, Prob
         return section, None
     preset = presets.get(name)
     if preset is None:
-        return section, _unknown(name, presets)
+        return section, _unknown(path, name, presets)
     return _merge(preset.model, section), None
 
 
@@ -41,8 +41,8 @@ def _merge_value(value: Any, override: Any) -> Any:
     return _merge(value, override) if override.get(KIND, value.get(KIND)) == value.get(KIND) else override
 
 
-def _unknown(name: str, presets: Mapping[str, Preset]) -> Problem:
+def _unknown(path: str, name: str, presets: Mapping[str, Preset]) -> Problem:
     nearest = tuple(get_close_matches(name.lower(), presets, MAX_NEAREST))
     shown = name if len(name) <= 63 else f"{name[:60]}..."
     message = f"{shown} is not a preset. `trainingjob presets` lists all {len(presets)}."
-    return Problem(FIELD, name, message, nearest)
+    return Problem(f"{path}.preset", name, message, nearest)

@@ -5,12 +5,14 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainingjob_api.base import Strict
-from trainingjob_api.meta import NO_UNIT, Example, alternatives
+from trainingjob_api.meta import NO_UNIT, Example, alternatives, cel_rule
+from trainingjob_api.spec.distillation import Distill, Teacher
 
-ObjectiveType = Literal["nextToken", "sft", "dpo"]
+ObjectiveType = Literal["nextToken", "sft", "dpo", "distill"]
 DEFAULT_TYPE: ObjectiveType = "nextToken"
 SFT: ObjectiveType = "sft"
 DPO: ObjectiveType = "dpo"
+DISTILL: ObjectiveType = "distill"
 
 
 class Sft(Strict):
@@ -41,7 +43,7 @@ class Objective(Strict):
     type: Annotated[ObjectiveType, Example("sft")] = Field(
         default=DEFAULT_TYPE,
         description="Kind of objective: `nextToken` has a loss on every token, `sft` on the answers of conversations. "
-        "With `dpo`, the model learns to prefer the chosen to the rejected answer of a pair.",
+        "`dpo` prefers the chosen to the rejected answer of a pair, and `distill` imitates a teacher.",
         exclude_if=lambda kind: kind == DEFAULT_TYPE,  # an agent before 0.1 refuses a field that it does not know
     )
     z_loss: Annotated[Annotated[float, Field(gt=0, le=1)] | None, NO_UNIT, Example(1e-4)] = Field(
@@ -61,7 +63,16 @@ class Objective(Strict):
         exclude_if=lambda dpo: dpo is None,  # as for `type`
     )
 
-    cel_rules = alternatives(SFT, DPO)
+    distill: Distill | None = Field(
+        default=None,
+        description="Options of `type: distill`, which requires them.",
+        exclude_if=lambda distill: distill is None,  # as for `type`
+    )
+
+    cel_rules = (
+        *alternatives(SFT, DPO, DISTILL),
+        cel_rule("self.type != 'distill' || has(self.distill)", "must be set with `type: distill`.", DISTILL),
+    )
 
     @property
     def sequences_per_example(self) -> int:
@@ -70,5 +81,10 @@ class Objective(Strict):
 
     @property
     def masks_prompts(self) -> bool:
-        """Return whether only answers have a loss, not every token."""
-        return self.type == DPO or (self.type == SFT and (self.sft or Sft()).loss_on == "assistant")
+        """Return whether only answers have a loss in sources that have answers, not every token."""
+        return self.type in (DPO, DISTILL) or (self.type == SFT and (self.sft or Sft()).loss_on == "assistant")
+
+    @property
+    def teacher(self) -> Teacher | None:
+        """Return the model that the job distills. None: it distills none."""
+        return self.distill.teacher if self.type == DISTILL and self.distill else None

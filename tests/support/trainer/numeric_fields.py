@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeAliasType, get_args, get_origin
 
 from pydantic import BaseModel
 
+from trainingjob_api.spec.distillation import Teacher
 from trainingjob_api.spec.job import TrainingJobSpec
 
 LAYOUT = "the layout of the mesh: tests/trainer/test_step.py compares layouts, test_gradients.py in bfloat16"
@@ -56,6 +57,8 @@ NOT_OF_A_STEP = {
         for field in ("steps", "wsd.decay", "polynomial.power", "cycles.count", "cycles.warmup")
     },
     **{f"objective.dpo.{field}": "tests/trainer/test_preferences.py" for field in ("beta", "labelSmoothing")},
+    **{f"objective.distill.{field}": "tests/trainer/test_distillation.py" for field in ("weight", "temperature")},
+    "objective.distill.teacher.initializeFrom.step": "tests/trainer/checkpoint/test_teacher_params.py",
     "objective.zLoss": "it has a test: tests/trainer/models/test_z_loss.py",
     "checkpoint.save.everySteps": OUTSIDE,
     "data.prepare.parallelism": OUTSIDE,
@@ -103,8 +106,13 @@ NOT_OF_A_STEP = {
 
 
 def list_numeric_fields(model: type[BaseModel] = TrainingJobSpec, *above: str) -> Iterator[str]:
-    """Yield the path of each field that takes a number, as a user writes it."""
+    """Yield the path of each field that takes a number, as a user writes it.
+
+    The model of a teacher is left out: it computes what a model with the same fields does.
+    """
     for name, field in model.model_fields.items():
+        if model is Teacher and name == "model":
+            continue
         path = (*above, field.alias or name)
         types = list(_list_types(field.annotation))
         if {int, float} & set(types):

@@ -98,7 +98,7 @@ class Notes:
                 checkpoint=SimpleNamespace(export=None),
             )
         )
-        steps = SimpleNamespace(controls=lambda asked, num_steps: asked)
+        steps = SimpleNamespace(controls=lambda asked, num_steps, teacher: asked)
         world: Any = SimpleNamespace(peers=peers, steps=steps, train=programs, datasets=SimpleNamespace(train=None))
         batches: Any = SimpleNamespace(train_batch=self._read, size_of_step=partial(size_of_step, sizes=sizes))
         sampler: Any = SimpleNamespace(write=self._sample)

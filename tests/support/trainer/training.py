@@ -11,12 +11,13 @@ import numpy as np
 from tests.support.trainer.tiny import make_config, make_layout, make_spec, make_world
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees
+from trainingjob_api.teacher import describe_teacher
 from trainingjob_api.world import Layout, Span
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.packing.pack import pack_documents
 from trainingjob_trainer.data.token_dataset import TokenDataset
-from trainingjob_trainer.models.decoder import Params
+from trainingjob_trainer.models.decoder import Params, split_model_of
 from trainingjob_trainer.objectives.scoring import ScoreSums
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.runtime.agent_events import AgentEvents
@@ -26,6 +27,7 @@ from trainingjob_trainer.step import StepPrograms
 
 NUM_STEPS = 6
 BATCH = 8
+TEACHER_SEED = 77
 
 
 def spec_with(**changes: Any) -> TrainingJobSpec:
@@ -56,6 +58,7 @@ class Run:
         self.index = make_index(spec)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.steps.state_shapes)
         self.state: State = jax.device_put(initial_state(written), shardings)
+        self.teacher: Params | None = place_teacher(self.steps, spec)
 
     def batch(self, number: int) -> Batch:
         return self.batches.train_batch(self.index, number, self.spec.training.seed)
@@ -64,7 +67,7 @@ class Run:
         return self.batches.held_out_batch(self.index, 0)
 
     def controls(self, asked: Signal = Signal.NONE) -> Controls:
-        return self.steps.controls(asked, self.spec.training.steps)
+        return self.steps.controls(asked, self.spec.training.steps, self.teacher)
 
     def evaluate(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
         sums = self.score(params, batch)
@@ -73,7 +76,8 @@ class Run:
     def score(self, params: Params, batch: Batch) -> ScoreSums:
         if batch.target_bytes is None:  # a batch of training
             batch = batch._replace(target_bytes=batch.targets)
-        sums: ScoreSums = self.evaluation(params, batch, self.steps.signals(Signal.NONE), self.state.reference)[0]
+        reference = self.state.reference or self.teacher
+        sums: ScoreSums = self.evaluation(params, batch, self.steps.signals(Signal.NONE), reference)[0]
         return sums
 
     def train(self, num_steps: int = NUM_STEPS) -> Iterator[StepMetrics]:
@@ -98,6 +102,17 @@ def initial_state(spec: str) -> State:
     """Return the state before the first step, created once for all layouts."""
     steps = StepPrograms(TrainingJobSpec.model_validate_json(spec), build_mesh(jax.devices()[:1], ONE))
     return jax.device_get(jax.jit(steps.init)())
+
+
+def place_teacher(steps: StepPrograms, spec: TrainingJobSpec) -> Params | None:
+    """Return random parameters of the teacher of a job, if it has one."""
+    described = describe_teacher(spec)
+    if described is None:
+        return None
+    params = split_model_of(described).init(TEACHER_SEED)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.teacher_shapes)
+    placed: Params = jax.device_put(params, shardings)
+    return placed
 
 
 def sequences_of(batch: Batch) -> np.ndarray:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.trainer.cases import each
+from tests.support.trainer.distillation import distillation
 from tests.support.trainer.tiny import make_layout
 from tests.support.trainer.training import Run, spec_with
 from tests.trainer.models.test_experts import LAYOUTS as EXPERT_LAYOUTS
@@ -84,6 +85,11 @@ CASES: dict[str, tuple[TrainingJobSpec, Layout]] = {
         spec_with(objective={"type": "dpo"}),
         make_layout(ici=AxisDegrees(stage=2, context=2, data=2), microbatches=2, **PAIRS),
     ),
+    "teacher": (spec_with(objective=distillation()), LAYOUTS["data 2, fsdp 2, tensor 2, accumulation 2"]),
+    "teacher, chunks, stages": (
+        spec_with(objective=distillation(), memory__lossChunks=3),
+        make_layout(ici=AxisDegrees(stage=2, context=2, data=2), microbatches=2, **PAIRS),
+    ),
     **{name: (spec_with(), layout) for name, layout in LAYOUTS.items() if "2 stages, fsdp" not in name},
     **{f"experts, {name}": (SPEC, layout) for name, layout in EXPERT_LAYOUTS.items() if "stages" not in name},
     "tied": (spec_with(model__tieEmbeddings=True), LAYOUTS[SPREAD]),
@@ -101,7 +107,8 @@ def test_a_step_sends_in_the_order_of_its_data(case: tuple[TrainingJobSpec, Layo
     run = Run(*case)
     controls = run.controls()
     train = run.step.lower(run.state, run.batch(1), controls)
-    evaluate = run.evaluation.lower(run.state.params, run.held_out_batch(), controls.signals, run.state.reference)
+    reference = run.state.reference or run.teacher
+    evaluate = run.evaluation.lower(run.state.params, run.held_out_batch(), controls.signals, reference)
 
     assert [describe(lowered) for lowered in (train, evaluate)] == [[], []]
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.support.trainer.huggingface import FOLDER, Fixture, to_files, to_host
-from trainingjob_trainer.models.chunked_loss import losses_of_logits
 from trainingjob_trainer.models.decoder import Params
+from trainingjob_trainer.models.token_losses import losses_of_logits
 from trainingjob_trainer.models.trainable import tensor_name
 
 FAMILIES = sorted(folder.name for folder in FOLDER.iterdir())

@@ -14,8 +14,8 @@ from trainingjob_api.huggingface.registry import FAMILIES
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_trainer.huggingface.adapter_files import load_adapters
 from trainingjob_trainer.huggingface.safetensors import read_header
-from trainingjob_trainer.models.chunked_loss import losses_of_logits
 from trainingjob_trainer.models.decoder import Params, split_model
+from trainingjob_trainer.models.token_losses import losses_of_logits
 from trainingjob_trainer.models.trainable import merge_trees, tensor_name
 from trainingjob_trainer.store.opening import open_store
 

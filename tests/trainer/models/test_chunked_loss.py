@@ -16,8 +16,9 @@ from tests.trainer.models.test_gradients import walk
 from tests.trainer.test_step import LAYOUTS
 from trainingjob_api.network.embedding import Logits
 from trainingjob_api.world import Layout
-from trainingjob_trainer.models.chunked_loss import LmHead, losses_of_logits, sum_losses, token_losses
+from trainingjob_trainer.models.chunked_loss import LmHead, sum_losses, token_losses
 from trainingjob_trainer.models.decoder import finish_logits
+from trainingjob_trainer.models.token_losses import losses_of_logits
 
 TOKENS, WIDTH, VOCABULARY = (1, 1, 2, 7), 8, 12
 QUICK = ("context 4, tensor 2, accumulation 2", "2 stages, fsdp 2, tensor 2, 4 microbatches", "one device")

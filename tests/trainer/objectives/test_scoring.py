@@ -19,8 +19,9 @@ from tests.trainer.test_step import LAYOUTS, PADDED
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout
-from trainingjob_trainer.models.chunked_loss import losses_of_logits, sum_losses
+from trainingjob_trainer.models.chunked_loss import sum_losses
 from trainingjob_trainer.models.decoder import split_model
+from trainingjob_trainer.models.token_losses import losses_of_logits
 from trainingjob_trainer.objectives.scoring import Scores, ScoreSums
 from trainingjob_trainer.state import Batch
 

@@ -8,6 +8,7 @@ does little work instead.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,11 +22,12 @@ from trainingjob_trainer.aot.compile_request import program_names
 from trainingjob_trainer.aot.neighbor_compiler import MAX_OOM_SCORE, RESERVED_BYTES
 from trainingjob_trainer.context import CompiledSteps, JoinedWorld, compile_steps, join_world
 from trainingjob_trainer.data.loader import BatchLoader
+from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.available_memory import available_memory
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.process_group import ProcessGroup, configure
-from trainingjob_trainer.state import Signal, State
+from trainingjob_trainer.state import Signal
 
 LOG = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
@@ -75,25 +77,37 @@ def _run_dry_step(start: StartWorld, joined: JoinedWorld) -> None:
     """Run one step on a state of zeros, if all hosts have memory for it."""
     steps, training = joined.steps, start.config.spec.training
     needed = RESERVED_BYTES + STATES_PER_STEP * sum(shard.num_bytes for shard in joined.shards.local_shards.values())
+    needed += _count_local_bytes(steps.teacher_shapes)
     is_free = available_memory() >= needed
     if not all(joined.peers.exchange("rehearsal", "yes" if is_free else "", EXCHANGE_SECONDS)):
         return
     loader = BatchLoader(joined.layout, steps.batch_sharding, training.largest_batch, sizes=training.batch_sizes)
     step = start.world.committed + 1
     batch = loader.train_batch(joined.datasets.train, step, training.seed)
-    controls = steps.controls(Signal.NONE, training.step_limit)
+    controls = steps.controls(Signal.NONE, training.step_limit, _make_zeros(steps.teacher_shapes))
     train_step = joined.train.choose(step, loader.size_of_step(step))  # `compile_steps` has loaded it
     _, measures = train_step(_make_zeros(steps.state_shapes), batch, controls)
     jax.block_until_ready(measures)
 
 
-def _make_zeros(described: State) -> State:
+def _count_local_bytes(described: Params | None) -> int:
+    """Return the bytes of the shards of this process."""
+
+    def count(leaf: jax.ShapeDtypeStruct) -> int:
+        assert leaf.sharding is not None  # noqa: S101  # described parameters have shardings
+        num_bytes: int = math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        return num_bytes * len(leaf.sharding.addressable_devices)
+
+    return sum(map(count, jax.tree.leaves(described)))
+
+
+def _make_zeros[T](described: T) -> T:
     def make(leaf: jax.ShapeDtypeStruct) -> jax.Array:
         assert leaf.sharding is not None  # noqa: S101  # described states have shardings
         zeros = np.zeros(leaf.sharding.shard_shape(leaf.shape), leaf.dtype)
         return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda _: zeros)
 
-    zeros: State = jax.tree.map(make, described)
+    zeros: T = jax.tree.map(make, described)
     return zeros
 
 

@@ -55,7 +55,7 @@ def load_initial_params(source: InitializeFrom, base: BaseParams, peers: Process
     orbax, folder = _make_checkpointer(peers), find_intact_step(source, peers)
     ours, theirs = _shapes(params), _shapes(orbax.metadata(folder.location).item_metadata.tree["params"])
     _check_adapters(source, folder, theirs)
-    _check_shapes(source, folder, ours, theirs)
+    _check_shapes(source, folder, ours, theirs, may_be_partial=base.may_be_partial)
     names, tree = list(ours), jax.tree.structure(params)
     leaves = dict(zip(names, jax.tree.leaves(params), strict=True))
     own = dict(zip(names, jax.tree.leaves(base.select(random)), strict=True))
@@ -161,7 +161,9 @@ def _check_adapters(source: InitializeFrom, folder: StepFolder, theirs: Shapes) 
         )
 
 
-def _check_shapes(source: InitializeFrom, folder: StepFolder, ours: Shapes, theirs: Shapes) -> None:
+def _check_shapes(
+    source: InitializeFrom, folder: StepFolder, ours: Shapes, theirs: Shapes, *, may_be_partial: bool
+) -> None:
     """Raise TrainingError where a checkpoint lacks the parameters of this model, and name all that differ."""
     differing = [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
     both = [name for name in differing if name in ours and name in theirs]
@@ -172,7 +174,7 @@ def _check_shapes(source: InitializeFrom, folder: StepFolder, ours: Shapes, thei
     words = "; ".join(
         f"{name} is {_format_shape(theirs.get(name))}, not {_format_shape(ours.get(name))}" for name in differing
     )
-    is_partial_option = not both and not source.allow_partial
+    is_partial_option = may_be_partial and not both and not source.allow_partial
     raise TrainingError(
         FailureReason.CONFIG,
         f"step {folder.step} of {source.uri} holds the parameters of another model: {words}. "

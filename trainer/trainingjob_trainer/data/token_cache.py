@@ -16,7 +16,7 @@ from trainingjob_agent.shared_files import MAX_JSON_BYTES, UntrustedFileError, p
 from trainingjob_api.data_report import DataReport
 from trainingjob_api.spec.data import TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.objective import DPO, SFT
+from trainingjob_api.spec.objective import DISTILL, DPO, SFT
 from trainingjob_api.world import RunConfig
 from trainingjob_trainer.data.data_report import (
     DatasetReport,
@@ -219,7 +219,7 @@ def _hash_sections(spec: TrainingJobSpec) -> str:
     parts = [CACHE_FORMAT, sources, spec.tokenizer.model_dump(), spec.training.sequence_length, spec.model.vocab_size]
     if spec.data.is_mixture:
         parts.append([source.name for source in spec.data.train])
-    if spec.objective and spec.objective.type == SFT:
+    if spec.objective and spec.objective.type in (SFT, DISTILL):
         parts.append({"masksPrompts": spec.objective.masks_prompts})
     if spec.objective and spec.objective.type == DPO:
         parts.append({"pairs": True})

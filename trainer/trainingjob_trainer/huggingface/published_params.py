@@ -66,7 +66,8 @@ def load_published_params(
         family = find_family(weights.config)
         weights, binding = add_prefix(weights, family.optional_prefix), family.bind(resolve(model))
         match = match_tensors(weights, binding, family.derived)
-        _check_match(source, path, match, binding.unmapped, _describe_differences(model, theirs))
+        partial = source.allow_partial if base.may_be_partial else None
+        _check_match(path, match, binding.unmapped, _describe_differences(model, theirs), partial=partial)
 
         def load(place: Any, leaf: jax.ShapeDtypeStruct, initial: jax.Array) -> jax.Array:
             name = tensor_name(place)
@@ -116,27 +117,33 @@ def read_model(weights: WeightsFolder) -> Model:
 
 
 def _check_match(
-    source: InitializeFrom, path: str, match: TensorMatch, unmapped: tuple[str, ...], differences: tuple[str, ...]
+    path: str,
+    match: TensorMatch,
+    unmapped: tuple[str, ...],
+    differences: tuple[str, ...],
+    *,
+    partial: bool | None,
 ) -> None:
-    """Check that the files have the tensors of the job's model.
+    """Check that the files have the tensors of the job's model. `partial` is None if the spec has no such option.
 
     Raises:
         TrainingError: they lack some, or have others.
     """
     wrong = [*match.misfits, *(f"they have nothing for {name}" for name in unmapped)]
-    missing = [] if source.allow_partial else [f"{name} is missing" for name in match.missing]
+    missing = [] if partial else [f"{name} is missing" for name in match.missing]
     if not wrong and not missing:
         return
     advice = f"Set the section model to that of the files, which `trainingjob import {path}` prints"
-    if not wrong and not differences:
+    is_partial_option = partial is not None and not wrong and not differences
+    if is_partial_option:
         advice = f"Set {SOURCE}.allowPartial to true to start with random values for them"
     raise TrainingError(
         FailureReason.CONFIG,
         f"{path} holds the weights of another model: {_join([*wrong, *missing])}. "
         + (f"Differences: {_join(differences)}. " if differences else "")
         + f"{advice}.",
-        path="spec.model" if wrong or differences else f"{SOURCE}.allowPartial",
-        value="" if wrong or differences else "false",
+        path=f"{SOURCE}.allowPartial" if is_partial_option else "spec.model",
+        value="false" if is_partial_option else "",
     )
 
 

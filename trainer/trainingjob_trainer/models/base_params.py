@@ -16,11 +16,22 @@ type Store = Callable[[str, jax.Array], jax.Array]
 """Returns a loaded tensor as the state holds it. It consumes the loaded one."""
 
 
+class Absent:
+    """The initial value of a parameter that has none: the source must hold it."""
+
+    def delete(self) -> None:
+        """Delete nothing, as no array exists."""
+
+
 class BaseParams:
     """The base of a network's parameters, which are loaded tensor by tensor. Without LoRA it is all of them."""
 
-    def __init__(self, network: Network, shapes: dict[str, Any], dtype: Any) -> None:
-        """`shapes` are those of all parameters, `dtype` is the format of those that are not quantized."""
+    def __init__(self, network: Network, shapes: dict[str, Any], dtype: Any, *, may_be_partial: bool = True) -> None:
+        """`shapes` are those of all parameters, `dtype` is the format of those that are not quantized.
+
+        `may_be_partial`: whether the spec may allow a source that lacks some.
+        """
+        self.may_be_partial = may_be_partial
         self._shapes = shapes
         self._quantized = {one.name: one for one in network.tensors if one.storage is Storage.INT8}
         self._added = {one.name for one in network.tensors if is_adapter(one)}

@@ -16,7 +16,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
+from trainingjob_trainer.models.divergence import SoftLoss, diverge
+from trainingjob_trainer.models.token_losses import TokenLosses, add_divergence, count_earlier, find_hits, lose
 from trainingjob_trainer.parallel.sharding import Axes, partition_spec
 
 HIDDEN: Axes = (None, "stages", "batch", "length", None)
@@ -43,6 +46,8 @@ class LmHead:
     """Whether hits are computed. Training needs none."""
     vocab_axis: str = "vocab"
     """Logical axis of the vocabulary."""
+    teacher: "LmHead | None" = None
+    """The head of a teacher with the same vocabulary. None: no divergence is computed."""
 
     def axes(self, width: str | None) -> tuple[str | None, ...]:
         """Return the logical axes of the matrix, with that of the model width."""
@@ -65,56 +70,55 @@ class LmHead:
         return dx_CD, jnp.einsum(to_matrix, grads_CV, x_CD, preferred_element_type=jnp.float32)
 
 
-class TokenLosses(NamedTuple):
-    """Losses of tokens in float32, or sums of them."""
+class TeacherStates(NamedTuple):
+    """What the logits of a teacher follow from, and how much of the loss they make. They have no gradient."""
 
-    cross_entropy: jax.Array
-    penalty: jax.Array | None
-    """The z-loss. None: there is none."""
-    hits: jax.Array | None = None
-    """1 for a token whose target has the largest logit; of equal logits, the first counts. None: not computed."""
-
-    @property
-    def total(self) -> jax.Array:
-        """Return what training minimizes."""
-        return self.cross_entropy if self.penalty is None else self.cross_entropy + self.penalty
-
-    def sum(self, weights: jax.Array) -> "TokenLosses":
-        """Return the weighted sums. The losses of a token of weight 0 may be infinite."""
-        weigh = partial(_sum_weighted, weights)
-        sums: TokenLosses = jax.tree.map(weigh, self)
-        return sums
+    x: jax.Array
+    """Normalized hidden states [T, S, R, L, D]."""
+    matrix: jax.Array
+    soft: SoftLoss
 
 
 def sum_losses(
-    head: LmHead, num_chunks: int, x_TSRLD: jax.Array, matrix: jax.Array, targets: jax.Array, weights: jax.Array
+    head: LmHead,
+    num_chunks: int,
+    x_TSRLD: jax.Array,
+    matrix: jax.Array,
+    targets: jax.Array,
+    weights: jax.Array,
+    teacher: TeacherStates | None = None,
 ) -> TokenLosses:
     """Return the weighted sums of the losses, float32 scalars. A token of weight 0 may have any loss.
 
-    Targets and weights are [T, S, R, L]. Their gradients are those of the total: it alone may be differentiated.
+    Targets and weights are [T, S, R, L]. Their gradients are those of the total: it alone may be differentiated. The
+    states are those of `head.teacher`.
     """
 
     @jax.custom_vjp
-    def sums(x: jax.Array, matrix: jax.Array, targets: jax.Array, weights: jax.Array) -> TokenLosses:
-        losses: TokenLosses = _run(head, num_chunks, x, matrix, targets)[0]
+    def sums(
+        x: jax.Array, matrix: jax.Array, targets: jax.Array, weights: jax.Array, teacher: TeacherStates | None
+    ) -> TokenLosses:
+        losses: TokenLosses = _run(head, num_chunks, x, matrix, targets, teacher=teacher)[0]
         return losses.sum(weights)
 
-    def forward(x: jax.Array, matrix: jax.Array, targets: jax.Array, weights: jax.Array) -> Any:
-        losses, dx, *dmatrix = _run(head, num_chunks, x, matrix, targets, weights)
+    def forward(
+        x: jax.Array, matrix: jax.Array, targets: jax.Array, weights: jax.Array, teacher: TeacherStates | None
+    ) -> Any:
+        losses, dx, *dmatrix = _run(head, num_chunks, x, matrix, targets, weights, teacher)
         return losses.sum(weights), (dx, dmatrix, losses.total)
 
     def backward(saved: tuple[jax.Array, list[jax.Array], jax.Array], grads: TokenLosses) -> Any:
-        dx, dmatrix, losses = jax.tree.map(lambda leaf: (leaf * grads.cross_entropy).astype(leaf.dtype), saved)
-        return dx, next(iter(dmatrix), None), None, losses
+        dx, dmatrix, losses = jax.tree.map(lambda leaf: (leaf * grads.total).astype(leaf.dtype), saved)
+        return dx, next(iter(dmatrix), None), None, losses, None
 
     sums.defvjp(forward, backward)
-    result: TokenLosses = sums(x_TSRLD, matrix, targets, weights)
+    result: TokenLosses = sums(x_TSRLD, matrix, targets, weights, teacher)
     return result
 
 
 def token_losses(head: LmHead, num_chunks: int, x_TSRLD: jax.Array, matrix: jax.Array, targets: jax.Array) -> jax.Array:
     """Return the cross-entropy of each target [T, S, R, L] in float32, without any z-loss."""
-    head = replace(head, z_loss=None, counts_hits=False)
+    head = replace(head, z_loss=None, counts_hits=False, teacher=None)
 
     @jax.custom_vjp
     def losses(x: jax.Array, matrix: jax.Array, targets: jax.Array) -> jax.Array:
@@ -134,10 +138,6 @@ def token_losses(head: LmHead, num_chunks: int, x_TSRLD: jax.Array, matrix: jax.
     return result
 
 
-def _sum_weighted(weights: jax.Array, losses: jax.Array) -> jax.Array:
-    return jnp.sum(jnp.where(weights != 0, losses * weights, 0.0))  # 0 x infinity must not reach the sum
-
-
 @dataclass(frozen=True)
 class _Shards:
     """Mesh axes that shard the arguments of one pass."""
@@ -150,13 +150,21 @@ class _Shards:
 
 
 def _run(
-    head: LmHead, num_chunks: int, x: jax.Array, matrix: jax.Array, targets: jax.Array, weights: jax.Array | None = None
+    head: LmHead,
+    num_chunks: int,
+    x: jax.Array,
+    matrix: jax.Array,
+    targets: jax.Array,
+    weights: jax.Array | None = None,
+    teacher: TeacherStates | None = None,
 ) -> tuple[Any, ...]:
     """Return the `TokenLosses` and, with weights, the gradients of the weighted sum of their total.
 
     A frozen matrix has none. The gradient of the matrix is sharded like the stored matrix by the built-in rules.
     """
-    arguments = (x, matrix.astype(head.dtype), targets, *([] if weights is None else [weights]))
+    if teacher is not None:
+        teacher = teacher._replace(matrix=teacher.matrix.astype(head.dtype))
+    arguments = (x, matrix.astype(head.dtype), targets, weights, teacher)
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         found: Any = _run_shard(head, num_chunks, _Shards((), (), ()), *arguments)
@@ -165,10 +173,19 @@ def _run(
         gathered, stored = (partition_spec(head.axes(width), matrix.shape, mesh) for width in (None, "embed"))
         dims = ((gathered[head.vocab_dim],), tokens, (stored[1 - head.vocab_dim],))
         shards = _Shards(*(tuple(name for name in _names(dim) if mesh.shape[name] > 1) for dim in dims))
-        losses: Any = tokens, None if head.z_loss is None else tokens, tokens if head.counts_hits else None
+        optional = (head.z_loss is not None, head.counts_hits, head.teacher is not None)
+        losses: Any = tokens, tokens, *(tokens if is_computed else None for is_computed in optional)
+        of_teacher: Any = None
+        if teacher is not None and head.teacher is not None:
+            of_teacher = (
+                partition_spec(HIDDEN, teacher.x.shape, mesh),
+                partition_spec(head.teacher.axes(None), teacher.matrix.shape, mesh),
+                (PartitionSpec(), PartitionSpec()),
+            )
+            of_teacher = jax.tree.unflatten(jax.tree.structure(teacher), jax.tree.leaves(of_teacher))
         mapped: Any = jax.shard_map(
             partial(_run_shard, head, num_chunks, shards),
-            in_specs=(hidden, gathered, tokens, *([] if weights is None else [tokens])),
+            in_specs=(hidden, gathered, tokens, None if weights is None else tokens, of_teacher),
             out_specs=(TokenLosses(*losses), hidden, stored)[: 1 if weights is None else 2 + head.is_trained],
             check_vma=False,
         )
@@ -192,6 +209,7 @@ def _run_shard(
     matrix: jax.Array,
     targets: jax.Array,
     weights: jax.Array | None = None,
+    teacher: TeacherStates | None = None,
 ) -> tuple[Any, ...]:
     """Return the result of `_run` for the shards of one device: losses and, with weights, both gradients."""
     num_tokens = targets.size
@@ -212,16 +230,12 @@ def _run_shard(
         )
 
     def step(dmatrix: Any, chunk: Any) -> Any:
-        x_CD, targets_C, weights_C = chunk
+        x_CD, targets_C, weights_C, taught_CD = chunk
         logits_CV, finish = jax.vjp(head.finish, head.multiply(x_CD, matrix))
-        log_sums_C, target_logits_C, hits_C = _reduce_logits(logits_CV, targets_C, columns, head, shards.vocab)
-        losses_C = _lose(head.z_loss, log_sums_C, target_logits_C)._replace(hits=hits_C)
+        losses_C, grads_CV = _differentiate(head, teacher, logits_CV, targets_C, taught_CD, columns, shards.vocab)
         if weights_C is None:
             return None, (losses_C, None)
-        shares_CV = jnp.exp(logits_CV - log_sums_C[:, None])
-        if head.z_loss is not None:
-            shares_CV *= 1 + 2 * head.z_loss * log_sums_C[:, None]
-        grads_CV = (shares_CV - (targets_C[:, None] == columns[None, :])) * weights_C[:, None]
+        grads_CV *= weights_C[:, None]
         # The logits of a token without weight may be infinite.
         (grads_CV,) = finish(jnp.where(weights_C[:, None] != 0, grads_CV, 0.0))
         dx_CD, added = head.pull_back(x_CD, matrix, grads_CV)
@@ -229,7 +243,12 @@ def _run_shard(
         total = None if added is None else dmatrix + added
         return total, (losses_C, dx_CD if shards.vocab else dx_CD.astype(head.dtype))
 
-    chunks = (split(x), split(targets), None if weights is None else split(weights))
+    chunks = (
+        split(x),
+        split(targets),
+        None if weights is None else split(weights),
+        None if teacher is None else split(teacher.x),
+    )
     has_sum = weights is not None and head.is_trained
     dmatrix, (losses, dx) = jax.lax.scan(step, jnp.zeros(matrix.shape, jnp.float32) if has_sum else None, chunks)
     losses = jax.tree.map(merge, losses)
@@ -244,41 +263,32 @@ def _run_shard(
     return losses, dx, dmatrix
 
 
-def losses_of_logits(
-    logits_RLV: jax.Array, targets_RL: jax.Array, z_loss: float | None = None, *, counts_hits: bool = False
-) -> TokenLosses:
-    """Return the losses of targets [R, L] from whole logits in float32."""
-    columns = jnp.arange(logits_RLV.shape[-1])
-    # Comparison instead of a gather, which XLA cannot partition over the vocabulary in a partly manual shard_map.
-    is_target_RLV = targets_RL[..., None] == columns[None, None, :]
-    target_logits_RL = jnp.sum(jnp.where(is_target_RLV, logits_RLV, 0.0), axis=-1)
-    losses = _lose(z_loss, jax.nn.logsumexp(logits_RLV, axis=-1), target_logits_RL)
-    if not counts_hits:
-        return losses
-    top_RL = jnp.max(logits_RLV, axis=-1)
-    earlier_RL = _count_earlier(logits_RLV, top_RL, targets_RL, columns)
-    return losses._replace(hits=_find_hits(top_RL, target_logits_RL, earlier_RL))
+def _differentiate(
+    head: LmHead,
+    teacher: TeacherStates | None,
+    logits_CV: jax.Array,
+    targets_C: jax.Array,
+    taught_CD: jax.Array | None,
+    columns_V: jax.Array,
+    vocab_axes: tuple[str, ...],
+) -> tuple[TokenLosses, jax.Array]:
+    """Return the losses of tokens [C], and the gradients [C, V] of their totals by the logits.
 
-
-def _lose(z_loss: float | None, log_sums: jax.Array, target_logits: jax.Array) -> TokenLosses:
-    """Return losses from the logarithms of the sums of exponentials, and the logits of targets."""
-    penalty = None if z_loss is None else z_loss * log_sums**2
-    return TokenLosses(log_sums - target_logits, penalty)
-
-
-def _count_earlier(logits_V: jax.Array, top: jax.Array, targets: jax.Array, columns_V: jax.Array) -> jax.Array:
-    """Return how many columns before the target have the largest logit, float32 of the shape of the targets.
-
-    `logits_V` have the columns as their last dim.
+    `taught_CD` are the hidden states of the teacher, if there is one.
     """
-    before_V = jnp.expand_dims(columns_V, tuple(range(targets.ndim))) < targets[..., None]
-    is_earlier_V = (logits_V == top[..., None]) & before_V
-    return jnp.sum(is_earlier_V.astype(jnp.float32), axis=-1)
-
-
-def _find_hits(top: jax.Array, target_logits: jax.Array, earlier: jax.Array) -> jax.Array:
-    """Return 1 where the target is the column that `argmax` finds, else 0, float32. Logits of NaN hit nothing."""
-    return ((target_logits == top) & (earlier == 0)).astype(jnp.float32)
+    log_sums_C, target_logits_C, hits_C = _reduce_logits(logits_CV, targets_C, columns_V, head, vocab_axes)
+    losses_C = lose(head.z_loss, log_sums_C, target_logits_C)._replace(hits=hits_C)
+    shares_CV = jnp.exp(logits_CV - log_sums_C[:, None])
+    grads_CV = shares_CV - (targets_C[:, None] == columns_V[None, :])
+    if teacher is not None and head.teacher is not None and taught_CD is not None:
+        taught_CV = head.teacher.finish(head.teacher.multiply(taught_CD, teacher.matrix))
+        divergence = diverge(logits_CV, taught_CV, teacher.soft.temperature, vocab_axes)
+        losses_C = add_divergence(losses_C, teacher.soft, divergence.values)
+        weight = teacher.soft.weight
+        grads_CV = (1 - weight) * grads_CV + weight * divergence.gradient
+    if head.z_loss is not None:
+        grads_CV += 2 * head.z_loss * log_sums_C[:, None] * shares_CV
+    return losses_C, grads_CV
 
 
 def _reduce_logits(
@@ -290,7 +300,7 @@ def _reduce_logits(
     sums_C = jnp.sum(jnp.exp(logits_CV - top_C[:, None]), axis=-1)
     # Comparison instead of a gather: the column of a target may lie on another device.
     logits_C = jnp.sum(jnp.where(is_target_CV, logits_CV, 0.0), axis=-1)
-    earlier_C = _count_earlier(logits_CV, top_C, targets_C, columns_V) if head.counts_hits else None
+    earlier_C = count_earlier(logits_CV, top_C, targets_C, columns_V) if head.counts_hits else None
     sums_C, logits_C, earlier_C = jax.lax.psum((sums_C, logits_C, earlier_C), vocab_axes)
-    hits_C = None if earlier_C is None else _find_hits(top_C, logits_C, earlier_C)
+    hits_C = None if earlier_C is None else find_hits(top_C, logits_C, earlier_C)
     return top_C + jnp.log(sums_C), logits_C, hits_C

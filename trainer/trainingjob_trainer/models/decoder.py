@@ -45,7 +45,7 @@ def split_model_of(spec: TrainingJobSpec) -> "SplitModel":
     return split_model(network, spec.precision, spec.memory, spec.slices.accelerator, spec.parallelism)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)  # a student and its teacher
 def split_model(
     network: Network,
     precision: Precision,

@@ -37,9 +37,9 @@ class LastStage(ShardedModel):
         hidden, self._hidden = self._hidden, None
         return hidden
 
-    def _head_params(self, params: Params) -> Params:
+    def head_params(self, params: Params) -> Params:
         """Return the parameters after the last layer, with the matrix of the LM head split over the stages."""
-        used, matrix = super()._head_params(params), self.network.head_matrix
+        used, matrix = super().head_params(params), self.network.head_matrix
         axes = split_vocabulary(matrix.axes, matrix.shape)
         return used | {matrix.name: constrain(used[matrix.name], *axes)}
 

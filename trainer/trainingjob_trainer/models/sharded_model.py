@@ -20,16 +20,17 @@ from trainingjob_api.sharding import count_shards, shards_of_dim
 from trainingjob_trainer.models.chunked_loss import (
     HIDDEN,
     LmHead,
-    TokenLosses,
-    losses_of_logits,
+    TeacherStates,
     sum_losses,
     token_losses,
 )
 from trainingjob_trainer.models.decoder import Params, SplitModel
+from trainingjob_trainer.models.divergence import SoftLoss
 from trainingjob_trainer.models.dropout import mix_name
 from trainingjob_trainer.models.layers import HiddenStates
 from trainingjob_trainer.models.prediction import Shifted, shift
 from trainingjob_trainer.models.routed_mlp import RoutingStats
+from trainingjob_trainer.models.token_losses import TeacherLogits, TokenLosses, losses_of_logits
 from trainingjob_trainer.parallel.collective_order import (
     order_collectives,
     order_earlier_part,
@@ -53,6 +54,20 @@ class Hidden(NamedTuple):
     """Routing statistics of each sequence [M, R], summed over layers. None: no layer has experts."""
     embedded: jax.Array | None = None
     """Hidden states before the first layer [M, R, L, D]. None: the model predicts no further tokens."""
+
+
+class TeacherHidden(NamedTuple):
+    """The hidden states of a teacher of the same vocabulary, and what its logits and their loss need."""
+
+    model: "ShardedModel"
+    params: Params
+    """Those of the LM head, without gradient."""
+    hidden: Hidden
+    soft: SoftLoss
+
+    def logits(self, x_RLD: jax.Array) -> TeacherLogits:
+        """Return the logits of one microbatch, whose hidden states are given."""
+        return TeacherLogits(jax.lax.stop_gradient(self.model.logits(self.params, x_RLD)), self.soft)
 
 
 class ShardedModel:
@@ -115,14 +130,18 @@ class ShardedModel:
             return function(self._stop_frozen(params), hidden, batch)
 
         run: Callable[[Params, Hidden, Any], T] = order_last_part(run_trained, self._mesh)
-        return run(self._head_params(params), hidden, batch)
+        return run(self.head_params(params), hidden, batch)
+
+    def logits(self, params: Params, x_RLD: jax.Array) -> jax.Array:
+        """Return the logits [R, L, V] in float32 of the hidden states of one microbatch."""
+        return self._model.logits(params, x_RLD)
 
     def cross_entropies(self, params: Params, hidden: Hidden, targets_MRL: jax.Array) -> jax.Array:
         """Return the cross-entropy of each target [M, R, L] in float32."""
         targets_MRL = self._to_mesh_order(targets_MRL)
         num_chunks = self._count_chunks(targets_MRL)
         if num_chunks > 1:
-            head, x, matrix = self._read_out(params, hidden)
+            head, x, matrix = self.read_hidden(params, hidden)
             losses_MRL = token_losses(head, num_chunks, x, matrix, self._by_tick(targets_MRL)).reshape(
                 targets_MRL.shape
             )
@@ -141,16 +160,20 @@ class ShardedModel:
         z_loss: float | None = None,
         *,
         counts_hits: bool = False,
+        teacher: TeacherHidden | None = None,
     ) -> TokenLosses:
         """Return the losses [M, R, L] of targets in the order of the mesh, from whole logits."""
 
-        def run(x_RLD: jax.Array, targets_RL: jax.Array) -> TokenLosses:
-            return losses_of_logits(self._model.logits(params, x_RLD), targets_RL, z_loss, counts_hits=counts_hits)
+        def run(x_RLD: jax.Array, targets_RL: jax.Array, taught_RLD: jax.Array | None) -> TokenLosses:
+            taught = teacher.logits(taught_RLD) if teacher and taught_RLD is not None else None
+            logits_RLV = self.logits(params, x_RLD)
+            return losses_of_logits(logits_RLV, targets_RL, z_loss, counts_hits=counts_hits, teacher=taught)
 
+        taught = teacher.hidden.x if teacher else None
         if self._num_stages == 1:
-            losses: TokenLosses = run(hidden.x[0], targets_MRL[0])
+            losses: TokenLosses = run(hidden.x[0], targets_MRL[0], None if taught is None else taught[0])
         else:
-            ticks = self._by_tick(hidden.x), self._by_tick(targets_MRL)
+            ticks = tuple(None if one is None else self._by_tick(one) for one in (hidden.x, targets_MRL, taught))
             losses = jax.lax.map(lambda tick: jax.vmap(run)(*tick), ticks)
         shaped: TokenLosses = jax.tree.map(lambda one: one.reshape(targets_MRL.shape), losses)
         return shaped
@@ -164,20 +187,26 @@ class ShardedModel:
         z_loss: float | None = None,
         *,
         counts_hits: bool = False,
+        teacher: TeacherHidden | None = None,
     ) -> TokenLosses:
         """Return the weighted sums of the losses, float32 scalars; `z_loss` is the weight of the squared log-partition.
 
-        With `counts_hits`, hits are summed too. The loss of a token of weight 0 may be infinite. With chunks of logits
-        this needs fewer FLOPs than the sum of `cross_entropies`. Differentiate the total alone.
+        With `counts_hits`, hits are summed too, and with a teacher the divergence from it. The loss of a token of
+        weight 0 may be infinite. With chunks of logits this needs fewer FLOPs than the sum of `cross_entropies`.
+        Differentiate the total alone.
         """
         targets_MRL, weights_MRL = self._to_mesh_order(targets_MRL), self._to_mesh_order(weights_MRL)
         num_chunks = self._count_chunks(targets_MRL)
         if num_chunks > 1:
-            head, x, matrix = self._read_out(params, hidden)
+            head, x, matrix = self.read_hidden(params, hidden)
             targets, weights = self._by_tick(targets_MRL), self._by_tick(weights_MRL)
-            head = replace(head, z_loss=z_loss, counts_hits=counts_hits)
-            return sum_losses(head, num_chunks, x, matrix, targets, weights)
-        return self._token_losses(params, hidden, targets_MRL, z_loss, counts_hits=counts_hits).sum(weights_MRL)
+            head, states = replace(head, z_loss=z_loss, counts_hits=counts_hits), None
+            if teacher:
+                taught_head, taught_x, taught_matrix = teacher.model.read_hidden(teacher.params, teacher.hidden)
+                head, states = replace(head, teacher=taught_head), TeacherStates(taught_x, taught_matrix, teacher.soft)
+            return sum_losses(head, num_chunks, x, matrix, targets, weights, states)
+        losses = self._token_losses(params, hidden, targets_MRL, z_loss, counts_hits=counts_hits, teacher=teacher)
+        return losses.sum(weights_MRL)
 
     def sum_predictions(self, params: Params, hidden: Hidden, batch: Any) -> tuple[jax.Array, RoutingStats | None]:
         """Return the sum of the cross-entropies of all further tokens, and the routing statistics of the modules.
@@ -215,7 +244,7 @@ class ShardedModel:
         num_chunks = count_loss_chunks(self._model.memory, rows * length, columns)
         return num_chunks if num_chunks == 1 else num_chunks * M // self._num_stages
 
-    def _read_out(self, params: Params, hidden: Hidden) -> tuple[LmHead, jax.Array, jax.Array]:
+    def read_hidden(self, params: Params, hidden: Hidden) -> tuple[LmHead, jax.Array, jax.Array]:
         """Return the LM head, the normalized hidden states [T, S, R, L, D], and the stored matrix.
 
         With a sharded residual stream each device normalizes its own tokens, and then gathers those of the others.
@@ -265,7 +294,7 @@ class ShardedModel:
         """Return the parameters before the first layer."""
         return {tensor.name: params[tensor.name] for tensor in self.network.embedding.tensors}
 
-    def _head_params(self, params: Params) -> Params:
+    def head_params(self, params: Params) -> Params:
         """Return the parameters after the last layer, with a tied embedding, and those of further predictions."""
         head = self.network.head
         used = {"norm", "embedding"} if head.is_tied else {"norm", *(tensor.name for tensor in head.tensors)}

@@ -70,7 +70,9 @@ class Evaluator:
         report_entry: EntryReporter,
         reference: Params | None = None,
     ) -> dict[str, Scores] | None:  # None: it was interrupted
-        """Return the scores of each evaluation that is due after a step, by name. `reference` is that of the state.
+        """Return the scores of each evaluation that is due after a step, by name.
+
+        `reference` is that of the state, or the parameters of the teacher.
 
         A signal from any process interrupts the evaluation, on all processes after the same batch.
         """

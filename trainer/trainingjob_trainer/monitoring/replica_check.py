@@ -27,6 +27,7 @@ from trainingjob_api.base import AXES
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import World
 from trainingjob_trainer.monitoring.bad_steps import BadStepError
+from trainingjob_trainer.parallel.bit_sums import sum_bits
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.snapshots.state_shards import Shard
@@ -127,7 +128,7 @@ def compile_bit_sums(programs: CompileCache, state: State) -> Any:
     mesh = jax.tree.leaves(shardings)[0].mesh
 
     def add_up(state: State) -> jax.Array:
-        return jnp.stack([_sum_bits(leaf) for leaf in jax.tree.leaves(state)])[None, :]
+        return jnp.stack([sum_bits(leaf) for leaf in jax.tree.leaves(state)])[None, :]
 
     function = jax.shard_map(add_up, mesh=mesh, in_specs=(specs,), out_specs=PartitionSpec(AXES), check_vma=False)
     return programs.compile_or_load(
@@ -155,15 +156,3 @@ def find_mismatch(
 
 def _mismatch(places: Mapping[int, str], *, certain: bool) -> Mismatch | None:  # None: `places` is empty
     return Mismatch(frozenset(places), certain, next(iter(places.values()))) if places else None
-
-
-def _sum_bits(numbers: jax.Array) -> jax.Array:
-    bits = jax.lax.bitcast_convert_type(numbers, jnp.dtype(f"uint{8 * numbers.dtype.itemsize}"))
-    return jnp.sum(_hash(bits.astype(jnp.uint32)), dtype=jnp.uint32)
-
-
-def _hash(bits: jax.Array) -> jax.Array:
-    """Return a one-to-one hash of each number: the last steps of MurmurHash3."""
-    bits = (bits ^ (bits >> 16)) * jnp.uint32(0x85EBCA6B)
-    bits = (bits ^ (bits >> 13)) * jnp.uint32(0xC2B2AE35)
-    return bits ^ (bits >> 16)

@@ -19,6 +19,7 @@ from trainingjob_trainer.objectives.accumulation import accumulate, map_sequence
 from trainingjob_trainer.objectives.dpo import answer_log_probs
 from trainingjob_trainer.objectives.objective import Objective, Terms
 from trainingjob_trainer.objectives.pipeline_gradients import PipelineGradients
+from trainingjob_trainer.objectives.teacher import Teacher
 from trainingjob_trainer.parallel.collective_order import order_collectives
 from trainingjob_trainer.parallel.sharding import constrain
 from trainingjob_trainer.state import Batch
@@ -28,7 +29,7 @@ class BatchSums:
     """Sums of an objective over the batches of one mesh.
 
     `metrics` are the names of the objective's metrics. `rules` shard the gradients. Those of matrices are summed in
-    `dtype`, all others in float32.
+    `dtype`, all others in float32. With a teacher, parameters have those of the teacher too.
     """
 
     def __init__(
@@ -39,8 +40,10 @@ class BatchSums:
         rules: Table,
         mesh: Mesh,
         dtype: Any = jnp.float32,
+        teacher: Teacher | None = None,
     ) -> None:
         self._objective = objective
+        self._teacher = teacher
         self._metrics = metrics
         self._model = ShardedModel(model, mesh)
         self._split = model.param_split
@@ -61,12 +64,17 @@ class BatchSums:
 
     def compute(self, params: Params, batch: Batch) -> Terms:
         """Return the sums of a batch."""
-        return accumulate(partial(self._objective, self._model), self._no_terms(), params, batch, self._mesh)
+
+        def compute(params: Params, batch: Batch) -> Terms:
+            return self._objective(self._model, *self._add_teacher(params, batch))
+
+        return accumulate(compute, self._no_terms(), params, batch, self._mesh)
 
     def compute_gradients(self, params: Params, batch: Batch) -> tuple[Terms, Params]:
         """Return the sums of a batch, and the gradient of their total by the trained parameters."""
 
         def differentiate(params: Params, batch: Batch) -> tuple[Terms, Params]:
+            params, batch = self._add_teacher(params, batch)
             trained, frozen = self._split.split(params)
             if self._mesh.shape["stage"] > 1:
                 trained = as_float32(trained)  # pipeline ticks sum gradients in the format of the parameter
@@ -92,6 +100,10 @@ class BatchSums:
         log_probs = map_sequences(partial(answer_log_probs, self._model), merged, batch, self._mesh)
         params, batch = order_collectives((params, batch), log_probs, mesh=self._mesh)
         return params, batch._replace(reference_log_probs=log_probs)
+
+    def _add_teacher(self, params: Params, batch: Batch) -> tuple[Params, Batch]:
+        """Return parameters and a batch of one accumulation step, with the teacher's hidden states if there is one."""
+        return self._teacher.add_hidden(params, batch) if self._teacher else (params, batch)
 
     def _differentiate_at_once(self, trained: Params, frozen: Params, batch: Batch) -> tuple[Terms, Params]:
         """Return the sums of microbatches that all run forward first, and their gradients."""

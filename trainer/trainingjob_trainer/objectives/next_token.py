@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from trainingjob_api.network.multi_token_prediction import PREDICTION, MultiTokenPrediction
-from trainingjob_trainer.models.chunked_loss import TokenLosses
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.models.sharded_model import Hidden, ShardedModel
+from trainingjob_trainer.models.token_losses import TokenLosses
 from trainingjob_trainer.objectives.objective import Terms, add_load_balance
 from trainingjob_trainer.state import Batch
 

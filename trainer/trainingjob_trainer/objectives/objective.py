@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from trainingjob_api.network.network import Network
-from trainingjob_api.spec.objective import DPO
+from trainingjob_api.spec.objective import DISTILL, DPO
 from trainingjob_api.spec.objective import Objective as ObjectiveSection
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.models.sharded_model import Hidden, ShardedModel
@@ -38,13 +38,16 @@ type Objective = Callable[[ShardedModel, Params, Batch], Terms]
 REWARD_ACCURACY = "reward_accuracy"
 """Share of the pairs whose chosen answer has the greater reward."""
 REWARD_METRICS = ("chosen_reward", "rejected_reward", "reward_margin", REWARD_ACCURACY)
+CROSS_ENTROPY = "cross_entropy"
+TEACHER_DIVERGENCE = "teacher_divergence"
+"""Kullback-Leibler divergence of the student from its teacher, at the temperature of the loss."""
 
 
 def metric_names(objective: ObjectiveSection, network: Network) -> tuple[str, ...]:
     """Return the names of the metrics of an objective, which are known without tracing it."""
     of_logits = () if objective.z_loss is None else ("z_loss",)
-    of_pairs = REWARD_METRICS if objective.type == DPO else ()
-    return (*of_logits, *of_pairs, *(("load_balance", "dropped") if network.num_routed_layers else ()))
+    of_type = {DPO: REWARD_METRICS, DISTILL: (CROSS_ENTROPY, TEACHER_DIVERGENCE)}.get(objective.type, ())
+    return (*of_logits, *of_type, *(("load_balance", "dropped") if network.num_routed_layers else ()))
 
 
 def add_load_balance(model: ShardedModel, hidden: Hidden, batch: Batch, terms: Terms) -> Terms:

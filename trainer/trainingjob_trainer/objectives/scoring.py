@@ -8,6 +8,7 @@ model's bits for it count.
 import math
 import operator
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -16,8 +17,11 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from trainingjob_trainer.models.decoder import Params, SplitModel
+from trainingjob_trainer.models.divergence import SoftLoss
 from trainingjob_trainer.models.sharded_model import Hidden, ShardedModel
 from trainingjob_trainer.objectives.accumulation import accumulate
+from trainingjob_trainer.objectives.objective import TEACHER_DIVERGENCE
+from trainingjob_trainer.objectives.teacher import Teacher
 from trainingjob_trainer.state import Batch
 
 
@@ -34,6 +38,8 @@ class ScoreSums(NamedTuple):
     pairs: dict[str, jax.Array]
     """Further metrics of pairs, by name. Then all sums are those over pairs, and a hit is a pair whose chosen answer
     has the greater reward. Empty: the objective has no pairs."""
+    divergence: jax.Array | None = None
+    """Divergences from the teacher. None: there is no teacher."""
 
 
 type EvaluateStep = Callable[[Params, Batch, jax.Array, Params | None], tuple[ScoreSums, jax.Array]]
@@ -58,6 +64,8 @@ class Scores(NamedTuple):
     """None: the bytes of the text are unknown."""
     pairs: Mapping[str, float] = MappingProxyType({})
     """Means of the metrics of pairs, by name. Empty: the objective has no pairs."""
+    divergence: float | None = None
+    """Mean divergence from the teacher. None: there is no teacher."""
 
     @classmethod
     def from_sums(cls, sums: "ScoreSums") -> "Scores":
@@ -68,35 +76,54 @@ class Scores(NamedTuple):
         # Sums are rounded: those of fractional weights may exceed their total.
         accuracy = min(hits / weight, 1.0)
         bits_per_byte = loss / math.log(2) / num_bytes if num_bytes else None
-        return cls(
-            loss / weight, accuracy, bits_per_byte, {name: float(one) / weight for name, one in sums.pairs.items()}
-        )
+        pairs = {name: float(one) / weight for name, one in sums.pairs.items()}
+        divergence = None if sums.divergence is None else float(sums.divergence) / weight
+        return cls(loss / weight, accuracy, bits_per_byte, pairs, divergence)
 
     def by_name(self) -> dict[str, float]:
         """Return the scores that are known."""
         own = {"loss": self.loss, "accuracy": self.accuracy, "bits_per_byte": self.bits_per_byte}
+        own[TEACHER_DIVERGENCE] = self.divergence
         return {name: score for name, score in own.items() if score is not None} | dict(self.pairs)
 
 
 class Scorer:
-    """Sums the scores of a model on one mesh."""
+    """Sums the scores of a model on one mesh. With a teacher, the parameters have those of the teacher too."""
 
-    def __init__(self, model: SplitModel, mesh: Mesh) -> None:
+    def __init__(self, model: SplitModel, mesh: Mesh, teacher: Teacher | None = None) -> None:
         self._model = ShardedModel(model, mesh)
         self._mesh = mesh
+        self._teacher = teacher
 
-    def compute(self, params: Params, batch: Batch) -> ScoreSums:
-        """Return the sums of a batch with `target_bytes`."""
+    def compute(self, params: Params, batch: Batch, soft: SoftLoss | None = None) -> ScoreSums:
+        """Return the sums of a batch with `target_bytes`. `soft`: the numbers of the loss of the teacher."""
         zero = jnp.zeros(())
-        return accumulate(self._score, ScoreSums(zero, zero, zero, zero, {}), params, batch, self._mesh)
+        zeros = ScoreSums(zero, zero, zero, zero, {}, zero if soft else None)
+        return accumulate(partial(self._score, soft), zeros, params, batch, self._mesh)
 
-    def _score(self, params: Params, batch: Batch) -> ScoreSums:
+    def _score(self, soft: SoftLoss | None, params: Params, batch: Batch) -> ScoreSums:
+        head: Params | None = None
+        if self._teacher and soft:
+            params, batch = self._teacher.add_hidden(params, batch)
+            head = self._teacher.select_head(params)
         hidden = self._model.run(params, batch.tokens, batch.positions, batch.segment_ids)
-        return self._model.read_out(self._read_scores, params, hidden, batch)
+        return self._model.read_out(partial(self._read_scores, soft), params, hidden, (batch, head))
 
-    def _read_scores(self, params: Params, hidden: Hidden, batch: Batch) -> ScoreSums:
-        losses = self._model.sum_losses(params, hidden, batch.targets, batch.loss_weights, counts_hits=True)
+    def _read_scores(
+        self,
+        soft: SoftLoss | None,
+        params: Params,
+        hidden: Hidden,
+        constants: tuple[Batch, Params | None],
+    ) -> ScoreSums:
+        batch, head = constants
+        teacher = self._teacher.attach(batch, head, soft) if self._teacher and head and soft else None
+        losses = self._model.sum_losses(
+            params, hidden, batch.targets, batch.loss_weights, counts_hits=True, teacher=teacher
+        )
         assert losses.hits is not None and batch.target_bytes is not None  # noqa: PT018, S101
         # By sequence first: float32 cannot count the bytes of a large batch one by one.
         num_bytes = jnp.sum(jnp.sum(batch.loss_weights * batch.target_bytes, axis=-1))
-        return ScoreSums(losses.cross_entropy, jnp.sum(batch.loss_weights), losses.hits, num_bytes, {})
+        return ScoreSums(
+            losses.cross_entropy, jnp.sum(batch.loss_weights), losses.hits, num_bytes, {}, losses.divergence
+        )

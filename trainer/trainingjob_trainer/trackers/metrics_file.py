@@ -32,6 +32,8 @@ OPTIONAL_METRICS = (
     "rejected_reward",
     "reward_margin",
     "reward_accuracy",
+    "cross_entropy",
+    "teacher_divergence",
     "load_balance",
     "dropped",
     "snapshot",

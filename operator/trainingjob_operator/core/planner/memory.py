@@ -53,6 +53,22 @@ class PeakPoint:
     fixed_bytes: int
     per_sequence: int
 
+    def add(self, more: "PeakPoint") -> "PeakPoint":
+        """Return a point at which both are allocated."""
+        return PeakPoint(self.fixed_bytes + more.fixed_bytes, self.per_sequence + more.per_sequence)
+
+
+@dataclass(frozen=True)
+class TeacherMemory:
+    """What the teacher of a distillation adds to the memory of one device, beside its parameters."""
+
+    hidden_per_sequence: int = 0
+    """Hidden states after its last layer, which wait for the loss."""
+    whole_loss: PeakPoint = PeakPoint(0, 0)
+    chunked_loss: PeakPoint = PeakPoint(0, 0)
+    layers: tuple[PeakPoint, ...] = ()
+    """Its forward pass, in each kind of its layers."""
+
 
 @dataclass(frozen=True)
 class DeviceMemory:
@@ -132,8 +148,10 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
     trained = [leaf for leaf in leaves if leaf.is_trainable]
     shard = program.shard(degrees)
     ways, storage_ways = count_shards(degrees), count_shards(degrees, merge_rules(program.rules.overrides()))
-    stored = [*leaves, *program.reference.tensors] if program.reference else leaves
-    params = sum([leaf.shard_size(storage_ways) * program.stored_bytes(leaf) for leaf in stored])
+    params = sum([leaf.shard_size(storage_ways) * program.stored_bytes(leaf) for leaf in leaves])
+    if program.reference:
+        second = program.reference.workload
+        params += sum([leaf.shard_size(storage_ways) * second.stored_bytes(leaf) for leaf in program.reference.tensors])
     trained_params = sum([leaf.shard_size(storage_ways) for leaf in trained])
     table = program.compute_bytes * network.embedding.tensor.size
     alternates = program.pipeline.alternates(degrees["stage"])
@@ -162,6 +180,7 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
     offloaded = sum([count * block.offloaded_bytes(shard, saved) for block, count in layers_of])
     logits = length * columns * _logit_bytes(program)
     fixed_chunk, chunk = _chunk_bytes(program, logits, length * columns)
+    teacher = _estimate_teacher(program, axes)
     pipelined = PIPELINE_RESIDUAL_TENTHS if degrees["stage"] > 1 and not alternates else 10
     kept_inputs = program.pipeline.plan(1, degrees["stage"]).saved_inputs * length * network.width
     return DeviceMemory(
@@ -174,7 +193,7 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
                 for state, num_bytes in program.list_slots(leaf)
             ]
         ),
-        residuals_per_sequence=residuals * pipelined // 10,
+        residuals_per_sequence=residuals * pipelined // 10 + teacher.hidden_per_sequence,
         kept_inputs_per_sequence=kept_inputs * program.compute_bytes,
         offloaded_per_sequence=offloaded,
         gathered_embedding=table,
@@ -189,7 +208,8 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
         gathered_lm_head=head,
         logits_per_sequence=logits,
         peak_points=(
-            PeakPoint(gathered + head + gradient_pieces, logits),  # its gradient is reduced in float32, piece by piece
+            # Its gradient is reduced in float32, piece by piece.
+            PeakPoint(gathered + head + gradient_pieces, logits).add(teacher.whole_loss),
             # Values and gradients of one layer's gathered parameters, and of its activations.
             *[
                 PeakPoint(
@@ -198,13 +218,30 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
                 )
                 for block in network.blocks
             ],
+            *teacher.layers,
         ),
         # A device sums the gradient of its columns of the LM head, and holds hidden states and their gradients.
         chunked_loss=PeakPoint(
             gathered + head + head_gradient + fixed_chunk,
             chunk + CHUNKED_HIDDEN_STATES * length * network.width * program.compute_bytes,
-        ),
+        ).add(teacher.chunked_loss),
         max_whole_sequences=_max_whole_sequences(program.memory, length * columns),
+    )
+
+
+def _estimate_teacher(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> TeacherMemory:
+    """Return what a teacher adds to the memory of a device; nothing without one.
+
+    Its logits are as many as those of the student, and its embedding table is gathered before its first layer.
+    """
+    if program.reference is None or not program.reference.gives_logits:
+        return TeacherMemory()
+    second = program.reference.workload
+    device, degrees = _estimate_memory(second, axes), dict(axes)
+    hidden = second.length // degrees["context"] * second.network.width * second.compute_bytes
+    table = PeakPoint(device.gathered_embedding, 0)
+    return TeacherMemory(
+        hidden, device.peak_points[0], device.chunked_loss, tuple(point.add(table) for point in device.peak_points[1:])
     )
 
 

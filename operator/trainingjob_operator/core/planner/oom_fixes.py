@@ -145,8 +145,8 @@ def _may_fit(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> bool:
     per_parameter = workload.param_bytes + workload.gradient_bytes
     tensors = workload.network.tensors
     slots = (state.size * num_bytes for tensor in tensors for state, num_bytes in workload.list_slots(tensor))
-    copied = workload.reference.tensors if workload.reference else ()
-    reference = sum(tensor.size * workload.param_bytes for tensor in copied)
+    second = workload.reference
+    reference = sum(tensor.size * second.workload.param_bytes for tensor in second.tensors) if second else 0
     num_bytes = sum(tensor.size * per_parameter for tensor in tensors) + sum(slots) + reference
     return num_bytes < num_slices * shape.num_devices * shape.memory_bytes * USABLE_MEMORY_SHARE
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.teacher import describe_teacher, move_to_teacher
 from trainingjob_api.world import BatchLayout, Layout
 from trainingjob_operator.core.planner.batch_split import (
     BatchSplit,
@@ -175,6 +176,13 @@ def describe_slice(shape: SliceShape) -> str:
 
 def _check_splits(spec: TrainingJobSpec, mesh: Mesh) -> list[Problem]:
     """Check that the mesh divides the dims that it shards. `data` does not matter, because it splits only the batch."""
+    problems, teacher = _check_model_splits(spec, mesh), describe_teacher(spec)
+    of_teacher = map(move_to_teacher, _check_model_splits(teacher, mesh) if teacher else ())
+    return [*problems, *(one for one in of_teacher if one not in problems)]
+
+
+def _check_model_splits(spec: TrainingJobSpec, mesh: Mesh) -> list[Problem]:
+    """Check that the mesh divides the dims of a model, and the sequences."""
     return [
         *check_sequence(spec, mesh, is_filled=True),
         *check_divisible(spec, HEADS, mesh, is_filled=True),

@@ -72,11 +72,10 @@ def snapshot_bytes(spec: TrainingJobSpec, layout: Layout) -> int:
     ways, devices = count_shards(degrees, merge_rules(spec.parallelism.rules.overrides())), layout.devices_per_host
     workload = describe_workload(spec)
     total = 0
-    leaves = workload.network.tensors
-    for leaf in (*leaves, *workload.reference.tensors) if workload.reference else leaves:
+    for leaf in workload.saved_tensors:
         param = leaf.shard_size(ways)
         total += min(devices, leaf.size // param) * (param * workload.stored_bytes(leaf) + SHARD_PADDING_BYTES)
-    for leaf in leaves:
+    for leaf in workload.network.tensors:
         for state, num_bytes in workload.list_slots(leaf) if leaf.is_trainable else ():
             values = state.data_sharded_size(ways, degrees["data"])
             total += min(devices, state.size // values) * (values * num_bytes + SHARD_PADDING_BYTES)

@@ -19,6 +19,7 @@ from itertools import islice
 from trainingjob_api.base import AXES, Axis
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.spec.data import Data
+from trainingjob_api.spec.distillation import Distill, Teacher, TeacherSource
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import NO_REMAT, Remat
 from trainingjob_api.spec.objective import Objective
@@ -98,7 +99,7 @@ def describe_search(spec: TrainingJobSpec, shape: SliceShape) -> "MeshSearch | N
         model=spec.model,
         data=Data.model_construct(train=(), packing=spec.data.packing),
         lora=spec.lora,
-        objective=spec.objective and Objective(type=spec.objective.type),
+        objective=spec.objective and _describe_objective(spec.objective),
         training=spec.training.model_copy(update={"seed": 0, "steps": 1}),
         optimizer=Optimizer(
             type=spec.optimizer.type,
@@ -113,6 +114,13 @@ def describe_search(spec: TrainingJobSpec, shape: SliceShape) -> "MeshSearch | N
         memory=spec.memory,
     )
     return MeshSearch(_SearchKey(key_spec), shape, slices, remats) if slices else None
+
+
+def _describe_objective(objective: Objective) -> Objective:
+    """Return an objective with only the fields that determine a plan."""
+    teacher = objective.teacher
+    distill = Distill(teacher=Teacher(model=teacher.model, initialize_from=TeacherSource())) if teacher else None
+    return Objective(type=objective.type, distill=distill)
 
 
 @dataclass(frozen=True)

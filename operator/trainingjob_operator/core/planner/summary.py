@@ -30,16 +30,16 @@ def describe_sizes(plan: Plan) -> str:
 def describe_parameters(plan: Plan) -> str:
     """Return the model size as text: `8.03 B parameters`, `46.7 B parameters · 8 experts, 12.9 B active`.
 
-    With frozen tensors also the number of trained parameters: `8.03 B parameters, 13.6 M trained`.
+    With frozen tensors also the number of trained parameters: `8.03 B parameters, 13.6 M trained`. A distillation adds
+    `teacher of 70.6 B`.
     """
     parameters, experts = f"{format_count(plan.num_parameters)} parameters", plan.spec.model.experts
     if plan.num_trainable_parameters < plan.num_parameters:
         parameters += f", {format_count(plan.num_trainable_parameters)} trained"
-    return (
-        f"{parameters} · {pluralize(experts.count, 'expert')}, {format_count(plan.num_active_parameters)} active"
-        if experts
-        else parameters
-    )
+    if experts:
+        parameters += f" · {pluralize(experts.count, 'expert')}, {format_count(plan.num_active_parameters)} active"
+    teacher = plan.spec.objective.teacher if plan.spec.objective else None
+    return f"{parameters} · teacher of {format_count(resolve(teacher.model).num_parameters)}" if teacher else parameters
 
 
 def _size_status(plan: Plan, size: SizePlan) -> SizeStatus:

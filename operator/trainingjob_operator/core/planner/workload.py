@@ -18,6 +18,7 @@ from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.optimizer import Muon
 from trainingjob_api.spec.parallelism import Pipeline, Rules
 from trainingjob_api.spec.precision import Precision
+from trainingjob_api.teacher import describe_teacher
 from trainingjob_api.world import Layout
 
 CPU = "cpu"
@@ -26,12 +27,19 @@ FLOAT32 = 4
 
 @dataclass(frozen=True)
 class Reference:
-    """The reference of preference optimization: the model as it was at the start, which runs forward only."""
+    """A second model of a step, which runs forward only, before the trained one.
+
+    For preference optimization it is the model as it was at the start, for distillation the teacher.
+    """
 
     workload: "Workload"
     """The forward pass, with all tensors frozen."""
     tensors: tuple[Tensor, ...]
-    """The tensors that the state holds for it. It shares those that training does not change."""
+    """The tensors that devices hold for it. It shares those that training does not change."""
+    is_saved: bool
+    """Whether the tensors are part of the state. Otherwise each start reads them from their source."""
+    gives_logits: bool
+    """Whether the loss reads its logits, and not only its log-probabilities."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,12 @@ class Workload:
     """Whether the backward pass computes logits in chunks again: the gradients of tokens depend on the whole loss."""
     reference: Reference | None = None
     """None: the objective has none."""
+
+    @property
+    def saved_tensors(self) -> tuple[Tensor, ...]:
+        """Return the tensors of the state's parameters, with those of its reference."""
+        own = self.network.tensors
+        return (*own, *self.reference.tensors) if self.reference and self.reference.is_saved else own
 
     @property
     def models(self) -> tuple["Workload", ...]:
@@ -133,16 +147,29 @@ def describe_workload(spec: TrainingJobSpec) -> Workload:
     steps = optimizer.newton_schulz_steps if isinstance(optimizer, Muon) else 0
     isolates = spec.data.isolates_documents
     workload = Workload(network, length, spec.precision, slots, spec.memory, rules, pipeline, steps, isolates, is_cpu)
+    teacher = describe_teacher(spec)
+    if teacher:
+        return _add_teacher(workload, describe_workload(teacher))
     return workload if spec.sequences_per_example == 1 else _add_reference(workload)
 
 
 @lru_cache(maxsize=64)
 def _add_reference(workload: Workload) -> Workload:
     """Return the workload of a loss of pairs, with the reference that it is measured against."""
-    network = freeze(workload.network, ())
-    pipeline = Pipeline(microbatches=workload.pipeline.microbatches) if workload.pipeline.groups == 1 else None
-    forward = replace(
-        workload, network=network, slots=(), pipeline=pipeline or workload.pipeline, newton_schulz_steps=0
-    )
+    forward = _run_forward(replace(workload, network=freeze(workload.network, ())))
     trained = tuple(tensor for tensor in workload.network.tensors if tensor.is_trainable)
-    return replace(workload, repeats_chunks=True, reference=Reference(forward, trained))
+    reference = Reference(forward, trained, is_saved=True, gives_logits=False)
+    return replace(workload, repeats_chunks=True, reference=reference)
+
+
+@lru_cache(maxsize=64)
+def _add_teacher(workload: Workload, teacher: Workload) -> Workload:
+    """Return the workload of a distillation."""
+    reference = Reference(_run_forward(teacher), teacher.network.tensors, is_saved=False, gives_logits=True)
+    return replace(workload, reference=reference)
+
+
+def _run_forward(workload: Workload) -> Workload:
+    """Return the workload of a frozen model without its backward pass."""
+    pipeline = Pipeline(microbatches=workload.pipeline.microbatches) if workload.pipeline.groups == 1 else None
+    return replace(workload, slots=(), pipeline=pipeline or workload.pipeline, newton_schulz_steps=0)

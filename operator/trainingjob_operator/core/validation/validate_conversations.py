@@ -8,7 +8,7 @@ from trainingjob_api.formats import FORMATS, formats_with
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.data import TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.objective import DPO, SFT
+from trainingjob_api.spec.objective import DISTILL, DPO, SFT
 from trainingjob_api.spec.tokenizer import HUGGING_FACE
 from trainingjob_operator.core.planner.problem_messages import has_no_effect
 from trainingjob_operator.core.validation.rule import Rule, find_unused_alternatives
@@ -21,7 +21,11 @@ _CONTENTS = {"chosen": "preferred answer", "rejected": "other answer", "messages
 def check_objective(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Of the objects of `objective` that belong to a type, only the one that `objective.type` names may be set."""
     if spec.objective:
-        given: dict[str, Strict | None] = {SFT: spec.objective.sft, DPO: spec.objective.dpo}
+        given: dict[str, Strict | None] = {
+            SFT: spec.objective.sft,
+            DPO: spec.objective.dpo,
+            DISTILL: spec.objective.distill,
+        }
         yield from find_unused_alternatives("spec.objective", spec.objective.type, given)
 
 
@@ -88,8 +92,10 @@ def warn_of_unused_template(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def warn_of_cut_conversations(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """With `objective.type: sft`, documents should be isolated, so that none is cut or attends to another."""
-    if spec.objective and spec.objective.type == SFT and spec.data.packing is None:
+    """Conversations of fine-tuning and distillation should be isolated: none is then cut, or attends to another."""
+    kind = spec.objective.type if spec.objective else None
+    has_answers = kind == SFT or (kind == DISTILL and any(source.has_answers for source in spec.data.train))
+    if has_answers and spec.data.packing is None:
         message = (
             "should be set. Without it, conversations are cut where a sequence is full, and attend to those before "
             "them. Write `packing: {type: bestFit}`."
@@ -118,5 +124,5 @@ RULES = (
 )
 WARNINGS = (
     Rule((*SECTIONS, "tokenizer.chatTemplate"), warn_of_unused_template),
-    Rule(("objective", "data.packing"), warn_of_cut_conversations),
+    Rule(("objective", "data.train", "data.packing"), warn_of_cut_conversations),
 )

@@ -30,6 +30,7 @@ SIZE_FIELDS = (
     "training.maxPerDeviceBatch",
     "data.packing",
     "objective.type",
+    "objective.distill.teacher.model",
     "lora",
     "optimizer.trainable",
     "optimizer.average",

@@ -1,0 +1,65 @@
+"""Options of distillation: the teacher, and how much of the loss it makes."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from trainingjob_api.base import StoreUri, Strict
+from trainingjob_api.meta import NO_UNIT, Example, NoStoredDefaults, Unit, cel_rule
+from trainingjob_api.spec.model import Model
+
+
+class TeacherWeights(Strict):
+    """Published weights of a teacher in the format of Hugging Face."""
+
+    path: Annotated[StoreUri, Example("/models/Llama-3.1-8B")] = Field(
+        description="Folder on a volume of `runtime.volumes`, with `config.json` and `model.safetensors` or the files "
+        "of an index. It is only read."
+    )
+
+
+class TeacherSource(Strict):
+    """Parameters of a teacher, which each start of the job reads again."""
+
+    uri: Annotated[StoreUri | None, Example("/shared/teacher")] = Field(
+        default=None,
+        description="Folder that was `checkpoint.uri` of the job that trained the teacher. It is only read.",
+    )
+    step: Annotated[Annotated[int, Field(ge=1, le=100_000_000)] | None, Unit("optimizer steps"), Example(5000)] = Field(
+        default=None,
+        description="Checkpoint step to load, which `uri` requires: the newest step could change between two starts.",
+    )
+    hugging_face: TeacherWeights | None = Field(
+        default=None,
+        description="Published weights instead of another job's checkpoint; `trainingjob import` prints their `model` "
+        "section.",
+    )
+
+    cel_rules = (
+        cel_rule("has(self.uri) != has(self.huggingFace)", "must have exactly one of `uri` and `huggingFace`."),
+        cel_rule("has(self.step) == has(self.uri)", "must be set together with `uri`.", "step"),
+    )
+
+
+class Teacher(Strict):
+    """A trained model with the vocabulary of the student. Training does not change it."""
+
+    model: Annotated[Model, NoStoredDefaults()] = Field(
+        description="Dimensions of the teacher, or their preset. Its `vocabSize` must equal `spec.model.vocabSize`."
+    )
+    initialize_from: TeacherSource = Field(description="Source of the parameters. It must not change during the job.")
+
+
+class Distill(Strict):
+    """Distillation (Hinton et al., arXiv 1503.02531): the model also learns the probabilities of a teacher."""
+
+    teacher: Teacher = Field(description="Model that the student imitates: its dimensions and its parameters.")
+    weight: Annotated[float, Field(ge=0, le=1), NO_UNIT, Example(0.5)] = Field(
+        default=0.5,
+        description="Share of the teacher in the loss. The cross-entropy of the targets has the rest.",
+    )
+    temperature: Annotated[float, Field(gt=0, le=100), NO_UNIT, Example(2.0)] = Field(
+        default=1.0,
+        description="Divisor of the logits of both models in the teacher's part of the loss, which is multiplied by "
+        "its square.",
+    )

@@ -1,0 +1,132 @@
+"""Rules about distillation: the model of the teacher, its source, and what excludes a teacher.
+
+The rules about models and sources of weights also hold for the teacher. They check a job that has it as its model.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from trainingjob_api.problem import Problem
+from trainingjob_api.spec.checkpoint import Checkpoint
+from trainingjob_api.spec.distillation import Distill, Teacher
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.objective import DISTILL
+from trainingjob_api.teacher import TEACHER, describe_source, move_to_teacher
+from trainingjob_operator.core.planner.problem_messages import has_no_effect, quote_field
+from trainingjob_operator.core.validation import validate_experts, validate_layers, validate_model
+from trainingjob_operator.core.validation.rule import Rule
+from trainingjob_operator.core.validation.validate_storage import MOUNTS
+from trainingjob_operator.core.validation.validate_weights import check_initialize_from, check_source_folders
+
+type Check = Callable[[TrainingJobSpec], Iterable[Problem]]
+
+SECTION = "spec.objective.distill"
+_TYPE = f"`spec.objective.type: {DISTILL}`"
+_MODEL_RULES = (*validate_model.RULES, *validate_layers.RULES, *validate_experts.RULES)
+
+
+def check_distill(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`objective.type: distill` requires `objective.distill`, which names the teacher."""
+    if spec.objective and spec.objective.type == DISTILL and spec.objective.distill is None:
+        message = f"must be set with {_TYPE}. Write the `teacher`: its `model`, and `initializeFrom`."
+        yield Problem(SECTION, None, message)
+
+
+def check_vocabularies(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """The teacher must have the vocabulary of the student: their probabilities are compared token by token."""
+    teacher, own = _find_teacher(spec), spec.model.vocab_size
+    if teacher and teacher.model.vocab_size != own:
+        size = teacher.model.vocab_size
+        message = (
+            f"{size} must equal {quote_field('spec.model.vocabSize', own)}. Choose a teacher with the tokenizer of the "
+            "student, and pad the smaller vocabulary if their ids agree."
+        )
+        yield Problem(f"{TEACHER}.model.vocabSize", size, message, (f"spec.model.vocabSize: {size}",))
+
+
+def check_teacher_model(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """The dimensions of the teacher must fit each other, as those of the student."""
+    if teacher := _find_teacher(spec):
+        described = TrainingJobSpec.model_construct(model=teacher.model, training=spec.training)
+        yield from _check_teacher(described, (rule.check for rule in _MODEL_RULES))
+
+
+def check_teacher_source(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """The parameters of the teacher must have one fixed source, on a volume."""
+    if teacher := _find_teacher(spec):
+        checkpoint = Checkpoint(uri=spec.checkpoint.uri, initialize_from=describe_source(teacher))
+        described = TrainingJobSpec.model_construct(checkpoint=checkpoint, runtime=spec.runtime)
+        yield from _check_teacher(described, (check_initialize_from, _check_step, check_source_folders))
+
+
+def _check_step(teacher: TrainingJobSpec) -> Iterator[Problem]:
+    source = teacher.checkpoint.initialize_from
+    if source and source.uri is not None and source.step is None:
+        message = (
+            "must be set together with `uri`. Each start reads the teacher again, and the newest step may change. "
+            "Write the step of a checkpoint in the folder."
+        )
+        yield Problem("spec.checkpoint.initializeFrom.step", None, message)
+
+
+def check_teacher_options(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A teacher has no options of training: it drops nothing, and predicts the next token alone."""
+    teacher = _find_teacher(spec)
+    if teacher is None:
+        return
+    dropout, prediction = teacher.model.dropout, teacher.model.multi_token_prediction
+    for field, value in (("residual", dropout.residual), ("embedding", dropout.embedding)):
+        if value:
+            message = f"{value:g} must be 0. The teacher is not trained, and nothing is dropped."
+            yield Problem(f"{TEACHER}.model.dropout.{field}", value, message, ("0",))
+    if prediction:
+        message = "must not be set. The teacher predicts the next token alone. Remove it."
+        yield Problem(f"{TEACHER}.model.multiTokenPrediction", prediction.model_dump(by_alias=True), message)
+
+
+def check_excluded_by_teacher(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Distillation excludes modules that predict further tokens, and stages that alternate between both passes."""
+    if _find_teacher(spec) is None:
+        return
+    prediction, pipeline = spec.model.multi_token_prediction, spec.parallelism.pipeline
+    if prediction:
+        message = f"must not be set with {_TYPE}. The teacher has no probabilities of further tokens. Remove it."
+        yield Problem("spec.model.multiTokenPrediction", prediction.model_dump(by_alias=True), message)
+    if pipeline.schedule == "oneForwardOneBackward":
+        message = f"{pipeline.schedule} must not be set with {_TYPE}, whose loss needs both models at once."
+        yield Problem("spec.parallelism.pipeline.schedule", pipeline.schedule, message, ("gpipe",))
+
+
+def warn_of_unused_teacher(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """With `weight: 0`, the teacher has no effect on the loss."""
+    distill = _find_distill(spec)
+    if distill and distill.weight == 0:
+        message = has_no_effect("the loss has no part of the teacher, which runs all the same", "0")
+        yield Problem(f"{SECTION}.weight", 0, message, ("0.5",))
+
+
+def _find_distill(spec: TrainingJobSpec) -> Distill | None:  # None: the job has another objective
+    return spec.objective.distill if spec.objective and spec.objective.teacher else None
+
+
+def _find_teacher(spec: TrainingJobSpec) -> Teacher | None:
+    return spec.objective.teacher if spec.objective else None
+
+
+def _check_teacher(described: TrainingJobSpec, checks: Iterable[Check]) -> Iterator[Problem]:
+    """Yield the problems of the fields that describe the teacher."""
+    found = map(move_to_teacher, (problem for check in checks for problem in check(described)))
+    yield from (problem for problem in found if problem.path.startswith(TEACHER))
+
+
+RULES = (
+    Rule(("objective",), check_distill),
+    Rule(("objective", "model.vocabSize"), check_vocabularies),
+    Rule(
+        ("objective", *sorted({path for rule in _MODEL_RULES for path in rule.reads if not path.startswith("model")})),
+        check_teacher_model,
+    ),
+    Rule(("objective", "checkpoint.uri", MOUNTS), check_teacher_source),
+    Rule(("objective",), check_teacher_options),
+    Rule(("objective", "model.multiTokenPrediction", "parallelism.pipeline"), check_excluded_by_teacher),
+)
+WARNINGS = (Rule(("objective",), warn_of_unused_teacher),)

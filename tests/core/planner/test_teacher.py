@@ -1,0 +1,147 @@
+"""The teacher of a distillation in the plan: its parameters, forward pass, logits and gathers, and a mesh that fits."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.core.planner.test_frozen import H100, ONE, layout_of
+from trainingjob_api.network.resolve import resolve
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.teacher import describe_teacher
+from trainingjob_operator.core.planner.flops import count_step_flops, count_useful_flops
+from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
+from trainingjob_operator.core.planner.memory import estimate_device_memory
+from trainingjob_operator.core.planner.oom_fixes import _may_fit
+from trainingjob_operator.core.planner.planning import plan_job
+from trainingjob_operator.core.planner.size_planner import SizePlanner
+from trainingjob_operator.core.planner.snapshots import snapshot_bytes
+from trainingjob_operator.core.planner.strategy import describe_search
+from trainingjob_operator.core.planner.summary import describe_parameters
+from trainingjob_operator.core.planner.traffic import predict_traffic, sum_by_axes
+from trainingjob_operator.core.planner.workload import describe_workload
+
+type MakeSpec = Callable[[dict[str, Any]], TrainingJobSpec]
+
+TEACHER = {"vocabSize": 256, "embedDim": 128, "mlpDim": 512, "numLayers": 8, "numHeads": 8}
+
+
+def distill(model: dict[str, Any] = TEACHER, **options: Any) -> dict[str, Any]:
+    teacher = {"model": model, "initializeFrom": {"uri": "/shared/teacher", "step": 1}}
+    return {"objective": {"type": "distill", "distill": {"teacher": teacher, **options}}, "model.vocabSize": 256}
+
+
+PLAIN = {"model.vocabSize": 256}
+
+
+def teacher_of(spec: TrainingJobSpec) -> TrainingJobSpec:
+    teacher = describe_teacher(spec)
+    assert teacher
+    return teacher
+
+
+def test_a_device_holds_the_teacher_in_the_compute_format(make_spec: MakeSpec) -> None:
+    plain, spec = (make_spec(changes | {"precision.compute": "bfloat16"}) for changes in (PLAIN, distill()))
+    size = resolve(teacher_of(spec).model).num_parameters
+
+    before, after = (estimate_device_memory(one, ONE) for one in (plain, spec))
+
+    assert after.params - before.params == 2 * size
+    assert (after.gradients, after.optimizer) == (before.gradients, before.optimizer)
+    hidden = spec.training.sequence_length * 128 * 2
+    assert after.residuals_per_sequence - before.residuals_per_sequence == hidden
+    assert after.peak_points[0].per_sequence == 2 * before.peak_points[0].per_sequence, "the logits of both"
+    assert after.chunked_loss.fixed_bytes > before.chunked_loss.fixed_bytes
+    assert len(after.peak_points) == len(before.peak_points) + 1
+
+
+def test_no_snapshot_has_the_teacher(make_spec: MakeSpec) -> None:
+    plain, spec = (snapshot_bytes(make_spec(changes), layout_of(fsdp=8)) for changes in (PLAIN, distill()))
+
+    assert plain == spec
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "circular"])
+def test_the_teacher_runs_forward(make_spec: MakeSpec, schedule: str) -> None:
+    pipeline = {"model.numLayers": 4, "parallelism.pipeline": {"schedule": schedule}}
+    plain, spec = (make_spec(changes | pipeline) for changes in (PLAIN, distill()))
+    layout = layout_of(stage=2, fsdp=4)
+    as_trained = count_step_flops(
+        describe_workload(teacher_of(spec).model_copy(update={"optimizer": spec.optimizer})), layout
+    )
+
+    added = count_step_flops(describe_workload(spec), layout) - count_step_flops(describe_workload(plain), layout)
+
+    assert added == pytest.approx(as_trained / 3, rel=0.01)
+
+
+def test_the_teacher_counts_as_useful(make_spec: MakeSpec) -> None:
+    plain, spec = (describe_workload(make_spec(changes)) for changes in (PLAIN, distill()))
+    assert spec.reference
+
+    added = count_useful_flops(spec) - count_useful_flops(plain)
+
+    assert added == count_useful_flops(spec.reference.workload)
+    assert added >= 2 * (resolve_size(spec.reference.workload.network) - 256 * 128)
+
+
+def resolve_size(network: Any) -> int:
+    return int(network.num_parameters)
+
+
+def test_the_teacher_is_gathered(make_spec: MakeSpec) -> None:
+    plain, spec = (
+        sum(sum_by_axes(predict_traffic(describe_workload(make_spec(H100 | one)), layout_of(fsdp=8), "cuda")).values())
+        for one in (PLAIN, distill())
+    )
+
+    assert spec > plain
+
+
+def test_a_mesh_must_divide_both_models(make_spec: MakeSpec) -> None:
+    odd = TEACHER | {"numHeads": 3, "headDim": 16}
+
+    plan = plan_job(make_spec(distill(odd) | {"parallelism.ici": {"tensor": 2, "fsdp": 1, "data": -1}}))
+
+    assert "`spec.objective.distill.teacher.model.numHeads` (3)" in plan.sizes[0].invalid_reason
+
+
+def test_a_sequence_that_the_mesh_does_not_divide_is_one_problem(make_spec: MakeSpec) -> None:
+    spec = make_spec(distill() | {"training.sequenceLength": 33, "parallelism.ici": {"context": 2, "data": -1}})
+
+    shape = BUILTIN.find_shape(spec.slices.accelerator, spec.slices.topology)
+    assert shape
+
+    problems = SizePlanner(spec, shape).plan(1)
+
+    assert isinstance(problems, list)
+    assert [problem.path for problem in problems] == ["spec.parallelism.ici.context"]
+
+
+def test_a_teacher_that_is_too_large_fits_no_mesh(make_spec: MakeSpec) -> None:
+    shape = BUILTIN.find_shape("nvidia-h100", "8")
+    assert shape
+    huge = TEACHER | {"embedDim": 32768, "mlpDim": 131072, "numLayers": 100}
+
+    assert _may_fit(make_spec(H100 | distill()), shape, 1)
+    assert not _may_fit(make_spec(H100 | distill(huge)), shape, 1)
+
+
+def test_a_mesh_search_depends_on_the_teacher_alone(make_spec: MakeSpec) -> None:
+    shape = BUILTIN.find_shape("nvidia-h100", "8")
+    assert shape
+
+    plain, one, same, deeper = (
+        describe_search(make_spec(H100 | changes), shape)
+        for changes in (PLAIN, distill(), distill(weight=0.9), distill(TEACHER | {"numLayers": 9}))
+    )
+
+    assert one == same
+    assert len({plain, one, deeper}) == 3
+
+
+def test_the_plan_shows_the_size_of_the_teacher(make_spec: MakeSpec) -> None:
+    plain, spec = (describe_parameters(plan_job(make_spec(changes))) for changes in (PLAIN, distill()))
+
+    assert spec.startswith(plain)
+    assert spec.removeprefix(plain) == " · teacher of 2.16 M"

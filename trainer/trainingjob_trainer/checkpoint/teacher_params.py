@@ -1,0 +1,100 @@
+"""The parameters of a teacher, which each start reads from their source. No checkpoint holds them.
+
+The state has a hash of them. A start with other parameters fails: the loss would no longer be the one of the job.
+"""
+
+import logging
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from trainingjob_api.network.resolve import resolve_network
+from trainingjob_api.protocol import FailureReason
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.teacher import TEACHER, describe_teacher, name_teacher_fields
+from trainingjob_trainer.checkpoint.initialize import InitialParams, load_initial_params
+from trainingjob_trainer.huggingface.published_params import PublishedParams, load_published_params
+from trainingjob_trainer.models.base_params import Absent, BaseParams
+from trainingjob_trainer.models.decoder import Params
+from trainingjob_trainer.models.params import DTYPES
+from trainingjob_trainer.parallel.bit_sums import hash_bits, sum_bits
+from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.runtime.process_group import ProcessGroup
+from trainingjob_trainer.state import State
+from trainingjob_trainer.store.opening import open_store
+
+LOG = logging.getLogger(__name__)
+FIELD = f"{TEACHER}.initializeFrom"
+
+
+def load_teacher(
+    spec: TrainingJobSpec, shapes: Params | None, state: State, peers: ProcessGroup
+) -> tuple[State, Params | None]:
+    """Return the state with the hash of the teacher's parameters, and these; all processes call this together.
+
+    `shapes` are their shapes and shardings. Without them the job has no teacher, and the state is unchanged.
+
+    Raises:
+        TrainingError: the source cannot be read, or holds other parameters than those that the state was trained with.
+    """
+    described = describe_teacher(spec)
+    if described is None or shapes is None:
+        return state, None
+    base = BaseParams(resolve_network(described), shapes, DTYPES[described.precision.params], may_be_partial=False)
+    source, random = described.checkpoint.initialize_from, jax.tree.map(lambda _: Absent(), shapes)
+    assert source is not None  # noqa: S101  # validation requires it
+    loaded: InitialParams | PublishedParams
+    try:
+        if source.hugging_face:
+            own = open_store(spec.checkpoint.uri)
+            loaded = load_published_params(source, described.model, base, random, own, is_leader=False)
+        else:
+            loaded = load_initial_params(source, base, peers, random)
+    except TrainingError as error:
+        raise _name_fields(error) from error
+    LOG.info("loaded the teacher source=%s", loaded.source)
+    return _check_hash(state, loaded), loaded.params
+
+
+def hash_params(params: Params) -> jax.Array:
+    """Return a hash of all parameters and their order, uint32 above 0. It does not depend on their sharding."""
+
+    def add_up(params: Params) -> jax.Array:
+        total = jnp.zeros((), jnp.uint32)
+        for leaf in jax.tree.leaves(params):
+            total = hash_bits(total + sum_bits(leaf) + 1)
+        return jnp.maximum(total, 1)
+
+    sharding: Any = jax.tree.leaves(params)[0].sharding
+    everywhere = NamedSharding(sharding.mesh, PartitionSpec())
+    hashed: jax.Array = jax.jit(add_up, out_shardings=everywhere)(params)
+    return hashed
+
+
+def _check_hash(state: State, loaded: InitialParams | PublishedParams) -> State:
+    """Return the state with the hash of the loaded parameters; raise TrainingError if it has another."""
+    assert state.teacher is not None  # noqa: S101  # the state of a job with a teacher has the item
+    found = hash_params(loaded.params)
+    if int(state.teacher) not in (0, int(found)):
+        raise TrainingError(
+            FailureReason.CONFIG,
+            f"the parameters of the teacher must be those of the first start, and {loaded.source} has others. Restore "
+            "the files of the teacher, or create another job with a separate `checkpoint.uri`.",
+            path=FIELD,
+        )
+    return state._replace(teacher=found)
+
+
+def _name_fields(error: TrainingError) -> TrainingError:
+    """Return an error about the source of initial parameters as one about the teacher."""
+    return TrainingError(
+        error.reason,
+        name_teacher_fields(str(error)),
+        path=name_teacher_fields(error.path),
+        value=error.value,
+        fatal=error.fatal,
+        is_host_known=error.is_host_known,
+        newest_generation=error.newest_generation,
+    )

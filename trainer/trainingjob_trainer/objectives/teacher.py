@@ -1,0 +1,80 @@
+"""The teacher of a distillation on a mesh: a frozen model that runs forward, before the student.
+
+Its parameters are an entry of the student's. No network has a tensor of that name, so that it counts as frozen.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from trainingjob_api.network.resolve import resolve_network
+from trainingjob_api.sharding import Table
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.teacher import describe_teacher
+from trainingjob_trainer.models.decoder import Params, SplitModel, split_model_of
+from trainingjob_trainer.models.divergence import SoftLoss
+from trainingjob_trainer.models.sharded_model import Hidden, ShardedModel, TeacherHidden
+from trainingjob_trainer.parallel.collective_order import order_collectives
+from trainingjob_trainer.parallel.sharding import param_shardings
+from trainingjob_trainer.state import Batch
+
+TEACHER = "teacher"
+"""The entry of the parameters that holds those of the teacher."""
+
+
+class Teacher:
+    """A teacher on the devices of a mesh. `first` are the parameters with which the student begins."""
+
+    def __init__(self, model: SplitModel, mesh: Mesh, first: Collection[str]) -> None:
+        self._model = model
+        self._first = first
+        self._sharded = ShardedModel(model, mesh)
+        self._mesh = mesh
+
+    def describe_params(self, rules: Table) -> Params:
+        """Return shapes, formats and shardings of the parameters."""
+        shardings = param_shardings(self._model.axes, self._model.shapes, self._mesh, rules)
+        described: Params = jax.tree.map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+            self._model.shapes,
+            shardings,
+        )
+        return described
+
+    def add_hidden(self, params: Params, batch: Batch) -> tuple[Params, Batch]:
+        """Return the arguments of the student, which runs after the teacher: its batch has the teacher's hidden states.
+
+        The batch is that of one accumulation step [M, R, L].
+        """
+        hidden = self._sharded.run(params[TEACHER], batch.tokens, batch.positions, batch.segment_ids)
+        # All other parameters stay the same in all accumulation steps, so that they are gathered once.
+        first = {name: param for name, param in params.items() if name in self._first}
+        first, batch = order_collectives((first, batch), hidden.x, mesh=self._mesh)
+        return params | first, batch._replace(taught=hidden.x)
+
+    def select_head(self, params: Params) -> Params:
+        """Return the parameters of the teacher that its logits need."""
+        selected: Params = jax.lax.stop_gradient(self._sharded.head_params(params[TEACHER]))
+        return selected
+
+    def attach(self, batch: Batch, head: Params, soft: SoftLoss) -> TeacherHidden:
+        """Return what the loss of the student needs, inside of a read-out."""
+        assert batch.taught is not None  # noqa: S101  # `add_hidden` adds them
+        return TeacherHidden(self._sharded, head, Hidden(batch.taught, None), soft)
+
+
+def make_teacher(spec: TrainingJobSpec, mesh: Mesh) -> Teacher | None:  # None: the job has no teacher
+    """Return the teacher of a job."""
+    described = describe_teacher(spec)
+    if described is None:
+        return None
+    first = frozenset(tensor.name for tensor in resolve_network(spec).embedding.tensors)
+    return Teacher(split_model_of(described), mesh, first)
+
+
+def with_teacher(params: Params, teacher: Params | None) -> Params:
+    """Return the parameters of a student with those of its teacher, if there is one."""
+    joined: dict[str, Any] = params if teacher is None else params | {TEACHER: teacher}
+    return joined
