@@ -18,7 +18,7 @@ FIELDS = {
 def describe_teacher(spec: TrainingJobSpec) -> TrainingJobSpec | None:  # None: the job has no teacher
     """Return the spec of a job that has the teacher as its model, with all tensors frozen.
 
-    The parameters are stored in the compute format: nothing is ever added to them.
+    The parameters are stored in the compute format: nothing is ever added to them. `describe_source` has their source.
     """
     teacher = spec.objective.teacher if spec.objective else None
     if teacher is None:
@@ -30,7 +30,6 @@ def describe_teacher(spec: TrainingJobSpec) -> TrainingJobSpec | None:  # None: 
             "lora": None,
             "optimizer": spec.optimizer.model_copy(update={"trainable": ()}),
             "precision": spec.precision.model_copy(update={"params": spec.precision.compute, "quantization": None}),
-            "checkpoint": spec.checkpoint.model_copy(update={"initialize_from": describe_source(teacher)}),
         }
     )
 

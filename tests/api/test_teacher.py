@@ -5,10 +5,11 @@ from typing import Any
 from trainingjob_api.parse.parser import Parsed, parse_spec
 from trainingjob_api.problem import Problem
 from trainingjob_api.sample import SAMPLE
+from trainingjob_api.spec.checkpoint import InitializeFrom
 from trainingjob_api.spec.distillation import Distill, Teacher
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.objective import Objective
-from trainingjob_api.teacher import describe_teacher, move_to_teacher
+from trainingjob_api.teacher import describe_source, describe_teacher, move_to_teacher
 
 MODEL = {"vocabSize": 257, "embedDim": 64, "mlpDim": 96, "numLayers": 2, "numHeads": 4}
 STEP = {"uri": "/shared/teacher", "step": 7}
@@ -25,6 +26,12 @@ def job_with(teacher: dict[str, Any]) -> TrainingJobSpec:
     return spec
 
 
+def source_of(spec: TrainingJobSpec) -> InitializeFrom:
+    teacher = spec.objective.teacher if spec.objective else None
+    assert teacher
+    return describe_source(teacher)
+
+
 def test_the_teacher_is_a_job_that_trains_nothing() -> None:
     spec = job_with({"model": MODEL, "initializeFrom": STEP})
     spec = spec.model_copy(update={"precision": spec.precision.model_copy(update={"compute": "bfloat16"})})
@@ -35,8 +42,7 @@ def test_the_teacher_is_a_job_that_trains_nothing() -> None:
     assert teacher.model.embed_dim == 64
     assert (teacher.objective, teacher.lora, teacher.optimizer.trainable) == (None, None, ())
     assert (teacher.precision.params, teacher.precision.quantization) == ("bfloat16", None)
-    source = teacher.checkpoint.initialize_from
-    assert source
+    source = source_of(spec)
     assert (source.uri, source.step, source.hugging_face) == ("/shared/teacher", 7, None)
 
 
@@ -47,9 +53,9 @@ def test_a_teacher_may_be_published() -> None:
 
     assert teacher
     assert (teacher.model.preset, teacher.model.embed_dim) == ("llama3.1-8b", 4096)
-    assert teacher.checkpoint.initialize_from
-    assert teacher.checkpoint.initialize_from.hugging_face
-    assert teacher.checkpoint.initialize_from.hugging_face.path == "/models/8b"
+    weights = source_of(spec).hugging_face
+    assert weights
+    assert weights.path == "/models/8b"
 
 
 def test_other_objectives_have_no_teacher() -> None:

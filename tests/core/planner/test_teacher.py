@@ -136,6 +136,8 @@ def test_a_mesh_search_depends_on_the_teacher_alone(make_spec: MakeSpec) -> None
         for changes in (PLAIN, distill(), distill(weight=0.9), distill(TEACHER | {"numLayers": 9}))
     )
 
+    assert one
+    assert one.run().choice
     assert one == same
     assert len({plain, one, deeper}) == 3
 

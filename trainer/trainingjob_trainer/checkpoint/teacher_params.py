@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.teacher import TEACHER, describe_teacher, name_teacher_fields
+from trainingjob_api.teacher import TEACHER, describe_source, describe_teacher, name_teacher_fields
 from trainingjob_trainer.checkpoint.initialize import InitialParams, load_initial_params
 from trainingjob_trainer.huggingface.published_params import PublishedParams, load_published_params
 from trainingjob_trainer.models.base_params import Absent, BaseParams
@@ -39,12 +39,11 @@ def load_teacher(
     Raises:
         TrainingError: the source cannot be read, or holds other parameters than those that the state was trained with.
     """
-    described = describe_teacher(spec)
-    if described is None or shapes is None:
+    described, teacher = describe_teacher(spec), spec.objective.teacher if spec.objective else None
+    if described is None or teacher is None or shapes is None:
         return state, None
     base = BaseParams(resolve_network(described), shapes, DTYPES[described.precision.params], may_be_partial=False)
-    source, random = described.checkpoint.initialize_from, jax.tree.map(lambda _: Absent(), shapes)
-    assert source is not None  # noqa: S101  # validation requires it
+    source, random = describe_source(teacher), jax.tree.map(lambda _: Absent(), shapes)
     loaded: InitialParams | PublishedParams
     try:
         if source.hugging_face:
