@@ -104,6 +104,20 @@ TRAINER_MUTATIONS = (
         ("tests/trainer/test_preferences.py::test_loss_and_gradient_are_those_of_the_pairs_alone",),
     ),
     Mutation(
+        "the divergence from a teacher has not the square of the temperature",
+        f"{TRAINER}/models/divergence.py",
+        "self.weight * self.temperature**2 * divergence_C",
+        "self.weight * self.temperature * divergence_C",
+        ("tests/trainer/test_distillation.py::test_loss_and_gradient_are_those_of_the_rows_alone",),
+    ),
+    Mutation(
+        "a start trains with another teacher",
+        f"{TRAINER}/checkpoint/teacher_params.py",
+        "if int(state.teacher) not in (0, int(found)):",
+        "if False:",
+        ("tests/trainer/checkpoint/test_teacher_params.py::test_another_teacher_is_refused",),
+    ),
+    Mutation(
         "answers that both conversations share have a loss",
         f"{TRAINER}/data/chat/answer_encoder.py",
         "for span in one.answers if span not in shared",
@@ -140,7 +154,7 @@ TRAINER_MUTATIONS = (
     ),
     Mutation(
         "a target that is one of several likeliest tokens counts as a hit",
-        f"{TRAINER}/models/chunked_loss.py",
+        f"{TRAINER}/models/token_losses.py",
         "((target_logits == top) & (earlier == 0))",
         "(target_logits == top)",
         ("tests/trainer/objectives/test_scoring.py",),

@@ -1,5 +1,6 @@
 """The parameters of a teacher: read from a checkpoint at each start, hashed, and compared with those of the state."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -7,20 +8,24 @@ import jax
 import numpy as np
 import pytest
 
+from tests.support.trainer.huggingface import Fixture
 from tests.support.trainer.saved_models import save_model
 from tests.support.trainer.tiny import make_layout, make_spec
 from tests.support.trainer.training import flat
 from tests.trainer.checkpoint.test_initialize import ALONE
+from tests.trainer.huggingface.test_published_params import edit as change_tensors
 from trainingjob_api.base import AXES
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.teacher import describe_teacher
 from trainingjob_trainer.checkpoint.teacher_params import hash_params, load_teacher
+from trainingjob_trainer.huggingface.weights_folder import open_weights
 from trainingjob_trainer.models.decoder import split_model_of
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.state import State
 from trainingjob_trainer.step import StepPrograms
+from trainingjob_trainer.store.opening import open_store
 
 MODEL = {"vocabSize": 272, "embedDim": 32, "mlpDim": 48, "numLayers": 2, "numHeads": 4, "headDim": 8}
 
@@ -31,8 +36,8 @@ def job(folder: Path, step: int = 1, **model: Any) -> TrainingJobSpec:
     return TrainingJobSpec.model_validate(make_spec(folder / "run", folder, objective=objective))
 
 
-def programs(spec: TrainingJobSpec, **ici: int) -> StepPrograms:
-    layout = make_layout(devices_per_host=8, ici=AxisDegrees(**ici), rows_per_shard=1)
+def programs(spec: TrainingJobSpec, devices: int = 8, **ici: int) -> StepPrograms:
+    layout = make_layout(devices_per_host=devices, ici=AxisDegrees(**ici), rows_per_shard=1)
     return StepPrograms(spec, build_mesh(jax.devices()[: layout.num_devices], layout))
 
 
@@ -149,6 +154,49 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
         load(published, steps, fresh(steps))
 
     assert error.value.path == "spec.objective.distill.teacher.initializeFrom.huggingFace.path"
+
+
+def published(tmp_path: Path, folder: Path) -> TrainingJobSpec:
+    """Return a job whose teacher is a published model."""
+    model = Fixture("llama").model
+    source = {"huggingFace": {"path": str(folder)}}
+    section = model.model_dump(by_alias=True, exclude_defaults=True)
+    objective = {"type": "distill", "distill": {"teacher": {"model": section, "initializeFrom": source}}}
+    changes = {"objective": objective, "model__vocabSize": model.vocab_size}
+    return TrainingJobSpec.model_validate(make_spec(tmp_path / "run", tmp_path, **changes))
+
+
+def test_published_weights_are_a_teacher_and_leave_no_files(tmp_path: Path) -> None:
+    folder = Fixture("llama").folder
+    spec = published(tmp_path, folder)
+    steps = programs(spec, devices=1)
+
+    state, teacher = load(spec, steps, fresh(steps))
+
+    table = open_weights(open_store(folder)).read("model.embed_tokens.weight", tuple((0, n) for n in table_of(teacher)))
+    np.testing.assert_array_equal(np.asarray(teacher["embedding"]), np.asarray(table, np.float32))
+    assert state.teacher is not None
+    assert int(state.teacher) == int(hash_params(teacher))
+    assert not (tmp_path / "run").exists(), "exports of the student keep nothing of the teacher"
+
+
+def table_of(params: Any) -> tuple[int, ...]:
+    shape: tuple[int, ...] = params["embedding"].shape
+    return shape
+
+
+def test_a_teacher_must_be_complete(tmp_path: Path) -> None:
+    folder = tmp_path / "llama"
+    shutil.copytree(Fixture("llama").folder, folder)
+    change_tensors(folder, lambda tensors: tensors.pop("model.norm.weight"))
+    spec = published(tmp_path, folder)
+    steps = programs(spec, devices=1)
+
+    with pytest.raises(TrainingError, match="is missing") as error:
+        load(spec, steps, fresh(steps))
+
+    assert "allowPartial" not in str(error.value)
+    assert error.value.path == "spec.objective.distill.teacher.model"
 
 
 def test_a_job_without_a_teacher_loads_nothing(tmp_path: Path) -> None:
