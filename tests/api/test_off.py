@@ -34,6 +34,7 @@ ZERO_IS_A_VALUE = {
     "schedule.finalFraction": "a share",
     "objective.dpo.labelSmoothing": "a share",
     "objective.distill.weight": "a share",
+    "objective.distill.weightSchedule.end": "a share",
     "data.train.weight": "the source is not read, until a phase gives it a weight",
     "data.train.tokens.endOfDocument": "the id of a token",
     "evaluation.tokens.endOfDocument": "the id of a token",

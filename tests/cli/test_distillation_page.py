@@ -42,10 +42,10 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
 
 
 def test_sections_of_the_page_are_valid() -> None:
-    *jobs, published = map(yaml.safe_load, blocks_of("yaml"))
+    *jobs, published, schedules = map(yaml.safe_load, blocks_of("yaml"))
 
     student = parse_spec(jobs[1]["spec"])
-    distill = {"type": "distill", "distill": published}
+    distill = {"type": "distill", "distill": published | schedules}
     other = parse_spec(jobs[1]["spec"] | {"objective": distill})
     assert not student.problems
     assert not other.problems
@@ -56,3 +56,6 @@ def test_sections_of_the_page_are_valid() -> None:
     assert large
     assert teacher.model == parse_spec(jobs[0]["spec"]).spec.model  # type: ignore[union-attr]
     assert large.model.preset == "llama3.1-8b"
+    assert other.spec.objective
+    assert other.spec.objective.distill
+    assert other.spec.objective.distill.weight_schedule

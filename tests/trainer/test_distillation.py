@@ -1,8 +1,10 @@
 """Distillation: loss, gradient and metrics are those of each sequence alone, in NumPy, from both models' logits."""
 
+import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,14 +13,16 @@ from tests.support.trainer.distillation import TEACHER, distillation
 from tests.support.trainer.numeric_gradients import check_gradients
 from tests.support.trainer.reference import row_logits
 from tests.support.trainer.tiny import make_layout
-from tests.support.trainer.training import BATCH, ONE, Run, flat, numpy_tree, sequences_of, spec_with
+from tests.support.trainer.training import BATCH, NUM_STEPS, ONE, Run, flat, numpy_tree, sequences_of, spec_with
 from tests.trainer.test_step import LAYOUTS
+from trainingjob_api.spec.distillation import Distill
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.teacher import describe_teacher
 from trainingjob_api.world import JobIdentity, Layout, RunConfig
 from trainingjob_operator.core.planner.flops import count_step_flops
 from trainingjob_operator.core.planner.workload import describe_workload
 from trainingjob_trainer.compile_report.compile_account import compile_step
+from trainingjob_trainer.objectives.distill import soft_loss_of_step
 
 RATE = 1.0
 WEIGHT, TEMPERATURE = 0.3, 2.0
@@ -63,7 +67,7 @@ def mean_losses(run: Run, params: Any, weights: np.ndarray | None = None) -> tup
 CHUNKS: dict[str, dict[str, Any]] = {"whole logits": {}, "chunks": {"memory__lossChunks": 3}}
 
 
-@each("changes", CHUNKS)
+@pytest.mark.parametrize("changes", CHUNKS.values(), ids=CHUNKS)
 def test_loss_and_gradient_are_those_of_the_rows_alone(changes: dict[str, Any]) -> None:
     run = Run(spec_with(**CHANGES | changes), ONE)
     before = numpy_tree(run.state.params)
@@ -123,6 +127,35 @@ def check_equal(layout: Layout, **changes: Any) -> None:
         assert float(found.grad_norm) == pytest.approx(float(want.grad_norm), abs=1e-3)
         for name, metric in want.objective.items():
             assert float(found.objective[name]) == pytest.approx(float(metric), abs=1e-3), name
+
+
+def scheduled(shape: str, progress: float, start: float, end: float) -> float:
+    """Return the value of a schedule. Written again."""
+    return start + (end - start) * (progress if shape == "linear" else (1 - math.cos(math.pi * progress)) / 2)
+
+
+@pytest.mark.parametrize("shape", ["linear", "cosine"])
+def test_weight_and_temperature_change_from_the_first_to_the_last_step(shape: str) -> None:
+    schedules = {"weightSchedule": {"end": 0.9, "shape": shape}, "temperatureSchedule": {"end": 4, "shape": shape}}
+    run = Run(spec_with(**changes_with(**schedules), optimizer__learningRate=0.1), ONE)
+
+    for number, measures in enumerate(run.train()):
+        progress = number / (NUM_STEPS - 1)
+        weight, temperature = scheduled(shape, progress, WEIGHT, 0.9), scheduled(shape, progress, TEMPERATURE, 4)
+        found = {name: float(metric) for name, metric in measures.objective.items()}
+        want = (1 - weight) * found["cross_entropy"] + weight * temperature**2 * found["teacher_divergence"]
+        assert float(measures.loss) == pytest.approx(want, abs=1e-5)
+
+
+def test_a_schedule_starts_and_ends_with_its_numbers() -> None:
+    options = Distill.model_validate(
+        {"teacher": TEACHER, "weight": 0.5, "temperature": 2, "weightSchedule": {"end": 0.1}}
+    )
+    first, last, later = (soft_loss_of_step(options, jnp.asarray(step), jnp.asarray(6)) for step in (1, 6, 9))
+    only = soft_loss_of_step(options, jnp.asarray(1), jnp.asarray(1))
+
+    assert [float(one.weight) for one in (first, last, later, only)] == pytest.approx([0.5, 0.1, 0.1, 0.5])
+    assert {float(one.temperature) for one in (first, last, later, only)} == {2.0}
 
 
 @each("changes", CHUNKS, "chunks")

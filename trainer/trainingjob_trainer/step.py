@@ -26,11 +26,10 @@ from trainingjob_api.spec.objective import DISTILL, DPO, Dpo
 from trainingjob_api.spec.objective import Objective as ObjectiveSection
 from trainingjob_trainer.models.base_params import BaseParams
 from trainingjob_trainer.models.decoder import Params, split_model_of
-from trainingjob_trainer.models.divergence import SoftLoss
 from trainingjob_trainer.models.dropout import sequence_seeds
 from trainingjob_trainer.models.params import DTYPES, matmul_precision
 from trainingjob_trainer.objectives.batch_sums import BatchSums, as_float32
-from trainingjob_trainer.objectives.distill import describe_soft_loss, distill
+from trainingjob_trainer.objectives.distill import distill, soft_loss_at_start, soft_loss_of_step
 from trainingjob_trainer.objectives.dpo import dpo
 from trainingjob_trainer.objectives.next_token import next_token
 from trainingjob_trainer.objectives.objective import REWARD_ACCURACY, REWARD_METRICS, Objective, metric_names
@@ -76,6 +75,7 @@ class StepPrograms:
         self._pair_metrics = tuple(name for name in self._metrics if name in REWARD_METRICS and name != REWARD_ACCURACY)
         gradients = DTYPES[spec.precision.gradients]
         self._teacher = make_teacher(spec, mesh)
+        self._distill = objective.distill if self._teacher else None
         self.teacher_shapes = self._teacher.describe_params(self._rules) if self._teacher else None
         """Shapes and shardings of the teacher's parameters. None: the objective has no teacher."""
         function = choose_objective(objective, self._teacher)
@@ -246,7 +246,9 @@ class StepPrograms:
         spec = self._spec
         with matmul_precision(spec.precision):
             params, batch = self._add_reference(state.params, state.reference, batch)
-            params = with_teacher(params, controls.teacher)
+            if self._distill and controls.teacher is not None:
+                soft = soft_loss_of_step(self._distill, state.step + 1, controls.num_steps)
+                params = with_teacher(params, controls.teacher, soft)
             terms, grads = self._sums.compute_gradients(params, self._seed_dropout(batch, state.step))
         # Sharded like the optimizer's state, so that each device computes its own part of the update.
         grads = as_float32(jax.lax.with_sharding_constraint(grads, self._moment_shardings))
@@ -318,8 +320,10 @@ class StepPrograms:
         `reference` is that of the state, or the parameters of the teacher.
         """
         with matmul_precision(self._spec.precision):
-            if self._teacher:
-                sums = self._scorer.compute(with_teacher(params, reference), batch, self._soft_loss())
+            if self._distill and reference is not None:
+                # The same temperature in all evaluations, so that they can be compared.
+                soft = soft_loss_at_start(self._distill)
+                sums = self._scorer.compute(with_teacher(params, reference, soft), batch)
             elif reference is None:
                 sums = self._scorer.compute(params, batch)
             else:
@@ -328,11 +332,6 @@ class StepPrograms:
                 sums = ScoreSums(terms.loss, terms.weight, terms.metrics[REWARD_ACCURACY], jnp.zeros(()), pairs)
         asked_B = combine_signals(order_collectives(asked, sums, mesh=self._mesh))
         return sums, jnp.sum(asked_B)
-
-    def _soft_loss(self) -> SoftLoss | None:
-        """Return the numbers of the loss of a teacher. None: the objective has no teacher."""
-        distillation = self._spec.objective.distill if self._spec.objective else None
-        return describe_soft_loss(distillation) if distillation else None
 
     def _accept_update(
         self, window: SpikeWindow | None, measured_M: jax.Array, finite: jax.Array
@@ -387,8 +386,8 @@ class StepPrograms:
 
 def choose_objective(section: ObjectiveSection, teacher: Teacher | None = None) -> Objective:
     """Return the objective of a section, with its options."""
-    if section.type == DISTILL and section.distill and teacher:
-        return partial(distill, section.distill, section.z_loss, teacher)
+    if section.type == DISTILL and teacher:
+        return partial(distill, section.z_loss, teacher)
     if section.type == DPO:
         return partial(dpo, section.dpo or Dpo())
     return partial(next_token, section.z_loss)

@@ -1,6 +1,6 @@
 """Options of distillation: the teacher, and how much of the loss it makes."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -50,6 +50,29 @@ class Teacher(Strict):
     initialize_from: TeacherSource = Field(description="Source of the parameters. It must not change during the job.")
 
 
+Shape = Annotated[Literal["linear", "cosine"], Example("cosine")]
+
+
+class WeightSchedule(Strict):
+    """Weight of the teacher over the steps, from `weight` at the first to `end` at the last."""
+
+    end: Annotated[float, Field(ge=0, le=1), NO_UNIT, Example(0.1)] = Field(description="Weight at the last step.")
+    shape: Shape = Field(
+        default="linear", description="Shape of the change: a line, or half a cosine, which is slow at both ends."
+    )
+
+
+class TemperatureSchedule(Strict):
+    """Temperature over the steps, from `temperature` at the first to `end` at the last."""
+
+    end: Annotated[float, Field(gt=0, le=100), NO_UNIT, Example(1.0)] = Field(
+        description="Temperature at the last step."
+    )
+    shape: Shape = Field(
+        default="linear", description="Shape of the change: a line, or half a cosine, which is slow at both ends."
+    )
+
+
 class Distill(Strict):
     """Distillation (Hinton et al., arXiv 1503.02531): the model also learns the probabilities of a teacher."""
 
@@ -62,4 +85,10 @@ class Distill(Strict):
         default=1.0,
         description="Divisor of the logits of both models in the teacher's part of the loss, which is multiplied by "
         "its square.",
+    )
+    weight_schedule: WeightSchedule | None = Field(
+        default=None, description="Change of `weight` over `training.steps`. Unset: it is constant."
+    )
+    temperature_schedule: TemperatureSchedule | None = Field(
+        default=None, description="Change of `temperature` over `training.steps`. Unset: it is constant."
     )

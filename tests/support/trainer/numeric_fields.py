@@ -15,6 +15,7 @@ OUTSIDE = "when or how often something happens beside the steps: no step knows i
 KEPT = "how much is kept on storage: no step knows it"
 RETRIES = "when the job is given up: no step knows it"
 
+OF_DISTILLATION = ("weight", "temperature", "weightSchedule.end", "temperatureSchedule.end")
 NOT_OF_A_STEP = {
     "slices.count": PLANNED,
     "slices.min": PLANNED,
@@ -57,7 +58,7 @@ NOT_OF_A_STEP = {
         for field in ("steps", "wsd.decay", "polynomial.power", "cycles.count", "cycles.warmup")
     },
     **{f"objective.dpo.{field}": "tests/trainer/test_preferences.py" for field in ("beta", "labelSmoothing")},
-    **{f"objective.distill.{field}": "tests/trainer/test_distillation.py" for field in ("weight", "temperature")},
+    **{f"objective.distill.{field}": "tests/trainer/test_distillation.py" for field in OF_DISTILLATION},
     "objective.distill.teacher.initializeFrom.step": "tests/trainer/checkpoint/test_teacher_params.py",
     "objective.zLoss": "it has a test: tests/trainer/models/test_z_loss.py",
     "checkpoint.save.everySteps": OUTSIDE,

@@ -8,7 +8,6 @@ model's bits for it count.
 import math
 import operator
 from collections.abc import Callable, Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -17,11 +16,10 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from trainingjob_trainer.models.decoder import Params, SplitModel
-from trainingjob_trainer.models.divergence import SoftLoss
 from trainingjob_trainer.models.sharded_model import Hidden, ShardedModel
 from trainingjob_trainer.objectives.accumulation import accumulate
 from trainingjob_trainer.objectives.objective import TEACHER_DIVERGENCE
-from trainingjob_trainer.objectives.teacher import Teacher
+from trainingjob_trainer.objectives.teacher import Teacher, TeacherParams
 from trainingjob_trainer.state import Batch
 
 
@@ -95,29 +93,23 @@ class Scorer:
         self._mesh = mesh
         self._teacher = teacher
 
-    def compute(self, params: Params, batch: Batch, soft: SoftLoss | None = None) -> ScoreSums:
-        """Return the sums of a batch with `target_bytes`. `soft`: the numbers of the loss of the teacher."""
+    def compute(self, params: Params, batch: Batch) -> ScoreSums:
+        """Return the sums of a batch with `target_bytes`."""
         zero = jnp.zeros(())
-        zeros = ScoreSums(zero, zero, zero, zero, {}, zero if soft else None)
-        return accumulate(partial(self._score, soft), zeros, params, batch, self._mesh)
+        zeros = ScoreSums(zero, zero, zero, zero, {}, zero if self._teacher else None)
+        return accumulate(self._score, zeros, params, batch, self._mesh)
 
-    def _score(self, soft: SoftLoss | None, params: Params, batch: Batch) -> ScoreSums:
-        head: Params | None = None
-        if self._teacher and soft:
+    def _score(self, params: Params, batch: Batch) -> ScoreSums:
+        head: TeacherParams | None = None
+        if self._teacher:
             params, batch = self._teacher.add_hidden(params, batch)
             head = self._teacher.select_head(params)
         hidden = self._model.run(params, batch.tokens, batch.positions, batch.segment_ids)
-        return self._model.read_out(partial(self._read_scores, soft), params, hidden, (batch, head))
+        return self._model.read_out(self._read_scores, params, hidden, (batch, head))
 
-    def _read_scores(
-        self,
-        soft: SoftLoss | None,
-        params: Params,
-        hidden: Hidden,
-        constants: tuple[Batch, Params | None],
-    ) -> ScoreSums:
+    def _read_scores(self, params: Params, hidden: Hidden, constants: tuple[Batch, TeacherParams | None]) -> ScoreSums:
         batch, head = constants
-        teacher = self._teacher.attach(batch, head, soft) if self._teacher and head and soft else None
+        teacher = self._teacher.attach(batch, head) if self._teacher and head else None
         losses = self._model.sum_losses(
             params, hidden, batch.targets, batch.loss_weights, counts_hits=True, teacher=teacher
         )

@@ -4,7 +4,7 @@ Its parameters are an entry of the student's. No network has a tensor of that na
 """
 
 from collections.abc import Collection
-from typing import Any
+from typing import NamedTuple
 
 import jax
 from jax.sharding import Mesh
@@ -21,7 +21,14 @@ from trainingjob_trainer.parallel.sharding import param_shardings
 from trainingjob_trainer.state import Batch
 
 TEACHER = "teacher"
-"""The entry of the parameters that holds those of the teacher."""
+"""The entry of the parameters that holds `TeacherParams`."""
+
+
+class TeacherParams(NamedTuple):
+    """Parameters of a teacher, and how much of the loss they make."""
+
+    params: Params
+    soft: SoftLoss
 
 
 class Teacher:
@@ -48,21 +55,21 @@ class Teacher:
 
         The batch is that of one accumulation step [M, R, L].
         """
-        hidden = self._sharded.run(params[TEACHER], batch.tokens, batch.positions, batch.segment_ids)
+        hidden = self._sharded.run(params[TEACHER].params, batch.tokens, batch.positions, batch.segment_ids)
         # All other parameters stay the same in all accumulation steps, so that they are gathered once.
         first = {name: param for name, param in params.items() if name in self._first}
         first, batch = order_collectives((first, batch), hidden.x, mesh=self._mesh)
         return params | first, batch._replace(taught=hidden.x)
 
-    def select_head(self, params: Params) -> Params:
+    def select_head(self, params: Params) -> TeacherParams:
         """Return the parameters of the teacher that its logits need."""
-        selected: Params = jax.lax.stop_gradient(self._sharded.head_params(params[TEACHER]))
-        return selected
+        of_teacher: TeacherParams = params[TEACHER]
+        return of_teacher._replace(params=jax.lax.stop_gradient(self._sharded.head_params(of_teacher.params)))
 
-    def attach(self, batch: Batch, head: Params, soft: SoftLoss) -> TeacherHidden:
+    def attach(self, batch: Batch, head: TeacherParams) -> TeacherHidden:
         """Return what the loss of the student needs, inside of a read-out."""
         assert batch.taught is not None  # noqa: S101  # `add_hidden` adds them
-        return TeacherHidden(self._sharded, head, Hidden(batch.taught, None), soft)
+        return TeacherHidden(self._sharded, head.params, Hidden(batch.taught, None), head.soft)
 
 
 def make_teacher(spec: TrainingJobSpec, mesh: Mesh) -> Teacher | None:  # None: the job has no teacher
@@ -74,7 +81,6 @@ def make_teacher(spec: TrainingJobSpec, mesh: Mesh) -> Teacher | None:  # None: 
     return Teacher(split_model_of(described), mesh, first)
 
 
-def with_teacher(params: Params, teacher: Params | None) -> Params:
-    """Return the parameters of a student with those of its teacher, if there is one."""
-    joined: dict[str, Any] = params if teacher is None else params | {TEACHER: teacher}
-    return joined
+def with_teacher(params: Params, teacher: Params, soft: SoftLoss) -> Params:
+    """Return the parameters of a student with those of its teacher."""
+    return params | {TEACHER: TeacherParams(teacher, soft)}

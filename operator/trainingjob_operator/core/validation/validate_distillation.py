@@ -97,11 +97,27 @@ def check_excluded_by_teacher(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def warn_of_unused_teacher(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """With `weight: 0`, the teacher has no effect on the loss."""
+    """A weight of 0 in all steps leaves the teacher without effect on the loss."""
     distill = _find_distill(spec)
-    if distill and distill.weight == 0:
+    schedule = distill.weight_schedule if distill else None
+    if distill and distill.weight == 0 and (schedule is None or schedule.end == 0):
         message = has_no_effect("the loss has no part of the teacher, which runs all the same", "0")
         yield Problem(f"{SECTION}.weight", 0, message, ("0.5",))
+
+
+def warn_of_constant_schedules(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A schedule has no effect if it ends where it starts."""
+    distill = _find_distill(spec)
+    if distill is None:
+        return
+    weight, temperature = distill.weight_schedule, distill.temperature_schedule
+    for field, start, end in (
+        ("weight", distill.weight, weight.end if weight else None),
+        ("temperature", distill.temperature, temperature.end if temperature else None),
+    ):
+        if start == end:
+            at = quote_field(f"{SECTION}.{field}", f"{start:g}")
+            yield Problem(f"{SECTION}.{field}Schedule.end", end, has_no_effect(f"{at} is equal", f"{end:g}"))
 
 
 def _find_distill(spec: TrainingJobSpec) -> Distill | None:  # None: the job has another objective
@@ -129,4 +145,7 @@ RULES = (
     Rule(("objective",), check_teacher_options),
     Rule(("objective", "model.multiTokenPrediction", "parallelism.pipeline"), check_excluded_by_teacher),
 )
-WARNINGS = (Rule(("objective",), warn_of_unused_teacher),)
+WARNINGS = (
+    Rule(("objective",), warn_of_unused_teacher),
+    Rule(("objective",), warn_of_constant_schedules),
+)
