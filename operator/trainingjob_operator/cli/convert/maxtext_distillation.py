@@ -1,0 +1,67 @@
+"""Distillation of MaxText: the models of student and teacher, and how the loss mixes both parts over the steps."""
+
+from typing import Any
+
+from trainingjob_operator.cli.convert.draft_job import DraftJob
+from trainingjob_operator.cli.convert.maxtext_model import read_model
+from trainingjob_operator.cli.convert.source_rows import Left, Part, Table, Values
+
+STUDENT, TEACHER = "student_overrides", "teacher_overrides"
+"""Keys that hold the values of one model."""
+OPTIONS = {"distill_alpha": "weight", "distill_temperature": "temperature"}
+"""Options of MaxText, and ours; each has an end and a schedule too."""
+DEFAULTS = {"distill_alpha": 0.5, "distill_temperature": 1.0}
+CONSTANT = "constant"
+SOURCE = "objective.distill.teacher.initializeFrom"
+WEIGHTS = {"huggingFace": {"path": "/data/teacher"}}
+"""Path in the pods that users must replace."""
+NO_TEACHER = "no `teacher_overrides` name a teacher"
+FEATURES = "hidden states of both models are not compared: the loss has the probabilities of the teacher"
+INITIALIZATION = "the student starts from random parameters, or from `checkpoint.initializeFrom`"
+ROWS: Table = {
+    **dict.fromkeys((STUDENT, TEACHER), Part()),
+    **{f"{option}{part}": Part() for option in OPTIONS for part in ("", "_end", "_schedule")},
+    "distill_beta*": Left(FEATURES, off=(0, 0.0, None, CONSTANT)),
+    "distill_feature_loss_type": Left(FEATURES, off=("cosine",)),
+    "distill_layer_indices": Left(FEATURES, off=(None, [])),
+    "offline_data_dir": Left("the teacher runs in the job: its logits are not read from files", off=(None, "")),
+    "distill_*_map": Left(INITIALIZATION, off=(None, {})),
+    "student_params_to_update": Left("`optimizer.trainable` has patterns of the tensors to train", off=(None, [])),
+    "learn_to_init_mode": Left(INITIALIZATION, off=(False,)),
+    "lti_*": Left(INITIALIZATION, off=(False, None, {})),
+}
+
+
+def take_student(values: Values) -> dict[str, Any]:
+    """Return a config with the keys that hold for the student alone in place of the common ones."""
+    return dict(values) | _take(values, STUDENT)
+
+
+def read_distillation(values: Values, draft: DraftJob) -> None:
+    """Set the objective of a distillation, if the config names a teacher.
+
+    Raises:
+        CommandError: no model section expresses the teacher.
+    """
+    teacher = _take(values, TEACHER)
+    if not teacher:
+        for key in values.keys() & {f"{option}{part}" for option in OPTIONS for part in ("", "_end", "_schedule")}:
+            if values[key] not in (None, CONSTANT, DEFAULTS.get(key)):
+                draft.leave(key, values[key], NO_TEACHER)
+        return
+    options: dict[str, Any] = {"teacher": {"model": read_model(dict(values) | teacher)}}
+    for theirs, ours in OPTIONS.items():
+        options[ours] = values.get(theirs, DEFAULTS[theirs])
+        schedule, end = values.get(f"{theirs}_schedule", CONSTANT), values.get(f"{theirs}_end")
+        if schedule != CONSTANT and end is not None:
+            options[f"{ours}Schedule"] = {"end": end, "shape": schedule}
+    draft.set("objective", {"type": "distill", "distill": options})
+    path = teacher.get("load_parameters_path") or teacher.get("load_full_state_path")
+    known = f" The source has `{path}`." if path else ""
+    draft.ask(SOURCE, WEIGHTS, f"the weights of the teacher in the pods.{known}")
+
+
+def _take(values: Values, key: str) -> dict[str, Any]:
+    """Return the values of one model; none if the key holds no object."""
+    found = values.get(key)
+    return dict(found) if isinstance(found, dict) else {}
