@@ -17,9 +17,12 @@ from tests.support.trainer.training import BATCH, NUM_STEPS, ONE, Run, flat, num
 from tests.trainer.test_step import LAYOUTS
 from trainingjob_api.spec.distillation import Distill
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.teacher import describe_teacher
 from trainingjob_api.world import JobIdentity, Layout, RunConfig
 from trainingjob_operator.core.planner.flops import count_step_flops
+from trainingjob_operator.core.planner.memory import estimate_device_memory
+from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.workload import describe_workload
 from trainingjob_trainer.compile_report.compile_account import compile_step
 from trainingjob_trainer.objectives.distill import soft_loss_of_step
@@ -237,3 +240,26 @@ def test_a_compiled_step_has_the_flops_of_the_plan(changes: dict[str, Any]) -> N
     )
 
     assert compile_step(config, layout).flops == count_step_flops(describe_workload(spec), layout)
+
+
+LARGER = {"vocabSize": 4096, "embedDim": 256, "mlpDim": 768, "numLayers": 4, "numHeads": 4}
+LARGER_TEACHER = {"vocabSize": 4096, "embedDim": 512, "mlpDim": 1536, "numLayers": 8, "numHeads": 8}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunks", [1, 8])
+def test_the_plan_counts_the_memory_of_both_models(chunks: int) -> None:
+    teacher = TEACHER | {"model": LARGER_TEACHER}
+    changes = {"model": LARGER, "memory__lossChunks": chunks, "objective": distillation(teacher=teacher)}
+    spec = spec_with(**changes, training__sequenceLength=512)
+    layout = make_layout(devices_per_host=8, ici=AxisDegrees(fsdp=8), rows_per_shard=1)
+    config = RunConfig(
+        job=JobIdentity(name="tiny", namespace="", uid=""), spec=spec, accelerator_platform="cpu", layouts=(layout,)
+    )
+
+    compiled = compile_step(config, layout)
+
+    device = estimate_device_memory(spec, combine_degrees(layout.ici, layout.dcn))
+    plan = device.estimate(1, 1, keeps_embedding=False)
+    assert compiled.arguments == pytest.approx(plan.params + plan.optimizer, rel=0.01)
+    assert 1 < (plan.gradients + plan.activations + plan.temporaries) / compiled.temporaries < 1.3

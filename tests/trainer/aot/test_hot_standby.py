@@ -3,12 +3,19 @@
 import json
 from pathlib import Path
 
+import jax
 import pytest
 
 from tests.support.trainer.crew import Crew
-from tests.support.trainer.tiny import make_config, make_spec, make_world
+from tests.support.trainer.distillation import distillation
+from tests.support.trainer.tiny import make_config, make_layout, make_spec, make_world
+from tests.support.trainer.training import spec_with
 from trainingjob_api.protocol import Phase
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Rollback, RunConfig, Span, World
+from trainingjob_trainer.aot.hot_standby import _count_local_bytes, _make_zeros
+from trainingjob_trainer.parallel.mesh import build_mesh
+from trainingjob_trainer.step import StepPrograms
 
 BATCH = 4
 SAVE_EVERY, SNAPSHOT_EVERY = 20, 10
@@ -33,6 +40,17 @@ def shadow_of(num_hosts: int) -> World:
 
 def taken_over(shadow: World, world: World) -> World:
     return world.model_copy(update={"shadow": shadow.shadow, "coordinator": shadow.coordinator})
+
+
+def test_a_dry_step_needs_memory_for_the_teacher_too() -> None:
+    layout = make_layout(devices_per_host=8, ici=AxisDegrees(fsdp=8), rows_per_shard=1)
+    steps = StepPrograms(spec_with(objective=distillation()), build_mesh(jax.devices(), layout))
+
+    zeros = jax.tree.leaves(_make_zeros(steps.teacher_shapes))
+
+    shards = [shard for leaf in zeros for shard in leaf.addressable_shards]
+    assert _count_local_bytes(steps.teacher_shapes) == sum(shard.data.nbytes for shard in shards)
+    assert (_make_zeros(None), _count_local_bytes(None)) == (None, 0)
 
 
 @pytest.mark.slow
