@@ -18,9 +18,10 @@ from trainingjob_api.base import AXES
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.teacher import describe_teacher
-from trainingjob_trainer.checkpoint.teacher_params import hash_params, load_teacher
+from trainingjob_trainer.checkpoint.teacher_params import load_teacher
 from trainingjob_trainer.huggingface.weights_folder import open_weights
 from trainingjob_trainer.models.decoder import split_model_of
+from trainingjob_trainer.parallel.bit_sums import hash_arrays
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.state import State
@@ -106,7 +107,7 @@ def test_the_hash_depends_on_each_number_and_on_the_order() -> None:
     one, two = (jax.device_put(np.full(4, value, np.float32), sharding()) for value in (1, 2))
     changed = jax.device_put(np.array([1, 1, 1, 1.0000001], np.float32), sharding())
 
-    hashes = [int(hash_params(tree)) for tree in ({"a": one, "b": two}, {"a": two, "b": one}, {"a": changed, "b": two})]
+    hashes = [int(hash_arrays(tree)) for tree in ({"a": one, "b": two}, {"a": two, "b": one}, {"a": changed, "b": two})]
 
     assert len(set(hashes)) == 3
     assert 0 not in hashes
@@ -176,7 +177,7 @@ def test_published_weights_are_a_teacher_and_leave_no_files(tmp_path: Path) -> N
     table = open_weights(open_store(folder)).read("model.embed_tokens.weight", tuple((0, n) for n in table_of(teacher)))
     np.testing.assert_array_equal(np.asarray(teacher["embedding"]), np.asarray(table, np.float32))
     assert state.teacher is not None
-    assert int(state.teacher) == int(hash_params(teacher))
+    assert int(state.teacher) == int(hash_arrays(teacher))
     assert not (tmp_path / "run").exists(), "exports of the student keep nothing of the teacher"
 
 

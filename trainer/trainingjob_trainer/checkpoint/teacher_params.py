@@ -4,11 +4,8 @@ The state has a hash of them. A start with other parameters fails: the loss woul
 """
 
 import logging
-from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
 
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.protocol import FailureReason
@@ -19,7 +16,7 @@ from trainingjob_trainer.huggingface.published_params import PublishedParams, lo
 from trainingjob_trainer.models.base_params import Absent, BaseParams
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.models.params import DTYPES
-from trainingjob_trainer.parallel.bit_sums import hash_bits, sum_bits
+from trainingjob_trainer.parallel.bit_sums import hash_arrays
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.state import State
@@ -57,25 +54,10 @@ def load_teacher(
     return _check_hash(state, loaded), loaded.params
 
 
-def hash_params(params: Params) -> jax.Array:
-    """Return a hash of all parameters and their order, uint32 above 0. It does not depend on their sharding."""
-
-    def add_up(params: Params) -> jax.Array:
-        total = jnp.zeros((), jnp.uint32)
-        for leaf in jax.tree.leaves(params):
-            total = hash_bits(total + sum_bits(leaf) + 1)
-        return jnp.maximum(total, 1)
-
-    sharding: Any = jax.tree.leaves(params)[0].sharding
-    everywhere = NamedSharding(sharding.mesh, PartitionSpec())
-    hashed: jax.Array = jax.jit(add_up, out_shardings=everywhere)(params)
-    return hashed
-
-
 def _check_hash(state: State, loaded: InitialParams | PublishedParams) -> State:
     """Return the state with the hash of the loaded parameters; raise TrainingError if it has another."""
     assert state.teacher is not None  # noqa: S101  # the state of a job with a teacher has the item
-    found = hash_params(loaded.params)
+    found = hash_arrays(loaded.params)
     if int(state.teacher) not in (0, int(found)):
         raise TrainingError(
             FailureReason.CONFIG,
