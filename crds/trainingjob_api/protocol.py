@@ -21,9 +21,7 @@ REPORT_PATH = "/v1/report"
 TOKEN_AUDIENCE = "rendezvous.trainingjob.dev"  # noqa: S105  # the audience's name, not a token
 LOG_EXCERPT_BYTES = 2048
 MAX_MESSAGE = 1024
-MAX_MISSING_LINEAGE = 64
-MAX_DAMAGED = 64
-MAX_EVALUATIONS = 16
+MAX_MISSING_LINEAGE, MAX_DAMAGED, MAX_EVALUATIONS = 64, 64, 16
 MAX_OUTCOME = 16_384
 MAX_REPORTED = 10**12
 """The largest count that a host may report: more than any job reaches, and small enough that sums do not overflow."""
@@ -375,8 +373,7 @@ class Answer(Message):
     )
     moves: bool = Field(
         default=False,
-        description="With `leave`: all hosts of the world are in the next one too, so their snapshots suffice "
-        "to resume.",
+        description="With `leave`: all hosts of the world are in the next one too, so their snapshots suffice.",
     )
     shadow: World | None = Field(
         default=None, description="Hot standby world that another child is to join. Unset: no change."
@@ -391,10 +388,9 @@ class Answer(Message):
 
 
 class Termination(Open):
-    """The termination message of a host's container that exited with 0: the outcome of the job.
+    """The termination message of a host's container that exited with 0: the outcome of the job, from the operator.
 
-    The operator supplies `outcome`. It is empty if the agent finished without the operator, because all steps were
-    trained and the operator was unreachable.
+    It is empty if the agent finished while the operator was unreachable, because all steps were trained.
     """
 
     job_uid: Uid

@@ -7,8 +7,13 @@ import pytest
 
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.pod_profile import PodProfile, dump_part
-from trainingjob_operator.shell.added_catalog import AddedFiles, load_catalog
-from trainingjob_operator.shell.added_profiles import ProfileTable, load_profiles, read_profiles
+from trainingjob_operator.shell.added_profiles import (
+    AddedFiles,
+    ProfileTable,
+    load_catalog,
+    load_profiles,
+    read_profiles,
+)
 from trainingjob_operator.shell.shipped_profiles import SHIPPED
 
 ROW: dict[str, Any] = {

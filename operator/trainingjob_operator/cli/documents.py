@@ -20,7 +20,7 @@ from trainingjob_operator.cli.errors import UsageError
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.yaml_limits import MAX_BYTES, YAML_ERRORS, BoundedLoader
-from trainingjob_operator.shell.added_catalog import AddedFiles, load_catalog
+from trainingjob_operator.shell.added_profiles import AddedFiles, load_catalog
 
 STDIN = "-"
 MIN_SIMILARITY = 0.9

@@ -12,9 +12,12 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from trainingjob_api.base import Label, LabelKey, Strict
+from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.names import nearest_names
 from trainingjob_operator.core.planner.pod_profile import PodProfile, dump_part
 from trainingjob_operator.core.planner.problem_messages import join_words
+from trainingjob_operator.shell.accelerators import load_accelerators
+from trainingjob_operator.shell.added_presets import load_presets
 from trainingjob_operator.shell.added_values import InvalidRow, Table, check_rows, describe_error, read_rows
 from trainingjob_operator.shell.shipped_profiles import SHIPPED
 
@@ -59,6 +62,23 @@ class ProfileTable:
 
     profiles: tuple[PodProfile, ...] = ()
     invalid_rows: tuple[InvalidRow, ...] = ()
+
+
+@dataclass(frozen=True)
+class AddedFiles:
+    """One file per table. None: no file."""
+
+    accelerators: Path | None = None
+    presets: Path | None = None
+    pod_profiles: Path | None = None
+
+
+def load_catalog(files: AddedFiles) -> tuple[Catalog, tuple[InvalidRow, ...]]:
+    """Return the catalog with the rows of all files, and the rows that it does not include."""
+    hardware, models = load_accelerators(files.accelerators), load_presets(files.presets)
+    profiles = load_profiles(files.pod_profiles, hardware.hardware.accelerators)
+    catalog = Catalog(hardware.hardware.with_profiles(profiles.profiles), models.presets)
+    return catalog, (*hardware.invalid_rows, *models.invalid_rows, *profiles.invalid_rows)
 
 
 def load_profiles(path: Path | None, accelerators: Collection[str]) -> ProfileTable:  # None: no profiles

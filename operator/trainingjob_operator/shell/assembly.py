@@ -13,7 +13,7 @@ from importlib.metadata import version
 from aiohttp import web
 
 from trainingjob_operator.render.render_settings import RenderSettings
-from trainingjob_operator.shell.added_catalog import AddedFiles, load_catalog
+from trainingjob_operator.shell.added_profiles import AddedFiles, load_catalog
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.authentication import PodAuthenticator, may_use_service_account
