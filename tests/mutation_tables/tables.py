@@ -5,6 +5,8 @@ Each part of the code has a table. `make mutations` runs them all.
 
 from tests.mutation_tables.agent_rows import AGENT_MUTATIONS
 from tests.mutation_tables.checkpoint_rows import CHECKPOINT_MUTATIONS
+from tests.mutation_tables.data_rows import DATA_MUTATIONS
+from tests.mutation_tables.learning_rows import LEARNING_MUTATIONS
 from tests.mutation_tables.mutation import Mutation
 from tests.mutation_tables.network_rows import NETWORK_MUTATIONS
 from tests.mutation_tables.operator_rows import SERVICE_ACCOUNT_MUTATIONS, SHELL_MUTATIONS, START_MUTATIONS
@@ -18,4 +20,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *CHECKPOINT_MUTATIONS,
     *START_MUTATIONS,
     *NETWORK_MUTATIONS,
+    *DATA_MUTATIONS,
+    *LEARNING_MUTATIONS,
 )

@@ -15,6 +15,7 @@ from trainingjob_api.network.tensor import Tensor
 from trainingjob_api.optim import is_factored
 from trainingjob_api.spec.optimizer import Adafactor, Optimizer, WeightDecay
 from trainingjob_api.spec.precision import Precision
+from trainingjob_trainer.optim.adafactor import MIN_PARAM_RMS, scale_by_param_rms
 from trainingjob_trainer.optim.factory import make_optimizer
 
 MIN_SIZE = 8
@@ -79,6 +80,15 @@ def test_the_loss_curve_does_not_depend_on_the_mesh(layout: str, changes: dict[s
 
     assert curve[-1] < curve[0]
     assert losses(spec_with(**TRAINED, **changes), LAYOUTS[layout]) == pytest.approx(curve, abs=1e-4)
+
+
+def test_parameters_of_zero_move() -> None:
+    ones = {tensor.name: jnp.ones(tensor.shape) for tensor in NETWORK.tensors}
+
+    scaled = scale_by_param_rms(NETWORK, ones, jax.tree.map(jnp.zeros_like, ones))
+
+    for update in scaled.values():
+        np.testing.assert_allclose(update, MIN_PARAM_RMS)
 
 
 def test_a_checkpoint_restores_the_slots(tmp_path: Any) -> None:

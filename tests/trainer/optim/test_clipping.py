@@ -11,6 +11,7 @@ from tests.trainer.optim.test_muon import NETWORK
 from tests.trainer.test_step import LAYOUTS
 from trainingjob_api.spec.optimizer import Optimizer, WeightDecay
 from trainingjob_api.spec.precision import Precision
+from trainingjob_trainer.optim.clipping import clip_values
 from trainingjob_trainer.optim.factory import make_optimizer
 
 LIMIT = 0.7
@@ -41,6 +42,14 @@ def test_each_matrix_of_a_layer_and_expert_has_its_own_root_mean_square() -> Non
         want = grad / np.maximum(1, rms / LIMIT) + 0.5 * np.asarray(params[tensor.name], np.float64)
         np.testing.assert_allclose(updates[tensor.name], want, atol=1e-5, err_msg=tensor.name)
     assert {tensor.num_stack_dims for tensor in NETWORK.tensors} == {0, 1, 2}
+
+
+def test_values_are_limited_on_both_sides() -> None:
+    config = Optimizer(learning_rate=1, clip_value=LIMIT)
+
+    limited = clip_values(config, jnp.float32([-2.0, -0.5, 0.5, 2.0]))
+
+    np.testing.assert_allclose(limited, [-LIMIT, -0.5, 0.5, LIMIT])
 
 
 @pytest.mark.parametrize("layout", MESHES)

@@ -1,5 +1,6 @@
 """Data sets of the hub: the files of a split are downloaded once, read, and deleted."""
 
+import errno
 import io
 import json
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from trainingjob_api.protocol import FailureReason
 from trainingjob_trainer.data.dataset_writer import HostShare
 from trainingjob_trainer.data.sources.hub_dataset import FOLDER
 from trainingjob_trainer.data.token_cache import JobDatasets, prepare_datasets
+from trainingjob_trainer.huggingface.hub_client import HubRepository
 from trainingjob_trainer.store.opening import open_store
 
 REPOSITORY = "tests/stories"
@@ -111,6 +113,21 @@ def test_a_broken_download_is_resumed(hub: Hub, tmp_path: Path, monkeypatch: pyt
 
     assert text_of(prepare(tmp_path)) == b"one|two|three|"
     assert "bytes=300-" in hub.ranges
+
+
+def test_a_download_without_files_is_not_complete(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    download = HubRepository.download_files
+
+    def run_out(self: HubRepository, commit: str, target: str, names: list[str]) -> None:
+        if names != ["README.md"]:
+            raise OSError(errno.ENOSPC, "no space")
+        download(self, commit, target, names)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HubRepository, "download_files", run_out)
+        assert "No space left" in str(fail(lambda: prepare(tmp_path)))
+
+    assert text_of(prepare(tmp_path)) == b"one|two|three|"
 
 
 def test_a_commit_is_kept_over_attempts(hub: Hub, tmp_path: Path) -> None:

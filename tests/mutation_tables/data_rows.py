@@ -1,0 +1,100 @@
+"""Mutations of the readers of data formats, of data sets of the hub, and of conversations."""
+
+from tests.mutation_tables.mutation import TRAINER, Mutation
+
+SOURCES, TESTS = f"{TRAINER}/data/sources", "tests/trainer/data/sources"
+
+DATA_MUTATIONS = (
+    Mutation(
+        "a document of ids loses the id that ends it",
+        f"{SOURCES}/readers/tokens.py",
+        "chunk[first : last + 1]]",
+        "chunk[first:last]]",
+        (f"{TESTS}/test_token_arrays.py",),
+    ),
+    Mutation(
+        "ids after the last end are dropped",
+        f"{SOURCES}/readers/tokens.py",
+        "    if begun:\n",
+        "    if False:\n",
+        (f"{TESTS}/test_token_arrays.py",),
+    ),
+    Mutation(
+        "negative ids wrap around",
+        f"{SOURCES}/readers/tokens.py",
+        '        if array.dtype.kind == "i" and int(ids.min()) < 0:\n',
+        "        if False:\n",
+        (f"{TESTS}/test_token_arrays.py",),
+    ),
+    Mutation(
+        "a feature with several texts has the first",
+        f"{SOURCES}/readers/array_record.py",
+        "        if len(values) != 1:\n",
+        "        if not values:\n",
+        (f"{TESTS}/test_array_record.py",),
+    ),
+    Mutation(
+        "a record that is an Example is its text",
+        f"{SOURCES}/readers/array_record.py",
+        "    if features := parse_example(record):\n",
+        "    if (features := parse_example(record)) and False:\n",
+        (f"{TESTS}/test_array_record.py",),
+    ),
+    Mutation(
+        "all synthetic sources have the same tokens",
+        f"{SOURCES}/readers/synthetic.py",
+        "zlib.crc32(name.encode())]",
+        "0]",
+        (f"{TESTS}/test_token_arrays.py",),
+    ),
+    Mutation(
+        "a synthetic source has whole batches of tokens",
+        f"{SOURCES}/readers/synthetic.py",
+        "[: options.tokens - first]",
+        "",
+        (f"{TESTS}/test_token_arrays.py",),
+    ),
+    Mutation(
+        "a data set of the hub has files that `exclude` names",
+        f"{SOURCES}/hub_dataset.py",
+        "if not _is_excluded(name, self.source.exclude)]",
+        "]",
+        (f"{TESTS}/test_hub_dataset.py",),
+    ),
+    Mutation(
+        "a download is complete before its files are",
+        f"{SOURCES}/hub_dataset.py",
+        "        hub.download_files(commit, self.own.locate(files), names)\n",
+        "        self.own.write(self.record, [json.dumps({'commit': commit}).encode()])\n"
+        "        hub.download_files(commit, self.own.locate(files), names)\n",
+        (f"{TESTS}/test_hub_dataset.py",),
+    ),
+    Mutation(
+        "shards of a split are read by the folder rule",
+        f"{SOURCES}/hub_splits.py",
+        "    if sharded:\n",
+        "    if False:\n",
+        (f"{TESTS}/test_hub_splits.py",),
+    ),
+    Mutation(
+        "files of a data set that are hidden are read",
+        f"{SOURCES}/hub_splits.py",
+        'part.startswith((".", "__"))',
+        "False",
+        (f"{TESTS}/test_hub_splits.py",),
+    ),
+    Mutation(
+        "a template never gets the tools of a conversation",
+        f"{TRAINER}/data/chat/chat_template.py",
+        '            "tools": tools,\n',
+        '            "tools": None,\n',
+        ("tests/trainer/data/chat/test_answer_encoder.py",),
+    ),
+    Mutation(
+        "the text of a sample goes on after the turn",
+        f"{TRAINER}/monitoring/text_samples.py",
+        "        self._ends |= set() if prompt.end is None else {prompt.end}\n",
+        "",
+        ("tests/trainer/monitoring/test_text_samples.py",),
+    ),
+)

@@ -1,0 +1,115 @@
+"""Mutations of what is learned: averages, limits, Adafactor, preferences and scores."""
+
+from tests.mutation_tables.mutation import TRAINER, Mutation
+
+AVERAGE, CLIPPING = "tests/trainer/optim/test_average.py", "tests/trainer/optim/test_clipping.py"
+ADAFACTOR, SCORING = "tests/trainer/optim/test_adafactor.py", "tests/trainer/objectives/test_scoring.py"
+PREFERENCES = "tests/trainer/test_preferences.py"
+
+LEARNING_MUTATIONS = (
+    Mutation(
+        "an average moves at a skipped update",
+        f"{TRAINER}/optim/weight_average.py",
+        "jnp.where(is_applied, limit_decay(config.decay, num_updates), 1.0)",
+        "limit_decay(config.decay, num_updates)",
+        (AVERAGE,),
+    ),
+    Mutation(
+        "an average has its full decay from the first update",
+        f"{TRAINER}/optim/weight_average.py",
+        "    return jnp.minimum(decay, (1.0 + count) / (10.0 + count))\n",
+        "    return jnp.minimum(decay, 1.0 + 0 * count)\n",
+        (AVERAGE,),
+    ),
+    Mutation(
+        "a limit of values has one side",
+        f"{TRAINER}/optim/clipping.py",
+        "jnp.clip(grad, -limit, limit)",
+        "jnp.minimum(grad, limit)",
+        (CLIPPING,),
+    ),
+    Mutation(
+        "small updates are scaled up to the limit",
+        f"{TRAINER}/optim/clipping.py",
+        "update / jnp.maximum(1.0, rms / limit)",
+        "update / (rms / limit)",
+        (CLIPPING,),
+    ),
+    Mutation(
+        "the layers of a stack share a root mean square",
+        f"{TRAINER}/optim/clipping.py",
+        "tuple(range(stack_dims[tensor_name(path)], param.ndim))",
+        "tuple(range(param.ndim))",
+        (CLIPPING,),
+    ),
+    Mutation(
+        "Adafactor forgets its first gradients",
+        f"{TRAINER}/optim/adafactor.py",
+        "(state.num_updates + 1.0) ** -adafactor.decay_rate",
+        "(state.num_updates + 2.0) ** -adafactor.decay_rate",
+        (ADAFACTOR,),
+    ),
+    Mutation(
+        "Adafactor does not normalize its rows",
+        f"{TRAINER}/optim/adafactor.py",
+        "jax.lax.rsqrt(rows / jnp.mean(rows, inputs, keepdims=True))",
+        "jax.lax.rsqrt(rows)",
+        (ADAFACTOR,),
+    ),
+    Mutation(
+        "parameters of 0 never move",
+        f"{TRAINER}/optim/adafactor.py",
+        "update * jnp.maximum(rms, MIN_PARAM_RMS)",
+        "update * rms",
+        (ADAFACTOR,),
+    ),
+    Mutation(
+        "the rejected answer is preferred",
+        f"{TRAINER}/objectives/dpo.py",
+        "    margins_MP = chosen_MP - rejected_MP\n",
+        "    margins_MP = rejected_MP - chosen_MP\n",
+        (PREFERENCES,),
+    ),
+    Mutation(
+        "label smoothing has no effect",
+        f"{TRAINER}/objectives/dpo.py",
+        "    smoothing = options.label_smoothing\n",
+        "    smoothing = 0.0\n",
+        (PREFERENCES,),
+    ),
+    Mutation(
+        "pairs of padding count",
+        f"{TRAINER}/objectives/dpo.py",
+        "(jnp.sum(batch.loss_weights, axis=-1) > 0).astype(jnp.float32)[:, ::2]",
+        "jnp.ones_like(jnp.sum(batch.loss_weights, axis=-1))[:, ::2]",
+        (PREFERENCES,),
+    ),
+    Mutation(
+        "bits per byte are nats",
+        f"{TRAINER}/objectives/scoring.py",
+        "loss / math.log(2) / num_bytes",
+        "loss / num_bytes",
+        (SCORING,),
+    ),
+    Mutation(
+        "the bytes of prompts count",
+        f"{TRAINER}/objectives/scoring.py",
+        "batch.loss_weights * batch.target_bytes",
+        "batch.target_bytes",
+        (SCORING,),
+    ),
+    Mutation(
+        "the score of several batches is that of the last",
+        f"{TRAINER}/objectives/scoring.py",
+        "read if totals is None else jax.tree.map(operator.add, totals, read)",
+        "read",
+        (SCORING, "tests/trainer/monitoring/test_evaluation.py"),
+    ),
+    Mutation(
+        "HLO is written by every process",
+        f"{TRAINER}/runtime/hlo_dump.py",
+        " or start.process != 0:\n",
+        ":\n",
+        ("tests/trainer/runtime/test_hlo_dump.py",),
+    ),
+)
