@@ -13,6 +13,7 @@ SHORT = {
     "rounds up into the next magnitude": (999_500, "1 M"),
     "stays below the next magnitude": (999_400, "999 k"),
     "beyond the last magnitude": (2e18, "2000 Q"),
+    "the largest metric": (1e39, "1e+24 Q"),
     "fractions": (0.123, "0.12"),
 }
 SIZES = {

@@ -71,6 +71,8 @@ def _scale_to_unit(number: float, num_units: int) -> tuple[str, int]:
     while abs(number) >= 999.5 and power + 1 < num_units:
         number /= 1000
         power += 1
+    if abs(number) >= 1e6:  # only nonsense is beyond the last unit, and must not become a long text
+        return f"{number:.3g}", power
     decimals = 0 if abs(number) >= 99.95 else 1 if abs(number) >= 9.995 else 2
     text = f"{number:.{decimals}f}"
     return (text.rstrip("0").rstrip(".") if "." in text else text), power
