@@ -47,6 +47,7 @@ BYTES = model(512, 2048, 8, 2, 64, 512, 6)
 ROUTED = model(1024, 2048, 8, 4, 128, 8192, 4, experts={"count": 8, "perToken": 2, "groupLength": 512})
 ROWS_OF_FOUR = training(32, 1024, 4)
 FULL = {"remat": "full"}
+HEAVY = model(2048, 8192, 16, 4, 128, 8192, 8)  # its state takes more memory than its activations
 VOCABULARY = model(1024, 4096, 8, 4, 128, 131072, 2)
 TWO_OF_LLAMA = model(4096, 14336, 32, 8, 128, 128256, 2)  # values that fit in no vector memory, unlike those of others
 MINIMAL = {"remat": "minimal"}
@@ -54,6 +55,7 @@ OFFLOADED = {"remat": "custom", "save": ["key", "value"], "offload": ["layerInpu
 NARROW = {"gradients": "bfloat16", "logits": "bfloat16", "moments": "bfloat16"}
 CHUNKS = {"lossChunks": 8}
 FLOAT32 = {"compute": "float32"}
+STATE_ON_HOST = {"remat": "full", "offload": ["optimizer"]}
 INT8, FP8 = ({"quantization": {"type": kind}} for kind in ("int8", "fp8"))
 REST = {"fsdp": -1}
 STAGES = {"ici": {"fsdp": 2, "stage": 2}}
@@ -108,6 +110,9 @@ COMPILER_CASES: dict[str, TrainingJobSpec] = {
         "tpu-v5p", "2x2x2", {"fsdp": 4, "tensor": 2}, model=DEEP, training=training(32, 1024, 4), memory=MINIMAL
     ),
     "v6e 2x2 fsdp, offloaded": job("tpu-v6e", "2x2", REST, model=DEEP, training=ROWS_OF_FOUR, memory=OFFLOADED),
+    "v5e 2x2 fsdp, optimizer offloaded": job(
+        "tpu-v5e", "2x2", REST, model=HEAVY, training=training(16, 1024, 4), memory=STATE_ON_HOST
+    ),
     "v5p 2x2x1 fsdp stage, minimal": job(
         "tpu-v5p", "2x2x1", {"fsdp": 2, "stage": 2}, model=DEEP, training=training(32, 1024, 2), memory=MINIMAL
     ),

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from trainingjob_trainer.models.decoder import Params
+from trainingjob_trainer.optim.slot_paths import Slots
 from trainingjob_trainer.optim.spike_detection import SpikeWindow
 
 
@@ -33,6 +34,11 @@ class State(NamedTuple):
     """The trained parameters before the first step, which the loss compares with. None: the objective needs none."""
     teacher: jax.Array | None = None
     """Hash of the teacher's parameters, uint32; 0: it is not known yet. None: the objective has no teacher."""
+
+    @property
+    def slots(self) -> Slots:
+        """Return the items that an update of the parameters reads and writes."""
+        return Slots(self.opt, self.average)
 
 
 class ItemRule(Enum):

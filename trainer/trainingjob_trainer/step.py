@@ -16,10 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.tree_util import tree_leaves_with_path, tree_map_with_path
 
 from trainingjob_api.base import AXES
 from trainingjob_api.network.part import Shard
 from trainingjob_api.optim import FLOAT_BYTES
+from trainingjob_api.optimizer_memory import choose_optimizer_memory
 from trainingjob_api.sharding import RULES, merge_rules
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.objective import DISTILL, DPO, Dpo
@@ -28,6 +30,7 @@ from trainingjob_trainer.models.base_params import BaseParams
 from trainingjob_trainer.models.decoder import Params, split_model_of
 from trainingjob_trainer.models.dropout import sequence_seeds
 from trainingjob_trainer.models.params import DTYPES, matmul_precision
+from trainingjob_trainer.models.trainable import tensor_name
 from trainingjob_trainer.objectives.batch_sums import BatchSums, as_float32
 from trainingjob_trainer.objectives.distill import distill, soft_loss_at_start, soft_loss_of_step
 from trainingjob_trainer.objectives.dpo import dpo
@@ -39,11 +42,13 @@ from trainingjob_trainer.optim.clipping import clip_factor, clip_values
 from trainingjob_trainer.optim.expert_balance import ExpertBalance
 from trainingjob_trainer.optim.factory import make_optimizer
 from trainingjob_trainer.optim.learning_rate import learning_rate
-from trainingjob_trainer.optim.slot_paths import SlotFinder
+from trainingjob_trainer.optim.slot_paths import SlotFinder, Slots, place_slots
 from trainingjob_trainer.optim.spike_detection import SpikeWindow, empty_window, is_spike, update_window
-from trainingjob_trainer.optim.tensor_norms import measure_norms, norm_names
+from trainingjob_trainer.optim.streamed_update import Update, choose_update
+from trainingjob_trainer.optim.tensor_norms import measure_norms, norm_names, sum_squares
 from trainingjob_trainer.optim.weight_average import move_average
 from trainingjob_trainer.parallel.collective_order import order_collectives
+from trainingjob_trainer.parallel.host_memory import bring, is_on_host
 from trainingjob_trainer.parallel.sharding import param_shardings, zero1_shardings
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.state import (
@@ -85,6 +90,8 @@ class StepPrograms:
         self._moment_shardings = self._shard_moments()
         self.state_shapes = self._shard_state()
         """Shapes and shardings of the state."""
+        slots, trained = self.state_shapes.slots, self._model.param_split.split(self.state_shapes.params).trained
+        self._update = choose_update(slots, trained, self._model.network, mesh)
         self.batch_sharding = NamedSharding(mesh, PartitionSpec(None, None, RULES["batch"]))
         """Sharding of the sequences of a batch over the mesh."""
         self._totals: dict[int, jax.Array] = {}
@@ -98,6 +105,9 @@ class StepPrograms:
         shard = Shard(spec.training.sequence_length, compute_bytes, {"context": context}, isolates)
         for kernel in self._model.network.choose_kernels(shard):
             LOG.info("kernel part=%s name=%s reason=%r", kernel.part, kernel.name, kernel.reason)
+        memory = choose_optimizer_memory(spec)
+        if spec.memory.offloads_optimizer:
+            LOG.info("optimizer state memory=%s reason=%r", memory.name, memory.reason)
 
     def compile_init(self, programs: CompileCache) -> Callable[[], State]:
         """Return `init` compiled."""
@@ -191,8 +201,11 @@ class StepPrograms:
         shapes = self._model.param_split.split(self.state_shapes.params).trained
         shardings = jax.tree.map(lambda leaf: leaf.sharding, shapes)
 
+        on_host = jax.tree.map(is_on_host, self.state_shapes.average)
+
         def convert(average: Params) -> Params:
-            converted: Params = jax.tree.map(lambda leaf, shape: leaf.astype(shape.dtype), average, shapes)
+            here = bring(average, on_host)
+            converted: Params = jax.tree.map(lambda leaf, shape: leaf.astype(shape.dtype), here, shapes)
             return converted
 
         compiled = programs.compile_or_load(
@@ -265,29 +278,37 @@ class StepPrograms:
         step = state.step + 1
         rate = learning_rate(step, spec.optimizer, spec.schedule, controls.num_steps)
         before, frozen = self._model.param_split.split(state.params)
-        params32 = as_float32(before)
-        updates, opt = self._optimizer.update(grads, state.opt, params32)
-        trained = jax.tree.map(
-            lambda old, new, update: (new - rate * update).astype(old.dtype), before, params32, updates
-        )
-        trained = self._balance.move(trained, before, loads)
-        trained, opt = jax.tree.map(
-            lambda new, old: jnp.where(is_applied, new, old), (trained, opt), (before, state.opt)
-        )
-        params = self._model.param_split.merge(trained, frozen)
         non_finite = jnp.where(finite, 0, state.non_finite + 1)
         skipped = state.skipped + jnp.where(is_applied, 0, 1)
+
+        def update(gradients: tuple[Params, Params], slots: Slots, before: Params) -> Update:
+            grads, loads = gradients
+            params32 = as_float32(before)
+            updates, opt = self._optimizer.update(grads, slots.opt, params32)
+            trained = jax.tree.map(
+                lambda old, new, update: (new - rate * update).astype(old.dtype), before, params32, updates
+            )
+            trained = self._balance.move(trained, before, loads)
+            trained, opt = jax.tree.map(
+                lambda new, old: jnp.where(is_applied, new, old), (trained, opt), (before, slots.opt)
+            )
+            average = self._move_average(slots.average, trained, step - skipped, is_applied)
+            return Update(trained, Slots(opt, average), sum_squares(updates) if measures_norms else None)
+
+        trained, slots, squares = self._update(update, (grads, loads), state.slots, before)
+        params = self._model.param_split.merge(trained, frozen)
         metrics = {name: total / terms.weight for name, total in terms.metrics.items()}
         measures = StepMetrics(loss, grad_norm, rate, non_finite, skipped, jnp.sum(asked_B), metrics)
         if window:
             measures = measures._replace(spikes=window.in_a_row)
-        if measures_norms:
+        if squares is not None:
             scale = 1 / weight, jnp.where(is_applied, rate, 0.0)
-            params32, sums, updates = order_collectives((params32, sums, updates), norm_of_sums, mesh=self._mesh)
-            measures = measures._replace(norms=measure_norms(params32, sums, updates, scale))
-        average = self._move_average(state.average, trained, step - skipped, is_applied)
-        constants = state.reference, state.teacher
-        return State(step, params, opt, non_finite, skipped, window, average, *constants), measures
+            params32, sums = order_collectives((as_float32(before), sums), norm_of_sums, squares, mesh=self._mesh)
+            measures = measures._replace(norms=measure_norms(params32, sums, squares, scale))
+        state = State(
+            step, params, slots.opt, non_finite, skipped, window, slots.average, state.reference, state.teacher
+        )
+        return state, measures
 
     def _add_reference(self, params: Params, reference: Params | None, batch: Batch) -> tuple[Params, Batch]:
         """Return parameters and batch, which has the log-probabilities of a reference model, if there is one."""
@@ -301,7 +322,11 @@ class StepPrograms:
         if average is None or config is None:
             return None
         # Sharded like the average, so that each device computes its own part.
-        new = jax.lax.with_sharding_constraint(as_float32(trained), self._moment_shardings)
+        shardings = {tensor_name(path): one for path, one in tree_leaves_with_path(self._moment_shardings)}
+        new = tree_map_with_path(
+            lambda path, leaf: jax.lax.with_sharding_constraint(leaf, shardings[tensor_name(path)]),
+            as_float32(trained),
+        )
         return move_average(config, average, new, num_updates, is_applied)
 
     def _seed_dropout(self, batch: Batch, step: jax.Array) -> Batch:
@@ -362,10 +387,13 @@ class StepPrograms:
         find_slot = SlotFinder(self._spec, self._model.network)
 
         def shard_slot(path: Any, leaf: Any) -> Any:
-            state = find_slot(path)
-            return everywhere if state is None else self._shard(state.axes, leaf, self._mesh, self._rules)
+            found = find_slot(path)
+            if found is None:
+                return everywhere
+            slot, tensor = found
+            return self._shard(slot.shape_like(tensor).axes, leaf, self._mesh, self._rules)
 
-        opt = jax.tree_util.tree_map_with_path(shard_slot, shapes.opt)
+        opt = tree_map_with_path(shard_slot, shapes.opt)
         state: State = jax.tree.map(
             lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding),
             shapes,
@@ -381,7 +409,8 @@ class StepPrograms:
                 everywhere if shapes.teacher is not None else None,
             ),
         )
-        return state
+        placed = place_slots(self._spec, find_slot, state.slots)
+        return state._replace(opt=placed.opt, average=placed.average)
 
 
 def choose_objective(section: ObjectiveSection, teacher: Teacher | None = None) -> Objective:

@@ -30,6 +30,13 @@ class KernelStatus(Open):
     reason: Text = Field(description="Why this implementation was chosen.")
 
 
+class OptimizerMemoryStatus(Open):
+    """The memory in which the optimizer's state stays between steps."""
+
+    name: Text = Field(description="Name of the memory: `host` or `device`.")
+    reason: Text = Field(description="Why this memory was chosen.")
+
+
 class PlanStatus(Open):
     """The plan of the spec."""
 
@@ -51,4 +58,7 @@ class PlanStatus(Open):
     )
     kernels: tuple[KernelStatus, ...] = Field(
         default=(), max_length=16, description="Kernels of the layers, which follow from accelerator, model and length."
+    )
+    optimizer_memory: OptimizerMemoryStatus | None = Field(
+        default=None, description="Memory of the optimizer's state. Unset: `memory.offload` does not list `optimizer`."
     )

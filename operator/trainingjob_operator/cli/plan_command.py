@@ -19,11 +19,11 @@ from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.planner.calibration import expect
 from trainingjob_operator.core.planner.choice import Candidate, Choice
 from trainingjob_operator.core.planner.flops import count_useful_flops
-from trainingjob_operator.core.planner.memory import count_sample_bytes
+from trainingjob_operator.core.planner.memory import count_offloaded_slots, count_sample_bytes
 from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan, SliceShape, SnapshotPlan
 from trainingjob_operator.core.planner.redundancy import max_losable_slices
-from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes
+from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes, update_transfer_seconds
 from trainingjob_operator.core.planner.snapshots import max_save_bytes, required_storage_rate
 from trainingjob_operator.core.planner.summary import describe_parameters, describe_sizes
 from trainingjob_operator.core.planner.workload import describe_workload
@@ -109,6 +109,7 @@ def plan_table(plan: Plan) -> list[str]:
         *_describe_loss_chunks(plan),
         *_describe_samples(plan),
         *_describe_default_heads(plan.spec.model),
+        *_describe_optimizer_memory(plan),
         *(f"{one.part} kernel: {one.name}, because {one.reason}" for one in plan.kernels),
         *([f"pod profile: {plan.shape.profile.name}"] if plan.shape.profile else []),
     ]
@@ -136,6 +137,21 @@ def _describe_shrink_delay(plan: Plan) -> list[str]:
         else f"up to {elastic.shrink_after}"
     )
     return [f"after a loss: waits {how} for as many slices as before, then resumes with fewer"]
+
+
+def _describe_optimizer_memory(plan: Plan) -> list[str]:
+    """Return where the optimizer's state is, with its bytes and transfers; empty if the spec offloads none."""
+    memory, layouts = plan.optimizer_memory, [size.layout for size in plan.sizes if size.layout]
+    if memory is None:
+        return []
+    line = f"optimizer state: in the memory of the {memory.name}, because {memory.reason}"
+    if memory.name == "device" or not layouts:
+        return [line]
+    first = layouts[0]
+    num_bytes = count_offloaded_slots(plan.spec, first) * first.devices_per_host
+    seconds = update_transfer_seconds(plan.spec, plan.shape, first)
+    moves = f", and {format_duration(seconds)} of each step to move" if seconds else ""
+    return [f"{line}: up to {format_size(num_bytes)} per host{moves}"]
 
 
 def _snapshot_line(shape: SliceShape, snapshots: SnapshotPlan) -> str:

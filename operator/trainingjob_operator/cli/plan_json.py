@@ -38,6 +38,7 @@ def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object
         "heads": _to_json(plan.spec.model.heads),
         "flopsPerToken": count_useful_flops(describe_workload(plan.spec)),
         "kernels": _to_json(plan.kernels),
+        "optimizerMemory": _to_json(plan.optimizer_memory),
         "slice": _to_json(plan.shape)
         | {"profile": plan.shape.profile.name if plan.shape.profile else None, "numDevices": plan.shape.num_devices},
         "allowed": list(plan.allowed_sizes),

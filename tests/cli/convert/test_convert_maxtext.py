@@ -192,6 +192,16 @@ TRANSLATED: dict[str, tuple[dict[str, Any], str, Any]] = {
         "memory",
         {"remat": "custom", "save": ["attentionOutput"], "offload": ["mlpOutput"]},
     ),
+    "optimizer state on the host": (
+        {"remat_policy": "qkv_proj_offloaded", "optimizer_memory_host_offload": True},
+        "memory",
+        {"remat": "custom", "offload": ["query", "key", "value", "optimizer"]},
+    ),
+    "state on the host, which this optimizer lacks": (
+        {"opt_type": "sgd", "remat_policy": "full", "optimizer_memory_host_offload": True},
+        "memory",
+        {"remat": "full"},
+    ),
     "hyperparameters of another optimizer": (
         {"muon_beta": 0.9, "adam_b1": 0.8, "learning_rate": 0.1},
         "optimizer",

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,10 +16,17 @@ from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.flops import count_step_flops
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
-from trainingjob_operator.core.planner.memory import estimate_device_memory
-from trainingjob_operator.core.planner.roofline import predict_step
+from trainingjob_operator.core.planner.memory import (
+    USABLE_MEMORY_SHARE,
+    count_offloaded_slots,
+    estimate_device_memory,
+)
+from trainingjob_operator.core.planner.plan import Rates
+from trainingjob_operator.core.planner.planning import plan_job
+from trainingjob_operator.core.planner.roofline import predict_step, update_transfer_seconds
 from trainingjob_operator.core.planner.snapshots import snapshot_bytes
 from trainingjob_operator.core.planner.strategy import describe_search
+from trainingjob_operator.core.planner.summary import describe_plan
 from trainingjob_operator.core.planner.workload import describe_workload
 
 type MakeSpec = Callable[[dict[str, Any]], TrainingJobSpec]
@@ -184,3 +192,73 @@ def test_a_mesh_search_is_not_shared_by_optimizers_of_other_slots(make_spec: Mak
 
     assert adamw == again
     assert len({adamw, *others}) == 5
+
+
+OFFLOADED = {"slices.accelerator": "nvidia-h100", "slices.topology": "8", "memory": {"offload": ["optimizer"]}}
+
+
+def test_offloaded_state_leaves_the_device(make_spec: MakeSpec) -> None:
+    on_device, on_host = (make_spec(OFFLOADED | changes) for changes in ({"memory": {}}, {}))
+    device, host = estimate_device_memory(on_device, ONE), estimate_device_memory(on_host, ONE)
+    vectors = sum(tensor.size for tensor in resolve(on_host.model).tensors if not tensor.is_matrix)
+
+    assert host.optimizer == 8 * vectors
+    assert host.offloaded_slots == device.optimizer - host.optimizer
+    assert host.estimate(1, 1).host == host.offloaded_slots
+    assert device.estimate(1, 1).host == device.update_bytes == 0
+    assert [host.params, host.gradients, host.peak_points] == [device.params, device.gradients, device.peak_points]
+
+
+def test_an_update_has_the_largest_piece_of_offloaded_state_twice(make_spec: MakeSpec) -> None:
+    """A piece is a layer, or the whole embedding."""
+    deep = make_spec(OFFLOADED | {"model.vocabSize": 1})
+    wide = make_spec(OFFLOADED | {"model.vocabSize": 262144})
+    tensors = resolve(deep.model).tensors
+    layer = sum(one.size // one.shape[0] for one in tensors if one.is_stacked and one.is_matrix)
+    table = 262144 * wide.model.embed_dim
+
+    assert estimate_device_memory(deep, ONE).update_bytes == 2 * 8 * layer
+    assert estimate_device_memory(wide, ONE).update_bytes == 2 * 8 * table
+
+
+def test_layers_that_data_shards_come_together(make_spec: MakeSpec) -> None:
+    """With a sharded optimizer, a device brings one of its layers while other devices bring theirs."""
+    spec = make_spec(OFFLOADED | {"model.vocabSize": 1, "parallelism.shardOptimizerOverData": True})
+    alone, spread = (estimate_device_memory(spec, ONE | {"data": degree}) for degree in (1, 2))
+
+    assert spread.offloaded_slots == alone.offloaded_slots // 2
+    assert spread.update_bytes == alone.update_bytes
+
+
+def test_the_update_limits_what_fits(make_spec: MakeSpec) -> None:
+    device = replace(estimate_device_memory(make_spec(OFFLOADED), ONE), update_bytes=10**9)
+    state = device.params + device.gradients + device.optimizer
+    least = int((state + device.update_bytes) / USABLE_MEMORY_SHARE) + 1
+
+    assert device.max_sequences(least, 1) > 0
+    assert device.max_sequences(int(least * 0.99), 1) == 0
+    assert device.estimate(1, 1).total >= state + device.update_bytes
+
+
+def test_offloaded_state_moves_both_ways_in_each_step(make_spec: MakeSpec) -> None:
+    shape = BUILTIN.find_shape("nvidia-h100", "8")
+    assert shape
+    spec, plain = make_spec(OFFLOADED), make_spec(OFFLOADED | {"memory": {}})
+    slow, fast = predict_step(spec, shape, LAYOUT), predict_step(plain, shape, LAYOUT)
+    assert slow
+    assert fast
+    seconds = 2 * count_offloaded_slots(spec, LAYOUT) / shape.rates.host
+
+    assert slow.exposed_seconds - fast.exposed_seconds == pytest.approx(seconds)
+    assert update_transfer_seconds(plain, shape, LAYOUT) == 0
+    assert update_transfer_seconds(spec, replace(shape, rates=Rates()), LAYOUT) == 0
+
+
+def test_the_plan_says_where_the_state_is(make_spec: MakeSpec) -> None:
+    def memory_of(changes: dict[str, Any]) -> str | None:
+        memory = describe_plan(plan_job(make_spec(changes))).optimizer_memory
+        return memory and memory.name
+
+    assert memory_of(OFFLOADED) == "host"
+    assert memory_of({"memory": {"offload": ["optimizer"]}}) == "device"  # cpu
+    assert memory_of({}) is None

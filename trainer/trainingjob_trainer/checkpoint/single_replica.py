@@ -62,7 +62,7 @@ class SingleReplicaRestore:
         return broadcast_shards(self._programs, self._state, assemble(self._shards, self._state, held, set(held)))
 
     def _on_replica(self, leaf: Any) -> Any:
-        sharding = NamedSharding(self._mesh, leaf.sharding.spec)
+        sharding = NamedSharding(self._mesh, leaf.sharding.spec, memory_kind=leaf.sharding.memory_kind)
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
     def _read(self, folder: str, tree: Any, wanted: list[Any]) -> list[Any]:

@@ -28,6 +28,7 @@ from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import World
 from trainingjob_trainer.monitoring.bad_steps import BadStepError
 from trainingjob_trainer.parallel.bit_sums import sum_bits
+from trainingjob_trainer.parallel.host_memory import map_in_turn
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.snapshots.state_shards import Shard
@@ -127,8 +128,8 @@ def compile_bit_sums(programs: CompileCache, state: State) -> Any:
     specs = jax.tree.map(lambda sharding: sharding.spec, shardings)
     mesh = jax.tree.leaves(shardings)[0].mesh
 
-    def add_up(state: State) -> jax.Array:
-        return jnp.stack([sum_bits(leaf) for leaf in jax.tree.leaves(state)])[None, :]
+    def add_up(arrays: State) -> jax.Array:
+        return jnp.stack(map_in_turn(sum_bits, state, arrays))[None, :]
 
     function = jax.shard_map(add_up, mesh=mesh, in_specs=(specs,), out_specs=PartitionSpec(AXES), check_vma=False)
     return programs.compile_or_load(

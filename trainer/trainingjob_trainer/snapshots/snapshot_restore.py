@@ -12,8 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
+from jax.sharding import PartitionSpec, SingleDeviceSharding
 
+from trainingjob_trainer.parallel.host_memory import is_on_host, map_in_turn, send
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.snapshots.inventory import ShardInventory, choose_snapshot, find_senders, parse_inventory
@@ -86,14 +87,15 @@ def assemble(
 
     For a broadcast, it has one replica of each shard in `gives`, and zeros elsewhere.
     """
+    leaves, tree = jax.tree.flatten(state)
     arrays: dict[int, list[jax.Array]] = {}
     for number, shard in shards.local_shards.items():
         for replica_index, device in enumerate(shards.replica_devices(shard)):
             is_held = gives is None or (number in gives and replica_index == 0)
             numbers = held[number] if is_held else np.zeros(shard.shape, shard.dtype)
             # Without a copy, a CPU device would compute in the snapshot's own memory.
-            arrays.setdefault(shard.leaf, []).append(jax.device_put(numbers, device, may_alias=False))
-    leaves, tree = jax.tree.flatten(state)
+            place = SingleDeviceSharding(device, memory_kind=leaves[shard.leaf].sharding.memory_kind)
+            arrays.setdefault(shard.leaf, []).append(jax.device_put(numbers, place, may_alias=False))
     whole = [
         jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, arrays[number])
         for number, leaf in enumerate(leaves)
@@ -114,9 +116,12 @@ def compile_broadcast(programs: CompileCache, state: State) -> Callable[[State],
     specs = jax.tree.map(lambda sharding: sharding.spec, shardings)
     mesh = jax.tree.leaves(shardings)[0].mesh
 
+    on_host = jax.tree.map(is_on_host, state)
+
     def sum_replicas(given: State) -> State:
-        summed: State = jax.tree.map(lambda leaf, spec: _sum_bits(leaf, _replicated_axes(spec, mesh)), given, specs)
-        return summed
+        summed = map_in_turn(lambda leaf, spec: _sum_bits(leaf, _replicated_axes(spec, mesh)), state, given, specs)
+        placed: State = send(jax.tree.unflatten(jax.tree.structure(state), summed), on_host)
+        return placed
 
     function = jax.shard_map(sum_replicas, mesh=mesh, in_specs=(specs,), out_specs=specs, check_vma=False)
     compiled: Callable[[State], State] = programs.compile_or_load(

@@ -34,8 +34,7 @@ OTHERS: Table = {
     "ragged_buffer_factor": Left("`experts.capacityFactor` limits the tokens of an expert", off=(-1, -1.0)),
     "rope_min_timescale": Left("the fastest frequency is 1", off=(1,)),
     "dense_init_scale": Copy("model.init.matrices.scale", off=(1, 1.0)),
-    "parameter_memory_host_offload": Left("parameters and optimizer state are in device memory", off=(False,)),
-    "optimizer_memory_host_offload": Left("parameters and optimizer state are in device memory", off=(False,)),
+    "parameter_memory_host_offload": Left("parameters are in device memory", off=(False,)),
     "jax_cache_dir": Left("`runtime.compileCache` names a folder on a volume"),
     "compile_xla_flags": Left("`runtime.env` has the variable `XLA_FLAGS`", off=("",)),
     **dict.fromkeys(

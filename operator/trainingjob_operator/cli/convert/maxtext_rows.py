@@ -52,6 +52,7 @@ REMAT: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """Policies of MaxText, and what `memory` says of them."""
+OPTIMIZER_OFFLOAD = "optimizer_memory_host_offload"
 CUSTOM_REMAT = {
     "decoder_layer_input": "layerInput", "query_proj": "query", "key_proj": "key", "value_proj": "value",
     "context": "attentionOutput", "out_proj": "attentionProjection", "mlpwi_0": "mlpGate", "mlpwi_1": "mlpUp",
@@ -134,7 +135,7 @@ TRAINING: Table = {
     "quantization": Copy("precision.quantization.type", one_of(QUANTIZED_TYPES, QUANTIZED), off=("",)),
     "matmul_precision": Copy("precision.matmul", one_of(MATMULS, FORMAT), off=("default", "bfloat16")),
     "num_vocab_tiling": Copy("memory.lossChunks", off=(1,)),
-    **dict.fromkeys(("remat_policy", *CUSTOM_REMAT), Part()),
+    **dict.fromkeys(("remat_policy", *CUSTOM_REMAT, OPTIMIZER_OFFLOAD), Part()),
     **dict.fromkeys(
         ("indexer_cutoff_threshold", "*mlpwi*", "*mlpwo", "*_proj", "mla_q", "mla_kv", "attention_out", "engram"),
         Left("`memory.save` has no activation of this name", off=("remat",)),
@@ -319,3 +320,5 @@ def _read_remat(values: Values, draft: DraftJob) -> None:
     for field, value in (found or {}).items():
         if value:
             draft.set(f"memory.{field}", value)
+    if values.get(OPTIMIZER_OFFLOAD) and draft.get("optimizer.type") != "sgd":  # that of MaxText has no state
+        draft.set("memory.offload", [*(draft.get("memory.offload") or ()), "optimizer"])

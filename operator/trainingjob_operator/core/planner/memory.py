@@ -13,7 +13,8 @@ The parts of a layer state the bytes that they save, see `trainingjob_api.networ
 """
 
 import math
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -22,11 +23,19 @@ from trainingjob_api.decoding import count_cache_bytes, find_decoding_shape
 from trainingjob_api.loss_chunks import MAX_LOGITS_BYTES
 from trainingjob_api.network.part import Shard
 from trainingjob_api.network.resolve import resolve
-from trainingjob_api.network.tensor import Gradients
+from trainingjob_api.network.tensor import Gradients, Tensor
 from trainingjob_api.optim import FLOAT_BYTES
-from trainingjob_api.sharding import RULES, count_shards, merge_rules
+from trainingjob_api.sharding import (
+    RULES,
+    ShardCounts,
+    count_shards,
+    find_zero1_dim,
+    merge_rules,
+    shards_of_dim,
+)
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import Memory
+from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.plan import MemoryEstimate, SizePlan
 from trainingjob_operator.core.planner.workload import FLOAT32, Workload, describe_workload
@@ -43,6 +52,8 @@ GRADIENT_PIECES_IN_FLIGHT = 4
 
 CHUNKED_HIDDEN_STATES = 4
 """Copies of the hidden states beside the chunks of the logits, with their gradients."""
+STREAMED_COPIES = 2
+"""Copies on a device of optimizer state that comes from the host: before and after its update."""
 MAX_SEQUENCES = 2**31
 
 
@@ -97,17 +108,22 @@ class DeviceMemory:
     """The loss with logits in chunks, which replaces the first of the peak points."""
     max_whole_sequences: int
     """Sequences per microbatch up to which the logits are whole."""
+    offloaded_slots: int = 0
+    """Optimizer state in host memory, which `optimizer` does not count."""
+    update_bytes: int = 0
+    """Bytes of that state on the device during the update, when activations are free: the largest piece."""
 
     def estimate(self, sequences: int, saved_microbatches: int, *, keeps_embedding: bool = True) -> MemoryEstimate:
         """Return the bytes for microbatches of `sequences`, of which `saved_microbatches` are held at once."""
+        activations = sequences * (saved_microbatches * self.residuals_per_sequence + self.kept_inputs_per_sequence)
+        peak = max([point.fixed_bytes + sequences * point.per_sequence for point in self._points(sequences)])
         return MemoryEstimate(
             params=self.params,
             gradients=self.gradients,
             optimizer=self.optimizer,
-            activations=sequences * (saved_microbatches * self.residuals_per_sequence + self.kept_inputs_per_sequence),
-            host=saved_microbatches * sequences * self.offloaded_per_sequence,
-            temporaries=self.gathered_embedding * keeps_embedding
-            + max([point.fixed_bytes + sequences * point.per_sequence for point in self._points(sequences)]),
+            activations=activations,
+            host=saved_microbatches * sequences * self.offloaded_per_sequence + self.offloaded_slots,
+            temporaries=max(self.gathered_embedding * keeps_embedding + peak, self.update_bytes - activations),
         )
 
     def _points(self, sequences: int) -> tuple[PeakPoint, ...]:
@@ -117,8 +133,11 @@ class DeviceMemory:
 
     def max_sequences(self, memory_bytes: int, saved_microbatches: int, *, keeps_table: bool = True) -> int:
         """Return the most sequences per microbatch that fit a device with this memory. 0: not even one fits."""
-        state = self.params + self.gradients + self.optimizer + self.gathered_embedding * keeps_table
+        state = self.params + self.gradients + self.optimizer
         free = int(memory_bytes * USABLE_MEMORY_SHARE) - state
+        if free < self.update_bytes:
+            return 0
+        free -= self.gathered_embedding * keeps_table
 
         def fit(points: tuple[PeakPoint, ...]) -> int:
             saved = saved_microbatches * self.residuals_per_sequence + self.kept_inputs_per_sequence
@@ -134,6 +153,11 @@ def estimate_device_memory(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -
     # Otherwise `data` splits only the batch.
     data = degrees["data"] if spec.parallelism.shard_optimizer_over_data else 1
     return estimate_workload_memory(describe_workload(spec), {**degrees, "data": data})
+
+
+def count_offloaded_slots(spec: TrainingJobSpec, layout: Layout) -> int:
+    """Return the bytes of the optimizer state that a device of a layout has in host memory."""
+    return estimate_device_memory(spec, combine_degrees(layout.ici, layout.dcn)).offloaded_slots
 
 
 def estimate_workload_memory(workload: Workload, degrees: Mapping[Axis, int]) -> DeviceMemory:
@@ -183,16 +207,21 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
     teacher = _estimate_teacher(program, axes)
     pipelined = PIPELINE_RESIDUAL_TENTHS if degrees["stage"] > 1 and not alternates else 10
     kept_inputs = program.pipeline.plan(1, degrees["stage"]).saved_inputs * length * network.width
+    slots, offloaded_slots = (
+        {
+            leaf.name: sum(
+                [state.data_sharded_size(storage_ways, degrees["data"]) * num_bytes for state, num_bytes in found(leaf)]
+            )
+            for leaf in trained
+        }
+        for found in (program.list_slots, program.list_offloaded_slots)
+    )
     return DeviceMemory(
         params=params,
         gradients=trained_params * program.gradient_bytes,
-        optimizer=sum(
-            [
-                state.data_sharded_size(storage_ways, degrees["data"]) * num_bytes
-                for leaf in trained
-                for state, num_bytes in program.list_slots(leaf)
-            ]
-        ),
+        optimizer=sum(slots.values()) - sum(offloaded_slots.values()),
+        offloaded_slots=sum(offloaded_slots.values()),
+        update_bytes=STREAMED_COPIES * _largest_piece(trained, offloaded_slots, storage_ways, degrees["data"]),
         residuals_per_sequence=residuals * pipelined // 10 + teacher.hidden_per_sequence,
         kept_inputs_per_sequence=kept_inputs * program.compute_bytes,
         offloaded_per_sequence=offloaded,
@@ -243,6 +272,22 @@ def _estimate_teacher(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> 
     return TeacherMemory(
         hidden, device.peak_points[0], device.chunked_loss, tuple(point.add(table) for point in device.peak_points[1:])
     )
+
+
+def _largest_piece(tensors: Sequence[Tensor], slots: Mapping[str, int], ways: ShardCounts, data: int) -> int:
+    """Return the most bytes of slots that an update brings to a device at once: those of a layer, or of a tensor."""
+    layers: dict[int, int] = defaultdict(int)
+    whole = [0]
+    for tensor in tensors:
+        if tensor.is_stacked:
+            shards = shards_of_dim(tensor.axes[0], tensor.shape[0], ways)
+            if data > 1 and find_zero1_dim(tensor.axes, tensor.shape, ways, data) == 0:
+                shards *= data
+            steps = tensor.shape[0] // shards
+            layers[steps] += slots[tensor.name] // steps
+        else:
+            whole.append(slots[tensor.name])
+    return max([*whole, *layers.values()])
 
 
 def _chunk_bytes(program: Workload, logits: int, numbers: int) -> tuple[int, int]:

@@ -144,7 +144,13 @@ def _may_fit(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> bool:
     workload = describe_workload(spec)
     per_parameter = workload.param_bytes + workload.gradient_bytes
     tensors = workload.network.tensors
-    slots = (state.size * num_bytes for tensor in tensors for state, num_bytes in workload.list_slots(tensor))
+    lists = ((1, workload.list_slots), (-1, workload.list_offloaded_slots))
+    slots = (
+        sign * state.size * num_bytes
+        for sign, list_slots in lists
+        for tensor in tensors
+        for state, num_bytes in list_slots(tensor)
+    )
     second = workload.reference
     reference = sum(tensor.size * second.workload.param_bytes for tensor in second.tensors) if second else 0
     num_bytes = sum(tensor.size * per_parameter for tensor in tensors) + sum(slots) + reference

@@ -10,6 +10,7 @@ from functools import cached_property
 from trainingjob_api.base import seconds
 from trainingjob_api.network.attention_kernel import KernelChoice
 from trainingjob_api.network.resolve import resolve_network
+from trainingjob_api.optimizer_memory import OptimizerMemory, choose_optimizer_memory
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.precision import QuantizedType
 from trainingjob_api.world import Layout
@@ -210,6 +211,11 @@ class Plan:
         contexts = sorted({size.layout.ici.context * size.layout.dcn.context for size in self.sizes if size.layout})
         shards = (workload.shard({"context": context}) for context in contexts)
         return tuple(dict.fromkeys(kernel for shard in shards for kernel in workload.network.choose_kernels(shard)))
+
+    @property
+    def optimizer_memory(self) -> OptimizerMemory | None:  # None: the spec offloads no optimizer state
+        """Return the memory of the optimizer's state between steps."""
+        return choose_optimizer_memory(self.spec) if self.spec.memory.offloads_optimizer else None
 
     @property
     def tokens_per_step(self) -> int:

@@ -8,7 +8,7 @@
 - gathers: all-gathers of parameters and reduce-scatters of gradients; the compiler overlaps them with matmuls;
 - waiting: collectives that the next matmul depends on: all-reduces of hidden states over tensor, keys along context,
   tokens to experts, hidden states to the next stage, and the all-reduce of gradients over data after the last
-  accumulation step.
+  accumulation step; and optimizer state that moves from host memory and back.
 
 Real steps take longer than peak rates allow, so the estimate ranks meshes and does not predict seconds. There is no
 estimate for an accelerator of unknown rates, such as `cpu`, or for a job with custom sharding rules.
@@ -28,7 +28,7 @@ from trainingjob_api.spec.precision import MatmulPrecision
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.flops import count_quantized_step_flops, count_step_flops, count_useful_flops
 from trainingjob_operator.core.planner.interconnect import axis_bandwidths
-from trainingjob_operator.core.planner.memory import estimate_workload_memory
+from trainingjob_operator.core.planner.memory import count_offloaded_slots, estimate_workload_memory
 from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.plan import Plan, Rates, SliceShape
 from trainingjob_operator.core.planner.traffic import Traffic, predict_traffic
@@ -57,7 +57,7 @@ class Roofline:
     overlapped_seconds: float
     """Seconds of transfers that overlap with matmuls: the most of both networks, and of the way to host memory."""
     exposed_seconds: float
-    """Seconds of collectives that the next matmul depends on."""
+    """Seconds of collectives that the next matmul depends on, and of optimizer state on its way from the host."""
     mfu: float
     """Model FLOPs divided by the peak FLOPs of the step time in the compute format, whatever is quantized."""
 
@@ -94,7 +94,8 @@ def predict_step(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> Ro
                 *_transfer_seconds((one for one in traffic if not one.is_exposed), shape, layout).values(),
             ]
         ),
-        exposed_seconds=sum(_transfer_seconds((one for one in traffic if one.is_exposed), shape, layout).values()),
+        exposed_seconds=sum(_transfer_seconds((one for one in traffic if one.is_exposed), shape, layout).values())
+        + update_transfer_seconds(spec, shape, layout),
         mfu=0.0,
     )
     useful = count_useful_flops(workload) * spec.tokens_per_step
@@ -157,6 +158,11 @@ def _offload_seconds(workload: Workload, shape: SliceShape, layout: Layout) -> f
     return num_bytes / shape.rates.host
 
 
+def update_transfer_seconds(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> float:
+    """Return the seconds in which optimizer state moves from host memory and back; 0 if the rate is unknown."""
+    return 2 * count_offloaded_slots(spec, layout) / shape.rates.host if shape.rates.host else 0.0
+
+
 def _count_layer_passes(workload: Workload, layout: Layout) -> float:
     """Return how often a device runs the layers of its stage in a step."""
     schedule = workload.schedule(layout)
@@ -186,5 +192,7 @@ def _model_traffic_bytes(workload: Workload, layout: Layout) -> float:
     chunk_sums = 2 * FLOAT32 * head_gradient * (num_chunks - 1) * reads
     sums = 2 * device.gradients * layout.accumulation
     # The optimizer reads the parameter, its gradient and its slots, and writes all of them but the gradient.
-    update = 3 * FLOAT32 * device.gradients / workload.gradient_bytes + 2 * device.optimizer
+    # Slots that come from the host are written and read once more.
+    slots = 2 * device.optimizer + 4 * device.offloaded_slots
+    update = 3 * FLOAT32 * device.gradients / workload.gradient_bytes + slots
     return matrices + kept + logits + sums + chunk_sums + update

@@ -2,7 +2,7 @@
 
 from trainingjob_api.network.fingerprint import fingerprint
 from trainingjob_api.network.resolve import resolve
-from trainingjob_api.status.plan_status import KernelStatus, PlanStatus, SizeStatus
+from trainingjob_api.status.plan_status import KernelStatus, OptimizerMemoryStatus, PlanStatus, SizeStatus
 from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan
 from trainingjob_operator.core.units import format_count, format_ranges, pluralize
@@ -10,6 +10,7 @@ from trainingjob_operator.core.units import format_count, format_ranges, plurali
 
 def describe_plan(plan: Plan) -> PlanStatus:
     """Return the plan in the form of the status."""
+    memory = plan.optimizer_memory
     return PlanStatus(
         parameters=plan.num_parameters,
         preset=plan.spec.model.preset or "",
@@ -19,6 +20,7 @@ def describe_plan(plan: Plan) -> PlanStatus:
         tokens_per_step=plan.tokens_per_step,
         sizes=tuple(_size_status(plan, size) for size in plan.sizes),
         kernels=tuple(KernelStatus(part=one.part, name=one.name, reason=one.reason) for one in plan.kernels),
+        optimizer_memory=OptimizerMemoryStatus(name=memory.name, reason=memory.reason) if memory else None,
     )
 
 

@@ -12,6 +12,7 @@ from trainingjob_api.network.part import Shard
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.network.tensor import Storage, Tensor
 from trainingjob_api.optim import FLOAT_BYTES, Slot, list_slots
+from trainingjob_api.optimizer_memory import choose_optimizer_memory, is_offloaded
 from trainingjob_api.pipeline import PipelineSchedule
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import Memory
@@ -64,6 +65,8 @@ class Workload:
     """Whether XLA's CPU compiler builds the program. It has no reduce-scatter."""
     repeats_chunks: bool = False
     """Whether the backward pass computes logits in chunks again: the gradients of tokens depend on the whole loss."""
+    slots_on_host: bool = False
+    """Whether slots of matrices are in host memory between updates."""
     reference: Reference | None = None
     """None: the objective has none."""
 
@@ -107,6 +110,13 @@ class Workload:
         """Return the optimizer's state for a trained tensor: tensors, and the bytes of one value of each."""
         return [(slot.shape_like(tensor), slot.num_bytes) for slot in self.slots if slot.is_kept_for(tensor)]
 
+    def list_offloaded_slots(self, tensor: Tensor) -> list[tuple[Tensor, int]]:
+        """Return those of `list_slots` that are in host memory."""
+        if not self.slots_on_host:
+            return []
+        slots = [slot for slot in self.slots if slot.is_kept_for(tensor) and is_offloaded(slot, tensor)]
+        return [(slot.shape_like(tensor), slot.num_bytes) for slot in slots]
+
     @property
     def gradient_bytes(self) -> int:
         """Return the bytes of a gradient that is summed over accumulation steps."""
@@ -146,7 +156,19 @@ def describe_workload(spec: TrainingJobSpec) -> Workload:
     pipeline, optimizer = spec.parallelism.pipeline, spec.optimizer.resolved()
     steps = optimizer.newton_schulz_steps if isinstance(optimizer, Muon) else 0
     isolates = spec.data.isolates_documents
-    workload = Workload(network, length, spec.precision, slots, spec.memory, rules, pipeline, steps, isolates, is_cpu)
+    workload = Workload(
+        network,
+        length,
+        spec.precision,
+        slots,
+        spec.memory,
+        rules,
+        pipeline,
+        steps,
+        isolates,
+        is_cpu,
+        slots_on_host=choose_optimizer_memory(spec).name == "host",
+    )
     teacher = describe_teacher(spec)
     if teacher:
         return _add_teacher(workload, describe_workload(teacher))

@@ -1,13 +1,15 @@
-"""Rules about activation memory: remat policies, host offload, and chunks of the logits."""
+"""Rules about the memory of a step: remat policies, host offload, and chunks of the logits."""
 
 from collections.abc import Iterator
 
 from trainingjob_api.network.activations import LAYER_INPUT
 from trainingjob_api.network.part import Shard
-from trainingjob_api.network.resolve import resolve
+from trainingjob_api.network.resolve import resolve, resolve_network
+from trainingjob_api.optim import list_slots
+from trainingjob_api.optimizer_memory import is_offloaded
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.memory import CUSTOM
+from trainingjob_api.spec.memory import CUSTOM, OPTIMIZER
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.plan import SizePlan
@@ -34,18 +36,19 @@ def check_loss_chunks(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def check_remat_lists(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """`memory.save` and `memory.offload` belong to `memory.remat: custom`, which must have one of them."""
+    """`memory.save` and activations in `memory.offload` belong to `memory.remat: custom`, which must have some."""
     memory = spec.memory
-    lists = {"save": memory.save, "offload": memory.offload}
+    activations = memory.offloaded_activations
     if memory.remat == CUSTOM:
-        if not any(lists.values()):
+        if not (memory.save or activations):
             message = (
                 "custom must have `spec.memory.save` or `spec.memory.offload`. `full` saves only the inputs of layers."
             )
             yield Problem("spec.memory.remat", CUSTOM, message, ("full",))
         return
     policy = quote_field("spec.memory.remat", memory.remat)
-    for field, names in lists.items():
+    offload = (activations or None) if memory.offloads_optimizer else memory.offload
+    for field, names in {"save": memory.save, "offload": offload}.items():
         if names is not None:
             message = f"must not be set with {policy}. Remove it, or change the policy."
             yield Problem(f"spec.memory.{field}", list(names), message, (f"spec.memory.remat: {CUSTOM}",))
@@ -58,7 +61,7 @@ def check_activation_names(spec: TrainingJobSpec) -> Iterator[Problem]:
         path = f"spec.memory.{field}"
         yield from find_repeated(path, names)
         for number, name in enumerate(names):
-            if name not in found and name != LAYER_INPUT:
+            if name not in (*found, LAYER_INPUT, OPTIMIZER):
                 message = f"{name} must be one that the backward pass of this model needs: {join_words(found)}."
                 yield Problem(f"{path}[{number}]", name, message)
     for number, name in enumerate(memory.offload or ()):
@@ -75,14 +78,32 @@ def _find_activations(spec: TrainingJobSpec) -> list[str]:
 
 
 def check_offload_platform(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """`memory.offload` needs devices with a memory of their own."""
-    if spec.memory.offload is not None and spec.slices.accelerator == CPU:
-        message = "must not be set on cpu. Its devices have no memory beside that of the host."
-        yield Problem("spec.memory.offload", list(spec.memory.offload), message)
+    """Activations in `memory.offload` need devices with a memory of their own."""
+    activations = spec.memory.offloaded_activations
+    if activations and spec.slices.accelerator == CPU:
+        message = "must name no activation on cpu. Its devices have no memory beside that of the host."
+        yield Problem("spec.memory.offload", list(activations), message)
+
+
+def check_optimizer_slots(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`optimizer` in `memory.offload` needs an optimizer that keeps state of the size of a matrix."""
+    if not spec.memory.offloads_optimizer:
+        return
+    slots = list_slots(spec.optimizer, spec.precision)
+    trained = [tensor for tensor in resolve_network(spec).tensors if tensor.is_trainable]
+    if any(slot.is_kept_for(tensor) and is_offloaded(slot, tensor) for slot in slots for tensor in trained):
+        return
+    others = spec.memory.offloaded_activations
+    rest = f"[{', '.join(others)}]" if others else "null"
+    optimizer = quote_field("spec.optimizer.type", spec.optimizer.type)
+    message = (
+        f"optimizer must not be set with {optimizer}, which keeps no state of the size of a matrix here. Remove it."
+    )
+    yield Problem("spec.memory.offload", list(spec.memory.offload or ()), message, (rest,))
 
 
 def check_offload_memory(spec: TrainingJobSpec, sizes: SizeOutcomes, hardware: Hardware) -> Iterator[Problem]:
-    """`runtime.resources.memory` must hold what the devices of a host offload."""
+    """`runtime.resources.memory` must hold what the devices of a host offload: activations and optimizer state."""
     shape, memory = find_slice_shape(spec, hardware), spec.runtime.resources.memory
     if shape is None or spec.memory.offload is None or spec.slices.accelerator == CPU:
         return
@@ -103,5 +124,6 @@ RULES = (
     Rule(("memory.remat", "memory.save", "memory.offload"), check_remat_lists),
     Rule(("memory.save", "memory.offload", "model", "training.sequenceLength"), check_activation_names),
     Rule(("memory.offload", "slices.accelerator"), check_offload_platform),
+    Rule(("memory.offload", "optimizer", "precision", "model", "lora"), check_optimizer_slots),
 )
 SIZES_RULES = (SizesRule((*SIZE_FIELDS, "runtime.resources.memory"), check_offload_memory),)
