@@ -193,23 +193,6 @@ def test_plan_reports_the_chunks_of_the_logits() -> None:
     assert words in call("plan", "-", given=yaml.safe_dump(written)).out.splitlines()
 
 
-def test_plan_reports_the_memory_of_the_optimizer_state() -> None:
-    on_host, on_cpu = (
-        yaml.safe_load(Path(f"crds/examples/{name}.yaml").read_text()) for name in ("tpu-v5p-4-slices", "demo")
-    )
-
-    assert "optimizer state: " not in call("plan", "-", given=yaml.safe_dump(on_cpu)).out
-    for written in (on_host, on_cpu):
-        written["spec"]["memory"] = {"offload": ["optimizer"]}
-    on_host["spec"]["runtime"]["resources"] = {"memory": "32Gi"}
-    line = "optimizer state: in the memory of the host, because `memory.offload` names it: up to 4.01 GB per host, and "
-    assert line in call("plan", "-", given=yaml.safe_dump(on_host)).out
-    words = (
-        "optimizer state: in the memory of the device, because devices of cpu have no memory beside that of the host"
-    )
-    assert words in call("plan", "-", given=yaml.safe_dump(on_cpu)).out.splitlines()
-
-
 def test_plan_reports_the_quantized_matmuls() -> None:
     written = yaml.safe_load(Path("crds/examples/demo.yaml").read_text())
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from e2e.benchmarks.compiler_cases import DEEP, job, training
+from trainingjob_api.base import AXES, Axis
 from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.unsharded import find_unsharded
@@ -37,11 +38,27 @@ def test_projections_to_latent_vectors_are_whole_beside_tensor_alone(
     found = find_unsharded(plan.spec, combine_degrees(size.layout.ici, size.layout.dcn))
 
     norms = {"norm.scale", *(f"layers.{name}" for name in NORMS)}
-    assert [name for name in found.names if name not in norms] == list(large)
+    assert [one.name for one in found.tensors if one.name not in norms] == list(large)
     assert (found.share > 0.02) == bool(large)
     warnings = list(warn_of_unsharded_parameters(plan, {}))
     assert [name in str(warnings) for name in large] == [True] * len(large)
     assert bool(warnings) == bool(large)
+
+
+@pytest.mark.parametrize(
+    ("ici", "name", "reason"),
+    [
+        ({"tensor": 4}, "norm.scale", "no rule shards `norm` over an axis of this mesh"),
+        ({"fsdp": 16}, "embedding", "fsdp (16) does not divide `embed` (1000)"),
+        ({"fsdp": 8, "context": 2}, "embedding", "fsdp (8) x context (2) does not divide `embed` (1000)"),
+    ],
+)
+def test_each_tensor_has_the_reason(ici: dict[Axis, int], name: str, reason: str) -> None:
+    spec = job("tpu-v5p", "2x2x1", {"fsdp": 4}, model=DEEP | {"embedDim": 1000}, training=training(8, 1024, 1))
+
+    reasons = {one.name: one.reason for one in find_unsharded(spec, dict.fromkeys(AXES, 1) | ici).tensors}
+
+    assert reasons[name] == reason
 
 
 def test_a_rule_for_nothing_leaves_the_large_tensors_whole() -> None:

@@ -24,14 +24,14 @@ def warn_of_unsharded_parameters(plan: Plan, _sizes: SizeOutcomes) -> Iterator[P
     worst = max(found, key=lambda one: one.share)
     if worst.share <= MAX_UNSHARDED_SHARE:
         return
-    names = [f"`{name}`" for name in worst.names[:MAX_NAMES]]
-    others = len(worst.names) - len(names)
+    names = [f"`{tensor.name}`" for tensor in worst.tensors[:MAX_NAMES]]
+    others = len(worst.tensors) - len(names)
     names += [pluralize(others, "other tensor")] if others else []
     num_bytes = FLOAT_BYTES[plan.spec.precision.params] * worst.num_parameters
     message = (
         f"no axis of the mesh shards {join_words(names)}. Each device holds {format_size(num_bytes)} of them, "
-        f"{format_percent(worst.share)} of all parameters, and their gradients and moments. Add degrees or rules that "
-        "divide their dimensions."
+        f"{format_percent(worst.share)} of all parameters, and their gradients and moments. Reason for "
+        f"{names[0]}: {worst.tensors[0].reason}. Add degrees or rules that divide their dimensions."
     )
     yield Problem("spec.parallelism.rules", None, message)
 
