@@ -24,31 +24,27 @@ from trainingjob_api.optim import FLOAT_BYTES
 from trainingjob_api.optimizer_memory import choose_optimizer_memory
 from trainingjob_api.sharding import RULES, merge_rules
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.objective import DISTILL, DPO, Dpo
 from trainingjob_api.spec.objective import Objective as ObjectiveSection
 from trainingjob_trainer.models.base_params import BaseParams
 from trainingjob_trainer.models.decoder import Params, split_model_of
 from trainingjob_trainer.models.dropout import sequence_seeds
 from trainingjob_trainer.models.params import DTYPES, matmul_precision
 from trainingjob_trainer.models.trainable import tensor_name
-from trainingjob_trainer.objectives.batch_sums import BatchSums, as_float32
-from trainingjob_trainer.objectives.distill import distill, soft_loss_at_start, soft_loss_of_step
-from trainingjob_trainer.objectives.dpo import dpo
-from trainingjob_trainer.objectives.next_token import next_token
-from trainingjob_trainer.objectives.objective import REWARD_ACCURACY, REWARD_METRICS, Objective, metric_names
+from trainingjob_trainer.objectives.batch_sums import BatchSums, as_float32, choose_objective
+from trainingjob_trainer.objectives.distill import soft_loss_at_start, soft_loss_of_step
+from trainingjob_trainer.objectives.objective import REWARD_ACCURACY, REWARD_METRICS, metric_names
 from trainingjob_trainer.objectives.scoring import EvaluateStep, Scorer, ScoreSums
-from trainingjob_trainer.objectives.teacher import Teacher, make_teacher, with_teacher
+from trainingjob_trainer.objectives.teacher import make_teacher, with_teacher
 from trainingjob_trainer.optim.clipping import clip_factor, clip_values
 from trainingjob_trainer.optim.expert_balance import ExpertBalance
 from trainingjob_trainer.optim.factory import make_optimizer
 from trainingjob_trainer.optim.learning_rate import learning_rate
-from trainingjob_trainer.optim.slot_paths import SlotFinder, Slots, place_slots
+from trainingjob_trainer.optim.slot_paths import SlotFinder, Slots, place_slots, shard_slots
 from trainingjob_trainer.optim.spike_detection import SpikeWindow, empty_window, is_spike, update_window
 from trainingjob_trainer.optim.streamed_update import Update, choose_update
 from trainingjob_trainer.optim.tensor_norms import measure_norms, norm_names, sum_squares
-from trainingjob_trainer.optim.weight_average import move_average
+from trainingjob_trainer.optim.weight_average import compile_conversion, move_average
 from trainingjob_trainer.parallel.collective_order import order_collectives
-from trainingjob_trainer.parallel.host_memory import bring, is_on_host
 from trainingjob_trainer.parallel.sharding import param_shardings, zero1_shardings
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.state import (
@@ -196,21 +192,10 @@ class StepPrograms:
 
         It is compiled if the spec has an average. Otherwise it returns the parameters themselves.
         """
-        if self.state_shapes.average is None:
+        average, shapes = self.state_shapes.average, self._model.param_split.split(self.state_shapes.params).trained
+        if average is None:
             return lambda state: state.params
-        shapes = self._model.param_split.split(self.state_shapes.params).trained
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, shapes)
-
-        on_host = jax.tree.map(is_on_host, self.state_shapes.average)
-
-        def convert(average: Params) -> Params:
-            here = bring(average, on_host)
-            converted: Params = jax.tree.map(lambda leaf, shape: leaf.astype(shape.dtype), here, shapes)
-            return converted
-
-        compiled = programs.compile_or_load(
-            "average", convert, (self.state_shapes.average,), shapes, out_shardings=shardings
-        )
+        compiled = compile_conversion(programs, average, shapes)
 
         def read(state: State) -> Params:
             frozen = self._model.param_split.split(state.params).frozen
@@ -386,14 +371,10 @@ class StepPrograms:
         params = param_shardings(self._model.axes, shapes.params, self._mesh, self._rules)
         find_slot = SlotFinder(self._spec, self._model.network)
 
-        def shard_slot(path: Any, leaf: Any) -> Any:
-            found = find_slot(path)
-            if found is None:
-                return everywhere
-            slot, tensor = found
-            return self._shard(slot.shape_like(tensor).axes, leaf, self._mesh, self._rules)
+        def shard(axes: Any, leaf: Any) -> Any:
+            return self._shard(axes, leaf, self._mesh, self._rules)
 
-        opt = tree_map_with_path(shard_slot, shapes.opt)
+        opt = shard_slots(find_slot, shapes.opt, shard, everywhere)
         state: State = jax.tree.map(
             lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding),
             shapes,
@@ -411,12 +392,3 @@ class StepPrograms:
         )
         placed = place_slots(self._spec, find_slot, state.slots)
         return state._replace(opt=placed.opt, average=placed.average)
-
-
-def choose_objective(section: ObjectiveSection, teacher: Teacher | None = None) -> Objective:
-    """Return the objective of a section, with its options."""
-    if section.type == DISTILL and teacher:
-        return partial(distill, section.z_loss, teacher)
-    if section.type == DPO:
-        return partial(dpo, section.dpo or Dpo())
-    return partial(next_token, section.z_loss)

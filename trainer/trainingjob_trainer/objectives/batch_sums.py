@@ -12,11 +12,15 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from trainingjob_api.sharding import Table
+from trainingjob_api.spec.objective import DISTILL, DPO, Dpo
+from trainingjob_api.spec.objective import Objective as ObjectiveSection
 from trainingjob_trainer.models.decoder import Params, SplitModel
 from trainingjob_trainer.models.sharded_model import ShardedModel
 from trainingjob_trainer.models.trainable import tensor_name
 from trainingjob_trainer.objectives.accumulation import accumulate, map_sequences
-from trainingjob_trainer.objectives.dpo import answer_log_probs
+from trainingjob_trainer.objectives.distill import distill
+from trainingjob_trainer.objectives.dpo import answer_log_probs, dpo
+from trainingjob_trainer.objectives.next_token import next_token
 from trainingjob_trainer.objectives.objective import Objective, Terms
 from trainingjob_trainer.objectives.pipeline_gradients import PipelineGradients
 from trainingjob_trainer.objectives.teacher import Teacher
@@ -138,3 +142,12 @@ class BatchSums:
 def as_float32(tree: Any) -> Any:
     """Return a tree of arrays in float32."""
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)
+
+
+def choose_objective(section: ObjectiveSection, teacher: Teacher | None = None) -> Objective:
+    """Return the objective of a section, with its options."""
+    if section.type == DISTILL and teacher:
+        return partial(distill, section.z_loss, teacher)
+    if section.type == DPO:
+        return partial(dpo, section.dpo or Dpo())
+    return partial(next_token, section.z_loss)

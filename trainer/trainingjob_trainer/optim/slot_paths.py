@@ -1,5 +1,6 @@
 """Slots of the optimizer in a state: from the path of an array to its slot, its tensor and its memory."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jax.tree_util import DictKey, GetAttrKey, tree_map_with_path
@@ -40,6 +41,22 @@ def find_tensor_name(path: tuple[Any, ...]) -> str | None:  # None: the array be
     """Return the name of the tensor of an array, from its path in parameters, or in a state of them."""
     last = max((number for number, key in enumerate(path) if isinstance(key, GetAttrKey)), default=-1)
     return ".".join(str(key.key) for key in path[last + 1 :] if isinstance(key, DictKey)) or None
+
+
+def shard_slots(find_slot: SlotFinder, opt: Any, shard: Callable[[Any, Any], Any], otherwise: Any) -> Any:
+    """Return the sharding of each array of an optimizer's state.
+
+    `shard` returns it from the axes of a slot and its array; an array that belongs to no tensor has `otherwise`.
+    """
+
+    def shard_slot(path: Any, leaf: Any) -> Any:
+        found = find_slot(path)
+        if found is None:
+            return otherwise
+        slot, tensor = found
+        return shard(slot.shape_like(tensor).axes, leaf)
+
+    return tree_map_with_path(shard_slot, opt)
 
 
 def place_slots(spec: TrainingJobSpec, find_slot: SlotFinder, slots: Slots) -> Slots:
