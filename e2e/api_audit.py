@@ -23,7 +23,7 @@ ALLOWED_VERBS: dict[str, tuple[str, ...]] = {
     "trainingjobs": (*READS, "delete"),  # after `ttlSecondsAfterFinished`
     STATUS: ("update",),
     "jobsets": (*READS, "create", "delete"),
-    "jobs": (*READS, "delete"),
+    "jobs": (*READS, "create", "delete"),  # the pods of `data.prepare`
     "pods": (*READS, "delete"),
     "configmaps": (*READS, "patch"),
     "events": ("list", "create", "patch"),
@@ -35,6 +35,8 @@ ALLOWED_VERBS: dict[str, tuple[str, ...]] = {
     "subjectaccessreviews": ("create",),
 }
 """The verbs that the operator uses, by resource. The check exposes rights that the chart grants without need."""
+CREATED_ONCE = ("jobsets", "jobs")
+"""Resources of which each object is created once, and again only after it was deleted."""
 OWN_NAMESPACE_RESOURCES = ("secrets", "leases")
 """Resources that the operator uses only in its own namespace."""
 FORBIDDEN_CODES = frozenset((400, 401, 403, 405, 406, 413, 415, 422))
@@ -142,15 +144,15 @@ def _find_unguarded_writes(request: Request) -> Iterator[str]:
         yield f"deleted by its name alone: {request}"
     if request.resource == STATUS and not metadata.get("resourceVersion"):
         yield f"written over whatever is there: {request}"
-    makes = request.resource in ("jobsets", "configmaps") and request.verb in ("create", "patch")
+    makes = request.resource in (*CREATED_ONCE, "configmaps") and request.verb in ("create", "patch")
     if makes and not any(owner.get("uid") and owner.get("controller") for owner in metadata.get("ownerReferences", [])):
         yield f"made for nobody: {request}"
 
 
 def _find_duplicate_creates(requests: Sequence[Request]) -> Iterator[str]:
-    """Yield JobSets that were created more often than deletions allow."""
+    """Yield JobSets and Jobs that were created more often than deletions allow."""
     made = Counter(
-        one.target for one in requests if one.resource == "jobsets" and one.verb == "create" and one.is_successful
+        one.target for one in requests if one.resource in CREATED_ONCE and one.verb == "create" and one.is_successful
     )
     gone = Counter(one.target for one in requests if one.verb == "delete" and one.is_successful)
     for target, times in made.items():

@@ -93,6 +93,12 @@ CASES: dict[str, tuple[list[Event], list[str]]] = {
     "deleted whoever has the name": ([event("delete", "pods", {})], ["deleted by its name alone: "]),
     "a status over another": ([status(version="")], ["written over whatever is there: "]),
     "a child of nobody": ([event("create", "jobsets", {"metadata": {}}, code=201)], ["made for nobody: "]),
+    "a preparation": ([event("create", "jobs", {"metadata": {"name": "x", **OWNED}}, code=201)], []),
+    "a preparation of nobody": ([event("create", "jobs", {"metadata": {}}, code=201)], ["made for nobody: "]),
+    "a preparation made twice": (
+        [event("create", "jobs", {"metadata": {"name": "x", **OWNED}}, code=201)] * 2,
+        ["jobs/n/x was created 2 times, and deleted 0 times"],
+    ),
     "a configuration of nobody": ([event("patch", "configmaps", {"metadata": {}})], ["made for nobody: "]),
     "made twice": ([CREATED, CREATED], ["jobsets/n/x was created 2 times, and deleted 0 times"]),
     "made again where it was refused": ([CREATED, {**CREATED, "responseStatus": {"code": 409}}], []),
