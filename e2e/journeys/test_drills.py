@@ -7,7 +7,7 @@ from e2e.status import generation_of, is_full, steps_trained
 
 pytestmark = pytest.mark.cluster
 
-PATIENCE_SECONDS = 180
+PATIENCE_SECONDS = 300
 SNAPSHOTS_EVERY = 5
 HANG_SECONDS = 10
 CRASH = """

@@ -210,6 +210,68 @@ def test_chores(scene: Callable[[], Scene], want: list[tuple[object, ...]]) -> N
     assert [name(chore) for chore in scene().chores()] == want
 
 
+def forgotten(scene: Scene) -> Scene:
+    """Let a world train without slice 1, whose host 1 has no pod, for longer than any back-off."""
+    with_jobs(scene.place(0, 1).form(0), 0, 1)
+    del scene.pods[1, 1]
+    scene.now += timedelta(seconds=121)
+    return scene
+
+
+def refused(scene: Scene, message: str, seconds_ago: float, name: str = "job-1") -> Scene:
+    """Add an event that the Job controller could not create a pod."""
+    scene.jobs[1]["metadata"]["name"] = "job-1"
+    time = format_time(scene.now - timedelta(seconds=seconds_ago))
+    about = {"name": name, "kind": "Job"}
+    scene.warnings = [{"involvedObject": about, "reason": "FailedCreate", "message": message, "lastTimestamp": time}]
+    return scene
+
+
+def unscheduled(scene: Scene) -> Scene:
+    scene.pods[1, 0]["spec"].pop("nodeName")
+    return set_pod(scene, 1, 0, phase="Pending")
+
+
+def suspended_job(scene: Scene) -> Scene:
+    scene.jobs[1]["spec"] = {"suspend": True}
+    return scene
+
+
+QUOTA = "exceeded quota: compute"
+DENIED = 'admission webhook "vpod.kb.io" denied the request: follower pod node selector not set'
+FORGOTTEN: dict[str, tuple[Callable[[Scene], Scene], bool]] = {
+    "nothing explains it": (lambda scene: scene, True),
+    "its Job was created a minute ago": (lambda scene: aged(scene, 60.0), False),
+    "its Job's clock is ahead": (lambda scene: aged(scene, -3600.0), False),
+    "the quota is exhausted": (lambda scene: refused(scene, QUOTA, 250.0), False),
+    "the quota was exhausted ten minutes ago": (lambda scene: refused(scene, QUOTA, 600.0), True),
+    "another Job's quota is exhausted": (lambda scene: refused(scene, QUOTA, 1.0, name="job-2"), True),
+    "JobSet has waited for host 0": (lambda scene: refused(scene, DENIED, 100.0), True),
+    "host 0 is not scheduled": (unscheduled, False),
+    "the Job waits for admission": (suspended_job, False),
+    "it trains": (lambda scene: scene.form(0, 1), False),
+}
+
+
+@pytest.mark.parametrize(("change", "want"), FORGOTTEN.values(), ids=FORGOTTEN.keys())
+def test_a_job_that_its_controller_has_forgotten_is_recreated(change: Callable[[Scene], Scene], *, want: bool) -> None:
+    deleted = [chore for chore in change(forgotten(Scene())).chores() if isinstance(chore, DeleteJob)]
+
+    assert [job.job.slice for job in deleted] == [1] * want
+    assert [job.why for job in deleted] == [
+        "recreating slice 1: Kubernetes' Job controller has created no pod of host 1 for 2 m 1 s"
+    ] * want
+
+
+def test_a_world_that_has_just_lost_a_host_waits_for_its_job() -> None:
+    scene = with_jobs(trained(), 0, 1)
+    scene.now += timedelta(hours=1)
+    scene.hear_slice(0, 1)
+    without_host(scene)
+
+    assert scene.chores() == ()
+
+
 def test_a_job_that_expires_takes_its_children_along() -> None:
     scene = Scene(plan=make_plan(ttlSecondsAfterFinished=0)).form(0, 1).hear_slice(0, 1, phase=Phase.DONE)
     scene.step()

@@ -26,6 +26,7 @@ from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.observe.pods import Pod
 from trainingjob_operator.core.observe.preparation_state import PreparationJob
 from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.units import format_duration
 
 FIRST_BACK_OFF_SECONDS = 10.0
 MAX_BACK_OFF_SECONDS = 600.0
@@ -33,6 +34,8 @@ MAX_IDLE_SECONDS = 15.0
 """Seconds that a slice's other hosts wait for a host that the Job's back-off delays, while training continues."""
 MAX_IDLE_SECONDS_WITHOUT_WORLD = 60.0
 """The same while no world trains. The snapshots in those hosts' memory may be newer than every checkpoint."""
+MAX_SILENT_SECONDS = 120.0
+"""Seconds of silence after which Kubernetes' Job controller counts as having forgotten a Job that lacks a pod."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,11 @@ def _list_repairs(seen: Observed, training: Sequence[int]) -> tuple[ChildOperati
     return (
         *(DeletePod(pod, force=pod.is_stuck) for pod in dead),
         *(DeleteJob(job) for job in lost),
+        *(
+            DeleteJob(job, f"recreating slice {job.slice}: {why}")
+            for job in settled_jobs
+            if job not in lost and (why := _find_forgotten_host(seen, job, training))
+        ),
     )
 
 
@@ -183,6 +191,21 @@ def _is_delayed_by_back_off(seen: Observed, job: ChildJob, training: Sequence[in
     present_hosts = {pod.host for pod in seen.pods if pod.job_uid == job.uid and not (pod.is_deleting or pod.is_dead)}
     max_wait = MAX_IDLE_SECONDS if training else MAX_IDLE_SECONDS_WITHOUT_WORLD
     return len(present_hosts) < len(slice_of_job.hosts) and _back_off_seconds(job.num_failed) > max_wait
+
+
+def _find_forgotten_host(seen: Observed, job: ChildJob, training: Sequence[int]) -> str:
+    """Return the message about a host that Kubernetes' Job controller has forgotten to create; empty if it has not.
+
+    A deletion that finds the controller still waiting is repeated. The controller waits for five minutes at most.
+    """
+    slice_of_job = next((one for one in seen.slices if one.number == job.slice), None)
+    if slice_of_job is None or job.slice in training or job.is_suspended or job.silent_seconds <= MAX_SILENT_SECONDS:
+        return ""
+    if any(host.pod and not host.pod.node for host in slice_of_job.hosts):
+        return ""  # JobSet admits the other hosts of a slice once host 0 is scheduled
+    missing = next((host.host for host in slice_of_job.hosts if host.pod is None), None)
+    silence = format_duration(job.silent_seconds)
+    return "" if missing is None else f"Kubernetes' Job controller has created no pod of host {missing} for {silence}"
 
 
 def _back_off_seconds(num_failed: int) -> float:

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.core.manifests import (
+    Children,
     Manifest,
     find_condition,
     get_int,
@@ -13,6 +15,7 @@ from trainingjob_operator.core.manifests import (
     owner_uid,
 )
 from trainingjob_operator.core.names import AVOIDED_NODES_ANNOTATION, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL
+from trainingjob_operator.core.observe.job_activity import count_silent_seconds
 from trainingjob_operator.core.times import parse_time
 
 NEW_JOB_AGE = timedelta(seconds=10)
@@ -51,6 +54,10 @@ class ChildJob:
     is_new: bool
     """Whether its age is below `NEW_JOB_AGE`, so that its pods cannot have trained yet."""
     created: str = ""
+    is_suspended: bool = False
+    """Whether it may have no pods, because its JobSet waits for admission."""
+    silent_seconds: float = 0.0
+    """Seconds since Kubernetes' Job controller last acted on it."""
 
 
 def read_jobset(manifest: Manifest, job_uid: str) -> JobSet:
@@ -71,7 +78,9 @@ def read_jobset(manifest: Manifest, job_uid: str) -> JobSet:
     )
 
 
-def read_job(manifest: Manifest, now: datetime) -> ChildJob | None:  # None: it has no slice labels
+def read_job(
+    manifest: Manifest, children: Children, status: TrainingJobStatus, now: datetime
+) -> ChildJob | None:  # None: it has no slice labels
     """Return the child Job of a manifest."""
     labels = get_value(manifest, "metadata", "labels")
     offset, index = get_int(labels, SLICE_OFFSET_LABEL), get_int(labels, JOB_INDEX_LABEL)
@@ -88,6 +97,8 @@ def read_job(manifest: Manifest, now: datetime) -> ChildJob | None:  # None: it 
         is_new=created is not None
         and timedelta() <= now - created < NEW_JOB_AGE,  # a negative age means that clocks differ
         created=created_text,
+        is_suspended=get_value(manifest, "spec", "suspend") is True,
+        silent_seconds=count_silent_seconds(manifest, children, status, now),
     )
 
 

@@ -198,7 +198,7 @@ def observe(
         generation=get_int(job, "metadata", "generation") or 0,
         pods=pods,
         jobsets=jobsets,
-        jobs=tuple(child for manifest in children.jobs if (child := read_job(manifest, now))),
+        jobs=tuple(child for manifest in children.jobs if (child := read_job(manifest, children, status, now))),
         slices=_read_slices(plan, name, uid, pods, jobsets, children, heartbeats),
         drill=_read_request(job, uid),
         inspection=_read_inspection(job, uid, now),
