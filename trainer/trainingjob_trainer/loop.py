@@ -15,7 +15,6 @@ from trainingjob_api.protocol import MAX_MESSAGE, Phase
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.aot.hot_standby import wait_in_hot_standby
 from trainingjob_trainer.aot.neighbor_compiler import NeighborCompiler
-from trainingjob_trainer.checkpoint import backup, owner
 from trainingjob_trainer.checkpoint.initialize import InitialParams, load_initial_params
 from trainingjob_trainer.checkpoint.teacher_params import load_teacher
 from trainingjob_trainer.context import (
@@ -32,7 +31,6 @@ from trainingjob_trainer.data.model_files import keep_model_files
 from trainingjob_trainer.data.training_length import TrainingLength, find_training_length, resolve_epochs
 from trainingjob_trainer.huggingface.adapter_files import load_adapters
 from trainingjob_trainer.huggingface.export_weights import gather_from
-from trainingjob_trainer.huggingface.hub_download import delete_download, download_weights
 from trainingjob_trainer.huggingface.model_export import ExportTarget, export_model
 from trainingjob_trainer.huggingface.published_params import PublishedParams, load_published_params
 from trainingjob_trainer.models.decoder import Params
@@ -45,6 +43,7 @@ from trainingjob_trainer.monitoring.step_actions import Due, Leave, StepActions,
 from trainingjob_trainer.monitoring.step_profiler import StepProfiler
 from trainingjob_trainer.monitoring.step_reporter import StepReporter
 from trainingjob_trainer.monitoring.text_samples import TextSampler
+from trainingjob_trainer.prepare.job_folder import claim_folder, prepare_weights, resolve_start
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.errors import shorten
@@ -73,11 +72,12 @@ def run(
     """
     joined, compiled = None, None
     if start.waits:
-        joined, compiled, start = wait_in_hot_standby(start, events, receive_start)
+        joined, compiled, start = wait_in_hot_standby(resolve_start(start), events, receive_start)
 
     events.enter_phase(Phase.PREPARING)
-    _claim_storage(start)
-    _prepare_weights(start)
+    claim_folder(start)
+    prepare_weights(start)
+    start = resolve_start(start)
     joined = joined or join_world(start, events)
     if start.process == 0:
         keep_model_files(open_store(start.config.spec.checkpoint.uri), start.config.spec)
@@ -107,31 +107,6 @@ def _with_steps(start: StartWorld, steps: int) -> StartWorld:
     """Return the start of a world with the number of its steps, if `training.epochs` decides it."""
     config = start.config.model_copy(update={"spec": resolve_epochs(start.config.spec, steps)})
     return start.model_copy(update={"config": config})
-
-
-def _claim_storage(start: StartWorld) -> None:
-    """Check that this process may write to the checkpoint folder; process 0 claims it for the job."""
-    store = open_store(start.config.spec.checkpoint.uri)
-    owner.check_writable(store)
-    if start.process == 0:
-        owner.claim(store, start.config)
-        backup.claim(start.config)
-
-
-def _prepare_weights(start: StartWorld) -> None:
-    """Download the initial weights if the job has no step yet; delete them if it has.
-
-    A repository takes hours, so all processes wait here, before they connect.
-    """
-    checkpoint, is_leader = start.config.spec.checkpoint, start.process == 0
-    source = checkpoint.initialize_from.hugging_face if checkpoint.initialize_from else None
-    if source is None or source.repository is None:
-        return
-    own = open_store(checkpoint.uri)
-    if not start.world.committed:
-        download_weights(source, own, is_leader=is_leader)
-    elif is_leader:
-        delete_download(own)
 
 
 def _initial_state(

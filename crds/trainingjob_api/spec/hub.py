@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trainingjob_api.base import Strict
+from trainingjob_api.base import Secret, SecretVariable, Strict
 from trainingjob_api.meta import Example, Pattern
 
 _PART = "[A-Za-z0-9][A-Za-z0-9._-]*"
@@ -16,9 +16,10 @@ def _without_address(text: str) -> str:
     return text.removeprefix("https://huggingface.co/").removeprefix("datasets/").strip("/")
 
 
+REPOSITORY_PATTERN = rf"^{_PART}(/{_PART})?$"
 Repository = Annotated[
     str,
-    Pattern(rf"^{_PART}(/{_PART})?$", "a repository such as meta-llama/Llama-3.1-8B", _without_address),
+    Pattern(REPOSITORY_PATTERN, "a repository such as meta-llama/Llama-3.1-8B", _without_address),
     Field(max_length=193),
 ]
 Revision = Annotated[
@@ -49,4 +50,22 @@ class HubDataset(Strict):
         default=None,
         description="Split of the data set, by its `README.md` or else by the names of its files. Unset: "
         f"`{DEFAULT_SPLIT}`.",
+    )
+
+
+class HubTokenizer(Strict):
+    """Tokenizer of a model on the Hugging Face hub."""
+
+    repository: Annotated[Repository, Example("meta-llama/Llama-3.1-8B")] = Field(
+        description="Model of the hub, or of the mirror in the variable `HF_ENDPOINT`. The files of its tokenizer are "
+        "downloaded below `checkpoint.uri`."
+    )
+    revision: Annotated[Revision | None, Example("0e9e39f249a16976918f6564b8830bc894c89659")] = Field(
+        default=None,
+        description=f"Branch, tag or commit of the repository. Unset: `{DEFAULT_REVISION}`, whose commit is fixed when "
+        "the download begins.",
+    )
+    token: Annotated[Secret | None, SecretVariable("HF_TOKEN")] = Field(
+        default=None,
+        description="Access token for a private or gated repository. The pods get it as the variable `HF_TOKEN`.",
     )

@@ -7,6 +7,7 @@ from pydantic import Field
 from trainingjob_api.base import Strict
 from trainingjob_api.meta import Example, Pattern, cel_rule
 from trainingjob_api.notation import add_slash
+from trainingjob_api.spec.hub import HubTokenizer
 
 TokenizerType = Literal["byte", "tokenizers", "huggingFace", "sentencePiece"]
 BYTE: TokenizerType = "byte"
@@ -57,11 +58,16 @@ class Tokenizer(Strict):
         description="Absolute path in the pod of the file for `tokenizers` and `sentencePiece`, or of the folder for "
         "`huggingFace`.",
     )
+    hugging_face: HubTokenizer | None = Field(
+        default=None,
+        description="Repository from which `type: huggingFace` downloads its files. Unset: they are in `path`.",
+        exclude_if=lambda repository: repository is None,  # an agent before 0.1 refuses a field that it does not know
+    )
     begin_of_document: Annotated[SpecialToken | None, Example("<s>")] = Field(
         default=None,
         description="Token that begins each document, as the vocabulary spells it. Unset: none, or for `huggingFace` "
         "the token that the folder adds.",
-        exclude_if=lambda token: token is None,  # an agent before 0.1 refuses a field that it does not know
+        exclude_if=lambda token: token is None,  # as for `huggingFace`
     )
     end_of_document: Annotated[SpecialToken | None, Example("</s>")] = Field(
         default=None,
@@ -71,15 +77,25 @@ class Tokenizer(Strict):
     chat_template: ChatTemplate | None = Field(
         default=None,
         description="Template of conversations. Unset: for `huggingFace` that of the folder, otherwise none.",
-        exclude_if=lambda template: template is None,  # as for `beginOfDocument`
+        exclude_if=lambda template: template is None,  # as for `huggingFace`
     )
 
     cel_rules = (
         cel_rule(
-            "self.type == 'byte' || has(self.path)",
+            "self.type == 'byte' || has(self.path) || has(self.huggingFace)",
             "must be set with a type other than `byte`. Write the absolute path of its file, or of a "
             "model's folder, in the pod.",
             "path",
+        ),
+        cel_rule(
+            "!has(self.huggingFace) || self.type == 'huggingFace'",
+            "must not be set with a type other than `huggingFace`.",
+            "huggingFace",
+        ),
+        cel_rule(
+            "!has(self.huggingFace) || !has(self.path)",
+            "must not be set beside `path`: the files are in one of the two.",
+            "huggingFace",
         ),
         *(
             cel_rule(f"self.type != 'byte' || !has(self.{field})", "must not be set with `type: byte`.", field)

@@ -25,6 +25,16 @@ def test_fine_tuning_is_converted() -> None:
     assert {"data.train", "tokenizer"} <= draft.fill_in.keys()
 
 
+def test_a_fine_tuning_with_the_tokenizer_of_a_repository_keeps_its_template() -> None:
+    draft = convert(SFT | {"tokenizer_type": "huggingface", "tokenizer_path": "meta-llama/Llama-2-7b-chat-hf"})
+    spec = parse_spec(as_manifest(draft)["spec"]).spec
+
+    assert spec
+    assert spec.tokenizer.hugging_face
+    assert spec.tokenizer.chat_template
+    assert {"tokenizer", "tokenizer.chatTemplate"} & draft.fill_in.keys() == {"tokenizer.chatTemplate"}
+
+
 @pytest.mark.parametrize(
     ("columns", "want"),
     [

@@ -110,6 +110,20 @@ def test_the_dropout_of_a_gpt2_is_that_of_its_places() -> None:
     assert left.reason.startswith("weights of attention have no dropout")
 
 
+def test_the_repositories_of_tokenizer_and_weights_are_converted() -> None:
+    spec, draft = convert(GPT2 | {"data.tokenizer": "my/tokenizer", "initialize_from_hf": "my/weights"})
+    _, other = convert(GPT2 | {"data.tokenizer": "gs://bucket/tokenizer", "initialize_from_hf": True})
+
+    assert spec.tokenizer.hugging_face
+    assert (spec.tokenizer.type, spec.tokenizer.hugging_face.repository) == ("huggingFace", "my/tokenizer")
+    assert spec.checkpoint.initialize_from
+    assert spec.checkpoint.initialize_from.hugging_face
+    assert spec.checkpoint.initialize_from.hugging_face.repository == "my/weights"
+    assert "tokenizer" not in draft.fill_in
+    assert "gs://bucket/tokenizer" in other.fill_in["tokenizer"]
+    assert [left.key for left in other.leftovers if left.key == "initialize_from_hf"]
+
+
 def test_the_vocabulary_of_an_unknown_tokenizer_is_to_be_filled_in() -> None:
     _, draft = convert(GPT2 | {"data.tokenizer": "my/tokenizer"})
 

@@ -154,11 +154,21 @@ def test_the_batch_of_a_device_is_that_of_the_slices_which_users_fill_in() -> No
     assert "12 for each device" in draft.fill_in["training.globalBatchSize"]
 
 
+def test_the_tokenizer_of_a_repository_is_converted() -> None:
+    draft = convert(RUN | {"tokenizer_type": "huggingface"})
+
+    assert draft.get("tokenizer") == {
+        "type": "huggingFace",
+        "huggingFace": {"repository": "meta-llama/Llama-2-7b-hf"},
+    }
+    assert "tokenizer" not in draft.fill_in
+
+
 def test_what_the_source_cannot_know_is_named() -> None:
     draft = convert(RUN)
 
     assert "allenai/c4" in draft.fill_in["data.train"]
-    assert "meta-llama/Llama-2-7b-hf" in draft.fill_in["tokenizer"]
+    assert "meta-llama/Llama-2-7b-hf" in draft.fill_in["tokenizer"], "a SentencePiece model by default"
     assert {"slices", "checkpoint.uri", "runtime.volumes", "metrics.wandb"} <= draft.fill_in.keys()
 
 

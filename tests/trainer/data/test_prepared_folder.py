@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from tests.support.trainer.hub_server import Hub, use_hub
-from tests.support.trainer.texts import fail, grow
+from tests.support.trainer.texts import fail, grow, make_tokenizer
 from tests.support.trainer.tiny import make_config, make_spec
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.dataset_writer import HostShare
 from trainingjob_trainer.data.preparation.preparation_tracker import ignore_preparation
 from trainingjob_trainer.data.token_cache import JobDatasets, prepare_datasets, prepare_folder
+from trainingjob_trainer.huggingface.hub_tokenizer import resolve_tokenizer
 from trainingjob_trainer.store.opening import open_store
 
 LENGTH = {"training__sequenceLength": 4}
@@ -101,3 +102,20 @@ def test_a_damaged_folder_is_reported(tmp_path: Path) -> None:
     error = fail(lambda: prepare_folder(store, spec, {}, ignore_preparation))
 
     assert (error.reason, error.path) == (FailureReason.STORAGE, "spec.checkpoint.uri")
+
+
+def test_the_tokenizer_of_a_repository_has_the_same_tokens_on_another_machine(
+    tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grow(tmp_path, **{"text/a.txt": "the cat the cat the cat", "held/c.txt": "the cat the cat the cat"})
+    make_tokenizer(tmp_path / "made.json", "the", "cat")
+    tokenizer = {"type": "huggingFace", "huggingFace": {"repository": "tests/words"}}
+    spec = spec_of(tmp_path, tokenizer=tokenizer)
+    files = {"tokenizer.json": (tmp_path / "made.json").read_bytes()}
+    with use_hub(Hub("tests/words", files), monkeypatch, tmp_path):
+        here, pod = (resolve_tokenizer(spec, open_store(tmp_path / name), is_leader=True) for name in ("here", "pod"))
+
+    assert here.tokenizer.path != pod.tokenizer.path
+    for resolved in (here, pod):
+        prepare_folder(open_store(tmp_path / "checkpoints"), resolved, {}, ignore_preparation)
+    assert reads == ["a.txt", "c.txt"]

@@ -74,7 +74,7 @@ def test_other_processes_wait_for_the_record(hub: Hub, own: Store, monkeypatch: 
     def download_meanwhile(seconds: float) -> None:
         download_weights(SOURCE, own, is_leader=True)
 
-    monkeypatch.setattr("trainingjob_trainer.huggingface.hub_download.time", Clock(download_meanwhile))
+    monkeypatch.setattr("trainingjob_trainer.huggingface.hub_folder.time", Clock(download_meanwhile))
 
     download_weights(SOURCE, own, is_leader=False)
 

@@ -15,7 +15,13 @@ from trainingjob_trainer.data.sentence_piece import SentencePieceTokenizer, Text
 from trainingjob_trainer.data.sources.file_formats import describe_binary_format, describe_pointer_file
 from trainingjob_trainer.data.token_bytes import count_token_bytes
 from trainingjob_trainer.data.tokenization_stats import TokenizationStats
-from trainingjob_trainer.huggingface.tokenizer_files import BEGIN, END, TokenizerFiles, read_tokenizer_files
+from trainingjob_trainer.huggingface.tokenizer_files import (
+    BEGIN,
+    END,
+    TokenizerFiles,
+    read_tokenizer_files,
+    tokenizer_error,
+)
 from trainingjob_trainer.runtime.errors import TrainingError
 
 NUM_BYTES = 256
@@ -73,7 +79,7 @@ class DocumentEncoder:
             self.tokenizer_key["endOfDocument"] = end
             if begin is not None:
                 self.tokenizer_key["beginOfDocument"] = begin
-        self._path = tokenizer.path
+        self._section = tokenizer
         self.quality = TokenizationStats(self._tokenizer, self.end)
         if needed > vocab_size:
             raise TrainingError(
@@ -206,13 +212,11 @@ class DocumentEncoder:
         except BaseException as error:  # the library raises plain Exception, and panics below BaseException
             if not (isinstance(error, Exception) or type(error).__name__ == "PanicException"):
                 raise
-            raise TrainingError(
-                FailureReason.DATA,
+            message = (
                 f"cannot encode {name}: {error}. Repair the tokenizer file: each token that it names must be in its "
-                "vocabulary.",
-                path="spec.tokenizer.path",
-                value=self._path,
-            ) from error
+                "vocabulary."
+            )
+            raise tokenizer_error(self._section, message) from error
         return encodings
 
 
@@ -250,7 +254,7 @@ def _list_vocab(parsed: TextTokenizer, tokenizer: Tokenizer) -> dict[str, int]:
     vocab: dict[str, int] = parsed.get_vocab(with_added_tokens=True)
     if not vocab:
         message = "has no tokens. Save the tokenizer again after it was trained."
-        raise TrainingError(FailureReason.DATA, message, path="spec.tokenizer.path", value=tokenizer.path)
+        raise tokenizer_error(tokenizer, message)
     return vocab
 
 
@@ -261,12 +265,8 @@ def _parse(content: bytes, tokenizer: Tokenizer) -> TextTokenizer:
         return tokenizers.Tokenizer.from_str(content.decode("utf-8-sig"))
     except Exception as error:  # the library raises plain Exception
         what = describe_pointer_file(content) or _describe_wrong_file(content)
-        raise TrainingError(
-            FailureReason.DATA,
-            f"is {what}." if what else f"is not a tokenizer.json of the `tokenizers` library: {error}.",
-            path="spec.tokenizer.path",
-            value=tokenizer.path,
-        ) from error
+        message = f"is {what}." if what else f"is not a tokenizer.json of the `tokenizers` library: {error}."
+        raise tokenizer_error(tokenizer, message) from error
 
 
 def _parse_pieces(content: bytes, tokenizer: Tokenizer) -> SentencePieceTokenizer:
@@ -276,12 +276,8 @@ def _parse_pieces(content: bytes, tokenizer: Tokenizer) -> SentencePieceTokenize
         what = describe_pointer_file(content) or describe_binary_format(content)
         if not what and content.lstrip()[:1] == b"{":
             what = "JSON: set `type: tokenizers` if it is a tokenizer.json"
-        raise TrainingError(
-            FailureReason.DATA,
-            f"is {what}." if what else f"is no SentencePiece model: {error}. Copy the file again.",
-            path="spec.tokenizer.path",
-            value=tokenizer.path,
-        ) from error
+        message = f"is {what}." if what else f"is no SentencePiece model: {error}. Copy the file again."
+        raise tokenizer_error(tokenizer, message) from error
 
 
 def _describe_wrong_file(content: bytes) -> str:

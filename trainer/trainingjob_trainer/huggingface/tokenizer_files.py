@@ -57,7 +57,7 @@ def read_tokenizer_files(tokenizer: Tokenizer) -> TokenizerFiles:
         return TokenizerFiles(_read_tokenizer(tokenizer), {name: token for name, token in given.items() if token})
     if not (folder := Path(tokenizer.path)).is_dir():
         nearest = f" Nearest legal value: {folder.parent}." if folder.is_file() else ""
-        raise _tokenizer_error(tokenizer, f"must be a folder with {TOKENIZER_FILE} that every host sees.{nearest}")
+        raise tokenizer_error(tokenizer, f"must be a folder with {TOKENIZER_FILE} that every host sees.{nearest}")
     config = _read_json(tokenizer, folder / CONFIG_FILE)
     listed = _read_json(tokenizer, folder / SPECIAL_TOKENS_FILE) | config
     tokens = {name: text for name in SPECIAL_TOKENS if (text := _spell_token(listed.get(name)))}
@@ -90,6 +90,19 @@ def read_chat_template(tokenizer: Tokenizer) -> TemplateFile | None:  # None: th
     return None
 
 
+def name_place(tokenizer: Tokenizer) -> tuple[str, str | None]:
+    """Return the field of the spec that says where a tokenizer is, and its value."""
+    if tokenizer.hugging_face:
+        return "spec.tokenizer.huggingFace.repository", tokenizer.hugging_face.repository
+    return "spec.tokenizer.path", tokenizer.path
+
+
+def tokenizer_error(tokenizer: Tokenizer, message: str) -> TrainingError:
+    """Return the error of a tokenizer that cannot be used."""
+    field, value = name_place(tokenizer)
+    return TrainingError(FailureReason.DATA, message, path=field, value=value)
+
+
 def published_name(tokenizer: Tokenizer) -> str:
     """Return the name of the file of a tokenizer in a folder."""
     return PIECES_FILE if tokenizer.type == SENTENCE_PIECE else TOKENIZER_FILE
@@ -115,19 +128,21 @@ def list_published_files(tokenizer: Tokenizer) -> dict[str, bytes]:
 
 
 def _find_in_folder(tokenizer: Tokenizer, folder: Path) -> TemplateFile:
+    field, value = name_place(tokenizer)
+    place = field, value or ""
     try:
         if (file := folder / TEMPLATE_FILE).is_file():
-            return TemplateFile(file.read_text("utf-8-sig"), "spec.tokenizer.path", str(folder))
+            return TemplateFile(file.read_text("utf-8-sig"), *place)
         for name in (TEMPLATE_JSON_FILE, CONFIG_FILE):
             if (file := folder / name).is_file() and (source := _find_template(file.read_text("utf-8-sig"))):
-                return TemplateFile(source, "spec.tokenizer.path", str(folder))
+                return TemplateFile(source, *place)
     except (OSError, UnicodeDecodeError) as error:
-        raise _tokenizer_error(tokenizer, f"{file.name} cannot be read: {error}.") from error
+        raise tokenizer_error(tokenizer, f"{file.name} cannot be read: {error}.") from error
     message = (
         f"has no chat template: neither {TEMPLATE_FILE}, nor `{TEMPLATE_FIELD}` in {CONFIG_FILE}. Set "
         "`spec.tokenizer.chatTemplate.path`, often to the template of the instruction-tuned model."
     )
-    raise _tokenizer_error(tokenizer, message)
+    raise tokenizer_error(tokenizer, message)
 
 
 def _find_template(text: str) -> str | None:
@@ -153,14 +168,14 @@ def _read_tokenizer(tokenizer: Tokenizer) -> bytes:
             message = (
                 f"{file} cannot be read: {error.strerror}. Save the tokenizer with `save_pretrained` of its fast class."
             )
-            raise _tokenizer_error(tokenizer, message) from error
+            raise tokenizer_error(tokenizer, message) from error
         inside = path / published_name(tokenizer)
         nearest = f" Nearest legal value: {inside}." if path.is_dir() and inside.is_file() else ""
         message = (
             f"the tokenizer cannot be read: {error.strerror}. It must be a {published_name(tokenizer)} file that "
             f"every host sees.{nearest}"
         )
-        raise _tokenizer_error(tokenizer, message) from error
+        raise tokenizer_error(tokenizer, message) from error
 
 
 def _read_json(tokenizer: Tokenizer, file: Path) -> dict[str, Any]:
@@ -170,9 +185,9 @@ def _read_json(tokenizer: Tokenizer, file: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise _tokenizer_error(tokenizer, f"{file.name} must be a JSON object, but cannot be read: {error}.") from error
+        raise tokenizer_error(tokenizer, f"{file.name} must be a JSON object, but cannot be read: {error}.") from error
     if not isinstance(content, dict):
-        raise _tokenizer_error(tokenizer, f"{file.name} must be a JSON object.")
+        raise tokenizer_error(tokenizer, f"{file.name} must be a JSON object.")
     return content
 
 
@@ -180,7 +195,3 @@ def _spell_token(written: Any) -> str:
     """Return the text of a special token, which is written plain or as an object with options; empty: none."""
     text = written.get("content") if isinstance(written, dict) else written
     return text if isinstance(text, str) else ""
-
-
-def _tokenizer_error(tokenizer: Tokenizer, message: str) -> TrainingError:
-    return TrainingError(FailureReason.DATA, message, path="spec.tokenizer.path", value=tokenizer.path)

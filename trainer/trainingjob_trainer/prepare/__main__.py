@@ -6,6 +6,7 @@ from pathlib import Path
 
 from trainingjob_api.prepare_exchange import PrepareAnswer, PrepareRequest
 from trainingjob_trainer.data.token_cache import prepare_folder
+from trainingjob_trainer.huggingface.hub_tokenizer import resolve_tokenizer
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.store.opening import open_store
 
@@ -21,9 +22,10 @@ def main() -> None:
     request = PrepareRequest.model_validate_json(sys.stdin.read())
     try:
         Path(request.output).mkdir(parents=True, exist_ok=True)
+        store = open_store(request.output)
         report = prepare_folder(
-            open_store(request.output),
-            request.spec,
+            store,
+            resolve_tokenizer(request.spec, store, is_leader=True),
             request.paths,
             lambda progress: send(PrepareAnswer(progress=progress)),
         )

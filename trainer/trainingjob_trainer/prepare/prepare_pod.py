@@ -26,6 +26,7 @@ from trainingjob_api.spec.data import Prepare
 from trainingjob_trainer.checkpoint import owner
 from trainingjob_trainer.data.dataset_writer import HostShare
 from trainingjob_trainer.data.token_cache import prepare_datasets
+from trainingjob_trainer.huggingface.hub_tokenizer import resolve_tokenizer
 from trainingjob_trainer.runtime.failure_records import failure_record
 from trainingjob_trainer.store.opening import open_store
 
@@ -121,7 +122,9 @@ def _prepare(environment: Environment, reporter: ProgressReporter) -> None:
         reporter.progress = progress
 
     prepare = config.spec.data.prepare or Prepare()
-    prepare_datasets(store, config, HostShare(environment.host, prepare.parallelism), receive)
+    spec = resolve_tokenizer(config.spec, store, is_leader=environment.host == 0)
+    share = HostShare(environment.host, prepare.parallelism)
+    prepare_datasets(store, config.model_copy(update={"spec": spec}), share, receive)
 
 
 def _describe_failure(error: Exception) -> Failure:

@@ -1,15 +1,24 @@
 """A job that is being converted: its spec, what users must fill in, and what has no counterpart."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from trainingjob_api.huggingface.config_fields import get_path, set_path
 from trainingjob_api.presets.registry import PRESETS
+from trainingjob_api.spec.hub import REPOSITORY_PATTERN
+from trainingjob_api.spec.tokenizer import HUGGING_FACE
 
+REPOSITORY = re.compile(REPOSITORY_PATTERN)
 TEXT_FILES = [{"name": "text", "path": "/data/train"}]
 TOKENIZER = {"type": "tokenizers", "path": "/data/tokenizer.json"}
 """Paths in the pods that users must replace."""
 ASK_TEXT, ASK_TOKENIZER = "the path of your text in the pods.", "the path of tokenizer.json in the pods."
+
+
+def is_repository(name: Any) -> bool:
+    """Return whether a value of a source is the name of a repository of the hub."""
+    return isinstance(name, str) and REPOSITORY.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,11 @@ class DraftJob:
         if self.get(path) is None:
             self.set(path, value)
             self.fill_in[path] = text
+
+    def use_tokenizer(self, name: Any) -> None:
+        """Use the tokenizer of a repository of the hub, if a name is that of one."""
+        if is_repository(name):
+            self.set("tokenizer", {"type": HUGGING_FACE, "huggingFace": {"repository": name}})
 
     def drop_no_tokens(self) -> None:
         """Make the experts of the model dropless, if it has any: slots for all tokens would cost many times as much."""

@@ -7,7 +7,13 @@ from trainingjob_api.base import MAX_SHORT_NAME
 from trainingjob_api.huggingface.config_fields import ConfigError
 from trainingjob_api.huggingface.registry import read_config
 from trainingjob_api.notation import slug
-from trainingjob_operator.cli.convert.draft_job import ASK_TEXT, ASK_TOKENIZER, TEXT_FILES, TOKENIZER, DraftJob
+from trainingjob_operator.cli.convert.draft_job import (
+    ASK_TEXT,
+    ASK_TOKENIZER,
+    TEXT_FILES,
+    TOKENIZER,
+    DraftJob,
+)
 from trainingjob_operator.cli.convert.optimizer_objects import move_hyperparameters, set_decay_of_muon
 from trainingjob_operator.cli.convert.source_rows import (
     ATTENTION_DROPOUT,
@@ -20,6 +26,7 @@ from trainingjob_operator.cli.convert.source_rows import (
     Values,
     apply_rows,
     ask_for_wandb,
+    name_repository,
     one_of,
     read_epochs,
     to_share,
@@ -220,9 +227,7 @@ TABLE: Table = {
     "data.*": Left(FILES),
     "epoch": Part(),
     "z_loss_weight": Copy("objective.zLoss", off=(None, 0, 0.0)),
-    "initialize_from_hf": Left(
-        "`checkpoint.initializeFrom.huggingFace` names a folder with the published weights", off=(False, None)
-    ),
+    "initialize_from_hf": Copy("checkpoint.initializeFrom.huggingFace.repository", name_repository, off=(False, None)),
     "use_hf_model_config": Left("convert that model's config.json", off=(False,)),
     "hf_save_*": Left("checkpoints are those of the job"),
     "hf_upload": Left("checkpoints are those of the job"),
@@ -239,6 +244,7 @@ def read_levanter(values: Values, draft: DraftJob) -> None:
     draft.set("model", _read_model(values, draft))
     draft.drop_no_tokens()
     _ask_for_sources(values, draft)
+    draft.use_tokenizer(values.get("data.tokenizer"))
     apply_rows(TABLE, {**DEFAULTS, **values}, draft)
     draft.set("optimizer.weightDecay.exclude", NO_DECAY)
     move_hyperparameters(draft)

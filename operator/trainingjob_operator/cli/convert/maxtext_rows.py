@@ -267,6 +267,8 @@ def read_maxtext(values: Values, draft: DraftJob) -> None:
     draft.set("model", read_model(values))
     if values.get("capacity_factor", -1) <= 0:
         draft.drop_no_tokens()
+    if values.get("tokenizer_type") == "huggingface":
+        draft.use_tokenizer(values.get("tokenizer_path"))
     read_fine_tuning(values, draft)
     read_distillation(common, draft)
     apply_rows(TABLE, {**DEFAULTS, **values}, draft)

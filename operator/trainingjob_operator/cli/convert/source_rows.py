@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from trainingjob_operator.cli.convert.draft_job import DraftJob
+from trainingjob_operator.cli.convert.draft_job import DraftJob, is_repository
 
 type Values = Mapping[str, Any]
 """The config of a source, with dots between the parts of a key."""
@@ -99,6 +99,13 @@ def one_of(names: Mapping[str, Any], reason: str) -> Callable[[Any], Any]:
         return names[str(value)]
 
     return convert
+
+
+def name_repository(value: Any) -> str:
+    """Return the name of a repository of the hub; another value has no counterpart."""
+    if not is_repository(value):
+        raise NoCounterpartError("`checkpoint.initializeFrom.huggingFace` names a repository, or a folder in the pods")
+    return str(value)
 
 
 def to_share(value: Any) -> str | int:

@@ -21,10 +21,11 @@ from trainingjob_api.globs import excludes_everything, find_pattern_problem
 from trainingjob_api.parse.parse_messages import format_value
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.data import TextSource
+from trainingjob_api.spec.hub import HubTokenizer
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.tokenizer import BYTE, HUGGING_FACE, SENTENCE_PIECE, TOKENIZERS, Tokenizer, TokenizerType
 from trainingjob_operator.core.names import unused_name
-from trainingjob_operator.core.planner.problem_messages import must_be_direct, must_be_unique
+from trainingjob_operator.core.planner.problem_messages import must_be_direct, must_be_unique, quote_field
 from trainingjob_operator.core.validation.reserved_folders import is_below
 from trainingjob_operator.core.validation.rule import Rule
 
@@ -37,12 +38,15 @@ SECTIONS = ("data.train", "evaluation")
 
 
 def check_tokenizer(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """A tokenizer other than `type: byte` requires `tokenizer.path`; `byte` has neither a path nor special tokens."""
+    """A tokenizer other than `type: byte` requires `path` or `huggingFace`; `byte` has no files or special tokens."""
     tokenizer = spec.tokenizer
+    if tokenizer.hugging_face is not None:
+        yield from _check_hub_tokenizer(tokenizer, tokenizer.hugging_face)
     if tokenizer.type != BYTE:
-        if tokenizer.path is None:
+        if tokenizer.path is None and tokenizer.hugging_face is None:
             what = TOKENIZER_PLACES[tokenizer.type]
-            message = f"must be set with `type: {tokenizer.type}`. Write the absolute path of {what} in the pod."
+            other = ", or set `huggingFace` to a repository" if tokenizer.type == HUGGING_FACE else ""
+            message = f"must be set with `type: {tokenizer.type}`. Write the absolute path of {what} in the pod{other}."
             yield Problem("spec.tokenizer.path", None, message)
         return
     for field in ("path", "begin_of_document", "end_of_document"):
@@ -52,6 +56,16 @@ def check_tokenizer(spec: TrainingJobSpec) -> Iterator[Problem]:
             )
             nearest = ("spec.tokenizer.type: tokenizers",) if tokenizer.path else ()
             yield Problem(f"spec.tokenizer.{to_camel(field)}", value, message, nearest)
+
+
+def _check_hub_tokenizer(tokenizer: Tokenizer, hub: HubTokenizer) -> Iterator[Problem]:
+    at = "spec.tokenizer.huggingFace"
+    if tokenizer.type != HUGGING_FACE:
+        message = f"must not be set with `type: {tokenizer.type}`, which does not read a repository."
+        yield Problem(at, hub.repository, message, (f"spec.tokenizer.type: {HUGGING_FACE}",))
+    elif tokenizer.path is not None:
+        message = f"must not be set beside {quote_field('spec.tokenizer.path', tokenizer.path)}. Remove one of the two."
+        yield Problem(at, hub.repository, message)
 
 
 def check_tokenizer_path(spec: TrainingJobSpec) -> Iterator[Problem]:

@@ -13,6 +13,7 @@ from trainingjob_operator.core.validation.rule import Rule
 from trainingjob_operator.core.validation.validate_data import SECTIONS, list_sources
 
 TOKEN = "spec.data.token"  # noqa: S105  # the name of a field
+TOKENIZER_TOKEN = "spec.tokenizer.huggingFace.token"  # noqa: S105  # as above
 WEIGHTS_TOKEN = "spec.checkpoint.initializeFrom.huggingFace.token"  # noqa: S105  # as above
 
 
@@ -55,16 +56,26 @@ def check_hub_files(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def check_hub_token(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """`data.token` requires a source with `huggingFace`, and is the only token for the hub."""
-    if spec.data.token is None:
-        return
-    source = spec.checkpoint.initialize_from
-    if not any(one.hugging_face for _, sources in list_sources(spec) for one in sources):
+    """`data.token` requires a source with `huggingFace`. A job has one token for the hub."""
+    has_source = any(one.hugging_face for _, sources in list_sources(spec) for one in sources)
+    if spec.data.token and not has_source:
         message = "must not be set without a source with `huggingFace`. Files of a path need no token. Remove it."
         yield Problem(TOKEN, None, message)
-    elif source and source.hugging_face and source.hugging_face.token:
-        message = f"must not be set beside {WEIGHTS_TOKEN}: pods have one variable HF_TOKEN. Remove one of the two."
-        yield Problem(TOKEN, None, message)
+    tokens = tuple(_list_hub_tokens(spec))
+    for other in tokens[1:]:
+        message = f"must not be set beside {tokens[0]}: pods have one variable HF_TOKEN. Remove one of the two."
+        yield Problem(other, None, message)
+
+
+def _list_hub_tokens(spec: TrainingJobSpec) -> Iterator[str]:
+    """Yield the fields of the tokens for the hub that are set."""
+    source, tokenizer = spec.checkpoint.initialize_from, spec.tokenizer.hugging_face
+    if source and source.hugging_face and source.hugging_face.token:
+        yield WEIGHTS_TOKEN
+    if tokenizer and tokenizer.token:
+        yield TOKENIZER_TOKEN
+    if spec.data.token:
+        yield TOKEN
 
 
 def check_document_ends(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -85,6 +96,6 @@ def check_document_ends(spec: TrainingJobSpec) -> Iterator[Problem]:
 RULES = (
     Rule(SECTIONS, check_source_places),
     Rule(SECTIONS, check_hub_files),
-    Rule((*SECTIONS, "data.token", "checkpoint.initializeFrom"), check_hub_token),
+    Rule((*SECTIONS, "data.token", "tokenizer.huggingFace", "checkpoint.initializeFrom"), check_hub_token),
     Rule((*SECTIONS, "data.packing", "model"), check_document_ends),
 )

@@ -1,0 +1,72 @@
+"""Files of a repository of the hub, downloaded once below the job's folder, where all hosts read them.
+
+The leading process downloads, and the next attempt resumes an interrupted download. The other processes wait for the
+record of the commit, which is written last.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainingjob_trainer.huggingface.hub_client import HubRepository
+from trainingjob_trainer.huggingface.weights_folder import MAX_JSON_BYTES
+from trainingjob_trainer.runtime.errors import storage_error
+from trainingjob_trainer.store.port import Store
+
+LOG = logging.getLogger(__name__)
+POLL_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class HubFolder:
+    """A folder of a store for the files of a repository that match a pattern."""
+
+    own: Store
+    files: str
+    """The name of the folder."""
+    record: str
+    """The name of an object with repository, revision and commit of the files. It exists only if they are complete."""
+    patterns: Sequence[str]
+
+    def download(self, hub: HubRepository, *, is_leader: bool) -> None:
+        """Download the files if they are not complete yet; other processes than the leader wait for them.
+
+        Raises:
+            TrainingError: the hub refuses the repository or does not respond, or the files cannot be written.
+        """
+        wanted = {"repository": hub.name, "revision": hub.revision}
+        try:
+            if is_leader and not self._is_complete(wanted):
+                self.own.delete(self.record)
+                commit = hub.find_commit()
+                LOG.info("downloading repository=%s revision=%s commit=%s", hub.name, hub.revision, commit)
+                # By its commit, an incomplete folder is never taken for a complete one.
+                hub.download(commit, self.own.locate(self.files), self.patterns)
+                self.own.write(self.record, [json.dumps({**wanted, "commit": commit}).encode()])
+            while not self._is_complete(wanted):
+                time.sleep(POLL_SECONDS)
+        except OSError as error:
+            raise storage_error(error, f"the download into {self.own.locate(self.files)}", self.own.root) from error
+
+    def read_commit(self) -> str:
+        """Return the commit of the files; empty: they are not complete."""
+        return str(self._read_record().get("commit", ""))
+
+    def delete(self) -> None:
+        """Delete the files and their record."""
+        self.own.delete(self.record)
+        self.own.delete_tree(self.files)
+
+    def _is_complete(self, wanted: dict[str, str]) -> bool:
+        record = self._read_record()
+        return all(record.get(key) == value for key, value in wanted.items())
+
+    def _read_record(self) -> dict[str, object]:
+        """Return the record; empty: there is none."""
+        try:
+            record = json.loads(self.own.read(self.record, MAX_JSON_BYTES))
+        except (FileNotFoundError, ValueError):
+            return {}
+        return record if isinstance(record, dict) else {}

@@ -1,0 +1,42 @@
+"""The job's folder before a process joins a world: its owner, and downloads that all processes read there.
+
+A repository takes hours, so all processes wait here, before they connect.
+"""
+
+from trainingjob_agent.trainer_protocol import StartWorld
+from trainingjob_trainer.checkpoint import backup, owner
+from trainingjob_trainer.huggingface.hub_download import delete_download, download_weights
+from trainingjob_trainer.huggingface.hub_tokenizer import resolve_tokenizer
+from trainingjob_trainer.store.opening import open_store
+
+
+def claim_folder(start: StartWorld) -> None:
+    """Check that this process may write to the checkpoint folder; process 0 claims it for the job."""
+    store = open_store(start.config.spec.checkpoint.uri)
+    owner.check_writable(store)
+    if start.process == 0:
+        owner.claim(store, start.config)
+        backup.claim(start.config)
+
+
+def prepare_weights(start: StartWorld) -> None:
+    """Download the initial weights if the job has no step yet; delete them if it has."""
+    checkpoint, is_leader = start.config.spec.checkpoint, start.process == 0
+    source = checkpoint.initialize_from.hugging_face if checkpoint.initialize_from else None
+    if source is None or source.repository is None:
+        return
+    own = open_store(checkpoint.uri)
+    if not start.world.committed:
+        download_weights(source, own, is_leader=is_leader)
+    elif is_leader:
+        delete_download(own)
+
+
+def resolve_start(start: StartWorld) -> StartWorld:
+    """Return the start of a world with the path of its tokenizer: process 0 downloads that of a repository.
+
+    A hot standby waits for the files of the world that trains.
+    """
+    own, is_leader = open_store(start.config.spec.checkpoint.uri), start.process == 0 and not start.waits
+    spec = resolve_tokenizer(start.config.spec, own, is_leader=is_leader)
+    return start.model_copy(update={"config": start.config.model_copy(update={"spec": spec})})
