@@ -158,6 +158,20 @@ def test_snapshots_lie_in_memory_of_their_own_that_outlives_the_container(render
     assert "snapshots" not in str(calm)
 
 
+def test_snapshots_on_disk_take_memory_for_one_and_disk_for_all(render, cpu_plan) -> None:
+    snapshots = SnapshotPlan(every_steps=5, bytes_per_host=30 * 2**20, medium="disk")
+    calm, pod = render(cpu_plan()), render(replace(cpu_plan(), snapshots=snapshots))
+
+    assert {"name": "snapshots", "emptyDir": {"sizeLimit": "90Mi"}} in spec_of(pod)["volumes"]
+    before, resources = (container_of(one)["resources"] for one in (calm, pod))
+    memory = [parse_bytes(one["limits"]["memory"]) for one in (before, resources)]
+    assert memory[1] - memory[0] == 30 * 2**20
+    assert resources["requests"]["ephemeral-storage"] == "90Mi"
+    assert "ephemeral-storage" not in resources["limits"]
+    assert "ephemeral-storage" not in before["requests"]
+    assert check_pod(pod) == []
+
+
 def test_claims_are_mounted_and_cannot_take_the_name_of_a_volume_of_ours(render, cpu_plan) -> None:
     volumes = [
         {"name": "tmp", "claimName": "corpus", "mountPath": "/corpus", "readOnly": True},

@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from trainingjob_agent.trainer_protocol import AgentEvent, StartWorld
 from trainingjob_api.protocol import Phase
+from trainingjob_api.spec.checkpoint import MEMORY
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout, RunConfig
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
@@ -221,7 +222,16 @@ def restore_state(start: StartWorld, joined: JoinedWorld, events: AgentEvents) -
     checkpoints = Checkpoints(checkpoint.uri, start.config, world, peers, dataset_hash, events)
     every = (checkpoint.snapshots.every_steps if checkpoint.snapshots else None) or 0
     max_every = checkpoint.save.every_steps // 2 if world.snapshots_may_stretch else 0
-    snapshots = Snapshots(start.snapshots, every, world, dataset_hash, shapes, joined.shards, max_every=max_every)
+    snapshots = Snapshots(
+        start.snapshots,
+        every,
+        world,
+        dataset_hash,
+        shapes,
+        joined.shards,
+        max_every=max_every,
+        in_memory=checkpoint.snapshots is None or checkpoint.snapshots.medium == MEMORY,
+    )
     memory = SnapshotRestore(snapshots, shapes, programs, peers) if every else None
     replica = SingleReplicaRestore(shapes, joined.shards, programs, peers) if checkpoint.restore else None
     state = checkpoints.restore(shapes, memory, replica)

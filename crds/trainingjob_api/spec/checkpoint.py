@@ -84,9 +84,20 @@ class Keep(Strict):
         return stage is not None and step % stage.every == 0
 
 
-class Snapshots(Strict):
-    """Snapshots of the state in host memory. They survive the program, but not its pod."""
+SnapshotMedium = Literal["memory", "disk"]
+MEMORY: SnapshotMedium = "memory"
+DISK: SnapshotMedium = "disk"
 
+
+class Snapshots(Strict):
+    """Snapshots of the state on its hosts. They survive the program, but not its pod."""
+
+    medium: Annotated[SnapshotMedium, Example(DISK)] = Field(
+        default=MEMORY,
+        description="Place on each host: its `memory`, or the `disk` of its node that holds `emptyDir` volumes. On "
+        "disk, memory holds one snapshot while it is written.",
+        exclude_if=lambda medium: medium == MEMORY,  # an agent before 0.1 refuses a field that it does not know
+    )
     every_steps: Annotated[Annotated[int, Field(ge=1, le=100_000_000)] | None, Unit("optimizer steps"), Example(10)] = (
         Field(
             default=None,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from trainingjob_api.decoding import find_decoding_shape
 from trainingjob_api.network.quantize import list_quantizable
 from trainingjob_api.network.resolve import resolve_network
+from trainingjob_api.spec.checkpoint import DISK
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.model import Model
 from trainingjob_api.spec.parallelism import AxisDegrees
@@ -169,8 +170,13 @@ def _describe_unsharded(plan: Plan) -> list[str]:
 
 
 def _snapshot_line(shape: SliceShape, snapshots: SnapshotPlan) -> str:
-    """Return the snapshot interval and its host memory, and whether the host's memory size is unknown."""
+    """Return the snapshot interval and its host memory or disk, and whether the host's memory size is unknown."""
     unknown = "" if shape.host_memory_bytes else f"; the host memory of {shape.accelerator} is unknown"
+    if snapshots.medium == DISK:
+        return (
+            f"a snapshot every {pluralize(snapshots.every_steps, 'step')} needs {format_size(snapshots.volume_bytes)} "
+            f"of disk on a host, and {format_size(snapshots.memory_bytes)} of its memory while it is written{unknown}"
+        )
     return (
         f"a snapshot every {pluralize(snapshots.every_steps, 'step')} needs {format_size(snapshots.memory_bytes)} of "
         f"host memory: {format_size(snapshots.bytes_per_host)} each, 2 kept and 1 being written{unknown}"

@@ -151,14 +151,17 @@ def _container(
 def _resources(runtime: Runtime, shape: SliceShape, volumes: Sequence[MountedVolume]) -> Manifest:
     """Return requests and limits. They are equal for memory and accelerators, which cannot be overcommitted.
 
-    CPU has no limit: compilation and prefetching can use idle CPU time without being throttled by a quota.
+    CPU has no limit: compilation and prefetching can use idle CPU time without being throttled by a quota. Disk space
+    has none either: the kubelet evicts a pod for its logs too, and volumes have their own limits.
     """
     memory = parse_bytes(runtime.resources.memory) + sum(mounted.memory_bytes for mounted in volumes)
     limits = {
         "memory": format_bytes(memory),
         **({shape.resource: str(shape.chips_per_host)} if shape.resource else {}),
     }
-    return {"requests": {"cpu": runtime.resources.cpu, **limits}, "limits": limits}
+    disk = sum(mounted.disk_bytes for mounted in volumes)
+    on_disk = {"ephemeral-storage": format_bytes(disk)} if disk else {}
+    return {"requests": {"cpu": runtime.resources.cpu, **limits, **on_disk}, "limits": limits}
 
 
 def _tolerations(taints: Sequence[str], scheduling: Scheduling) -> list[Manifest]:

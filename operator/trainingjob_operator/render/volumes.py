@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 
 from trainingjob_api.protocol import TOKEN_AUDIENCE
+from trainingjob_api.spec.checkpoint import MEMORY
 from trainingjob_api.spec.runtime import Runtime, Volume
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import config_map
 from trainingjob_operator.core.planner.plan import SliceShape, SnapshotPlan
-from trainingjob_operator.core.validation.quantity import format_bytes, parse_bytes
+from trainingjob_operator.core.validation.quantity import format_bytes
 
 CONFIG_FOLDER = "/etc/trainingjob"
 TOKEN_FOLDER = "/var/run/secrets/trainingjob.dev"  # noqa: S105  # a folder, not a secret
@@ -29,12 +30,10 @@ class MountedVolume:
 
     volume: Manifest
     mount: Manifest
-
-    @property
-    def memory_bytes(self) -> int:
-        """Return the maximum memory use of the volume, which counts towards the container's memory limit."""
-        source = self.volume.get("emptyDir", {})
-        return parse_bytes(source["sizeLimit"]) if source.get("medium") == "Memory" else 0
+    memory_bytes: int = 0
+    """Maximum memory use of the volume, which counts towards the container's memory limit."""
+    disk_bytes: int = 0
+    """Disk space that the node must have for the volume."""
 
 
 def pod_volumes(
@@ -46,6 +45,7 @@ def pod_volumes(
         MountedVolume(
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": format_bytes(shape.shm_bytes)}},
             {"name": "shm", "mountPath": SHM_FOLDER},
+            memory_bytes=shape.shm_bytes,
         ),
         *([_compile_cache()] if has_cache_volume(runtime) else []),
         *([_snapshots(snapshots)] if snapshots else []),
@@ -101,10 +101,14 @@ def _compile_cache() -> MountedVolume:
 
 
 def _snapshots(snapshots: SnapshotPlan) -> MountedVolume:
-    # Memory that outlives the trainer process and its container: the next world resumes from the snapshot.
+    # A volume that outlives the trainer process and its container: the next world resumes from the snapshot.
+    in_memory = snapshots.medium == MEMORY
+    size = {"sizeLimit": format_bytes(snapshots.volume_bytes)}
     return MountedVolume(
-        {"name": "snapshots", "emptyDir": {"medium": "Memory", "sizeLimit": format_bytes(snapshots.memory_bytes)}},
+        {"name": "snapshots", "emptyDir": {"medium": "Memory", **size} if in_memory else size},
         {"name": "snapshots", "mountPath": SNAPSHOT_FOLDER},
+        memory_bytes=snapshots.memory_bytes,
+        disk_bytes=0 if in_memory else snapshots.volume_bytes,
     )
 
 

@@ -12,6 +12,7 @@ from trainingjob_operator.core.planner.roofline import predict_sizes
 from trainingjob_operator.core.planner.snapshots import (
     COPY_RATE,
     DEFAULT_INTERVAL_STEPS,
+    DISK_RATE,
     HASH_RATE,
     MAX_COPY_SHARE,
     TARGET_COPY_SHARE,
@@ -131,6 +132,25 @@ def test_cost_of_snapshots_faster_than_their_hash_includes_the_wait() -> None:
 
     assert share(hashed) == pytest.approx(copied / hashed)
     assert share(hashed / 2) == pytest.approx((copied + hashed / 2) / (hashed / 2))
+
+
+def test_snapshots_on_disk_wait_for_the_disk() -> None:
+    spec = load_example("h100-2-nodes")["spec"]
+    in_memory, on_disk = plan(spec, everySteps=100), plan(spec, everySteps=100, medium="disk")
+    assert in_memory.snapshots
+    assert on_disk.snapshots
+    num_bytes = on_disk.snapshots.bytes_per_host
+
+    def share(step_seconds: float) -> float:
+        return snapshot_cost_share(on_disk.spec, on_disk.shape, on_disk.layout(1), 1, step_seconds)
+
+    copied, written = num_bytes / (8 * COPY_RATE), num_bytes / DISK_RATE
+    assert share(written) == pytest.approx(copied / written)
+    assert share(written / 2) == pytest.approx((copied + written / 2) / (written / 2))
+    assert (in_memory.snapshots.memory_bytes, in_memory.snapshots.volume_bytes) == (3 * num_bytes, 3 * num_bytes)
+    assert (on_disk.snapshots.memory_bytes, on_disk.snapshots.volume_bytes) == (num_bytes, 3 * num_bytes)
+    assert on_disk.spec.checkpoint.snapshots
+    assert on_disk.spec.checkpoint.snapshots.medium == "disk"
 
 
 INTERVALS = {

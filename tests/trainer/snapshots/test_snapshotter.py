@@ -80,10 +80,15 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
     everything: list[Snapshots] = []
 
     def open_snapshots(
-        world: World, described: State | None = None, data: str = DATA, folder: Path = tmp_path
+        world: World,
+        described: State | None = None,
+        data: str = DATA,
+        folder: Path = tmp_path,
+        *,
+        in_memory: bool = True,
     ) -> Snapshots:
         state = described or describe()
-        everything.append(Snapshots(str(folder), 5, world, data, state, Shards(state)))
+        everything.append(Snapshots(str(folder), 5, world, data, state, Shards(state), in_memory=in_memory))
         return everything[-1]
 
     yield open_snapshots
@@ -130,6 +135,21 @@ def test_a_snapshot_is_put_back_to_the_last_bit(layout: Layout, changes: dict[st
     assert [leaf.sharding for leaf in jax.tree.leaves(restored)] == [
         leaf.sharding for leaf in jax.tree.leaves(described)
     ]
+
+
+def test_a_snapshot_on_disk_is_put_back_and_one_is_cached_at_a_time(opened: Opened) -> None:
+    snapshots = opened(WORLD, in_memory=False)
+    size = snapshots.unallocated_bytes
+    assert opened(WORLD).unallocated_bytes == 3 * size > 0
+
+    take(snapshots, 5, 10, 15, 20)
+    found = recall(opened(NEXT, in_memory=False))
+
+    assert snapshots.unallocated_bytes == size
+    assert found.newest == (1, 20)
+    restored = found.load((1, 15))
+    assert restored is not None
+    assert bits(restored) == bits(make_state(describe(), 15))
 
 
 def test_training_does_not_change_the_snapshot_that_it_resumed_from(opened: Opened) -> None:
@@ -330,7 +350,7 @@ def test_a_full_volume_does_not_stop_training(
     with monkeypatch.context() as patched:
         patched.setattr(os, "posix_fallocate", full)
         take(snapshots, 5, 10)
-    assert [record.levelname for record in caplog.records if "no memory" in record.message] == ["WARNING"]
+    assert [record.levelname for record in caplog.records if "no space" in record.message] == ["WARNING"]
     assert not opened(NEXT).find()
 
     for step in (15, 20):  # the first of them only makes the room that there is now

@@ -1,11 +1,11 @@
-"""Snapshot files of a host: three files of fixed size in a memory volume, each with a header.
+"""Snapshot files of a host: three files of fixed size in a volume in memory or on disk, each with a header.
 
 A header is written last and renamed into place, and deleted before its file is rewritten. A file without a header holds
 no snapshot. The header names job, generation, step, data and shapes, and the CRC-32 of every shard. Its own SHA-256
 precedes it. (Checkpoints live longer and have a stronger hash; snapshots are hashed every few steps, beside training.)
 
-The memory of the files is allocated once: a full volume is an error when a file is created, never a fault during a
-copy.
+The space of the files is allocated once: a full volume is an error when a file is created, never a fault during a
+copy. Files on disk are not synchronized: they need to survive the process, not the node.
 """
 
 import hashlib
@@ -55,9 +55,11 @@ class Header(StepRecord):
 
 
 class Slot:
-    """One snapshot file and its header."""
+    """One snapshot file and its header. `in_memory`: the folder is in memory."""
 
-    def __init__(self, folder: Path, number: int) -> None:
+    def __init__(self, folder: Path, number: int, *, in_memory: bool = True) -> None:
+        # Populated pages of a file on disk would be written to it before they hold anything.
+        self._flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if in_memory else 0)
         self.path = folder / f"snapshot-{number}"
         self._header = folder / f"snapshot-{number}.header"
 
@@ -101,7 +103,7 @@ class Slot:
         try:
             os.ftruncate(file, size)
             os.posix_fallocate(file, 0, size)
-            return mmap.mmap(file, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+            return mmap.mmap(file, size, flags=self._flags)
         finally:
             os.close(file)
 

@@ -1,7 +1,7 @@
-"""Snapshots of the state in host memory, every few steps: a smaller world resumes from them.
+"""Snapshots of the state in host memory or on its disk, every few steps: a smaller world resumes from them.
 
 Training waits only while the state is copied, because the next step donates the arrays. Hashing, the header and the
-allocation for the next snapshot follow in a thread. The files are in a memory volume of the pod, so they survive the
+allocation for the next snapshot follow in a thread. The files are in a volume of the pod, so they survive the
 process and the container. No snapshot error stops training: it is logged as a warning, and durable checkpoints remain.
 """
 
@@ -32,21 +32,33 @@ type SnapshotBuffer = tuple[Slot, mmap.mmap]
 
 
 class Snapshots:
-    """The snapshots of one host. `folder` is the memory volume; no snapshots are taken if it is empty or `every` is 0.
+    """The snapshots of one host. `folder` is the volume; no snapshots are taken if it is empty or `every` is 0.
 
     `data` is the hash of the job's token cache, `state` has the shapes and shardings, `shards` are the state's shards.
-    If snapshots cost too much, the interval grows up to `most` steps; 0: the interval stays at `every`.
+    If snapshots cost too much, the interval grows up to `most` steps; 0: the interval stays at `every`. `in_memory`
+    says whether the volume is in memory, not on disk.
     """
 
     def __init__(
-        self, folder: str, every: int, world: World, data: str, state: State, shards: Shards, *, max_every: int = 0
+        self,
+        folder: str,
+        every: int,
+        world: World,
+        data: str,
+        state: State,
+        shards: Shards,
+        *,
+        max_every: int = 0,
+        in_memory: bool = True,
     ) -> None:
         self._every = every if folder else 0
         self._most = max_every
         self._world = world
         self._data = data
         self._state = hash_shapes(state)
-        self._slots = tuple(Slot(Path(folder), number) for number in range(NUM_SLOTS)) if folder else ()
+        numbers = range(NUM_SLOTS if folder else 0)
+        self._slots = tuple(Slot(Path(folder), number, in_memory=in_memory) for number in numbers)
+        self._in_memory = in_memory
         self.shards = shards
         self._offsets, self._size = lay_out_shards(self.shards.local_shards.values())
         self._copiers = ThreadPoolExecutor(
@@ -70,7 +82,9 @@ class Snapshots:
 
     @property
     def unallocated_bytes(self) -> int:
-        """Return the memory in bytes that the snapshot files have still to allocate."""
+        """Return the memory in bytes that snapshots have still to allocate. On disk, the one in writing is cached."""
+        if not self._in_memory:
+            return self._size if self._every and self._slots else 0
         return sum(max(self._size - slot.num_bytes, 0) for slot in self._slots) if self._every else 0
 
     def find(self) -> SnapshotIndex:
@@ -199,7 +213,7 @@ class Snapshots:
             room = slot, slot.open(self._size)
         except OSError as error:
             if not self._is_volume_full:
-                LOG.warning("no memory for a snapshot bytes=%d error=%s", self._size, error)
+                LOG.warning("no space for a snapshot bytes=%d error=%s", self._size, error)
             self._is_volume_full = True
             return None
         self._is_volume_full = False

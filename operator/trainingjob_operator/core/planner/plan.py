@@ -11,6 +11,7 @@ from trainingjob_api.base import seconds
 from trainingjob_api.network.attention_kernel import KernelChoice
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.optimizer_memory import OptimizerMemory, choose_optimizer_memory
+from trainingjob_api.spec.checkpoint import MEMORY, SnapshotMedium
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.precision import QuantizedType
 from trainingjob_api.world import Layout
@@ -144,23 +145,34 @@ class MemoryEstimate:
 
 
 SNAPSHOT_COPIES = 3
-"""Snapshots that host memory must hold: two complete ones, and one being written."""
+"""Snapshots that a host holds: two complete ones, and one being written."""
+
+
+def count_copies_in_memory(medium: SnapshotMedium) -> int:
+    """Return the snapshots that host memory must hold. On disk, it holds the one that is being written."""
+    return SNAPSHOT_COPIES if medium == MEMORY else 1
 
 
 @dataclass(frozen=True)
 class SnapshotPlan:
-    """The snapshot interval and its host memory."""
+    """The snapshot interval, and what snapshots take on a host."""
 
     every_steps: int
     bytes_per_host: int
     """Bytes of one snapshot on a host, at the size where it is largest."""
     is_interval_chosen: bool = False
     """Whether the planner chose the interval. Then hosts may lengthen it if a snapshot costs more than planned."""
+    medium: SnapshotMedium = MEMORY
+
+    @property
+    def volume_bytes(self) -> int:
+        """Return the bytes of all snapshots on a host."""
+        return SNAPSHOT_COPIES * self.bytes_per_host
 
     @property
     def memory_bytes(self) -> int:
-        """Return the bytes of all snapshots on a host."""
-        return SNAPSHOT_COPIES * self.bytes_per_host
+        """Return the bytes of host memory that snapshots take."""
+        return count_copies_in_memory(self.medium) * self.bytes_per_host
 
 
 @dataclass(frozen=True)

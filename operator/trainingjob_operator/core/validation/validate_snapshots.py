@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from trainingjob_api.problem import Problem, as_text
+from trainingjob_api.spec.checkpoint import DISK
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.runtime import Resources
 from trainingjob_operator.core.planner.hardware import Hardware
-from trainingjob_operator.core.planner.plan import SNAPSHOT_COPIES, Plan, SizePlan, SliceShape
+from trainingjob_operator.core.planner.plan import Plan, SizePlan, SliceShape, count_copies_in_memory
 from trainingjob_operator.core.planner.planning import SizeOutcomes, find_slice_shape
 from trainingjob_operator.core.planner.problem_messages import quote_field
 from trainingjob_operator.core.planner.roofline import predict_sizes
@@ -31,22 +32,28 @@ _GIB = 2**30
 
 def check_host_memory(spec: TrainingJobSpec, sizes: SizeOutcomes, hardware: Hardware) -> Iterator[Problem]:
     """Snapshots must fit in the memory of a host beside `resources.memory` and /dev/shm."""
-    shape = find_slice_shape(spec, hardware)
-    if shape is None or not shape.host_memory_bytes or spec.checkpoint.snapshots is None:
+    shape, snapshots = find_slice_shape(spec, hardware), spec.checkpoint.snapshots
+    if shape is None or not shape.host_memory_bytes or snapshots is None:
         return
-    snapshot, usable = (
-        _max_snapshot_bytes(spec, sizes.values()),
-        int(USABLE_HOST_MEMORY_SHARE * shape.host_memory_bytes),
-    )
-    memory = spec.runtime.resources.memory
-    if not snapshot or SNAPSHOT_COPIES * snapshot + parse_bytes(memory) + shape.shm_bytes <= usable:
+    snapshot, usable = _max_snapshot_bytes(spec, sizes.values()), _usable_bytes(shape)
+    memory, copies = spec.runtime.resources.memory, count_copies_in_memory(snapshots.medium)
+    if not snapshot or _needed_bytes(spec, shape, snapshot, copies) <= usable:
         return
     message = (
         f"must fit in the {format_size(usable)} of usable memory of a host of {shape.accelerator} {shape.topology}. "
-        f"Each host holds {SNAPSHOT_COPIES} snapshots of {format_size(snapshot)}, {format_size(shape.shm_bytes)} of "
-        f"shared memory, and {quote_field('spec.runtime.resources.memory', memory)}."
+        f"Each host holds {pluralize(copies, 'snapshot')} of {format_size(snapshot)}, {format_size(shape.shm_bytes)} "
+        f"of shared memory, and {quote_field('spec.runtime.resources.memory', memory)}."
     )
-    yield Problem("spec.checkpoint.snapshots", None, message, tuple(_find_fixes(spec, shape, hardware, snapshot)))
+    fixes = _find_fixes(spec, shape, hardware, snapshot, copies)
+    yield Problem("spec.checkpoint.snapshots", None, message, tuple(fixes))
+
+
+def _usable_bytes(shape: SliceShape) -> int:
+    return int(USABLE_HOST_MEMORY_SHARE * shape.host_memory_bytes)
+
+
+def _needed_bytes(spec: TrainingJobSpec, shape: SliceShape, snapshot: int, copies: int) -> int:
+    return copies * snapshot + parse_bytes(spec.runtime.resources.memory) + shape.shm_bytes
 
 
 def _max_snapshot_bytes(spec: TrainingJobSpec, outcomes: Iterable[SizePlan | list[Problem]]) -> int:
@@ -56,28 +63,27 @@ def _max_snapshot_bytes(spec: TrainingJobSpec, outcomes: Iterable[SizePlan | lis
     )
 
 
-def _find_fixes(spec: TrainingJobSpec, shape: SliceShape, hardware: Hardware, snapshot: int) -> Iterator[str]:
-    """Yield fixes: less memory for the container, the next larger slice with enough host memory, and no snapshots."""
-    left = (
-        (int(USABLE_HOST_MEMORY_SHARE * shape.host_memory_bytes) - SNAPSHOT_COPIES * snapshot - shape.shm_bytes)
-        // _GIB
-        * _GIB
-    )
+def _find_fixes(
+    spec: TrainingJobSpec, shape: SliceShape, hardware: Hardware, snapshot: int, copies: int
+) -> Iterator[str]:
+    """Yield fixes: snapshots on disk, less memory for the container, the next larger slice with enough host memory."""
+    if copies > 1 and _needed_bytes(spec, shape, snapshot, count_copies_in_memory(DISK)) <= _usable_bytes(shape):
+        yield f"spec.checkpoint.snapshots.medium: {DISK}"
+    left = (_usable_bytes(shape) - copies * snapshot - shape.shm_bytes) // _GIB * _GIB
     if left >= parse_bytes(Resources().memory):
         yield f"spec.runtime.resources.memory: {format_bytes(left)}"
     larger = (hardware.find_shape(shape.accelerator, topology) for topology in hardware.larger_topologies(shape))
-    fitting = next((one for one in larger if one and _fits(spec, one)), None)
+    fitting = next((one for one in larger if one and _fits(spec, one, copies)), None)
     if fitting:
         yield f"spec.slices.topology: {as_text(fitting.topology)}"
     yield "null (no snapshots)"
 
 
-def _fits(spec: TrainingJobSpec, shape: SliceShape) -> bool:
+def _fits(spec: TrainingJobSpec, shape: SliceShape, copies: int) -> bool:
     """Return whether the hosts of another slice have enough memory, at the smallest and the largest size."""
     planner, slices = SizePlanner(spec, shape), spec.slices
     snapshot = _max_snapshot_bytes(spec, (planner.plan(number) for number in (slices.min_slices, slices.max_slices)))
-    need = SNAPSHOT_COPIES * snapshot + parse_bytes(spec.runtime.resources.memory) + shape.shm_bytes
-    return snapshot > 0 and need <= int(USABLE_HOST_MEMORY_SHARE * shape.host_memory_bytes)
+    return snapshot > 0 and _needed_bytes(spec, shape, snapshot, copies) <= _usable_bytes(shape)
 
 
 def warn_of_rare_snapshots(plan: Plan, _sizes: SizeOutcomes) -> Iterator[Problem]:
