@@ -195,6 +195,8 @@ lock: ## Resolve the pins again: requirements.lock and the locks of the images
 	$(BIN)/python -m pip install --quiet "$$(grep -oE 'uv==[0-9.]+' pyproject.toml)"
 	$(LOCK) --extra operator --extra trainer --extra cli --extra e2e --group dev -o requirements.lock
 	for image in operator trainer; do $(LOCK) --extra $$image -c requirements.lock -o $$image/requirements.lock; done
+	for platform in tpu cuda13; do $(LOCK) --extra trainer --extra $$platform -c trainer/requirements.lock \
+	  -o trainer/requirements-$$platform.lock; done
 	$(LOCK) --extra tpu-compile -c requirements.lock -o trainer/tpu-compile.lock
 	$(LOCK) --group plots -c requirements.lock -o e2e/plots.lock
 
