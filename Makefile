@@ -200,6 +200,19 @@ lock: ## Resolve the pins again: requirements.lock and the locks of the images
 	$(LOCK) --extra tpu-compile -c requirements.lock -o trainer/tpu-compile.lock
 	$(LOCK) --group plots -c requirements.lock -o e2e/plots.lock
 
+.PHONY: images
+images: install ## Build the operator's and the trainer's image (PLATFORM=cpu|tpu|cuda13, BUILDER=, REGISTRY=, TAG=, BASE=, PUSH=1, DRY_RUN=1)
+	@$(BIN)/python -m tools.images "$(PLATFORM)" $(if $(BUILDER),--builder=$(BUILDER)) $(if $(REGISTRY),--registry=$(REGISTRY)) \
+	  $(if $(TAG),--tag=$(TAG)) $(if $(BASE),--base=$(BASE)) $(if $(PUSH),--push) $(if $(DRY_RUN),--dry-run)
+
+.PHONY: pin-base
+pin-base: install ## Pin the base image of the Containerfiles by the digest that its registry has now
+	$(BIN)/python -m tools.pin_base
+
+.PHONY: sbom
+sbom: install ## Write a software bill of materials for each image into build/sbom
+	$(BIN)/python -m tools.sbom build/sbom
+
 .PHONY: clean
 clean: ## Remove the output of builds and tests; the cluster must be down
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
