@@ -79,6 +79,18 @@ class Layout(Strict):
                 return self.model_copy(update=numbers | {"smaller_batches": ()})
         return self
 
+    def for_evaluation(self, max_examples: int | None, sequences_per_example: int = 1) -> "Layout":
+        """Return the layout of held-out batches with at most `max_examples` on a device at once. None: as in training.
+
+        A batch keeps its sequences and its padding: only the split into accumulation steps differs.
+        """
+        if max_examples is None:
+            return self
+        examples = self.accumulation * self.rows_per_shard // sequences_per_example
+        at_once = max([number for number in range(1, min(max_examples, examples) + 1) if examples % number == 0])
+        rows = at_once * sequences_per_example
+        return self.model_copy(update={"rows_per_shard": rows, "accumulation": examples // at_once})
+
     @property
     def num_hosts(self) -> int:
         """Return the number of hosts, which is the number of JAX processes."""

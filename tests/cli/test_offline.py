@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from trainingjob_operator.cli import entry_point as main_module
 from trainingjob_operator.cli.entry_point import app
-from trainingjob_operator.core.units import format_size
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests/golden/cli"
@@ -218,22 +217,6 @@ def test_the_list_of_tensors_has_the_formats_of_matmuls() -> None:
     assert {"layers.mlp.up": "int8", "layers.attention.out": "bfloat16", "norm.scale": None}.items() <= formats.items()
     assert head.split()[-1] == "matmul"
     assert [row.split()[-1] for row in rows if "layers.attention.out" in row] == ["bfloat16"]
-
-
-def test_plan_reports_the_cache_of_samples() -> None:
-    written = yaml.safe_load(Path("crds/examples/demo.yaml").read_text())
-    samples = [{"prompt": "abc", "maxTokens": 12}, {"prompt": "a", "maxTokens": 4}]
-    written["spec"]["evaluation"] = [{"name": "held", "path": "/held", "everySteps": 10, "samples": samples}]
-    model = written["spec"]["model"]
-    size = 2 * 16 * model["numLayers"] * 2 * model["numKvHeads"] * model["headDim"] * 4
-
-    (line,) = (
-        line
-        for line in call("plan", "-", given=yaml.safe_dump(written)).out.splitlines()
-        if line.startswith("samples: ")
-    )
-
-    assert line == f"samples: the cache of 2 texts of up to 16 tokens needs {format_size(size)} per device"
 
 
 def test_json_plan_has_stable_fields(golden: Callable[[Path, str], None]) -> None:

@@ -1,6 +1,6 @@
 """What a training program receives, in the order in which it comes to be: join a world, restore, compile, context."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,12 +20,12 @@ from trainingjob_trainer.data.sampler import size_of_step
 from trainingjob_trainer.data.token_cache import JobDatasets, prepare_datasets
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
+from trainingjob_trainer.monitoring.evaluate_programs import EvaluateProgram, compile_evaluations
 from trainingjob_trainer.monitoring.evaluation import Evaluator
 from trainingjob_trainer.monitoring.replica_check import ReplicaCheck
 from trainingjob_trainer.monitoring.step_profiler import StepProfiler
 from trainingjob_trainer.monitoring.step_reporter import StepReporter
 from trainingjob_trainer.monitoring.text_samples import TextSampler
-from trainingjob_trainer.objectives.scoring import EvaluateStep
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.compile_cache import CompileCache
@@ -125,7 +125,8 @@ class CompiledSteps(NamedTuple):
     No value that an edit of the spec may change is part of them.
     """
 
-    evaluate_step: EvaluateStep | None  # None: the spec has no evaluations
+    evaluations: Mapping[str, EvaluateProgram]
+    """The programs of the evaluations, by the name of the evaluation."""
     replicas: ReplicaCheck
     token_programs: TokenPrograms | None = None  # None: the spec has no samples
     read_params: Callable[[State], Params] = lambda state: state.params
@@ -251,7 +252,7 @@ def compile_steps(start: StartWorld, joined: JoinedWorld) -> CompiledSteps:
     compare = spec.protection.compare_replicas
     generator = make_generator(spec, steps.state_shapes.params, joined.mesh)
     return CompiledSteps(
-        evaluate_step=steps.compile_evaluate(programs, batch_shape(joined.layout)) if spec.evaluation else None,
+        evaluations=compile_evaluations(steps, programs, spec, joined.layout),
         replicas=ReplicaCheck(
             compare.every_steps if compare else None,
             start.world,

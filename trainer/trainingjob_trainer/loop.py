@@ -156,7 +156,7 @@ def _open_context(
     batches = BatchLoader(
         joined.layout, joined.steps.batch_sharding, spec.training.largest_batch, past.skipped, past.batch_sizes, length
     )
-    evaluator = Evaluator(spec, joined.datasets.evaluations, joined.steps, compiled.evaluate_step, batches)
+    evaluator = Evaluator(spec, joined.datasets.evaluations, joined.steps, compiled.evaluations, batches)
     sampler = TextSampler(spec, joined.steps, compiled.token_programs)
     with (
         SchedulingDelayMonitor() as delay,

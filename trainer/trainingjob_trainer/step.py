@@ -159,12 +159,12 @@ class StepPrograms:
     def _signals_shape(self) -> Any:
         return jax.ShapeDtypeStruct((self._mesh.size,), jnp.int32, sharding=self._one_per_device)
 
-    def compile_evaluate(self, programs: CompileCache, shape: BatchShape) -> EvaluateStep:
-        """Return `evaluate` compiled for batches of a shape."""
+    def compile_evaluate(self, programs: CompileCache, shape: BatchShape, name: str = "evaluate") -> EvaluateStep:
+        """Return `evaluate` compiled for batches of a shape, under a name."""
         everywhere: Any = self._replicated
         batch = self._batch_shape(shape)
         compiled: EvaluateStep = programs.compile_or_load(
-            "evaluate",
+            name,
             self.evaluate,
             (
                 self.state_shapes.params,

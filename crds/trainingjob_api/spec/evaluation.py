@@ -91,6 +91,14 @@ class Evaluation(TextSource):
         description="Number of global batches to average over, or `all`: each sequence of the text once. Fewer if the "
         "text is shorter.",
     )
+    max_per_device_batch: Annotated[
+        Annotated[int, Field(ge=1, le=65536)] | None, Unit("sequences a device"), Example(4)
+    ] = Field(
+        default=None,
+        description="Maximum number of sequences, or of pairs, that a device evaluates at once; the scores stay the "
+        "same. Unset: as many as in a training step.",
+        exclude_if=lambda number: number is None,  # an agent before 0.1 refuses a field that it does not know
+    )
     samples: tuple[TextSample, ...] = Field(
         default=(),
         max_length=16,

@@ -19,6 +19,7 @@ from trainingjob_operator.cli.validate_command import require_valid, warning_lin
 from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.planner.calibration import expect
 from trainingjob_operator.core.planner.choice import Candidate, Choice
+from trainingjob_operator.core.planner.evaluation_memory import plan_evaluations
 from trainingjob_operator.core.planner.flops import count_useful_flops
 from trainingjob_operator.core.planner.memory import count_offloaded_slots, count_sample_bytes
 from trainingjob_operator.core.planner.mesh import combine_degrees, describe_mesh
@@ -109,6 +110,7 @@ def plan_table(plan: Plan) -> list[str]:
         *_describe_trained(plan),
         *_describe_quantized(plan),
         *_describe_loss_chunks(plan),
+        *_describe_evaluations(plan),
         *_describe_samples(plan),
         *_describe_default_heads(plan.spec.model),
         *_describe_unsharded(plan),
@@ -249,6 +251,19 @@ def _describe_loss_chunks(plan: Plan) -> list[str]:
         return []
     where = f"a {plan.shape.device_noun} computes the logits of a microbatch"
     return [f"loss: {where} in {' or '.join(map(str, numbers))} chunks, one after the other"]
+
+
+def _describe_evaluations(plan: Plan) -> list[str]:
+    """Return the batches and the memory of evaluations that limit their batch, at the size where they need most."""
+    planned = [plan_evaluations(plan.spec, size) for size in plan.sizes if size.is_valid]
+    largest = [max(of_sizes, key=lambda one: one.memory_bytes) for of_sizes in zip(*planned, strict=True)]
+    device = plan.shape.device_noun
+    return [
+        f"evaluation {one.name}: a {device} evaluates up to {pluralize(one.rows_per_shard, 'sequence')} at once, "
+        f"with at most {format_size(one.memory_bytes)}"
+        for one, evaluation in zip(largest, plan.spec.evaluation, strict=False)
+        if evaluation.max_per_device_batch is not None
+    ]
 
 
 def _describe_samples(plan: Plan) -> list[str]:

@@ -14,6 +14,7 @@ from trainingjob_api.problem import Problem
 from trainingjob_api.shares import is_share
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.calibration import expect
+from trainingjob_operator.core.planner.evaluation_memory import plan_evaluations
 from trainingjob_operator.core.planner.flops import count_useful_flops
 from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan
@@ -67,6 +68,7 @@ def _size(plan: Plan, one: SizePlan, roofline: Roofline | None) -> Object:
         "slicesToSpare": max_losable_slices(plan.spec, one.layout) if one.layout else None,
         **{name: value for name, value in _to_json(one).items() if name != "numSlices"},
         "memory": {**_to_json(one.memory), "total": one.memory.total} if one.memory else None,
+        "evaluations": _to_json(plan_evaluations(plan.spec, one)),
         "roofline": {**_to_json(roofline), "seconds": roofline.seconds, "isUpperBound": True} if roofline else None,
         "expected": _to_json(expect(roofline, plan.shape)) if roofline else None,
     }

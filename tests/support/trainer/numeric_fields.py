@@ -77,6 +77,7 @@ NOT_OF_A_STEP = {
     "evaluation.everySteps": OUTSIDE,
     "metrics.statistics.everySteps": OUTSIDE,
     **{f"profiling.{field}": OUTSIDE for field in ("startStep", "numSteps", "everySteps")},
+    "evaluation.maxPerDeviceBatch": "scores are the same: tests/trainer/monitoring/test_evaluate_programs.py",
     "evaluation.numBatches": "how many batches a mean is of: tests/trainer/monitoring/test_evaluation.py",
     **{f"evaluation.samples.{field}": OUTSIDE for field in ("everySteps", "maxTokens", "temperature")},
     **{

@@ -78,7 +78,7 @@ class Notes:
         programs: Any = SimpleNamespace(
             is_loaded=self.loaded.__contains__, load=self._load, choose=self._choose(statistics)
         )
-        self.compiled = CompiledSteps(None, self.replicas, read_params=lambda state: AVERAGED)
+        self.compiled = CompiledSteps({}, self.replicas, read_params=lambda state: AVERAGED)
         self.state: Any = SimpleNamespace(params=None, reference=REFERENCE)
         self.evaluator.ends_training = lambda losses: losses.get("news", 0) >= stop > 0
         self.checkpoints.newest, self.losses = restored[0], restored[1]

@@ -146,6 +146,16 @@ PROGRAMS: dict[str, tuple[dict[str, Any], Layout, tuple[str, ...]]] = {
         ("train-4", "train-8", "train"),
     ),
     "with evaluations": ({"evaluation": EVALUATION}, SIZES[1], ("train", "evaluate")),
+    "with evaluations of several batches": (
+        {
+            "evaluation": [
+                EVALUATION[0] | {"name": name, "maxPerDeviceBatch": limit}
+                for name, limit in {"as-in-training": 3, "small": 1, "small-too": 1}.items()
+            ]
+        },
+        SIZES[1].model_copy(update={"rows_per_shard": 2}),
+        ("train", "evaluate", "evaluate-1"),
+    ),
     "with samples": (
         {"evaluation": [EVALUATION[0] | {"samples": [{"prompt": "the"}]}]},
         SIZES[1],

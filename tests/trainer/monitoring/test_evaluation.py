@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.trainer.tiny import make_spec
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_trainer.monitoring.evaluate_programs import EvaluateProgram
 from trainingjob_trainer.monitoring.evaluation import Evaluator
 from trainingjob_trainer.objectives.scoring import Scores, ScoreSums
 from trainingjob_trainer.state import Signal
@@ -21,7 +22,7 @@ EVALUATIONS = [
 def make(root: Path, **changes: Any) -> Evaluator:
     spec = TrainingJobSpec.model_validate(make_spec(root, root, evaluation=EVALUATIONS, **changes))
     unused: Any = None
-    return Evaluator(spec, {}, unused, unused, unused)
+    return Evaluator(spec, {}, unused, {}, unused)
 
 
 OWED: dict[str, tuple[int, set[str] | None, bool]] = {
@@ -84,7 +85,8 @@ class Counted:
     def count_held_out(self, index: object, most: object) -> int:
         return 3
 
-    def held_out_batch(self, index: object, number: int) -> float:
+    def held_out_batch(self, index: object, number: int, *, shape: object) -> float:
+        assert shape == (1, 1, 4)
         return float(number)
 
     def signals(self, requested: int) -> int:
@@ -97,7 +99,8 @@ def test_each_batch_is_reported_before_it_begins(
 ) -> None:
     spec = TrainingJobSpec.model_validate(make_spec(tmp_path, tmp_path, evaluation=EVALUATIONS[:1]))
     parts: Any = Counted()
-    evaluator = Evaluator(spec, {"often": parts}, parts, parts.evaluate, parts)
+    programs = {"often": EvaluateProgram(parts.evaluate, (1, 1, 4))}
+    evaluator = Evaluator(spec, {"often": parts}, parts, programs, parts)
     printed: list[str] = []
 
     measured = evaluator.measure(10, None, lambda: Signal(asks.pop(0)), printed.append)  # type: ignore[arg-type]

@@ -76,7 +76,7 @@ def test_the_evaluations_of_a_job_are_run_with_their_numbers_of_batches(checkpoi
         make_spec(
             text,
             text,
-            evaluation=[held_out, {**held_out, "name": "all", "numBatches": "all"}],
+            evaluation=[held_out, {**held_out, "name": "all", "numBatches": "all", "maxPerDeviceBatch": 1}],
             training__globalBatchSize=8,
         )
     )

@@ -17,6 +17,7 @@ from trainingjob_trainer.aot.compile_request import CompileRequest
 from trainingjob_trainer.aot.mock_topology import fake_topology
 from trainingjob_trainer.context import TrainPrograms, train_program_names
 from trainingjob_trainer.data.loader import batch_shape
+from trainingjob_trainer.monitoring.evaluate_programs import list_evaluate_layouts
 from trainingjob_trainer.monitoring.replica_check import compile_bit_sums
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.runtime.agent_events import EXIT_ORPHANED
@@ -61,7 +62,10 @@ def compile_ahead(request: CompileRequest) -> None:
     generator = make_generator(spec, steps.state_shapes.params, mesh)
     compilers: dict[str, Callable[[], object]] = {
         **{name: partial(train.compile, *key) for key, name in train_program_names(spec).items()},
-        "evaluate": lambda: steps.compile_evaluate(programs, batch_shape(layout)),
+        **{
+            name: partial(steps.compile_evaluate, programs, batch_shape(one), name)
+            for name, one in list_evaluate_layouts(spec, layout).items()
+        },
         "average": lambda: steps.compile_average(programs),
         "spread": lambda: compile_broadcast(programs, steps.state_shapes),
         "replicas": lambda: compile_bit_sums(programs, steps.state_shapes),

@@ -7,6 +7,7 @@ from trainingjob_api.decoding import find_decoding_shape
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout, RunConfig
 from trainingjob_trainer.context import train_program_names
+from trainingjob_trainer.monitoring.evaluate_programs import list_evaluate_layouts
 from trainingjob_trainer.sampling.token_programs import PROGRAM_NAMES
 
 
@@ -29,7 +30,7 @@ def program_names(spec: TrainingJobSpec, layout: Layout) -> tuple[str, ...]:
     is_given = spec.checkpoint.snapshots is not None or spec.checkpoint.restore is not None
     names = {
         **dict.fromkeys(train_program_names(spec).values(), True),
-        "evaluate": bool(spec.evaluation),
+        **dict.fromkeys(list_evaluate_layouts(spec, layout), True),
         **dict.fromkeys(PROGRAM_NAMES, find_decoding_shape(spec) is not None),
         "average": spec.optimizer.average is not None,
         "spread": is_given and layout.num_hosts > 1,

@@ -48,7 +48,7 @@ class BatchLoader:
 
     @property
     def held_out_shape(self) -> BatchShape:
-        """Return the shape of held-out batches."""
+        """Return the shape of held-out batches whose evaluation sets none."""
         return batch_shape(self._layout)
 
     def size_of_step(self, step: int) -> int:
@@ -68,14 +68,17 @@ class BatchLoader:
     def _first_sample(self, step: int) -> int:
         return int(self.samples(step)[0])
 
-    def held_out_batch(self, index: TokenDataset, number: int, num_sequences: int | None = None) -> Batch:
+    def held_out_batch(
+        self, index: TokenDataset, number: int, num_sequences: int | None = None, shape: BatchShape | None = None
+    ) -> Batch:
         """Return held-out batch `number`, counted from 0, in the order of the text; the last one may be short.
 
-        `num_sequences` is the number of sequences of all batches. None: those of the whole text.
+        `num_sequences` is the number of sequences of all batches. None: those of the whole text. `shape` is that of
+        the batch, by default that of a training step.
         """
         first, end = number * self._held_out_size, index.num_sequences if num_sequences is None else num_sequences
         rows = np.arange(first, min(first + self._held_out_size, end))
-        return self._to_mesh(index, rows, self.held_out_shape, count_bytes=index.count_bytes)
+        return self._to_mesh(index, rows, shape or self.held_out_shape, count_bytes=index.count_bytes)
 
     def count_held_out(self, index: TokenDataset, wanted: int | str) -> int:
         """Return the number of held-out batches, at most `wanted`. The text `all`: those of the whole text."""

@@ -12,7 +12,8 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.token_dataset import TokenDataset
 from trainingjob_trainer.models.decoder import Params
-from trainingjob_trainer.objectives.scoring import EvaluateStep, Scores, ScoreSums, add_sums
+from trainingjob_trainer.monitoring.evaluate_programs import EvaluateProgram
+from trainingjob_trainer.objectives.scoring import Scores, ScoreSums, add_sums
 from trainingjob_trainer.state import Signal
 from trainingjob_trainer.step import StepPrograms
 
@@ -23,14 +24,17 @@ type EntryReporter = Callable[[str], None]
 
 
 class Evaluator:
-    """Measures the scores of each evaluation when it is due, and after the last step."""
+    """Measures the scores of each evaluation when it is due, and after the last step.
+
+    `programs` are those of the evaluations, by the name of the evaluation.
+    """
 
     def __init__(
         self,
         spec: TrainingJobSpec,
         indexes: dict[str, TokenDataset],
         steps: StepPrograms,
-        evaluate: EvaluateStep | None,  # None: there are no evaluations
+        programs: Mapping[str, EvaluateProgram],
         batches: BatchLoader,
     ) -> None:
         self._evaluations = spec.evaluation
@@ -39,7 +43,7 @@ class Evaluator:
         self._indexes = indexes
         self._batches = batches
         self._steps = steps
-        self._evaluate = evaluate
+        self._programs = programs
 
     def is_due(self, step: int) -> bool:
         """Return whether any evaluation is due after a step."""
@@ -78,10 +82,9 @@ class Evaluator:
         """
         measured: dict[str, Scores] = {}
         for evaluation in self._evaluations:
-            if self._evaluate is None or not self._is_due(evaluation, step):
+            if not self._is_due(evaluation, step):
                 continue
-            models = params, reference
-            scores = self._measure(evaluation, self._evaluate, models, signals, report_entry)
+            scores = self._measure(evaluation, (params, reference), signals, report_entry)
             if scores is None:
                 return None
             measured[evaluation.name] = scores
@@ -93,17 +96,17 @@ class Evaluator:
     def _measure(
         self,
         evaluation: Evaluation,
-        evaluate: EvaluateStep,
         models: tuple[Params, Params | None],
         ask: SignalSource,
         tell: EntryReporter,
     ) -> Scores | None:  # None: it was interrupted
         index, (params, reference) = self._indexes[evaluation.name], models
+        program = self._programs[evaluation.name]
         totals: ScoreSums | None = None
         for number in range(self._batches.count_held_out(index, evaluation.num_batches)):
             tell(f"batch {number + 1} of the evaluation `{evaluation.name}`")
-            batch = self._batches.held_out_batch(index, number)
-            sums, asked = evaluate(params, batch, self._steps.signals(ask()), reference)
+            batch = self._batches.held_out_batch(index, number, shape=program.shape)
+            sums, asked = program.run(params, batch, self._steps.signals(ask()), reference)
             if int(asked):
                 return None
             totals = add_sums(totals, sums)

@@ -50,7 +50,8 @@ SPEC_WITHOUT_EFFECT = {
     "protection.nonFinite": "decides what follows from the metrics of a step",
     "protection.compareReplicas": "decides when a program runs",
     "protection.maxRollbacks": "decides what follows from the metrics of a step",
-    "evaluation": "texts reach a program as its arguments; the batch of the samples is a part of the key",
+    "evaluation": "texts reach a program as its arguments; the key has the batch of the samples, and the name of a "
+    "program the batch of its evaluations",
     "metrics": "decides what becomes of the results of programs",
     "profiling": "decides which steps are traced",
     "runtime": "image and variables act through sources, libraries, flags and configuration, which are in the key",

@@ -69,7 +69,7 @@ def evaluate_text(request: EvaluateRequest, send: Callable[[ExchangeAnswer], Non
     with TemporaryDirectory(prefix="trainingjob-evaluate-") as folder:
         texts = list(_tokenize(folder, request, spec))
         total, done = sum(text.num_sequences for text in texts), 0
-        scorer, params, reports = _TextScorer(model, spec), model.load(), []
+        scorer, params, reports = _TextScorer(model, _choose_rows(request, spec)), model.load(), []
         for text in texts:
             sums: ScoreSums | None = None
             for count, batch_sums in scorer.score(params, text):
@@ -129,11 +129,17 @@ def _describe_error(error: TrainingError, source: TextSource) -> str:
     return f"{OPTION}: {source.path}: {message}{advice}"
 
 
+def _choose_rows(request: EvaluateRequest, spec: TrainingJobSpec) -> int:
+    """Return the sequences that a device scores at once; for evaluations of a job, at most what any of them allows."""
+    limits = () if request.texts else [one.max_per_device_batch for one in spec.evaluation]
+    rows = max(min(BATCH_TOKENS // spec.training.sequence_length, MAX_ROWS), 1)
+    return min([rows, *(limit for limit in limits if limit is not None)])
+
+
 class _TextScorer:
     """Scores sequences in batches of a fixed size, for which it compiles one program."""
 
-    def __init__(self, model: ModelSource, spec: TrainingJobSpec) -> None:
-        rows = max(min(BATCH_TOKENS // spec.training.sequence_length, MAX_ROWS), 1)
+    def __init__(self, model: ModelSource, rows: int) -> None:
         layout = one_replica(model.mesh.size, rows)
         self._size = rows * model.mesh.size
         sharding = NamedSharding(model.mesh, PartitionSpec(None, None, RULES["batch"]))

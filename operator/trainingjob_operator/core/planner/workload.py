@@ -175,10 +175,20 @@ def describe_workload(spec: TrainingJobSpec) -> Workload:
     return workload if spec.sequences_per_example == 1 else _add_reference(workload)
 
 
+def describe_evaluation(spec: TrainingJobSpec) -> Workload:
+    """Return the workload of an evaluation: that of a training step without its backward pass."""
+    return _freeze(describe_workload(spec))
+
+
+@lru_cache(maxsize=64)
+def _freeze(workload: Workload) -> Workload:
+    return _run_forward(replace(workload, network=freeze(workload.network, ())))
+
+
 @lru_cache(maxsize=64)
 def _add_reference(workload: Workload) -> Workload:
     """Return the workload of a loss of pairs, with the reference that it is measured against."""
-    forward = _run_forward(replace(workload, network=freeze(workload.network, ())))
+    forward = _freeze(workload)
     trained = tuple(tensor for tensor in workload.network.tensors if tensor.is_trainable)
     reference = Reference(forward, trained, is_saved=True, gives_logits=False)
     return replace(workload, repeats_chunks=True, reference=reference)

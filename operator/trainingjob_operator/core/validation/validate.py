@@ -34,6 +34,7 @@ from trainingjob_operator.core.validation import (
     validate_data,
     validate_distillation,
     validate_env,
+    validate_evaluation,
     validate_experts,
     validate_fill_in_the_middle,
     validate_grace_period,
@@ -113,6 +114,7 @@ SIZES_RULES = (
     *validate_snapshots.RULES,
     *validate_memory.SIZES_RULES,
     *validate_samples.SIZES_RULES,
+    *validate_evaluation.SIZES_RULES,
 )
 PLAN_WARNINGS = (
     *validate_sizes.WARNINGS,

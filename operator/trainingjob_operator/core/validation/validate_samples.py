@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 
 from trainingjob_api.decoding import count_prompt_bytes, find_decoding_shape, list_samples
-from trainingjob_api.optim import FLOAT_BYTES
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.evaluation import TextSample
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_operator.core.planner.evaluation_memory import count_averaged_bytes
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.memory import USABLE_MEMORY_SHARE, count_sample_bytes
 from trainingjob_operator.core.planner.mesh import nearest_multiples
-from trainingjob_operator.core.planner.plan import MemoryEstimate, SizePlan
+from trainingjob_operator.core.planner.plan import SizePlan
 from trainingjob_operator.core.planner.planning import SizeOutcomes, find_slice_shape
 from trainingjob_operator.core.planner.problem_messages import quote_field
 from trainingjob_operator.core.units import format_size, pluralize
@@ -111,13 +111,10 @@ def _cache_bytes(spec: TrainingJobSpec, size: SizePlan) -> int:
 def _free_bytes(spec: TrainingJobSpec, size: SizePlan, usable: int) -> int:
     """Return the bytes beside parameters, optimizer state, and the averaged parameters that the samples use."""
     return usable - (
-        size.memory.params + size.memory.optimizer + _averaged_bytes(spec, size.memory) if size.memory else 0
+        size.memory.params + size.memory.optimizer + count_averaged_bytes(spec, size.memory.gradients)
+        if size.memory
+        else 0
     )
-
-
-def _averaged_bytes(spec: TrainingJobSpec, memory: MemoryEstimate) -> int:
-    trained = memory.gradients * FLOAT_BYTES[spec.precision.params] // FLOAT_BYTES[spec.precision.gradients]
-    return trained if spec.optimizer.average else 0
 
 
 RULES = (
