@@ -222,7 +222,7 @@ class Damage(Open):
 
 
 class FailedSave(Open):
-    """A failed save or copy of a step. Training continues, and the next save retries."""
+    """A failed save, copy or export of a step. Training continues, and the next save retries."""
 
     step: Reported
     message: ShortText
@@ -232,7 +232,8 @@ class HostReport(Message):
     """The complete state of one host, so that a lost report loses nothing.
 
     `restored` and `committed` refer to the child's own generation. `restored` is the step that it resumed from (0: from
-    scratch), and `tier` held that step. `committed` is the newest step that is saved, hashed and announced.
+    scratch), and `tier` held that step. `committed` is the newest step that is saved, hashed and announced. `copied` is
+    the newest that is complete on the backup store, and `exported` the newest whose export is complete.
     """
 
     job_uid: Uid
@@ -285,12 +286,10 @@ class HostReport(Message):
     failed_save: FailedSave | None = Field(
         default=None, description="Newest save if it failed. Unset: it succeeded, or there was none."
     )
-    copied: Reported | None = Field(
-        default=None, description="Newest step that is complete on the backup store. Unset: this world has none there."
-    )
-    failed_copy: FailedSave | None = Field(
-        default=None, description="Newest copy if it failed. Unset: it succeeded, or there was none."
-    )
+    copied: Reported | None = None
+    failed_copy: FailedSave | None = None
+    exported: Reported | None = None
+    failed_export: FailedSave | None = None
     damaged: tuple[Damage, ...] = Field(default=(), max_length=MAX_DAMAGED)
     failure: Failure | None = None
     data: DataReport | None = Field(

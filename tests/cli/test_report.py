@@ -77,6 +77,8 @@ def test_running_job_is_described_completely() -> None:
             "since": "2026-11-21T12:07:00Z",
             "message": "host 1 of slice 1: Broken pipe",
         },
+        export={"step": 46000, "time": "2026-11-21T10:10:00Z"},
+        failingExports={"step": 48000, "since": "2026-11-21T12:07:00Z", "message": "host 0 of slice 0: Broken pipe"},
         straggler={"slice": 1, "host": 0, "node": "gke-9ab", "ratio": 0.41, "since": START},
         attempts=[
             attempt(
@@ -102,9 +104,13 @@ def test_running_job_is_described_completely() -> None:
         WEB,
         "  books (evaluation)  1 file   1 document   999 characters",
         "  warning: 2 documents follow each other without a separator.",
-        "checkpoint 48,000 durable, 3 m 0 s ago · backup 47,000, 1 h 0 m ago · snapshot 48,200",
+        (
+            "checkpoint 48,000 durable, 3 m 0 s ago · backup 47,000, 1 h 0 m ago · export 46,000, 2 h 0 m ago · "
+            "snapshot 48,200"
+        ),
         "saves have failed for 2 m 30 s, the last one of step 48,200: host 0 of slice 1: Stale file handle",
         "copies to the backup have failed for 3 m 0 s, the last one of step 48,000: host 1 of slice 1: Broken pipe",
+        "exports have failed for 3 m 0 s, the last one of step 48,000: host 0 of slice 0: Broken pipe",
         "host 0 of slice 1 (node gke-9ab) is a straggler: all other hosts wait for it during 41.0 % of each step",
         "attempts",
         "  #1  4 slices  step       0  -> 31,977  node gke-11c9 is not ready  back in 4.1 s from memory, 3 steps lost",

@@ -66,4 +66,18 @@ CHECKPOINT_MUTATIONS = (
         "        self._num_saves = 1\n",
         ("tests/trainer/checkpoint/test_commit.py",),
     ),
+    Mutation(
+        "delete a checkpoint that is being exported",
+        f"{TRAINER}/checkpoint/upkeep.py",
+        "needed += self.exports.steps_in_use if self.exports else ()",
+        "pass",
+        ("tests/trainer/checkpoint/test_kept_exports.py",),
+    ),
+    Mutation(
+        "export a checkpoint that has changed",
+        f"{TRAINER}/checkpoint/kept_exports.py",
+        "        if changed:\n",
+        "        if False:\n",
+        ("tests/trainer/checkpoint/test_kept_exports.py",),
+    ),
 )

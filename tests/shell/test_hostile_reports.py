@@ -211,6 +211,7 @@ async def test_a_job_ends_well_when_a_host_that_reported_nonsense_comes_to_its_s
                 "committed",
                 "restored",
                 "copied",
+                "exported",
                 "missing_lineage",
             ):
                 report = put(report, path, chance.choice(within(node)))

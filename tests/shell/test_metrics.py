@@ -72,6 +72,7 @@ NUMBERS = {
     "trainingjob_checkpoint_last_commit_timestamp_seconds": labelled(START.timestamp() + 10.5, **J),
     "trainingjob_checkpoint_failing": labelled(0, **J),
     "trainingjob_backup_failing": labelled(0, **J),
+    "trainingjob_export_failing": labelled(0, **J),
     "trainingjob_goodput_seconds": labelled(90, bucket="training", **J)
     | labelled(6, bucket="compiling", **J)
     | labelled(4, bucket="starting", **J),
@@ -97,6 +98,12 @@ def test_a_job_that_cannot_copy_is_counted(jobs: Jobs) -> None:
 
     assert jobs.read("trainingjob_backup_failing") == labelled(1, **J)
     assert jobs.read("trainingjob_checkpoint_failing") == labelled(0, **J)
+
+
+def test_a_job_that_cannot_export_is_counted(jobs: Jobs) -> None:
+    jobs.put(**STATUS, failingExports={"step": 120, "since": BEFORE, "message": "No space left on device"})
+
+    assert jobs.read("trainingjob_export_failing") == labelled(1, **J)
 
 
 def test_a_job_that_is_gone_takes_its_numbers_along(jobs: Jobs) -> None:

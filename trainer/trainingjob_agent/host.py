@@ -204,6 +204,8 @@ def _apply_event(state: State, child: int, event: AgentEvent, now: float) -> Sta
         failed_save=event.failed_save or (active.failed_save if event.committed is None else None),
         copied=active.copied if event.copied is None else event.copied,
         failed_copy=event.failed_copy or (active.failed_copy if event.copied is None else None),
+        exported=active.exported if event.exported is None else max(event.exported, active.exported or 0),
+        failed_export=event.failed_export or (active.failed_export if event.exported is None else None),
         done_at=now if event.phase is Phase.DONE else active.done_at,
     )
     if event.damaged and event.damaged not in active.damaged:

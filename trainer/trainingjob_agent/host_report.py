@@ -62,6 +62,8 @@ def make_report(
         failed_save=active.failed_save if active else None,
         copied=active.copied if active else None,
         failed_copy=active.failed_copy if active else None,
+        exported=active.exported if active else None,
+        failed_export=active.failed_export if active else None,
         damaged=active.damaged if active else (),
         failure=active.failure if active else None,
         data=active.data if active else None,

@@ -86,7 +86,17 @@ class Redactor:
         return value.model_copy(update={name: text[: len(fields[name])] for name, text in redacted.items()})  # type: ignore[attr-defined]
 
 
-_TEXTS = ("failure", "broken", "evidence", "failed_save", "failed_copy", "damaged", "initialized_from", "drill_error")
+_TEXTS = (
+    "failure",
+    "broken",
+    "evidence",
+    "failed_save",
+    "failed_copy",
+    "failed_export",
+    "damaged",
+    "initialized_from",
+    "drill_error",
+)
 """Report fields with text that the trainer, a library or the kernel wrote."""
 _FIELDS = ("message", "path", "value", "log", "stack", "newest", "signal")
 

@@ -97,6 +97,9 @@ class ActiveChild:
     copied: int | None = None
     failed_copy: FailedSave | None = None
     """The newest copy to the backup store, if it failed."""
+    exported: int | None = None
+    failed_export: FailedSave | None = None
+    """The newest export of a kept step, if it failed."""
     initialized_from: str = ""
     damaged: tuple[Damage, ...] = ()
     data: DataReport | None = None

@@ -81,9 +81,9 @@ class AgentEvent(Strict):
     `restored` and that the world's lineage lacks. `initialized_from` describes the source of the parameters of a start
     from scratch. `committed` is a step whose files are saved and
     hashed, and `failed_save` a step that could not be saved. `copied` and `failed_copy` are the same for copies on the
-    backup store. `damaged` is a saved step that was found damaged and skipped. `data` describes the text that was read,
-    and `preparation` how much of it is tokenized. After `phase` LEFT or DONE, or after `failure`, the child exits by
-    itself.
+    backup store, and `exported` and `failed_export` for exports of kept steps. `damaged` is a saved step that was found
+    damaged and skipped. `data` describes the text that was read, and `preparation` how much of it is tokenized. After
+    `phase` LEFT or DONE, or after `failure`, the child exits by itself.
     """
 
     ready: bool = False
@@ -100,6 +100,8 @@ class AgentEvent(Strict):
     failed_save: FailedSave | None = None
     copied: int | None = None
     failed_copy: FailedSave | None = None
+    exported: int | None = None
+    failed_export: FailedSave | None = None
     damaged: Damage | None = None
     failure: Failure | None = None
     data: DataReport | None = None

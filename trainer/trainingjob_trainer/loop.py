@@ -201,6 +201,7 @@ def _train_and_back_up(state: State, compiled: CompiledSteps, context: Context) 
                 return Phase.LEFT
         phase = train(state, compiled, context, losses or {})
         if phase is Phase.DONE:
+            checkpoints.finish_exports()
             checkpoints.wait_for_backup()
     except BadStepError:
         context.reporter.enter_phase(Phase.SAVING)
@@ -275,10 +276,10 @@ def train(state: State, compiled: CompiledSteps, context: Context, losses: Mappi
 
 
 def _export(state: State, compiled: CompiledSteps, context: Context) -> None:
-    """Write the trained weights for other programs, if the spec has an export."""
+    """Write the trained weights for other programs, if the spec has an export of the last step."""
     spec = context.config.spec
-    if spec.checkpoint.export:
-        export = spec.checkpoint.export.hugging_face
+    export = spec.checkpoint.export.hugging_face if spec.checkpoint.export else None
+    if export and export.when != "kept":
         dtype = export.dtype or spec.precision.params
         target = ExportTarget(open_store(export.uri), dtype, adapter=export.adapter or "merged")
         gather = gather_from(compiled.read_params(state))

@@ -197,10 +197,16 @@ AdapterFormat = Literal["merged", "peft"]
 
 
 class HuggingFaceExport(Strict):
-    """Folder of trained weights that `transformers` and vLLM load."""
+    """Folders of trained weights that `transformers` and vLLM load."""
 
     uri: Annotated[StoreUri, Example("/shared/exported")] = Field(
         description="Folder on a writable volume, at least two levels deep. Files in it are replaced."
+    )
+    when: Annotated[Literal["end", "kept"] | None, Example("kept")] = Field(
+        default=None,
+        description="Exported steps: the last one (`end`), or each kept checkpoint, in a folder below `uri` (`kept`). "
+        "Unset: `end`.",
+        exclude_if=_is_unset,  # as for `huggingFace`
     )
     dtype: Annotated[Literal["float32", "bfloat16", "float16"] | None, Example("bfloat16")] = Field(
         default=None, description="Format of the exported numbers. Unset: that of `precision.params`."
@@ -214,7 +220,7 @@ class HuggingFaceExport(Strict):
 
 
 class Export(Strict):
-    """Weights that the job writes after its last step, in formats of other programs."""
+    """Weights that the job writes in formats of other programs."""
 
     hugging_face: HuggingFaceExport = Field(
         description="Safetensors files with `config.json`, and the tokenizer and the files of the initial weights."
@@ -263,8 +269,7 @@ class Checkpoint(Strict):
     )
     export: Annotated[Export | None, PODS] = Field(
         default=None,
-        description="Weights for other programs, written after the last step. Unset: none; `trainingjob export` "
-        "writes those of a checkpoint.",
+        description="Weights for other programs. Unset: none; `trainingjob export` writes those of a checkpoint.",
         exclude_if=_is_unset,  # as for `stages`
     )
     takeover: Annotated[bool, Example(False), STORAGE] = Field(

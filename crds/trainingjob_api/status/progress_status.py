@@ -76,7 +76,7 @@ class CheckpointStatus(Open):
 
 
 class FailingSaves(Open):
-    """Consecutive failures of saves, or of copies of checkpoints, while the job trains on."""
+    """Consecutive failures of saves, or of copies or exports of checkpoints, while the job trains on."""
 
     since: Time = Field(description="Time at which the operator received the first failure.")
     step: int = Field(description="Newest step whose save failed.")
@@ -87,6 +87,13 @@ class BackupStatus(Open):
     """The newest copy of a checkpoint on the backup store."""
 
     step: int = Field(description="Newest step that is copied, hashed and committed.")
+    time: Time = Field(description="Time at which the operator received the report of it.")
+
+
+class ExportStatus(Open):
+    """The newest export of a kept checkpoint."""
+
+    step: int = Field(description="Newest step whose exported files are complete.")
     time: Time = Field(description="Time at which the operator received the report of it.")
 
 

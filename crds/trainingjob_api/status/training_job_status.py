@@ -1,8 +1,9 @@
 """The status of a TrainingJob: information for users, and the operator's memory.
 
 The operator reads back `world`, `lineage`, `rollbacks`, `checkpoint`, `failingSaves`, `backup`, `failingCopies`,
-`restarts`, `waiting`, `nodes`, `straggler`, `attempts`, `goodput`, `drills`, `startTime`, `completionTime`,
-`prepared`, and the conditions Succeeded and Failed. All other fields are for users; no decision depends on them.
+`export`, `failingExports`, `restarts`, `waiting`, `nodes`, `straggler`, `attempts`, `goodput`, `drills`, `startTime`,
+`completionTime`, `prepared`, and the conditions Succeeded and Failed. All other fields are for users; no decision
+depends on them.
 """
 
 from typing import Annotated, Literal
@@ -16,6 +17,7 @@ from trainingjob_api.status.plan_status import PlanStatus
 from trainingjob_api.status.progress_status import (
     BackupStatus,
     CheckpointStatus,
+    ExportStatus,
     FailingSaves,
     Goodput,
     ProgressStatus,
@@ -110,6 +112,12 @@ class TrainingJobStatus(Open):
     )
     failing_copies: FailingSaves | None = Field(
         default=None, description="Copies to the backup store that fail now. Unset: the newest copy succeeded."
+    )
+    export: ExportStatus | None = Field(
+        default=None, description="Newest export of a kept checkpoint. Unset: none is known."
+    )
+    failing_exports: FailingSaves | None = Field(
+        default=None, description="Exports of kept checkpoints that fail now. Unset: the newest export succeeded."
     )
     restarts: Restarts = Field(default=Restarts(), description="Unplanned restarts of the training.")
     waiting: Waiting | None = Field(

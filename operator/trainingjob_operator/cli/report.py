@@ -39,31 +39,43 @@ def describe_job(name: str, status: TrainingJobStatus, now: datetime) -> list[st
         lines.append(describe_progress(status.progress))
     if status.data:
         lines += describe_data(status.data)
-    saved_states = []
-    if status.checkpoint:
-        age = format_duration(seconds_between(status.checkpoint.time, now))
-        saved_states.append(f"checkpoint {status.checkpoint.step:,} {status.checkpoint.tier}, {age} ago")
-    if status.backup:
-        saved_states.append(
-            f"backup {status.backup.step:,}, {format_duration(seconds_between(status.backup.time, now))} ago"
-        )
-    if status.progress and status.progress.snapshot is not None:
-        saved_states.append(f"snapshot {status.progress.snapshot:,}")
-    if saved_states:
+    if saved_states := _list_saved_states(status, now):
         lines.append(" · ".join(saved_states))
-    if status.failing_saves:
-        step, why = status.failing_saves.step, status.failing_saves.message
-        age = format_duration(seconds_between(status.failing_saves.since, now))
-        lines.append(f"saves have failed for {age}, the last one of step {step:,}: {why}")
-    if status.failing_copies:
-        step, why = status.failing_copies.step, status.failing_copies.message
-        age = format_duration(seconds_between(status.failing_copies.since, now))
-        lines.append(f"copies to the backup have failed for {age}, the last one of step {step:,}: {why}")
+    lines += _describe_failures(status, now)
     if status.straggler:
         lines.append(describe_straggler(status.straggler))
     lines += [describe_rollback(one) for one in status.rollbacks[-1:]]
     drills = describe_drills(status.drills)
     return [*lines, *describe_attempts(status.attempts), *drills, *describe_goodput(status.goodput)]
+
+
+def _list_saved_states(status: TrainingJobStatus, now: datetime) -> list[str]:
+    """Return the newest step of each kind of storage."""
+    saved = []
+    if status.checkpoint:
+        age = format_duration(seconds_between(status.checkpoint.time, now))
+        saved.append(f"checkpoint {status.checkpoint.step:,} {status.checkpoint.tier}, {age} ago")
+    for name, newest in (("backup", status.backup), ("export", status.export)):
+        if newest:
+            saved.append(f"{name} {newest.step:,}, {format_duration(seconds_between(newest.time, now))} ago")
+    if status.progress and status.progress.snapshot is not None:
+        saved.append(f"snapshot {status.progress.snapshot:,}")
+    return saved
+
+
+def _describe_failures(status: TrainingJobStatus, now: datetime) -> list[str]:
+    """Return a line about each kind of write to a store that fails."""
+    failures = (
+        ("saves", status.failing_saves),
+        ("copies to the backup", status.failing_copies),
+        ("exports", status.failing_exports),
+    )
+    return [
+        f"{name} have failed for {format_duration(seconds_between(failing.since, now))}, the last one of step "
+        f"{failing.step:,}: {failing.message}"
+        for name, failing in failures
+        if failing
+    ]
 
 
 def explain_phase(status: TrainingJobStatus) -> str:

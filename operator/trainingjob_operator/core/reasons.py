@@ -64,6 +64,7 @@ class Reason(StrEnum):
     CHECKPOINT_DAMAGED = "CheckpointDamaged"
     CHECKPOINT_FAILING = "CheckpointFailing"
     BACKUP_FAILING = "BackupFailing"
+    EXPORT_FAILING = "ExportFailing"
     RESTORED_FROM_BACKUP = "RestoredFromBackup"
     DRILL = "Drill"
     # Suspension and completion of a job

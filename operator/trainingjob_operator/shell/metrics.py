@@ -112,6 +112,9 @@ class JobCollector(Collector):
         yield _failing(
             "trainingjob_backup_failing", "1 while a job trains and its backups fail.", jobs, "failingCopies"
         )
+        yield _failing(
+            "trainingjob_export_failing", "1 while a job trains and its exports fail.", jobs, "failingExports"
+        )
         yield _goodput_seconds(jobs)
         yield self._count_restarts(jobs)
 

@@ -127,6 +127,23 @@ REPORTS: dict[str, tuple[Script, dict[str, object]]] = {
         ],
         {"committed": 6, "copied": 2, "failed_copy": FULL},
     ),
+    "steps that were exported, the newest first, and one that could not be": (
+        [
+            *TRAINING,
+            (9, EventReceived(1, AgentEvent(exported=6)), []),
+            (9, EventReceived(1, AgentEvent(exported=4)), []),
+            (9, EventReceived(1, AgentEvent(failed_export=FULL)), []),
+        ],
+        {"exported": 6, "failed_export": FULL},
+    ),
+    "a step that was exported after one that could not be": (
+        [
+            *TRAINING,
+            (9, EventReceived(1, AgentEvent(failed_export=FULL)), []),
+            (9, EventReceived(1, AgentEvent(exported=6)), []),
+        ],
+        {"exported": 6, "failed_export": None},
+    ),
     "a step that was copied after one that could not be": (
         [
             *TRAINING,

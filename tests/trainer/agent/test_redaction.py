@@ -126,6 +126,7 @@ def test_every_text_of_a_report_is_without_secrets() -> None:
         evidence=Diagnostics(state=ProcessState.RUNNING, cores=0.0, entered=1, newest=VALUE, stack=VALUE),
         failed_save=FailedSave(step=1, message=VALUE),
         failed_copy=FailedSave(step=1, message=VALUE),
+        failed_export=FailedSave(step=1, message=VALUE),
         damaged=(Damage(step=1, message=VALUE),),
         initialized_from=VALUE,
         drill_error=VALUE,
@@ -134,7 +135,7 @@ def test_every_text_of_a_report_is_without_secrets() -> None:
     reported = Redactor([VALUE]).redact_report(report)
 
     assert VALUE not in reported.model_dump_json()
-    assert reported.model_dump_json().count(REDACTED) == 17
+    assert reported.model_dump_json().count(REDACTED) == 18
     assert Redactor([VALUE]).redact_report(make_report()) == make_report()
 
 

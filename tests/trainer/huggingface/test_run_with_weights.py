@@ -79,3 +79,23 @@ def test_an_export_has_the_configuration_and_the_tokenizer(crew: Crew, root: Pat
     )
     assert Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id("word3") == 5
     assert json.loads((folder / "tokenizer_config.json").read_text())["eos_token"] == "</s>"
+
+
+@pytest.mark.slow
+def test_each_kept_step_is_exported_by_a_world_of_two(crew: Crew, root: Path, text: Path, programs: Path) -> None:
+    fixture = Fixture("llama")
+    export = {"huggingFace": {"uri": str(root.parent / "exported"), "when": "kept"}}
+    changes = {"training__steps": 4, "checkpoint__export": export, "checkpoint__keep": {"last": 2}}
+
+    trainers = crew.start(make(root, text, fixture, **changes), make_world(1, 2), programs)
+
+    for trainer in trainers:
+        assert trainer.wait_for_end() == 0, trainer.tell_logs()
+    assert max(event.exported for event in trainers[0].events if event.exported) == 4
+    folders = sorted((root.parent / "exported").glob("lineage-0/*"))
+    assert [folder.name.partition(".")[0] for folder in folders] == ["2", "4"]
+    for folder in folders:
+        assert (folder / "export.json").exists()
+        exported = open_weights(open_store(folder))
+        for tensor, entry in exported.tensors.items():
+            assert content(exported, tensor, entry) == content(fixture.weights, tensor, entry), tensor

@@ -12,14 +12,15 @@ from jax.errors import JaxRuntimeError
 
 from trainingjob_agent.trainer_protocol import AgentEvent
 from trainingjob_api.base import seconds
-from trainingjob_api.protocol import MAX_MESSAGE, FailedSave, FailureReason
+from trainingjob_api.protocol import MAX_MESSAGE, FailedSave
 from trainingjob_api.spec.checkpoint import Keep
 from trainingjob_api.world import RunConfig
+from trainingjob_trainer.checkpoint import owner
 from trainingjob_trainer.checkpoint.error_exchange import SaveFailedError
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.manifest import Integrity
 from trainingjob_trainer.checkpoint.retention import delete_expired
-from trainingjob_trainer.checkpoint.step_copier import StepCopier, claim_backup
+from trainingjob_trainer.checkpoint.step_copier import FIELD, StepCopier
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.errors import TrainingError
@@ -44,12 +45,7 @@ def claim(config: RunConfig) -> None:
     backup = config.spec.checkpoint.backup
     if backup is None:
         return
-    try:
-        claim_backup(open_store(backup.uri), config)
-    except TrainingError as error:
-        if error.reason is not FailureReason.STORAGE:
-            raise
-        LOG.warning("backup folder unusable error=%s", error)
+    owner.claim_if_available(open_store(backup.uri), config, FIELD)
 
 
 class Backup:

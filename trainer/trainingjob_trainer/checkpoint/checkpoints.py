@@ -18,6 +18,7 @@ from trainingjob_trainer.checkpoint.checkpoint_inventory import CheckpointInvent
 from trainingjob_trainer.checkpoint.commit import Committer
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.items import StateShapes, describe_state, saved_items
+from trainingjob_trainer.checkpoint.kept_exports import KeptExports, find_kept_export
 from trainingjob_trainer.checkpoint.policy import SavePolicy
 from trainingjob_trainer.checkpoint.restore import RestoredState, RunningJob, restore_newest
 from trainingjob_trainer.checkpoint.restore_search import SnapshotSource
@@ -49,7 +50,9 @@ class Checkpoints:
         stores = Stores(durable, backup.store if backup else None)
         committer = Committer(durable, peers, name, fence)
         self._job = RunningJob(config, world, stores, peers, data, events)
-        self._upkeep = Upkeep(checkpoint.keep, fence, peers, backup)
+        export = find_kept_export(config)
+        exports = KeptExports(export, config, durable, fence, peers, events, name) if export else None
+        self._upkeep = Upkeep(checkpoint.keep, fence, peers, backup, exports)
         self._writer = CheckpointWriter(committer, events, self._upkeep.after_commit)
         self._policy = SavePolicy.from_spec(checkpoint.save)
         self._bests = BestSteps(checkpoint.keep.best, {})
@@ -161,6 +164,10 @@ class Checkpoints:
     def wait_for_backup(self) -> None:
         """Wait until the newest step that this world saved is copied to the backup store, or its copy has failed."""
         self._upkeep.wait_for_backup()
+
+    def finish_exports(self) -> None:
+        """Export all kept steps before the job ends, if the spec exports them; raise TrainingError if one fails."""
+        self._upkeep.finish_exports()
 
     def raise_background_error(self) -> None:
         """Raise the error of the background thread, if any."""

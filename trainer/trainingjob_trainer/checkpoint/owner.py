@@ -5,6 +5,7 @@ Two jobs that share one folder would mix their steps. The second job is refused,
 """
 
 import json
+import logging
 import os
 import time
 from typing import Any
@@ -15,6 +16,7 @@ from trainingjob_api.world import RunConfig
 from trainingjob_trainer.runtime.errors import TrainingError, storage_error
 from trainingjob_trainer.store.port import Store
 
+LOG = logging.getLogger(__name__)
 OWNER_FILE = "OWNER"
 MAX_BYTES = 4096
 """Maximum size of OWNER in bytes: names of Kubernetes objects are shorter."""
@@ -64,6 +66,21 @@ def claim(store: Store, config: RunConfig, field: str = "spec.checkpoint.uri") -
             )
     except OSError as error:
         raise storage_error(error, f"claiming {store.locate(OWNER_FILE)}", store.root, field) from error
+
+
+def claim_if_available(store: Store, config: RunConfig, field: str) -> None:
+    """Claim a second folder of a job. A store that does not respond is logged: its first use reports it.
+
+    Raises:
+        TrainingError: another job owns the folder and the spec has no takeover.
+    """
+    try:
+        check_writable(store, field)
+        claim(store, config, field)
+    except TrainingError as error:
+        if error.reason is not FailureReason.STORAGE:
+            raise
+        LOG.warning("folder unusable field=%s error=%s", field, error)
 
 
 def is_owned_by_other(store: Store, uid: str) -> bool:

@@ -6,8 +6,10 @@ from math import isfinite, nan
 
 from trainingjob_api.spec.checkpoint import Keep, KeepBest
 from trainingjob_trainer.checkpoint.fence import Fence
+from trainingjob_trainer.checkpoint.manifest import Integrity
 from trainingjob_trainer.checkpoint.saved_steps import delete_quarantined, list_saved
 from trainingjob_trainer.checkpoint.step_changes import delete_step
+from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.store.port import Store
 
 LOG = logging.getLogger(__name__)
@@ -57,24 +59,42 @@ def delete_expired(store: Store, fence: Fence, keep: Keep, step: int, protected:
         TrainingError: a later world exists, so this one is fenced off.
     """
     try:
-        saved = [(one.folder, one.integrity) for one in list_saved(store) if one.integrity]
-        own = [(folder, record) for folder, record in saved if record.job_uid == fence.job_uid and record.step <= step]
-        own.sort(key=lambda pair: (pair[1].step, pair[1].lineage, pair[1].generation))
-        counting = [
-            (folder, record) for folder, record in own if not fence.has_replaced(record.generation, record.step)
-        ]
-        committed = {record.step: folder for folder, record in counting}
-        latest = set(committed.values())
+        own = [pair for pair in _list_own(store, fence) if pair[1].step <= step]
+        committed = _select_latest(own, fence)
         deleted = choose_deletions(
-            {record.step: record.evaluations for folder, record in counting if folder in latest}, keep, protected
+            {number: record.evaluations for number, (_, record) in committed.items()}, keep, protected
         )
+        latest = {folder for folder, _ in committed.values()}
         superseded = [folder for folder, _ in own if folder not in latest]
-        for old in (*superseded, *(committed[number] for number in deleted)):
+        for old in (*superseded, *(committed[number][0] for number in deleted)):
             fence.check()
             delete_step(old, fence)
         delete_quarantined(store, min(committed.keys() - set(deleted), default=0), fence)
     except OSError as error:  # the next call retries
         LOG.warning("an old step cannot be deleted error=%s", error)
+
+
+def list_kept(store: Store, fence: Fence) -> dict[int, tuple[StepFolder, Integrity]]:
+    """Return the job's own steps that are committed and in its history, with their manifests.
+
+    Raises:
+        OSError: the folders cannot be listed.
+    """
+    return _select_latest(_list_own(store, fence), fence)
+
+
+def _list_own(store: Store, fence: Fence) -> list[tuple[StepFolder, Integrity]]:
+    """Return the committed steps of the job, of each step the save that counts last."""
+    saved = [(one.folder, one.integrity) for one in list_saved(store) if one.integrity]
+    own = [(folder, record) for folder, record in saved if record.job_uid == fence.job_uid]
+    return sorted(own, key=lambda pair: (pair[1].step, pair[1].lineage, pair[1].generation))
+
+
+def _select_latest(
+    own: Collection[tuple[StepFolder, Integrity]], fence: Fence
+) -> dict[int, tuple[StepFolder, Integrity]]:
+    """Return the save of each step that counts: the latest that this world has not replaced."""
+    return {pair[1].step: pair for pair in own if not fence.has_replaced(pair[1].generation, pair[1].step)}
 
 
 def choose_deletions(saved: Mapping[int, Mapping[str, float]], keep: Keep, needed: Collection[int]) -> list[int]:

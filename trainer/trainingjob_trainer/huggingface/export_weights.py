@@ -1,6 +1,6 @@
 """Files of a model from sharded parameters. No host holds more than one tensor of a file at a time.
 
-The processes of a world write the files in turn. The numbers of a tensor come from all processes, so all of them go
+The processes of a world write the files in turn. Where the numbers of a tensor come from all processes, all of them go
 through all tensors in the same order, also after an error.
 """
 
@@ -121,6 +121,16 @@ def write_weight_files(
         for _ in tensors:  # the other processes need the numbers of this one
             pass
     return error
+
+
+def write_own_files(plan: ExportPlan, gather: Gather, store: Store, process: int, num_processes: int) -> None:
+    """Write the files of a plan that fall to one process. `gather` needs no other process.
+
+    Raises:
+        OSError: the store refuses a write.
+    """
+    for file in plan.files[process::num_processes]:
+        store.write(file.name, _prepend(plan.encode_header(file), _yield_tensors(plan, file, gather)))
 
 
 def clear_weight_files(store: Store) -> None:

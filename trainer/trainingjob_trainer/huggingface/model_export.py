@@ -60,6 +60,16 @@ class ExportTarget(NamedTuple):
     """What becomes of the adapters of LoRA."""
 
 
+class PlannedExport(NamedTuple):
+    """The files of a model, and where their numbers come from."""
+
+    plan: ExportPlan
+    gather: Gather
+    architecture: str
+    finish: Callable[[], None]
+    """Writes the configuration, the tokenizer and the index: one process calls it, after all weights are written."""
+
+
 class ExportedModel(NamedTuple):
     """What was written."""
 
@@ -78,9 +88,23 @@ def export_model(
         TrainingError: no architecture computes the model, or the folder cannot be written.
         JaxRuntimeError: another process is gone.
     """
-    kept, network = read_kept_config(own), resolve_network(spec)
+    planned, store, is_first = plan_export(spec, gather, own, target), target.store, peers.process == 0
+    plan, architecture = planned.plan, planned.architecture
+    _run_stage("clear", store, peers, lambda: clear_weight_files(store) if is_first else None)
+    _run_stage("write", store, peers, lambda: write_weight_files(plan, planned.gather, store, peers))
+    _run_stage("finish", store, peers, lambda: planned.finish() if is_first else None)
+    LOG.info("exported weights uri=%s architecture=%s files=%d", store.root, architecture, len(plan.files))
+    return ExportedModel(architecture, len(plan.files))
+
+
+def plan_export(spec: TrainingJobSpec, gather: Gather, own: Store, target: ExportTarget) -> PlannedExport:
+    """Return the files to write. `own` is the job's store, with the files that it has kept.
+
+    Raises:
+        TrainingError: no architecture computes the model.
+    """
+    kept, network, store = read_kept_config(own), resolve_network(spec), target.store
     family, config = _make_config(spec, kept, target.dtype)
-    store, is_first = target.store, peers.process == 0
     if spec.lora and target.adapter == "peft":
         adapters = _bind_adapters(family, network)
         plan = ExportPlan(adapters.binding, DTYPE_NAMES[target.dtype], file_name=ADAPTER_FILE)
@@ -98,11 +122,7 @@ def export_model(
         store.write(CONFIG_FILE, [json.dumps(config, indent=2).encode()])
         write_index(plan, store)
 
-    _run_stage("clear", store, peers, lambda: clear_weight_files(store) if is_first else None)
-    _run_stage("write", store, peers, lambda: write_weight_files(plan, gather, store, peers))
-    _run_stage("finish", store, peers, lambda: finish() if is_first else None)
-    LOG.info("exported weights uri=%s architecture=%s files=%d", store.root, family.architecture, len(plan.files))
-    return ExportedModel(family.architecture, len(plan.files))
+    return PlannedExport(plan, gather, family.architecture, finish)
 
 
 def _bind_adapters(family: Family, network: Network) -> AdapterBinding:

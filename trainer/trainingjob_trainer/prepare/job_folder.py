@@ -4,7 +4,7 @@ A repository takes hours, so all processes wait here, before they connect.
 """
 
 from trainingjob_agent.trainer_protocol import StartWorld
-from trainingjob_trainer.checkpoint import backup, owner
+from trainingjob_trainer.checkpoint import backup, kept_exports, owner
 from trainingjob_trainer.huggingface.hub_download import delete_download, download_weights
 from trainingjob_trainer.huggingface.hub_tokenizer import resolve_tokenizer
 from trainingjob_trainer.store.opening import open_store
@@ -17,6 +17,7 @@ def claim_folder(start: StartWorld) -> None:
     if start.process == 0:
         owner.claim(store, start.config)
         backup.claim(start.config)
+        kept_exports.claim(start.config)
 
 
 def prepare_weights(start: StartWorld) -> None:

@@ -100,4 +100,5 @@ def _reset_after_pause(status: TrainingJobStatus) -> TrainingJobStatus:
         progress=status.progress,
         checkpoint=status.checkpoint,
         backup=status.backup,
+        export=status.export,
     )

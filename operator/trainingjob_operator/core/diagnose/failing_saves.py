@@ -64,21 +64,26 @@ def has_save_timed_out(plan: Plan, failing: FailingSaves, now: datetime) -> bool
 
 
 def is_waiting_for_save(plan: Plan, seen: Observed) -> bool:
-    """Return whether the world retries a save or copies its last step. Neither is a hang."""
+    """Return whether the world retries a save, or copies or exports its last step. None of them is a hang."""
     saving = [
         member_view.report
         for member_view in seen.member_views
         if member_view.report and member_view.report.phase is Phase.SAVING
     ]
-    return any(report.failed_save or _copies_last_step(plan, report) for report in saving)
+    return any(report.failed_save or _waits_for_last_step(plan, report) for report in saving)
 
 
-def _copies_last_step(plan: Plan, report: HostReport) -> bool:
-    """Return whether a host that saves has saved the step that ends training, and copies it."""
+def _waits_for_last_step(plan: Plan, report: HostReport) -> bool:
+    """Return whether a host that saves has saved the step that ends training, and copies or exports it."""
+    export = plan.spec.checkpoint.export
+    exports_kept = export is not None and export.hugging_face.when == "kept"
+    if plan.spec.checkpoint.backup is None and not exports_kept:
+        return False
     last = plan.spec.training.steps or report.total_steps or MAX_STEP
     if plan.spec.training.stop_at_loss:  # any step may be the last
         last = min(last, report.progress.step if report.progress else report.restored or 0)
-    return plan.spec.checkpoint.backup is not None and (report.committed or 0) >= last
+    saved = report.committed or (report.restored if exports_kept else None) or 0
+    return saved >= last
 
 
 def describe_unsaved_steps(seen: Observed) -> str:

@@ -24,6 +24,7 @@ from trainingjob_operator.core.decide.hot_standby import plan_hot_standby_worlds
 from trainingjob_operator.core.decide.rollbacks import describe_rollback
 from trainingjob_operator.core.diagnose.backups import describe_failing_backups
 from trainingjob_operator.core.diagnose.bad_nodes import MIN_FAULTS, describe_bad_node
+from trainingjob_operator.core.diagnose.exports import describe_failing_exports
 from trainingjob_operator.core.diagnose.failing_saves import describe_failing_saves
 from trainingjob_operator.core.diagnose.stragglers import describe_straggler
 from trainingjob_operator.core.observe.members import find_restored_step, find_restored_tier
@@ -130,6 +131,7 @@ def list_events(
         *_data_events(seen, written),
     ]
     events += [*_failing_save_events(plan, seen, written), *_failing_backup_events(plan, seen, written)]
+    events += _failing_export_events(plan, seen, written)
     return (
         *events,
         *_damaged_checkpoint_events(seen),
@@ -209,6 +211,14 @@ def _failing_backup_events(plan: Plan, seen: Observed, written: TrainingJobStatu
     if failing is None or seen.status.failing_copies is not None:
         return []
     return [JobEvent(Reason.BACKUP_FAILING, describe_failing_backups(plan, seen, failing), is_warning=True)]
+
+
+def _failing_export_events(plan: Plan, seen: Observed, written: TrainingJobStatus) -> list[JobEvent]:
+    """Return the event of failing exports of kept checkpoints, once they begin to fail."""
+    failing = written.failing_exports
+    if failing is None or seen.status.failing_exports is not None:
+        return []
+    return [JobEvent(Reason.EXPORT_FAILING, describe_failing_exports(plan, seen, failing), is_warning=True)]
 
 
 def _backup_restore_events(plan: Plan, seen: Observed) -> list[JobEvent]:

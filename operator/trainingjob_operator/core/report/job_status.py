@@ -18,6 +18,7 @@ from trainingjob_operator.core.decide.restarts import count_restarts
 from trainingjob_operator.core.decide.rollbacks import update_rollbacks
 from trainingjob_operator.core.diagnose.backups import find_backup, update_failing_backups
 from trainingjob_operator.core.diagnose.bad_nodes import count_faults
+from trainingjob_operator.core.diagnose.exports import find_export, update_failing_exports
 from trainingjob_operator.core.diagnose.failing_saves import update_failing_saves
 from trainingjob_operator.core.diagnose.health import WorldEnd
 from trainingjob_operator.core.diagnose.stragglers import update_straggler
@@ -101,6 +102,8 @@ def next_status(
             "failing_saves": update_failing_saves(seen, now),
             "backup": find_backup(seen, now),
             "failing_copies": update_failing_backups(seen, now),
+            "export": find_export(seen, now),
+            "failing_exports": update_failing_exports(seen, now),
             "straggler": update_straggler(seen.member_views, previous.straggler, now),
             "attempts": attempts,
             "drills": update_drills(plan, seen, decision, attempts, now),

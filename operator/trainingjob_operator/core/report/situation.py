@@ -25,6 +25,7 @@ from trainingjob_operator.core.decide.decisions import (
 )
 from trainingjob_operator.core.decide.preparation_phase import is_preparing
 from trainingjob_operator.core.diagnose.backups import describe_failing_backups, update_failing_backups
+from trainingjob_operator.core.diagnose.exports import describe_failing_exports, update_failing_exports
 from trainingjob_operator.core.diagnose.failing_saves import describe_failing_saves, update_failing_saves
 from trainingjob_operator.core.goodput import BUCKET_BY_PHASE, Bucket
 from trainingjob_operator.core.observe.jobsets import JobSet
@@ -102,10 +103,12 @@ def derive_situation(
 def _find_training_problem(
     plan: Plan, seen: Observed, now: datetime
 ) -> ObjectProblem | None:  # None: no problem is known
-    """Return the problems of a training job, the most severe first: failing saves, failing backups, skipped updates."""
+    """Return the problems of a training job, the most severe first: failing writes to stores, skipped updates."""
     saves, copies = update_failing_saves(seen, now), update_failing_backups(seen, now)
+    exports = update_failing_exports(seen, now)
     problems = [ObjectProblem(Reason.CHECKPOINT_FAILING, describe_failing_saves(plan, seen, saves))] if saves else []
     problems += [ObjectProblem(Reason.BACKUP_FAILING, describe_failing_backups(plan, seen, copies))] if copies else []
+    problems += [ObjectProblem(Reason.EXPORT_FAILING, describe_failing_exports(plan, seen, exports))] if exports else []
     if skips := describe_skipped_updates(find_progress(plan, seen)):
         problems.append(ObjectProblem(Reason.UPDATES_SKIPPED, skips))
     return ObjectProblem(problems[0].reason, "; ".join(one.message for one in problems)) if problems else None

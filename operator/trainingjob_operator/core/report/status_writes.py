@@ -54,6 +54,8 @@ def _transition_fields(status: TrainingJobStatus) -> object:
             "failing_saves": status.failing_saves and status.failing_saves.since,
             "backup": status.backup is None,
             "failing_copies": status.failing_copies and status.failing_copies.since,
+            "export": status.export is None,
+            "failing_exports": status.failing_exports and status.failing_exports.since,
             "goodput": None,
             "running_seconds": None,
             "display": (status.display.slices, status.display.mesh, status.display.reason),
