@@ -7,7 +7,7 @@ import dataclasses
 import json
 import sysconfig
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -24,7 +24,7 @@ from trainingjob_api.formats import (
 from trainingjob_api.globs import find_pattern_problem
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.data import SKIP, TextSource
-from trainingjob_trainer.data.sources.compression import InvalidCompressionError, decompress
+from trainingjob_trainer.data.sources.compression import InvalidCompressionError, decompress, read_all
 from trainingjob_trainer.data.sources.file_formats import MAX_POINTER, describe_pointer_file
 from trainingjob_trainer.data.sources.file_search import FileSearch, FoundEntry
 from trainingjob_trainer.runtime.errors import TrainingError, shorten
@@ -59,20 +59,23 @@ class SourceFile:
     bad_records: BadRecords = dataclasses.field(default_factory=BadRecords, compare=False)
 
     def read(self) -> bytes:
-        """Return the content, decompressed if the name has the suffix of a compression.
+        """Return the content as `read_chunks` yields it."""
+        return b"".join(self.read_chunks())
+
+    def read_chunks(self) -> Iterator[bytes]:
+        """Yield the content in chunks, decompressed if the name has the suffix of a compression.
 
         Raises:
             TrainingError: the file cannot be read or decompressed, or stands for one that was not fetched.
         """
+        compression = find_compression(self.name)
         with self.open() as file:
             try:
-                content = file.read()
+                yield from decompress(file, compression) if compression else read_all(file)
             except OSError as error:
                 raise self.error(f"cannot be read: {error.strerror}. Check its permissions.") from error
-        try:
-            return decompress(content, find_compression(self.name))
-        except InvalidCompressionError as error:
-            raise self.error(f"{error}, or leave it out with `exclude`.") from error
+            except InvalidCompressionError as error:
+                raise self.error(f"{error}, or leave it out with `exclude`.") from error
 
     def open(self) -> BinaryIO:
         """Return the open file.

@@ -8,9 +8,9 @@ from operator import getitem
 from typing import Any
 
 from trainingjob_trainer.data.sources.columns import check_text, find_path
-from trainingjob_trainer.data.sources.readers.text import read_near_utf8, read_utf8
 from trainingjob_trainer.data.sources.records import describe_kind, list_columns, make_document, read_each
 from trainingjob_trainer.data.sources.source_files import SourceFile
+from trainingjob_trainer.data.sources.text_blocks import read_lines
 
 
 def read_documents(file: SourceFile) -> Iterator[bytes]:
@@ -19,8 +19,7 @@ def read_documents(file: SourceFile) -> Iterator[bytes]:
     Raises:
         TrainingError: the file cannot be read, or a line is not a record with a document in the fields of the source.
     """
-    content = read_near_utf8(file) if file.skips_bad_records else read_utf8(file)
-    lines = ((number, line) for number, line in enumerate(content.split(b"\n"), 1) if line.strip())
+    lines = ((number, line) for number, line in enumerate(read_lines(file), 1) if line.strip())
     return read_each(file, lines, lambda one: _read_record(file, *one))
 
 
