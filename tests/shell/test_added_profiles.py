@@ -120,6 +120,20 @@ def test_an_accelerator_has_one_profile() -> None:
     assert "jobs on nvidia-h100 get the profile fast, which is listed before." in table.invalid_rows[0].reason
 
 
+def test_namespaces_may_have_different_profiles_for_an_accelerator() -> None:
+    rows = {
+        "fast": ROW | {"namespaces": ["a", "b"]},
+        "faster": ROW | {"namespaces": ["c"]},
+        "third": ROW | {"namespaces": ["b", "d"]},
+        "all": ROW,
+        "wrong": {"namespaces": ["Research"]},
+    }
+    table = read(rows)
+
+    assert {profile.name: profile.namespaces for profile in table.profiles} == {"fast": ("a", "b"), "faster": ("c",)}
+    assert [row.name for row in table.invalid_rows] == ["third", "all", "wrong"]
+
+
 def test_a_volume_may_be_mounted_twice() -> None:
     mounts = [{"name": "a", "mountPath": "/a"}, {"name": "a", "mountPath": "/b"}]
     assert read({"fast": ROW | {"container": {"volumeMounts": mounts}}}).invalid_rows == ()

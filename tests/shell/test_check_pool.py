@@ -156,9 +156,9 @@ async def test_slow_review_blocks_neither_the_loop_nor_other_checks() -> None:
 
 async def test_a_check_that_uses_too_much_cpu_ends_its_process(worker: WorkerProcess) -> None:
     with pytest.raises(CheckCpuLimitError, match=r"needs more than 0\.001 s of CPU time"):
-        await worker.run_task(Request(("demo", COSTLY), 0.001))
+        await worker.run_task(Request(("", "demo", COSTLY), 0.001))
 
-    assert (await worker.run_task(Request(("demo", DEMO), CPU_SECONDS))).problems == ()
+    assert (await worker.run_task(Request(("", "demo", DEMO), CPU_SECONDS))).problems == ()
 
 
 async def test_a_process_that_is_killed_is_replaced(worker: WorkerProcess) -> None:
@@ -166,8 +166,8 @@ async def test_a_process_that_is_killed_is_replaced(worker: WorkerProcess) -> No
     os.kill(process.pid, signal.SIGKILL)
 
     with pytest.raises(CheckFailedError, match="exited with code -9"):
-        await worker.run_task(Request(("demo", DEMO), CPU_SECONDS))
-    assert (await worker.run_task(Request(("demo", DEMO), CPU_SECONDS))).problems == ()
+        await worker.run_task(Request(("", "demo", DEMO), CPU_SECONDS))
+    assert (await worker.run_task(Request(("", "demo", DEMO), CPU_SECONDS))).problems == ()
     assert (await worker.start()).pid != process.pid
 
 
@@ -175,11 +175,11 @@ async def test_process_that_cannot_start_is_reported(worker: WorkerProcess) -> N
     worker._command = DYING
 
     with pytest.raises(CheckFailedError, match="exited with code 7"):
-        await worker.run_task(Request(("demo", DEMO), CPU_SECONDS))
+        await worker.run_task(Request(("", "demo", DEMO), CPU_SECONDS))
 
 
 async def test_a_check_that_breaks_brings_its_traceback(worker: WorkerProcess) -> None:
-    with pytest.raises(CheckFailedError, match="ValueError: a task has one or two arguments"):
+    with pytest.raises(CheckFailedError, match="ValueError: a task has one or three arguments"):
         await worker.run_task(Request((), CPU_SECONDS))
 
 
@@ -196,7 +196,7 @@ async def test_the_operator_ends_its_processes() -> None:
 
 def test_a_process_ends_with_the_operator_whatever_ended_that() -> None:
     requests, answers = (
-        io.BytesIO(encode_message(()) + encode_message(Request(("demo", DEMO), CPU_SECONDS))),
+        io.BytesIO(encode_message(()) + encode_message(Request(("", "demo", DEMO), CPU_SECONDS))),
         io.BytesIO(),
     )
 
@@ -204,13 +204,13 @@ def test_a_process_ends_with_the_operator_whatever_ended_that() -> None:
 
     head, body = answers.getvalue()[: LENGTH.size], answers.getvalue()[LENGTH.size :]
     assert LENGTH.unpack(head) == (len(body),)
-    assert pickle.loads(body) == run(Request(("demo", DEMO), CPU_SECONDS), BUILTIN)  # noqa: S301
+    assert pickle.loads(body) == run(Request(("", "demo", DEMO), CPU_SECONDS), BUILTIN)  # noqa: S301
 
 
 def test_a_process_that_grew_is_worn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_worker, "MAX_RESIDENT_KIB", 1)
 
-    assert run(Request(("demo", DEMO), CPU_SECONDS), BUILTIN).needs_replacement
+    assert run(Request(("", "demo", DEMO), CPU_SECONDS), BUILTIN).needs_replacement
 
 
 async def test_a_worn_process_is_replaced(worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> None:

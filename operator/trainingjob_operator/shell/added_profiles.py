@@ -33,6 +33,7 @@ CONTAINER_FIELDS = ("env", "resources", "securityContext", "volumeMounts")
 OWN_VOLUMES = frozenset(("config", "token", "tmp", "shm", "compile-cache", "snapshots"))
 """Volumes of the operator, besides those of a job, whose names begin with `volume-`."""
 OWN_LABELS = ("trainingjob.dev/", "jobset.sigs.k8s.io/", "batch.kubernetes.io/", "app.kubernetes.io/managed-by")
+NAMESPACE = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 OWN_VARIABLES = "TRAININGJOB_"
 
 
@@ -54,6 +55,7 @@ class ProfileRow(Strict):
     spec: dict[str, Any] = Field(default_factory=dict)
     container: dict[str, Any] = Field(default_factory=dict)
     source: Annotated[str, Field(max_length=256)] = ""
+    namespaces: tuple[Annotated[str, Field(pattern=NAMESPACE)], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ def _read_row(
         return InvalidRow(TABLE, name, " ".join(problems))
     metadata = {key: part for key, part in row.metadata.model_dump().items() if part}
     parts = (dump_part(metadata), dump_part(row.spec), dump_part(row.container))
-    return PodProfile(name, *parts, row.accelerators, row.network, row.source)
+    return PodProfile(name, *parts, row.accelerators, row.network, row.source, row.namespaces)
 
 
 def _describe_unknown(name: str) -> str:
@@ -183,5 +185,10 @@ def _check_accelerators(
         if accelerator not in accelerators:
             yield f"accelerators: {accelerator} is not in the hardware table."
         for profile in earlier:
-            if accelerator in profile.accelerators:
+            if accelerator in profile.accelerators and _share_namespaces(row, profile):
                 yield f"accelerators: jobs on {accelerator} get the profile {profile.name}, which is listed before."
+
+
+def _share_namespaces(row: ProfileRow, profile: PodProfile) -> bool:
+    """Return whether a namespace may have both profiles."""
+    return not row.namespaces or not profile.namespaces or bool(set(row.namespaces) & set(profile.namespaces))

@@ -258,7 +258,7 @@ class CheckPool:
         """
         try:
             async with asyncio.timeout(JOB_SECONDS), self._job_queue.acquire(namespace):
-                checked: ValidationResult = await self._jobs.run_task(Request((name, spec), JOB_CPU_SECONDS))
+                checked: ValidationResult = await self._jobs.run_task(Request((namespace, name, spec), JOB_CPU_SECONDS))
                 return checked
         except TimeoutError as error:
             raise CheckBusyError(f"the check of job '{name}' did not end within {JOB_SECONDS:g} s") from error

@@ -85,10 +85,10 @@ def run(request: Request, catalog: Catalog) -> Result:
         match request.arguments:
             case (bytes(body),):
                 value: Any = evaluate_review(body, partial(validate_manifest, catalog=catalog))
-            case (name, spec):
-                value = validate_job(name, spec, catalog)
+            case (str(namespace), name, spec):
+                value = validate_job(name, spec, catalog, namespace)
             case _:
-                raise ValueError("a task has one or two arguments")
+                raise ValueError("a task has one or three arguments")
     except NotAReviewError as error:
         return Result(error)
     except Exception:  # noqa: BLE001  # the operator logs the traceback

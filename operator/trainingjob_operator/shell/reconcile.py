@@ -322,8 +322,7 @@ def _check_in_process(catalog: Catalog) -> Check:
     """Return a check that runs in this process."""
 
     async def check(namespace: str, name: str, spec: object) -> ValidationResult:
-        del namespace
-        return validate_job(name, spec, catalog)
+        return validate_job(name, spec, catalog, namespace)
 
     return check
 

@@ -1,11 +1,13 @@
 """Pod profiles in validation and plan: known names, the profile of an accelerator, its network, and its mounts."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.builders import spec_manifest
 from trainingjob_operator.core.catalog import BUILTIN, Catalog
 from trainingjob_operator.core.planner.pod_profile import PodProfile, dump_part
-from trainingjob_operator.core.validation.validate import ValidationResult, validate_job
+from trainingjob_operator.core.validation.validate import ValidationResult, validate_job, validate_manifest
 
 MOUNTS = {"volumeMounts": [{"name": "gib", "mountPath": "/nccl"}]}
 FAST = PodProfile("fast", container_json=dump_part(MOUNTS), accelerators=("nvidia-h200",), network=99e9)
@@ -26,6 +28,25 @@ def test_a_profile_without_a_definition_is_rejected_with_the_nearest() -> None:
         "Administrators add it to `podProfiles` of the chart; the command line reads it with `--pod-profiles`. "
         "Nearest legal value: fast."
     )
+
+
+def test_a_profile_of_other_namespaces_is_rejected_and_not_given() -> None:
+    mine = replace(FAST, namespaces=("research",))
+    catalog = Catalog(BUILTIN.hardware.with_profiles([mine, PLAIN]))
+    named, given = spec_manifest(scheduling={"podProfile": "fast"}), spec_manifest(slices=GPUS)
+
+    (problem,) = validate_job("demo", named, catalog, "prod").problems
+    assert str(problem) == (
+        "spec.scheduling.podProfile: fast is for jobs of other namespaces. Ask an administrator to add this one to the "
+        "profile. Nearest legal value: plain."
+    )
+    for namespace, want in (("prod", None), ("research", mine), ("", mine)):
+        plan = validate_job("demo", given, catalog, namespace).plan
+        assert plan
+        assert plan.shape.profile == want
+    assert validate_job("demo", named, catalog, "research").plan
+    manifest = {"metadata": {"name": "demo", "namespace": "prod"}, "spec": named}
+    assert [one.path for one in validate_manifest(manifest, catalog).problems] == ["spec.scheduling.podProfile"]
 
 
 def test_without_profiles_the_message_says_so() -> None:

@@ -100,6 +100,8 @@ class Hardware:
 
     accelerators_by_name: Mapping[str, Accelerator]
     profiles: Mapping[str, PodProfile] = field(default_factory=lambda: MappingProxyType({}))
+    withheld_profiles: frozenset[str] = frozenset()
+    """Names of profiles that only jobs of other namespaces may have."""
 
     @property
     def accelerators(self) -> tuple[str, ...]:
@@ -115,6 +117,14 @@ class Hardware:
         """Return the table with profiles added. A profile replaces the one of the same name."""
         by_name = MappingProxyType({**self.profiles, **{profile.name: profile for profile in profiles}})
         return Hardware(self.accelerators_by_name, by_name)
+
+    def in_namespace(self, namespace: str) -> "Hardware":
+        """Return the table for the jobs of a namespace, with the profiles that they may have; empty: all."""
+        allowed = {name: one for name, one in self.profiles.items() if one.is_allowed_in(namespace)}
+        if len(allowed) == len(self.profiles):
+            return self
+        withheld = frozenset(self.profiles.keys() - allowed.keys())
+        return Hardware(self.accelerators_by_name, MappingProxyType(allowed), withheld)
 
     def find_profile(self, name: str | None, accelerator: str) -> PodProfile | None:  # None: the pods have none
         """Return the profile of a name; without a name, the one of an accelerator."""

@@ -29,6 +29,12 @@ class PodProfile:
     """Bytes per second that a device sends and receives between slices and hosts. 0: the accelerator's own rate."""
     source: str = ""
     """Where the provider documents it."""
+    namespaces: tuple[str, ...] = ()
+    """Namespaces whose jobs may have it. Empty: all."""
+
+    def is_allowed_in(self, namespace: str) -> bool:
+        """Return whether jobs of a namespace may have the profile. An empty namespace is unknown, and may."""
+        return not self.namespaces or not namespace or namespace in self.namespaces
 
     @property
     def metadata(self) -> PodPart:

@@ -186,14 +186,18 @@ class _Cost:
             self._searches[search] = search.run().num_plans
 
 
-def validate_job(name: str, raw_spec: object, catalog: Catalog = BUILTIN) -> ValidationResult:
-    """Return the plan of a job or all its problems, and warnings about valid but wasteful settings."""
-    return validate_manifest({"metadata": {"name": name}, "spec": raw_spec}, catalog)
+def validate_job(name: str, raw_spec: object, catalog: Catalog = BUILTIN, namespace: str = "") -> ValidationResult:
+    """Return the plan of a job or all its problems, and warnings about valid but wasteful settings.
+
+    Without a namespace, the job may use the pod profiles of all.
+    """
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return validate_manifest({"metadata": metadata, "spec": raw_spec}, catalog)
 
 
 def validate_manifest(manifest: Document, catalog: Catalog = BUILTIN) -> ValidationResult:
     """Validate a whole object like `validate_job`, including the fields beside its spec."""
-    hardware = catalog.hardware
+    hardware = _find_hardware(manifest, catalog)
     written = parse_spec(manifest.get("spec"), catalog.presets)
     parsed, choice = _resolve_strategy(written, hardware)
     sizes = _plan_sizes(parsed, hardware)
@@ -216,6 +220,11 @@ def validate_manifest(manifest: Document, catalog: Catalog = BUILTIN) -> Validat
     return ValidationResult(parsed.spec, plan, tuple(problems), tuple(warnings))
 
 
+def _find_hardware(manifest: Document, catalog: Catalog) -> Hardware:
+    """Return the hardware table for the namespace of a job."""
+    return catalog.hardware.in_namespace(get_text(manifest, "metadata", "namespace"))
+
+
 def _find_problems(manifest: Document, parsed: Parsed, sizes: SizeOutcomes, hardware: Hardware) -> list[Problem]:
     name = get_text(manifest, "metadata", "name")
     return in_order(
@@ -236,7 +245,7 @@ def _keep_legal_suggestions(
     """Return problems and warnings with only those suggestions that pass the whole validation."""
 
     def find_document_problems(changed: Document) -> list[Problem]:
-        hardware, written = catalog.hardware, parse_spec(changed.get("spec"), catalog.presets)
+        hardware, written = _find_hardware(changed, catalog), parse_spec(changed.get("spec"), catalog.presets)
         parsed, _ = _resolve_strategy(written, hardware)
         sizes = _plan_sizes(parsed, hardware, with_oom_fixes=False)
         found = _find_problems(changed, parsed, sizes, hardware)

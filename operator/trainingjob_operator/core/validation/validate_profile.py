@@ -12,12 +12,18 @@ from trainingjob_operator.core.validation.rule import HardwareRule
 
 
 def check_profile(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem]:
-    """The pod profile must be one that administrators defined, and mount no folder that a volume is mounted at."""
+    """The pod profile must be one that administrators defined for the namespace, and mount no folder of a volume."""
     name = spec.scheduling.pod_profile
     if name is None or name in hardware.profiles:
         yield from _check_mounts(spec, hardware.find_profile(name, spec.slices.accelerator))
         return
     names = tuple(sorted(hardware.profiles))
+    if name in hardware.withheld_profiles:
+        message = (
+            f"{name} is for jobs of other namespaces. Ask an administrator to add this one to the profile."
+        )
+        yield Problem("spec.scheduling.podProfile", name, message, nearest_names(name, names))
+        return
     defined = f"which are {join_words(names)}" if names else "but there are none"
     message = (
         f"{name} must be a pod profile that administrators defined, {defined}. Administrators add it to `podProfiles` "
