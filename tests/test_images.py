@@ -13,6 +13,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from tools import images, pin_base, sbom
 from tools.images import ImageError, Target, find_builder, image_commands, list_images
+from trainingjob_api.images import TRAINER_REPOSITORIES
 
 ROOT = Path(__file__).parent.parent
 DIGEST = f"sha256:{'ab' * 32}"
@@ -108,7 +109,7 @@ ENVIRONMENTS = {
 }
 
 
-@pytest.mark.parametrize("platform", images.TRAINERS)
+@pytest.mark.parametrize("platform", TRAINER_REPOSITORIES)
 def test_a_platform_has_its_lock_and_the_environment_that_providers_document(platform: str) -> None:
     stage = read_stages("trainer")[f"platform-{platform}"]
     image = list_images(platform)[1]

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainingjob_api.images import TRAINER_REPOSITORIES
+
 ROOT = Path(__file__).parent.parent
 BUILDERS = {"buildah": "buildah", "docker": "docker", "kaniko": "/kaniko/executor"}
 """Builders in the order in which they are tried, with their program. Kaniko runs only inside its own image."""
-TRAINERS = {"cpu": "trainingjob-trainer", "tpu": "trainingjob-trainer-tpu", "cuda13": "trainingjob-trainer-cuda13"}
-"""Repository of the trainer's image for each platform."""
 OPERATOR = "trainingjob-operator"
 DEFAULT_REGISTRY = "localhost"
 BASE_ARGUMENT = re.compile(r"^ARG PYTHON_IMAGE=(\S+)$", re.MULTILINE)
@@ -59,9 +59,9 @@ def list_images(platform: str) -> list[Image]:
     Raises:
         ImageError: the platform has no image.
     """
-    if platform not in TRAINERS:
-        raise ImageError(f"PLATFORM={platform}: must be one of {', '.join(TRAINERS)}.")
-    return [Image(OPERATOR, "operator"), Image(TRAINERS[platform], "trainer", platform)]
+    if platform not in TRAINER_REPOSITORIES:
+        raise ImageError(f"PLATFORM={platform}: must be one of {', '.join(TRAINER_REPOSITORIES)}.")
+    return [Image(OPERATOR, "operator"), Image(TRAINER_REPOSITORIES[platform], "trainer", platform)]
 
 
 def find_builder(wanted: str, which: Callable[[str], str | None] = shutil.which) -> str:
@@ -127,7 +127,7 @@ def image_commands(builder: str, image: Image, target: Target) -> Iterator[list[
 def main(arguments: list[str]) -> int:
     """Build the images; return the exit code: 1 if a command failed, 2 if an argument is invalid."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("platform", help=", ".join(TRAINERS))
+    parser.add_argument("platform", help=", ".join(TRAINER_REPOSITORIES))
     parser.add_argument("--builder", default="", help=", ".join(BUILDERS))
     parser.add_argument("--registry", default=DEFAULT_REGISTRY)
     parser.add_argument("--tag", default=tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])

@@ -21,7 +21,8 @@ from packageurl import PackageURL
 from packaging.markers import Marker
 from packaging.utils import canonicalize_name
 
-from tools.images import ROOT, TRAINERS, Image, list_images, read_base
+from tools.images import ROOT, Image, list_images, read_base
+from trainingjob_api.images import TRAINER_REPOSITORIES
 
 PIN = re.compile(r"^(?P<name>[\w.-]+)==(?P<version>[^ ;\\\n]+)(?: ; (?P<marker>[^\\\n]+?))?(?: \\)?$", re.MULTILINE)
 ENVIRONMENT = {
@@ -45,7 +46,7 @@ def lock_path(image: Image, root: Path = ROOT) -> Path:
 
 def all_images() -> list[Image]:
     """Return the operator's image and the trainer's for each platform."""
-    return list(dict.fromkeys(image for platform in TRAINERS for image in list_images(platform)))
+    return list(dict.fromkeys(image for platform in TRAINER_REPOSITORIES for image in list_images(platform)))
 
 
 def read_packages(lock: str) -> Iterator[tuple[str, str]]:

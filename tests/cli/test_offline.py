@@ -246,30 +246,6 @@ def test_json_plan_contains_illegal_sizes_and_warnings() -> None:
     assert plan["warnings"][0].keys() == {"path", "value", "message", "nearest"}
 
 
-def test_rendered_objects_can_be_applied_as_they_are() -> None:
-    rendered = list(yaml.safe_load_all(call("render", "crds/examples/demo.yaml").out))
-
-    assert [manifest["kind"] for manifest in rendered] == ["ConfigMap", "JobSet", "JobSet"]
-    assert json.loads(rendered[0]["data"]["run.json"])["spec"]["training"]["steps"] == 100
-
-
-def test_rendered_objects_go_to_files(tmp_path: Path) -> None:
-    result = call("render", "crds/examples/fixed.yaml", "--output", str(tmp_path / "out"))
-
-    (config, jobset) = sorted((tmp_path / "out").iterdir())
-    assert result.out == f"wrote {config}\nwrote {jobset}\n"
-    assert yaml.safe_load(jobset.read_text())["kind"] == "JobSet"
-
-
-def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-
-    result = call("render", "crds/examples/fixed.yaml", "--output", str(tmp_path / "file"))
-
-    assert result.code == 2
-    assert result.err == f"Error: Cannot write to {tmp_path / 'file'}: File exists.\n"
-
-
 PROGRAMS = {
     "trainingjob": "trainingjob",
     "/usr/local/bin/kubectl-trainingjob": "kubectl trainingjob",

@@ -32,6 +32,25 @@ def test_job_without_image_has_the_installation_s_image(render, cpu_plan, settin
     assert (container["image"], container["imagePullPolicy"]) == (settings.trainer_image, "IfNotPresent")
 
 
+IMAGES = {"tpu": "registry.example/tpu:1", "cuda13": "registry.example/gpu:1"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "runtime", "image"),
+    [
+        ("cpu_plan", {}, "registry.example/trainer:1.0"),
+        ("tpu_plan", {}, IMAGES["tpu"]),
+        ("gpu_plan", {}, IMAGES["cuda13"]),
+        ("gpu_plan", {"image": "mine:1"}, "mine:1"),
+    ],
+)
+def test_the_accelerator_chooses_the_image(job, settings, request, shape, runtime, image) -> None:
+    plan = request.getfixturevalue(shape)(runtime=runtime)
+    several = replace(settings, trainer_images=IMAGES)
+
+    assert container_of(render_pod_template(job, plan, several, {}))["image"] == image
+
+
 def test_a_job_chooses_image_and_pull_policy(render, cpu_plan) -> None:
     container = container_of(render(cpu_plan(runtime={"image": "mine:1", "imagePullPolicy": "Always"})))
 

@@ -1,5 +1,6 @@
 """The Job of the preparation phase: the pods of hosts, without accelerators, and as safe."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import kubernetes_validate
@@ -52,6 +53,13 @@ def test_its_pods_request_no_accelerator_and_avoid_no_node(manifest) -> None:
     assert "nodeSelector" not in pod
     assert pod["tolerations"][0]["key"] == "spot"
     assert not any("tpu" in str(one) for one in pod["tolerations"])
+
+
+def test_its_pods_have_the_image_for_cpus(job, settings, tpu_plan) -> None:
+    images = {"cpu": "registry.example/cpu:1", "tpu": "registry.example/tpu:1"}
+    prepared = render_preparation(job, tpu_plan(runtime=RUNTIME), replace(settings, trainer_images=images), PREPARE)
+
+    assert prepared["spec"]["template"]["spec"]["containers"][0]["image"] == images["cpu"]
 
 
 def test_its_pods_are_as_safe_as_hosts(manifest, job, settings, tpu_plan) -> None:

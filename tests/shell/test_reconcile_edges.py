@@ -291,7 +291,7 @@ async def test_a_new_certificate_authority_reaches_the_pods() -> None:
 async def test_job_keeps_its_image_after_an_upgrade_of_the_operator() -> None:
     sim = Simulation(total=900)
     await sim.run_until_step(5)
-    upgraded = RenderSettings("newer-image", "https://here", "pem")
+    upgraded = RenderSettings("newer-image", "https://here", "pem", trainer_images={"cpu": "newest-image"})
     sim.reconciler = Reconciler(sim.cluster, sim.hub, lambda: upgraded, sim.time.now)
     elastic = slice_jobset(NAME, UID, 1)
 

@@ -9,6 +9,7 @@ from trainingjob_operator.shell.settings import InvalidSettingsError, Settings, 
 
 FULL = {
     "TRAININGJOB_TRAINER_IMAGE": "registry.example/trainer:1",
+    "TRAININGJOB_TRAINER_IMAGES": "tpu=registry.example:5000/tpu:1, cuda13=registry.example/gpu@sha256:0",
     "TRAININGJOB_NAMESPACE": "ml-system",
     "TRAININGJOB_NODE": "system-1",
     "TRAININGJOB_NAMESPACES": "research, prod,research",
@@ -37,6 +38,7 @@ def test_all_variables_are_read() -> None:
 
     assert settings == Settings(
         trainer_image="registry.example/trainer:1",
+        trainer_images={"tpu": "registry.example:5000/tpu:1", "cuda13": "registry.example/gpu@sha256:0"},
         namespace="ml-system",
         node="system-1",
         namespaces=("research", "prod"),
@@ -65,6 +67,17 @@ def test_unset_and_empty_variables_leave_the_defaults() -> None:
 
 def test_self_signed_certificates_have_no_folder() -> None:
     assert read_settings({"TRAININGJOB_TRAINER_IMAGE": "t", "TRAININGJOB_CERTIFICATES": "self"}).certificates is None
+
+
+@pytest.mark.parametrize("text", ["cuda=x", "tpu", "tpu=", "tpu=x,tpu=y"])
+def test_images_of_no_platform_are_rejected(text: str) -> None:
+    with pytest.raises(InvalidSettingsError) as caught:
+        read_settings({"TRAININGJOB_TRAINER_IMAGE": "t", "TRAININGJOB_TRAINER_IMAGES": text})
+
+    assert str(caught.value) == (
+        f"TRAININGJOB_TRAINER_IMAGES: '{text}' must be PLATFORM=IMAGE, separated by commas; "
+        "each of cpu, tpu, cuda13 once."
+    )
 
 
 def test_all_mistakes_at_once() -> None:

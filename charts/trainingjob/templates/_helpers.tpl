@@ -27,6 +27,19 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end }}
 
+{{- /* The trainer images by platform, as `cpu=IMAGE,tpu=IMAGE`. A platform without values has the default image. */ -}}
+{{- define "trainingjob.trainerImages" -}}
+{{- $default := .Values.trainer.image -}}
+{{- $pairs := list -}}
+{{- range $platform, $image := .Values.trainer.images -}}
+{{- if or $image.repository $image.tag $image.digest -}}
+{{- $whole := dict "repository" ($image.repository | default $default.repository) "tag" ($image.tag | default $default.tag) "digest" $image.digest -}}
+{{- $pairs = append $pairs (printf "%s=%s" $platform (include "trainingjob.image" (dict "image" $whole "root" $))) -}}
+{{- end -}}
+{{- end -}}
+{{ join "," $pairs }}
+{{- end }}
+
 {{- define "trainingjob.caSecret" -}}
 {{ include "trainingjob.fullname" . }}-ca
 {{- end }}

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 
 from trainingjob_api.decoding import find_decoding_shape
+from trainingjob_api.images import chart_value
 from trainingjob_api.network.quantize import list_quantizable
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.spec.checkpoint import DISK
@@ -117,7 +118,18 @@ def plan_table(plan: Plan) -> list[str]:
         *_describe_optimizer_memory(plan),
         *(f"{one.part} kernel: {one.name}, because {one.reason}" for one in plan.kernels),
         *([f"pod profile: {plan.shape.profile.name}"] if plan.shape.profile else []),
+        *describe_image(plan),
     ]
+
+
+def describe_image(plan: Plan) -> list[str]:
+    """Return what names the trainer image; empty for jobs on CPUs with the image that the operator names."""
+    image, platform = plan.spec.runtime.image, plan.shape.platform
+    if image:
+        return [f"trainer image: {image}, which `spec.runtime.image` names"]
+    if platform == "cpu":
+        return []
+    return [f"trainer image: that of the chart's `{chart_value(platform)}`, or else of `trainer.image`"]
 
 
 def _describe_preparation(spec: TrainingJobSpec) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
+from trainingjob_api.images import chart_value
 from trainingjob_api.problem import Problem
 from trainingjob_api.shares import is_share
 from trainingjob_api.spec.job import TrainingJobSpec
@@ -42,6 +43,7 @@ def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object
         "optimizerMemory": _to_json(plan.optimizer_memory),
         "slice": _to_json(plan.shape)
         | {"profile": plan.shape.profile.name if plan.shape.profile else None, "numDevices": plan.shape.num_devices},
+        "trainerImage": {"image": plan.spec.runtime.image, "chartValue": chart_value(plan.shape.platform)},
         "allowed": list(plan.allowed_sizes),
         "choice": _to_json(plan.choice),
         "snapshots": _to_json(plan.snapshots),

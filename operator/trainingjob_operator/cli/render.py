@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+from trainingjob_api.images import TRAINER_REPOSITORIES
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.errors import UsageError
+from trainingjob_operator.cli.plan_command import describe_image
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.validate_command import require_valid
 from trainingjob_operator.cli.yaml_output import to_yaml
@@ -19,11 +21,12 @@ from trainingjob_operator.render.render_settings import RenderSettings
 UID = "00000000-0000-0000-0000-000000000000"
 """Placeholder. The API server assigns the UID at creation; object names carry a hash of it."""
 SETTINGS = RenderSettings(
-    trainer_image="trainingjob-trainer",
+    trainer_image=TRAINER_REPOSITORIES["cpu"],
+    trainer_images=TRAINER_REPOSITORIES,
     rendezvous_url="https://trainingjob-operator.trainingjob-system.svc:8443",
     ca_pem="",
 )
-"""Placeholders for the settings of an installation: trainer image, operator address and certificates."""
+"""Placeholders for the settings of an installation: trainer images, operator address and certificates."""
 
 
 def render_file(file: str, output: Path | None, catalog: Catalog) -> None:
@@ -44,6 +47,8 @@ def render_file(file: str, output: Path | None, catalog: Catalog) -> None:
         *render_jobsets(identity, plan, SETTINGS),
     ]
     if output is None:
+        for line in describe_image(plan):
+            echo(f"# {line}")
         echo(to_yaml(*objects), nl=False)
         return
     try:

@@ -55,6 +55,7 @@ def render_pod_template(
             plan,
             settings,
             volumes,
+            platform=shape.platform,
             command=[AGENT_COMMAND],
             env=render_env(plan.spec, settings, expected_hardware(plan), has_snapshots=plan.snapshots is not None),
             resources=_resources(plan.spec.runtime, shape, volumes),
@@ -79,6 +80,7 @@ def render_preparation_pod(job: JobIdentity, plan: Plan, settings: RenderSetting
             plan,
             settings,
             volumes,
+            platform="cpu",
             command=PREPARE_COMMAND,
             env=render_preparation_env(plan.spec, settings),
             # With a CPU limit, the number of processes and so their memory are the same on every node.
@@ -125,6 +127,7 @@ def _container(
     settings: RenderSettings,
     volumes: Sequence[MountedVolume],
     *,
+    platform: str,
     command: Sequence[str],
     env: list[Manifest],
     resources: Manifest,
@@ -132,7 +135,7 @@ def _container(
     runtime = plan.spec.runtime
     return {
         "name": CONTAINER,
-        "image": runtime.image or settings.trainer_image,
+        "image": runtime.image or settings.image_for(platform),
         "imagePullPolicy": runtime.image_pull_policy or settings.trainer_pull_policy,
         "command": list(command),
         "env": env,

@@ -1,7 +1,7 @@
 """The Job of the preparation phase: pods without accelerators that tokenize the text of a job.
 
-Its pods have the image, the volumes, the variables and the security settings of hosts. They run on any node that their
-tolerations allow: `scheduling.nodeSelector` and the labels of the accelerator choose the nodes of slices.
+Its pods have the volumes, the variables and the security settings of hosts, and the image for CPUs. They run on any
+node that their tolerations allow: `scheduling.nodeSelector` and the labels of the accelerator choose nodes of slices.
 """
 
 from trainingjob_api.spec.data import Prepare

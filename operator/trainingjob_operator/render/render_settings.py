@@ -1,6 +1,9 @@
 """Render settings: properties of the installation, as opposed to the job."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trainingjob_api.images import IMAGE_PLATFORMS
 
 
 @dataclass(frozen=True)
@@ -8,7 +11,7 @@ class RenderSettings:
     """Settings of manifests that are the same for every job of one operator."""
 
     trainer_image: str
-    """Trainer image of jobs without `runtime.image`."""
+    """Trainer image of jobs without `runtime.image`, on platforms that `trainer_images` does not name."""
     rendezvous_url: str
     """Address to which agents report: `https://HOST:PORT`."""
     ca_pem: str
@@ -17,3 +20,9 @@ class RenderSettings:
     """Image pull policy of jobs without `runtime.imagePullPolicy`."""
     elastic_workload_priority: str = ""
     """Kueue WorkloadPriorityClass of slices above a job's minimum. Empty: the same priority as the minimum."""
+    trainer_images: Mapping[str, str] = field(default_factory=dict)
+    """Trainer image of jobs without `runtime.image`, by the platform of the image: `cpu`, `tpu` or `cuda13`."""
+
+    def image_for(self, platform: str) -> str:
+        """Return the trainer image of jobs on a platform of JAX."""
+        return self.trainer_images.get(IMAGE_PLATFORMS[platform], self.trainer_image)

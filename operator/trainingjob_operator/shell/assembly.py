@@ -195,6 +195,7 @@ class Operator:
             ca_pem=self.tls.bundle,
             trainer_pull_policy=self._settings.trainer_pull_policy,
             elastic_workload_priority=self._settings.elastic_workload_priority,
+            trainer_images=self._settings.trainer_images,
         )
 
     def _health_problem(self) -> str:

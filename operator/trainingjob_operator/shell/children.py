@@ -89,7 +89,7 @@ class ChildCreator:
         job = JobIdentity(name=seen.name, namespace=seen.namespace, uid=seen.uid)
         settings = self._settings()
         if seen.base is not None and seen.base.image:  # all hosts run the same image, also after an operator upgrade
-            settings = replace(settings, trainer_image=seen.base.image)
+            settings = replace(settings, trainer_image=seen.base.image, trainer_images={})
         wanted = [chore for chore in chores if isinstance(chore, (CreateBase, CreateSlice, CreatePreparation))]
         try:
             if wanted or seen.base is not None:

@@ -6,10 +6,11 @@ The Helm chart sets the variables; outside a cluster the user does. The variable
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
+from trainingjob_api.images import TRAINER_REPOSITORIES
 from trainingjob_operator.shell import logging_setup
 
 PREFIX = "TRAININGJOB_"
@@ -32,6 +33,8 @@ class Settings:
     """Operator settings. Each field has a variable: `trainer_image` is `TRAININGJOB_TRAINER_IMAGE`."""
 
     trainer_image: str
+    trainer_images: Mapping[str, str] = field(default_factory=dict)
+    """Trainer images by platform: `cpu`, `tpu` or `cuda13`. The others have `trainer_image`."""
     namespace: str = "trainingjob-system"
     """The operator's own namespace, which holds its Lease and its certificates."""
     node: str = ""
@@ -79,15 +82,15 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
     """
     problems: list[str] = []
     values: dict[str, Any] = {}
-    for field in fields(Settings):
-        variable, parse = environment_variable(field.name), _PARSERS[field.name]
+    for setting in fields(Settings):
+        variable, parse = environment_variable(setting.name), _PARSERS[setting.name]
         text = environ.get(variable, "").strip()
         if not text:
-            if field.name == "trainer_image":
+            if setting.name == "trainer_image":
                 problems.append(f"{variable}: must name the image of the trainer.")
             continue
         try:
-            values[field.name] = parse(text)
+            values[setting.name] = parse(text)
         except ValueError as error:
             problems.append(f"{variable}: '{text}' {error}")
     if problems:
@@ -109,6 +112,16 @@ def _name(text: str) -> str:
 def _names(text: str) -> tuple[str, ...]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     return tuple(dict.fromkeys(_name(name) for name in names))
+
+
+def _images(text: str) -> dict[str, str]:
+    pairs = [pair.strip().partition("=") for pair in text.split(",") if pair.strip()]
+    images = {platform: image for platform, _, image in pairs}
+    if not all(images.values()) or not images.keys() <= TRAINER_REPOSITORIES.keys() or len(images) < len(pairs):
+        raise ValueError(
+            f"must be PLATFORM=IMAGE, separated by commas; each of {', '.join(TRAINER_REPOSITORIES)} once."
+        )
+    return images
 
 
 def _flag(text: str) -> bool:
@@ -146,6 +159,7 @@ def _lower(parse: Callable[[str], str]) -> Callable[[str], str]:
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "trainer_image": str,
+    "trainer_images": _images,
     "namespace": _name,
     "node": str,
     "namespaces": _names,

@@ -18,7 +18,13 @@ NAMESPACE = "trainingjob-system"
 EVERYTHING: dict[str, Any] = {
     "image": {"digest": f"sha256:{'0' * 64}"},
     "imagePullSecrets": [{"name": "pull"}],
-    "trainer": {"image": {"repository": "registry.example:5000/ml/trainer", "tag": "2.0", "pullPolicy": "Always"}},
+    "trainer": {
+        "image": {"repository": "registry.example:5000/ml/trainer", "tag": "2.0", "pullPolicy": "Always"},
+        "images": {
+            "tpu": {"tag": "2.0-tpu"},
+            "cuda13": {"repository": "registry.example:5000/ml/trainer-cuda13", "digest": f"sha256:{'1' * 64}"},
+        },
+    },
     "watch": {"namespaces": ["research", "prod"]},
     "kueue": {"elasticWorkloadPriority": "low"},
     "accelerators": {

@@ -70,6 +70,10 @@ def test_operator_reads_every_setting_of_the_chart(chart, variants) -> None:
     )
     assert read_settings(environment(chart, variants["everything"])) == Settings(
         trainer_image="registry.example:5000/ml/trainer:2.0",
+        trainer_images={
+            "tpu": "registry.example:5000/ml/trainer:2.0-tpu",
+            "cuda13": f"registry.example:5000/ml/trainer-cuda13@sha256:{'1' * 64}",
+        },
         namespace=NAMESPACE,
         node="system-1",
         namespaces=("research", "prod"),

@@ -29,6 +29,11 @@ REFUSED = {
     "no image": ({"image": {"repository": ""}}, "/image/repository"),
     "a tag in the repository": ({"image": {"repository": "trainer:1"}}, "/image/repository"),
     "a short digest": ({"trainer": {"image": {"digest": "sha256:12"}}}, "/trainer/image/digest"),
+    "an image of no platform": ({"trainer": {"images": {"cuda": {"tag": "1"}}}}, "'cuda' not allowed"),
+    "a tag in the repository of a platform": (
+        {"trainer": {"images": {"tpu": {"repository": "trainer:1"}}}},
+        "/trainer/images/tpu/repository",
+    ),
     "a namespace that is none": ({"watch": {"namespaces": ["Research"]}}, "/watch/namespaces/0"),
     "one pull secret without its name": ({"imagePullSecrets": ["pull"]}, "/imagePullSecrets/0"),
     "an accelerator without its slices": (
