@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster.binaries import PACKAGES_PER_LINE, binaries_dir, ensure_binaries, ensure_charts
+from e2e.cluster.binaries import binaries_dir, ensure_binaries, ensure_charts
+from e2e.cluster.go_tools import PACKAGES_PER_LINE
 from e2e.cluster.run_program import ClusterError
 
 GO = r"""#!/bin/sh
