@@ -24,6 +24,8 @@ class Format(NamedTuple):
     """Whether its files may be compressed as a whole. Formats with compressed parts gain nothing by it."""
     has_ids: bool = False
     """Whether its documents are token ids, and no text."""
+    has_lines: bool = False
+    """Whether each line of a file is a record, so that several processes can read a file."""
     has_files: bool = True
     """Whether its sources have a place of files."""
 
@@ -39,6 +41,7 @@ FORMATS: dict[FormatName, Format] = {
         kinds=("JSON Lines", "JSON"),
         fields=RECORD_FIELDS,
         is_decompressed=True,
+        has_lines=True,
     ),
     "parquet": Format("Parquet row", "**/*.parquet", kinds=("Parquet",), fields=RECORD_FIELDS),
     "arrow": Format("Arrow row", "**/*.arrow", kinds=("Arrow",), fields=RECORD_FIELDS),

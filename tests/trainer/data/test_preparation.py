@@ -46,7 +46,7 @@ def test_files_are_divided_into_parts(tmp_path: Path, sizes: list[int], want: li
 
     found = list_dataset([("spec.data.train[0]", TextSource(name="text", path=str(tmp_path)))])
 
-    assert [list(part) for part in found.parts] == want
+    assert [list(part.files) for part in found.parts] == want
 
 
 def test_each_file_is_read_once(tmp_path: Path, reads: list[str]) -> None:

@@ -24,9 +24,9 @@ from trainingjob_trainer.data.data_report import DatasetReport, describe_dataset
 from trainingjob_trainer.data.packing.pack import pack_documents
 from trainingjob_trainer.data.packing.pieces import Pieces, place_alone
 from trainingjob_trainer.data.preparation.file_account import FileAccount
-from trainingjob_trainer.data.preparation.listed_files import Manifest, Sources, list_dataset
+from trainingjob_trainer.data.preparation.listed_files import Manifest, Part, Sources, list_dataset
 from trainingjob_trainer.data.preparation.part_progress import PartProgress
-from trainingjob_trainer.data.preparation.parts import PARTS, Encoders, PartAccount, PartWriter, make_encoders
+from trainingjob_trainer.data.preparation.parts import Encoders, PartAccount, PartWriter, make_encoders
 from trainingjob_trainer.data.preparation.worker_pool import PartReport, ignore_parts, write_parts
 from trainingjob_trainer.data.sources.source_files import plural
 from trainingjob_trainer.data.token_dataset import (
@@ -107,7 +107,7 @@ def create_dataset(writer: PartWriter, share: HostShare, report: PartReport = ig
     if not is_complete(writer):
         write_parts(writer, share.all_parts(manifest), report)
         _DatasetJoiner(writer).join()
-        store.delete_tree(dataset_file(folder, PARTS))
+        writer.delete_parts()
     said = read_description(store, folder)
     accounts = _read_accounts(store, folder, len(manifest.files))
     files = [(listed.file, account) for listed, account in zip(manifest.files, accounts, strict=True)]
@@ -131,7 +131,7 @@ def help_to_create(store: Store, sources: Sources, spec: TrainingJobSpec, share:
         LOG.info("this host tokenizes nothing: %s", error)
         return
     if is_complete(writer):  # the leading host was faster, and deletes no part any more
-        store.delete_tree(dataset_file(writer.folder, PARTS))
+        writer.delete_parts()
 
 
 def _log_part(part: int, progress: PartProgress | None) -> None:
@@ -169,7 +169,7 @@ class _DatasetJoiner:
         """Write the files of the dataset; the description comes last."""
         writer, parts = self._writer, range(len(self._writer.manifest.parts))
         accounts = [writer.read_account(part) for part in parts]
-        files = [file for one in accounts for file in one.files]
+        files = _merge_pieces(writer.manifest.parts, accounts)
         counts = sum((one.counts for one in accounts), Counter[str]())
         answers = sum((one.answer_counts for one in accounts), Counter[str]())
         warnings = self._encoders.list_warnings(counts, answers)
@@ -228,15 +228,20 @@ class _DatasetJoiner:
     def _read_ends(self, accounts: Sequence[PartAccount]) -> np.ndarray:
         """Return the end of each document in the tokens of the dataset, int64 [D]."""
         ends, first = [], 0
-        for part, account in enumerate(accounts):
+        for part, account in self._with_tokens(accounts):
             content = b"".join(self._writer.store.read_chunks(self._writer.file_name(part, "ends")))
             ends.append(np.frombuffer(content, PIECE_DTYPE) + first)
             first += sum(file.tokens for file in account.files)
         return np.concatenate(ends)
 
     def _read_parts(self, suffix: str) -> Iterator[bytes]:
-        for part in range(len(self._writer.manifest.parts)):
+        for part, _ in self._with_tokens(self._writer.manifest.parts):
             yield from self._writer.store.read_chunks(self._writer.file_name(part, suffix))
+
+    def _with_tokens[T](self, values: Sequence[T]) -> Iterator[tuple[int, T]]:
+        """Yield the number of each part that has tokens, with its value."""
+        parts = enumerate(zip(self._writer.manifest.parts, values, strict=True))
+        return ((number, value) for number, (part, value) in parts if not part.is_account)
 
     def _write(self, name: str, chunks: Iterator[bytes] | tuple[bytes, ...]) -> None:
         self._writer.store.write(dataset_file(self._writer.folder, name), chunks)
@@ -254,6 +259,18 @@ class _DatasetJoiner:
             path=f"{first.field}.{first.source.location_field}",
             value=first.source.location,
         )
+
+
+def _merge_pieces(parts: Sequence[Part], accounts: Sequence[PartAccount]) -> list[FileAccount]:
+    """Return the account of each file. That of a divided file gets the tokens of its pieces, which follow it."""
+    files = list[FileAccount]()
+    for part, account in zip(parts, accounts, strict=True):
+        if part.span:
+            (piece,), whole = account.files, files.pop()
+            files.append(whole._replace(tokens=whole.tokens + piece.tokens))
+        else:
+            files += account.files
+    return files
 
 
 def _read_accounts(store: Store, folder: str, num_files: int) -> list[FileAccount]:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.trainer.texts import fail, find, grow
 from tests.trainer.data.sources.test_compression import COMPRESSORS
-from trainingjob_trainer.data.sources import compression
+from trainingjob_trainer.data.sources import file_chunks
 from trainingjob_trainer.data.sources.compression import zstd
 from trainingjob_trainer.data.sources.readers import read_documents
 from trainingjob_trainer.data.sources.source_files import SourceFile
@@ -34,7 +34,7 @@ def write(
 def test_documents_do_not_depend_on_chunks(
     tmp_path: Path, writer: str, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compression, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(file_chunks, "CHUNK_BYTES", chunk)
     content = b"\xef\xbb\xbf\n" + RECORDS.encode()
 
     for ending in (b"", b"\n", b"\n \n\n"):
@@ -55,7 +55,7 @@ def test_documents_do_not_depend_on_chunks(
 def test_an_error_names_the_place_in_the_file(
     tmp_path: Path, chunk: int, bad: bytes, place: int, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compression, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(file_chunks, "CHUNK_BYTES", chunk)
     content = b'{"text": "x"}\n' * 357 + b"\n" * (place - 357 * 14) + bad
 
     assert f"is not UTF-8 text: {why}. Repair the file" in str(
@@ -64,7 +64,7 @@ def test_an_error_names_the_place_in_the_file(
 
 
 def test_a_bad_line_of_another_chunk_is_named_by_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compression, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(file_chunks, "CHUNK_BYTES", 100)
     content = b'{"text": "x"}\n' * 1000
 
     error = fail(lambda: list(read_documents(write(tmp_path, content + b"{}\n" + content))))

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainingjob_api.formats import FORMATS
+from trainingjob_api.formats import FORMATS, find_compression
 from trainingjob_api.spec.data import DEFAULT_FORMAT, Synthetic, TextSource
 from trainingjob_trainer.data.sources.source_files import SourceFile, SourceFiles, find_files
 
 ID_BYTES = 4
 PART_BYTES = 64 << 20
-"""Size of the files of a part, unless one file is larger: a part is lost if its process dies."""
+"""Size of the files of a part, unless one file is larger and cannot be divided: a part is lost if its process dies."""
 
 type Sources = Sequence[tuple[str, TextSource]]
 """The sources of a dataset, each with its path in the spec."""
@@ -39,13 +39,29 @@ class ListedFile:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A part of a dataset: consecutive files, or a piece of one."""
+
+    files: range
+    """The numbers of the files."""
+    span: range | None = None
+    """Bytes of the only file in which the records of a piece begin. None: the files are whole."""
+    is_account: bool = False
+    """Whether the part holds hash and counts of a file whose tokens are in the pieces after it."""
+
+
+@dataclass(frozen=True)
 class Manifest:
     """The files of a dataset, and those that were skipped, by source."""
 
     found: tuple[tuple[TextSource, SourceFiles], ...]
     files: tuple[ListedFile, ...]
-    parts: tuple[range, ...]
-    """The files of each part, by their numbers: consecutive ones."""
+    parts: tuple[Part, ...]
+
+    @property
+    def has_pieces(self) -> bool:
+        """Return whether a file is divided into pieces."""
+        return any(part.span for part in self.parts)
 
     def hash(self, settings: Sequence[object], paths: Mapping[str, str]) -> str:
         """Return the hash of the files, and of the settings that decide their tokens.
@@ -60,7 +76,10 @@ class Manifest:
 
     def part_size(self, part: int) -> int:
         """Return the bytes of the files of a part."""
-        return sum(self.files[number].size for number in self.parts[part])
+        one = self.parts[part]
+        if one.is_account:
+            return 0
+        return len(one.span) if one.span else sum(self.files[number].size for number in one.files)
 
 
 def list_dataset(sources: Sources) -> Manifest:
@@ -71,7 +90,7 @@ def list_dataset(sources: Sources) -> Manifest:
     """
     found = tuple((source, find_files(source, field)) for field, source in sources)
     files = tuple(list_file(file) for _, one in found for file in one.files)
-    return Manifest(found, files, _divide([one.size for one in files]))
+    return Manifest(found, files, _divide(files))
 
 
 def _identify(listed: ListedFile, paths: Mapping[str, str]) -> list[object]:
@@ -91,15 +110,33 @@ def _list_reader_options(source: TextSource) -> list[object]:
     return [] if options == {"format": DEFAULT_FORMAT} else [options]
 
 
-def _divide(sizes: Sequence[int]) -> tuple[range, ...]:
-    """Return the numbers of the files of each part."""
-    parts, first, size = [], 0, 0
-    for number, one in enumerate(sizes):
-        if size and size + one > PART_BYTES:
-            parts.append(range(first, number))
+def _divide(files: Sequence[ListedFile]) -> tuple[Part, ...]:
+    """Return the parts of a dataset."""
+    parts, first, size = list[Part](), 0, 0
+    for number, one in enumerate(files):
+        pieces = _divide_file(number, one)
+        if number > first and (pieces or (size and size + one.size > PART_BYTES)):
+            parts.append(Part(range(first, number)))
             first, size = number, 0
-        size += one
-    return (*parts, range(first, len(sizes)))
+        if pieces:
+            parts += pieces
+            first, size = number + 1, 0
+        else:
+            size += one.size
+    return (*parts, Part(range(first, len(files)))) if first < len(files) else tuple(parts)
+
+
+def _divide_file(number: int, listed: ListedFile) -> list[Part]:
+    """Return the parts of a large file of lines: its account, then its pieces. Empty: the file is not divided.
+
+    A hash of documents needs them in their order, so one part reads all of them, beside those that tokenize the pieces.
+    """
+    file, count = listed.file, -(-listed.size // PART_BYTES)
+    if count <= 1 or not FORMATS[file.source.format].has_lines or find_compression(file.name):
+        return []
+    files, step = range(number, number + 1), -(-listed.size // count)
+    spans = (range(begin, min(begin + step, listed.size)) for begin in range(0, listed.size, step))
+    return [Part(files, is_account=True), *(Part(files, span) for span in spans)]
 
 
 def list_file(file: SourceFile) -> ListedFile:

@@ -7,8 +7,8 @@ import json
 import re
 import tempfile
 from array import array
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, Any, NamedTuple
 
@@ -34,6 +34,8 @@ CHUNK_BYTES = 1 << 20
 PART_ACCOUNT = re.compile(r"[0-9]{5,18}\.json")
 PARTS = "parts"
 """The folder of the parts, below that of a dataset. It is deleted when the dataset is complete."""
+PARTS_WITH_PIECES = "parts-with-pieces"
+"""The folder of parts if a file is divided: trainers before 0.1 number the parts without pieces."""
 
 
 class Encoders(NamedTuple):
@@ -114,12 +116,21 @@ class PartWriter:
 
     def list_complete_parts(self) -> list[int]:
         """Return the parts that are complete, those of other hosts included."""
-        names = [entry.name for entry in self.store.list_folder(dataset_file(self.folder, PARTS))]
+        names = [entry.name for entry in self.store.list_folder(dataset_file(self.folder, self._parts_folder))]
         return [int(name.removesuffix(".json")) for name in names if PART_ACCOUNT.fullmatch(name)]
 
     def file_name(self, part: int, suffix: str) -> str:
         """Return the name of an object of a part in the store."""
-        return dataset_file(self.folder, f"{PARTS}/{part:05}.{suffix}")
+        return dataset_file(self.folder, f"{self._parts_folder}/{part:05}.{suffix}")
+
+    def delete_parts(self) -> None:
+        """Delete the parts, which the complete dataset replaces."""
+        for name in (PARTS, PARTS_WITH_PIECES):
+            self.store.delete_tree(dataset_file(self.folder, name))
+
+    @property
+    def _parts_folder(self) -> str:
+        return PARTS_WITH_PIECES if self.manifest.has_pieces else PARTS
 
     def write(self, part: int, report: Callable[[PartProgress], None] = ignore_progress) -> None:
         """Tokenize the files of a part, and report how far it is from time to time.
@@ -127,6 +138,9 @@ class PartWriter:
         Raises:
             TrainingError: a file or the tokenizer cannot be used, or a file has changed.
         """
+        if self.manifest.parts[part].is_account:
+            self._write_account(part, [self._count(part)], Counter[str](), Counter[str]())
+            return
         encoders = make_encoders(self.manifest, self.spec)
         ends, accounts = array("q"), list[FileAccount]()
         with tempfile.TemporaryFile() as weights:
@@ -138,8 +152,22 @@ class PartWriter:
                 self.store.write(self.file_name(part, "weights"), chunks)
         self.store.write(self.file_name(part, "ends"), (np.array(ends, PIECE_DTYPE).tobytes(),))
         answers = encoders.answers.counts if encoders.answers else Counter[str]()
-        account = {"files": accounts, "counts": encoders.text.quality.counts, "answerCounts": answers}
+        self._write_account(part, accounts, encoders.text.quality.counts, answers)
+
+    def _write_account(
+        self, part: int, files: Sequence[FileAccount], counts: Counter[str], answers: Counter[str]
+    ) -> None:
+        account = {"files": files, "counts": counts, "answerCounts": answers}
         self.store.write(self.file_name(part, "json"), (json.dumps(account).encode(),))
+
+    def _count(self, part: int) -> FileAccount:
+        """Return the account of a file that is divided, without its tokens."""
+        (number,) = self.manifest.parts[part].files
+        listed = self.manifest.files[number]
+        file, counter = replace(listed.file, bad_records=BadRecords()), FileCounter(listed.file.source)
+        deque(counter.add_each(read_documents(file)), maxlen=0)
+        listed.check_unchanged()
+        return counter.account(file.bad_records)
 
     def _tokenize(
         self,
@@ -152,10 +180,10 @@ class PartWriter:
     ) -> Iterator[bytes]:
         """Yield the ids of all documents of a part. Add their ends, their loss weights, and an account of each file."""
         end = 0
-        for number in self.manifest.parts[part]:
+        for number in self.manifest.parts[part].files:
             listed = self.manifest.files[number]
             counter = FileCounter(listed.file.source)
-            file = replace(listed.file, bad_records=BadRecords())
+            file = replace(listed.file, span=self.manifest.parts[part].span, bad_records=BadRecords())
             documents = counter.add_each(read_documents(file))
             for document in encoders.choose(file.source).encode_documents(documents, printable(file.name)):
                 counter.tokens += len(document.ids)
@@ -185,6 +213,6 @@ class PartWriter:
             counts, answer_counts = Counter[str](content["counts"]), Counter[str](content["answerCounts"])
         except (TypeError, KeyError) as error:
             raise UntrustedFileError(f"{name} is no account of a part: {error}") from error
-        if len(files) != len(self.manifest.parts[part]):
+        if len(files) != len(self.manifest.parts[part].files):
             raise UntrustedFileError(f"{name} is the account of other files")
         return PartAccount(files, counts, answer_counts)

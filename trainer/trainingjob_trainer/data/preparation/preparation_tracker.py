@@ -87,7 +87,8 @@ class PreparationTracker:
         key = writer.folder, part
         self._running.pop(key, None)
         if key not in self._complete:
-            files = writer.read_account(part).files
+            # The pieces of a file count its documents.
+            files = () if writer.manifest.parts[part].is_account else writer.read_account(part).files
             documents, tokens = (sum(getattr(file, name) for file in files) for name in ("documents", "tokens"))
             self._complete[key] = PartProgress(writer.manifest.part_size(part), documents, tokens)
 

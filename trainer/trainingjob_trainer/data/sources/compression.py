@@ -1,7 +1,4 @@
-"""Decompression of files, by the suffix of their names. Their first bytes must agree with it.
-
-Files are decompressed in chunks, so a file of any size takes the memory of a chunk.
-"""
+"""Decompression of files, by the suffix of their names. Their first bytes must agree with it."""
 
 import bz2
 import gzip
@@ -10,8 +7,10 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
+from trainingjob_trainer.data.sources import file_chunks
+from trainingjob_trainer.data.sources.file_chunks import Readable, read_all
 from trainingjob_trainer.data.sources.file_formats import SNIFFED_BYTES, describe_begin, find_format_name
 
 if sys.version_info >= (3, 14):
@@ -19,40 +18,26 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-CHUNK_BYTES = 1 << 20
-
 
 class InvalidCompressionError(Exception):
     """Content is not what the suffix of its file promises. Its text follows a path, without a period."""
 
 
-class _Readable(Protocol):
-    """An open file."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes; none at the end of the file."""
-
-
-def read_all(file: _Readable) -> Iterator[bytes]:
-    """Yield the content of an open file, in chunks of at most `CHUNK_BYTES`."""
-    return iter(lambda: file.read(CHUNK_BYTES), b"")
-
-
 def _decompress_zstd(file: BinaryIO) -> Iterator[bytes]:
     """Yield decompressed frames. `ZstdFile` would ignore bytes after the last frame, which are a damaged frame."""
-    while content := file.read(CHUNK_BYTES):
+    while content := file.read(file_chunks.CHUNK_BYTES):
         while content:
             decompressor = zstd.ZstdDecompressor()
-            yield decompressor.decompress(content, max_length=CHUNK_BYTES)
+            yield decompressor.decompress(content, max_length=file_chunks.CHUNK_BYTES)
             while not decompressor.eof:
-                content = file.read(CHUNK_BYTES) if decompressor.needs_input else b""
+                content = file.read(file_chunks.CHUNK_BYTES) if decompressor.needs_input else b""
                 if decompressor.needs_input and not content:
                     raise EOFError("Compressed data ended before the end-of-stream marker was reached")
-                yield decompressor.decompress(content, max_length=CHUNK_BYTES)
+                yield decompressor.decompress(content, max_length=file_chunks.CHUNK_BYTES)
             content = decompressor.unused_data
 
 
-def _decompress_with(open_file: Callable[[BinaryIO], _Readable], file: BinaryIO) -> Iterator[bytes]:
+def _decompress_with(open_file: Callable[[BinaryIO], Readable], file: BinaryIO) -> Iterator[bytes]:
     return read_all(open_file(file))
 
 

@@ -54,7 +54,7 @@ def read_each[T](file: SourceFile, records: Iterable[T], read: Callable[[T], byt
         has_documents = True
         yield document
     bad = file.bad_records
-    if bad.count and not has_documents:
+    if bad.count and not has_documents and file.span is None:
         count = plural(bad.count, "record")
         raise file.error(f"must have a valid record, but its {count} are bad. The first: {bad.first}")
 

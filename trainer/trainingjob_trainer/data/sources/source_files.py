@@ -24,7 +24,8 @@ from trainingjob_api.formats import (
 from trainingjob_api.globs import find_pattern_problem
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.data import SKIP, TextSource
-from trainingjob_trainer.data.sources.compression import InvalidCompressionError, decompress, read_all
+from trainingjob_trainer.data.sources.compression import InvalidCompressionError, decompress
+from trainingjob_trainer.data.sources.file_chunks import read_all, read_lines_of
 from trainingjob_trainer.data.sources.file_formats import MAX_POINTER, describe_pointer_file
 from trainingjob_trainer.data.sources.file_search import FileSearch, FoundEntry
 from trainingjob_trainer.runtime.errors import TrainingError, shorten
@@ -56,6 +57,8 @@ class SourceFile:
     name: str
     path: Path
     real: str = ""
+    span: range | None = None
+    """Bytes of the file in which the records begin that are read. None: the whole file is read."""
     bad_records: BadRecords = dataclasses.field(default_factory=BadRecords, compare=False)
 
     def read(self) -> bytes:
@@ -63,7 +66,7 @@ class SourceFile:
         return b"".join(self.read_chunks())
 
     def read_chunks(self) -> Iterator[bytes]:
-        """Yield the content in chunks, decompressed if the name has the suffix of a compression.
+        """Yield the content in chunks, decompressed if the name has the suffix of a compression. A span: its lines.
 
         Raises:
             TrainingError: the file cannot be read or decompressed, or stands for one that was not fetched.
@@ -71,7 +74,10 @@ class SourceFile:
         compression = find_compression(self.name)
         with self.open() as file:
             try:
-                yield from decompress(file, compression) if compression else read_all(file)
+                if self.span is not None:
+                    yield from read_lines_of(file, self.span)
+                else:
+                    yield from decompress(file, compression) if compression else read_all(file)
             except OSError as error:
                 raise self.error(f"cannot be read: {error.strerror}. Check its permissions.") from error
             except InvalidCompressionError as error:

@@ -3,11 +3,10 @@
 import codecs
 from collections.abc import Iterable, Iterator
 
+from trainingjob_trainer.data.sources.file_chunks import LINE_BREAK
 from trainingjob_trainer.data.sources.file_formats import SNIFFED_BYTES, describe_binary_format
 from trainingjob_trainer.data.sources.source_files import SourceFile
 from trainingjob_trainer.runtime.errors import TrainingError
-
-LINE_BREAK = b"\n"
 
 
 def read_lines(file: SourceFile) -> Iterator[bytes]:
@@ -55,7 +54,7 @@ def _cut_after_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _check_blocks(file: SourceFile, blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield blocks of UTF-8 text without a byte order mark."""
-    first, head = 0, b""
+    first, head = file.span.start if file.span else 0, b""
     for block in blocks:
         if not first:
             head = block[:SNIFFED_BYTES]

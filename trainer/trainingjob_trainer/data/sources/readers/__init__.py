@@ -4,14 +4,17 @@ The module of a format has its name in snake case and defines `read_documents`. 
 format, so that only those jobs need its libraries.
 """
 
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from typing import Protocol
 
 from pydantic.alias_generators import to_snake
 
 from trainingjob_api.formats import FormatName
-from trainingjob_trainer.data.sources.source_files import SourceFile
+from trainingjob_trainer.data.sources.source_files import BadRecords, SourceFile
+from trainingjob_trainer.runtime.errors import TrainingError
 
 
 class Reader(Protocol):
@@ -37,5 +40,15 @@ def load_reader(name: FormatName) -> Reader:
 
 
 def read_documents(file: SourceFile) -> Iterator[bytes]:
-    """Yield the documents of a file, as the reader of its format does."""
-    return load_reader(file.source.format).read_documents(file)
+    """Yield the documents of a file or of its span, as the reader of its format does."""
+    reader = load_reader(file.source.format)
+    return reader.read_documents(file) if file.span is None else _read_span(reader, file)
+
+
+def _read_span(reader: Reader, file: SourceFile) -> Iterator[bytes]:
+    """Yield the documents of a span. An error is the first one of the whole file, whose positions are known."""
+    try:
+        yield from reader.read_documents(file)
+    except TrainingError:
+        deque(reader.read_documents(replace(file, span=None, bad_records=BadRecords())), maxlen=0)
+        raise
