@@ -31,6 +31,7 @@ from trainingjob_trainer.data.model_files import keep_model_files
 from trainingjob_trainer.data.training_length import TrainingLength, find_training_length, resolve_epochs
 from trainingjob_trainer.huggingface.adapter_files import load_adapters
 from trainingjob_trainer.huggingface.export_weights import gather_from
+from trainingjob_trainer.huggingface.hub_download import ADAPTER, name_source
 from trainingjob_trainer.huggingface.model_export import ExportTarget, export_model
 from trainingjob_trainer.huggingface.published_params import PublishedParams, load_published_params
 from trainingjob_trainer.models.decoder import Params
@@ -119,13 +120,13 @@ def _initial_state(
         return state
     base = steps.make_base()
     initial: InitialParams | PublishedParams
+    own = open_store(spec.checkpoint.uri)
     if source.hugging_face:
-        own = open_store(spec.checkpoint.uri)
         initial = load_published_params(source, spec.model, base, state.params, own, is_leader=peers.process == 0)
     else:
         initial = load_initial_params(source, base, peers, state.params)
     params, adapter = load_adapters(spec, initial.params, steps.state_shapes.params), source.adapter
-    words = f"{initial.source}; adapters of {adapter.path}" if adapter else initial.source
+    words = f"{initial.source}; adapters of {name_source(ADAPTER, adapter, own)}" if adapter else initial.source
     events.send(AgentEvent(initialized_from=shorten(words, MAX_MESSAGE)))
     shapes = steps.state_shapes
     return state._replace(

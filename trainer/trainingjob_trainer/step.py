@@ -223,7 +223,8 @@ class StepPrograms:
 
     def make_base(self) -> BaseParams:
         """Return the parameters that a source of initial values has."""
-        return BaseParams(self._model.network, self.state_shapes.params, DTYPES[self._spec.precision.params])
+        dtype, lora = DTYPES[self._spec.precision.params], self._spec.lora
+        return BaseParams(self._model.network, self.state_shapes.params, dtype, lora=lora)
 
     def _initial_state(self, params: Params) -> State:
         """Return the state before the first step with these parameters."""

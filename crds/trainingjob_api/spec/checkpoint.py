@@ -153,12 +153,34 @@ class HuggingFaceSource(Strict):
 
 
 class AdapterSource(Strict):
-    """LoRA adapters in the format of PEFT."""
+    """LoRA adapters in the format of PEFT: a folder, or a repository."""
 
-    path: Annotated[StoreUri, Example("/models/adapter")] = Field(
+    path: Annotated[StoreUri | None, Example("/models/adapter")] = Field(
+        default=None,
         description="Folder on a volume of `runtime.volumes`, with `adapter_config.json` and "
-        "`adapter_model.safetensors`. It is only read."
+        "`adapter_model.safetensors`. It is only read.",
     )
+    repository: Annotated[Repository | None, Example("tloen/alpaca-lora-7b")] = Field(
+        default=None,
+        description="Repository of the hub, downloaded as the initial weights are. A private one needs the variable "
+        "`HF_TOKEN`.",
+        exclude_if=_is_unset,  # as for `huggingFace`
+    )
+    revision: Annotated[Revision | None, Example("0e9e39f249a16976918f6564b8830bc894c89659")] = Field(
+        default=None,
+        description="Branch, tag or commit of the repository. Unset: `main`.",
+        exclude_if=_is_unset,  # as for `huggingFace`
+    )
+
+    cel_rules = (
+        cel_rule("has(self.path) != has(self.repository)", "must have exactly one of `path` and `repository`."),
+        cel_rule("!has(self.revision) || has(self.repository)", "must not be set without `repository`.", "revision"),
+    )
+
+    @property
+    def name(self) -> str:
+        """Return the folder or repository in messages. Validation requires one of them."""
+        return self.path or self.repository or ""
 
 
 class InitializeFrom(Strict):

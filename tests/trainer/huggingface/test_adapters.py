@@ -19,6 +19,7 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.lora import Lora
 from trainingjob_trainer.huggingface.adapter_files import load_adapters
 from trainingjob_trainer.huggingface.export_weights import gather_from
+from trainingjob_trainer.huggingface.hub_download import ADAPTER
 from trainingjob_trainer.huggingface.model_export import ExportTarget, export_model
 from trainingjob_trainer.huggingface.safetensors import TensorEntry, read_header
 from trainingjob_trainer.huggingface.weights_folder import open_weights
@@ -139,6 +140,24 @@ def test_exported_adapters_are_the_start_of_another_job(quantization: str | None
     for part, name in (("attention", "query_lora_a"), ("attention", "out_lora_b"), ("mlp", "down_lora_b")):
         np.testing.assert_array_equal(found["layers"][part][name], first["layers"][part][name])
     assert found["layers"]["attention"]["query"].sharding == shapes_of(spec)["layers"]["attention"]["query"].sharding
+
+
+def test_downloaded_adapters_are_those_of_their_repository(tmp_path: Path) -> None:
+    first = random_params(spec_of(Fixture("llama")), 4)
+    run = tmp_path / "run"
+    export(spec_of(Fixture("llama")), first, run / ADAPTER.folder, "peft")
+    spec = spec_of(Fixture("llama"))
+    source = InitializeFrom(uri="/unused", adapter=AdapterSource(repository="tests/adapter"))
+    checkpoint = spec.checkpoint.model_copy(update={"uri": str(run), "initialize_from": source})
+    spec = spec.model_copy(update={"checkpoint": checkpoint})
+
+    found = load_adapters(spec, random_params(spec, 5), shapes_of(spec))
+
+    name = "query_lora_a"
+    np.testing.assert_array_equal(found["layers"]["attention"][name], first["layers"]["attention"][name])
+    with pytest.raises(TrainingError, match=r"^tests/adapter holds adapters of another job") as caught:
+        load_adapters(spec.model_copy(update={"lora": Lora(**LORA | {"rank": 4})}), {}, {})
+    assert caught.value.path == "spec.checkpoint.initializeFrom.adapter.repository"
 
 
 @pytest.mark.parametrize(

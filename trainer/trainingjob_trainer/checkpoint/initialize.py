@@ -5,21 +5,24 @@ are taken. The optimizer, the data order and the step count start as in any new 
 """
 
 import logging
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import orbax.checkpoint as ocp
 
-from trainingjob_api.network.adapter import INPUT_ENDING, OUTPUT_ENDING
+from trainingjob_api.network.adapter import INPUT_ENDING, OUTPUT_ENDING, SCALE_ENDING
 from trainingjob_api.protocol import MAX_MESSAGE, FailureReason
 from trainingjob_api.spec.checkpoint import InitializeFrom
-from trainingjob_trainer.checkpoint.formats.orbax_writer import PLACEHOLDER, make_restore_args, world_options
+from trainingjob_api.spec.lora import Lora
+from trainingjob_trainer.checkpoint.formats.orbax_writer import make_restore_args, world_options
+from trainingjob_trainer.checkpoint.manifest import SavedLora, read_integrity
 from trainingjob_trainer.checkpoint.saved_steps import list_saved
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.checkpoint.verify import VERIFY_SECONDS, verify
 from trainingjob_trainer.models.base_params import BaseParams
 from trainingjob_trainer.models.decoder import Params
-from trainingjob_trainer.models.trainable import tensor_name
+from trainingjob_trainer.models.trainable import select, tensor_name
 from trainingjob_trainer.runtime.errors import TrainingError, shorten
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.store.opening import open_store
@@ -51,29 +54,36 @@ def load_initial_params(source: InitializeFrom, base: BaseParams, peers: Process
     Raises:
         TrainingError: no intact step exists, or it holds the parameters of another model.
     """
-    params = base.wanted
     orbax, folder = _make_checkpointer(peers), find_intact_step(source, peers)
-    ours, theirs = _shapes(params), _shapes(orbax.metadata(folder.location).item_metadata.tree["params"])
-    _check_adapters(source, folder, theirs)
-    _check_shapes(source, folder, ours, theirs, may_be_partial=base.may_be_partial)
+    theirs = _shapes(orbax.metadata(folder.location).item_metadata.tree["params"])
+    problems, notes = [], []
+    if any(map(_is_of_adapter, theirs)):
+        lora, scales = _check_lora(source, folder, base, theirs), _list_scales(theirs)
+        saved = read_integrity(folder)
+        problems = list(_list_lora_problems(saved.lora if saved else None, base, lora, has_scales=bool(scales)))
+        notes = [] if saved and saved.lora else ["an older trainer did not record the alpha of its adapters"]
+        base = base.with_adapters(has_scales=bool(scales) and base.stores_int8)
+        if not base.stores_int8:  # a problem names them together
+            theirs = {name: shape for name, shape in theirs.items() if name not in scales}
+    params = base.wanted
+    ours = _shapes(params)
+    _check_shapes(source, folder, ours, theirs, problems, may_be_partial=base.may_be_partial)
     names, tree = list(ours), jax.tree.structure(params)
-    leaves = dict(zip(names, jax.tree.leaves(params), strict=True))
     own = dict(zip(names, jax.tree.leaves(base.select(random)), strict=True))
     common = [name for name in names if name in theirs]
     for name in common:
         own[name].delete()
     together = [name for name in common if not base.is_quantized(name)]
-    for group in (together, *([name] for name in common if base.is_quantized(name))):
-        wanted = {"params": jax.tree.unflatten(tree, [leaves[one] if one in group else PLACEHOLDER for one in names])}
+    for group in filter(None, (together, *([name] for name in common if base.is_quantized(name)))):
+        wanted = {"params": select(params, group.__contains__)}  # Orbax would read a placeholder, with all its numbers
         how = jax.tree.map(make_restore_args, wanted)
         found = orbax.restore(
             folder.location, args=ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True)
         )
-        for name, leaf in zip(names, jax.tree.leaves(found["params"]), strict=True):
-            if leaf is not PLACEHOLDER:
-                own[name] = base.store(name, leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(found["params"]):
+            own[tensor_name(path)] = base.store(tensor_name(path), leaf)
     whole = base.complete(jax.tree.unflatten(tree, [own[name] for name in names]), random)
-    return InitialParams(whole, _describe_source(source, folder, ours, theirs))
+    return InitialParams(whole, _describe_source(source, folder, ours, theirs, notes))
 
 
 def find_intact_step(source: InitializeFrom, peers: ProcessGroup) -> StepFolder:
@@ -144,52 +154,94 @@ def _best_candidate(source: InitializeFrom, candidates: list[StepFolder], damage
     )
 
 
-def _check_adapters(source: InitializeFrom, folder: StepFolder, theirs: Shapes) -> None:
-    """Raise TrainingError for a checkpoint of LoRA: its matrices without the adapters are not the trained model.
+def _is_of_adapter(name: str) -> bool:
+    return name.endswith((INPUT_ENDING, OUTPUT_ENDING))
 
-    They may also be int8 without their scales.
+
+def _list_scales(theirs: Shapes) -> set[str]:
+    """Return the scales of the int8 matrices in a checkpoint of LoRA."""
+    return {name for name in theirs if name.endswith(SCALE_ENDING) and name.removesuffix(SCALE_ENDING) in theirs}
+
+
+def _check_lora(source: InitializeFrom, folder: StepFolder, base: BaseParams, theirs: Shapes) -> Lora:
+    """Return the adapters of the job that starts from a checkpoint of LoRA.
+
+    Raises:
+        TrainingError: the job has none, or names other adapters. The matrices alone are not the trained model.
     """
-    adapters = [name for name in theirs if name.endswith((INPUT_ENDING, OUTPUT_ENDING))]
-    if adapters:
-        raise TrainingError(
-            FailureReason.CONFIG,
-            f"step {folder.step} of {source.uri} must be of a job without spec.lora, and holds {len(adapters)} "
-            f"matrices of adapters, such as {adapters[0]}. Write the merged model with `trainingjob export`, and name "
-            f"its folder in {FIELD}.huggingFace.path.",
-            path=f"{FIELD}.uri",
-            value=str(source.uri),
-        )
+    if base.lora and source.adapter is None:
+        return base.lora
+    adapters = [name for name in theirs if _is_of_adapter(name)]
+    raise TrainingError(
+        FailureReason.CONFIG,
+        f"step {folder.step} of {source.uri} must be of a job without spec.lora, and holds {len(adapters)} "
+        f"matrices of adapters, such as {adapters[0]}. "
+        + (f"Remove {FIELD}.adapter to continue with them. Or write" if base.lora else "Write")
+        + " the merged model with `trainingjob export`, and name "
+        f"its folder in {FIELD}.huggingFace.path.",
+        path=f"{FIELD}.uri",
+        value=str(source.uri),
+    )
+
+
+def _list_lora_problems(found: SavedLora | None, base: BaseParams, lora: Lora, *, has_scales: bool) -> Iterator[str]:
+    """Yield in which options of LoRA a checkpoint differs from a job, beside the shapes of its adapters."""
+    for name in ("rank", "alpha"):
+        if found and getattr(found, name) != getattr(lora, name):
+            yield f"{name} is {getattr(found, name):g}, but `spec.lora.{name}` is {getattr(lora, name):g}"
+    if has_scales and not base.stores_int8:
+        yield "its matrices are int8, but `spec.lora.baseQuantization` is not set"
 
 
 def _check_shapes(
-    source: InitializeFrom, folder: StepFolder, ours: Shapes, theirs: Shapes, *, may_be_partial: bool
+    source: InitializeFrom,
+    folder: StepFolder,
+    ours: Shapes,
+    theirs: Shapes,
+    problems: Sequence[str],
+    *,
+    may_be_partial: bool,
 ) -> None:
-    """Raise TrainingError where a checkpoint lacks the parameters of this model, and name all that differ."""
+    """Raise TrainingError where a checkpoint lacks the parameters of this model, and name all that differ.
+
+    `problems` are those that shapes do not show. Adapters of the checkpoint must not be left out.
+    """
     differing = [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
     both = [name for name in differing if name in ours and name in theirs]
+    unused = [name for name in differing if name not in ours and _is_of_adapter(name)]
     if source.allow_partial:
-        differing = both
-    if not differing:
+        differing = [*both, *unused]
+    if not differing and not problems:
         return
     words = "; ".join(
-        f"{name} is {_format_shape(theirs.get(name))}, not {_format_shape(ours.get(name))}" for name in differing
+        (
+            *problems,
+            *(
+                f"{name} is {_format_shape(theirs.get(name))}, not {_format_shape(ours.get(name))}"
+                for name in differing
+            ),
+        )
     )
-    is_partial_option = may_be_partial and not both and not source.allow_partial
+    is_partial_option = may_be_partial and not (both or unused or problems) and not source.allow_partial
+    is_of_lora = bool(problems) or any(map(_is_of_adapter, differing))
+    section = "sections model and lora" if is_of_lora else "section model"
     raise TrainingError(
         FailureReason.CONFIG,
         f"step {folder.step} of {source.uri} holds the parameters of another model: {words}. "
         + (
             f"Set {FIELD}.allowPartial to true to load the arrays that both models have: the others start random. "
-            "Or set the section model to that of the job that saved the step."
+            f"Or set the {section} to that of the job that saved the step."
             if is_partial_option
-            else "The section model must be that of the job that saved the step."
+            else f"The {section} must be that of the job that saved the step."
         ),
-        path=f"{FIELD}.allowPartial" if is_partial_option else "spec.model",
+        path=f"{FIELD}.allowPartial" if is_partial_option else ("spec.lora" if is_of_lora else "spec.model"),
         value=str(source.allow_partial).lower() if is_partial_option else "",
     )
 
 
-def _describe_source(source: InitializeFrom, folder: StepFolder, ours: Shapes, theirs: Shapes) -> str:
+def _describe_source(
+    source: InitializeFrom, folder: StepFolder, ours: Shapes, theirs: Shapes, notes: Sequence[str]
+) -> str:
     """Return a text that names the source of the parameters and those that it lacks, and log it."""
     words = f"step {folder.step:,} of {source.uri}"
     missing, unused = sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())
@@ -197,6 +249,7 @@ def _describe_source(source: InitializeFrom, folder: StepFolder, ours: Shapes, t
         words += f"; missing there, so they start random: {', '.join(missing)}"
     if unused:
         words += f"; not used: {', '.join(unused)}"
+    words = "; ".join((words, *notes))
     LOG.info("initialized parameters source=%s", words)
     return shorten(words, MAX_MESSAGE)
 

@@ -45,18 +45,27 @@ class SavedItem(Open):
     required: bool = True
 
 
+class SavedLora(Open):
+    """Rank and alpha of the adapters in a saved state."""
+
+    rank: int
+    alpha: float
+
+
 class Integrity(StepRecord):
     """Content of `integrity.json`: origin of the step, hashes of data and state shapes, and the file hashes.
 
     File names are relative to the step folder. `evaluations` are the held-out losses that were measured after this
     step, by evaluation name. `network` is the fingerprint of what the model computes, and `model` is its section of the
-    spec. Both are empty if an older trainer saved the step. `layout` is the version of the state's layout. None: an
-    older trainer saved the step, and its state has no named items.
+    spec. Both are empty if an older trainer saved the step. `lora` is None without adapters, or if an older trainer
+    saved the step. `layout` is the version of the state's layout. None: an older trainer saved the step, and its state
+    has no named items.
     """
 
     layout: int | None = None
     network: str = ""
     model: dict[str, Any] = Field(default={})
+    lora: SavedLora | None = None
     items: dict[str, SavedItem] = Field(default={})
     evaluations: dict[str, float] = Field(default={})
     files: dict[str, FileHash]

@@ -9,7 +9,7 @@ from trainingjob_trainer.checkpoint.candidates import Expected, Stores
 from trainingjob_trainer.checkpoint.checkpoint_inventory import CheckpointInventory
 from trainingjob_trainer.checkpoint.formats.orbax_writer import OrbaxWriter
 from trainingjob_trainer.checkpoint.items import StateShapes, complete_state, find_restorable, select
-from trainingjob_trainer.checkpoint.manifest import Integrity, read_integrity
+from trainingjob_trainer.checkpoint.manifest import Integrity, SavedLora, read_integrity
 from trainingjob_trainer.checkpoint.restore_search import RestoredSnapshot, RestoreSearch, SnapshotSource
 from trainingjob_trainer.checkpoint.single_replica import SingleReplicaRestore
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
@@ -36,6 +36,7 @@ class RunningJob(NamedTuple):
         self, step: int, shapes: StateShapes, past: Provenance, evaluations: Mapping[str, float]
     ) -> Integrity:
         """Return the record of a step that this world saves, without file hashes."""
+        lora = self.config.spec.lora
         return Integrity(
             job_uid=self.world.job_uid,
             generation=self.world.generation,
@@ -45,6 +46,7 @@ class RunningJob(NamedTuple):
             layout=STATE_LAYOUT,
             network=fingerprint_function(self.config.spec.model),
             model=describe_model(self.config.spec.model),
+            lora=SavedLora(rank=lora.rank, alpha=lora.alpha) if lora else None,
             items=shapes.items,
             lineage=len(self.world.rollbacks),
             seed=self.config.spec.training.seed,

@@ -17,7 +17,7 @@ from trainingjob_api.protocol import MAX_MESSAGE, FailureReason
 from trainingjob_api.spec.checkpoint import HuggingFaceSource, InitializeFrom
 from trainingjob_api.spec.model import Model
 from trainingjob_trainer.huggingface.companion_files import keep_companions
-from trainingjob_trainer.huggingface.hub_download import read_commit, weights_location
+from trainingjob_trainer.huggingface.hub_download import WEIGHTS, locate_files, name_source
 from trainingjob_trainer.huggingface.import_weights import (
     TensorMatch,
     add_prefix,
@@ -35,7 +35,6 @@ from trainingjob_trainer.store.port import Store
 
 LOG = logging.getLogger(__name__)
 SOURCE = "spec.checkpoint.initializeFrom"
-COMMIT_LENGTH = 12
 MAX_NAMED = 4
 """Maximum number of tensors and fields that a message names."""
 
@@ -59,7 +58,7 @@ def load_published_params(
         TrainingError: the files cannot be read, or hold another model.
     """
     assert source.hugging_face is not None  # noqa: S101  # the caller has chosen by it
-    path, name = weights_location(source.hugging_face, own), _name_source(source.hugging_face, own)
+    path, name = locate_files(WEIGHTS, source.hugging_face.path, own), name_source(WEIGHTS, source.hugging_face, own)
     with _training_errors(source.hugging_face, path):
         weights = open_weights(open_store(path))
         theirs = read_model(weights)
@@ -82,11 +81,6 @@ def load_published_params(
     return PublishedParams(
         base.complete(loaded, random), _describe_source(name, match, _describe_differences(model, theirs))
     )
-
-
-def _name_source(source: HuggingFaceSource, own: Store) -> str:
-    """Return the name of a source in messages."""
-    return source.path or f"{source.repository} at commit {read_commit(own)[:COMMIT_LENGTH]}"
 
 
 @contextmanager

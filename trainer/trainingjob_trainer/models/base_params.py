@@ -1,6 +1,7 @@
 """The parameters that a source of initial values has: without adapters, and not yet quantized."""
 
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax
 from trainingjob_api.network.adapter import SCALE_ENDING, is_adapter
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.tensor import Storage
+from trainingjob_api.spec.lora import Lora
 from trainingjob_trainer.models.lora import quantize
 from trainingjob_trainer.models.trainable import merge_trees, select, tensor_name
 
@@ -26,11 +28,22 @@ class Absent:
 class BaseParams:
     """The base of a network's parameters, which are loaded tensor by tensor. Without LoRA it is all of them."""
 
-    def __init__(self, network: Network, shapes: dict[str, Any], dtype: Any, *, may_be_partial: bool = True) -> None:
+    def __init__(
+        self,
+        network: Network,
+        shapes: dict[str, Any],
+        dtype: Any,
+        *,
+        lora: Lora | None = None,
+        may_be_partial: bool = True,
+    ) -> None:
         """`shapes` are those of all parameters, `dtype` is the format of those that are not quantized.
 
-        `may_be_partial`: whether the spec may allow a source that lacks some.
+        `lora` None: the network has no adapters. `may_be_partial`: whether the spec may allow a source that lacks some.
         """
+        self.lora = lora
+        self.stores_int8 = any(one.storage is Storage.INT8 for one in network.tensors)
+        """Whether the state holds matrices as int8."""
         self.may_be_partial = may_be_partial
         self._shapes = shapes
         self._quantized = {one.name: one for one in network.tensors if one.storage is Storage.INT8}
@@ -46,6 +59,15 @@ class BaseParams:
     def select(self, params: dict[str, Any]) -> dict[str, Any]:
         """Return the base of a tree of parameters."""
         return select(params, lambda name: name not in self._added)
+
+    def with_adapters(self, *, has_scales: bool) -> "BaseParams":
+        """Return the parameters of a source that has adapters too; `has_scales`: its matrices are int8 already."""
+        loaded = copy(self)
+        loaded._added = set() if has_scales else {f"{name}{SCALE_ENDING}" for name in self._quantized}  # noqa: SLF001
+        loaded._quantized = {} if has_scales else self._quantized  # noqa: SLF001  # a copy
+        adapters = loaded.select(self._shapes)
+        loaded.wanted = adapters if has_scales else merge_trees(self.wanted, select(adapters, self._added.__contains__))
+        return loaded
 
     def is_quantized(self, name: str) -> bool:
         """Return whether `store` quantizes a tensor."""

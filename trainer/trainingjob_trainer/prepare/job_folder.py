@@ -5,7 +5,7 @@ A repository takes hours, so all processes wait here, before they connect.
 
 from trainingjob_agent.trainer_protocol import StartWorld
 from trainingjob_trainer.checkpoint import backup, kept_exports, owner
-from trainingjob_trainer.huggingface.hub_download import delete_download, download_weights
+from trainingjob_trainer.huggingface.hub_download import delete_downloads, download_sources
 from trainingjob_trainer.huggingface.hub_tokenizer import resolve_tokenizer
 from trainingjob_trainer.store.opening import open_store
 
@@ -21,16 +21,16 @@ def claim_folder(start: StartWorld) -> None:
 
 
 def prepare_weights(start: StartWorld) -> None:
-    """Download the initial weights if the job has no step yet; delete them if it has."""
+    """Download the initial weights and adapters if the job has no step yet; delete them if it has."""
     checkpoint, is_leader = start.config.spec.checkpoint, start.process == 0
-    source = checkpoint.initialize_from.hugging_face if checkpoint.initialize_from else None
-    if source is None or source.repository is None:
+    source = checkpoint.initialize_from
+    if source is None:
         return
     own = open_store(checkpoint.uri)
     if not start.world.committed:
-        download_weights(source, own, is_leader=is_leader)
+        download_sources(source, own, is_leader=is_leader)
     elif is_leader:
-        delete_download(own)
+        delete_downloads(own)
 
 
 def resolve_start(start: StartWorld) -> StartWorld:

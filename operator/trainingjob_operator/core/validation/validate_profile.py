@@ -19,9 +19,7 @@ def check_profile(spec: TrainingJobSpec, hardware: Hardware) -> Iterator[Problem
         return
     names = tuple(sorted(hardware.profiles))
     if name in hardware.withheld_profiles:
-        message = (
-            f"{name} is for jobs of other namespaces. Ask an administrator to add this one to the profile."
-        )
+        message = f"{name} is for jobs of other namespaces. Ask an administrator to add this one to the profile."
         yield Problem("spec.scheduling.podProfile", name, message, nearest_names(name, names))
         return
     defined = f"which are {join_words(names)}" if names else "but there are none"

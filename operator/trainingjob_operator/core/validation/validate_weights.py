@@ -1,7 +1,7 @@
 """Rules about weights from and for other jobs and programs: the source of initial parameters, and the export."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from trainingjob_api.huggingface.peft import bind_adapters
@@ -42,19 +42,30 @@ def check_initialize_from(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def check_published_weights(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """`initializeFrom.huggingFace` must have `path`, or `repository` with its `revision` and `token`."""
-    source = spec.checkpoint.initialize_from.hugging_face if spec.checkpoint.initialize_from else None
-    if source is None:
-        return
-    at = f"{SOURCE}.huggingFace"
-    if (source.path is None) == (source.repository is None):
-        found = "both" if source.path else "none"
+    """Published weights and adapters must have `path`, or `repository` with its `revision` and `token`."""
+    source = spec.checkpoint.initialize_from
+    if source and source.hugging_face:
+        published = source.hugging_face
+        options = {"revision": published.revision, "token": "***" if published.token else None}
+        yield from _check_folder_or_repository("huggingFace", published.path, published.repository, options)
+    if source and source.adapter:
+        adapter = source.adapter
+        options = {"revision": adapter.revision}
+        yield from _check_folder_or_repository("adapter", adapter.path, adapter.repository, options)
+
+
+def _check_folder_or_repository(
+    name: str, path: str | None, repository: str | None, options: Mapping[str, str | None]
+) -> Iterator[Problem]:
+    at = f"{SOURCE}.{name}"
+    if (path is None) == (repository is None):
+        found = "both" if path else "none"
         yield Problem(at, None, f"must have exactly one of `path` and `repository`, but has {found}.")
-    elif source.repository is None:
-        for name, value in (("revision", source.revision), ("token", source.token)):
+    elif repository is None:
+        for option, value in options.items():
             if value is not None:
                 message = "must not be set without `repository`. A folder has neither revisions nor tokens. Remove it."
-                yield Problem(f"{at}.{name}", None if name == "token" else value, message)
+                yield Problem(f"{at}.{option}", None if option == "token" else value, message)
 
 
 def check_source_folders(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -113,7 +124,7 @@ def _list_other_folders(spec: TrainingJobSpec) -> Iterator[tuple[str, str]]:
         yield f"{SOURCE}.uri", source.uri
     if source and source.hugging_face and source.hugging_face.path:
         yield f"{SOURCE}.huggingFace.path", source.hugging_face.path
-    if source and source.adapter:
+    if source and source.adapter and source.adapter.path:
         yield f"{SOURCE}.adapter.path", source.adapter.path
 
 
@@ -136,7 +147,7 @@ def check_adapters(spec: TrainingJobSpec) -> Iterator[Problem]:
     """`initializeFrom.adapter` and `export.huggingFace.adapter` require `lora`, and files with a place for adapters."""
     source, export = spec.checkpoint.initialize_from, spec.checkpoint.export
     fields = {
-        f"{SOURCE}.adapter": source.adapter.path if source and source.adapter else None,
+        f"{SOURCE}.adapter": source.adapter.name if source and source.adapter else None,
         f"{EXPORT}.adapter": export.hugging_face.adapter if export else None,
     }
     for path, value in fields.items():
