@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from e2e.cluster.audit import Event
-from e2e.cluster.diagnostics import gather_objects
+from e2e.cluster.interface import gather_objects
 from e2e.cluster.run_program import ClusterError, run
 from e2e.cluster.shared_volume import shared_claim
 

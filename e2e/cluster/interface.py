@@ -1,10 +1,22 @@
 """The operations of a cluster that journeys use, independent of its kind."""
 
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 from e2e.cluster.audit import Event
+from e2e.cluster.run_program import ClusterError
+
+KUBECTL_QUERIES = {
+    "nodes.txt": ("describe", "nodes"),
+    "pods.txt": ("get", "pods", "--all-namespaces", "--output=wide"),
+    "events.txt": ("get", "events", "--all-namespaces", "--sort-by=.lastTimestamp"),
+    "objects.yaml": ("get", "pods,jobs,jobsets,configmaps,services", "--all-namespaces", "--output=yaml"),
+    "trainingjobs.yaml": ("get", "trainingjobs", "--all-namespaces", "--output=yaml"),
+}
+"""What is gathered after a failure: words of kubectl by the name of the file."""
 
 
 class Cluster(Protocol):
@@ -83,3 +95,11 @@ class Cluster(Protocol):
     def gather_logs(self, folder: Path) -> None:
         """Copy diagnostics into a folder: daemons' logs, pods' logs, events, objects."""
         ...
+
+
+def gather_objects(kubectl: Callable[..., str], folder: Path) -> None:
+    """Write kubectl's output into a folder; failing queries are left out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, words in KUBECTL_QUERIES.items():
+        with suppress(ClusterError):  # no such resource, or the API server itself has failed
+            (folder / file).write_text(kubectl(*words))

@@ -7,8 +7,8 @@ from pathlib import Path
 from e2e.cluster.addons import install_jobset
 from e2e.cluster.audit import Event
 from e2e.cluster.binaries import binaries_dir, ensure_binaries
-from e2e.cluster.diagnostics import gather_objects
 from e2e.cluster.images import CONTAINERFILES, JOBSET_IMAGE, OPERATOR_IMAGE, TRAINER_IMAGE
+from e2e.cluster.interface import gather_objects
 from e2e.cluster.paths import CHECKOUT, SHARED, STATE
 from e2e.cluster.run_program import run, wait_until
 from e2e.cluster.shared_volume import TRAINER_UID, shared_volume

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from e2e.cluster import addons, audit, cgroups, control_plane, image_store, images, network, node, owner
 from e2e.cluster.binaries import ensure_binaries
-from e2e.cluster.diagnostics import gather_objects
+from e2e.cluster.interface import gather_objects
 from e2e.cluster.machine import Machine
 from e2e.cluster.packages import ensure_packages
 from e2e.cluster.paths import CHECKOUT, KUBECONFIG, LOGS, NODES, RUN, SEED, SHARED, STATE, TOPOLOGY
