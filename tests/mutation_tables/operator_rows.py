@@ -204,4 +204,18 @@ START_MUTATIONS = (
         "    return ready\n",
         ("tests/core/decide/test_world_formation.py",),
     ),
+    Mutation(
+        "pods that tokenize text run the image of the accelerator",
+        "operator/trainingjob_operator/render/pod.py",
+        '            platform="cpu",\n',
+        "            platform=plan.shape.platform,\n",
+        ("tests/render/test_preparation.py",),
+    ),
+    Mutation(
+        "slices of a running job get the image of an upgraded operator",
+        "operator/trainingjob_operator/shell/children.py",
+        "trainer_image=seen.base.image, trainer_images={})",
+        "trainer_image=seen.base.image)",
+        ("tests/shell/test_reconcile_edges.py",),
+    ),
 )

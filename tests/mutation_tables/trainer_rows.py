@@ -180,4 +180,18 @@ TRAINER_MUTATIONS = (
         "",
         ("tests/trainer/test_reports.py",),
     ),
+    Mutation(
+        "a driver of an older CUDA passes",
+        f"{TRAINER}/runtime/image_check.py",
+        "found is not None and found[0] >= cuda",
+        "found is not None",
+        ("tests/trainer/runtime/test_image_check.py",),
+    ),
+    Mutation(
+        "a job with the wrong image tokenizes its text first",
+        f"{TRAINER}/context.py",
+        "    check_image(config.accelerator_platform, has_trained=bool(start.world.lineage))\n",
+        "",
+        ("tests/trainer/runtime/test_image_check.py",),
+    ),
 )

@@ -30,6 +30,7 @@ from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.hlo_dump import open_hlo_dump
+from trainingjob_trainer.runtime.image_check import check_image
 from trainingjob_trainer.runtime.preflight import check_world
 from trainingjob_trainer.runtime.process_group import ProcessGroup, configure, connect
 from trainingjob_trainer.sampling.token_programs import TokenPrograms, make_generator
@@ -181,9 +182,10 @@ def join_world(start: StartWorld, events: AgentEvents) -> JoinedWorld:
     """Join a world as the process that `start` names, together with all others.
 
     Raises:
-        TrainingError: the text, the devices or the other processes cannot be used.
+        TrainingError: the image, the text, the devices or the other processes cannot be used.
     """
     config = start.config
+    check_image(config.accelerator_platform, has_trained=bool(start.world.lineage))
     layout, root = config.layout(len(start.world.slices)), config.spec.checkpoint.uri
     # A hot standby uses the datasets that were prepared for the world that trains.
     share = None if start.waits else HostShare(start.process, layout.num_hosts)

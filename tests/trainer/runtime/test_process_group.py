@@ -43,7 +43,7 @@ def test_other_devices_than_the_layout_has_are_a_config_failure() -> None:
     ids=["no plugin for cuda", "no libtpu"],
 )
 def test_an_image_without_the_platform_is_a_config_failure(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    with pytest.raises(TrainingError, match=r"knows no platform cuda: it must be built with jax\[cuda13\]") as caught:
+    with pytest.raises(TrainingError, match=r"cannot use cuda: .*`make images PLATFORM=cuda13`") as caught:
         connect_where(monkeypatch, error)
 
     assert (caught.value.reason, caught.value.path) == (FailureReason.CONFIG, "spec.runtime.image")

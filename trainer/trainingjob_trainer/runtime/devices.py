@@ -14,9 +14,7 @@ import jax
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.world import Layout, World
 from trainingjob_trainer.runtime.errors import TrainingError
-
-PLUGIN_PACKAGES = {"tpu": "jax[tpu]", "cuda": "jax[cuda13] or jax[cuda12]"}
-"""The package that brings JAX's plugin for each platform."""
+from trainingjob_trainer.runtime.image_check import image_error
 
 
 def initialize_devices(platform: str) -> None:
@@ -28,14 +26,9 @@ def initialize_devices(platform: str) -> None:
     try:
         jax.local_device_count()
     except (AssertionError, RuntimeError) as error:
-        if platform not in PLUGIN_PACKAGES or not _lacks_plugin(error):
+        if platform == "cpu" or not _lacks_plugin(error):
             raise
-        raise TrainingError(
-            FailureReason.CONFIG,
-            f"the image's JAX {jax.__version__} knows no platform {platform}: "
-            f"it must be built with {PLUGIN_PACKAGES[platform]}.",
-            path="spec.runtime.image",
-        ) from error
+        raise image_error(platform, str(error) or "its plugin did not load") from error
 
 
 def check_devices(world: World, process: int, layout: Layout, index: Callable[[int], int]) -> None:
