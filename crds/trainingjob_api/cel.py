@@ -66,5 +66,7 @@ def _group(rules: Iterable[tuple[Path, CelRule]]) -> Rules:
     return grouped
 
 
-SPEC_RULES: Rules = _group(_rules_below((), TrainingJobSpec, None))
+SPEC_RULES: Rules = _group(
+    [*(((), rule) for rule in TrainingJobSpec.cel_rules), *_rules_below((), TrainingJobSpec, None)]
+)
 """Rules of each object of the spec. Fields without an immutability rule may change while the job trains."""

@@ -42,7 +42,7 @@ class SpecField:
     @property
     def may_be_absent(self) -> bool:
         """Return whether the API server stores objects without this field."""
-        return not self.info.is_required() and self.info.default is None
+        return not self.info.is_required() and (self.info.default is None or self.info.default_factory is not None)
 
     @property
     def unit(self) -> Unit | None:

@@ -17,7 +17,8 @@ STEP = {"uri": "/shared/teacher", "step": 7}
 
 def parse(teacher: dict[str, Any], **distill: Any) -> Parsed:
     objective = {"type": "distill", "distill": {"teacher": teacher, **distill}}
-    return parse_spec(SAMPLE | {"objective": objective})
+    sections = {name: section for name, section in SAMPLE.items() if name != "program"}
+    return parse_spec(sections | {"objective": objective})
 
 
 def job_with(teacher: dict[str, Any]) -> TrainingJobSpec:

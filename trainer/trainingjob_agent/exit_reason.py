@@ -4,21 +4,33 @@ The operator chooses between restart and failure by the reason, so a guess must 
 program raises itself is a crash. A signal from outside is a kill.
 """
 
+import signal
 from collections.abc import Iterable
 
 from trainingjob_agent.flag_errors import ENV_PATH, find_flag_error, locate_variable
 from trainingjob_agent.heartbeat_errors import find_lost_processes
 from trainingjob_agent.log_tail import excerpt
-from trainingjob_agent.state import ChildExited
-from trainingjob_api.protocol import Failure, FailureReason
+from trainingjob_agent.state import ActiveChild, ChildExited
+from trainingjob_api.protocol import Failure, FailureReason, Phase
 from trainingjob_api.spec.runtime import EnvVar
 
 CRASH_SIGNALS = frozenset({"SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP"})
+LEAVE_CODES, LEAVE_SIGNALS = (0, 128 + signal.SIGTERM), ("SIGTERM",)
+"""Exit codes and signals of a program that leaves because of SIGTERM."""
 PEER_DIED = (
     "the JAX distributed service detected fatal errors",  # its client, when the service reports a lost process
     "terminate called after throwing an instance of 'gloo::",  # gloo's own thread, on connection errors
 )
 """Log lines of libraries that abort because another process of the world is gone."""
+
+
+def explain_program_exit(active: ActiveChild, ended: ChildExited) -> Phase | None:  # None: it failed, or was killed
+    """Return the final phase of a program that left its world as requested, or has nothing more to do."""
+    if active.killed or ended.failure is not None:
+        return None
+    if active.leave_requested and (ended.code in LEAVE_CODES or ended.signal in LEAVE_SIGNALS):
+        return Phase.LEFT
+    return Phase.DONE if ended.code == 0 else None
 
 
 def explain_exit(ended: ChildExited, *, step: int | None, memory: str, env: Iterable[EnvVar] = ()) -> Failure:

@@ -7,6 +7,8 @@ message. So a lost, late or repeated answer can delay an action, but never add o
 - A child belongs to one generation. Another target ends the child at once; nothing waits for a collective to time out.
 - The standby gets a world after the previous child is reaped: on most platforms, one process owns the devices.
 - A hot standby runs on CPUs, and takes over as soon as the previous child is killed.
+- A program of `spec.program` reports no phases. Its exit code means that it is done, or that it has left as requested.
+  It has the grace period to leave, because nothing else tells whether it will.
 - Only one standby exists at a time. It starts after the child's first step: the other hosts wait for that step, and on
   few cores both would take twice as long.
 """
@@ -15,7 +17,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from trainingjob_agent import hot_standby
-from trainingjob_agent.exit_reason import explain_exit
+from trainingjob_agent.exit_reason import explain_exit, explain_program_exit
 from trainingjob_agent.stacks import truncate_stacks
 from trainingjob_agent.state import (
     Action,
@@ -100,6 +102,8 @@ def next_tick(host: Host, state: State) -> float | None:  # None: no timer is pe
         times.append(state.hot_standby_after)
     if state.stop_deadline is not None and state.live and not state.live.killed:
         times.append(state.stop_deadline)
+    if state.live and state.live.leave_deadline is not None and not state.live.killed:
+        times.append(state.live.leave_deadline)
     if state.live and state.live.killed:
         times.append(state.live.killed_at + UNREAPED_SECONDS)
     if state.outcome is None and (finish_at := _unattended_finish_at(host, state)) is not None:
@@ -239,6 +243,8 @@ def _record_exit(host: Host, state: State, ended: ChildExited, now: float) -> St
     if not active or active.child != ended.child:
         return state
     active = replace(active, alive=False)
+    if host.runs_program and (phase := explain_program_exit(active, ended)):
+        active = replace(active, phase=phase, done_at=now if phase is Phase.DONE else None)
     if active.phase not in (*FINAL_PHASES, Phase.IDLE):
         step = active.progress.step if active.progress else active.restored
         failure = explain_exit(ended, step=step, memory=host.memory, env=host.env)
@@ -322,13 +328,17 @@ def _find_due_for_child(
 ) -> tuple[State, Action] | None:  # None: let it train
     """Return the due action for the child in a world: kill it, request it to leave, examine it, or start a drill."""
     in_place = state.target is not None and state.target.generation == live.generation
+    if in_place and live.leave_deadline is not None and now >= live.leave_deadline:
+        killed = replace(live, killed=True, killed_at=now, phase=Phase.LEFT)
+        return replace(state, active=killed), KillChild(live.child)
     if not in_place or (state.stop_deadline is not None and now >= state.stop_deadline):
         phase = live.phase if live.phase in FINAL_PHASES else Phase.IDLE
         killed = replace(live, killed=True, killed_at=now, phase=phase)
         return replace(state, active=killed), KillChild(live.child)
     if state.stop_deadline is not None or (state.leaving and not state.may_skip_save):
         if not live.save_requested:
-            asked = replace(live, leave_requested=True, save_requested=True)
+            deadline = now + host.grace if host.runs_program else None
+            asked = replace(live, leave_requested=True, save_requested=True, leave_deadline=deadline)
             return replace(state, active=asked), RequestLeave(live.child)
     elif state.leaving and not live.leave_requested:
         return replace(state, active=replace(live, leave_requested=True)), RequestLeave(live.child, moves=True)

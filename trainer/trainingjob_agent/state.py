@@ -33,7 +33,8 @@ class Host:
     `memory` is the container's limit as the spec writes it. `finish_after` is how many seconds a host that has trained
     all steps waits for an unreachable operator. `grace` is how many seconds a child may take to save and leave when the
     pod is deleted. `drills_allowed`: the spec allows fault injection. `hot_standbys_allowed`: the spec allows hot
-    standbys. `env` are the variables that the spec sets.
+    standbys. `env` are the variables that the spec sets. `runs_program`: children run the program of the spec, whose
+    exit code is all that it reports about its end.
     """
 
     job_uid: str
@@ -44,6 +45,7 @@ class Host:
     drills_allowed: bool = False
     hot_standbys_allowed: bool = False
     env: tuple[EnvVar, ...] = ()
+    runs_program: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class ActiveChild:
     leave_requested: bool = False
     save_requested: bool = False
     """Whether it must save before it leaves."""
+    leave_deadline: float | None = None
+    """When a program that was requested to leave is killed. None: no program was."""
     phase: Phase = Phase.PREPARING
     phase_began: float = 0.0
     """When this phase began."""

@@ -24,6 +24,7 @@ from trainingjob_agent.host_report import HostIdentity, is_urgent, make_report
 from trainingjob_agent.operator_session import Reporter
 from trainingjob_agent.orphans import reap_orphans
 from trainingjob_agent.ports import ReservedPort
+from trainingjob_agent.program_process import LAUNCHER, ProgramChild
 from trainingjob_agent.redaction import Redactor, find_secrets
 from trainingjob_agent.rendezvous import Rendezvous
 from trainingjob_agent.shared_files import write_atomically
@@ -63,12 +64,14 @@ TERMINATED_EXIT_CODE = 128 + signal.SIGTERM
 
 
 class Supervisor:
-    """The agent of one host. `command` starts a trainer process."""
+    """The agent of one host. `command` starts a trainer process; unset: the one that the spec needs."""
 
-    def __init__(self, environment: Environment, command: Sequence[str] = TRAINER) -> None:
+    def __init__(self, environment: Environment, command: Sequence[str] = ()) -> None:
         config = environment.config
+        runs_program = config.spec.program is not None
         self._environment = environment
-        self._command = command
+        self._command = command or (LAUNCHER if runs_program else TRAINER)
+        self._child_type = ProgramChild if runs_program else Child
         self._checkpoints = Path(config.spec.checkpoint.uri)
         self._host = Host(
             job_uid=config.job.uid,
@@ -79,6 +82,7 @@ class Supervisor:
             drills_allowed=config.spec.elastic.fault_injection == "allowed",
             hot_standbys_allowed=config.spec.elastic.hot_standby,
             env=config.spec.runtime.env,
+            runs_program=runs_program,
         )
         self._identity = HostIdentity(
             pod=environment.pod,
@@ -199,7 +203,7 @@ class Supervisor:
 
     def _spawn(self, number: int) -> None:
         try:
-            child = Child(number, self._command, self._messages.put_nowait, sys.stdout.buffer)
+            child = self._child_type(number, self._command, self._messages.put_nowait, sys.stdout.buffer)
         except OSError as error:
             failure = Failure(reason=FailureReason.CRASH, message=f"no trainer process can be started: {error}")
             self._messages.put_nowait(ChildExited(number, failure=failure))

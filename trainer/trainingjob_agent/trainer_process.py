@@ -167,8 +167,7 @@ class Child:
             return None
         self._stack_log = bytearray()
         if before.state not in STOPPED:  # a stopped process does not handle signals
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGUSR1)
+            self._request_stacks()
         await asyncio.sleep(CPU_SAMPLE_SECONDS)
         seconds, after = loop.time() - begun, sample_process(self.pid)
         if self._process.returncode is not None or after is None:
@@ -196,6 +195,11 @@ class Child:
         for pipe in (self._process.stdin, self._process.stdout, self._events):
             if pipe is not None:
                 pipe.close()
+
+    def _request_stacks(self) -> None:
+        """Make it dump its thread stacks into its log."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGUSR1)
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process.returncode is None:

@@ -23,6 +23,7 @@ from trainingjob_api.presets.registry import PRESETS
 from trainingjob_api.problem import Problem, in_order
 from trainingjob_api.sample import sample_at
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.replaced_sections import REPLACED_SECTIONS, TRAINER_SECTIONS
 
 MAX_DEPTH = 16
 """Levels of objects and lists; the spec itself has 6."""
@@ -31,6 +32,7 @@ MAX_BYTES = 256 * 1024
 MAX_PROBLEMS = 64
 MAX_ERRORS = 256
 """Limit for repair. A spec with more errors is not a typo, and a repair would take seconds."""
+PROGRAM: Location = ("program",)
 MODELS: tuple[tuple[str, ...], ...] = (("model",), ("objective", "distill", "teacher", "model"))
 """The sections of a spec that describe a model."""
 _MAX_BITS = 1024
@@ -48,10 +50,18 @@ class Parsed:
     """Locations whose value in `spec` is not the user's."""
 
     def is_as_written(self, paths: Sequence[str]) -> bool:
-        """Return whether the fields at these paths, such as `training.steps`, have the user's values."""
-        if not self.broken:
-            return True
+        """Return whether the fields at these paths, such as `training.steps`, have the user's values.
+
+        With `program`, only a rule about it reads the sections of the trainer: their values mean nothing.
+        """
         wanted = [_split(path) for path in paths]
+        if (
+            self.spec
+            and self.spec.program
+            and PROGRAM not in wanted
+            and any(path[0] in TRAINER_SECTIONS for path in wanted)
+        ):
+            return False
         return not any(_overlap(location, path) for location in self.broken for path in wanted)
 
 
@@ -159,12 +169,17 @@ def _as_text(text: str) -> str:
 
 
 def _parse(plain: dict[str, Any]) -> tuple[TrainingJobSpec | None, list[Any]]:
+    missing: list[Any] = [
+        {"type": "missing", "loc": (name,), "msg": "Field required", "input": plain}
+        for name in REPLACED_SECTIONS
+        if name not in plain and "program" not in plain
+    ]
     try:
         # JSON mode is strict about types, but accepts lists. Python mode would require tuples.
         spec = TrainingJobSpec.model_validate_json(json.dumps(plain), strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
-        return None, error.errors(include_url=False)
-    return spec, []
+        return None, [*missing, *error.errors(include_url=False)]
+    return (None, missing) if missing else (spec, [])
 
 
 def _replace_integral_floats(plain: dict[str, Any], errors: list[Any]) -> bool:

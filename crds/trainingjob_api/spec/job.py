@@ -30,7 +30,16 @@ from trainingjob_api.spec.optimizer import Optimizer
 from trainingjob_api.spec.parallelism import Parallelism
 from trainingjob_api.spec.precision import Precision
 from trainingjob_api.spec.profiling import Profiling
+from trainingjob_api.spec.program import Program
 from trainingjob_api.spec.protection import Protection
+from trainingjob_api.spec.replaced_sections import (
+    UNUSED_DATA,
+    UNUSED_MODEL,
+    UNUSED_OPTIMIZER,
+    UNUSED_TRAINING,
+    is_unused,
+    require_sections,
+)
 from trainingjob_api.spec.runtime import Runtime
 from trainingjob_api.spec.schedule import Schedule
 from trainingjob_api.spec.scheduling import Scheduling
@@ -49,28 +58,48 @@ class TrainingJobSpec(Strict):
     """Training config of a job. Derived values are in the plan."""
 
     slices: Annotated[Slices, Live()] = Field(description="Slices to train on: accelerator, topology and number.")
+    program: Annotated[Program | None, PODS] = Field(
+        default=None,
+        description="JAX program that the hosts run instead of the built-in trainer, whose sections are then absent. "
+        "Unset: the built-in trainer.",
+        exclude_if=lambda program: program is None,  # an agent before 0.1 refuses a field that it does not know
+    )
     parallelism: Annotated[Parallelism, WORLDS] = Field(
         default=Parallelism(), description="Mesh of devices: sizes of its axes inside a slice and across slices."
     )
     model: Annotated[Model, MODEL_STATE, NoStoredDefaults()] = Field(
-        description="Dimensions of the model: vocabulary, width, layers and heads."
+        default_factory=lambda: UNUSED_MODEL,
+        description="Dimensions of the model: vocabulary, width, layers and heads. Required without `program`.",
+        exclude_if=is_unused,
     )
     lora: Annotated[Lora | None, MODEL_STATE] = Field(
         default=None,
         description="Low-rank adapters, which are trained instead of the model. Unset: the model itself is trained.",
         exclude_if=lambda lora: lora is None,  # an agent before 0.1 refuses a field that it does not know
     )
-    data: Annotated[Data, DATA_ORDER] = Field(description="Training data: the sources of text.")
+    data: Annotated[Data, DATA_ORDER] = Field(
+        default_factory=lambda: UNUSED_DATA,
+        description="Training data: the sources of text. Required without `program`.",
+        exclude_if=is_unused,
+    )
     tokenizer: Annotated[Tokenizer, DATA_ORDER] = Field(
         default=Tokenizer(), description="Tokenizer that turns text into token ids."
     )
-    training: Annotated[Training, SEQUENCES] = Field(description="Training length, batch size and sequence length.")
+    training: Annotated[Training, SEQUENCES] = Field(
+        default_factory=lambda: UNUSED_TRAINING,
+        description="Training length, batch size and sequence length. Required without `program`.",
+        exclude_if=is_unused,
+    )
     objective: Annotated[Objective | None, LOSS_CURVE] = Field(
         default=None,
         description="Minimized loss. Unset: the cross-entropy of the next token alone.",
         exclude_if=lambda objective: objective is None,  # an agent before 0.1 refuses a field that it does not know
     )
-    optimizer: Annotated[Optimizer, LOSS_CURVE] = Field(description="Optimizer and its hyperparameters.")
+    optimizer: Annotated[Optimizer, LOSS_CURVE] = Field(
+        default_factory=lambda: UNUSED_OPTIMIZER,
+        description="Optimizer and its hyperparameters. Required without `program`.",
+        exclude_if=is_unused,
+    )
     schedule: Annotated[Schedule, LOSS_CURVE] = Field(default=Schedule(), description="Learning-rate schedule.")
     precision: Annotated[Precision, MODEL_STATE] = Field(
         default=Precision(), description="Number formats of parameters and of computation."
@@ -115,6 +144,8 @@ class TrainingJobSpec(Strict):
         default=None,
         description="Seconds of run time after which the job fails; suspended time does not count. Unset: no limit.",
     )
+
+    cel_rules = require_sections()
 
     @property
     def sequences_per_example(self) -> int:

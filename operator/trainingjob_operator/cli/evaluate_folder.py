@@ -15,7 +15,7 @@ from trainingjob_operator.cli.local.path_translation import move_paths
 from trainingjob_operator.cli.local.workspace import choose_folders
 from trainingjob_operator.cli.printing import align, echo
 from trainingjob_operator.cli.trainer_child import require_trainer
-from trainingjob_operator.cli.validate_command import require_valid
+from trainingjob_operator.cli.validate_command import require_trainer_job
 from trainingjob_operator.cli.weights import answer_with_progress, require_folder
 from trainingjob_operator.core.units import format_count, format_percent, pluralize
 
@@ -66,7 +66,7 @@ def evaluate_folder(options: EvaluateOptions, *, as_json: bool) -> None:
 
 def _read_job(file: str, options: EvaluateOptions) -> TrainingJobSpec:
     """Return the spec of a file's job, which has evaluations, with the paths of this machine."""
-    plan, _ = require_valid(read_one_job(file))
+    plan, _ = require_trainer_job(read_one_job(file), "evaluate")
     spec = plan.spec
     if not spec.evaluation:
         raise UsageError(f"--job: {file} has no `spec.evaluation`. Add one, or name the text with --data.")

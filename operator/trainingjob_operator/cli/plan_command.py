@@ -15,6 +15,7 @@ from trainingjob_api.spec.schedule import Wsd
 from trainingjob_operator.cli.charts import draw_memory_bars, draw_mesh
 from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.plan_json import plan_as_object
+from trainingjob_operator.cli.plan_program import program_headline, program_table
 from trainingjob_operator.cli.printing import align, echo
 from trainingjob_operator.cli.validate_command import require_valid, warning_lines
 from trainingjob_operator.core.catalog import Catalog
@@ -57,6 +58,10 @@ def print_plan(file: str, catalog: Catalog, *, as_json: bool) -> None:
     plan, warnings = require_valid(job, catalog)
     if as_json:
         echo(json.dumps(plan_as_object(job.name, plan, warnings), indent=2))
+        return
+    if plan.spec.program:
+        for line in (program_headline(job.name, plan), "", *program_table(plan), *warning_lines(warnings)):
+            echo(line)
         return
     chosen = [choice_lines(plan.choice)] if plan.choice else []
     blocks = (plan_table(plan), *chosen, draw_mesh(plan), draw_memory_bars(plan))

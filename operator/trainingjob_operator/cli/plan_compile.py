@@ -18,7 +18,7 @@ from trainingjob_operator.cli.plan_command import headline
 from trainingjob_operator.cli.plan_json import plan_as_object
 from trainingjob_operator.cli.printing import align, echo
 from trainingjob_operator.cli.trainer_child import TrainerChild, require_trainer
-from trainingjob_operator.cli.validate_command import require_valid, warning_lines
+from trainingjob_operator.cli.validate_command import require_trainer_job, warning_lines
 from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.planner.flops import count_visible_flops
 from trainingjob_operator.core.planner.plan import Plan, SizePlan
@@ -40,7 +40,7 @@ def print_compiled(file: str, catalog: Catalog, *, as_json: bool) -> bool:
         CommandError: the file does not hold exactly one valid TrainingJob, or no compiler for it is installed.
     """
     job = read_one_job(file)
-    plan, warnings = require_valid(job, catalog)
+    plan, warnings = require_trainer_job(job, "plan --compile", catalog)
     require_compiler(plan)
     answers = list(compile_sizes(job.name, plan))
     if as_json:

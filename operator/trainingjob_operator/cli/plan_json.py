@@ -18,7 +18,7 @@ from trainingjob_operator.core.planner.calibration import expect
 from trainingjob_operator.core.planner.evaluation_memory import plan_evaluations
 from trainingjob_operator.core.planner.flops import count_useful_flops
 from trainingjob_operator.core.planner.mesh import describe_mesh
-from trainingjob_operator.core.planner.plan import Plan, SizePlan
+from trainingjob_operator.core.planner.plan import Plan, SizePlan, SliceShape
 from trainingjob_operator.core.planner.redundancy import max_losable_slices
 from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes
 from trainingjob_operator.core.planner.snapshots import max_save_bytes
@@ -29,6 +29,8 @@ type Object = dict[str, Any]
 
 def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object:
     """Return a job's plan: its slice shape, every size with layout, memory and roofline, and its warnings."""
+    if plan.spec.program:
+        return _program_as_object(name, plan, warnings)
     rooflines = predict_sizes(plan)
     return {
         "name": name,
@@ -41,9 +43,8 @@ def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object
         "flopsPerToken": count_useful_flops(describe_workload(plan.spec)),
         "kernels": _to_json(plan.kernels),
         "optimizerMemory": _to_json(plan.optimizer_memory),
-        "slice": _to_json(plan.shape)
-        | {"profile": plan.shape.profile.name if plan.shape.profile else None, "numDevices": plan.shape.num_devices},
-        "trainerImage": {"image": plan.spec.runtime.image, "chartValue": chart_value(plan.shape.platform)},
+        "slice": _shape(plan.shape),
+        "trainerImage": _image(plan),
         "allowed": list(plan.allowed_sizes),
         "choice": _to_json(plan.choice),
         "snapshots": _to_json(plan.snapshots),
@@ -51,6 +52,36 @@ def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object
         "sizes": [_size(plan, one, rooflines.get(one.num_slices)) for one in plan.sizes],
         "warnings": [_to_json(warning) for warning in warnings],
     }
+
+
+def _program_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object:
+    """Return the plan of a job with `program`. What only the program knows is absent."""
+    return {
+        "name": name,
+        "program": _to_json(plan.spec.program),
+        "slice": _shape(plan.shape),
+        "trainerImage": _image(plan),
+        "allowed": list(plan.allowed_sizes),
+        "sizes": [
+            {
+                "slices": size,
+                "devices": size * plan.shape.num_devices,
+                "processes": size * plan.shape.num_hosts,
+                "valid": True,
+            }
+            for size in plan.allowed_sizes
+        ],
+        "warnings": [_to_json(warning) for warning in warnings],
+    }
+
+
+def _image(plan: Plan) -> Object:
+    return {"image": plan.spec.runtime.image, "chartValue": chart_value(plan.shape.platform)}
+
+
+def _shape(shape: SliceShape) -> Object:
+    profile = shape.profile.name if shape.profile else None
+    return {**_to_json(shape), "profile": profile, "numDevices": shape.num_devices}
 
 
 def _warmup_steps(spec: TrainingJobSpec) -> int | None:  # None: only the hosts know it

@@ -6,7 +6,7 @@ from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.network.tensor import Tensor
 from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.printing import align, echo
-from trainingjob_operator.cli.validate_command import require_valid
+from trainingjob_operator.cli.validate_command import require_trainer_job
 from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.units import format_count
 
@@ -19,7 +19,7 @@ def print_tensors(file: str, catalog: Catalog, *, as_json: bool) -> None:
     Raises:
         CommandError: the file does not hold exactly one TrainingJob, or it has problems.
     """
-    plan, _ = require_valid(read_one_job(file), catalog)
+    plan, _ = require_trainer_job(read_one_job(file), "plan --tensors", catalog)
     network, precision = resolve_network(plan.spec), plan.spec.precision
     formats: dict[str, str] = {one.name: precision.compute for one in network.tensors if one.is_matrix}
     if precision.quantization:

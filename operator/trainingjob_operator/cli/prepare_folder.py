@@ -21,7 +21,7 @@ from trainingjob_operator.cli.local.workspace import choose_folders
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.report import describe_data
 from trainingjob_operator.cli.trainer_child import TrainerChild, require_trainer
-from trainingjob_operator.cli.validate_command import require_valid, warning_lines
+from trainingjob_operator.cli.validate_command import require_trainer_job, warning_lines
 from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.units import format_count
 
@@ -49,7 +49,7 @@ def prepare_file(file: str, options: PrepareOptions, catalog: Catalog) -> None:
         CommandError: the job is invalid, the text cannot be used, or the folder cannot be written.
     """
     require_trainer("prepare")
-    plan, warnings = require_valid(read_one_job(file), catalog)
+    plan, warnings = require_trainer_job(read_one_job(file), "prepare", catalog)
     for line in warning_lines(warnings):
         echo(line, err=True)
     request = make_request(plan.spec, options)

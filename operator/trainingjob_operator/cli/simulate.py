@@ -17,7 +17,7 @@ from trainingjob_operator.cli.documents import Document, read_one_job
 from trainingjob_operator.cli.errors import CommandError, UsageError
 from trainingjob_operator.cli.fault_model import DAY, FaultModel, draw_faults, mean_repair
 from trainingjob_operator.cli.printing import align, echo
-from trainingjob_operator.cli.validate_command import require_valid
+from trainingjob_operator.cli.validate_command import require_trainer_job
 from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.goodput import Bucket
 from trainingjob_operator.core.planner.plan import Plan
@@ -126,7 +126,7 @@ def simulate_file(file: str, catalog: Catalog, options: Options, *, as_json: boo
             duration of a step is unknown, or an option is not a time span.
     """
     job = _resize(read_one_job(file), options.slices)
-    plan, _ = require_valid(job, catalog)
+    plan, _ = require_trainer_job(job, "simulate", catalog)
     num_steps = plan.spec.training.steps
     if num_steps is None:
         raise CommandError(

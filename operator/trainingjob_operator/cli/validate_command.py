@@ -47,6 +47,22 @@ def require_valid(document: Document, catalog: Catalog = BUILTIN) -> tuple[Plan,
     return checked.plan, tuple(checked.warnings)
 
 
+def require_trainer_job(
+    document: Document, command: str, catalog: Catalog = BUILTIN
+) -> tuple[Plan, tuple[Problem, ...]]:
+    """Return the plan of a valid TrainingJob that the built-in trainer trains, and its warnings.
+
+    Raises:
+        CommandError: it has problems, or it runs a program, of which a command that reads the model knows nothing.
+    """
+    plan, warnings = require_valid(document, catalog)
+    if plan.spec.program:
+        raise CommandError(
+            f"{document.name}: `trainingjob {command}` must know the model, but only the job's `spec.program` does."
+        )
+    return plan, warnings
+
+
 def warning_lines(warnings: Iterable[Problem]) -> list[str]:
     """Return a job's warnings, one per line."""
     return [f"Warning  {warning}" for warning in warnings]

@@ -29,7 +29,7 @@ from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.errors import CommandError, NoResultError, UsageError
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.trainer_child import TrainerChild, require_trainer
-from trainingjob_operator.cli.validate_command import require_valid
+from trainingjob_operator.cli.validate_command import require_trainer_job
 from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.units import format_count, format_size, pluralize
 
@@ -74,7 +74,7 @@ def export_checkpoint(file: str, target: Path, options: ExportOptions, catalog: 
     """
     require_trainer("export")
     job = read_one_job(file)
-    plan, _ = require_valid(job, catalog)
+    plan, _ = require_trainer_job(job, "export", catalog)
     spec = plan.spec
     if write_config(spec.model) is None:
         raise CommandError("spec.model: no supported architecture of transformers computes this model.")

@@ -91,6 +91,8 @@ async def start_container(
     mounts = _make_mounts(pod, token, config_maps, volumes, scratch, memory)
     termination_log = scratch / "termination-log"
     environment = os.environ | container_environment(pod, mounts) | {TERMINATION_LOG: str(termination_log)}
+    # Programs of this Python come first, as in the image.
+    environment["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), environment.get("PATH", os.defpath)))
     if TMP_FOLDER in mounts:
         environment["TMPDIR"] = str(mounts[TMP_FOLDER])
     container = pod["spec"]["containers"][0]

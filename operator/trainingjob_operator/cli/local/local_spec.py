@@ -20,7 +20,7 @@ def localize_spec(spec: TrainingJobSpec, num_slices: int | None) -> dict[str, An
         raw.pop(name, None)
     for name in _CLUSTER_ONLY_RUNTIME:
         raw["runtime"].pop(name, None)
-    raw["data"].pop("prepare", None)  # the hosts of this machine tokenize
+    raw.get("data", {}).pop("prepare", None)  # the hosts of this machine tokenize
     raw["runtime"]["env"] = [variable for variable in raw["runtime"]["env"] if "value" in variable]
     if num_slices is not None:
         raw["slices"] |= _limit(spec, num_slices)

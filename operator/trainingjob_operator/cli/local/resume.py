@@ -43,10 +43,15 @@ def new_job(name: str, spec: dict[str, Any], uid: str, now: datetime) -> Manifes
 
 
 def has_succeeded(job: Manifest) -> bool:
-    """Return whether a job has trained all the steps of its spec, or has reached the loss at which it stops."""
+    """Return whether a job has trained all the steps of its spec, or has reached the loss at which it stops.
+
+    A program has succeeded when it has ended: only it knows its steps.
+    """
     status = read_status(job)
     if status.phase != Stage.SUCCEEDED:
         return False
+    if get_value(job, "spec", "program") is not None:
+        return True
     steps = get_int(job, "spec", "training", "steps")
     done = status.progress.step if status.progress else 0
     return done == 0 or (steps is not None and steps <= done) or _is_complete(job, status)

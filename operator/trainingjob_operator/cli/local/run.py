@@ -25,7 +25,7 @@ from trainingjob_operator.cli.local.view import choose_view
 from trainingjob_operator.cli.local.workspace import Workspace
 from trainingjob_operator.cli.report import describe_attempts, describe_goodput, describe_progress, find_condition
 from trainingjob_operator.cli.validate_command import require_valid, warning_lines
-from trainingjob_operator.core.manifests import Manifest
+from trainingjob_operator.core.manifests import Manifest, get_int
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.summary import describe_parameters
 from trainingjob_operator.core.report.situation import Stage
@@ -89,6 +89,7 @@ def run_file(file: str, options: Options, console: SafeConsole) -> int:
 def headline(name: str, plan: Plan) -> str:
     """Return the model, the hardware and the number of steps on one line."""
     shape, training = plan.shape, plan.spec.training
+    length = pluralize(training.steps, "step") if training.steps else f"{training.epochs or 0:g} epochs"
     parts = (
         name,
         describe_parameters(plan),
@@ -100,7 +101,7 @@ def headline(name: str, plan: Plan) -> str:
                 pluralize(shape.devices_per_host, "device"),
             )
         ),
-        pluralize(training.steps, "step") if training.steps else f"{training.epochs:g} epochs",
+        *([] if plan.spec.program else [length]),
     )
     return " · ".join(parts)
 
@@ -118,7 +119,7 @@ def _open_job(name: str, spec: dict[str, Any], workspace: Workspace, console: Sa
 def _run(
     job: Manifest, volumes: Mounts, workspace: Workspace, faults: Sequence[ScheduledKill], console: SafeConsole
 ) -> Manifest:
-    with choose_view(console, job["spec"]["training"].get("steps")) as view, capture_operator_log(workspace, view):
+    with choose_view(console, get_int(job, "spec", "training", "steps")) as view, capture_operator_log(workspace, view):
         return asyncio.run(run_job(job, volumes, workspace, view, faults))
 
 

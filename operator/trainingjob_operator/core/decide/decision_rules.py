@@ -52,6 +52,7 @@ from trainingjob_operator.core.diagnose.health import (
     assess_health,
 )
 from trainingjob_operator.core.diagnose.member_state import classify_members
+from trainingjob_operator.core.diagnose.program_exits import assess_program_health
 from trainingjob_operator.core.diagnose.termination_notices import exclude_draining_slices
 from trainingjob_operator.core.observe.members import find_newest_step, hash_members
 from trainingjob_operator.core.observe.observed import Observed, Slice
@@ -112,7 +113,8 @@ def _assess_world(plan: Plan, seen: Observed) -> Health | None:  # None: there i
         return Failed(WorldEnd(Cause(reason=Reason.MEMBERS_CHANGED, message="pods of the world were replaced")))
     heartbeat_timeout = plan.heartbeat_timeout_seconds
     member_statuses = classify_members(seen.member_views, seen.heartbeats, heartbeat_timeout)
-    health = assess_health(member_statuses, heartbeat_timeout)
+    assess = assess_program_health if plan.spec.program else assess_health
+    health = assess(member_statuses, heartbeat_timeout)
     has_own_timeout = plan.spec.suspend or is_waiting_for_save(plan, seen)  # these worlds have their own time limits
     if isinstance(health, Healthy) and not has_own_timeout:
         return find_hang(plan, seen, member_statuses) or health
@@ -207,7 +209,7 @@ def _is_extended(plan: Plan, seen: Observed) -> bool:
     """
     live = seen.world.live if seen.world else None
     has_ended = any(member_view.pod and member_view.pod.phase == "Succeeded" for member_view in seen.member_views)
-    if live is None or has_ended:
+    if live is None or has_ended or plan.spec.program:
         return False
     progress = find_progress(plan, seen)
     losses = progress.evaluations if progress else {}

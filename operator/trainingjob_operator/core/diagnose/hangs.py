@@ -73,7 +73,12 @@ ORDER = (Phase.PREPARING, Phase.CONNECTING, Phase.RESTORING, Phase.COMPILING)
 def find_hang(
     plan: Plan, seen: Observed, member_statuses: Sequence[MemberStatus]
 ) -> Stalled | Failed | None:  # None: no hang
-    """Return whether a world of healthy members hangs. Name the member that blocks it once diagnostics are complete."""
+    """Return whether a world of healthy members hangs. Name the member that blocks it once diagnostics are complete.
+
+    A program that reports no steps may be at work for any time.
+    """
+    if plan.spec.program and not seen.has_stepped:
+        return None
     overdue = -_seconds_until_hang(plan, seen, member_statuses)
     if overdue < 0:
         return None

@@ -199,6 +199,7 @@ class Plan:
     spec: TrainingJobSpec
     shape: SliceShape
     num_parameters: int
+    """Number of parameters of the model. 0: the job runs a program, and only the program knows its model."""
     sizes: tuple[SizePlan, ...]
     """The plans of all numbers of slices that the spec allows, ascending."""
     choice: Choice | None = None
@@ -219,6 +220,8 @@ class Plan:
     @property
     def kernels(self) -> tuple[KernelChoice[str], ...]:
         """Return the kernels of the layers at all sizes."""
+        if self.spec.program:
+            return ()
         workload = describe_workload(self.spec)
         contexts = sorted({size.layout.ici.context * size.layout.dcn.context for size in self.sizes if size.layout})
         shards = (workload.shard({"context": context}) for context in contexts)

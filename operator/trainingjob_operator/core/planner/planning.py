@@ -10,6 +10,7 @@ from trainingjob_operator.core.planner.choice import Choice
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.plan import Plan, SizePlan, SliceShape, SnapshotPlan
+from trainingjob_operator.core.planner.program_plan import plan_program_sizes
 from trainingjob_operator.core.planner.size_planner import SizePlanner
 from trainingjob_operator.core.planner.snapshots import plan_snapshots
 from trainingjob_operator.core.planner.strategy import resolve_strategy
@@ -64,6 +65,8 @@ def plan_job(spec: TrainingJobSpec, hardware: Hardware = BUILTIN) -> Plan:
     shape = find_slice_shape(spec, hardware)
     if shape is None:
         raise ValueError(f"{spec.slices.accelerator} has no slice of topology {spec.slices.topology}")
+    if spec.program:
+        return assemble_plan(spec, shape, plan_program_sizes(spec, shape))
     settled, choice = resolve_strategy(spec, shape)
     return assemble_plan(settled, shape, plan_sizes(settled, shape), choice)
 
@@ -90,6 +93,8 @@ def assemble_plan(spec: TrainingJobSpec, shape: SliceShape, sizes: SizeOutcomes,
         else SizePlan(num_slices, None, None, " ".join(str(problem) for problem in outcome))
         for num_slices, outcome in sizes.items()
     )
+    if spec.program:
+        return Plan(spec=spec, shape=shape, num_parameters=0, sizes=planned)
     snapshots = plan_snapshots(spec, shape, (size.layout for size in planned if size.layout))
     return Plan(
         spec=_set_snapshot_interval(spec, snapshots),

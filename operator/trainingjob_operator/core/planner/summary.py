@@ -1,5 +1,7 @@
 """The plan for users: its sizes, its parameters, and its form in the status."""
 
+import shlex
+
 from trainingjob_api.network.fingerprint import fingerprint
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.status.plan_status import KernelStatus, OptimizerMemoryStatus, PlanStatus, SizeStatus
@@ -10,6 +12,9 @@ from trainingjob_operator.core.units import format_count, format_ranges, plurali
 
 def describe_plan(plan: Plan) -> PlanStatus:
     """Return the plan in the form of the status."""
+    sizes = tuple(_size_status(plan, size) for size in plan.sizes)
+    if plan.spec.program:
+        return PlanStatus(parameters=0, tokens_per_step=0, sizes=sizes)
     memory = plan.optimizer_memory
     return PlanStatus(
         parameters=plan.num_parameters,
@@ -18,7 +23,7 @@ def describe_plan(plan: Plan) -> PlanStatus:
         active_parameters=plan.num_active_parameters,
         trainable_parameters=plan.num_trainable_parameters,
         tokens_per_step=plan.tokens_per_step,
-        sizes=tuple(_size_status(plan, size) for size in plan.sizes),
+        sizes=sizes,
         kernels=tuple(KernelStatus(part=one.part, name=one.name, reason=one.reason) for one in plan.kernels),
         optimizer_memory=OptimizerMemoryStatus(name=memory.name, reason=memory.reason) if memory else None,
     )
@@ -33,8 +38,10 @@ def describe_parameters(plan: Plan) -> str:
     """Return the model size as text: `8.03 B parameters`, `46.7 B parameters · 8 experts, 12.9 B active`.
 
     With frozen tensors also the number of trained parameters: `8.03 B parameters, 13.6 M trained`. A distillation adds
-    `teacher of 70.6 B`.
+    `teacher of 70.6 B`. A program is described by its command.
     """
+    if plan.spec.program:
+        return f"program {shlex.join(plan.spec.program.command)}"
     parameters, experts = f"{format_count(plan.num_parameters)} parameters", plan.spec.model.experts
     if plan.num_trainable_parameters < plan.num_parameters:
         parameters += f", {format_count(plan.num_trainable_parameters)} trained"
@@ -52,7 +59,7 @@ def _size_status(plan: Plan, size: SizePlan) -> SizeStatus:
         slices=size.num_slices,
         devices=devices,
         valid=True,
-        mesh=describe_mesh(size.layout),
+        mesh="" if plan.spec.program else describe_mesh(size.layout),
         rows_per_shard=size.layout.rows_per_shard,
         microbatches=size.layout.microbatches,
         accumulation=size.layout.accumulation,

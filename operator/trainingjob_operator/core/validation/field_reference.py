@@ -208,15 +208,12 @@ def _cel_messages(names: Names) -> tuple[str, ...]:
 def _rule_summaries(names: Names, rules: Iterable[ValidationRule]) -> tuple[str, ...]:
     """Return the first docstring lines of the rules that read a field.
 
-    The spec itself has none, because every rule reads it.
+    The spec itself has none, because every rule reads it. Rules of the same kind share a line.
     """
     if not names:
         return ()
-    return tuple(
-        str(rule.check.__doc__).partition("\n")[0]
-        for rule in rules
-        if any(_is_related(names, read) for read in rule.reads)
-    )
+    related = (rule for rule in rules if any(_is_related(names, read) for read in rule.reads))
+    return tuple(dict.fromkeys(str(rule.check.__doc__).partition("\n")[0] for rule in related))
 
 
 def _is_related(names: Names, read: str) -> bool:

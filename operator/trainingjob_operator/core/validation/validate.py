@@ -26,6 +26,7 @@ from trainingjob_operator.core.planner.planning import (
     find_slice_shape,
     plan_sizes,
 )
+from trainingjob_operator.core.planner.program_plan import plan_program_sizes
 from trainingjob_operator.core.planner.strategy import MeshSearch, describe_search, is_auto, resolve_strategy
 from trainingjob_operator.core.units import pluralize
 from trainingjob_operator.core.validation import (
@@ -54,6 +55,7 @@ from trainingjob_operator.core.validation import (
     validate_preferences,
     validate_profile,
     validate_profiling,
+    validate_program,
     validate_protection,
     validate_quantization,
     validate_retention,
@@ -108,6 +110,7 @@ RULES = (
     *validate_protection.RULES,
     *validate_metrics.RULES,
     *validate_profiling.RULES,
+    *validate_program.RULES,
 )
 SIZES_RULES = (
     *validate_sizes.RULES,
@@ -211,7 +214,7 @@ def validate_manifest(manifest: Document, catalog: Catalog = BUILTIN) -> Validat
         [
             *validate_metadata.warn_of_foreign_labels(manifest),
             *apply_rules(WARNINGS, parsed, hardware),
-            *(_warn_of_plan(plan, sizes) if plan else ()),
+            *(_warn_of_plan(plan, parsed, sizes) if plan else ()),
         ]
     )
     cost = _Cost()
@@ -294,6 +297,8 @@ def _resolve_strategy(parsed: Parsed, hardware: Hardware) -> tuple[Parsed, Choic
 def _plan_sizes(parsed: Parsed, hardware: Hardware, *, with_oom_fixes: bool = True) -> SizeOutcomes:
     """Return the outcome of each size; empty if the slices or other inputs of the plan are invalid."""
     shape = find_slice_shape(parsed.spec, hardware) if parsed.spec else None
+    if parsed.spec and shape and parsed.spec.program:
+        return plan_program_sizes(parsed.spec, shape) if parsed.is_as_written(("slices",)) else {}
     if parsed.spec is None or shape is None or not parsed.is_as_written(validate_sizes.SIZE_FIELDS):
         return {}
     sizes = plan_sizes(parsed.spec, shape)
@@ -306,6 +311,7 @@ def _check_sizes(parsed: Parsed, sizes: SizeOutcomes, hardware: Hardware) -> Ite
             yield from rule.check(parsed.spec, sizes, hardware)
 
 
-def _warn_of_plan(plan: Plan, sizes: SizeOutcomes) -> Iterator[Problem]:
+def _warn_of_plan(plan: Plan, parsed: Parsed, sizes: SizeOutcomes) -> Iterator[Problem]:
     for warning in PLAN_WARNINGS:
-        yield from warning.check(plan, sizes)
+        if parsed.is_as_written(warning.reads):
+            yield from warning.check(plan, sizes)

@@ -1,0 +1,42 @@
+"""The plan of a job with `program`: what the operator knows about it, and what only the program knows."""
+
+from trainingjob_operator.cli.printing import align
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.summary import describe_parameters, describe_sizes
+from trainingjob_operator.core.units import format_duration, format_size
+
+NOTES = (
+    "not known: memory, FLOPs, mesh, batch and step time. Only the program knows its model",
+    "restarts: each world restarts the program; there is no hot standby and no snapshot in host memory",
+    "checkpoints: the program saves, resumes from and deletes its own below the run folder",
+    "steps: the program reports none, so there is no progress, no hang detection, and no growth after a loss",
+)
+
+
+def program_headline(name: str, plan: Plan) -> str:
+    """Return the program and the hardware on one line."""
+    shape = plan.shape
+    return " · ".join((name, describe_parameters(plan), f"{shape.accelerator} {shape.topology}", describe_sizes(plan)))
+
+
+def program_table(plan: Plan) -> list[str]:
+    """Return a table with one row per number of slices, then the notes."""
+    shape, spec = plan.shape, plan.spec
+    rows = [
+        (str(size), str(size * shape.num_hosts), str(size * shape.num_devices), *_network(plan))
+        for size in plan.allowed_sizes
+    ]
+    headings = ("slices", "processes", f"{shape.device_noun}s", *(["network/host"] if _network(plan) else []))
+    return [
+        *align([headings, *rows], right=range(len(headings))),
+        f"run folder: {spec.checkpoint.uri}",
+        f"save and leave: SIGTERM; the program is killed after {format_duration(spec.runtime.trainer_grace_seconds)}",
+        *NOTES,
+        *([f"pod profile: {shape.profile.name}"] if shape.profile else []),
+    ]
+
+
+def _network(plan: Plan) -> tuple[str, ...]:
+    """Return the rate of a host's network; empty if it is unknown."""
+    rate = plan.shape.network_per_host
+    return (f"{format_size(rate)}/s",) if rate else ()

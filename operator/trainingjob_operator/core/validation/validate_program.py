@@ -1,0 +1,78 @@
+"""Rules about jobs with `program`: fields that only the built-in trainer honours must not be set."""
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any
+
+from pydantic.alias_generators import to_camel
+
+from trainingjob_api.problem import Problem
+from trainingjob_api.spec.checkpoint import Checkpoint
+from trainingjob_api.spec.elastic import Elastic
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.program import PLACEHOLDER, PLACEHOLDERS
+from trainingjob_api.spec.replaced_sections import REPLACED_SECTIONS, TRAINER_SECTIONS
+from trainingjob_operator.core.names import nearest_names
+from trainingjob_operator.core.planner.problem_messages import must_be_direct
+from trainingjob_operator.core.validation.rule import Rule
+
+MUST_BE_ABSENT = (
+    "must not be set with `spec.program`: only the built-in trainer honours it. Remove it, or `spec.program`."
+)
+ELASTIC_FIELDS = ("hot_standby", "fault_injection")
+
+
+def check_placeholders(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Placeholders in `program.command` must have a value in a world."""
+    for number, argument in enumerate(spec.program.command if spec.program else ()):
+        for name in dict.fromkeys(PLACEHOLDER.findall(argument)):
+            if name not in PLACEHOLDERS:
+                nearest = tuple(
+                    argument.replace(f"{{{name}}}", f"{{{one}}}") for one in nearest_names(name, PLACEHOLDERS)
+                )
+                message = f"{{{name}}} must be one of {', '.join(f'{{{one}}}' for one in PLACEHOLDERS)}."
+                yield Problem(f"spec.program.command[{number}]", argument, message, nearest)
+
+
+def check_working_directory(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`program.workingDirectory` must be a direct path."""
+    folder = spec.program.working_directory if spec.program else None
+    if folder and ".." in PurePosixPath(folder).parts:
+        yield Problem("spec.program.workingDirectory", folder, must_be_direct(folder))
+
+
+def _must_be_absent(*path: str, default: object) -> Rule:
+    """Return the rule that a field has its default, which the API server may have written."""
+
+    def check(spec: TrainingJobSpec) -> Iterator[Problem]:
+        """With `program`, a field that only the built-in trainer honours must not be set."""
+        value: object = spec
+        for name in path:
+            value = getattr(value, name)
+        if spec.program and value != default:
+            yield Problem(f"spec.{place}", _to_json(value), MUST_BE_ABSENT)
+
+    place = ".".join(map(to_camel, path))
+    return Rule(("program", place), check)
+
+
+def _to_json(value: Any) -> object:
+    if isinstance(value, tuple):
+        return [_to_json(item) for item in value]
+    return value.model_dump(mode="json", by_alias=True, exclude_none=True) if hasattr(value, "model_dump") else value
+
+
+RULES = (
+    Rule(("program",), check_placeholders),
+    Rule(("program",), check_working_directory),
+    *(
+        _must_be_absent(name, default=REPLACED_SECTIONS.get(name, TrainingJobSpec.model_fields[name].default))
+        for name in TRAINER_SECTIONS
+    ),
+    *(
+        _must_be_absent("checkpoint", name, default=field.default)
+        for name, field in Checkpoint.model_fields.items()
+        if name != "uri"
+    ),
+    *(_must_be_absent("elastic", name, default=Elastic.model_fields[name].default) for name in ELASTIC_FIELDS),
+)
