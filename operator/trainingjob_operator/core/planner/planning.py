@@ -6,11 +6,12 @@ from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.checkpoint import Snapshots
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.parallelism import AxisDegrees
+from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.choice import Choice
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.plan import Plan, SizePlan, SliceShape, SnapshotPlan
-from trainingjob_operator.core.planner.program_plan import plan_program_sizes
 from trainingjob_operator.core.planner.size_planner import SizePlanner
 from trainingjob_operator.core.planner.snapshots import plan_snapshots
 from trainingjob_operator.core.planner.strategy import resolve_strategy
@@ -111,3 +112,28 @@ def _set_snapshot_interval(spec: TrainingJobSpec, snapshots: SnapshotPlan | None
         return spec
     written = Snapshots(every_steps=snapshots.every_steps, medium=snapshots.medium)
     return spec.model_copy(update={"checkpoint": spec.checkpoint.model_copy(update={"snapshots": written})})
+
+
+def plan_program_sizes(spec: TrainingJobSpec, shape: SliceShape) -> dict[int, SizePlan]:
+    """Return the plan of each number of slices of a spec whose hosts run their own program.
+
+    Every size is possible, and no memory is estimated: all but slices, hosts and devices only the program knows.
+    """
+    return {
+        num_slices: SizePlan(num_slices, _describe_devices(num_slices, shape), None)
+        for num_slices in spec.slices.slice_counts
+    }
+
+
+def _describe_devices(num_slices: int, shape: SliceShape) -> Layout:
+    """Return a layout that counts devices. Its mesh has one axis inside a slice and one across slices."""
+    return Layout(
+        num_slices=num_slices,
+        hosts_per_slice=shape.num_hosts,
+        devices_per_host=shape.devices_per_host,
+        ici=AxisDegrees(data=shape.num_devices, fsdp=1),
+        dcn=AxisDegrees(data=num_slices),
+        rows_per_shard=0,
+        accumulation=0,
+        padding_rows=0,
+    )

@@ -24,9 +24,9 @@ from trainingjob_operator.core.planner.planning import (
     SizeOutcomes,
     assemble_plan,
     find_slice_shape,
+    plan_program_sizes,
     plan_sizes,
 )
-from trainingjob_operator.core.planner.program_plan import plan_program_sizes
 from trainingjob_operator.core.planner.strategy import MeshSearch, describe_search, is_auto, resolve_strategy
 from trainingjob_operator.core.units import pluralize
 from trainingjob_operator.core.validation import (
