@@ -174,6 +174,20 @@ def test_host_without_separate_devices_warns_of_little_memory_and_trains(
     assert any("less memory left" in line for line in caplog.messages) is is_told
 
 
+@pytest.mark.parametrize(("rate", "is_told"), [(99e9, True), (101e9, False)])
+def test_a_network_below_half_of_its_planned_rate_is_warned_of(
+    rate: float, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(preflight, "_measure_device", lambda device: WELL)
+    monkeypatch.setattr(preflight, "_measure_all_reduce", lambda mesh, programs: rate)
+
+    check(tmp_path, "cuda", NOTHING.model_copy(update={"network": 200e9, "link": 900e9}))
+
+    told = [line for line in caplog.messages if line.startswith("slow network: ")]
+    assert bool(told) == is_told
+    assert all("add up 99 GB/s, and the network between slices should carry 200 GB/s" in line for line in told)
+
+
 SUMS: dict[str, tuple[float, ExpectedHardware, int, str]] = {
     "as it should be": (100e9, H100, 2, ""),
     "slow between slices": (9e9, H100, 2, "the network between slices should carry 200 GB/s"),

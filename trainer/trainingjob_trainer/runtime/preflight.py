@@ -48,6 +48,8 @@ MIN_FREE_SHARE = 0.8
 MIN_PEAK_SHARE, MIN_NETWORK_SHARE = 0.1, 0.05
 """Shares of the peak rates of matmuls and of all-reduces over all devices below which the check fails. A healthy device
 reaches several times as much."""
+USUAL_NETWORK_SHARE = 0.5
+"""Share of the planned rate of an all-reduce below which the plan promises too much: the check warns."""
 MIN_MEMORY_SHARE = 0.9
 """Share of the planned memory that a device must have: estimates are rather too high."""
 ALL_REDUCE_BYTES = 64 * 2**20
@@ -101,6 +103,8 @@ def check_world(
     )
     if problem := find_slow_network(rate, expected, num_slices):
         raise TrainingError(FailureReason.NETWORK, problem, fatal=False)
+    if problem := find_slow_network(rate, expected, num_slices, USUAL_NETWORK_SHARE):
+        LOG.warning("slow network: %s Compare with the network of the pod profile.", problem)
 
 
 def check_arithmetic(mesh: Mesh, programs: CompileCache, peers: ProcessGroup) -> None:
@@ -203,15 +207,19 @@ def find_unfit(
     return ""
 
 
-def find_slow_network(rate: float, expected: ExpectedHardware, num_slices: int) -> str:
+def find_slow_network(
+    rate: float, expected: ExpectedHardware, num_slices: int, min_share: float = MIN_NETWORK_SHARE
+) -> str:
     """Return which network is too slow for an all-reduce rate in bytes/s; empty: none, or unknown.
+
+    Too slow is a rate below `min_share` of the planned one.
 
     The sum crosses both networks, so that the slower one limits it. If the rate of one is unknown, it may be that one.
     So the other one cannot be blamed: 0 is the minimum, and nothing is checked.
     """
     ways = (("the links inside a slice", expected.link), ("the network between slices", expected.network))
     what, best = min(ways[: 1 if num_slices == 1 else 2], key=lambda way: way[1])
-    if not rate or rate >= MIN_NETWORK_SHARE * best:
+    if not rate or rate >= min_share * best:
         return ""
     return (
         f"all devices together add up {rate / 1e9:.3g} GB/s, and {what} should carry {best / 1e9:.3g} GB/s: look at "
