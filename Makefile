@@ -209,6 +209,10 @@ images: install ## Build the operator's and the trainer's image (PLATFORM=cpu|tp
 pin-base: install ## Pin the base image of the Containerfiles by the digest that its registry has now
 	$(BIN)/python -m tools.pin_base
 
+.PHONY: check-images
+check-images: install ## Install the locks of the trainer images into throwaway environments, and compile with them (PLATFORM=tpu)
+	$(BIN)/python -m tools.check_images $(PLATFORM)
+
 .PHONY: sbom
 sbom: install ## Write a software bill of materials for each image into build/sbom
 	$(BIN)/python -m tools.sbom build/sbom

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -11,7 +12,7 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from tools import images, pin_base, sbom
+from tools import check_images, images, pin_base, sbom
 from tools.images import ImageError, Target, find_builder, image_commands, list_images
 from trainingjob_api.images import TRAINER_REPOSITORIES
 
@@ -229,3 +230,22 @@ def test_bills_of_materials_are_written_for_each_image(tmp_path: Path) -> None:
     assert sbom.main([str(tmp_path)]) == 0
 
     assert len(list(tmp_path.glob("*.cdx.json"))) == 4
+
+
+# Locks in use
+
+
+def test_the_lock_of_each_platform_is_put_to_use() -> None:
+    assert check_images.PROBES.keys() == TRAINER_REPOSITORIES.keys()
+    for probe in check_images.PROBES.values():
+        compile(check_images.SETUP + probe, "probe", "exec")
+
+
+def test_only_the_locks_of_platforms_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_images.main(["gpu"]) == 2
+
+    assert capsys.readouterr().err == "PLATFORM=gpu: must be one of cpu, tpu, cuda13.\n"
+
+
+def test_the_probe_of_the_cpu_runs_with_what_is_installed(tmp_path: Path) -> None:
+    check_images.run_probe("cpu", Path(sys.executable), tmp_path)

@@ -40,8 +40,8 @@ class ExistingCluster:
         named = zip(IMAGES, (self.operator_image, self.trainer_image), strict=True)
         if bad := [f"{variable}={image}" for variable, image in named if not _is_tagged(image)]:
             raise ClusterError(
-                f"{' and '.join(bad)}: must be the NAME:TAG of an image that the nodes can pull; build "
-                "operator/Containerfile and trainer/Containerfile, and push them"
+                f"{' and '.join(bad)}: must be the NAME:TAG of an image that the nodes can pull; `make images "
+                "PLATFORM=cpu REGISTRY=... PUSH=1` builds and pushes them"
             )
         self.kubectl("get", "jobsets", "--namespace=default")
 
