@@ -11,6 +11,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from tests.support.trainer.crew import Crew
+from tests.support.trainer.object_servers import ObjectServers
 from tests.support.trainer.shelf import Shelf
 from tests.support.trainer.stores import Stores
 
@@ -57,6 +58,14 @@ def stores(tmp_path: Path) -> Iterator[Stores]:
     stores = Stores(tmp_path)
     yield stores
     stores.close()
+
+
+@pytest.fixture(scope="session")
+def object_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServers]:
+    """Return the object stores of this process of the run, which start with their first use."""
+    servers = ObjectServers(tmp_path_factory.mktemp("object-servers"))
+    yield servers
+    servers.close()
 
 
 @pytest.fixture

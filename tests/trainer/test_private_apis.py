@@ -7,6 +7,7 @@ import orbax.checkpoint as ocp
 from jax._src import distributed
 from jaxlib import _jax, xla_client
 from orbax.checkpoint._src.futures.future import AwaitableSignalsContract
+from orbax.checkpoint._src.serialization import tensorstore_utils
 
 
 def test_jax_has_the_client_of_the_coordination_service() -> None:
@@ -42,3 +43,11 @@ def test_orbax_names_the_file_of_a_step_as_the_product_does() -> None:
     from orbax.checkpoint._src.metadata import checkpoint  # noqa: PLC0415
 
     assert checkpoint._STEP_METADATA_FILENAME == "_CHECKPOINT_METADATA"
+
+
+def test_orbax_builds_its_specs_with_functions_that_the_product_replaces() -> None:
+    builders = inspect.getsource(tensorstore_utils._build_ocdbt_kvstore_tspec)
+
+    assert "_normalize_path(directory)" in builders
+    assert "_use_gcs_driver(directory)" in builders
+    assert "gcs_utils.get_kvstore_for_gcs(directory)" in builders

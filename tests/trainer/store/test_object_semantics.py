@@ -1,11 +1,13 @@
-"""The rules of steps on a store that has only objects: commits, fences, copies, restores, quarantine and deletions."""
+"""The rules of steps on every store: commits, fences, copies, restores, quarantine and deletions."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.trainer.object_servers import SCHEMES, ObjectServers, new_root
 from tests.support.trainer.object_store import ObjectStore
 from tests.support.trainer.shelf import DATA, OPEN, STATE, record
 from tests.support.trainer.tiny import UID, make_config, make_spec, make_world
@@ -23,6 +25,8 @@ from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.runtime.process_group import ProcessGroup
+from trainingjob_trainer.store.opening import open_store
+from trainingjob_trainer.store.port import Store, has_object
 
 ALONE = ProcessGroup(0, 1)
 
@@ -32,7 +36,7 @@ class Arrays:
 
     problem = ""
 
-    def __init__(self, store: ObjectStore, location: str) -> None:
+    def __init__(self, store: Store, location: str) -> None:
         self.store, self.folder = store, location.removeprefix(f"{store.root}/")
 
     def copy(self, location: str, state: object) -> "Arrays":
@@ -51,8 +55,8 @@ class Arrays:
 class Jobs:
     """Worlds of a job that save to one store and copy to another."""
 
-    def __init__(self, folder: Path) -> None:
-        self.durable, self.backup = ObjectStore("mem://fast"), ObjectStore("mem://slow")
+    def __init__(self, folder: Path, durable: Store, backup: Store) -> None:
+        self.durable, self.backup = durable, backup
         self.log = folder / "events"
         self._file = self.log.open("wb", buffering=0)
         copies = {"uri": "/slow/run", "every": "0s", "keep": 2}
@@ -90,40 +94,55 @@ class Jobs:
         self._file.close()
 
 
-@pytest.fixture
-def jobs(tmp_path: Path) -> Iterator[Jobs]:
-    jobs = Jobs(tmp_path)
-    yield jobs
-    jobs.close()
+OPENERS: dict[str, Callable[[Path, str], Store]] = {
+    "posix": lambda folder, name: open_store(folder / name),
+    "objects in memory": lambda _, name: ObjectStore(f"mem://{name}"),
+}
+
+
+@pytest.fixture(params=[*OPENERS, *SCHEMES])
+def jobs(request: pytest.FixtureRequest, tmp_path: Path, object_servers: ObjectServers) -> Iterator[Jobs]:
+    with ExitStack() as stack:
+        if request.param in SCHEMES:
+            stack.enter_context(object_servers.environment(request.param))
+            durable, backup = open_store(new_root(request.param)), open_store(new_root(request.param))
+        else:
+            durable, backup = (OPENERS[request.param](tmp_path, name) for name in ("fast", "slow"))
+        yield stack.enter_context(closing(Jobs(tmp_path, durable, backup)))
+
+
+def delete_all(store: Store) -> None:
+    for entry in store.list_folder():
+        (store.delete_tree if entry.is_folder else store.delete)(entry.name)
 
 
 def test_the_newest_step_is_restored_and_a_copy_where_it_is_gone(jobs: Jobs) -> None:
     jobs.save(1, 10, 20)
-    assert jobs.find(2) == ("mem://fast", 20)
+    assert jobs.find(2) == (jobs.durable.root, 20)
 
-    jobs.durable.objects.clear()
-    assert jobs.find(3) == ("mem://slow", 20)
+    delete_all(jobs.durable)
+    assert jobs.find(3) == (jobs.backup.root, 20)
 
 
 def test_an_interrupted_save_is_no_step_and_is_deleted(jobs: Jobs) -> None:
     jobs.save(1, 10)
     folder = jobs.save(1, 20)
-    jobs.backup.objects.clear()
+    delete_all(jobs.backup)
     jobs.durable.delete(folder.file("integrity.json"))
 
-    assert jobs.find(2) == ("mem://fast", 10)
+    assert jobs.find(2) == (jobs.durable.root, 10)
     assert (jobs.durable.list_files(folder.name), jobs.damaged()) == ([], [])
 
 
 def test_a_damaged_step_is_quarantined_and_stays(jobs: Jobs) -> None:
     jobs.save(1, 10)
     folder = jobs.save(1, 20)
-    jobs.backup.objects.clear()
-    jobs.durable.objects[folder.file("d/0")] = b"n" * 70
+    delete_all(jobs.backup)
+    jobs.durable.write(folder.file("d/0"), (b"n" * 70,))
 
-    assert jobs.find(2) == ("mem://fast", 10)
+    assert jobs.find(2) == (jobs.durable.root, 10)
     assert jobs.damaged() == ["d/0 has changed since it was saved"]
-    assert f"{folder.name}.quarantined" in jobs.durable.objects
+    assert has_object(jobs.durable, f"{folder.name}.quarantined")
     assert jobs.durable.list_files(folder.name) == ["d/0", "integrity.json", "metadata", "writer.json"]
 
 
@@ -147,9 +166,9 @@ def test_old_steps_are_deleted_to_the_last_object(jobs: Jobs) -> None:
 
     delete_expired(jobs.durable, Fence(jobs.durable, make_world(1, 1)), Keep(last=1), 30, ())
 
-    assert {name for name in jobs.durable.objects if name.startswith("lineage-")} == {
-        newest.file(name) for name in ("d/0", "integrity.json", "metadata", "writer.json")
-    }
+    assert jobs.durable.list_files("lineage-0") == [
+        newest.file(name).removeprefix("lineage-0/") for name in ("d/0", "integrity.json", "metadata", "writer.json")
+    ]
 
 
 def test_a_folder_has_one_owner(jobs: Jobs, tmp_path: Path) -> None:
@@ -161,4 +180,4 @@ def test_a_folder_has_one_owner(jobs: Jobs, tmp_path: Path) -> None:
             continue
         with pytest.raises(TrainingError, match="holds the checkpoints of tests/tiny"):
             owner.claim(jobs.durable, config)
-    assert list(jobs.durable.objects) == ["OWNER"]
+    assert [entry.name for entry in jobs.durable.list_folder()] == ["OWNER"]

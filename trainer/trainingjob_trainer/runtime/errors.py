@@ -47,10 +47,13 @@ def shorten(words: str, limit: int) -> str:
 def storage_error(error: OSError, operation: str, uri: str, field: str = "spec.checkpoint.uri") -> TrainingError:
     """Return the error for a failed operation below the folder that `field` names, with the system's message."""
     text = os.strerror(error.errno) if error.errno else str(error)
+    advice = "the volume that spec.runtime.volumes mounts, and its access mode and permissions"
+    if "://" in uri:
+        text = error.strerror or text  # the answer of the store
+        advice = "the name of the bucket, the endpoint, and the rights of spec.runtime.serviceAccountName"
     return TrainingError(
         FailureReason.STORAGE,
-        f"{operation} failed: {text}. Every host must be able to write there: check the volume that "
-        "spec.runtime.volumes mounts, and its access mode and permissions.",
+        f"{operation} failed: {text}. Every host must be able to write there: check {advice}.",
         path=field,
         value=uri,
         fatal=error.errno in PERMANENT_ERRNOS,
