@@ -181,7 +181,8 @@ def test_mesh_that_does_not_fill_a_larger_slice_is_chosen_again() -> None:
     )
     (problem,) = check(job).problems
 
-    (way,) = problem.nearest
+    way, *others = problem.nearest
     assert "spec.parallelism.ici: {" in way
     assert "spec.slices.topology: " in way
+    assert all("spec.memory.offload: [optimizer]" in other for other in others)
     assert check(follow(job, problem)).problems == ()

@@ -40,6 +40,8 @@ from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.plan import MemoryEstimate, SizePlan
 from trainingjob_operator.core.planner.workload import FLOAT32, Workload, describe_workload
 
+PROCESS_BYTES = 2**30
+"""Memory of a host's processes beside what they offload, at least."""
 USABLE_MEMORY_SHARE = 0.92
 """Usable share of a device's memory. The runtime, compiled code and fragmentation take the rest."""
 

@@ -7,21 +7,29 @@ from functools import cache
 
 from trainingjob_api.problem import as_text
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.memory import Remat
+from trainingjob_api.spec.memory import OPTIMIZER, Remat
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_operator.core.planner.hardware import Hardware
-from trainingjob_operator.core.planner.memory import USABLE_MEMORY_SHARE
+from trainingjob_operator.core.planner.memory import PROCESS_BYTES, USABLE_MEMORY_SHARE
 from trainingjob_operator.core.planner.plan import SizePlan, SliceShape
 from trainingjob_operator.core.planner.planning import LazySizeOutcomes
 from trainingjob_operator.core.planner.size_planner import OUT_OF_MEMORY_PATH, PlanCounter, SizePlanner
 from trainingjob_operator.core.planner.strategy import REMAT_POLICIES, describe_search
 from trainingjob_operator.core.planner.workload import describe_workload
 
+GIB = 2**30
+
 
 def suggest_oom_fixes(
-    sizes: LazySizeOutcomes, spec: TrainingJobSpec, shape: SliceShape, hardware: Hardware
+    sizes: LazySizeOutcomes,
+    spec: TrainingJobSpec,
+    shape: SliceShape,
+    hardware: Hardware,
+    pod_memory_bytes: int | None = None,
 ) -> LazySizeOutcomes:
     """Return the sizes with suggested fixes for the first size that is too large.
+
+    `pod_memory_bytes` is the memory of a pod without its volumes. None: unknown, so that no offload is suggested.
 
     One size is enough: a fix that saves memory does so at every size, and each search plans the job many times. If the
     job cannot train at its smallest size, the other sizes are not reported.
@@ -31,7 +39,7 @@ def suggest_oom_fixes(
             continue
         if any(problem.path == OUT_OF_MEMORY_PATH for problem in outcome):
             counter = PlanCounter()
-            fixes = tuple(_find_oom_fixes(spec, shape, num_slices, hardware, counter))
+            fixes = tuple(_find_oom_fixes(spec, shape, num_slices, hardware, pod_memory_bytes, counter))
             updated_problems = [
                 replace(problem, nearest=fixes) if problem.path == OUT_OF_MEMORY_PATH else problem
                 for problem in outcome
@@ -43,10 +51,17 @@ def suggest_oom_fixes(
 
 
 def _find_oom_fixes(
-    spec: TrainingJobSpec, shape: SliceShape, num_slices: int, hardware: Hardware, counter: PlanCounter
+    spec: TrainingJobSpec,
+    shape: SliceShape,
+    num_slices: int,
+    hardware: Hardware,
+    pod_memory_bytes: int | None,
+    counter: PlanCounter,
 ) -> list[str]:
     """Return the smallest changes that fit: on the same devices, else on more, else with a shorter sequence.
 
+    State of the optimizer in host memory costs transfers in each step. So it is suggested, beside more devices, only if
+    nothing else fits on the same devices.
     A shorter sequence changes the training itself, so it is suggested only if nothing else fits.
     """
     larger_shapes = (hardware.find_shape(shape.accelerator, topology) for topology in hardware.larger_topologies(shape))
@@ -65,6 +80,15 @@ def _find_oom_fixes(
         ]
         return [_describe_change(spec, shape, changed, shape) for changed in changes]
 
+    def find_offloaded() -> list[str]:
+        base = None if pod_memory_bytes is None else _offload_optimizer(spec)
+        if base is None or pod_memory_bytes is None:
+            return []
+        meshes = _auto_mesh_variants(base, shape, num_slices, counter)
+        changes = [one for one in (base, relax(base, shape), *meshes) if one]
+        sized = ((one, _require_pod_memory(one, shape, num_slices, pod_memory_bytes, counter)) for one in changes)
+        return [_describe_change(spec, shape, one, shape, memory) for one, memory in sized if memory is not None]
+
     @cache
     def find(length: int) -> list[str]:
         fitting = _find_larger(_shorten_sequence(spec, length), larger, num_slices, counter)
@@ -75,13 +99,16 @@ def _find_oom_fixes(
         _describe_change(spec, shape, changed, shape)
         for changed in _auto_mesh_variants(spec, shape, num_slices, counter)
     ]
-    ways = [*meshes, *find_on_same_devices(whole)] or find(whole)
+    on_same_devices = [*meshes, *find_on_same_devices(whole)]
+    ways = on_same_devices or find(whole)
     if not ways:
         least = next((one for one in larger if _may_fit(spec, one, num_slices)), shape)
         ways = [
             _describe_change(spec, shape, changed, least)
             for changed in _auto_mesh_variants(spec, least, num_slices, counter)
         ]
+    if not on_same_devices:
+        ways = [*ways, *find_offloaded()]
     if not ways:  # The longest halved sequence that fits, by bisection: a shorter sequence takes less memory.
         halved = [whole >> halvings for halvings in range(1, whole.bit_length() - 1)]
         fitting = halved[bisect_left(halved, True, key=lambda length: bool(find(length))) :]  # noqa: FBT003
@@ -178,18 +205,50 @@ def _alternate(spec: TrainingJobSpec) -> Iterator[TrainingJobSpec]:
         yield spec.model_copy(update={"parallelism": spec.parallelism.model_copy(update={"pipeline": pipeline})})
 
 
+def _offload_optimizer(spec: TrainingJobSpec) -> TrainingJobSpec | None:  # None: that moves nothing
+    """Return the spec with the state of the optimizer in host memory."""
+    memory = spec.memory.model_copy(update={"offload": (*(spec.memory.offload or ()), OPTIMIZER)})
+    changed = spec.model_copy(update={"memory": memory})
+    workload = describe_workload(changed)
+    moves = any(workload.list_offloaded_slots(tensor) for tensor in workload.network.tensors if tensor.is_trainable)
+    return changed if moves and not spec.memory.offloads_optimizer else None
+
+
+def _require_pod_memory(
+    spec: TrainingJobSpec, shape: SliceShape, num_slices: int, pod_memory_bytes: int, counter: PlanCounter
+) -> str | None:  # None: it does not fit
+    """Return the memory that a pod must get for what its devices offload; empty: it has enough.
+
+    At the smallest size, a device holds the most.
+    """
+    planner, need = SizePlanner(spec, shape), PROCESS_BYTES
+    if not counter.fit(planner, num_slices):
+        return None
+    for number in {num_slices, spec.slices.slice_counts[0]}:
+        size = counter.fit(planner, number)
+        host = size.memory.host if size and size.memory else 0
+        need = max(need, host * shape.devices_per_host + PROCESS_BYTES)
+    if shape.host_memory_bytes and need > shape.host_memory_bytes:
+        return None
+    return "" if need <= pod_memory_bytes else f"{-(-need // GIB)}Gi"
+
+
 def _fits(spec: TrainingJobSpec, shape: SliceShape, num_slices: int, counter: PlanCounter) -> bool:
     return counter.fit(SizePlanner(spec, shape), num_slices) is not None
 
 
-def _describe_change(spec: TrainingJobSpec, shape: SliceShape, changed: TrainingJobSpec, fitting: SliceShape) -> str:
-    """Return the fields that a changed spec changes, with their new values."""
+def _describe_change(
+    spec: TrainingJobSpec, shape: SliceShape, changed: TrainingJobSpec, fitting: SliceShape, pod_memory: str = ""
+) -> str:
+    """Return the fields that a changed spec changes, with their new values. `pod_memory` empty: it stays."""
     mesh, new_mesh = spec.parallelism, changed.parallelism
     values = {
         "spec.parallelism.ici": (_format_degrees(mesh.ici), _format_degrees(new_mesh.ici)),
         "spec.parallelism.dcn": (_format_degrees(mesh.dcn), _format_degrees(new_mesh.dcn)),
         "spec.slices.topology": (as_text(shape.topology), as_text(fitting.topology)),
         "spec.memory.remat": (spec.memory.remat, changed.memory.remat),
+        "spec.memory.offload": (_format_list(spec.memory.offload), _format_list(changed.memory.offload)),
+        "spec.runtime.resources.memory": ("", pod_memory),
         "spec.parallelism.pipeline.schedule": (mesh.pipeline.schedule, new_mesh.pipeline.schedule),
         "spec.parallelism.shardOptimizerOverData": (
             spec.parallelism.shard_optimizer_over_data,
@@ -198,6 +257,11 @@ def _describe_change(spec: TrainingJobSpec, shape: SliceShape, changed: Training
         "spec.training.sequenceLength": (spec.training.sequence_length, changed.training.sequence_length),
     }
     return " and ".join(f"{field}: {_format_value(new)}" for field, (old, new) in values.items() if new != old)
+
+
+def _format_list(items: Sequence[str] | None) -> str:
+    """Return items in YAML; empty: the field is not set."""
+    return f"[{', '.join(items)}]" if items else ""
 
 
 def _format_degrees(degrees: AxisDegrees) -> str:

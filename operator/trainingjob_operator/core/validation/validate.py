@@ -72,6 +72,7 @@ from trainingjob_operator.core.validation import (
     validate_unsharded,
     validate_weights,
 )
+from trainingjob_operator.core.validation.quantity import parse_bytes
 from trainingjob_operator.core.validation.rule import apply_rules
 from trainingjob_operator.core.validation.suggestions import Document, SuggestionFilter
 
@@ -302,7 +303,11 @@ def _plan_sizes(parsed: Parsed, hardware: Hardware, *, with_oom_fixes: bool = Tr
     if parsed.spec is None or shape is None or not parsed.is_as_written(validate_sizes.SIZE_FIELDS):
         return {}
     sizes = plan_sizes(parsed.spec, shape)
-    return suggest_oom_fixes(sizes, parsed.spec, shape, hardware) if with_oom_fixes else sizes
+    if not with_oom_fixes:
+        return sizes
+    is_memory_valid = parsed.is_as_written(("runtime.resources.memory",))
+    pod_memory = parse_bytes(parsed.spec.runtime.resources.memory) if is_memory_valid else None
+    return suggest_oom_fixes(sizes, parsed.spec, shape, hardware, pod_memory)
 
 
 def _check_sizes(parsed: Parsed, sizes: SizeOutcomes, hardware: Hardware) -> Iterator[Problem]:

@@ -12,6 +12,7 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import CUSTOM, OPTIMIZER
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_operator.core.planner.hardware import Hardware
+from trainingjob_operator.core.planner.memory import PROCESS_BYTES
 from trainingjob_operator.core.planner.plan import SizePlan
 from trainingjob_operator.core.planner.planning import SizeOutcomes, find_slice_shape
 from trainingjob_operator.core.planner.problem_messages import join_words, quote_field
@@ -21,8 +22,6 @@ from trainingjob_operator.core.validation.quantity import format_bytes, parse_by
 from trainingjob_operator.core.validation.rule import Rule, SizesRule, find_repeated
 from trainingjob_operator.core.validation.validate_sizes import SIZE_FIELDS
 
-PROCESS_BYTES = 2**30
-"""Memory of a host's processes beside what they offload, at least."""
 _GIB = 2**30
 
 
