@@ -134,9 +134,9 @@ demo: install ## Show a job on a real cluster: it trains, loses a node, shrinks,
 demo-down: cluster-down ## Remove everything that the demo started
 
 .PHONY: recipe
-recipe: install ## Pretrain and tune a small model on a real cluster that loses slices, and draw the curves (40 minutes)
+recipe: install ## Pretrain and tune a small model on a real cluster that loses slices, and draw the curves (40 minutes; RESUME=1 keeps jobs that have succeeded)
 	$(BIN)/python -m pip install --quiet $(LOCKED) e2e/plots.lock
-	$(BIN)/python -m e2e.recipe
+	$(BIN)/python -m e2e.recipe $(if $(RESUME),--resume)
 
 .PHONY: bench-demo
 bench-demo: install ## Measure the demo: first step, shrink and grow, on the cluster and without one

@@ -1,9 +1,11 @@
 """Pretrain a small model on real text and tune it on conversations, on a real cluster that loses a slice during each.
 
 `python -m e2e.recipe` trains each job twice: one loses a slice and gets it back, the other is undisturbed. It compares
-their curves, draws them below `docs/images`, and copies the tuned model to `build/recipe/tuned`.
+their curves, draws them below `docs/images`, and copies the tuned model to `build/recipe/tuned`. With `--resume`, jobs
+that have succeeded on the running cluster are not trained again.
 """
 
+import argparse
 import json
 import sys
 import time
@@ -19,6 +21,7 @@ from e2e.recipe.curves import Training, largest_difference, read_training
 from e2e.recipe.figure import draw
 
 NAMESPACE = "recipe"
+JOBS = ("pretrain", "pretrain-undisturbed", "tune", "tune-undisturbed")
 HERE = Path(__file__).parent
 IMAGES = ROOT / "docs/images"
 RESULTS = ROOT / "build/recipe"
@@ -30,14 +33,20 @@ END_TIMEOUT = 3600
 
 def main() -> int:
     """Run the recipe, leave the cluster running, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m e2e.recipe", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--resume", action="store_true", help="keep the text, and the jobs that have succeeded")
+    keeps = parser.parse_args().resume
     console = Console()
     _, product = prepare(console)
     product.make_namespace(NAMESPACE)
-    for name in ("pretrain", "pretrain-undisturbed", "tune", "tune-undisturbed"):
-        product.cluster.kubectl("delete", "trainingjob", name, "-n", NAMESPACE, "--ignore-not-found")
-    console.rule("text")
-    product.run_in_reader(NAMESPACE, "find", "/shared", "-mindepth", "1", "-delete")
-    console.print_json(build_text(product))
+    for name in JOBS:
+        if not (keeps and has_succeeded(Job(product.cluster, NAMESPACE, name))):
+            product.cluster.kubectl("delete", "trainingjob", name, "-n", NAMESPACE, "--ignore-not-found")
+            product.run_in_reader(NAMESPACE, "rm", "-rf", f"/shared/{name}", f"/shared/{name}-hf")
+    if not keeps:
+        console.rule("text")
+        product.run_in_reader(NAMESPACE, "find", "/shared", "-mindepth", "1", "-delete")
+        console.print_json(build_text(product))
     try:
         failures = [run_twice(product, name, console) for name in ("pretrain", "tune")]
     except JourneyError as error:
@@ -76,6 +85,9 @@ def train(
 ) -> Training:
     """Run a job to its end, lose a slice on the way if one is given, and return its curves."""
     console.rule(manifest["metadata"]["name"])
+    job = Job(product.cluster, NAMESPACE, manifest["metadata"]["name"])
+    if has_succeeded(job):
+        return keep(job, evaluations, product)
     job = product.submit(NAMESPACE, manifest)
     narrator = StatusPrinter(console, job)
     narrator.watch("text as tokens", lambda status: status.get("data"), PREPARATION_TIMEOUT)
@@ -85,19 +97,24 @@ def train(
     started = time.monotonic()
     job.wait_for_phase("Succeeded", END_TIMEOUT)
     console.print(f"ended after {time.monotonic() - started:.0f} s more")
+    return keep(job, evaluations, product)
+
+
+def has_succeeded(job: Job) -> bool:
+    """Return whether a job exists and has succeeded."""
+    return job.status().get("phase") == "Succeeded"
+
+
+def keep(job: Job, evaluations: list[str], product: Product) -> Training:
+    """Write a job's curves and its text samples below build/recipe, and return the curves."""
     training = read_training(read_metrics(product, job), job.status(), evaluations)
-    keep(job, training, product)
-    return training
-
-
-def keep(job: Job, training: Training, product: Product) -> None:
-    """Write a job's curves and its text samples below build/recipe."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     curves = {"loss": training.loss, "evaluations": training.evaluations, "slices": training.slices}
     (RESULTS / f"{job.name}.json").write_text(json.dumps(curves))
     uri = job.read()["spec"]["checkpoint"]["uri"]
     samples = product.run_in_reader(NAMESPACE, "sh", "-c", f"cat {uri}/metrics/samples.jsonl || true")
     (RESULTS / f"{job.name}-samples.jsonl").write_text(samples)
+    return training
 
 
 def report(name: str, disturbed: Training, undisturbed: Training, console: Console) -> None:

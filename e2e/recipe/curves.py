@@ -42,9 +42,12 @@ def read_training(lines: Sequence[Line], status: Mapping[str, Any], evaluations:
 
 def read_evaluation(lines: Iterable[Line], lineage: Iterable[Mapping[str, Any]], name: str) -> Curve:
     """Return the losses of an evaluation in the committed history."""
-    metric = f"{name.replace('-', '_')}_loss"
     spans = list(lineage)
-    return {line["step"]: line[metric] for line in lines if metric in line and any(holds(span, line) for span in spans)}
+    return {
+        line["step"]: line["held_out_loss"]
+        for line in lines
+        if line.get("evaluation") == name and any(holds(span, line) for span in spans)
+    }
 
 
 def largest_difference(some: Curve, others: Curve) -> tuple[float, int]:

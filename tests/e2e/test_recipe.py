@@ -58,9 +58,10 @@ def test_curves_are_those_of_the_committed_history() -> None:
     lines = [
         {"generation": 1, "step": 1, "loss": 3.0},
         {"generation": 1, "step": 2, "loss": 2.5},
-        {"generation": 1, "step": 2, "held_out_loss": 2.6},
+        {"generation": 1, "step": 2, "evaluation": "held-out", "held_out_loss": 2.6},
+        {"generation": 1, "step": 2, "evaluation": "other", "held_out_loss": 7.0},
         {"generation": 1, "step": 3, "loss": 9.0},
-        {"generation": 1, "step": 3, "held_out_loss": 9.0},
+        {"generation": 1, "step": 3, "evaluation": "held-out", "held_out_loss": 9.0},
         {"generation": 2, "step": 3, "loss": 2.0},
     ]
     assert read_training(lines, status, ["held-out"]) == Training(
