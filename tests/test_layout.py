@@ -48,6 +48,7 @@ PACKAGES = (
     "crds/trainingjob_api",
     "operator/trainingjob_operator",
     "trainer/trainingjob_agent",
+    "trainer/trainingjob_program",
     "trainer/trainingjob_trainer",
 )
 SHORT_LINES, MAX_SHORT = 30, 20

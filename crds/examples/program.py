@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch-size", type=int, required=True)
-parser.add_argument("--steps", type=int, default=200)
+parser.add_argument("--steps", type=int, default=400)
 options = parser.parse_args()
 jax.distributed.initialize()  # everything about this world is in the environment
 mesh = jax.make_mesh((jax.device_count(),), ("data",))
@@ -42,6 +42,7 @@ def save(step: int, params: jax.Array) -> None:
         np.savez(unfinished := newest.with_name("unfinished.npz"), step=step, params=np.asarray(params))
         unfinished.replace(newest)
     multihost_utils.sync_global_devices(f"saved {step}")
+    print(f"saved step: {step}", flush=True)
 
 
 saved = np.load(newest) if newest.exists() else {"step": 0, "params": np.zeros(2, np.float32)}

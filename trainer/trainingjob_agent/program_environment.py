@@ -9,11 +9,13 @@ JAX_NUM_PROCESSES and JAX_PROCESS_ID are for programs that pass the arguments th
 
 from collections.abc import Mapping
 
-from trainingjob_agent.trainer_protocol import EVENTS_FD_VARIABLE, StartWorld
+from trainingjob_agent.trainer_protocol import EVENTS_FD_VARIABLE, LEAVE_FILE_VARIABLE, StartWorld
 from trainingjob_agent.world_environment import environment_changes
 from trainingjob_api.spec.program import PLACEHOLDER
 
 PREFIX = "TRAININGJOB_"
+OWN_VARIABLES = frozenset({EVENTS_FD_VARIABLE, LEAVE_FILE_VARIABLE})
+"""Variables of the agent that the program keeps. The others with the prefix are for agents alone."""
 MPI_LAUNCHER = "0.0;tcp://127.0.0.1:0"
 """Address of Open MPI's launcher. JAX checks that it is set, and reads it only without a coordinator's address."""
 
@@ -44,8 +46,8 @@ def program_environment(start: StartWorld, inherited: Mapping[str, str]) -> dict
     """Return the environment of a program in a world. The job's own values of tuning variables take precedence."""
     platform, values = start.config.accelerator_platform, world_values(start)
     layout = start.config.layout(len(start.world.slices))
-    environment = {  # other variables with the prefix are for agents alone
-        name: value for name, value in inherited.items() if not name.startswith(PREFIX) or name == EVENTS_FD_VARIABLE
+    environment = {
+        name: value for name, value in inherited.items() if not name.startswith(PREFIX) or name in OWN_VARIABLES
     }
     for name, changed in environment_changes(platform, layout, environment, start.world, start.process).items():
         if changed is None:
@@ -73,6 +75,7 @@ def _jax_variables(platform: str, values: Mapping[str, str]) -> dict[str, str]:
     }
     return {
         "JAX_PLATFORMS": platform if platform == "cpu" else f"{platform},cpu",
+        "JAX_CHECK_PROXY_ENVS": "false",  # peers are behind no proxy
         "JAX_COORDINATOR_ADDRESS": values["coordinator"],
         "JAX_COORDINATOR_BIND_ADDRESS": values["coordinator"],
         "JAX_NUM_PROCESSES": values["processes"],

@@ -37,7 +37,7 @@ def main() -> NoReturn:
         except OSError as error:
             _fail(WORKING_DIRECTORY_PATH, program.working_directory, f"the folder cannot be entered: {error.strerror}.")
     arguments = [fill_in(argument, world_values(start)) for argument in program.command]
-    _send(AgentEvent(phase=Phase.TRAINING))
+    _send(AgentEvent(phase=Phase.TRAINING, total_steps=program.steps))
     try:
         os.execvpe(arguments[0], arguments, program_environment(start, os.environ))  # noqa: S606  # no shell, on purpose
     except OSError as error:

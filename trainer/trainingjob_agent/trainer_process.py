@@ -89,6 +89,7 @@ class Child:
                 bufsize=0,
                 env={
                     **without_world_variables(os.environ),
+                    **self._variables(),
                     EVENTS_FD_VARIABLE: str(events_for_child),
                     "PYTHONUNBUFFERED": "1",
                 },
@@ -196,6 +197,17 @@ class Child:
             if pipe is not None:
                 pipe.close()
 
+    def _variables(self) -> dict[str, str]:
+        """Return further variables of the process."""
+        return {}
+
+    def _translate(self, event: AgentEvent) -> AgentEvent:
+        """Return an event as the agent's rules need it."""
+        return event
+
+    def _read_lines(self, lines: list[bytes]) -> None:
+        """Use the lines of its log."""
+
     def _request_stacks(self) -> None:
         """Make it dump its thread stacks into its log."""
         with contextlib.suppress(ProcessLookupError):
@@ -250,7 +262,7 @@ class Child:
             if event.failure is not None:
                 self._failure = event.failure
                 asyncio.get_running_loop().call_later(FAILURE_EXIT_SECONDS, self.kill)
-            self._on_message(EventReceived(self._number, event))
+            self._on_message(EventReceived(self._number, self._translate(event)))
 
     async def _read_log(self, output: asyncio.StreamReader) -> None:
         line = b""
@@ -267,6 +279,7 @@ class Child:
 
     def _print(self, lines: list[bytes]) -> None:
         if lines:
+            self._read_lines(lines)
             prefix = f"[{self._name}] ".encode()
             with contextlib.suppress(OSError):  # a blocked log must not stop the training
                 self._log.write(b"".join(prefix + line + b"\n" for line in lines))

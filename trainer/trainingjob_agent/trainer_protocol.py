@@ -6,14 +6,18 @@ second `StartWorld` follow. Later lines are `Command`s. The child writes `AgentE
 variable `EVENTS_FD_VARIABLE` names. Its standard output and error are its log, which is separate.
 """
 
+from typing import Annotated
+
 from pydantic import ConfigDict, Field
 
 from trainingjob_api.base import Strict
 from trainingjob_api.data_report import DataReport, PreparationProgress
-from trainingjob_api.protocol import Damage, FailedSave, Failure, Phase, Progress
+from trainingjob_api.protocol import MAX_REPORTED, Damage, FailedSave, Failure, Metric, Phase, Progress
 from trainingjob_api.world import ExpectedHardware, RunConfig, Span, Tier, World
 
 EVENTS_FD_VARIABLE = "TRAININGJOB_EVENTS_FD"
+LEAVE_FILE_VARIABLE = "TRAININGJOB_LEAVE_FILE"
+"""Names the file whose existence requests a program to save and leave, if the program looks for it."""
 STANDBY_TITLE = "standby"
 """Title of a child before it has a world."""
 CONFIG_VARIABLE = "TRAININGJOB_CONFIG"
@@ -69,6 +73,15 @@ class Command(Strict):
     trace: TraceOrder | None = None
 
 
+class ProgramReport(Strict):
+    """Report of a program, see `trainingjob_program`: a finished step, a saved step, or that it polls for requests."""
+
+    step: Annotated[int, Field(ge=0, le=MAX_REPORTED)] | None = None
+    loss: Metric | None = None
+    saved: Annotated[int, Field(ge=0, le=MAX_REPORTED)] | None = None
+    polls: bool = False
+
+
 class AgentEvent(Strict):
     """An event of a child; only changed fields are set.
 
@@ -82,10 +95,11 @@ class AgentEvent(Strict):
     from scratch. `committed` is a step whose files are saved and
     hashed, and `failed_save` a step that could not be saved. `copied` and `failed_copy` are the same for copies on the
     backup store, and `exported` and `failed_export` for exports of kept steps. `damaged` is a saved step that was found
-    damaged and skipped. `data` describes the text that was read, and `preparation` how much of it is tokenized. After
-    `phase` LEFT or DONE, or after `failure`, the child exits by itself.
+    damaged and skipped. `data` describes the text that was read, and `preparation` how much of it is tokenized. `report`
+    is that of a program. After `phase` LEFT or DONE, or after `failure`, the child exits by itself.
     """
 
+    report: ProgramReport | None = None
     ready: bool = False
     waiting: bool = False
     entered: str = ""

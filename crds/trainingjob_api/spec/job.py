@@ -148,6 +148,11 @@ class TrainingJobSpec(Strict):
     cel_rules = require_sections()
 
     @property
+    def steps(self) -> int | None:  # None: the hosts count them, or only the program knows them
+        """Return the number of steps of the training."""
+        return self.program.steps if self.program else self.training.steps
+
+    @property
     def sequences_per_example(self) -> int:
         """Return the sequences of one of the examples that `training.globalBatchSize` counts."""
         return self.objective.sequences_per_example if self.objective else 1

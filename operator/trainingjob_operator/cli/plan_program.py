@@ -1,5 +1,6 @@
 """The plan of a job with `program`: what the operator knows about it, and what only the program knows."""
 
+from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.cli.printing import align
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.summary import describe_parameters, describe_sizes
@@ -9,7 +10,6 @@ NOTES = (
     "not known: memory, FLOPs, mesh, batch and step time. Only the program knows its model",
     "restarts: each world restarts the program; there is no hot standby and no snapshot in host memory",
     "checkpoints: the program saves, resumes from and deletes its own below the run folder",
-    "steps: the program reports none, so there is no progress, no hang detection, and no growth after a loss",
 )
 
 
@@ -32,8 +32,17 @@ def program_table(plan: Plan) -> list[str]:
         f"run folder: {spec.checkpoint.uri}",
         f"save and leave: SIGTERM; the program is killed after {format_duration(spec.runtime.trainer_grace_seconds)}",
         *NOTES,
+        _describe_steps(spec),
         *([f"pod profile: {shape.profile.name}"] if shape.profile else []),
     ]
+
+
+def _describe_steps(spec: TrainingJobSpec) -> str:
+    """Return where the steps of the program come from, and what depends on them."""
+    depends = "progress, hang detection and growth after a loss"
+    if spec.program and spec.program.progress:
+        return f"steps: read in the log with `program.progress.pattern`, for {depends}"
+    return f"steps: as the program reports them with `trainingjob_program`; without reports there is no {depends}"
 
 
 def _network(plan: Plan) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from trainingjob_operator.core.reasons import Reason
 
 def silent() -> Scene:
     """Return two slices whose program has reported no step."""
-    scene = Scene(plan=make_plan(program={"command": ["train"]})).form(0, 1)
+    scene = Scene(plan=make_plan(program={"command": ["train"], "steps": 50})).form(0, 1)
     return scene.train(step=0, progress=None, restored=None, still=7200.0)
 
 
@@ -79,6 +79,6 @@ def test_a_program_that_has_ended_is_not_started_again() -> None:
     assert scene.status.phase == "Succeeded"
     messages = {one.message for one in scene.status.conditions if one.reason == Reason.COMPLETED}
     assert "the program has ended with exit code 0 on all hosts" in messages
-    assert (scene.status.display.step, scene.status.display.mesh) == ("10/100", "")
+    assert (scene.status.display.step, scene.status.display.mesh) == ("10/50", "")
     assert scene.status.plan
     assert (scene.status.plan.parameters, scene.status.plan.network) == (0, "")

@@ -76,6 +76,7 @@ NOT_OF_A_STEP = {
     "protection.maxRollbacks": RETRIES,
     "evaluation.everySteps": OUTSIDE,
     "metrics.statistics.everySteps": OUTSIDE,
+    "program.steps": "no step of the trainer: the number of steps that a program shows",
     **{f"profiling.{field}": OUTSIDE for field in ("startStep", "numSteps", "everySteps")},
     "evaluation.maxPerDeviceBatch": "scores are the same: tests/trainer/monitoring/test_evaluate_programs.py",
     "evaluation.numBatches": "how many batches a mean is of: tests/trainer/monitoring/test_evaluation.py",

@@ -2,15 +2,17 @@
 
 import asyncio
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from trainingjob_agent import program_process
 from trainingjob_agent.program_process import LAUNCHER
 from trainingjob_api.protocol import Directive, Failure, FailureReason, HostReport, Phase
-from trainingjob_api.spec.program import PLACEHOLDERS, Program
+from trainingjob_api.spec.program import PLACEHOLDERS, Program, ProgramProgress
 from trainingjob_api.world import Member, RunConfig, World
 
 type Run = Callable[..., asyncio.Task[int]]
@@ -31,10 +33,13 @@ def world(generation: int) -> World:
 def run(launch, variables) -> Run:
     """Return a function that starts an agent whose spec has a program."""
 
-    def start(*command: str, folder: str | None = None, grace: float = 20.0) -> asyncio.Task[int]:
+    def start(
+        *command: str, folder: str | None = None, grace: float = 20.0, pattern: str = "", steps: int | None = None
+    ) -> asyncio.Task[int]:
         path = Path(variables["TRAININGJOB_CONFIG"])
         config = RunConfig.model_validate_json(path.read_bytes())
-        program = Program(command=command, working_directory=folder)
+        progress = ProgramProgress(pattern=pattern) if pattern else None
+        program = Program(command=command, working_directory=folder, progress=progress, steps=steps)
         layout = config.layouts[0].model_copy(update={"num_slices": 2, "devices_per_host": 4})
         spec = config.spec.model_copy(update={"program": program})
         path.write_text(config.model_copy(update={"spec": spec, "layouts": (layout,)}).model_dump_json(by_alias=True))
@@ -186,6 +191,7 @@ async def test_a_program_receives_its_world(run, operator, monkeypatch, variable
     ]
     assert {name for name in environment if name.startswith("TRAININGJOB_")} == {
         "TRAININGJOB_EVENTS_FD",
+        "TRAININGJOB_LEAVE_FILE",
         "TRAININGJOB_SLICE_MAP",
         *(f"TRAININGJOB_{name.upper()}" for name in PLACEHOLDERS),
     }
@@ -193,6 +199,7 @@ async def test_a_program_receives_its_world(run, operator, monkeypatch, variable
     assert environment["MY_OWN"] == "kept"
     assert environment["XLA_FLAGS"].endswith(" --mine")
     assert {name: environment[name] for name in environment if name.startswith(("JAX_", "OMPI_"))} == {
+        "JAX_CHECK_PROXY_ENVS": "false",
         "JAX_COMPILATION_CACHE_DIR": "/cache",
         "JAX_COORDINATOR_ADDRESS": "127.0.0.1:1234",
         "JAX_COORDINATOR_BIND_ADDRESS": "127.0.0.1:1234",
@@ -207,3 +214,70 @@ async def test_a_program_receives_its_world(run, operator, monkeypatch, variable
         "OMPI_COMM_WORLD_SIZE": "2",
         "OMPI_MCA_orte_hnp_uri": "0.0;tcp://127.0.0.1:0",
     }
+
+
+async def test_a_program_reports_its_steps_and_leaves_when_it_is_asked(run, operator) -> None:
+    source = """
+import signal, time
+from trainingjob_program import report_saved, report_step, should_leave
+signal.signal(signal.SIGTERM, lambda *_: print("a signal too", flush=True))
+should_leave()
+report_step(1, loss=2.5)
+while not should_leave():
+    time.sleep(0.01)
+report_step(2, loss=float("nan"))
+report_saved(2)
+"""
+    run(sys.executable, "-c", source, steps=10)
+    await at_work(operator)
+    await operator.hear(lambda report: report.progress)
+    await operator.say(Directive.LEAVE, world(1))
+    report = await the_end(operator)
+
+    assert (report.phase, report.committed, report.restored, report.total_steps) == (Phase.LEFT, 2, 0, 10)
+    assert report.progress
+    assert (report.progress.step, report.progress.loss) == (2, None)
+
+
+async def test_steps_are_read_in_the_log(run, operator) -> None:
+    source = "print('step: 3, loss: 0.5'); print('no step'); print('step: 4, loss: 0.25'); print('saved: 4')"
+    run(*PYTHON, source, pattern=r"step: (?P<step>\d+), loss: (?P<loss>\S+)|saved: (?P<saved>\d+)")
+    await begin(operator)
+    report = await the_end(operator)
+
+    assert (report.phase, report.committed, report.restored) == (Phase.DONE, 4, 0)
+    assert report.progress
+    assert (report.progress.step, report.progress.loss) == (4, 0.25)
+
+
+async def test_a_pattern_that_takes_too_long_is_dropped(run, operator, monkeypatch) -> None:
+    monkeypatch.setattr(program_process, "MAX_SEARCH_SECONDS", 0.0)
+    source = "import time; print('step: 3', flush=True); time.sleep(0.5); print('step: 4', flush=True)"
+    run(*PYTHON, source, pattern=r"step: (?P<step>\d+)")
+    await begin(operator)
+    report = await the_end(operator)
+
+    assert report.progress
+    assert report.progress.step == 3
+
+
+async def test_a_report_that_makes_no_sense_is_ignored(run, operator) -> None:
+    source = "import os; os.write(int(os.environ['TRAININGJOB_EVENTS_FD']), b'{\"report\": {\"step\": -1}}\\n{]\\n')"
+    run(*PYTHON, source)
+    await begin(operator)
+    report = await the_end(operator)
+
+    assert (report.phase, report.progress) == (Phase.DONE, None)
+
+
+def test_without_an_agent_the_calls_do_nothing() -> None:
+    source = """
+import os
+for variables in ({}, {"TRAININGJOB_EVENTS_FD": "77"}):
+    os.environ.update(variables)
+    import trainingjob_program as program
+    program.report_step(1)
+    program.report_saved(1)
+    assert not program.should_leave()
+"""
+    subprocess.run([sys.executable, "-c", source], check=True)

@@ -119,8 +119,12 @@ def _open_job(name: str, spec: dict[str, Any], workspace: Workspace, console: Sa
 def _run(
     job: Manifest, volumes: Mounts, workspace: Workspace, faults: Sequence[ScheduledKill], console: SafeConsole
 ) -> Manifest:
-    with choose_view(console, get_int(job, "spec", "training", "steps")) as view, capture_operator_log(workspace, view):
+    with choose_view(console, _read_steps(job)) as view, capture_operator_log(workspace, view):
         return asyncio.run(run_job(job, volumes, workspace, view, faults))
+
+
+def _read_steps(job: Manifest) -> int | None:  # None: unknown
+    return get_int(job, "spec", "training", "steps") or get_int(job, "spec", "program", "steps")
 
 
 def _print_result(job: Manifest, checkpoints: Path, workspace: Workspace, console: SafeConsole) -> int:

@@ -37,6 +37,8 @@ from trainingjob_operator.core.units import format_duration, pluralize
 
 MIN_TRAINING_TIMEOUT_SECONDS = 30.0
 """Minimum timeout of a training world. It outlasts short pauses of the storage or the network."""
+PROGRAM_TIMEOUT_SECONDS = 600.0
+"""The same for a program: it does not report when it saves or evaluates between two steps."""
 TIMEOUT_STEPS = 10.0
 """Timeout of a training world, in median step times."""
 FIRST_STEPS_TIMEOUT_SECONDS = 1800.0
@@ -298,6 +300,8 @@ def _training_timeout(plan: Plan, seen: Observed, member_statuses: Sequence[Memb
 
 def _min_timeout(plan: Plan) -> float:
     allowed = plan.spec.elastic.progress_timeout
+    if plan.spec.program and not allowed:
+        return PROGRAM_TIMEOUT_SECONDS
     return seconds(allowed) if allowed else max(MIN_TRAINING_TIMEOUT_SECONDS, 2 * plan.heartbeat_timeout_seconds)
 
 

@@ -50,7 +50,7 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
 
 def find_total_steps(plan: Plan, seen: Observed) -> int | None:  # None: it is not known yet
     """Return the number of steps after which the job succeeds."""
-    return plan.spec.training.steps or find_resolved_steps(seen)
+    return plan.spec.steps or find_resolved_steps(seen)
 
 
 def find_resolved_steps(seen: Observed) -> int | None:  # None: no host has counted its text yet

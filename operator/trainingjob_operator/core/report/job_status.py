@@ -213,7 +213,7 @@ def make_printer_columns(plan: Plan, status: TrainingJobStatus, situation: Situa
     progress, world = status.progress, situation.world
     num_slices = len(world.slices) if world else 0
     layout = plan.find_layout(num_slices)
-    step, total = (progress.step, progress.of) if progress else (0, plan.spec.training.steps)
+    step, total = (progress.step, progress.of) if progress else (0, plan.spec.steps)
     return Display(
         slices=f"{num_slices}/{plan.allowed_sizes[-1]}",
         step=f"{step}/{max(total, step) if total else UNKNOWN_TOTAL}",

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
+from trainingjob_api.line_pattern import find_pattern_error
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.checkpoint import Checkpoint
 from trainingjob_api.spec.elastic import Elastic
@@ -32,6 +33,13 @@ def check_placeholders(spec: TrainingJobSpec) -> Iterator[Problem]:
                 )
                 message = f"{{{name}}} must be one of {', '.join(f'{{{one}}}' for one in PLACEHOLDERS)}."
                 yield Problem(f"spec.program.command[{number}]", argument, message, nearest)
+
+
+def check_pattern(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`program.progress.pattern` must name a step, and be a regular expression that takes little time."""
+    progress = spec.program.progress if spec.program else None
+    if progress and (error := find_pattern_error(progress.pattern)):
+        yield Problem("spec.program.progress.pattern", progress.pattern, error)
 
 
 def check_working_directory(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -65,6 +73,7 @@ def _to_json(value: Any) -> object:
 RULES = (
     Rule(("program",), check_placeholders),
     Rule(("program",), check_working_directory),
+    Rule(("program",), check_pattern),
     *(
         _must_be_absent(name, default=REPLACED_SECTIONS.get(name, TrainingJobSpec.model_fields[name].default))
         for name in TRAINER_SECTIONS
