@@ -22,6 +22,7 @@ from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.snapshots.snapshot_restore import assemble, broadcast_shards
 from trainingjob_trainer.snapshots.state_shards import Shards, sharded_axes
 from trainingjob_trainer.state import State
+from trainingjob_trainer.store.array_paths import array_path
 
 LOG = logging.getLogger(__name__)
 REPLICA_AXIS = "data"
@@ -72,7 +73,7 @@ class SingleReplicaRestore:
         state = jax.tree.unflatten(tree, wanted)
         item = {name: value for name, value in state._asdict().items() if value is not None}
         how = jax.tree.map(make_restore_args, item)
-        found = reader.restore(folder, args=ocp.args.PyTreeRestore(item=item, restore_args=how))
+        found = reader.restore(array_path(folder), args=ocp.args.PyTreeRestore(item=item, restore_args=how))
         return jax.tree.leaves(State(**found))
 
     def _collect_shards(self, read: list[Any]) -> dict[int, np.ndarray]:

@@ -99,7 +99,7 @@ def test_nothing_is_written_before_the_folder_is_there_and_the_state_may_be_cons
     writing.write()
     writing.finalize()
 
-    assert np.all(OrbaxWriter(ProcessGroup(0, 1)).restore(tmp_path / "7", after)["weights"] == 7)
+    assert np.all(OrbaxWriter(ProcessGroup(0, 1)).restore(str(tmp_path / "7"), after)["weights"] == 7)
 
 
 def test_no_process_communicates_while_a_state_is_copied(

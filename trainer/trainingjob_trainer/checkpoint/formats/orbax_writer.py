@@ -21,6 +21,7 @@ from orbax.checkpoint._src.futures.future import AwaitableSignalsContract  # it 
 
 from trainingjob_trainer.checkpoint.error_exchange import describe_error
 from trainingjob_trainer.runtime.process_group import ProcessGroup
+from trainingjob_trainer.store.array_paths import StorePath, array_path
 
 WRITE_SECONDS = 1200
 PLACEHOLDER = ocp.PLACEHOLDER
@@ -46,6 +47,14 @@ class CreatedFolder(PosixGPath):  # type: ignore[misc]  # etils has no types
         return self
 
 
+class CreatedStoreFolder(StorePath):
+    """The same in a bucket."""
+
+    async def await_creation(self) -> epath.Path:
+        """Return the path at once."""
+        return self
+
+
 class PendingFolder:
     """A folder that does not exist yet, in the form that Orbax waits for (its `PathAwaitingCreation`)."""
 
@@ -59,7 +68,7 @@ class PendingFolder:
     async def await_creation(self) -> epath.Path:
         """Return the path once it may be written to; raise CancelledError if `give_up` was called."""
         await asyncio.wrap_future(self._created)
-        return CreatedFolder(self.path)
+        return (CreatedStoreFolder if isinstance(self.path, StorePath) else CreatedFolder)(self.path)
 
     def mark_created(self) -> None:
         """Signal that the folder exists."""
@@ -130,7 +139,7 @@ class OrbaxWriter:
 
         `folder` is a path or URI.
         """
-        expected = PendingFolder(epath.Path(folder))
+        expected = PendingFolder(array_path(folder))
         try:
             with without_orbax_signals():
                 parts = asyncio.run(self._handler.async_save(expected, args=ocp.args.StandardSave(state)))
@@ -146,7 +155,7 @@ class OrbaxWriter:
         """
         how = jax.tree.map(make_restore_args, dict(state))
         restored: dict[str, Any] = self._reader.restore(
-            epath.Path(folder), args=ocp.args.PyTreeRestore(item=dict(state), restore_args=how, partial_restore=True)
+            array_path(folder), args=ocp.args.PyTreeRestore(item=dict(state), restore_args=how, partial_restore=True)
         )
         return restored
 

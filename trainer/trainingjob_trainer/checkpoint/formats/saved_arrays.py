@@ -9,13 +9,14 @@ import numpy as np
 import tensorstore
 
 from trainingjob_api.huggingface.layout import Region, Shape
+from trainingjob_trainer.store.array_paths import kvstore_spec
 
 
 class SavedParams:
     """The parameters in a step folder, by their names in the network. `location` is its path or URI."""
 
     def __init__(self, location: str) -> None:
-        self._base = location if "://" in location else f"file://{location}"
+        self._base = kvstore_spec(f"{location.rstrip('/')}/")
         self._arrays: dict[str, Any] = {}
 
     def shape(self, name: str) -> Shape | None:  # None: the step lacks the parameter
@@ -43,5 +44,5 @@ class SavedParams:
         return self._arrays[name]
 
     def _open_array(self, path: str) -> Any:
-        store = {"driver": "ocdbt", "base": f"{self._base.rstrip('/')}/", "path": f"{path}/"}
+        store = {"driver": "ocdbt", "base": self._base, "path": f"{path}/"}
         return tensorstore.open({"driver": "zarr", "kvstore": store}, open=True, read=True).result()
