@@ -70,7 +70,7 @@ golden: install ## Rewrite the golden files; read the diff before you commit it
 
 .PHONY: check
 check: lint ## Run the fast checks: lint, types, contracts, generated files, all tests without a cluster
-	$(BIN)/python -m e2e.object_stores & built=$$!; trap "kill $$built 2>/dev/null || true" EXIT; \
+	$(BIN)/python -m e2e.object_stores.servers & built=$$!; trap "kill $$built 2>/dev/null || true" EXIT; \
 	  $(PYTEST) $(EXAMPLES) $(PURE) --cov --cov-report=term:skip-covered --cov-fail-under=100; \
 	  wait $$built || echo "the tests of object stores are skipped" >&2
 	$(PYTEST) $(PROPERTIES) $(PURE)
@@ -79,7 +79,7 @@ check: lint ## Run the fast checks: lint, types, contracts, generated files, all
 
 .PHONY: object-stores
 object-stores: install ## Build the object stores of the tests, once per machine: `make check` does it beside the first tests
-	$(BIN)/python -m e2e.object_stores
+	$(BIN)/python -m e2e.object_stores.servers
 
 .PHONY: mutations
 mutations: install ## Mutate copies of the code one by one; fast tests must fail for each mutation (ONLY=name)

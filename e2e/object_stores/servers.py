@@ -1,6 +1,6 @@
 """Object stores on loopback: fake-gcs-server for the API of Google Cloud Storage, and versitygw for that of S3.
 
-Both are built once per machine from the Go modules in `tools/`. `python -m e2e.object_stores` builds them.
+Both are built once per machine from the Go modules in `tools/`. `python -m e2e.object_stores.servers` builds them.
 """
 
 import os
@@ -118,3 +118,7 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+if __name__ == "__main__":
+    SERVERS.ensure(SERVERS.programs)

@@ -95,8 +95,8 @@ class AgentEvent(Strict):
     from scratch. `committed` is a step whose files are saved and
     hashed, and `failed_save` a step that could not be saved. `copied` and `failed_copy` are the same for copies on the
     backup store, and `exported` and `failed_export` for exports of kept steps. `damaged` is a saved step that was found
-    damaged and skipped. `data` describes the text that was read, and `preparation` how much of it is tokenized. `report`
-    is that of a program. After `phase` LEFT or DONE, or after `failure`, the child exits by itself.
+    damaged and skipped. `data` describes the text that was read, and `preparation` how much of it is tokenized.
+    `report` is that of a program. After `phase` LEFT or DONE, or after `failure`, the child exits by itself.
     """
 
     report: ProgramReport | None = None

@@ -138,7 +138,7 @@ def test_state_of_the_optimizer_stays_on_devices_of_cpu(make_spec: MakeSpec) -> 
 
 
 @pytest.mark.parametrize(("host_memory", "fits"), [(27, False), (28, True), (0, True)])
-def test_state_of_the_optimizer_must_fit_a_host(host_memory: int, fits: bool, make_spec: MakeSpec) -> None:  # noqa: FBT001
+def test_state_of_the_optimizer_must_fit_a_host(host_memory: int, fits: bool, make_spec: MakeSpec) -> None:
     spec = make_spec(LARGE | {"model.numLayers": 5})
     shape = find_slice_shape(spec, BUILTIN)
     assert shape
