@@ -3,6 +3,7 @@
 from tests.mutation_tables.mutation import TRAINER, Mutation
 
 SOURCES, TESTS = f"{TRAINER}/data/sources", "tests/trainer/data/sources"
+DIVIDED = "tests/trainer/data/test_divided_files.py"
 
 DATA_MUTATIONS = (
     Mutation(
@@ -96,5 +97,47 @@ DATA_MUTATIONS = (
         "        self._ends |= set() if prompt.end is None else {prompt.end}\n",
         "",
         ("tests/trainer/monitoring/test_text_samples.py",),
+    ),
+    Mutation(
+        "a line that begins where a piece begins is in no piece",
+        f"{SOURCES}/file_chunks.py",
+        "    file.seek(max(span.start - 1, 0))\n",
+        "    file.seek(span.start)\n",
+        (DIVIDED,),
+    ),
+    Mutation(
+        "a line that ends behind its piece is cut",
+        f"{SOURCES}/file_chunks.py",
+        "    if chunk and not chunk.endswith(LINE_BREAK):\n",
+        "    if False:\n",
+        (DIVIDED,),
+    ),
+    Mutation(
+        "pieces take the place of the parts that a trainer without pieces left",
+        f"{TRAINER}/data/preparation/parts.py",
+        "        return PARTS_WITH_PIECES if self.manifest.has_pieces else PARTS\n",
+        "        return PARTS\n",
+        (DIVIDED,),
+    ),
+    Mutation(
+        "an error of a piece counts lines from the piece on",
+        f"{SOURCES}/readers/__init__.py",
+        "        deque(reader.read_documents(replace(file, span=None, bad_records=BadRecords())), maxlen=0)\n",
+        "",
+        (DIVIDED,),
+    ),
+    Mutation(
+        "a block of text ends inside of a line",
+        f"{SOURCES}/text_blocks.py",
+        "chunk[:end]]), chunk[end:]",
+        'chunk]), b""',
+        (f"{TESTS}/test_text_blocks.py",),
+    ),
+    Mutation(
+        "damage after the last frame of zstd is ignored",
+        f"{SOURCES}/compression.py",
+        "            content = decompressor.unused_data\n",
+        '            content = b""\n',
+        (f"{TESTS}/test_text_blocks.py",),
     ),
 )

@@ -146,6 +146,13 @@ TRAINER_MUTATIONS = (
         ("tests/trainer/test_stopping.py",),
     ),
     Mutation(
+        "an evaluation has the batches of another one",
+        f"{TRAINER}/monitoring/evaluate_programs.py",
+        "    is_as_in_training = held_out.rows_per_shard == layout.rows_per_shard\n",
+        "    is_as_in_training = True\n",
+        ("tests/trainer/monitoring/test_evaluate_programs.py",),
+    ),
+    Mutation(
         "a world trains on from a step in memory alone whose loss may have ended training",
         f"{TRAINER}/monitoring/evaluation.py",
         "            return self._stop is not None and self._stop.evaluation in due\n",

@@ -17,6 +17,7 @@ from trainingjob_operator.cli.convert.draft_job import (
 from trainingjob_operator.cli.convert.optimizer_objects import move_hyperparameters, set_decay_of_muon
 from trainingjob_operator.cli.convert.source_rows import (
     ATTENTION_DROPOUT,
+    EVALUATION_BATCH,
     Ask,
     Copy,
     Left,
@@ -162,6 +163,7 @@ TABLE: Table = {
     "trainer.train_batch_size": Copy("training.globalBatchSize", _to_first_batch),
     "trainer.num_train_steps": Copy("training.steps"),
     "trainer.per_device_parallelism": Copy("training.maxPerDeviceBatch", off=(-1,)),
+    "trainer.per_device_eval_parallelism": Left(EVALUATION_BATCH, off=(-1,)),
     "trainer.per_device_*": Left("batches are divided by the plan"),
     "trainer.mp": Part(),
     "trainer.model_averaging*": Part(),

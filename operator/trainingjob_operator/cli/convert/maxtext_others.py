@@ -1,9 +1,8 @@
 """Keys of MaxText's config outside of training, parallelism, data and checkpoints: most have no counterpart."""
 
-from trainingjob_operator.cli.convert.source_rows import Copy, Left, Part, Table
+from trainingjob_operator.cli.convert.source_rows import EVALUATION_BATCH, Copy, Left, Part, Table
 
 DERIVED = "a model is its numbers, and presets are the sizes"
-DEVICE_BATCH = "it depends on the number of devices: `training.globalBatchSize` does not"
 OFF_LAYER = "it belongs to a kind of layer that is off"
 OPERATOR = "the operator provides it"
 KERNEL = "the trainer chooses kernels and their tiles, and the plan names them"
@@ -15,7 +14,7 @@ OBJECTIVE = "the objective is the next token, or fine-tuning"
 OTHERS: Table = {
     "base_config": Left("convert the file that it names too"),
     "global_parameter_scale": Left(DERIVED, off=(1,)),
-    "eval_per_device_batch_size": Left(DEVICE_BATCH, off=(0, 0.0)),
+    "eval_per_device_batch_size": Left(EVALUATION_BATCH, off=(0, 0.0)),
     **dict.fromkeys(("dropout_rate", "enable_dropout"), Part()),
     "normalize_embedding_logits": Left("a tied output projection has no own factor: set `logits.scale`", off=(False,)),
     "z_loss_multiplier": Copy("objective.zLoss", off=(0, 0.0)),

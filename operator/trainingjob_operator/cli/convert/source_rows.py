@@ -11,6 +11,7 @@ type Values = Mapping[str, Any]
 """The config of a source, with dots between the parts of a key."""
 
 UNKNOWN = "the converter does not know this key"
+EVALUATION_BATCH = "`evaluation[].maxPerDeviceBatch` limits the sequences that a device evaluates at once"
 ATTENTION_DROPOUT = "weights of attention have no dropout: kernels whose memory is linear in the length hold no weights"
 
 
