@@ -98,10 +98,12 @@ def close(spec: Node, step: int) -> Node:
 def is_refused(sim: Simulation, after: Node) -> bool:
     """Return whether an edit never reaches the operator: the API server or the webhook rejects it."""
     before = sim.job["spec"]
+    if refuse(before, after):
+        return True
     steps = after["training"].get("steps", MAX_STEP)  # without them the spec is invalid, because it has no epochs
     ends_early = after["training"] != before["training"] and steps <= sim.newest_step + LAG
     problems = list(check_update(sim.job, {**sim.job, "spec": after}))
-    return bool(refuse(before, after) or problems) or ends_early
+    return bool(problems) or ends_early
 
 
 async def live(spec: Node, schedule: list[tuple[int, Edit]], head_start: int) -> Simulation:

@@ -35,6 +35,7 @@ TEXTS = (
 GREATEST = 10_000
 """What a number is that was left out, where it may be so large: none of them is to end a short life."""
 _HAS = re.compile(r"has\(self\.(\w+)\) == has\(oldSelf\.\1\)")
+_EITHER = re.compile(r"has\(self\.(\w+)\) \|\| has\(self\.(\w+)\)")
 _NAMES = "self.map(one, one.name) == oldSelf.map(one, one.name)"
 _AMOUNT = re.compile(r"([0-9]+)(.*)")
 
@@ -123,6 +124,8 @@ def _holds(rule: str, before: Any, after: Any) -> bool:
         return [one.get("name") for one in before] == [one.get("name") for one in after]
     if match := _HAS.fullmatch(rule):
         return (match[1] in before) == (match[1] in after)
+    if match := _EITHER.fullmatch(rule):
+        return match[1] in after or match[2] in after
     assert "oldSelf" not in rule, f"a rule about what was before, in a form that is not known here: {rule}"
     return True
 
