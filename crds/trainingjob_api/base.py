@@ -98,8 +98,20 @@ AbsolutePath = Annotated[
     Pattern(r"^/([A-Za-z0-9_@%+=:,.-]+/?)*$", "an absolute path such as /shared/run", add_slash, is_path=True),
     Field(max_length=MAX_PATH, description="An absolute path inside the pod."),
 ]
-StoreUri = AbsolutePath
+STORE_URI = r"^(/([A-Za-z0-9_@%+=:,.-]+/?)*|(gs|s3)://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/[A-Za-z0-9_@%+=:,.-]+)+/?)$"
+StoreUri = Annotated[
+    str,
+    Pattern(STORE_URI, "an absolute path, or a folder of a bucket such as gs://bucket/run", add_slash, is_path=True),
+    Field(max_length=MAX_PATH, description="An absolute path inside the pod, or a folder of a bucket."),
+]
 """The root of a store. `STORES` in the trainer's `store/opening.py` has the same schemes: an absolute path has none."""
+
+
+def is_bucket(uri: str) -> bool:
+    """Return whether the root of a store is in a bucket, so that it needs no volume."""
+    return "://" in uri
+
+
 Duration = Annotated[
     str,
     Pattern(r"^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$", "a duration such as 90s, 5m or 1h30m", normalize_duration),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from trainingjob_api.base import STORE_URI
 from trainingjob_api.fields import Location
 from trainingjob_api.problem import as_text
 from trainingjob_api.schema import spec_schema
@@ -36,6 +37,9 @@ _STORES: dict[str, str] = {
         "must be a path in the pod. What is on the Hugging Face Hub must be copied to a volume first: " + _VOLUME
     )),
 }  # fmt: skip
+_BUCKETS = {"gs": "gs", "gcs": "gs", "s3": "s3", "s3a": "s3", "s3n": "s3"}
+"""The scheme of a store for each scheme that programs use for it."""
+_STRANGE_BUCKET = re.compile(r"[^a-z0-9._-]+")
 _OTHER_STORE = "must be a path in the pod. What is elsewhere must be copied to a volume first: " + _VOLUME
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,3}(?!/)(.*)", re.DOTALL)
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -49,7 +53,9 @@ def correct_path(
     location: Location, path: str, pattern: str
 ) -> Correction | None:  # None: only its first `/` is missing
     """Return the error of a path, and its nearest legal values."""
-    is_plain = pattern == PLAIN_PATH
+    if pattern == STORE_URI and (match := _URL.fullmatch(path)):
+        return _correct_bucket(match[1].lower(), match[2])
+    is_plain = pattern in (PLAIN_PATH, STORE_URI)
     if match := _URL.fullmatch(path):
         scheme, rest = match[1].lower(), f"/{match[2].lstrip('/')}"
         local = (_clean(rest) if is_plain else rest,) if scheme == "file" else ()
@@ -69,6 +75,25 @@ def correct_path(
         names = ", ".join(_name(character) for character in strange)
         return f"must hold letters, digits and `_@%+=:,.-` only, but has {names}.", _cleaned_if_different(path)
     return ("must not have an empty folder name, `//`.", _cleaned_if_different(path)) if path.startswith("/") else None
+
+
+def _correct_bucket(scheme: str, rest: str) -> Correction:
+    """Return the error of a URI where a bucket may be named."""
+    bucket, _, folder = rest.strip("/").partition("/")
+    kept = _BUCKETS.get(scheme)
+    if kept is None:
+        words = f"must begin with gs:// or s3://, or be a path in the pod: there is no store for {scheme}://."
+        return words, (as_text(_clean(rest)),) if scheme == "file" else ()
+    nearest = f"{kept}://{_STRANGE_BUCKET.sub('-', bucket.lower()).strip('-._')}{_clean(folder or 'run')}"
+    named = (as_text(nearest),) if re.fullmatch(STORE_URI, nearest) else ()
+    if scheme != kept:
+        return f"must begin with {kept}://.", named
+    if not folder:
+        return "must name a folder of the bucket: the job must not share its folder.", named
+    return (
+        "must have a bucket of 3 to 63 lower-case letters, digits and `._-`, and a folder of letters, digits and "
+        "`_@%+=:,.-` without empty names."
+    ), named
 
 
 def _name(character: str) -> str:

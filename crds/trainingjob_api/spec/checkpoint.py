@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainingjob_api.base import (
+    AbsolutePath,
     Duration,
     Secret,
     SecretVariable,
@@ -111,8 +112,8 @@ class Backup(Strict):
     """Copies of checkpoints on a second store, which is slower and survives a loss of the first."""
 
     uri: Annotated[StoreUri, Example("/archive/run")] = Field(
-        description="Folder of this job on another volume of `runtime.volumes`, at least two levels deep. All hosts "
-        "must see the same files there."
+        description="Folder of this job in a bucket, such as `s3://archive/run`, or on another volume of "
+        "`runtime.volumes`, at least two levels deep. All hosts must see the same files there."
     )
     every: Annotated[Duration, Example("1h")] = Field(
         default="1h",
@@ -127,7 +128,7 @@ class Backup(Strict):
 class HuggingFaceSource(Strict):
     """Published weights in the format of Hugging Face, as `transformers` saves them: a folder, or a repository."""
 
-    path: Annotated[StoreUri | None, Example("/models/Llama-3.1-8B")] = Field(
+    path: Annotated[AbsolutePath | None, Example("/models/Llama-3.1-8B")] = Field(
         default=None,
         description="Folder on a volume of `runtime.volumes`, with `config.json` and `model.safetensors` or the files "
         "of an index. It is only read.",
@@ -155,7 +156,7 @@ class HuggingFaceSource(Strict):
 class AdapterSource(Strict):
     """LoRA adapters in the format of PEFT: a folder, or a repository."""
 
-    path: Annotated[StoreUri | None, Example("/models/adapter")] = Field(
+    path: Annotated[AbsolutePath | None, Example("/models/adapter")] = Field(
         default=None,
         description="Folder on a volume of `runtime.volumes`, with `adapter_config.json` and "
         "`adapter_model.safetensors`. It is only read.",
@@ -187,7 +188,9 @@ class InitializeFrom(Strict):
     """Initial parameters of a job without own checkpoints: from another job's checkpoint, or published weights."""
 
     uri: Annotated[StoreUri | None, Example("/shared/base")] = Field(
-        default=None, description="Folder that was `checkpoint.uri` of the source job. It is only read."
+        default=None,
+        description="Folder that was `checkpoint.uri` or `backup.uri` of the source job, on a volume or in a bucket. "
+        "It is only read.",
     )
     step: Annotated[Annotated[int, Field(ge=1, le=100_000_000)] | None, Unit("optimizer steps"), Example(5000)] = Field(
         default=None, description="Checkpoint step to load, with `uri`. Unset: the newest one that passes verification."
@@ -221,7 +224,7 @@ AdapterFormat = Literal["merged", "peft"]
 class HuggingFaceExport(Strict):
     """Folders of trained weights that `transformers` and vLLM load."""
 
-    uri: Annotated[StoreUri, Example("/shared/exported")] = Field(
+    uri: Annotated[AbsolutePath, Example("/shared/exported")] = Field(
         description="Folder on a writable volume, at least two levels deep. Files in it are replaced."
     )
     when: Annotated[Literal["end", "kept"] | None, Example("kept")] = Field(
@@ -261,7 +264,7 @@ class Restore(Strict):
 class Checkpoint(Strict):
     """Checkpoint storage. All hosts must see the same files there."""
 
-    uri: Annotated[StoreUri, Example("/shared/run"), STORAGE] = Field(
+    uri: Annotated[AbsolutePath, Example("/shared/run"), STORAGE] = Field(
         description="Folder on shared storage that `runtime.volumes` mounts, at least two levels deep."
     )
     save: Annotated[Save, Live(in_world=True)] = Field(default=Save(), description="Save interval of checkpoints.")

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from trainingjob_api.base import is_bucket
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.cli.console import SafeConsole
 from trainingjob_operator.cli.documents import Document, read_one_job
@@ -75,7 +76,9 @@ def run_file(file: str, options: Options, console: SafeConsole) -> int:
             _print(console, line)
         if options.fresh:
             backup = plan.spec.checkpoint.backup
-            workspace.delete_results(checkpoints, *([Path(move_path(backup.uri, volumes))] if backup else []))
+            # Copies in a bucket are not deleted: a fresh run with the same bucket needs `checkpoint.takeover`.
+            copies = [Path(move_path(backup.uri, volumes))] if backup and not is_bucket(backup.uri) else []
+            workspace.delete_results(checkpoints, *copies)
         job = _open_job(document.name, spec, workspace, console)
         if has_succeeded(job):
             _print(console, "an earlier run has completed training; --fresh restarts at step 0")

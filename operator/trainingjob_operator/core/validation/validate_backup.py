@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from trainingjob_api.base import seconds
+from trainingjob_api.base import is_bucket, seconds
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.problem_messages import quote_field
 from trainingjob_operator.core.validation.rule import Rule
 from trainingjob_operator.core.validation.validate_storage import (
     MOUNTS,
+    check_bucket,
     check_own_folder,
     find_volume,
     folders_overlap,
@@ -20,9 +21,12 @@ PATH = "spec.checkpoint.backup.uri"
 
 
 def check_backup_uri(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """`checkpoint.backup.uri` must be a folder on a writable volume, outside `checkpoint.uri`."""
+    """`checkpoint.backup.uri` must be in a bucket, or on a writable volume outside `checkpoint.uri`."""
     backup = spec.checkpoint.backup
     if backup is None:
+        return
+    if is_bucket(backup.uri):
+        yield from check_bucket(PATH, backup.uri)
         return
     uri, own = PurePosixPath(backup.uri), PurePosixPath(spec.checkpoint.uri)
     nearest = _list_folders(spec, uri.name or "run")

@@ -50,6 +50,17 @@ def check_own_folder(
         yield Problem(path, str(uri), message, (f"{volume.mount_path.rstrip('/')}/run",))
 
 
+def check_bucket(path: str, uri: str) -> Iterator[Problem]:
+    """Check that the folder of a bucket has names that the HTTP clients of object stores leave as they are."""
+    scheme, _, rest = uri.partition("://")
+    parts = rest.rstrip("/").split("/")
+    if {".", ".."} & set(parts):
+        direct = "/".join(part for part in parts if part not in (".", ".."))
+        nearest = (f"{scheme}://{direct}",) if "/" in direct else ()
+        message = f"{uri} must not contain `.` or `..` as the name of a folder. An object store has no parent folders."
+        yield Problem(path, uri, message, nearest)
+
+
 def check_volumes(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Names and mount paths of volumes must be unique, and mount paths must not overlap folders of the pod."""
     taken = {volume.name for volume in spec.runtime.volumes}

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
+from trainingjob_api.base import is_bucket
 from trainingjob_api.huggingface.peft import bind_adapters
 from trainingjob_api.huggingface.registry import find_nearest, write_config
 from trainingjob_api.network.adapt import adapt
@@ -17,6 +18,7 @@ from trainingjob_operator.core.validation.reserved_folders import is_below
 from trainingjob_operator.core.validation.rule import Rule
 from trainingjob_operator.core.validation.validate_storage import (
     MOUNTS,
+    check_bucket,
     check_own_folder,
     folders_overlap,
     writable_mounts,
@@ -80,7 +82,9 @@ def check_source_folders(spec: TrainingJobSpec) -> Iterator[Problem]:
         f"{SOURCE}.adapter.path": source.adapter.path if source.adapter else None,
     }
     for path, folder in folders.items():
-        if folder is not None:
+        if folder is not None and is_bucket(folder):
+            yield from check_bucket(path, folder)
+        elif folder is not None:
             yield from _check_source_folder(spec, path, PurePosixPath(folder))
 
 
