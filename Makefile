@@ -182,6 +182,10 @@ bench-plan: install ## Measure the planner: 10,000 random jobs, and jobs of 16,3
 bench-data: install ## Measure the data path: tokenizing, readers, batches, and the wait of a step for its batch
 	$(BIN)/python -m e2e.benchmarks.data
 
+.PHONY: bench-stores
+bench-stores: install ## Measure object stores on loopback: rates against the raw rate, and how long a save blocks training
+	$(BIN)/python -m e2e.benchmarks.stores
+
 .PHONY: bench-trainer
 bench-trainer: install ## Compare the trainer's step and loop with a hand-written donated jit loop of the same model
 	$(BIN)/python -m e2e.benchmarks.trainer

@@ -1,0 +1,112 @@
+"""Object stores on loopback: rates of upload and download, and how long a save to a bucket blocks training.
+
+The raw rate is that of TensorStore's own client with the same number of requests in flight. The floor of a rate is 0.7
+of it. A save to a bucket must block training no longer than a save to a folder of this machine.
+"""
+
+import os
+import statistics
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import tensorstore
+from rich.console import Console
+
+from e2e.benchmarks.figures import Figure, publish
+from e2e.object_stores.servers import BUCKET, SERVE
+from trainingjob_trainer.checkpoint.formats.orbax_writer import OrbaxWriter
+from trainingjob_trainer.runtime.process_group import ProcessGroup
+from trainingjob_trainer.store.array_paths import kvstore_spec
+from trainingjob_trainer.store.bucket import PARALLEL_PARTS, PART_BYTES
+from trainingjob_trainer.store.opening import open_store
+
+NUM_PARTS = 32
+RUNS = 5
+FLOOR = 0.7
+STATE_FLOATS = 16 << 20
+
+
+def measure_rates(scheme: str) -> list[Figure]:
+    """Return the rates of upload and download in MB/s, against the floor of the raw rate."""
+    content = os.urandom(PART_BYTES)
+    uri = f"{scheme}://{BUCKET}/{uuid.uuid4().hex}"
+    store = open_store(uri)
+    raw = tensorstore.KvStore.open(
+        kvstore_spec(f"{uri}/raw/"),
+        context=tensorstore.Context({f"{'gcs' if scheme == 'gs' else scheme}_request_concurrency": _limit()}),
+    ).result()
+
+    def upload_raw() -> None:
+        for future in [raw.write(f"{number}", content) for number in range(NUM_PARTS)]:
+            future.result()
+
+    def download_raw() -> None:
+        for future in [raw.read(f"{number}") for number in range(NUM_PARTS)]:
+            future.result()
+
+    def download() -> None:
+        for _ in store.read_chunks("large"):
+            pass
+
+    upload = _rate(lambda: store.write("large", (content for _ in range(NUM_PARTS))))
+    up, down = _rate(upload_raw), _rate(download_raw)
+    return [
+        Figure(f"{scheme}: upload", upload, "MB/s", FLOOR * up),
+        Figure(f"{scheme}: download", _rate(download), "MB/s", FLOOR * down),
+    ]
+
+
+def measure_save(root: str) -> float:
+    """Return the median seconds for which the save of a state blocks, after a first save."""
+    writer = OrbaxWriter(ProcessGroup(0, 1))
+    state = {"params": {"w": jnp.ones((STATE_FLOATS,), jnp.float32)}}
+    blocked = []
+    for number in range(RUNS + 1):
+        began = time.perf_counter()
+        pending = writer.copy(open_store(root).locate(f"lineage-0/{number}"), state)
+        blocked.append(time.perf_counter() - began)
+        if "://" not in root:
+            Path(root, f"lineage-0/{number}").mkdir(parents=True)
+        pending.write()
+        pending.finalize()
+    return statistics.median(blocked[1:])
+
+
+def _limit() -> dict[str, Any]:
+    return {"limit": PARALLEL_PARTS}
+
+
+def _rate(act: Callable[[], None]) -> float:
+    seconds = []
+    for _ in range(RUNS):
+        began = time.perf_counter()
+        act()
+        seconds.append(time.perf_counter() - began)
+    return NUM_PARTS * PART_BYTES / 1e6 / statistics.median(seconds)
+
+
+def main() -> None:
+    """Measure all stores, and publish the figures."""
+    figures = []
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = measure_save(f"{scratch}/run")
+        for scheme, serve in SERVE.items():
+            files = Path(scratch, scheme)
+            files.mkdir()
+            with serve(files) as server:
+                os.environ.update(server.environment())
+                figures += measure_rates(scheme)
+                blocked = measure_save(f"{scheme}://{BUCKET}/{uuid.uuid4().hex}")
+                figures.append(Figure(f"{scheme}: save blocks", blocked, "s", folder))
+    publish("stores", figures, Console())
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_platforms", "cpu")
+    main()
