@@ -123,7 +123,8 @@ def _build(recipe: Recipe) -> Image:
         print_progress(f"building {recipe.name}")
         archive.parent.mkdir(parents=True, exist_ok=True)
         with _BASE_LOCK:
-            base = [f"--build-arg=PYTHON_IMAGE={_ensure_base()}"] if recipe.has_base else []
+            # buildah knows a stage by its name only if the argument in the name has a value from outside.
+            base = [f"--build-arg=PYTHON_IMAGE={_ensure_base()}", "--build-arg=PLATFORM=cpu"] if recipe.has_base else []
         _buildah("build", "--layers", *base, *_build_only_mounts(), f"--tag={recipe.name}",
                  f"--file={recipe.containerfile}", str(recipe.context))  # fmt: skip
         scratch = archive.with_suffix(".new")

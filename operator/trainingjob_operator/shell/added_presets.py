@@ -84,6 +84,7 @@ def _read_row(name: str, raw: Any) -> Preset | InvalidRow:
 def _find_problems(section: dict[str, Any], context: int) -> list[Problem]:
     """Return the problems of a model section in a job with sequences of the preset's length."""
     training = SAMPLE["training"] | {"sequenceLength": context}
-    parsed = parse_spec(SAMPLE | {"model": section, "training": training})
+    job = {name: value for name, value in SAMPLE.items() if name != "program"}  # a program has no model
+    parsed = parse_spec(job | {"model": section, "training": training})
     problems = (*parsed.problems, *apply_rules(MODEL_RULES, parsed, BUILTIN))
     return in_order(problem for problem in problems if problem.path.startswith("spec.model"))
