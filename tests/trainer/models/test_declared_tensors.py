@@ -39,8 +39,9 @@ SMALL_MODELS: dict[str, dict[str, Any]] = {
 MODELS = {
     **{name: Model(**SMALL | fields) for name, fields in SMALL_MODELS.items()},
     **{
-        path.stem: Model.model_validate(yaml.safe_load(path.read_text())["spec"]["model"])
+        path.stem: Model.model_validate(spec["model"])
         for path in sorted(EXAMPLES.glob("*.yaml"))
+        if "program" not in (spec := yaml.safe_load(path.read_text())["spec"])
     },
 }
 
