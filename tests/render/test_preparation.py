@@ -11,6 +11,7 @@ from trainingjob_operator.cli.yaml_output import to_yaml
 from trainingjob_operator.render.jobset import render_base_jobset
 from trainingjob_operator.render.pod_policy import check_preparation
 from trainingjob_operator.render.preparation_job import render_preparation
+from trainingjob_operator.shell.added_profiles import read_profiles
 
 GOLDEN = Path(__file__).parents[1] / "golden/manifests/preparation.yaml"
 PREPARE = Prepare.model_validate({"parallelism": 3, "resources": {"cpu": "8", "memory": "16Gi"}})
@@ -20,6 +21,7 @@ RUNTIME = {
     "env": [{"name": "HTTPS_PROXY", "value": "http://proxy"}],
     "volumes": [{"name": "shared", "claimName": "shared", "mountPath": "/shared"}],
 }
+RDMA = {"resources": {"limits": {"rdma/hca": "1"}}}
 SCHEDULING = {
     "queueName": "research",
     "priorityClassName": "high",
@@ -39,6 +41,20 @@ def test_the_job_renders_as_its_golden_file(manifest, golden) -> None:
 
 def test_its_pods_may_be_created(manifest) -> None:
     assert check_preparation(manifest) == []
+
+
+def test_its_pods_have_the_users_of_the_profile_and_no_devices(job, settings, tpu_plan) -> None:
+    table = read_profiles({"here": {"from": "openshift", "container": RDMA, "network": 1e9}}, ())
+    plan = tpu_plan(runtime=RUNTIME)
+    plan = replace(plan, shape=replace(plan.shape, profile=table.profiles[0]))
+
+    manifest = render_preparation(job, plan, settings, PREPARE)
+
+    pod = manifest["spec"]["template"]["spec"]
+    assert pod["securityContext"].keys() & {"runAsUser", "runAsGroup", "fsGroup"} == set()
+    assert "rdma" not in str(pod)
+    assert check_preparation(manifest, plan.shape.profile) == []
+    assert check_preparation(manifest), "other pods name the user of the trainer"
 
 
 def test_kubernetes_accepts_it(manifest) -> None:

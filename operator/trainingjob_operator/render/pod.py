@@ -66,10 +66,10 @@ def render_pod_template(
 
 
 def render_preparation_pod(job: JobIdentity, plan: Plan, settings: RenderSettings, prepare: Prepare) -> Manifest:
-    """Return the pod template of the pods that tokenize text, on any node: without accelerator and profile."""
+    """Return the pod template of the pods that tokenize text, on any node: no accelerator, the users of a profile."""
     volumes = preparation_volumes(job, plan.spec.runtime)
     resources = {"cpu": prepare.resources.cpu, "memory": format_bytes(parse_bytes(prepare.resources.memory))}
-    return _render_pod(
+    pod = _render_pod(
         plan,
         job_labels(job),
         {
@@ -88,6 +88,7 @@ def render_preparation_pod(job: JobIdentity, plan: Plan, settings: RenderSetting
         ),
         volumes,
     )
+    return add_profile(pod, plan.shape.profile and plan.shape.profile.for_preparation)
 
 
 def _render_pod(

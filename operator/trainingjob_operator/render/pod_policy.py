@@ -118,12 +118,12 @@ def check_jobset(jobset: Manifest, profile: PodProfile | None = None) -> list[st
     ]
 
 
-def check_preparation(job: Manifest) -> list[str]:
+def check_preparation(job: Manifest, profile: PodProfile | None = None) -> list[str]:
     """Return the violations of the pods of a rendered preparation, one line with field path each. Empty: allowed.
 
     Its pods must not request accelerators either.
     """
-    lines = check_pod(job["spec"]["template"])
+    lines = check_pod(job["spec"]["template"], profile and profile.for_preparation)
     for kind in ("requests", "limits"):
         resources = job["spec"]["template"]["spec"]["containers"][0]["resources"].get(kind, {})
         lines += [f"spec.containers[0].resources.{kind}.{name}: is not allowed" for name in resources.keys() - BASIC]

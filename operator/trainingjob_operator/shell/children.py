@@ -114,7 +114,7 @@ def _render_child(
     match chore:
         case CreatePreparation():
             preparation = render_preparation(job, plan, settings, plan.spec.data.prepare or Prepare())
-            return preparation, check_preparation(preparation)
+            return preparation, check_preparation(preparation, plan.shape.profile)
         case CreateBase():
             jobset = render_base_jobset(job, plan, settings)
         case CreateSlice(number, avoids):

@@ -90,3 +90,11 @@ def test_a_catalog_reaches_another_process_with_its_profiles() -> None:
     assert CATALOG.added.add().hardware.profiles == {"fast": FAST, "plain": PLAIN}
     assert CATALOG.hardware.with_rows([]).profiles == CATALOG.hardware.profiles
     assert (FAST.metadata, FAST.spec, FAST.container) == ({}, {}, MOUNTS)
+
+
+def test_pods_that_tokenize_text_get_the_users_of_a_profile_alone() -> None:
+    spec = {"securityContext": {"runAsUser": None}, "hostNetwork": True}
+    profile = replace(FAST, spec_json=dump_part(spec)).for_preparation
+
+    assert (profile.spec, profile.container, profile.metadata) == ({"securityContext": {"runAsUser": None}}, {}, {})
+    assert PLAIN.for_preparation == PLAIN

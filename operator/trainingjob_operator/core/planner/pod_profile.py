@@ -51,6 +51,12 @@ class PodProfile:
         """Return a copy of the fields of the trainer's container."""
         return _load(self.container_json)
 
+    @property
+    def for_preparation(self) -> "PodProfile":
+        """Return the profile of pods that tokenize text: the users of the pod, without devices and networks."""
+        users = {key: value for key, value in self.spec.items() if key == "securityContext"}
+        return PodProfile(self.name, spec_json=dump_part(users))
+
 
 def dump_part(part: Mapping[str, Any]) -> str:
     """Return a part of a pod as the text that a profile holds: equal parts have equal texts."""
