@@ -30,12 +30,7 @@ def find_backup(seen: Observed, now: datetime) -> BackupStatus | None:  # None: 
 
 def update_failing_backups(seen: Observed, now: datetime) -> FailingSaves | None:  # None: the newest copy did not fail
     """Return the failing copies of the committed world, as recorded in the status."""
-    failures = [
-        member_view.report.failed_copy
-        for member_view in seen.member_views
-        if member_view.report and member_view.report.failed_copy
-    ]
-    return merge_failures(failures, seen.status.failing_copies, now)
+    return merge_failures(seen, lambda report: report.failed_copy, seen.status.failing_copies, now)
 
 
 def describe_failing_backups(plan: Plan, seen: Observed, failing: FailingSaves) -> str:

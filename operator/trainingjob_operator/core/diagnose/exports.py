@@ -27,12 +27,7 @@ def find_export(seen: Observed, now: datetime) -> ExportStatus | None:  # None: 
 
 def update_failing_exports(seen: Observed, now: datetime) -> FailingSaves | None:  # None: the newest one did not fail
     """Return the failing exports of the committed world, as recorded in the status."""
-    failures = [
-        member_view.report.failed_export
-        for member_view in seen.member_views
-        if member_view.report and member_view.report.failed_export
-    ]
-    return merge_failures(failures, seen.status.failing_exports, now)
+    return merge_failures(seen, lambda report: report.failed_export, seen.status.failing_exports, now)
 
 
 def describe_failing_exports(plan: Plan, seen: Observed, failing: FailingSaves) -> str:

@@ -6,7 +6,7 @@ growth interrupts the world, because the unsaved steps would be lost. The job fa
 within `spec.checkpoint.failAfter`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from trainingjob_api.base import seconds
@@ -23,16 +23,15 @@ from trainingjob_operator.core.units import format_duration, pluralize
 
 def update_failing_saves(seen: Observed, now: datetime) -> FailingSaves | None:  # None: the newest save did not fail
     """Return the failing saves of the committed world, as recorded in the status."""
-    failures = [
-        member_view.report.failed_save
-        for member_view in seen.member_views
-        if member_view.report and member_view.report.failed_save
-    ]
-    return merge_failures(failures, seen.status.failing_saves, now)
+    return merge_failures(seen, lambda report: report.failed_save, seen.status.failing_saves, now)
 
 
-def merge_failures(told: Sequence[FailedSave], known: FailingSaves | None, now: datetime) -> FailingSaves | None:
-    """Return the failures that hosts report, with the time of the first one. None: hosts report no failure."""
+def merge_failures(
+    seen: Observed, failure_of: Callable[[HostReport], FailedSave | None], known: FailingSaves | None, now: datetime
+) -> FailingSaves | None:
+    """Return the failures that hosts of the world report, with the time of the first one. None: they report none."""
+    reports = [member_view.report for member_view in seen.member_views if member_view.report]
+    told = [failure for report in reports if (failure := failure_of(report))]
     if not told:
         return None
     newest = max(told, key=lambda one: one.step)
