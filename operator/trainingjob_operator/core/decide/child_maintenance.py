@@ -22,7 +22,7 @@ from trainingjob_operator.core.decide.preparation_phase import is_preparing
 from trainingjob_operator.core.diagnose.bad_nodes import find_avoided_nodes
 from trainingjob_operator.core.diagnose.slice_recreation import find_slices_to_recreate
 from trainingjob_operator.core.observe.jobsets import ChildJob, JobSet
-from trainingjob_operator.core.observe.observed import Observed
+from trainingjob_operator.core.observe.observed import Observed, Slice
 from trainingjob_operator.core.observe.pods import Pod
 from trainingjob_operator.core.observe.preparation_state import PreparationJob
 from trainingjob_operator.core.planner.plan import Plan
@@ -183,14 +183,19 @@ def _has_lost_all_hosts(seen: Observed, job: ChildJob) -> bool:
     return any(pod.is_dead for pod in pods) or (not pods and job.num_failed > 0)
 
 
+def _find_idle_slice(seen: Observed, job: ChildJob, training: Sequence[int]) -> Slice | None:  # None: it is in use
+    """Return the slice of a Job, unless it trains or the job does not have it any more."""
+    return next((one for one in seen.slices if one.number == job.slice and one.number not in training), None)
+
+
 def _is_delayed_by_back_off(seen: Observed, job: ChildJob, training: Sequence[int]) -> bool:
     """Return whether the Job's back-off delays a host of an unused slice for too long to keep the other hosts."""
-    slice_of_job = next((one for one in seen.slices if one.number == job.slice), None)
-    if slice_of_job is None or job.slice in training:
+    idle = _find_idle_slice(seen, job, training)
+    if idle is None:
         return False
     present_hosts = {pod.host for pod in seen.pods if pod.job_uid == job.uid and not (pod.is_deleting or pod.is_dead)}
     max_wait = MAX_IDLE_SECONDS if training else MAX_IDLE_SECONDS_WITHOUT_WORLD
-    return len(present_hosts) < len(slice_of_job.hosts) and _back_off_seconds(job.num_failed) > max_wait
+    return len(present_hosts) < len(idle.hosts) and _back_off_seconds(job.num_failed) > max_wait
 
 
 def _find_forgotten_host(seen: Observed, job: ChildJob, training: Sequence[int]) -> str:
@@ -198,12 +203,12 @@ def _find_forgotten_host(seen: Observed, job: ChildJob, training: Sequence[int])
 
     A deletion that finds the controller still waiting is repeated. The controller waits for five minutes at most.
     """
-    slice_of_job = next((one for one in seen.slices if one.number == job.slice), None)
-    if slice_of_job is None or job.slice in training or job.is_suspended or job.silent_seconds <= MAX_SILENT_SECONDS:
+    idle = _find_idle_slice(seen, job, training)
+    if idle is None or job.is_suspended or job.silent_seconds <= MAX_SILENT_SECONDS:
         return ""
-    if any(host.pod and not host.pod.node for host in slice_of_job.hosts):
+    if any(host.pod and not host.pod.node for host in idle.hosts):
         return ""  # JobSet admits the other hosts of a slice once host 0 is scheduled
-    missing = next((host.host for host in slice_of_job.hosts if host.pod is None), None)
+    missing = next((host.host for host in idle.hosts if host.pod is None), None)
     silence = format_duration(job.silent_seconds)
     return "" if missing is None else f"Kubernetes' Job controller has created no pod of host {missing} for {silence}"
 
