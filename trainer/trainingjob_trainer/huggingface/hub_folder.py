@@ -11,12 +11,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainingjob_trainer.huggingface.hub_client import HubRepository
-from trainingjob_trainer.huggingface.weights_folder import MAX_JSON_BYTES
 from trainingjob_trainer.runtime.errors import storage_error
 from trainingjob_trainer.store.port import Store
 
 LOG = logging.getLogger(__name__)
+MAX_RECORD_BYTES = 1 << 20
 POLL_SECONDS = 2.0
+
+
+def read_record(own: Store, name: str) -> dict[str, object]:
+    """Return the record of a complete download; empty: there is none."""
+    try:
+        record = json.loads(own.read(name, MAX_RECORD_BYTES))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,7 @@ class HubFolder:
 
     def read_commit(self) -> str:
         """Return the commit of the files; empty: they are not complete."""
-        return str(self._read_record().get("commit", ""))
+        return str(read_record(self.own, self.record).get("commit", ""))
 
     def delete(self) -> None:
         """Delete the files and their record."""
@@ -60,13 +69,5 @@ class HubFolder:
         self.own.delete_tree(self.files)
 
     def _is_complete(self, wanted: dict[str, str]) -> bool:
-        record = self._read_record()
+        record = read_record(self.own, self.record)
         return all(record.get(key) == value for key, value in wanted.items())
-
-    def _read_record(self) -> dict[str, object]:
-        """Return the record; empty: there is none."""
-        try:
-            record = json.loads(self.own.read(self.record, MAX_JSON_BYTES))
-        except (FileNotFoundError, ValueError):
-            return {}
-        return record if isinstance(record, dict) else {}

@@ -21,6 +21,7 @@ from trainingjob_trainer.data.preparation.listed_files import Sources
 from trainingjob_trainer.data.sources.hub_splits import HubMetadataError, find_split_files
 from trainingjob_trainer.data.sources.source_files import plural
 from trainingjob_trainer.huggingface.hub_client import HubRepository
+from trainingjob_trainer.huggingface.hub_folder import POLL_SECONDS, read_record
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.store.port import Store
 
@@ -29,8 +30,6 @@ FOLDER = "huggingface/datasets"
 """The folder of all downloaded data sets, below `checkpoint.uri`."""
 README = "README.md"
 MAX_README_BYTES = 8 << 20
-MAX_RECORD_BYTES = 1 << 20
-POLL_SECONDS = 2.0
 TOKEN_FIELD = "spec.data.token"  # noqa: S105  # the name of a field
 
 
@@ -60,11 +59,7 @@ class _Download:
 
     def read_commit(self) -> str:
         """Return the commit of the files; empty: they are not complete."""
-        try:
-            record = json.loads(self.own.read(self.record, MAX_RECORD_BYTES))
-        except (FileNotFoundError, ValueError):
-            return ""
-        return str(record.get("commit", "")) if isinstance(record, dict) else ""
+        return str(read_record(self.own, self.record).get("commit", ""))
 
     def resolve(self, commit: str) -> TextSource:
         """Return the source with the path and the commit of the downloaded files."""
