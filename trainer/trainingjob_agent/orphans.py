@@ -1,13 +1,27 @@
-"""Reaping of orphans: process 1 inherits every orphan of its container.
+"""Orphans: children that end with their parent, and the others, which process 1 of a container inherits and reaps.
 
 Outside a container, the agent becomes a child subreaper, so that both environments behave alike.
 """
 
 import ctypes
 import os
+import signal
+import sys
 from collections.abc import Container
 
+PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+
+
+def die_with_parent() -> bool:
+    """Have Linux kill this process when its parent exits, even while this process is stopped; return whether it will.
+
+    A program that replaces this one keeps that.
+    """
+    if sys.platform != "linux":
+        return False
+    refused: int = ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    return not refused
 
 
 def become_subreaper() -> None:

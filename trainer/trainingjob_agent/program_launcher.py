@@ -6,10 +6,10 @@ and its signals directly. The kernel kills the program when the agent dies: an u
 
 import ctypes
 import os
-import signal
 import sys
 from typing import NoReturn
 
+from trainingjob_agent.orphans import die_with_parent
 from trainingjob_agent.program_environment import fill_in, program_environment, world_values
 from trainingjob_agent.trainer_protocol import EVENTS_FD_VARIABLE, AgentEvent, StartWorld
 from trainingjob_api.protocol import Failure, FailureReason, Phase
@@ -17,7 +17,6 @@ from trainingjob_api.protocol import Failure, FailureReason, Phase
 COMMAND_PATH = "spec.program.command"
 WORKING_DIRECTORY_PATH = "spec.program.workingDirectory"
 FAILED = 1
-_PR_SET_PDEATHSIG = 1
 
 
 def main() -> NoReturn:
@@ -57,8 +56,7 @@ def _send(event: AgentEvent) -> None:
 
 def _die_with_agent(agent: int) -> None:
     """Let the kernel kill this process, and the program that it becomes, when the agent dies."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) or os.getppid() != agent:
+    if not die_with_parent() or os.getppid() != agent:
         sys.exit(f"the agent died, or the kernel refused to bind this process to it: {os.strerror(ctypes.get_errno())}")
 
 

@@ -23,6 +23,7 @@ from types import FrameType
 from typing import BinaryIO, NoReturn
 
 from trainingjob_agent.heartbeat_errors import expects_heartbeat_report
+from trainingjob_agent.orphans import die_with_parent
 from trainingjob_agent.trainer_protocol import CONFIG_VARIABLE, STANDBY_TITLE, AgentEvent, Command, StartWorld
 from trainingjob_api.teacher import describe_teacher
 from trainingjob_api.world import RunConfig
@@ -33,7 +34,7 @@ from trainingjob_trainer.runtime.agent_events import EXIT_ORPHANED, AgentEvents
 from trainingjob_trainer.runtime.compile_cache_key import hash_modules
 from trainingjob_trainer.runtime.failure_records import failure_record
 from trainingjob_trainer.runtime.preflight import expected_digests
-from trainingjob_trainer.runtime.process_exit import die_with_parent, exit_now
+from trainingjob_trainer.runtime.process_exit import exit_now
 
 LOG = logging.getLogger(__name__)
 FAILED = 1

@@ -9,7 +9,7 @@ from trainingjob_agent.orphans import become_subreaper
 become_subreaper()
 TRAINER = '''
 import os, signal
-from trainingjob_trainer.runtime.process_exit import die_with_parent
+from trainingjob_agent.orphans import die_with_parent
 die_with_parent()
 print(os.getpid(), flush=True)
 os.kill(os.getpid(), signal.SIGSTOP)
