@@ -34,7 +34,7 @@ def call_with_retries[T](act: Callable[[], T], refresh: Callable[[], None], seco
     `refresh` replaces the credentials. `seconds` None: `BUDGET_SECONDS`.
 
     Raises:
-        OSError: the request failed until the budget was spent, or in a way that no repetition mends.
+        OSError: the request failed until the budget was spent, or for a reason that a retry does not change.
     """
     deadline = time.monotonic() + (BUDGET_SECONDS if seconds is None else seconds)
     delay, refusals = FIRST_DELAY_SECONDS, 0
