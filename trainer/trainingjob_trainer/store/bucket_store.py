@@ -17,7 +17,7 @@ from itertools import chain
 from trainingjob_agent.shared_files import UntrustedFileError, split_name
 from trainingjob_trainer.store.bucket import PARALLEL_PARTS, PART_BYTES, Bucket, PreconditionError
 from trainingjob_trainer.store.parallel_requests import map_in_flight
-from trainingjob_trainer.store.port import Entry
+from trainingjob_trainer.store.port import Entry, has_object
 
 LOG = logging.getLogger(__name__)
 PARALLEL_DELETIONS = 8
@@ -46,7 +46,7 @@ class BucketStore:
         """Return the entries directly below a folder; none if it does not exist. Lists are always current."""
         prefix = self._folder_prefix(folder)
         found = {Entry(name, is_folder) for name, is_folder in self._list(prefix, "/") if name}
-        if not found and folder and self._has_object(folder):
+        if not found and folder and has_object(self, folder):
             raise NotADirectoryError(errno.ENOTDIR, f"{folder} must be a folder itself, not a link or a file")
         return sorted(found)
 
@@ -142,13 +142,6 @@ class BucketStore:
             yield from ((name.removeprefix(prefix).rstrip("/"), True) for name in prefixes)
             if not token:
                 return
-
-    def _has_object(self, name: str) -> bool:
-        try:
-            self.size(name)
-        except FileNotFoundError:
-            return False
-        return True
 
     def _is_own(self, key: str, nonce: str) -> bool:
         try:
