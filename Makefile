@@ -14,7 +14,8 @@ PYTEST := $(BIN)/python -m pytest -q
 # Print the slowest tests at the end, as candidates for optimization.
 SLOWEST := --durations=8 --durations-min=5
 WORKERS := -n auto --maxprocesses=8 --dist worksteal
-FAST := -m 'not cluster and not slow' $(WORKERS)
+FAST := -m 'not cluster and not slow and not thorough' $(WORKERS)
+THOROUGH := -m 'not cluster and not slow' $(WORKERS)
 # Property tests reach branches by chance, so example tests alone must reach full coverage. Properties run faster without it.
 EXAMPLES := -m 'not cluster and not slow and not hypothesis' $(WORKERS)
 PROPERTIES := -m 'not cluster and not slow and hypothesis' $(WORKERS)
@@ -25,6 +26,9 @@ PURE := tests/api tests/core tests/corpus
 TRAINER := tests/trainer
 LOCK := $(BIN)/uv pip compile -q pyproject.toml --generate-hashes --universal --python-version 3.12 \
   --no-emit-index-url --no-header --no-annotate
+# The object stores of the tests are built during the first tests. The trainer's tests wait for them.
+BUILD_OBJECT_STORES := $(BIN)/python -m e2e.object_stores.servers & built=$$!; trap "kill $$built 2>/dev/null || true" EXIT
+AWAIT_OBJECT_STORES := wait $$built || echo "the tests of object stores are skipped" >&2
 # Locks are complete; --no-deps stops pip from resolving anything else.
 LOCKED := --no-deps --require-hashes -r
 export E2E_CLUSTER ?= local
@@ -65,20 +69,28 @@ generate: install ## Rewrite all generated files: the CRD, the chart's copy, doc
 
 .PHONY: golden
 golden: install ## Rewrite the golden files; read the diff before you commit it
-	GOLDEN=write $(PYTEST) $(FAST) tests --ignore=$(TRAINER)
-	GOLDEN=write $(PYTEST) $(FAST) $(TRAINER)
+	GOLDEN=write $(PYTEST) $(THOROUGH) tests --ignore=$(TRAINER)
+	GOLDEN=write $(PYTEST) $(THOROUGH) $(TRAINER)
 
 .PHONY: check
-check: lint ## Run the fast checks: lint, types, contracts, generated files, all tests without a cluster
-	$(BIN)/python -m e2e.object_stores.servers & built=$$!; trap "kill $$built 2>/dev/null || true" EXIT; \
-	  $(PYTEST) $(EXAMPLES) $(PURE) --cov --cov-report=term:skip-covered --cov-fail-under=100; \
-	  wait $$built || echo "the tests of object stores are skipped" >&2
-	$(PYTEST) $(PROPERTIES) $(PURE)
-	$(PYTEST) $(FAST) tests $(PURE:%=--ignore=%) --ignore=$(TRAINER)
+check: lint ## Run the checks for each change: lint, types, contracts, generated files, and all tests of at most a second
+	$(BUILD_OBJECT_STORES); $(PYTEST) $(FAST) tests --ignore=$(TRAINER); $(AWAIT_OBJECT_STORES)
 	$(PYTEST) $(FAST) $(TRAINER)
 
+.PHONY: coverage
+coverage: install ## Test the pure packages and require their full branch coverage, then test their properties
+	$(BUILD_OBJECT_STORES); \
+	  $(PYTEST) $(EXAMPLES) $(PURE) --cov --cov-report=term:skip-covered --cov-fail-under=100; \
+	  $(AWAIT_OBJECT_STORES)
+	$(PYTEST) $(PROPERTIES) $(PURE)
+
+.PHONY: thorough
+thorough: install ## Run all other tests that need no cluster and take less than ten seconds
+	$(PYTEST) $(THOROUGH) tests $(PURE:%=--ignore=%) --ignore=$(TRAINER)
+	$(PYTEST) $(THOROUGH) $(TRAINER)
+
 .PHONY: object-stores
-object-stores: install ## Build the object stores of the tests, once per machine: `make check` does it beside the first tests
+object-stores: install ## Build the object stores of the tests, once per machine: `make check` does it during the first tests
 	$(BIN)/python -m e2e.object_stores.servers
 
 .PHONY: mutations
@@ -112,7 +124,7 @@ soak-cluster: install ## Inject long operator faults on the real cluster: kills,
 	$(PYTEST) -m soak e2e/journeys
 
 .PHONY: test
-test: check slow soak-short journeys ## Run everything: fast tests, slow tests, random faults, then the journeys on a real cluster
+test: lint coverage thorough slow soak-short journeys ## Run everything: the checks, all tests, slow tests, random faults, then the journeys on a real cluster
 
 .PHONY: test-one-core
 test-one-core: ## Run everything with the CPU time of one core: no test may depend on the machine's speed

@@ -24,6 +24,7 @@ TEST = "from sample import double\n\n\ndef test_it() -> None:\n    assert double
 ROWS = {"noticed": ("x * 3", False), "equivalent": ("x + x", True)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("new", "want"), ROWS.values(), ids=ROWS.keys())
 def test_a_row_is_tried_in_the_copy_alone(new: str, want: bool, tmp_path: Path) -> None:
     (tmp_path / "operator").mkdir()
@@ -35,6 +36,7 @@ def test_a_row_is_tried_in_the_copy_alone(new: str, want: bool, tmp_path: Path) 
     assert (tmp_path / "operator/sample.py").read_text() == EXAMPLE
 
 
+@pytest.mark.thorough
 def test_a_row_whose_tests_cannot_run_is_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "sample.py").write_text(EXAMPLE)
 

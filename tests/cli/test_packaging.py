@@ -48,6 +48,7 @@ OFFLINE = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("args", OFFLINE.values(), ids=OFFLINE.keys())
 def test_offline_commands_need_no_extra(args: tuple[str, ...]) -> None:
     done = run("trainingjob", *args)
@@ -74,6 +75,7 @@ NEED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("program", "args", "extra"), NEED.values(), ids=NEED.keys())
 def test_command_without_its_extra_names_it(program: str, args: tuple[str, ...], extra: str) -> None:
     done = run(program, *args)

@@ -159,6 +159,7 @@ def test_a_run_on_this_machine_has_no_preparation_phase() -> None:
     assert "prepare" not in raw["data"]
 
 
+@pytest.mark.thorough
 def test_only_training_is_simulated(tmp_path: Path) -> None:
     simulated = [
         call("simulate", str(write_job(tmp_path, data=data)), "--step-seconds", "1").out

@@ -118,6 +118,7 @@ def test_illegal_number_of_slices_is_rejected_as_in_a_file() -> None:
     assert "spec.slices" in text
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("all_runs")
 def test_simulated_failure_reports_time_reason_and_advice(tmp_path: Path) -> None:
     code, text = call(

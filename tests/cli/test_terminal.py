@@ -193,6 +193,7 @@ UNREAD = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("args", "code"), UNREAD.values(), ids=UNREAD.keys())
 def test_closed_pipe_changes_no_exit_code(args: tuple[str, ...], code: int) -> None:
     read, write = os.pipe()
@@ -205,6 +206,7 @@ def test_closed_pipe_changes_no_exit_code(args: tuple[str, ...], code: int) -> N
     assert (result.returncode, result.stderr) == (code, b"")
 
 
+@pytest.mark.thorough
 def test_full_disk_is_reported_on_one_line() -> None:
     with Path("/dev/full").open("wb") as full:
         result = run("plan", DEMO, stdout=full)

@@ -239,6 +239,7 @@ async def test_each_edit_comes_to_all_hosts(first: int) -> None:
     await compare(STARTS[0], [(EDIT_SECONDS, edit) for edit in LIVE[first::NUM_LIVES]], EDIT_SECONDS)
 
 
+@pytest.mark.thorough
 @settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(STARTS), schedules, st.sampled_from((0, EDIT_SECONDS)))
 def test_job_ends_like_one_created_with_its_last_spec(

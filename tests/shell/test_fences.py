@@ -24,6 +24,7 @@ def check_history(sim: Simulation) -> None:
     assert all(later.first == (earlier.last or 0) + 1 for earlier, later in itertools.pairwise(spans))
 
 
+@pytest.mark.thorough
 async def test_a_world_that_is_cut_off_and_saves_on_writes_no_history() -> None:
     sim = Simulation(total=300)
     await sim.run_until_step(5)
@@ -60,6 +61,7 @@ async def test_a_world_that_is_cut_off_and_saves_on_writes_no_history() -> None:
     check_history(sim)
 
 
+@pytest.mark.thorough
 async def test_two_operators_at_once_make_one_history() -> None:
     """The Lease separates them; these are the guarantees without it."""
     sim = Simulation(total=160)

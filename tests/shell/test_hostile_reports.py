@@ -198,6 +198,7 @@ async def test_every_report_within_bounds_gives_a_writable_status(group: int, *,
             await hear(sim, caller, put(base, path, value))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_job_ends_well_when_a_host_that_reported_nonsense_comes_to_its_senses(seed: int) -> None:
     sim, caller, honest = await form()

@@ -206,6 +206,7 @@ def calm_lives() -> dict[str, Life]:
     return {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("happening", "name"), sample(list(product(HAPPENINGS, OUTAGES)), every=3))
 async def test_ten_minutes_without_writes_change_nothing_in_the_end(happening: str, name: str) -> None:
     outage = OUTAGES[name]

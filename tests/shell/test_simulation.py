@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -135,6 +136,7 @@ async def live(
     return sim, chaos
 
 
+@pytest.mark.thorough
 @settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(schedules, st.booleans())
 def test_a_job_ends_well_when_faults_stop(

@@ -204,6 +204,7 @@ async def test_hostile_job_is_rejected_at_once(body: bytes, code: int, words: st
     assert webhook.intake.held_bytes == 0
 
 
+@pytest.mark.thorough
 async def test_memory_does_not_follow_the_size_of_a_body() -> None:
     bodies = [review_with(f"[{'[],' * 600_000}[]]"), review_with(json.dumps({"model": "x" * 30_000_000}))]
     tracemalloc.start()
@@ -322,12 +323,14 @@ async def answer_well_formed(body: bytes) -> bool | None:  # None: it is told to
     return bool(response["allowed"])
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=100)
 @given(changes=st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4))
 async def test_a_request_of_any_shape_gets_an_answer(changes: Any) -> None:
     await answer_well_formed(json.dumps(review(SAMPLE, **changes)).encode())
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=100)
 @given(changes=st.dictionaries(SECTIONS | TEXTS, VALUES, max_size=4), is_update=st.booleans())
 async def test_a_spec_of_any_shape_gets_an_answer(changes: Any, is_update: bool) -> None:

@@ -70,6 +70,7 @@ def mean_losses(run: Run, params: Any, weights: np.ndarray | None = None) -> tup
 CHUNKS: dict[str, dict[str, Any]] = {"whole logits": {}, "chunks": {"memory__lossChunks": 3}}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("changes", CHUNKS.values(), ids=CHUNKS)
 def test_loss_and_gradient_are_those_of_the_rows_alone(changes: dict[str, Any]) -> None:
     run = Run(spec_with(**CHANGES | changes), ONE)
@@ -88,6 +89,7 @@ def test_loss_and_gradient_are_those_of_the_rows_alone(changes: dict[str, Any]) 
     check_gradients(lambda leaves: mean_losses(run, leaves)[0], before, gradients, np.random.default_rng(3))
 
 
+@pytest.mark.thorough
 @each("layout", LAYOUTS, "context 4, tensor 2, accumulation 2")
 def test_the_loss_does_not_depend_on_the_layout(layout: Layout) -> None:
     check_equal(layout)
@@ -113,6 +115,7 @@ SPLITS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.thorough
 @each("split", SPLITS, "chunks", "experts")
 def test_splits_change_no_loss(split: tuple[str, dict[str, Any]]) -> None:
     name, changes = split
@@ -137,6 +140,7 @@ def scheduled(shape: str, progress: float, start: float, end: float) -> float:
     return start + (end - start) * (progress if shape == "linear" else (1 - math.cos(math.pi * progress)) / 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", ["linear", "cosine"])
 def test_weight_and_temperature_change_from_the_first_to_the_last_step(shape: str) -> None:
     schedules = {"weightSchedule": {"end": 0.9, "shape": shape}, "temperatureSchedule": {"end": 4, "shape": shape}}
@@ -161,6 +165,7 @@ def test_a_schedule_starts_and_ends_with_its_numbers() -> None:
     assert {float(one.temperature) for one in (first, last, later, only)} == {2.0}
 
 
+@pytest.mark.thorough
 @each("changes", CHUNKS, "chunks")
 def test_a_weight_of_zero_is_the_next_token(changes: dict[str, Any]) -> None:
     plain = Run(spec_with(**changes_with() | changes | {"objective": {"zLoss": 0.01}}), ONE)
@@ -173,6 +178,7 @@ def test_a_weight_of_zero_is_the_next_token(changes: dict[str, Any]) -> None:
         assert float(found.objective["z_loss"]) == pytest.approx(float(want.objective["z_loss"]), abs=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_student_like_its_teacher_has_no_divergence() -> None:
     same = {"teacher": TEACHER | {"model": {**model_of_student(), "init": {"std": 0.3}}}, "weight": 1.0}
     run = Run(spec_with(**changes_with(**same)), ONE)
@@ -191,6 +197,7 @@ def model_of_student() -> dict[str, Any]:
     return spec_with().model.model_dump(by_alias=True, exclude_defaults=True)
 
 
+@pytest.mark.thorough
 def test_the_student_learns_from_the_teacher_alone() -> None:
     run = Run(spec_with(**changes_with(weight=1.0) | {"optimizer": {"learningRate": 0.03}}), ONE)
     before = flat(run.teacher)
@@ -215,6 +222,7 @@ def test_an_evaluation_reports_cross_entropy_and_divergence() -> None:
     assert float(sums.divergence / sums.weight) == pytest.approx(divergence, abs=1e-4)
 
 
+@pytest.mark.thorough
 def test_dropout_changes_the_student_and_not_its_teacher() -> None:
     plain, dropping = (
         Run(spec_with(**CHANGES, model__dropout={"residual": rate}), ONE).train(1) for rate in (0.0, 0.5)
@@ -232,6 +240,7 @@ PROGRAMS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thorough
 @each("changes", PROGRAMS, "chunks")
 def test_a_compiled_step_has_the_flops_of_the_plan(changes: dict[str, Any]) -> None:
     spec, layout = spec_with(**CHANGES | changes), make_layout(accumulation=2)

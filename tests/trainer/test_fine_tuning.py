@@ -69,6 +69,7 @@ def make_run(tmp_path: Path, layout: Layout) -> Run:
     return run
 
 
+@pytest.mark.thorough
 def test_loss_and_gradient_are_those_of_the_conversations_alone(tmp_path: Path) -> None:
     run = make_run(tmp_path, ONE)
     before = numpy_tree(run.state.params)
@@ -83,6 +84,7 @@ def test_loss_and_gradient_are_those_of_the_conversations_alone(tmp_path: Path) 
     check_gradients(lambda leaves: mean_loss(run.spec, leaves), before, gradients, rng)
 
 
+@pytest.mark.thorough
 @each(
     "layout",
     {name: LAYOUTS[name] for name in LAYOUTS if "accumulation" in name or "stages" in name},
@@ -96,6 +98,7 @@ def test_the_loss_does_not_depend_on_the_layout(tmp_path: Path, layout: Layout) 
     )
 
 
+@pytest.mark.thorough
 def test_answers_are_learned(tmp_path: Path) -> None:
     run = make_run(tmp_path, ONE)
 

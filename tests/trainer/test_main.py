@@ -309,6 +309,7 @@ def fail(crew: Crew, config: RunConfig) -> Trainer:
     return trainer
 
 
+@pytest.mark.thorough
 def test_untrainable_job_fails_at_once_with_a_message(crew: Crew, root: Path, text: Path, programs: Path) -> None:
     crew.prepare(3)
     (text / "part-0.txt").write_bytes(b"text \xff")

@@ -20,6 +20,7 @@ def test_narrow_moments_and_gradients_train_nearly_alike() -> None:
     assert losses(narrow, ONE) == pytest.approx(losses(spec_with(), ONE), abs=0.02)
 
 
+@pytest.mark.thorough
 def test_narrow_logits_train_nearly_alike() -> None:
     """The softmax of logits in bfloat16 is computed in float32, whole and in chunks."""
     want = losses(spec_with(precision={"compute": "bfloat16"}), ONE)

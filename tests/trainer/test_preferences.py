@@ -112,6 +112,7 @@ def with_pairs(layout: Layout) -> Layout:
 ALONE = with_pairs(ONE)
 
 
+@pytest.mark.thorough
 def test_loss_and_gradient_are_those_of_the_pairs_alone(tmp_path: Path) -> None:
     run = make_run(tmp_path, ALONE)
     before, reference = numpy_tree(run.state.params), numpy_tree(run.state.reference)
@@ -138,6 +139,7 @@ def test_the_loss_does_not_depend_on_the_layout(tmp_path: Path, layout: Layout) 
     check_equal(tmp_path, layout)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("schedule", ["circular", "oneForwardOneBackward"])
 def test_the_loss_does_not_depend_on_the_schedule_of_a_pipeline(tmp_path: Path, schedule: str) -> None:
     changes = {"parallelism__pipeline": {"schedule": schedule}, "model__numLayers": 4}
@@ -210,6 +212,7 @@ PROGRAMS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thorough
 @each("changes", PROGRAMS, "chunks")
 def test_a_compiled_step_has_the_flops_of_the_plan(changes: dict[str, Any]) -> None:
     spec, layout = spec_with(**CHANGES | changes), make_layout(accumulation=2)
@@ -220,6 +223,7 @@ def test_a_compiled_step_has_the_flops_of_the_plan(changes: dict[str, Any]) -> N
     assert compile_step(config, layout).flops == count_step_flops(describe_workload(spec), layout)
 
 
+@pytest.mark.thorough
 def test_experts_and_pairs_do_not_depend_on_the_layout(tmp_path: Path) -> None:
     """The statistics of both sequences of a pair count alike, and padding sequences count nothing."""
     layout = LAYOUTS["fsdp over slices, 6 shards, accumulation 2, padding"]

@@ -107,6 +107,7 @@ LAYOUTS: dict[str, Layout] = {
 PADDED = "fsdp over slices, 6 shards, accumulation 2, padding"
 
 
+@pytest.mark.thorough
 @each("layout", LAYOUTS, "data 2 over slices, fsdp 4")
 def test_the_loss_curve_does_not_depend_on_the_layout(layout: Layout) -> None:
     assert losses(spec_with(), layout) == pytest.approx(reference_losses(), abs=1e-4)
@@ -121,6 +122,7 @@ DECLARED: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("changes", DECLARED.values(), ids=DECLARED)
 def test_the_step_returns_what_its_signature_declares(changes: dict[str, Any]) -> None:
     """A program that is loaded is not traced: its results are put into the declared structure."""
@@ -161,6 +163,7 @@ def test_bfloat16_stays_close_with_moments_in_float32() -> None:
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(run.state.opt) if leaf.ndim} == {"float32"}
 
 
+@pytest.mark.thorough
 def test_tied_embeddings_are_the_head() -> None:
     spec = spec_with(model__tieEmbeddings=True)
     run = Run(spec, LAYOUTS["data 2, fsdp 2, tensor 2, accumulation 2"])
@@ -227,6 +230,7 @@ def temporary_bytes(run: Run) -> int:
     return int(step.memory_analysis().temp_size_in_bytes)
 
 
+@pytest.mark.thorough
 def test_gradients_cross_the_data_axis_once_a_step() -> None:
     layout = make_layout(
         num_slices=2, ici=AxisDegrees(fsdp=2), dcn=AxisDegrees(data=2), rows_per_shard=1, accumulation=2
@@ -293,6 +297,7 @@ def ask(run: Run, *flags: int) -> Controls:
     return nothing._replace(signals=jax.device_put(np.array(flags, np.int32), nothing.signals.sharding))
 
 
+@pytest.mark.thorough
 def test_signal_of_any_process_reaches_all() -> None:
     run = Run(spec_with(), LAYOUTS["data 8"])
 

@@ -37,6 +37,7 @@ def write_config(folder: Path) -> str:
     return str(path)
 
 
+@pytest.mark.thorough
 def test_a_standby_traces_the_model_and_touches_no_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CONFIG_VARIABLE, write_config(tmp_path))
 
@@ -54,6 +55,7 @@ def test_a_world_of_the_same_model_does_not_trace_it_again(tmp_path: Path) -> No
     assert (info.hits, info.misses) == (1, 2)
 
 
+@pytest.mark.thorough
 def test_describing_a_world_s_state_compiles_nothing() -> None:
     mesh = build_mesh(jax.devices()[:2], make_layout())
     jax.clear_caches()

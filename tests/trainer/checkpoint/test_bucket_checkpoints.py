@@ -186,6 +186,7 @@ def saved_form(state: State) -> dict[str, Any]:
     return {name: value for name, value in describe(state)._asdict().items() if value is not None}
 
 
+@pytest.mark.thorough
 def test_whenever_a_save_is_killed_the_newest_committed_step_is_found(
     object_servers: ObjectServers, job: BucketJob
 ) -> None:

@@ -310,6 +310,7 @@ def test_job_begins_with_the_parameters_of_another_and_a_new_state(
         assert heir.losses[1] != base.losses[1]
 
 
+@pytest.mark.thorough
 def test_parameters_are_of_the_source_and_all_else_of_a_fresh_job(tmp_path: Path) -> None:
     layout = make_layout()
     mesh = build_mesh(jax.devices()[: layout.num_devices], layout)

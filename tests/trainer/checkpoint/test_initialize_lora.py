@@ -122,6 +122,7 @@ MISMATCHES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("saved", "lora", "words"), MISMATCHES.values(), ids=MISMATCHES.keys())
 def test_every_mismatch_is_reported_at_once(
     saved: dict[str, Any], lora: dict[str, Any], words: list[str], tmp_path: Path
@@ -137,6 +138,7 @@ def test_every_mismatch_is_reported_at_once(
     assert str(caught.value).endswith("The sections model and lora must be that of the job that saved the step.")
 
 
+@pytest.mark.thorough
 def test_adapters_are_never_left_out(tmp_path: Path) -> None:
     Job(tmp_path / "base", 5, {}).save(tmp_path / "base")
 
@@ -144,6 +146,7 @@ def test_adapters_are_never_left_out(tmp_path: Path) -> None:
         heir(tmp_path, {"allowPartial": True}, targets=["*.attention.query"]).load()
 
 
+@pytest.mark.thorough
 def test_further_adapters_start_random_if_allowed(tmp_path: Path) -> None:
     base = Job(tmp_path / "base", 5, {"targets": ["*.attention.query"]})
     base.save(tmp_path / "base")
@@ -156,6 +159,7 @@ def test_further_adapters_start_random_if_allowed(tmp_path: Path) -> None:
     assert "missing there, so they start random: layers.mlp.down_lora_a, layers.mlp.down_lora_b" in found.source
 
 
+@pytest.mark.thorough
 def test_an_alpha_that_was_not_recorded_is_reported(tmp_path: Path) -> None:
     Job(tmp_path / "base", 5, {}).save(tmp_path / "base")
     folder = step_path(tmp_path / "base", 2)

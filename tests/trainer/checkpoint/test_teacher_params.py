@@ -58,6 +58,7 @@ def fresh(steps: StepPrograms) -> State:
     return state
 
 
+@pytest.mark.thorough
 def test_a_teacher_is_read_into_its_shards(tmp_path: Path) -> None:
     spec = job(tmp_path)
     save_teacher(tmp_path, spec, 1, 2)
@@ -77,6 +78,7 @@ def test_a_teacher_is_read_into_its_shards(tmp_path: Path) -> None:
     assert int(state.teacher) > 0
 
 
+@pytest.mark.thorough
 def test_the_hash_does_not_depend_on_the_mesh(tmp_path: Path) -> None:
     spec = job(tmp_path)
     save_teacher(tmp_path, spec, 1)
@@ -167,6 +169,7 @@ def published(tmp_path: Path, folder: Path) -> TrainingJobSpec:
     return TrainingJobSpec.model_validate(make_spec(tmp_path / "run", tmp_path, **changes))
 
 
+@pytest.mark.thorough
 def test_published_weights_are_a_teacher_and_leave_no_files(tmp_path: Path) -> None:
     folder = Fixture("llama").folder
     spec = published(tmp_path, folder)

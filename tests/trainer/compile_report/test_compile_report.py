@@ -23,6 +23,7 @@ def config(tmp_path: Path, text: Path) -> RunConfig:
     return RunConfig(job=identity, spec=spec, accelerator_platform="cpu", layouts=layouts)
 
 
+@pytest.mark.thorough
 def test_a_compiled_step_has_the_products_of_the_model(config: RunConfig) -> None:
     (layout,) = config.layouts
     model, length = config.spec.model, config.spec.training.sequence_length

@@ -80,6 +80,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
 @pytest.mark.parametrize("size", [7, 20, 90])
 def test_pieces_give_the_dataset_of_the_whole_file(
@@ -103,6 +104,7 @@ def test_pieces_give_the_dataset_of_the_whole_file(
     assert divided.train.dataset_hash == whole.train.dataset_hash
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("small_parts")
 def test_several_processes_read_one_file(tmp_path: Path, processes: list[subprocess.Popen[bytes]]) -> None:
     grow(tmp_path / "text", **{"a.jsonl": "\n".join(RECORDS)})

@@ -206,6 +206,7 @@ def test_a_weighted_source_without_a_sequence_is_rejected(tmp_path: Path) -> Non
     assert error.path == "spec.data.train[0].path"
 
 
+@pytest.mark.thorough
 def test_a_mixture_trains_alike_on_each_mesh() -> None:
     spec = spec_with()
     mixture = Mixture(

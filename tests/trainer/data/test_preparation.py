@@ -57,6 +57,7 @@ def test_each_file_is_read_once(tmp_path: Path, reads: list[str]) -> None:
     assert reads == ["0.txt", "1.txt", "2.txt"]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("small_parts")
 def test_parts_give_the_same_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_text(tmp_path)
@@ -105,6 +106,7 @@ def test_hosts_share_the_parts(tmp_path: Path, reads: list[str], monkeypatch: py
     assert sorted(reads) == [f"{number}.txt" for number in range(5)]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("small_parts")
 def test_a_host_that_is_late_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_text(tmp_path)
@@ -134,6 +136,7 @@ def test_a_host_that_cannot_help_is_silent(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("small_parts")
 def test_worker_processes_write_the_parts(tmp_path: Path, processes: list[subprocess.Popen[bytes]]) -> None:
     write_text(tmp_path)
@@ -146,6 +149,7 @@ def test_worker_processes_write_the_parts(tmp_path: Path, processes: list[subpro
     assert [tokens_of(writer, part) for part in range(3)] == [[97 + part] * 15 + [256] for part in range(3)]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("small_parts", "processes")
 def test_an_error_of_a_worker_names_the_file(tmp_path: Path) -> None:
     write_text(tmp_path)
@@ -191,6 +195,7 @@ def test_the_quota_of_a_container_counts(
     assert count_cpus() == want
 
 
+@pytest.mark.thorough
 def test_a_worker_does_not_import_jax() -> None:
     code = "import sys, trainingjob_trainer.data.preparation.worker; sys.exit('jax' in sys.modules)"
 
@@ -215,6 +220,7 @@ def test_a_damaged_part_is_reported(tmp_path: Path, name: str, monkeypatch: pyte
     assert (error.reason, error.path) == (FailureReason.STORAGE, "spec.checkpoint.uri")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("small_parts", "processes")
 def test_workers_read_ids_and_random_tokens_and_skip_bad_records(tmp_path: Path) -> None:
     ids = np.arange(40, dtype=np.uint16)

@@ -24,6 +24,7 @@ worker.main()
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("small_parts")
 def test_worker_processes_report_their_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_text(tmp_path, 2)
@@ -69,6 +70,7 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[PreparationProgress]:
     return []
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("small_parts", "processes")
 def test_the_progress_of_all_datasets_is_reported(
     tmp_path: Path, reports: list[PreparationProgress], caplog: pytest.LogCaptureFixture

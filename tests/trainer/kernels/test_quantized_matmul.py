@@ -104,6 +104,7 @@ def flat(kind: str, x: Any, matrix: Any, grads: Any, summed: int) -> tuple[np.nd
     return product.reshape(grads.shape), dx.reshape(x.shape), dmatrix.reshape(matrix.shape)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("sizes", [(3, 0, 9), (4, 5, 7)], ids=["rows without an expert", "all rows"])
 def test_rows_of_experts_are_products_with_their_matrices(kind: Any, sizes: tuple[int, ...]) -> None:

@@ -64,6 +64,7 @@ def pass_keys(variant: dict[str, Any], inputs: Inputs) -> jax.Array:
     )
 
 
+@pytest.mark.thorough
 @each(
     "variant",
     {name: variant for name, variant in VARIANTS.items() if variant.get("groups") != 1},  # `tensor` shards them

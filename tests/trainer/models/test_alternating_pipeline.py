@@ -83,6 +83,7 @@ CURVES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thorough
 @each("layout", LAYOUTS, "4 stages, fsdp 2", SHARDED)
 def test_the_step_is_that_of_one_device(layout: Layout) -> None:
     want = plain(describe(**DEEP).model_dump_json())
@@ -90,6 +91,7 @@ def test_the_step_is_that_of_one_device(layout: Layout) -> None:
     assert errors(differentiate(describe(**DEEP, **ALTERNATING), layout), want) == {}
 
 
+@pytest.mark.thorough
 @each("variant", VARIANTS, "tied, windows, soft caps", "logits in chunks")
 def test_other_models_have_the_gradients_of_one_device(variant: tuple[dict[str, Any], str]) -> None:
     changes, layout = variant
@@ -98,6 +100,7 @@ def test_other_models_have_the_gradients_of_one_device(variant: tuple[dict[str, 
     assert errors(differentiate(describe(**changes, **ALTERNATING), LAYOUTS[layout]), want) == {}
 
 
+@pytest.mark.thorough
 @each("changes", CURVES, "adapters", "isolated documents")
 def test_the_loss_curve_is_that_of_one_device(changes: dict[str, Any]) -> None:
     want = losses(describe(**changes), ONE)
@@ -106,6 +109,7 @@ def test_the_loss_curve_is_that_of_one_device(changes: dict[str, Any]) -> None:
     assert want[-1] != pytest.approx(want[0], abs=1e-2)
 
 
+@pytest.mark.thorough
 def test_balancing_biases_get_the_loads_of_all_microbatches() -> None:
     model = SIZE | {"experts": EXPERTS | {"balance": {"biasRate": 0.001}}}
     found = []
@@ -119,6 +123,7 @@ def test_balancing_biases_get_the_loads_of_all_microbatches() -> None:
     np.testing.assert_array_equal(found[0][name], found[1][name])
 
 
+@pytest.mark.thorough
 def test_data_dependencies_order_the_collectives() -> None:
     """A program that is loaded has no other order."""
     step, arguments = trace(describe(model__numLayers=8, **ALTERNATING), LAYOUTS["4 stages, fsdp 2"])
@@ -146,6 +151,7 @@ def compile_step(schedule: ScheduleName, microbatches: int) -> Any:
     return jax.jit(steps.train, donate_argnums=0).lower(*arguments).compile()
 
 
+@pytest.mark.thorough
 def test_more_microbatches_take_no_more_memory() -> None:
     few, many = (compile_step("oneForwardOneBackward", number).memory_analysis() for number in (8, 32))
     gpipe = [compile_step("gpipe", number).memory_analysis().temp_size_in_bytes for number in (8, 32)]

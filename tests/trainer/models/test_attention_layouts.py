@@ -23,6 +23,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thorough
 @each(
     "layout",
     LAYOUTS,
@@ -43,6 +44,7 @@ def test_chunked_attention_of_other_models_is_plain_attention(changes: dict[str,
     assert errors(differentiate(describe(**CHUNKED, **changes), layout), want) == {}
 
 
+@pytest.mark.thorough
 @each("layout", LAYOUTS, "data 2 over slices, 2 stages, context 2, accumulation 2")
 def test_a_step_with_splash_attention_is_that_with_plain_attention(
     layout: Layout, monkeypatch: pytest.MonkeyPatch

@@ -46,6 +46,7 @@ def load_with_lora(fixture: Fixture, quantization: Any) -> tuple[Params, Params]
     return loaded.params, before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("quantization", [None, "int8"])
 @pytest.mark.parametrize("name", ["llama", "mixtral"])
 def test_the_base_is_that_of_the_files(name: str, quantization: str | None) -> None:

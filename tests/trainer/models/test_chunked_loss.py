@@ -32,11 +32,13 @@ def in_chunks(**changes: Any) -> Any:
     return spec_with(memory__lossChunks=3, **changes)
 
 
+@pytest.mark.thorough
 @each("layout", LAYOUTS, *QUICK)
 def test_the_curve_is_that_of_whole_logits(layout: Layout) -> None:
     assert losses(in_chunks(), layout) == pytest.approx(losses(whole(), layout), abs=1e-6, rel=1e-6)
 
 
+@pytest.mark.thorough
 @each("layout", LAYOUTS, "data 2, fsdp 2, tensor 2, accumulation 2")
 def test_a_tied_table_gets_the_gradients_of_both_uses(layout: Layout) -> None:
     tied = {"model__tieEmbeddings": True, "model__logits": {"softCap": 3, "scale": 0.7}}

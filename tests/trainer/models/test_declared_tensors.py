@@ -46,6 +46,7 @@ MODELS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
 def test_the_trainer_makes_exactly_these_tensors(model: Model) -> None:
     made = split_model(resolve(model), Precision(), Memory(), "cpu")

@@ -33,6 +33,7 @@ def with_experts(experts: dict[str, Any], changes: dict[str, Any]) -> Any:
     return describe(**changes | {"model__experts": experts | own})
 
 
+@pytest.mark.thorough
 @each("layout", LAYOUTS, "fsdp 2, expert 2, tensor 2, accumulation 2")
 def test_a_step_drops_no_token_on_any_layout(layout: Layout) -> None:
     want = plain(describe(model__experts=ALL_SLOTS).model_dump_json())
@@ -40,6 +41,7 @@ def test_a_step_drops_no_token_on_any_layout(layout: Layout) -> None:
     assert errors(differentiate(SPEC, layout), want) == {}
 
 
+@pytest.mark.thorough
 @each("changes", KINDS, "biases")
 def test_experts_of_each_kind_are_those_with_a_slot_for_each_token(changes: dict[str, Any]) -> None:
     want = plain(with_experts(ALL_SLOTS | {"capacityFactor": 4}, changes).model_dump_json())
@@ -47,6 +49,7 @@ def test_experts_of_each_kind_are_those_with_a_slot_for_each_token(changes: dict
     assert errors(differentiate(with_experts(DROPLESS, changes), MESH), want) == {}
 
 
+@pytest.mark.thorough
 def test_a_small_qwen_3_with_experts_trains_without_capacity() -> None:
     size = {"vocabSize": 272, "embedDim": 16, "numLayers": 2, "numHeads": 4, "numKvHeads": 2, "headDim": 8}
     section = {"preset": "qwen3-30b-a3b", **size, "experts": {"count": 8, "perToken": 2, "mlpDim": 12}}

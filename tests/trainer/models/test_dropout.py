@@ -54,11 +54,13 @@ def build(**changes: Any) -> SplitModel:
     return SplitModel(resolve_network(spec), spec.precision, spec.memory)
 
 
+@pytest.mark.thorough
 @each("mesh", MESHES, "data 2, fsdp 2, tensor 2, accumulation 2", "2 stages, fsdp 2, tensor 2, 4 microbatches")
 def test_the_loss_curve_does_not_depend_on_the_layout(mesh: Any) -> None:
     assert losses(spec_with(**BOTH), mesh) == pytest.approx(losses(spec_with(**BOTH), ONE), abs=1e-4)
 
 
+@pytest.mark.thorough
 @each("variant", VARIANTS, "a ring", "a circular pipeline", "further tokens")
 def test_the_loss_curve_of_other_models_does_not_depend_on_the_layout(variant: tuple[dict[str, Any], str]) -> None:
     changes, mesh = variant
@@ -154,6 +156,7 @@ def test_without_rates_the_program_has_no_seeds() -> None:
     assert run.steps._seed_dropout(run.batch(1), jnp.int32(1)).seeds is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("remat", ["none", "full"])
 def test_a_compiled_step_has_the_flops_of_the_plan(remat: str) -> None:
     spec, layout = spec_with(memory__remat=remat, **BOTH), make_layout(accumulation=2)
@@ -163,6 +166,7 @@ def test_a_compiled_step_has_the_flops_of_the_plan(remat: str) -> None:
     assert compile_step(config, layout).flops == count_step_flops(describe_workload(spec), layout)
 
 
+@pytest.mark.thorough
 def test_the_backward_pass_saves_no_mask() -> None:
     def count_saved(**changes: Any) -> int:
         model = build(**changes, memory__remat="none")

@@ -50,6 +50,7 @@ def routing_of(metrics: StepMetrics) -> tuple[jax.Array, jax.Array]:
     return metrics.objective["load_balance"], metrics.objective["dropped"]
 
 
+@pytest.mark.thorough
 @each("experts", KINDS, "two of four, some dropped")
 def test_each_token_is_routed_as_in_the_reference(experts: dict[str, Any]) -> None:
     spec = spec_of(experts)

@@ -45,6 +45,7 @@ def test_a_token_occurs_often_enough_to_show_how_its_gradients_are_summed() -> N
     assert np.sum(TOKENS == 0) > 2 * 256
 
 
+@pytest.mark.thorough
 @each(
     "case",
     CASES,
@@ -64,6 +65,7 @@ def test_bfloat16_is_near_float32_and_the_same_on_every_layout(case: tuple[Secti
     assert {tensor: error for tensor, error in errors(found, near).items() if error > MAX_ERROR} == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_sums_nothing_in_bfloat16(name: str) -> None:
     """Matmuls accumulate in float32 by themselves; all other sums must request it."""

@@ -189,6 +189,7 @@ def test_every_numeric_field_is_varied_or_has_a_reason() -> None:
     assert sorted(fields) == sorted([*VARIED, *AT_THE_START, *NOT_OF_A_STEP])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("field", sample([(field,) for field in VARIED], every=2))
 def test_a_number_shapes_training_as_in_the_reference(field: str) -> None:
     value, others = VARIED[field]
@@ -201,6 +202,7 @@ def test_a_number_shapes_training_as_in_the_reference(field: str) -> None:
     assert training.train().distance(want) < NEAR
 
 
+@pytest.mark.thorough
 def test_heads_that_are_unset_train_as_in_the_reference() -> None:
     training = Training(
         describe({}, "model", {"vocabSize": 260, "embedDim": 8, "mlpDim": 16, "numLayers": 2, "numHeads": 2})
@@ -212,6 +214,7 @@ def test_heads_that_are_unset_train_as_in_the_reference() -> None:
     assert training.train().distance(want) < NEAR
 
 
+@pytest.mark.thorough
 def test_gradients_are_not_clipped_with_zero() -> None:
     clipped = describe({}, "optimizer.clipNorm", 0.2)
     training = Training(describe({}, "optimizer.clipNorm", 0))
@@ -222,6 +225,7 @@ def test_gradients_are_not_clipped_with_zero() -> None:
     assert training.train().distance(want) < NEAR
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("exclude", [["norm", "embedding", "expert"], ["matrix", "router"]], ids=str)
 def test_excluded_kinds_of_tensors_have_no_weight_decay_as_in_the_reference(exclude: list[str]) -> None:
     strong = {**ROUTED, "optimizer__weightDecay": {"rate": 2.0}}

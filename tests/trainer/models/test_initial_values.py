@@ -44,6 +44,7 @@ def initial_state(name: str) -> State:
     return state
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="other machines round the normal distribution differently")
 @pytest.mark.parametrize("name", CASES)
 def test_a_seed_gives_the_recorded_values(name: str) -> None:

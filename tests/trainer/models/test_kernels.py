@@ -77,6 +77,7 @@ def errors(found: Found, want: Found) -> dict[str, float]:
     return {name: error for name, error in relative.items() if not error <= LARGEST_ERROR}
 
 
+@pytest.mark.thorough
 @each("layout", LAYOUTS, "data 2 over slices, fsdp 4")
 def test_an_attention_kernel_computes_the_same_step(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     want = plain(DENSE.model_dump_json())

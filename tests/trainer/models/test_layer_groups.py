@@ -37,6 +37,7 @@ def without_layers(params: Params) -> Params:
     return {name: param for name, param in params.items() if name != "layers"}
 
 
+@pytest.mark.thorough
 def test_two_groups_run_one_after_the_other() -> None:
     whole = split(NETWORK)
     params = whole.init(1)

@@ -71,6 +71,7 @@ def with_random_outputs(run: Run) -> dict[str, Any]:
     return run.state.params
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", BY_REFERENCE)
 def test_the_forward_pass_is_that_of_merged_matrices(name: str) -> None:
     spec = spec_with(**CASES[name])
@@ -84,6 +85,7 @@ def test_the_forward_pass_is_that_of_merged_matrices(name: str) -> None:
     assert float(total) / float(weight) == pytest.approx(np.mean(want), rel=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", BY_REFERENCE)
 def test_the_gradients_of_adapters_follow_from_those_of_merged_matrices(name: str) -> None:
     spec = spec_with(**CASES[name])
@@ -116,6 +118,7 @@ def test_an_adapter_starts_without_effect() -> None:
     assert 0.2 < np.abs(query).max() <= 16**-0.5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_training_changes_the_adapters_alone(name: str) -> None:
     run = Run(spec_with(**CASES[name]), ONE)
@@ -129,18 +132,21 @@ def test_training_changes_the_adapters_alone(name: str) -> None:
     assert len(jax.tree.leaves(run.state.opt[1].mu)) == len(adapters)
 
 
+@pytest.mark.thorough
 @each("mesh", {name: LAYOUTS[name] for name in MESHES}, MESHES[1], MESHES[3])
 @each("changes", {name: changes for name, changes in CASES.items() if name != "pattern"}, "dropout")
 def test_the_loss_curve_does_not_depend_on_the_layout(changes: dict[str, Any], mesh: Layout) -> None:
     assert losses(spec_with(**changes), mesh) == pytest.approx(losses(spec_with(**changes), ONE), abs=1e-4)
 
 
+@pytest.mark.thorough
 def test_the_masks_of_dropout_follow_the_tokens_around_a_ring() -> None:
     ring = spec_with(**CASES["dropout"], parallelism__context={"exchange": "ring"})
 
     assert losses(ring, LAYOUTS[MESHES[2]]) == pytest.approx(losses(spec_with(**CASES["dropout"]), ONE), abs=1e-4)
 
 
+@pytest.mark.thorough
 def test_the_loss_curve_does_not_depend_on_the_devices_of_experts() -> None:
     changes = CASES["int8, experts, dropout"]
 
@@ -150,6 +156,7 @@ def test_the_loss_curve_does_not_depend_on_the_devices_of_experts() -> None:
 
 
 # XLA for CPUs multiplies each row with all experts without capacity slots.
+@pytest.mark.thorough
 @each("changes", {name: changes for name, changes in CASES.items() if "dropless" not in name}, "all matrices")
 @pytest.mark.parametrize("remat", ["none", "full"])
 def test_a_compiled_step_has_the_flops_of_the_plan(changes: dict[str, Any], remat: str) -> None:

@@ -64,6 +64,7 @@ def train_alone(model: str) -> list[float]:
     return train(model, ())[0]
 
 
+@pytest.mark.thorough
 @each("case", VALID, *QUICK_NAMES)
 def test_a_mesh_trains_as_one_device_in_the_planned_memory(case: Case) -> None:
     losses, memory, size = train(*case)

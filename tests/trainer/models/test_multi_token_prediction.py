@@ -43,6 +43,7 @@ def total_of(run: Run, batch: Any) -> tuple[float, float]:
     return float(terms.total), float(terms.loss)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["dense", "chunks"])
 def test_the_loss_of_further_tokens_is_that_of_the_reference(name: str) -> None:
     run = Run(SPECS[name], ONE)
@@ -57,6 +58,7 @@ def test_the_loss_of_further_tokens_is_that_of_the_reference(name: str) -> None:
     assert loss == pytest.approx(total_of(plain, plain.batch(1))[0], rel=1e-6), "the reported loss has no part of it"
 
 
+@pytest.mark.thorough
 def test_no_token_of_another_document_is_predicted() -> None:
     run = Run(SPECS["dense"], ONE)
     batch, params = run.batch(1), numpy_tree(run.state.params)
@@ -73,6 +75,7 @@ FLAT = [name for name, layout in LAYOUTS.items() if layout.ici.stage == 1]
 QUICK = ("experts, data 2, fsdp 2, tensor 2, accumulation 2", "chunks, data 2 over slices, fsdp 2, context 2")
 
 
+@pytest.mark.thorough
 @each("case", {f"{name}, {layout}": (name, layout) for name in SPECS for layout in FLAT}, *QUICK)
 def test_the_loss_curve_does_not_depend_on_the_layout(case: tuple[str, str]) -> None:
     name, layout = case[0], LAYOUTS[case[1]]
@@ -80,6 +83,7 @@ def test_the_loss_curve_does_not_depend_on_the_layout(case: tuple[str, str]) -> 
     assert losses(SPECS[name], layout) == pytest.approx(losses(SPECS[name], ONE), abs=1e-4)
 
 
+@pytest.mark.thorough
 def test_training_learns_to_predict_further_tokens() -> None:
     run = Run(SPECS["dense"], ONE)
     before = total_of(run, run.batch(1))
@@ -90,6 +94,7 @@ def test_training_learns_to_predict_further_tokens() -> None:
     assert after[0] - after[1] < before[0] - before[1]
 
 
+@pytest.mark.thorough
 @each("name", {name: name for name in SPECS}, "experts")
 def test_collectives_of_a_step_are_in_order(name: str) -> None:
     run = Run(SPECS[name], LAYOUTS["data 2 over slices, fsdp 2, context 2"])
@@ -98,6 +103,7 @@ def test_collectives_of_a_step_are_in_order(name: str) -> None:
     assert not list(find_unordered_collectives(HloProgram(compiled.as_text())))
 
 
+@pytest.mark.thorough
 def test_a_sharded_stream_changes_no_loss() -> None:
     spec = spec_with(**DEPTH, parallelism__shardStreamOverTensor=True)
 

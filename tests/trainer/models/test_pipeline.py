@@ -40,6 +40,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thorough
 @each("layout", LAYOUTS, "2 stages, fsdp 2, tensor 2, 4 microbatches")
 def test_a_circular_schedule_computes_the_same_step(layout: Layout) -> None:
     want = plain(describe(**DEEP).model_dump_json())
@@ -56,6 +57,7 @@ def test_a_circular_schedule_runs_other_models(changes: dict[str, Any]) -> None:
     assert errors(differentiate(describe(**spec, **CIRCULAR), layout), want) == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("repeats", [2, 4])
 def test_a_microbatch_goes_through_all_layers_in_their_order(repeats: int) -> None:
     network = resolve(Model(vocab_size=64, embed_dim=16, mlp_dim=24, num_layers=8, num_heads=4, head_dim=4))
@@ -73,6 +75,7 @@ def test_a_microbatch_goes_through_all_layers_in_their_order(repeats: int) -> No
     assert jnp.max(jnp.abs(found - want)) < 1e-5
 
 
+@pytest.mark.thorough
 def test_a_tick_runs_one_group_of_layers() -> None:
     layout = LAYOUTS["2 stages, 8 microbatches"]
     flops = []

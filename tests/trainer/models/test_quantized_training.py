@@ -50,6 +50,7 @@ def train(model: str, kind: str | None) -> list[float]:
     return [float(metrics.loss) for metrics in Run(spec, ONE).train(NUM_STEPS)]
 
 
+@pytest.mark.thorough
 @each("model", {name: name for name in MODELS}, "dense")
 @pytest.mark.parametrize("kind", TYPES)
 def test_the_loss_stays_near_float32_and_goes_down(model: str, kind: str) -> None:
@@ -83,6 +84,7 @@ def differentiate(model: str, axes: tuple[Axis, ...], kind: str, batch: int | No
     return measure(spec, layout, draw_tokens(LENGTH))
 
 
+@pytest.mark.thorough
 @each("case", CASES, "dense data fsdp context", "dropless experts fsdp expert tensor")
 @pytest.mark.parametrize("kind", TYPES)
 def test_gradients_do_not_depend_on_the_mesh(case: Case, kind: str) -> None:
@@ -93,6 +95,7 @@ def test_gradients_do_not_depend_on_the_mesh(case: Case, kind: str) -> None:
     assert max(errors(found, alone).values()) < NEAR_GRADIENTS[kind]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", TYPES)
 def test_gradients_do_not_depend_on_accumulation(kind: str) -> None:
     alone, found = (differentiate("dense", (), kind, batch) for batch in (None, 2))
@@ -138,6 +141,7 @@ def test_a_job_that_excludes_all_matrices_computes_what_it_computes_without_quan
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", TYPES)
 def test_layers_that_are_computed_again_have_the_same_values(kind: str) -> None:
     saved, again = (losses(describe(kind, memory__remat=remat), ONE) for remat in ("none", "full"))
@@ -145,6 +149,7 @@ def test_layers_that_are_computed_again_have_the_same_values(kind: str) -> None:
     assert again == pytest.approx(saved, rel=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", TYPES)
 def test_adapters_train_beside_quantized_matmuls_of_their_base(kind: str) -> None:
     lora = {"rank": 4, "alpha": 8.0, "targets": ["*.attention.*", "*.down"]}
@@ -157,6 +162,7 @@ def test_adapters_train_beside_quantized_matmuls_of_their_base(kind: str) -> Non
     np.testing.assert_array_equal(run.state.params["layers"]["mlp"]["down"], base)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", TYPES)
 def test_text_is_generated_with_the_matmuls_of_training(kind: str) -> None:
     spec = describe(kind)

@@ -16,6 +16,7 @@ NORMED: dict[str, Any] = {"model__attention": {"queryKeyNorm": "perHead"}}
 SINGLE_HEADED = "context 4, tensor 2, accumulation 2"
 
 
+@pytest.mark.thorough
 def test_steps_in_float32_are_those_of_the_reference() -> None:
     training = Training(describe(NORMED))
 
@@ -38,6 +39,7 @@ def test_the_scales_shape_the_loss() -> None:
         attention[name]["scale"] = kept
 
 
+@pytest.mark.thorough
 def test_the_loss_in_bfloat16_is_near_the_reference() -> None:
     spec = spec_with(precision__compute="bfloat16", **NORMED)
     run = Run(spec, ONE)
@@ -49,6 +51,7 @@ def test_the_loss_in_bfloat16_is_near_the_reference() -> None:
     assert float(total) / float(weight) == pytest.approx(np.mean(want), rel=2e-3)
 
 
+@pytest.mark.thorough
 @each("layout", {name: layout for name, layout in LAYOUTS.items() if layout != ONE}, SINGLE_HEADED)
 def test_the_loss_curve_does_not_depend_on_the_layout(layout: Layout) -> None:
     assert losses(spec_with(**NORMED), layout) == pytest.approx(losses(spec_with(**NORMED), ONE), abs=1e-4)

@@ -71,6 +71,7 @@ def count_flops(program: Any, times: int = 1) -> int:
     return flops
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("length", [SMALL_LENGTH, LENGTH], ids=["plain attention", "chunked attention"])
 @pytest.mark.parametrize("policy", ["none", *SAVED])
 @pytest.mark.parametrize("network", NETWORKS)
@@ -110,6 +111,7 @@ def test_an_offloaded_activation_leaves_the_device() -> None:
 CUSTOM = {"memory__remat": "custom", "memory__save": ["key", "mlpUp", "attentionOutput"]}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("changes", [{"memory__remat": "minimal"}, CUSTOM], ids=["minimal", "custom"])
 def test_a_policy_changes_no_number(changes: dict[str, Any]) -> None:
     assert losses(spec_with(**changes), ONE) == pytest.approx(losses(spec_with(), ONE), abs=1e-5)

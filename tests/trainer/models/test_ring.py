@@ -39,6 +39,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thorough
 @each("layout", CONTEXT, "data 2 over slices, fsdp 2, context 2")
 def test_a_step_with_a_ring_is_that_of_one_device(layout: Layout) -> None:
     want = plain(describe().model_dump_json())
@@ -46,6 +47,7 @@ def test_a_step_with_a_ring_is_that_of_one_device(layout: Layout) -> None:
     assert errors(differentiate(describe(**RING), layout), want) == {}
 
 
+@pytest.mark.thorough
 @each("changes", VARIANTS, "chunks, sinks and positions")
 def test_a_ring_of_other_models_is_one_device(changes: dict[str, Any]) -> None:
     want = plain(describe(**changes).model_dump_json())
@@ -71,6 +73,7 @@ def test_the_gradients_of_keys_are_not_summed_in_bfloat16() -> None:
     assert list(find_sums(step.trace(*arguments).jaxpr.jaxpr, num_stages=1, length=16)) == []
 
 
+@pytest.mark.thorough
 def test_a_ring_orders_its_collectives_and_holds_no_keys_of_the_whole_sequence() -> None:
     temporaries, holds_all = [], []
     for changes in ({}, RING):

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tests.support.trainer.cases import each
 from tests.support.trainer.meshes import MODELS, UNBALANCED
 from tests.support.trainer.tiny import make_layout
@@ -26,6 +28,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thorough
 @each("layout", TENSOR, "data 2, fsdp 2, tensor 2, accumulation 2")
 def test_a_step_with_a_sharded_stream_is_that_of_one_device(layout: Layout) -> None:
     want = plain(describe().model_dump_json())
@@ -41,6 +44,7 @@ def test_the_stream_of_other_models_is_sharded(changes: dict[str, Any]) -> None:
     assert errors(differentiate(describe(**changes, **SHARDED), layout), want) == {}
 
 
+@pytest.mark.thorough
 @each("remat", {"full": "full", "none": "none"}, "none")
 def test_a_device_saves_its_share_of_the_stream(remat: str) -> None:
     layout = make_layout(ici=AxisDegrees(tensor=2), rows_per_shard=8)

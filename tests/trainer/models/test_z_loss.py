@@ -29,6 +29,7 @@ def log_partitions(run: Run, batch: Any) -> np.ndarray:
     return np.log(np.sum(np.exp(logits), axis=-1))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SPECS)
 def test_the_minimized_sum_has_the_penalty_and_the_reported_loss_does_not(name: str) -> None:
     run = Run(SPECS[name], ONE)
@@ -41,6 +42,7 @@ def test_the_minimized_sum_has_the_penalty_and_the_reported_loss_does_not(name: 
     assert loss == pytest.approx(total_of(plain, plain.batch(1))[0], rel=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SPECS)
 def test_a_step_reports_the_mean_penalty_and_lowers_it(name: str) -> None:
     run = Run(SPECS[name], ONE)
@@ -53,6 +55,7 @@ def test_a_step_reports_the_mean_penalty_and_lowers_it(name: str) -> None:
     assert found[-1] < 0.05 / 1e-4 * small[-1]
 
 
+@pytest.mark.thorough
 @each("layout", LAYOUTS, *QUICK)
 @pytest.mark.parametrize("name", ["whole", "chunks"])
 def test_the_loss_curve_does_not_depend_on_the_layout(name: str, layout: Layout) -> None:

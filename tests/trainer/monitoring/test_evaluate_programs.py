@@ -77,6 +77,7 @@ def measure(run: Run, programs: dict[str, EvaluateProgram]) -> dict[str, Scores]
     return measured
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("layout", "shapes"), SIZES.values(), ids=SIZES.keys())
 def test_scores_do_not_depend_on_the_sequences_at_once(layout: Layout, shapes: list[tuple[int, int, int]]) -> None:
     run, programs = make_run(layout, LIMITS)
@@ -90,6 +91,7 @@ def test_scores_do_not_depend_on_the_sequences_at_once(layout: Layout, shapes: l
         assert scores[name][:3] == pytest.approx(want[:3], rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_evaluations_of_one_layout_share_a_program() -> None:
     _, programs = make_run(SIZES["one slice of four devices"][0], {"first": None, "second": 2, "third": 1, "last": 1})
 
@@ -97,6 +99,7 @@ def test_evaluations_of_one_layout_share_a_program() -> None:
     assert programs["third"].run is programs["last"].run is not programs["first"].run
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("limit", [1, 4])
 @pytest.mark.parametrize("layout", [layout for layout, _ in SIZES.values()], ids=SIZES.keys())
 def test_the_plan_bounds_the_memory_of_an_evaluation(layout: Layout, limit: int) -> None:

@@ -55,6 +55,7 @@ def test_a_window_is_traced_in_the_layout_of_xprof(tmp_path: Path) -> None:
     assert steps_in(tmp_path, run) == [3, 4]
 
 
+@pytest.mark.thorough
 def test_windows_recur(tmp_path: Path) -> None:
     train(profiler_of(tmp_path, startStep=2, numSteps=1, everySteps=3), *range(1, 9))
 
@@ -83,6 +84,7 @@ def test_nothing_is_traced_without_the_section(tmp_path: Path) -> None:
     assert list_traces(tmp_path) == []
 
 
+@pytest.mark.thorough
 def test_requested_steps_are_traced_after_each_other(tmp_path: Path) -> None:
     signals = ControlSignals()
     for name in ("request-a", "request-b"):

@@ -74,6 +74,7 @@ def test_twenty_updates_are_those_of_optax(scaled: bool) -> None:
     assert {is_factored(tensor, MIN_SIZE) for tensor in NETWORK.tensors if tensor.is_matrix} == {True, False}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("layout", "changes"), MESHES.values(), ids=MESHES.keys())
 def test_the_loss_curve_does_not_depend_on_the_mesh(layout: str, changes: dict[str, Any]) -> None:
     curve = losses(spec_with(**TRAINED), ONE)

@@ -123,6 +123,7 @@ def test_a_checkpoint_restores_the_average(tmp_path: Path) -> None:
     check_restored(tmp_path, Run(spec_with(**TRAINED), LAYOUTS["data 8"]))
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_without_an_average_starts_one_as_a_copy(tmp_path: Path) -> None:
     zero = {"parallelism__shardOptimizerOverData": True}
     plain, run = Run(spec_with(**zero), LAYOUTS["data 8"]), Run(spec_with(**TRAINED, **zero), LAYOUTS["data 8"])

@@ -44,6 +44,7 @@ def train(spec: TrainingJobSpec, layout: Layout = ONE) -> tuple[np.ndarray | Non
     return None if biases is None else np.asarray(biases), dropped
 
 
+@pytest.mark.thorough
 def test_biases_move_by_their_rate_alone() -> None:
     none, dropped_without = train(make_spec())
     biases, dropped = train(make_spec(biasRate=RATE))
@@ -82,6 +83,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.thorough
 @each("layout", LAYOUTS, "fsdp and tensor", "two stages")
 def test_the_biases_do_not_depend_on_the_mesh(layout: Layout) -> None:
     alone, _ = train(make_spec(biasRate=RATE))

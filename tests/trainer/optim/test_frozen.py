@@ -49,6 +49,7 @@ def test_training_changes_the_matching_tensors_alone(changes: dict[str, Any]) ->
     }
 
 
+@pytest.mark.thorough
 def test_the_first_update_of_trained_tensors_is_that_of_a_whole_model() -> None:
     whole, part = Run(spec_with(**UNCLIPPED), ONE), Run(spec_with(**UNCLIPPED | SOME), ONE)
 
@@ -68,6 +69,7 @@ def test_the_loss_curve_does_not_depend_on_the_layout(changes: dict[str, Any], l
     assert losses(spec_with(**changes), layout) == pytest.approx(losses(spec_with(**changes), ONE), abs=1e-4)
 
 
+@pytest.mark.thorough
 @each("changes", {"all": {}} | CASES, "attention")
 def test_a_compiled_step_has_the_flops_of_the_plan(changes: dict[str, Any]) -> None:
     spec, layout = spec_with(**changes), make_layout(accumulation=2)

@@ -95,6 +95,7 @@ def test_twenty_updates_are_those_of_optax(rms: float | None) -> None:
             np.testing.assert_allclose(one, want, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("layout", "changes"), MESHES.values(), ids=MESHES.keys())
 def test_the_loss_curve_does_not_depend_on_the_mesh(layout: str, changes: dict[str, Any]) -> None:
     curve = losses(spec_with(**TRAINED), ONE)
@@ -103,6 +104,7 @@ def test_the_loss_curve_does_not_depend_on_the_mesh(layout: str, changes: dict[s
     assert losses(spec_with(**TRAINED, **changes), LAYOUTS[layout]) == pytest.approx(curve, abs=1e-4)
 
 
+@pytest.mark.thorough
 def test_the_loss_curve_of_experts_does_not_depend_on_the_mesh() -> None:
     spec = spec_with(**TRAINED, model__experts=EXPERTS)
     mesh = make_layout(devices_per_host=4, ici=AxisDegrees(expert=2, fsdp=2), rows_per_shard=2)
@@ -122,6 +124,7 @@ def test_frozen_matrices_have_no_slot() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_compiled_step_has_the_flops_of_the_plan() -> None:
     spec, layout = spec_with(**TRAINED), make_layout(devices_per_host=1, ici=AxisDegrees(), accumulation=2)
     identity = JobIdentity(name="tiny", namespace="", uid="")

@@ -47,6 +47,7 @@ def layout_of(name: str) -> Any:
     return LAYOUTS[name] if name else ONE
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("layout", "changes"), CASES.values(), ids=CASES.keys())
 def test_the_loss_curve_is_that_of_state_on_the_device(layout: str, changes: dict[str, Any]) -> None:
     curve = losses(spec_with(**changes), layout_of(layout))
@@ -84,6 +85,7 @@ def test_a_checkpoint_restores_slots_to_the_host(tmp_path: Path) -> None:
     assert kinds == [leaf.sharding.memory_kind for leaf in jax.tree.leaves(run.state)]
 
 
+@pytest.mark.thorough
 def test_snapshots_and_replica_checks_read_the_host() -> None:
     """The state of one replica reaches all, on the host too, and the sums of bits see its replicas."""
     name = "data 2, fsdp 2, tensor 2, accumulation 2"

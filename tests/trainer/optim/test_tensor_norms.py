@@ -39,6 +39,7 @@ def read(measured: StepMetrics) -> dict[str, float]:
     return {name: float(norm) for name, norm in measured.norms.items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("layout", "changes"),
     [
@@ -71,6 +72,7 @@ def test_norms_are_those_of_the_reference_on_every_mesh(layout: str, changes: di
     assert np.sqrt(sum(squares)) == pytest.approx(float(measured.grad_norm), rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_step_that_measures_norms_trains_as_the_plain_step_does() -> None:
     one, other = (Run(spec_with(**TRAINED), LAYOUTS["data 8"]) for _ in range(2))
 
@@ -91,6 +93,7 @@ def test_a_skipped_update_has_the_norm_0() -> None:
     assert all(norm > 0 for name, norm in got.items() if name.startswith("param_norm/") and "bias" not in name)
 
 
+@pytest.mark.thorough
 def test_frozen_tensors_have_no_norms() -> None:
     run = Run(spec_with(**TRAINED, **LORA), ONE)
 

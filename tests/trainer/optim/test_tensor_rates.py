@@ -30,6 +30,7 @@ def moves(spec: Any) -> dict[str, np.ndarray]:
     return {name: after - before[name] for name, after in flat(run.state.params).items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", TYPES)
 def test_the_first_item_that_names_a_tensor_scales_its_update_and_weight_decay(kind: str) -> None:
     changes = {f"optimizer__{name}": value for name, value in ({"type": kind} | TYPES[kind]).items()}
@@ -45,6 +46,7 @@ def test_the_first_item_that_names_a_tensor_scales_its_update_and_weight_decay(k
     assert {"embedding", "query", "value", "mlp"} <= {part for name in scaled for part in name.split("'")}
 
 
+@pytest.mark.thorough
 def test_the_loss_curve_does_not_depend_on_the_mesh() -> None:
     curve = losses(spec_with(**SCALED), ONE)
 

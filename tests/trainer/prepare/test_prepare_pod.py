@@ -85,6 +85,7 @@ def start(tmp_path: Path, config: RunConfig, index: int, operator: Operator) -> 
     return subprocess.Popen([sys.executable, "-m", MODULE], env=environment, stderr=subprocess.DEVNULL)
 
 
+@pytest.mark.thorough
 def test_pods_share_the_text_and_the_job_finds_its_tokens(
     tmp_path: Path, config: RunConfig, operator: Operator
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_report_has_the_newest_progress(tmp_path: Path, config: RunConfig, ope
     assert (after.job_uid, after.pod, after.pod_uid, after.host) == (config.job.uid, "prep-1", "uid-1", 1)
 
 
+@pytest.mark.thorough
 def test_a_text_that_is_missing_ends_the_pod_with_its_cause(
     tmp_path: Path, config: RunConfig, operator: Operator
 ) -> None:
@@ -118,6 +120,7 @@ def test_a_text_that_is_missing_ends_the_pod_with_its_cause(
     assert (failure.reason, failure.fatal, failure.path) == (FailureReason.DATA, True, "spec.data.train[0].pattern")
 
 
+@pytest.mark.thorough
 def test_the_folder_of_another_job_is_refused_before_the_text_is_read(
     tmp_path: Path, config: RunConfig, operator: Operator
 ) -> None:
@@ -129,6 +132,7 @@ def test_the_folder_of_another_job_is_refused_before_the_text_is_read(
     assert not (tmp_path / "checkpoints/data").exists()
 
 
+@pytest.mark.thorough
 def test_a_pod_that_is_deleted_ends_at_once(tmp_path: Path, config: RunConfig, operator: Operator) -> None:
     waits = start(tmp_path, config, 1, operator)
     assert operator.has_report.wait(60)
@@ -139,6 +143,7 @@ def test_a_pod_that_is_deleted_ends_at_once(tmp_path: Path, config: RunConfig, o
     assert waits.wait(10) == 143
 
 
+@pytest.mark.thorough
 def test_an_invalid_environment_is_described(tmp_path: Path) -> None:
     words = tmp_path / "ended"
     done = subprocess.run(
@@ -152,6 +157,7 @@ def test_an_invalid_environment_is_described(tmp_path: Path) -> None:
     assert "TRAININGJOB_POD: must be set." in words.read_text()
 
 
+@pytest.mark.thorough
 def test_an_unreachable_operator_stops_nothing(tmp_path: Path, config: RunConfig) -> None:
     nobody = Operator("http://127.0.0.1:9", [], Event())
     spec: Any = config.spec.model_copy(update={"data": config.spec.data.model_copy(update={"prepare": None})})

@@ -45,6 +45,7 @@ def packages(tmp_path: Path) -> tuple[Path, ...]:
     return copies
 
 
+@pytest.mark.thorough
 def test_a_change_of_any_module_in_any_folder_changes_the_key(packages: tuple[Path, ...]) -> None:
     modules = [path for package in packages for path in package.rglob("*.py")]
     written = hash_anew(packages)

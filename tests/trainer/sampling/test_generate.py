@@ -106,6 +106,7 @@ CASES = {
 PIPELINED = "2 stages, fsdp 2, tensor 2, 4 microbatches"
 
 
+@pytest.mark.thorough
 @each("layout", LAYOUTS, PIPELINED)
 def test_the_most_likely_tokens_are_those_of_the_whole_sequence(layout: Layout) -> None:
     writer = Writer(CASES["dense"], layout)
@@ -118,6 +119,7 @@ def test_the_most_likely_tokens_are_those_of_the_whole_sequence(layout: Layout) 
         assert not list(find_unordered_collectives(HloProgram(text))), name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("layout", ["one device", PIPELINED, "data 2 over slices, fsdp 2, context 2"])
 @pytest.mark.parametrize("case", ["experts", "latent"])
 def test_experts_and_latent_attention_write_the_same_on_each_mesh(case: str, layout: str) -> None:
@@ -141,6 +143,7 @@ def test_how_training_arranges_its_work_changes_no_text(changes: dict[str, Any],
     assert Writer(spec, LAYOUTS[layout]).write(PROMPTS)[0] == expected("four layers")
 
 
+@pytest.mark.thorough
 def test_random_tokens_depend_on_seed_step_row_and_position_alone() -> None:
     prompts = {row: Prompt(LONG[:5], 6, temperature=1.0) for row in (0, 1)}
     alone, sharded = (Writer(CASES["dense"], LAYOUTS[name]) for name in ("one device", "fsdp 8"))

@@ -71,6 +71,7 @@ def tokens_of_job(prompt: str, steps: int, randomness: Randomness, temperature: 
     return texts[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("temperature", [None, 1.0])
 def test_a_checkpoint_writes_what_its_job_writes(checkpoint: Path, temperature: float | None) -> None:
     for step in (1, 2):
@@ -96,6 +97,7 @@ def make_tokenizer(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.thorough
 def test_published_weights_write_their_most_likely_tokens(tmp_path: Path) -> None:
     fixture = Fixture("llama")
     shutil.copytree(FOLDER / "llama", tmp_path / "llama")

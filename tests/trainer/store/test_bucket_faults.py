@@ -90,6 +90,7 @@ def test_refused_credentials_are_no_endless_loop(broken: Broken) -> None:
     assert len(broken.proxy.injected) == retry.MAX_REFUSALS
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", ["", *FAULTS])
 def test_a_large_object_is_whole_after_faults(broken: Broken, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucket_store, "PART_BYTES", 5 << 20)
@@ -125,6 +126,7 @@ def test_an_interrupted_upload_changes_nothing(broken: Broken, monkeypatch: pyte
     assert [entry.name for entry in broken.direct.list_folder()] == ["large"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(SEQUENCES))
 def test_random_faults_lose_and_duplicate_nothing(broken: Broken, seed: int) -> None:
     store, direct, proxy = broken

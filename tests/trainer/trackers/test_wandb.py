@@ -52,6 +52,7 @@ def points_of(server: WandBServer, *names: str) -> list[tuple[Any, ...]]:
     return [tuple(point.get(name) for name in names) for point in server.histories[f"team/research/{UID}"]]
 
 
+@pytest.mark.thorough
 def test_worlds_of_a_job_continue_one_run_and_repeat_the_steps_that_they_train_again(tmp_path: Path) -> None:
     with serve_wandb() as server:
         logs = run_world(tmp_path, server.url, 1, "1 2 4") + run_world(tmp_path, server.url, 2, "4 5")

@@ -133,6 +133,7 @@ def test_a_packed_batch_has_the_loss_of_its_documents(packing: dict[str, Any]) -
     assert float(total) == pytest.approx(sum(map(np.sum, want)), rel=1e-5)
 
 
+@pytest.mark.thorough
 @each("layout", {name: LAYOUTS[name] for name in PACKED[1:]}, PACKED[1])
 def test_packed_training_does_not_depend_on_the_layout(layout: Layout) -> None:
     spec = spec_with(data__packing={"type": "bestFit"})

@@ -72,6 +72,7 @@ def test_a_bad_line_of_another_chunk_is_named_by_its_number(tmp_path: Path, monk
     assert "line 1001 has no field `text`" in str(error)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("on_bad_record", ["fail", "skip"])
 @pytest.mark.parametrize("writer", WRITERS)
 def test_json_lines_take_the_memory_of_few_chunks(tmp_path: Path, writer: str, on_bad_record: str) -> None:
