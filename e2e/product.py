@@ -248,16 +248,23 @@ class Product:
 
     def operator_pods(self) -> list[Manifest]:
         """Return the operator's pods."""
+        return self._list_system_pods("trainingjob")
+
+    def webhook_pods(self) -> list[Manifest]:
+        """Return the pods of the operator's webhook."""
+        return self._list_system_pods("trainingjob-webhook")
+
+    def _list_system_pods(self, name: str) -> list[Manifest]:
         text = self.cluster.kubectl(
-            "get", "pods", "-n", SYSTEM_NAMESPACE, "-l", "app.kubernetes.io/name=trainingjob", "-o", "json"
+            "get", "pods", "-n", SYSTEM_NAMESPACE, "-l", f"app.kubernetes.io/name={name}", "-o", "json"
         )
         items: list[Manifest] = json.loads(text)["items"]
         return items
 
     def operator_errors(self, since: datetime) -> list[str]:
-        """Return the errors and tracebacks that the running operators have logged since a time."""
+        """Return the errors and tracebacks that the running operators and webhooks have logged since a time."""
         lines: list[str] = []
-        for pod in self.operator_pods():
+        for pod in (*self.operator_pods(), *self.webhook_pods()):
             is_terminating = "deletionTimestamp" in pod["metadata"]
             if pod["status"].get("phase") == "Running" and not is_terminating:
                 name, since_time = pod["metadata"]["name"], since.isoformat()

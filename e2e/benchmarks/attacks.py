@@ -1,9 +1,9 @@
 """Simultaneous attacks on the operator for one minute on loopback: effects on event loop, Lease and memory.
 
-The whole operator runs in its own process against an in-memory API server that answers a TokenReview after 50 ms.
-Another process sends 200 expensive reviews, opens 5,000 idle connections, and reports with 2,000 invalid tokens for the
-right audience. 500 ConfigMaps of 1 MB carry the labels of a job. Meanwhile a regular client at another address requests
-a review of the demo every second.
+The operator and its webhook run in one process, which is harder than their two Deployments. Their in-memory API server
+answers a TokenReview after 50 ms. Another process sends 200 expensive reviews, opens 5,000 idle connections, and sends
+reports with 2,000 invalid tokens for the right audience. 500 ConfigMaps of 1 MB carry the labels of a job. Meanwhile a
+regular client at another address requests a review of the demo every second.
 """
 
 import asyncio
@@ -11,10 +11,13 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import ssl
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +31,22 @@ from e2e.benchmarks.figures import Figure, publish
 from e2e.benchmarks.webhook import review
 from tests.shell.conftest import ApiServer, child
 from tests.support.tokens import make_token
+from tests.support.webhook_mount import mount_certificates
 from trainingjob_api.protocol import REPORT_PATH
 from trainingjob_operator.core.names import JOB_LABEL, UID_LABEL
 from trainingjob_operator.shell.api import Api
-from trainingjob_operator.shell.assembly import ListenPorts, Operator
-from trainingjob_operator.shell.kinds import CONFIG_MAP, TRAINING_JOB
+from trainingjob_operator.shell.assembly import Operator
+from trainingjob_operator.shell.kinds import CONFIG_MAP, SECRET, TRAINING_JOB
+from trainingjob_operator.shell.process import ListenPorts
 from trainingjob_operator.shell.settings import Settings
 from trainingjob_operator.shell.webhook import PATH
+from trainingjob_operator.shell.webhook_server import WebhookServer
 
 ROOT = Path(__file__).parents[2]
 NUM_REVIEWS, NUM_IDLE, NUM_TOKENS, NUM_CONFIG_MAPS = 200, 5000, 2000, 500
 SECONDS = 60.0
 PORTS = ListenPorts(webhook=39443, rendezvous=38443, metrics=38080)
+WEBHOOK_METRICS_PORT = 38081
 API_PORT = 38001
 REVIEW_SECONDS = 0.05
 HEARTBEAT_SECONDS = 0.02
@@ -48,6 +55,7 @@ ANSWER_GOAL_S = 5.0  # the chart's default timeout of the webhook
 ATTACKER, CLIENT = "127.0.0.1", "127.0.0.2"
 SERVE, ATTACK = "serve", "attack"
 SETTINGS = Settings(trainer_image="trainer:1", namespace="ml", service="trainingjob-operator")
+HOSTS = {PORTS.webhook: SETTINGS.webhook_host, PORTS.rendezvous: SETTINGS.host}
 
 
 def raise_file_limit() -> None:
@@ -87,11 +95,16 @@ async def serve() -> None:
     """Run the operator until standard input ends; then print the measured effects."""
     raise_file_limit()
     stop, slowest, own, busiest, lost = asyncio.Event(), 0.0, 0.0, 0.0, 0
+    folder = Path(tempfile.mkdtemp())
     async with Api(Configuration(host=f"http://127.0.0.1:{API_PORT}")) as api:
         operator = Operator(SETTINGS, api)
         running = asyncio.create_task(operator.run(stop, PORTS))
         while not operator.lease.is_leading:  # noqa: ASYNC110  # no single event covers all parts
             await asyncio.sleep(0.05)
+        mount_certificates(await api.get(SECRET, SETTINGS.namespace, SETTINGS.ca_secret) or {}, folder)
+        webhook = WebhookServer(SETTINGS, api, folder)
+        reviewing = asyncio.create_task(webhook.run(stop, replace(PORTS, metrics=WEBHOOK_METRICS_PORT)))
+        await webhook.tls.ready.wait()
         print(json.dumps({"ca": operator.tls.bundle}), flush=True)
         loop, was_leading = asyncio.get_running_loop(), True
         ending = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
@@ -106,7 +119,8 @@ async def serve() -> None:
             lost += was_leading and not is_leading
             was_leading = is_leading
         stop.set()
-        await running
+        await asyncio.gather(running, reviewing)
+    shutil.rmtree(folder)
     print(json.dumps({"heartbeat": slowest, "own": own, "busiest": busiest, "lost": lost}), flush=True)
 
 
@@ -124,7 +138,7 @@ async def attack(ca: str) -> None:
     async def post(client: aiohttp.ClientSession, port: int, path: str, body: Any, token: str = "") -> None:
         url, headers = f"https://127.0.0.1:{port}{path}", {"Authorization": f"Bearer {token}"}
         with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
-            async with client.post(url, json=body, headers=headers, server_hostname=SETTINGS.host) as response:
+            async with client.post(url, json=body, headers=headers, server_hostname=HOSTS[port]) as response:
                 await response.read()
 
     async def idle(port: int, kept: list[asyncio.StreamWriter]) -> None:
@@ -239,7 +253,7 @@ async def _watch(fake: ApiServer, uid: str, pid: int, ca: str) -> tuple[int, lis
         since = loop.time()
         url, body = f"https://127.0.0.1:{PORTS.webhook}{PATH}", review(demo(), f"demo-{number}")
         try:
-            async with client.post(url, json=body, server_hostname=SETTINGS.host) as response:
+            async with client.post(url, json=body, server_hostname=SETTINGS.webhook_host) as response:
                 answer = (await response.json())["response"]
                 if not answer["allowed"]:
                     refused += 1

@@ -24,9 +24,9 @@ from trainingjob_api.spec.job import API_VERSION, GROUP, KIND, VERSION, Training
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.admission_review import MAX_BYTES
-from trainingjob_operator.shell.assembly import serving
 from trainingjob_operator.shell.certificates import renew
 from trainingjob_operator.shell.check_pool import CheckPool
+from trainingjob_operator.shell.process import serving
 from trainingjob_operator.shell.tls import load_serving_certificate
 from trainingjob_operator.shell.webhook import PATH, webhook_app
 

@@ -1,6 +1,7 @@
-"""Outages of the operator or its webhook: rejected jobs, continued training, and recovery."""
+"""Outages of the operator or its webhook: reviewed jobs, continued training, and recovery."""
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -114,8 +115,8 @@ def test_pods_lost_during_an_outage_return_into_one_world(product: Product, name
             *("delete", "pods", "-n", namespace, "-l", f"trainingjob.dev/job-uid={job.read()['metadata']['uid']}"),
             *("--grace-period=0", "--force"),
         )
-        with pytest.raises(ClusterError, match=f'failed calling webhook "{WEBHOOK}"'):
-            apply_suspended(product, namespace, "meanwhile")
+        assert f'admission webhook "{WEBHOOK}" denied the request' in find_rejection(product, namespace)
+        apply_suspended(product, namespace, "meanwhile")
     finally:
         product.scale_operator(1)
 
@@ -127,8 +128,50 @@ def test_pods_lost_during_an_outage_return_into_one_world(product: Product, name
     assert after["restarts"]["total"] == before["restarts"]["total"] + 1
     assert (after["restarts"]["counted"], after["restarts"]["sinceCommit"]) == (0, 0)
     assert len([attempt for attempt in after["attempts"] if "ended" not in attempt]) == 1
-    apply_suspended(product, namespace, "meanwhile").delete()
+    Job(product.cluster, namespace, "meanwhile").delete()
     job.delete()
+
+
+def test_no_review_fails_while_the_webhook_is_replaced(product: Product, namespace: str) -> None:
+    """Apply invalid jobs without a pause, while each pod of the webhook and the operator is replaced."""
+    before = {pod["metadata"]["uid"] for pod in product.webhook_pods()}
+    ended, answers = threading.Event(), list[str]()
+
+    def apply_until_the_end() -> None:
+        while not ended.is_set():
+            answers.append(find_rejection(product, namespace))
+
+    applying = threading.Thread(target=apply_until_the_end)
+    applying.start()
+    try:
+        Product(product.cluster, {"podAnnotations.release": "webhook"}).install()
+    finally:
+        ended.set()
+        applying.join()
+
+    assert before.isdisjoint(pod["metadata"]["uid"] for pod in product.webhook_pods())
+    assert len(answers) >= 2
+    denied = f'admission webhook "{WEBHOOK}" denied the request'
+    assert [answer for answer in answers if denied not in answer] == []
+    product.install()
+
+
+def test_jobs_are_rejected_while_no_pod_of_the_webhook_answers(product: Product, namespace: str) -> None:
+    def scale(replicas: int) -> None:
+        words = ("deployment/trainingjob-operator-webhook", "-n", "trainingjob-system")
+        product.cluster.kubectl("scale", *words, f"--replicas={replicas}")
+        product.cluster.kubectl("rollout", "status", *words, "--timeout=120s")
+
+    scale(0)
+    try:
+        wait_until(
+            "no endpoint of the webhook",
+            lambda: True if f'failed calling webhook "{WEBHOOK}"' in find_rejection(product, namespace) else None,
+            timeout=60,
+        )
+    finally:
+        scale(2)
+    assert f'admission webhook "{WEBHOOK}" denied the request' in find_rejection(product, namespace)
 
 
 def test_slice_that_is_not_admitted_stops_no_other_slice(product: Product, namespace: str) -> None:

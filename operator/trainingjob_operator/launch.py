@@ -6,11 +6,11 @@ from trainingjob_operator.cli.errors import describe_install_hint
 
 
 def main() -> None:
-    """Run the operator."""
+    """Run the operator, or with the argument `webhook` its webhook."""
     try:
         from trainingjob_operator.shell.main import main as run  # noqa: PLC0415  # its libraries are an extra
     except ModuleNotFoundError as error:
         if not describe_install_hint(error, "operator"):
             raise
         sys.exit(f"Error: {describe_install_hint(error, 'operator')}")
-    run()
+    run(sys.argv[1:])

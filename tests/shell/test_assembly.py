@@ -15,16 +15,16 @@ import yaml
 from aiohttp import web
 from kubernetes.aio.client import Configuration
 
-from tests.support.builders import ready_node, spec_manifest
+from tests.support.builders import ready_node
 from tests.support.tokens import make_token
 from trainingjob_api.protocol import REPORT_PATH, TOKEN_AUDIENCE
-from trainingjob_api.spec.job import GROUP, KIND, VERSION
 from trainingjob_operator.core.names import JOB_LABEL, UID_LABEL
-from trainingjob_operator.shell import assembly, check_pool, leader_election
+from trainingjob_operator.shell import assembly, leader_election
 from trainingjob_operator.shell.api import Api
-from trainingjob_operator.shell.assembly import ListenPorts, Operator
+from trainingjob_operator.shell.assembly import Operator
 from trainingjob_operator.shell.certificates import renew
 from trainingjob_operator.shell.kinds import CONFIG_MAP, JOB, JOB_SET, LEASE, NODE, POD, SECRET, TRAINING_JOB
+from trainingjob_operator.shell.process import ListenPorts
 from trainingjob_operator.shell.settings import Settings
 from trainingjob_operator.shell.tls import to_secret_data
 
@@ -67,14 +67,12 @@ class Running:
 @pytest.fixture
 async def start(server: Any, monkeypatch: pytest.MonkeyPatch, unused_tcp_port_factory: Any):
     """Return a function that starts an operator; all are stopped in the end, and must end well."""
-    for name in ("REVIEW_SECONDS", "REVIEW_WAIT_SECONDS"):  # no test is about how fast this machine is
-        monkeypatch.setattr(check_pool, name, PATIENCE_SECONDS)
     async with contextlib.AsyncExitStack() as stack:
 
         async def begin(settings: Settings = SETTINGS) -> Running:
             monkeypatch.setattr(assembly, "lease_identity", lambda: f"operator-{len(begun)}")
             api = await stack.enter_async_context(Api(Configuration(host=server[1])))
-            ports = {name: unused_tcp_port_factory() for name in ("webhook", "rendezvous", "metrics")}
+            ports = {name: unused_tcp_port_factory() for name in ("rendezvous", "metrics")}
             running = Running(Operator(settings, api), ports)
             begun.append(asyncio.create_task(running.operator.run(running.stop, ListenPorts(**ports))))
             stack.push_async_callback(end, begun[-1], running.stop)
@@ -213,32 +211,6 @@ async def test_agents_get_the_last_directives_without_an_api_server(
     await until(lambda: len(found(api_server, JOB_SET)) == 2, "the watch is back")
 
 
-def review(spec: Any) -> dict[str, Any]:
-    request = {
-        "uid": "u",
-        "kind": {"group": GROUP, "version": VERSION, "kind": KIND},
-        "operation": "CREATE",
-        "namespace": "research",
-        "object": {"metadata": {"name": "demo"}, "spec": spec},
-    }
-    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-
-
-async def test_webhook_applies_the_rules(start: Any) -> None:
-    running = await start()
-    await until(running.operator.tls.ready.is_set, "there is a certificate")
-    bad = copy.deepcopy(EXAMPLE["spec"])
-    bad["slices"]["topology"] = "3x"
-    bad["model"]["headDim"] = 3
-
-    code, answer = await running.post("webhook", "/validate", review(EXAMPLE["spec"]))
-    assert (code, answer["response"]["allowed"]) == (200, True)
-    code, answer = await running.post("webhook", "/validate", review(bad))
-    assert answer["response"]["allowed"] is False
-    assert "spec.slices.topology" in answer["response"]["status"]["message"]
-    assert "spec.model.headDim" in answer["response"]["status"]["message"]
-
-
 async def test_probes_and_metrics(start: Any, api_server: Any, job: Any) -> None:
     running = await start()
     await until(lambda: running.operator.lease.is_leading, "it leads")
@@ -265,35 +237,16 @@ async def test_custom_accelerators_are_used_and_invalid_ones_are_named(
     metadata = {"name": "demo", "namespace": "research", "generation": 1}
     api_server.put(TRAINING_JOB, {"metadata": metadata, "spec": spec_on("plain")})
     running = await start(replace(SETTINGS, accelerators=path))
-    await until(running.operator.tls.ready.is_set, "there is a certificate")
     jobset, *_ = await until(lambda: found(api_server, JOB_SET), "a JobSet is there")
 
     (replicated,) = jobset["spec"]["replicatedJobs"]
     (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
     assert container["resources"]["limits"]["example.com/gpu"] == "4"
-    _, answer = await running.post("webhook", "/validate", review(spec_on("plain")))
-    assert answer["response"]["allowed"] is True
-    _, answer = await running.post("webhook", "/validate", review(spec_on("broken")))
-    assert "broken must be an accelerator of the operator's hardware" in answer["response"]["status"]["message"]
     _, text = await running.get("/metrics")
     assert 'trainingjob_refused_accelerators{name="broken"} 1.0' in text
     (reported,) = [record.fields for record in caplog.records if record.getMessage() == "ignoring an invalid row"]
     assert (reported["table"], reported["name"]) == ("accelerators", "broken")
     assert reported["why"] == "resource: Field required. topologies: Field required."
-
-
-async def test_added_presets_are_used_by_the_webhook_and_invalid_ones_are_named(start: Any, tmp_path: Path) -> None:
-    path = tmp_path / "presets.yaml"
-    path.write_text("team: {model: {preset: gpt2, numLayers: 2}, context: 1024}\nbroken: {model: {}, context: 8}")
-    running = await start(replace(SETTINGS, presets=path))
-    await until(running.operator.tls.ready.is_set, "there is a certificate")
-
-    _, answer = await running.post("webhook", "/validate", review(spec_manifest(model={"preset": "team"})))
-    assert answer["response"]["allowed"] is True, answer
-    _, answer = await running.post("webhook", "/validate", review(spec_manifest(model={"preset": "broken"})))
-    assert "broken is not a preset" in answer["response"]["status"]["message"]
-    _, text = await running.get("/metrics")
-    assert 'trainingjob_refused_presets{name="broken"} 1.0' in text
 
 
 async def test_the_node_that_it_runs_on_is_known(start: Any, api_server: Any) -> None:
@@ -317,8 +270,6 @@ async def test_foreign_certificates_without_a_webhook(start: Any, api_server: An
 
     assert running.operator.tls.bundle == made["ca.crt"]
     assert not any("secrets" in path or "webhookconfigurations" in path for path in api_server.requests)
-    with pytest.raises(aiohttp.ClientConnectorError):
-        await running.post("webhook", "/validate", review({}))
 
 
 async def test_an_operator_that_lists_no_more_is_to_be_restarted(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:

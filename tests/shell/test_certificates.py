@@ -76,6 +76,38 @@ def test_another_name_needs_another_serving_certificate(fresh: Certificates) -> 
     assert renewed.serving != fresh.serving
 
 
+WEBHOOK_NAMES = ("trainingjob-operator-webhook.trainingjob-system.svc",)
+
+
+def test_the_webhook_has_a_certificate_of_the_same_ca_and_a_key_of_its_pods(fresh: Certificates) -> None:
+    with_webhook = renew(fresh, NAMES, START, WEBHOOK_NAMES)
+
+    assert with_webhook == replace(fresh, webhook=with_webhook.webhook)
+    assert with_webhook.webhook is not None
+    with_webhook.webhook.x509.verify_directly_issued_by(fresh.ca.x509)
+    assert with_webhook.webhook.key != fresh.serving.key
+    assert renew(with_webhook, NAMES, START + DAY, WEBHOOK_NAMES) is with_webhook
+    assert renew(with_webhook, NAMES, START) == fresh
+
+
+@pytest.mark.parametrize(
+    "later",
+    {
+        "it is due": SERVING_LIFETIME * 2 / 3 + DAY,
+        "its CA has been replaced": CA_LIFETIME + DAY,
+    }.values(),
+    ids=str,
+)
+def test_the_webhook_s_certificate_is_replaced_too(fresh: Certificates, later: timedelta) -> None:
+    known = renew(fresh, NAMES, START, WEBHOOK_NAMES)
+    renewed = renew(known, NAMES, START + later, WEBHOOK_NAMES)
+
+    assert renewed.webhook not in (None, known.webhook)
+    assert renewed.webhook is not None
+    renewed.webhook.x509.verify_directly_issued_by(renewed.ca.x509)
+    assert renewed.webhook.x509.not_valid_after_utc > START + later
+
+
 BROKEN = {
     "no certificate": CertificatePair("", ""),
     "no key": CertificatePair("same", ""),

@@ -12,7 +12,6 @@ import pytest
 from aiohttp import web
 
 from trainingjob_operator.shell import connections
-from trainingjob_operator.shell.assembly import serving
 from trainingjob_operator.shell.certificates import renew
 from trainingjob_operator.shell.connections import (
     AUTHENTICATE,
@@ -21,6 +20,7 @@ from trainingjob_operator.shell.connections import (
     ConnectionLimits,
     LimitedConnection,
 )
+from trainingjob_operator.shell.process import serving
 from trainingjob_operator.shell.tls import load_serving_certificate
 
 CERTIFICATES = renew(None, ("localhost",), datetime.now(UTC))

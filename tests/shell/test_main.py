@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from trainingjob_operator.shell import main as main_module
-from trainingjob_operator.shell.assembly import ListenPorts
 from trainingjob_operator.shell.kinds import LEASE
 from trainingjob_operator.shell.main import EXIT_BAD_SETTINGS, main, operate
+from trainingjob_operator.shell.process import ListenPorts
 from trainingjob_operator.shell.settings import Settings
 
 SETTINGS = Settings(trainer_image="t")
@@ -42,6 +42,39 @@ def test_invalid_settings_are_reported_and_end_the_operator(monkeypatch: pytest.
     assert "TRAININGJOB_LOG_LEVEL: 'loud'" in err
 
 
+ARGUMENTS = {
+    "an unknown mode": (["webhooks"], "'webhooks' must be 'webhook', or nothing for the reconciler."),
+    "a webhook without certificates": (["webhook"], "TRAININGJOB_CERTIFICATES: must be a folder"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "words"), ARGUMENTS.values(), ids=ARGUMENTS.keys())
+def test_invalid_mode_ends_the_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, arguments: Any, words: str
+) -> None:
+    monkeypatch.setenv("TRAININGJOB_TRAINER_IMAGE", "t")
+
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+
+    assert ended.value.code == EXIT_BAD_SETTINGS
+    assert words in capsys.readouterr().err
+
+
+def test_the_webhook_has_the_ports_and_certificates_of_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def record(settings: Settings, certificates: Any, ports: ListenPorts) -> None:
+        started.append((str(certificates), ports))
+
+    started: list[tuple[str, ListenPorts]] = []
+    monkeypatch.setattr(main_module, "review", record)
+    variables = {"TRAINER_IMAGE": "t", "CERTIFICATES": "/tls", "WEBHOOK_PORT": "10250", "METRICS_PORT": "9090"}
+    for name, value in variables.items():
+        monkeypatch.setenv(f"TRAININGJOB_{name}", value)
+    main(["webhook"])
+
+    assert started == [("/tls", ListenPorts(webhook=10250, metrics=9090))]
+
+
 def test_missing_cluster_is_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("TRAININGJOB_TRAINER_IMAGE", "t")
 
@@ -53,7 +86,7 @@ def test_missing_cluster_is_reported(monkeypatch: pytest.MonkeyPatch, caplog: py
 
 
 def test_unexpected_error_has_a_traceback(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    async def break_down(settings: Settings) -> None:
+    async def break_down(settings: Settings, ports: ListenPorts) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setenv("TRAININGJOB_TRAINER_IMAGE", "t")
@@ -67,7 +100,7 @@ def test_unexpected_error_has_a_traceback(monkeypatch: pytest.MonkeyPatch, caplo
 
 
 def test_code_and_tables_are_left_out_of_collections(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def tell(settings: Settings) -> None:
+    async def tell(settings: Settings, ports: ListenPorts) -> None:
         left_out.append(gc.get_freeze_count())
 
     left_out: list[int] = []

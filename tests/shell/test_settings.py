@@ -17,6 +17,9 @@ FULL = {
     "TRAININGJOB_ELASTIC_WORKLOAD_PRIORITY": "low",
     "TRAININGJOB_SERVICE": "tj",
     "TRAININGJOB_WEBHOOK_ENABLED": "False",
+    "TRAININGJOB_WEBHOOK_SERVICE": "tj-checks",
+    "TRAININGJOB_WEBHOOK_PORT": "10250",
+    "TRAININGJOB_METRICS_PORT": "9090",
     "TRAININGJOB_UNCHECKED_SERVICE_ACCOUNTS": "True",
     "TRAININGJOB_WEBHOOK_CONFIGURATION": "tj-webhook",
     "TRAININGJOB_CERTIFICATES": "/certificates",
@@ -46,6 +49,9 @@ def test_all_variables_are_read() -> None:
         elastic_workload_priority="low",
         service="tj",
         webhook_enabled=False,
+        webhook_service="tj-checks",
+        webhook_port=10250,
+        metrics_port=9090,
         unchecked_service_accounts=True,
         webhook_configuration="tj-webhook",
         certificates=Path("/certificates"),
@@ -57,6 +63,7 @@ def test_all_variables_are_read() -> None:
         log_format="text",
     )
     assert settings.rendezvous_url == "https://tj.ml-system.svc:8443"
+    assert settings.webhook_host == "tj-checks.ml-system.svc"
 
 
 def test_unset_and_empty_variables_leave_the_defaults() -> None:
@@ -86,6 +93,8 @@ def test_all_mistakes_at_once() -> None:
             {
                 "TRAININGJOB_NAMESPACES": "fine,Not_Fine",
                 "TRAININGJOB_WEBHOOK_ENABLED": "maybe",
+                "TRAININGJOB_WEBHOOK_PORT": "0",
+                "TRAININGJOB_METRICS_PORT": "http",
                 "TRAININGJOB_CERTIFICATES": "here",
                 "TRAININGJOB_ACCELERATORS": "rows.yaml",
                 "TRAININGJOB_LOG_FORMAT": "xml",
@@ -96,6 +105,8 @@ def test_all_mistakes_at_once() -> None:
         "TRAININGJOB_TRAINER_IMAGE: must name the image of the trainer.",
         "TRAININGJOB_NAMESPACES: 'fine,Not_Fine' must be up to 63 lower-case letters, digits and '-'.",
         "TRAININGJOB_WEBHOOK_ENABLED: 'maybe' must be 'true' or 'false'.",
+        "TRAININGJOB_WEBHOOK_PORT: '0' must be a port from 1 to 65535.",
+        "TRAININGJOB_METRICS_PORT: 'http' must be a port from 1 to 65535.",
         "TRAININGJOB_CERTIFICATES: 'here' must be 'self' or the absolute path of a folder.",
         "TRAININGJOB_ACCELERATORS: 'rows.yaml' must be the absolute path of a file.",
         "TRAININGJOB_LOG_FORMAT: 'xml' must be one of json, text.",

@@ -101,7 +101,7 @@ def test_secret_contains_the_stored_certificates(passes: list[timedelta]) -> Non
     now = START
     for after in [timedelta(0), *passes]:
         now += after * 0.9 if after == CA_LIFETIME else after
-        known = renew(known, (HOST,), now)
+        known = renew(known, (HOST,), now, ("webhook.ml.svc",))
     assert known is not None
 
     data = {key: base64.b64encode(value.encode()).decode() for key, value in to_secret_data(known).items()}

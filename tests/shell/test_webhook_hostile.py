@@ -19,7 +19,7 @@ from trainingjob_api.sample import SAMPLE
 from trainingjob_operator.core.validation.validate import validate_manifest
 from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.admission_review import API_VERSION, MAX_BYTES, NotAReviewError
-from trainingjob_operator.shell.assembly import serving
+from trainingjob_operator.shell.process import serving
 from trainingjob_operator.shell.webhook import PATH, BodyReader, webhook_app
 
 STALL = 0.5
@@ -268,7 +268,7 @@ async def test_slow_client_delays_no_other(webhook: Webhook) -> None:
 
 
 async def test_half_a_request_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainingjob_operator.shell.assembly.KEEPALIVE_SECONDS", STALL)
+    monkeypatch.setattr("trainingjob_operator.shell.process.KEEPALIVE_SECONDS", STALL)
 
     async with serving(webhook_app(ADMISSION), 0) as runner:
         port = next(address[1] for address in runner.addresses if len(address) == 2)

@@ -6,8 +6,22 @@
 {{ .Values.serviceAccount.name | default (include "trainingjob.fullname" .) }}
 {{- end }}
 
+{{- define "trainingjob.webhook" -}}
+{{ include "trainingjob.fullname" . }}-webhook
+{{- end }}
+
+{{- define "trainingjob.webhookServiceAccount" -}}
+{{ .Values.webhook.serviceAccountName | default (include "trainingjob.webhook" .) }}
+{{- end }}
+
 {{- define "trainingjob.selectorLabels" -}}
 app.kubernetes.io/name: trainingjob
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- /* Another name than the operator's, so that no selector of one matches the pods of the other. */ -}}
+{{- define "trainingjob.webhookSelectorLabels" -}}
+app.kubernetes.io/name: trainingjob-webhook
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
@@ -16,6 +30,10 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{ include "trainingjob.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "trainingjob.webhookLabels" -}}
+{{ include "trainingjob.labels" . | replace (include "trainingjob.selectorLabels" .) (include "trainingjob.webhookSelectorLabels" .) }}
 {{- end }}
 
 {{- /* An image reference. Takes a dict with `image` and `root`. */ -}}
@@ -46,4 +64,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{- define "trainingjob.tlsSecret" -}}
 {{ include "trainingjob.fullname" . }}-tls
+{{- end }}
+
+{{- define "trainingjob.webhookTlsSecret" -}}
+{{ include "trainingjob.webhook" . }}-tls
 {{- end }}

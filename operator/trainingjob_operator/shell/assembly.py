@@ -4,62 +4,36 @@ import asyncio
 import contextlib
 import os
 import socket
-import ssl
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
 
-from aiohttp import web
-
 from trainingjob_operator.render.render_settings import RenderSettings
-from trainingjob_operator.shell.added_profiles import AddedFiles, load_catalog
-from trainingjob_operator.shell.admission import Admission
 from trainingjob_operator.shell.api import Api
-from trainingjob_operator.shell.authentication import PodAuthenticator, may_use_service_account
+from trainingjob_operator.shell.authentication import PodAuthenticator
 from trainingjob_operator.shell.check_pool import CheckPool
 from trainingjob_operator.shell.cluster import KubernetesCluster
-from trainingjob_operator.shell.connections import ConnectionLimiter, ConnectionLimits, LimitedSite
+from trainingjob_operator.shell.connections import ConnectionLimits
 from trainingjob_operator.shell.fenced_cluster import FencedCluster
 from trainingjob_operator.shell.hub import Hub
 from trainingjob_operator.shell.kinds import TRAINING_JOB
 from trainingjob_operator.shell.leader_election import LeaderElection
-from trainingjob_operator.shell.logging_setup import Log
 from trainingjob_operator.shell.metrics import Metrics
 from trainingjob_operator.shell.probes import health_app
+from trainingjob_operator.shell.process import ListenPorts, read_catalog, serving
 from trainingjob_operator.shell.reconcile import Reconciler
 from trainingjob_operator.shell.reflector import KINDS, RELIST_SECONDS, Reflector
 from trainingjob_operator.shell.rendezvous import rendezvous_app
 from trainingjob_operator.shell.scheduler import Scheduler
 from trainingjob_operator.shell.service_account_check import ServiceAccountCheck
-from trainingjob_operator.shell.settings import METRICS_PORT, RENDEZVOUS_PORT, WEBHOOK_PORT, Settings
+from trainingjob_operator.shell.settings import Settings
 from trainingjob_operator.shell.store import Store
 from trainingjob_operator.shell.tls import CaBundleInjector, FolderSource, SecretSource, Tls
 from trainingjob_operator.shell.watcher import Watcher
-from trainingjob_operator.shell.webhook import webhook_app
 
-LIMITS = ConnectionLimits(total=512, unauthenticated=512, unauthenticated_per_peer=128)
-"""For servers without pod authentication: their clients are API servers, scrapers and the kubelet."""
 RENDEZVOUS_LIMITS = ConnectionLimits(total=16_384, unauthenticated=1024, unauthenticated_per_peer=256)
 """An agent has one connection, briefly two. The gate never evicts authenticated connections for new ones."""
 MAX_LIST_SILENCE_SECONDS = 3 * RELIST_SECONDS
-KEEPALIVE_SECONDS = 120.0
-"""Idle timeout, also for an incomplete request. API servers close idle connections first, after 90 seconds."""
 RECONCILE_DRAIN_SECONDS = 10.0
 """Shutdown timeout of running reconciles."""
-REQUEST_DRAIN_SECONDS = 2.0
-"""Shutdown timeout of running requests. Longer than the long-poll time of an agent's report."""
-
-log = Log("operator")
-
-
-@dataclass(frozen=True)
-class ListenPorts:
-    """Ports on which the operator listens. 0: any free port."""
-
-    webhook: int = WEBHOOK_PORT
-    rendezvous: int = RENDEZVOUS_PORT
-    metrics: int = METRICS_PORT
 
 
 class Operator:
@@ -92,13 +66,8 @@ class Operator:
             self.feed.handle_event,
         )
         self.hub = Hub(asyncio.get_running_loop().time, self.scheduler.wake)
-        files = AddedFiles(settings.accelerators, settings.presets, settings.pod_profiles)
-        catalog, invalid_rows = load_catalog(files)
-        for refused in invalid_rows:
-            log.error("ignoring an invalid row", table=refused.table, name=refused.name, why=refused.reason)
-        self.metrics.record_invalid_rows(invalid_rows)
         now = api.clock.now
-        self.checks = CheckPool(catalog)
+        self.checks = CheckPool(read_catalog(settings, self.metrics))
         self.cluster = KubernetesCluster(api, self.store, self.feed, now, settings.node)
         accounts = ServiceAccountCheck(
             api,
@@ -120,7 +89,6 @@ class Operator:
         self.lease = LeaderElection(
             self._lease_api, settings.namespace, settings.service, lease_identity(), self._on_leadership_change, now
         )
-        self.admission = Admission(self.checks.evaluate_review, partial(may_use_service_account, api))
         self.authenticator = PodAuthenticator(api, self.store)
 
     async def run(self, stop: asyncio.Event, ports: ListenPorts) -> None:
@@ -139,10 +107,6 @@ class Operator:
             await servers.enter_async_context(
                 serving(rendezvous, ports.rendezvous, self.tls.context, RENDEZVOUS_LIMITS)
             )
-            if self._settings.webhook_enabled:
-                await self.checks.warm_up()
-                webhook = webhook_app(self.admission, self.metrics.record_review)
-                await servers.enter_async_context(serving(webhook, ports.webhook, self.tls.context))
             await self._run_parts(stop)
 
     async def _run_parts(self, stop: asyncio.Event) -> None:
@@ -210,29 +174,6 @@ class Operator:
         if not self.lease.is_last_known_leader:
             return f"'{self.lease.other_holder}' is the leader" if self.lease.other_holder else "there is no leader yet"
         return ""
-
-
-@contextlib.asynccontextmanager
-async def serving(
-    app: web.Application, port: int, context: ssl.SSLContext | None = None, limits: ConnectionLimits = LIMITS
-) -> AsyncIterator[web.AppRunner]:
-    """Serve an application on all addresses. Shutdown waits for running requests."""
-    gate = ConnectionLimiter(limits)
-    app.middlewares.insert(0, gate.track_request)
-    runner = web.AppRunner(
-        app,
-        access_log=None,
-        handle_signals=False,
-        shutdown_timeout=REQUEST_DRAIN_SECONDS,
-        keepalive_timeout=KEEPALIVE_SECONDS,
-    )
-    await runner.setup()
-    try:
-        await LimitedSite(runner, port, gate, context).start()
-        yield runner
-    finally:
-        gate.close()
-        await runner.cleanup()
 
 
 def lease_identity() -> str:

@@ -1,4 +1,4 @@
-"""Issuance and rotation of the operator's own certificates: the CA and the serving certificate.
+"""Issuance and rotation of the operator's own certificates: the CA and the serving certificates.
 
 A client must trust a CA before the CA signs. Agents read the CAs from a ConfigMap, which the kubelet refreshes with a
 delay. The operator therefore publishes a new CA beside the old one, and signs with it only a day later.
@@ -43,10 +43,14 @@ class CertificatePair:
 
 @dataclass(frozen=True)
 class Certificates:
-    """All certificates of one operator. `next_ca` is published but not used yet; `old_cas` are still trusted."""
+    """All certificates of one operator. `next_ca` is published but not used yet; `old_cas` are still trusted.
+
+    `webhook` is the webhook's own serving certificate, so that its pods hold no key of the rendezvous.
+    """
 
     ca: CertificatePair
     serving: CertificatePair
+    webhook: CertificatePair | None = None
     next_ca: CertificatePair | None = None
     old_cas: tuple[str, ...] = ()
 
@@ -57,15 +61,18 @@ class Certificates:
         return "".join(pem if pem.endswith("\n") else f"{pem}\n" for pem in pems)
 
 
-def renew(known: Certificates | None, names: Sequence[str], now: datetime) -> Certificates:
+def renew(
+    known: Certificates | None, names: Sequence[str], now: datetime, webhook_names: Sequence[str] = ()
+) -> Certificates:
     """Renew certificates that are due; return the same object if nothing changed.
 
     A certificate is due if less than a third of its lifetime is left. Expired and invalid certificates are due at once.
+    Without `webhook_names`, there is no certificate for the webhook.
     """
     renewed = _renew_most_urgent(known, names, now)
     while renewed is not known:
         renewed, known = _renew_most_urgent(renewed, names, now), renewed
-    return renewed
+    return _renew_webhook(renewed, webhook_names, now)
 
 
 def _renew_most_urgent(known: Certificates | None, names: Sequence[str], now: datetime) -> Certificates:
@@ -84,6 +91,15 @@ def _renew_most_urgent(known: Certificates | None, names: Sequence[str], now: da
         return replace(known, serving=make_serving(known.ca, names, now))
     living = _unexpired(known.old_cas, now)
     return known if living == known.old_cas else replace(known, old_cas=living)
+
+
+def _renew_webhook(known: Certificates, names: Sequence[str], now: datetime) -> Certificates:
+    webhook = known.webhook
+    if not names:
+        return known if webhook is None else replace(known, webhook=None)
+    if webhook and _is_valid_serving(webhook, known.ca, names) and not _is_due(webhook, now):
+        return known
+    return replace(known, webhook=make_serving(known.ca, names, now))
 
 
 def make_ca(now: datetime) -> CertificatePair:

@@ -1,26 +1,45 @@
-"""Entry point of the operator process: settings, logging, signal handling and exit codes."""
+"""Entry point of the operator's program: its modes, settings, logging, signal handling and exit codes.
+
+The reconciler has a leader; the webhook is stateless. They are separate processes, so that jobs are reviewed while the
+reconciler restarts.
+"""
 
 import asyncio
 import gc
 import resource
 import signal
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 from trainingjob_operator.shell.api import connect
-from trainingjob_operator.shell.assembly import ListenPorts, Operator
+from trainingjob_operator.shell.assembly import Operator
 from trainingjob_operator.shell.interfaces import ClusterUnavailableError
 from trainingjob_operator.shell.logging_setup import Log, configure_logging
-from trainingjob_operator.shell.settings import InvalidSettingsError, Settings, read_settings
+from trainingjob_operator.shell.process import ListenPorts
+from trainingjob_operator.shell.settings import (
+    RENDEZVOUS_PORT,
+    InvalidSettingsError,
+    Settings,
+    environment_variable,
+    read_settings,
+)
+from trainingjob_operator.shell.webhook_server import WebhookServer
 
 EXIT_BAD_SETTINGS = 2
+WEBHOOK = "webhook"
+"""Argument with which the program runs the webhook. Without arguments, it runs the reconciler."""
 
 log = Log("main")
 
 
-def main() -> None:
-    """Run the operator. Exit codes: 0 after a signal, 1 after an error, 2 for invalid settings."""
+def main(arguments: Sequence[str] = ()) -> None:
+    """Run the operator or its webhook. Exit codes: 0 after a signal, 1 after an error, 2 for invalid settings."""
     try:
+        if arguments and [*arguments] != [WEBHOOK]:
+            raise InvalidSettingsError(f"'{' '.join(arguments)}' must be '{WEBHOOK}', or nothing for the reconciler.")
         settings = read_settings()
+        certificates = find_certificates(settings) if arguments else None
     except InvalidSettingsError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(EXIT_BAD_SETTINGS)
@@ -29,7 +48,8 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # the usual default of 1024 limits the number of hosts
     gc.freeze()  # exclude permanent objects: a full collection over them delays webhook answers
     try:
-        asyncio.run(operate(settings))
+        ports = ListenPorts(settings.webhook_port, RENDEZVOUS_PORT, settings.metrics_port)
+        asyncio.run(review(settings, certificates, ports) if certificates else operate(settings, ports))
     except (ClusterUnavailableError, OSError) as error:
         log.error("cannot operate", error=str(error))
         sys.exit(1)
@@ -38,22 +58,44 @@ def main() -> None:
         sys.exit(1)
 
 
-async def operate(settings: Settings, ports: ListenPorts = ListenPorts()) -> None:  # noqa: B008  # a frozen value
+def find_certificates(settings: Settings) -> Path:
+    """Return the folder of the webhook's certificates. Raises `InvalidSettingsError` if the settings name none."""
+    if settings.certificates is None:
+        raise InvalidSettingsError(f"{environment_variable('certificates')}: must be a folder, which the chart mounts.")
+    return settings.certificates
+
+
+async def operate(settings: Settings, ports: ListenPorts) -> None:
     """Run the operator until SIGTERM or SIGINT.
 
     Raises:
         ClusterUnavailableError: no API server is reachable.
         OSError: a port is already in use.
     """
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = stop_on_signals()
     async with await connect() as api:
         log.info("operating", namespaces=",".join(settings.namespaces) or "all", host=settings.host)
         await Operator(settings, api).run(stop, ports)
         log.info("stopped")
 
 
+async def review(settings: Settings, certificates: Path, ports: ListenPorts) -> None:
+    """Run the webhook until SIGTERM or SIGINT. Raises the errors of `operate`."""
+    stop = stop_on_signals()
+    async with await connect() as api:
+        log.info("reviewing", host=settings.webhook_host)
+        await WebhookServer(settings, api, certificates).run(stop, ports)
+        log.info("stopped")
+
+
+def stop_on_signals() -> asyncio.Event:
+    """Return an event that SIGTERM and SIGINT set."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

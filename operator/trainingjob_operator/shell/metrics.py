@@ -1,4 +1,4 @@
-"""Prometheus metrics of the operator and of every job.
+"""Prometheus metrics of the operator, of its webhook and of every job.
 
 Each scrape reads a job's metrics from its status, so the metrics of a deleted job disappear. Labels are object names or
 fixed enumerations, so that users cannot cause a high cardinality.
@@ -24,12 +24,45 @@ PHASE_NEW = "New"
 """Phase label of a job without a status."""
 
 
-class Metrics:
-    """Metrics of the operator. `registry` holds them and the job metrics."""
+class ProcessMetrics:
+    """Metrics of any process of the operator's program, in `registry`."""
 
     def __init__(self, version: str) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)  # memory, CPU, open files
+        self._invalid_rows = {table: _invalid_rows_gauge(table_words(table), self.registry) for table in ADDED_TABLES}
+        build = Gauge("trainingjob_build_info", "Always 1.", ["version"], registry=self.registry)
+        build.labels(version).set(1)
+
+    def record_invalid_rows(self, rows: Iterable[InvalidRow]) -> None:
+        """Record what the process ignores of an administrator's values; an empty name stands for a whole file."""
+        for row in rows:
+            self._invalid_rows[row.table].labels(row.name).set(1)
+
+
+class WebhookMetrics(ProcessMetrics):
+    """Metrics of the webhook."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(version)
+        self.review_seconds = Histogram(
+            "trainingjob_webhook_duration_seconds",
+            "Duration of one webhook response.",
+            ["allowed"],
+            buckets=REVIEW_BUCKETS,
+            registry=self.registry,
+        )
+
+    def record_review(self, seconds: float, is_allowed: bool) -> None:  # noqa: FBT001  # the webhook's callback
+        """Record one webhook review."""
+        self.review_seconds.labels(str(is_allowed).lower()).observe(seconds)
+
+
+class Metrics(ProcessMetrics):
+    """Metrics of the operator. `registry` holds them and the job metrics."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(version)
         self.reconcile_seconds = Histogram(
             "trainingjob_reconcile_duration_seconds",
             "Duration of one reconciliation of one job.",
@@ -41,32 +74,13 @@ class Metrics:
             "Reconciliations of a job that failed and are retried.",
             registry=self.registry,
         )
-        self.review_seconds = Histogram(
-            "trainingjob_webhook_duration_seconds",
-            "Duration of one webhook response.",
-            ["allowed"],
-            buckets=REVIEW_BUCKETS,
-            registry=self.registry,
-        )
         self.leader = Gauge("trainingjob_leading", "1 while this operator is the leader.", registry=self.registry)
-        self._invalid_rows = {table: _invalid_rows_gauge(table_words(table), self.registry) for table in ADDED_TABLES}
-        build = Gauge("trainingjob_build_info", "Always 1.", ["version"], registry=self.registry)
-        build.labels(version).set(1)
 
     def record_reconcile(self, seconds: float, has_failed: bool) -> None:  # noqa: FBT001  # the scheduler's callback
         """Record one reconcile."""
         self.reconcile_seconds.observe(seconds)
         if has_failed:
             self.reconcile_errors.inc()
-
-    def record_review(self, seconds: float, is_allowed: bool) -> None:  # noqa: FBT001  # the webhook's callback
-        """Record one webhook review."""
-        self.review_seconds.labels(str(is_allowed).lower()).observe(seconds)
-
-    def record_invalid_rows(self, rows: Iterable[InvalidRow]) -> None:
-        """Record what the operator ignores of an administrator's values; an empty name stands for a whole file."""
-        for row in rows:
-            self._invalid_rows[row.table].labels(row.name).set(1)
 
     def register_jobs(self, jobs: KindStore, since: datetime) -> None:
         """Register the metrics of all jobs; `since` is the start time of this process."""

@@ -17,6 +17,7 @@ PREFIX = "TRAININGJOB_"
 WEBHOOK_PORT = 9443
 RENDEZVOUS_PORT = 8443
 METRICS_PORT = 8080
+MAX_PORT = 65535
 SELF_SIGNED = "self"
 """Value of `TRAININGJOB_CERTIFICATES` with which the operator issues its own certificates."""
 
@@ -45,8 +46,12 @@ class Settings:
     elastic_workload_priority: str = ""
     """Kueue WorkloadPriorityClass of slices above a job's minimum. Empty: the same priority as the minimum."""
     service: str = "trainingjob-operator"
-    """Service through which agents and the API server reach the operator; also the name of its Lease."""
+    """Service through which agents reach the operator; also the name of its Lease."""
     webhook_enabled: bool = True
+    webhook_service: str = "trainingjob-operator-webhook"
+    """Service through which the API server reaches the webhook."""
+    webhook_port: int = WEBHOOK_PORT
+    metrics_port: int = METRICS_PORT
     unchecked_service_accounts: bool = False
     """Whether a job may use a ServiceAccount although no webhook verified the creator's permission."""
     webhook_configuration: str = "trainingjob-operator"
@@ -67,6 +72,11 @@ class Settings:
     def host(self) -> str:
         """Return the DNS name of the operator's Service."""
         return f"{self.service}.{self.namespace}.svc"
+
+    @property
+    def webhook_host(self) -> str:
+        """Return the DNS name of the webhook's Service."""
+        return f"{self.webhook_service}.{self.namespace}.svc"
 
     @property
     def rendezvous_url(self) -> str:
@@ -130,6 +140,12 @@ def _flag(text: str) -> bool:
     return text.lower() == "true"
 
 
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_PORT:
+        raise ValueError(f"must be a port from 1 to {MAX_PORT}.")
+    return int(text)
+
+
 def _choice(*allowed: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in allowed:
@@ -167,6 +183,9 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "elastic_workload_priority": str,
     "service": _name,
     "webhook_enabled": _flag,
+    "webhook_service": _name,
+    "webhook_port": _port,
+    "metrics_port": _port,
     "unchecked_service_accounts": _flag,
     "webhook_configuration": str,
     "certificates": _folder,

@@ -67,14 +67,15 @@ class SecretSource:
     def __init__(self, api: Api, settings: Settings, now: Callable[[], datetime]) -> None:
         self._api = api
         self._namespace, self._name = settings.namespace, settings.ca_secret
-        self._names = (settings.host, f"{settings.host}.cluster.local")
+        self._names = dns_names(settings.host)
+        self._webhook_names = dns_names(settings.webhook_host) if settings.webhook_enabled else ()
         self._now = now
 
     async def read(self) -> TlsMaterial:
         """Read the Secret and renew due certificates. If two operators renew at once, one gets a `ConflictError`."""
         secret = await self._api.get(SECRET, self._namespace, self._name)
         known = from_secret(secret) if secret else None
-        current = renew(known, self._names, self._now())
+        current = renew(known, self._names, self._now(), self._webhook_names)
         if current is not known:
             await self._store(secret, current)
             log.info("certificates renewed", secret=self._name, serial=str(current.serving.x509.serial_number))
@@ -197,9 +198,19 @@ class CaBundleInjector:
             log.info("the API server trusts the webhook", name=self._name)
 
 
+def dns_names(host: str) -> tuple[str, str]:
+    """Return the names of a serving certificate for a Service: the short one, and the one with the cluster's domain."""
+    return host, f"{host}.cluster.local"
+
+
 def to_secret_data(certificates: Certificates) -> dict[str, str]:
-    """Convert certificates to the data of a Secret. `ca.crt` is the trust bundle; its first certificate signs."""
+    """Convert certificates to the data of a Secret. `ca.crt` is the trust bundle; its first certificate signs.
+
+    The chart mounts `webhook.crt`, `webhook.key` and `ca.crt` into the webhook's pods, and nothing else.
+    """
     pairs = {"ca": certificates.ca, "tls": certificates.serving}
+    if certificates.webhook:
+        pairs["webhook"] = certificates.webhook
     if certificates.next_ca:
         pairs["next-ca"] = certificates.next_ca
     data = {f"{name}.crt": pair.certificate for name, pair in pairs.items()}
@@ -217,10 +228,11 @@ def from_secret(secret: Manifest) -> Certificates | None:  # None: no certificat
     if not pems:
         return None
     ca = CertificatePair(pems[0], data.get("ca.key", ""))
-    next_pem = data.get("next-ca.crt", "")
+    next_pem, webhook_pem = data.get("next-ca.crt", ""), data.get("webhook.crt", "")
     return Certificates(
         ca=ca,
         serving=CertificatePair(data.get("tls.crt", ""), data.get("tls.key", "")),
+        webhook=CertificatePair(webhook_pem, data.get("webhook.key", "")) if webhook_pem else None,
         next_ca=CertificatePair(next_pem, data.get("next-ca.key", "")) if next_pem else None,
         old_cas=tuple(pem for pem in pems[1:] if pem.strip() != next_pem.strip()),
     )

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,16 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from tests.support.webhook_mount import MOUNTED
 from trainingjob_operator.core.planner.plan import Rates
 from trainingjob_operator.shell.accelerators import read_accelerators
 from trainingjob_operator.shell.added_presets import read_presets
 from trainingjob_operator.shell.added_profiles import read_profiles
 from trainingjob_operator.shell.added_values import ADDED_TABLES, table_words
+from trainingjob_operator.shell.process import REQUEST_DRAIN_SECONDS
 from trainingjob_operator.shell.settings import Settings, read_settings
+from trainingjob_operator.shell.tls import dns_names
+from trainingjob_operator.shell.webhook_server import DRAIN_SECONDS
 
 ROOT = Path(__file__).parents[3]
 NAMESPACE = "trainingjob-system"
@@ -53,8 +58,11 @@ def test_crd_is_the_generated_one_and_is_kept_on_request(chart, keep) -> None:
     assert crd["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == ("keep" if keep else None)
 
 
-def environment(chart: Any, values: dict[str, Any]) -> dict[str, str]:
-    deployment = chart.find("Deployment", values)
+OPERATOR, WEBHOOK = "trainingjob-operator", "trainingjob-operator-webhook"
+
+
+def environment(chart: Any, values: dict[str, Any], name: str = OPERATOR) -> dict[str, str]:
+    deployment = chart.find("Deployment", values, name)
     variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
     return {one["name"]: one["value"] if "value" in one else set_by_kubelet(one) for one in variables}
 
@@ -79,6 +87,7 @@ def test_operator_reads_every_setting_of_the_chart(chart, variants) -> None:
         namespaces=("research", "prod"),
         trainer_pull_policy="Always",
         elastic_workload_priority="low",
+        webhook_port=10250,
         certificates=Path("/etc/trainingjob/certificates"),
         accelerators=Path("/etc/trainingjob/accelerators/accelerators.yaml"),
         presets=Path("/etc/trainingjob/presets/presets.yaml"),
@@ -89,8 +98,20 @@ def test_operator_reads_every_setting_of_the_chart(chart, variants) -> None:
     assert not read_settings(environment(chart, variants["little"])).webhook_enabled
 
 
-def test_the_chart_sets_every_variable_and_no_other(chart) -> None:
-    assert environment(chart, {}).keys() == {f"TRAININGJOB_{name.upper()}" for name in Settings.__dataclass_fields__}
+@pytest.mark.parametrize("name", [OPERATOR, WEBHOOK])
+def test_the_chart_sets_every_variable_and_no_other(chart, name) -> None:
+    variables = {f"TRAININGJOB_{field.upper()}" for field in Settings.__dataclass_fields__}
+    assert environment(chart, {}, name).keys() == variables
+
+
+def test_the_webhook_has_the_operator_s_settings_its_ports_and_its_certificates(chart, variants) -> None:
+    folder = Path("/etc/trainingjob/certificates")
+    for values, metrics_port in ({}, 8080), (variants["everything"], 9090):
+        operator = read_settings(environment(chart, values))
+        webhook = read_settings(environment(chart, values, WEBHOOK))
+
+        assert webhook == replace(operator, certificates=folder, metrics_port=metrics_port)
+        assert webhook.webhook_host == f"{WEBHOOK}.{NAMESPACE}.svc"
 
 
 @pytest.mark.parametrize("table", ADDED_TABLES)
@@ -130,8 +151,9 @@ def test_other_accelerators_are_read_by_another_pod(chart, variants) -> None:
     assert annotations(a=row) == annotations(a=row)
 
 
-def test_the_operator_s_own_pod_is_hardened(chart) -> None:
-    pod = chart.find("Deployment", {})["spec"]["template"]["spec"]
+@pytest.mark.parametrize("name", [OPERATOR, WEBHOOK])
+def test_the_operator_s_own_pods_are_hardened(chart, name) -> None:
+    pod = chart.find("Deployment", {}, name)["spec"]["template"]["spec"]
 
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -174,13 +196,69 @@ def test_the_chart_never_writes_what_the_operator_publishes(chart, variants, var
     assert not any("data" in one or "stringData" in one for one in manifests if one["kind"] == "Secret")
 
 
-def test_the_webhook_calls_the_service_at_its_port(chart) -> None:
-    (webhook,) = chart.find("ValidatingWebhookConfiguration", {})["webhooks"]
-    service = chart.find("Service", {})
-    containers = chart.find("Deployment", {})["spec"]["template"]["spec"]["containers"]
+@pytest.mark.parametrize(
+    ("variant", "name", "ports"),
+    [
+        ("default", OPERATOR, {8443: 8443, 8080: 8080}),
+        ("default", WEBHOOK, {443: 9443, 8080: 8080}),
+        ("everything", WEBHOOK, {443: 10250, 8080: 9090}),
+    ],
+)
+def test_a_service_reaches_the_pods_of_its_deployment_and_no_others(chart, variants, variant, name, ports) -> None:
+    values = variants[variant]
+    service = chart.find("Service", values, name)["spec"]
+    deployments = {one: chart.find("Deployment", values, one)["spec"]["template"] for one in (OPERATOR, WEBHOOK)}
+    containers = deployments[name]["spec"]["containers"]
 
-    ports = {one["name"]: one["containerPort"] for one in containers[0]["ports"]}
-    reached = {one["port"]: ports[one["targetPort"]] for one in service["spec"]["ports"]}
-    assert reached == {443: 9443, 8443: 8443, 8080: 8080}
+    container_ports = {one["name"]: one["containerPort"] for one in containers[0]["ports"]}
+    assert {one["port"]: container_ports[one["targetPort"]] for one in service["ports"]} == ports
+    for other, template in deployments.items():
+        assert (service["selector"].items() <= template["metadata"]["labels"].items()) == (other == name)
+
+
+def test_the_api_server_calls_the_service_of_the_webhook(chart) -> None:
+    (webhook,) = chart.find("ValidatingWebhookConfiguration", {})["webhooks"]
+
     called = webhook["clientConfig"]["service"]
-    assert (called["name"], called["namespace"], called["port"]) == (service["metadata"]["name"], NAMESPACE, 443)
+    assert (called["name"], called["namespace"], called["port"]) == (WEBHOOK, NAMESPACE, 443)
+
+
+def test_the_webhook_stays_up_in_drains_and_rollouts(chart) -> None:
+    deployment = chart.find("Deployment", {}, WEBHOOK)["spec"]
+    budget = chart.find("PodDisruptionBudget", {}, WEBHOOK)["spec"]
+    pod = deployment["template"]["spec"]
+
+    assert deployment["replicas"] == 2
+    assert deployment["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    assert (budget["maxUnavailable"], budget["selector"]) == (1, deployment["selector"])
+    assert [one["topologyKey"] for one in pod["topologySpreadConstraints"]] == [
+        "kubernetes.io/hostname",
+        "topology.kubernetes.io/zone",
+    ]
+    assert all(one["labelSelector"] == deployment["selector"] for one in pod["topologySpreadConstraints"])
+    assert pod["terminationGracePeriodSeconds"] > DRAIN_SECONDS + REQUEST_DRAIN_SECONDS
+
+
+def test_on_the_host_s_network_a_pod_makes_place_for_the_next(chart, variants) -> None:
+    deployment = chart.find("Deployment", variants["everything"], WEBHOOK)["spec"]
+
+    assert deployment["template"]["spec"]["hostNetwork"] is True
+    assert deployment["strategy"]["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}
+
+
+def test_the_webhook_s_pods_hold_its_own_key_and_no_other(chart, variants) -> None:
+    def mounted(values: dict[str, Any]) -> dict[str, Any]:
+        pod = chart.find("Deployment", values, WEBHOOK)["spec"]["template"]["spec"]
+        (volume,) = [one["secret"] for one in pod["volumes"] if "secret" in one]
+        return volume
+
+    own = mounted({})
+    assert own["secretName"] == Settings(trainer_image="t").ca_secret
+    assert {one["key"]: one["path"] for one in own["items"]} == MOUNTED
+    values = variants["everything"]
+    certificates = {one["spec"]["secretName"]: one for one in chart.objects(values) if one["kind"] == "Certificate"}
+    issued = certificates[mounted(values)["secretName"]]
+    assert issued["spec"]["dnsNames"] == list(dns_names(f"{WEBHOOK}.{NAMESPACE}.svc"))
+    configuration = chart.find("ValidatingWebhookConfiguration", values)
+    injected = configuration["metadata"]["annotations"]["cert-manager.io/inject-ca-from"]
+    assert injected == f"{NAMESPACE}/{issued['metadata']['name']}"

@@ -36,6 +36,15 @@ def test_secrets_are_out_of_reach_where_others_make_the_certificates(chart, vari
     assert granted["validatingwebhookconfigurations"] == ("get",), "only to see since when jobs are checked"
 
 
+def test_the_webhook_may_only_ask_for_the_rights_of_users(chart, variants, variant) -> None:
+    granted = list(rules(chart.objects(variants[variant])))
+    webhook = [rule[1:4] for rule in granted if rule[0] == "trainingjob-operator-webhook"]
+
+    wanted = [("authorization.k8s.io", "subjectaccessreviews", ("create",))]
+    assert webhook == ([] if variant == "little" else wanted)
+    assert [rule for rule in granted if rule[2] == "subjectaccessreviews" and "webhook" not in rule[0]] == []
+
+
 def test_without_the_webhook_its_configuration_is_out_of_reach(chart, variants) -> None:
     granted = {resource for _, _, resource, _, _ in rules(chart.objects(variants["little"]))}
 

@@ -24,6 +24,12 @@ REFUSED = {
     "an unknown section": ({"replicas": 2}, "'replicas' not allowed"),
     "a text for a flag": ({"webhook": {"enabled": "false"}}, "/webhook/enabled"),
     "no such policy": ({"webhook": {"failurePolicy": "Maybe"}}, "'Fail', 'Ignore'"),
+    "a webhook without pods": ({"webhook": {"replicas": 0}}, "/webhook/replicas"),
+    "a port that needs a right": ({"webhook": {"port": 443}}, "/webhook/port"),
+    "a spread with a selector": (
+        {"webhook": {"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "z", "labelSelector": {}}]}},
+        "'labelSelector' not allowed",
+    ),
     "a timeout of a minute": ({"webhook": {"timeoutSeconds": 60}}, "/webhook/timeoutSeconds"),
     "no such level": ({"logs": {"level": "loud"}}, "/logs/level"),
     "no image": ({"image": {"repository": ""}}, "/image/repository"),
@@ -73,7 +79,7 @@ def test_invalid_value_is_rejected_with_its_path(chart, values, words) -> None:
     assert words in done.stderr
 
 
-FREE_FORM = ("resources.requests", "resources.limits")
+FREE_FORM = tuple(f"{part}resources.{kind}" for part in ("", "webhook.") for kind in ("requests", "limits"))
 """Values that belong to Kubernetes: their inside is neither ours to document nor to check."""
 
 

@@ -1,0 +1,113 @@
+{{- /* Parts that the pods of the operator and of its webhook share. */ -}}
+
+{{- /* Annotations of a pod. A change of a table replaces the pods, since they read it at their start. */ -}}
+{{- define "trainingjob.podAnnotations" -}}
+{{- range $table := list "accelerators" "presets" "podProfiles" }}
+{{- with index $.Values $table }}
+trainingjob.dev/{{ kebabcase $table }}: {{ toJson . | sha256sum }}
+{{- end }}
+{{- end }}
+{{- with .Values.podAnnotations }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- /* Settings of the program. Takes a dict with `root`, and `certificates`: `self` or a folder. */ -}}
+{{- define "trainingjob.env" -}}
+{{- $name := include "trainingjob.fullname" .root -}}
+{{- with .root -}}
+- name: TRAININGJOB_NAMESPACE
+  valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+- name: TRAININGJOB_NODE
+  valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+- name: TRAININGJOB_NAMESPACES
+  value: {{ .Values.watch.namespaces | join "," | quote }}
+- name: TRAININGJOB_SERVICE
+  value: {{ $name }}
+- name: TRAININGJOB_TRAINER_IMAGE
+  value: {{ include "trainingjob.image" (dict "image" .Values.trainer.image "root" .) }}
+- name: TRAININGJOB_TRAINER_IMAGES
+  value: {{ include "trainingjob.trainerImages" . | quote }}
+- name: TRAININGJOB_TRAINER_PULL_POLICY
+  value: {{ .Values.trainer.image.pullPolicy }}
+- name: TRAININGJOB_ELASTIC_WORKLOAD_PRIORITY
+  value: {{ .Values.kueue.elasticWorkloadPriority | quote }}
+- name: TRAININGJOB_WEBHOOK_ENABLED
+  value: {{ .Values.webhook.enabled | quote }}
+- name: TRAININGJOB_WEBHOOK_SERVICE
+  value: {{ include "trainingjob.webhook" . }}
+- name: TRAININGJOB_UNCHECKED_SERVICE_ACCOUNTS
+  value: {{ .Values.webhook.allowUncheckedServiceAccounts | quote }}
+- name: TRAININGJOB_WEBHOOK_CONFIGURATION
+  value: {{ $name }}
+- name: TRAININGJOB_CA_SECRET
+  value: {{ include "trainingjob.caSecret" . }}
+{{- range $table := list "accelerators" "presets" "podProfiles" }}
+- name: TRAININGJOB_{{ snakecase $table | upper }}
+  value: {{ ternary "" (printf "/etc/trainingjob/%s/%s.yaml" (kebabcase $table) $table) (empty (index $.root.Values $table)) | quote }}
+{{- end }}
+- name: TRAININGJOB_LOG_LEVEL
+  value: {{ .Values.logs.level }}
+- name: TRAININGJOB_LOG_FORMAT
+  value: {{ .Values.logs.format }}
+{{- end }}
+- name: TRAININGJOB_CERTIFICATES
+  value: {{ .certificates }}
+- name: TRAININGJOB_WEBHOOK_PORT
+  value: {{ .root.Values.webhook.port | quote }}
+- name: TRAININGJOB_METRICS_PORT
+  value: {{ .metricsPort | quote }}
+{{- end }}
+
+{{- define "trainingjob.volumeMounts" -}}
+- {name: tmp, mountPath: /tmp}
+{{- range $table := list "accelerators" "presets" "podProfiles" }}
+{{- if index $.Values $table }}
+- {name: {{ kebabcase $table }}, mountPath: /etc/trainingjob/{{ kebabcase $table }}, readOnly: true}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "trainingjob.volumes" -}}
+- name: tmp
+  emptyDir: {sizeLimit: 64Mi}
+{{- range $table := list "accelerators" "presets" "podProfiles" }}
+{{- if index $.Values $table }}
+- name: {{ kebabcase $table }}
+  configMap: {name: {{ include "trainingjob.fullname" $ }}-{{ kebabcase $table }}}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Fields of a pod's spec that do not depend on what it runs. */ -}}
+{{- define "trainingjob.podSpec" -}}
+enableServiceLinks: false
+terminationGracePeriodSeconds: 30
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile: {type: RuntimeDefault}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "trainingjob.containerSecurityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}

@@ -1,0 +1,83 @@
+"""The webhook as a stateless process: any number of replicas review jobs, while the operator is away or replaced.
+
+The process has no state in the cluster and no leader. The operator or cert-manager issues its certificate, and the
+kubelet mounts it. Of the API server it needs only SubjectAccessReviews.
+"""
+
+import asyncio
+import contextlib
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+from aiohttp import web
+
+from trainingjob_operator.shell.admission import Admission
+from trainingjob_operator.shell.api import Api
+from trainingjob_operator.shell.authentication import may_use_service_account
+from trainingjob_operator.shell.check_pool import CheckPool
+from trainingjob_operator.shell.connections import Handler
+from trainingjob_operator.shell.logging_setup import Log
+from trainingjob_operator.shell.metrics import WebhookMetrics
+from trainingjob_operator.shell.probes import health_app
+from trainingjob_operator.shell.process import ListenPorts, read_catalog, serving
+from trainingjob_operator.shell.settings import Settings
+from trainingjob_operator.shell.tls import FolderSource, Tls
+from trainingjob_operator.shell.webhook import webhook_app
+
+DRAIN_SECONDS = 10.0
+"""Time for which a terminating webhook still answers: proxies route to it until they know of its end."""
+
+log = Log("webhook")
+
+
+class WebhookServer:
+    """One replica of the webhook: all its components, connected."""
+
+    def __init__(self, settings: Settings, api: Api, certificates: Path) -> None:
+        """Connect the components without starting them. `certificates`: folder with tls.crt, tls.key and ca.crt."""
+        self.tls = Tls(FolderSource(certificates))
+        self.metrics = WebhookMetrics(version("trainingjob"))
+        self.checks = CheckPool(read_catalog(settings, self.metrics))
+        self.admission = Admission(self.checks.evaluate_review, partial(may_use_service_account, api))
+        self._is_draining = False
+
+    async def run(self, stop: asyncio.Event, ports: ListenPorts) -> None:
+        """Answer reviews until `stop` is set, and `DRAIN_SECONDS` longer.
+
+        Raises:
+            OSError: a port is already in use.
+        """
+        async with self.checks, contextlib.AsyncExitStack() as servers:
+            health = health_app(self.metrics.registry, lambda: "", self._readiness_problem)
+            await servers.enter_async_context(serving(health, ports.metrics))
+            await self.checks.warm_up()
+            app = webhook_app(self.admission, self.metrics.record_review)
+            app.middlewares.append(self._close_while_draining)
+            await servers.enter_async_context(serving(app, ports.webhook, self.tls.context))
+            refreshing = asyncio.create_task(self.tls.run())
+            stopping = asyncio.create_task(stop.wait())
+            try:
+                await asyncio.wait([stopping, refreshing], return_when=asyncio.FIRST_COMPLETED)
+                if refreshing.done():
+                    await refreshing  # raises: only an error ends it
+                self._is_draining = True
+                log.info("draining", seconds=DRAIN_SECONDS)
+                await asyncio.sleep(DRAIN_SECONDS)
+            finally:
+                for task in (stopping, refreshing):
+                    task.cancel()
+                await asyncio.gather(stopping, refreshing, return_exceptions=True)
+
+    @web.middleware
+    async def _close_while_draining(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Close connections after their next answer, so that API servers connect to another replica."""
+        response = await handler(request)
+        if self._is_draining:
+            response.force_close()
+        return response
+
+    def _readiness_problem(self) -> str:
+        if self._is_draining:
+            return "the process is ending"
+        return "" if self.tls.ready.is_set() else "there is no certificate yet"
