@@ -24,7 +24,7 @@ ALLOWED_VERBS: dict[str, tuple[str, ...]] = {
     STATUS: ("update",),
     "jobsets": (*READS, "create", "delete"),
     "jobs": (*READS, "create", "delete"),  # the pods of `data.prepare`
-    "pods": (*READS, "delete"),
+    "pods": (*READS, "delete", "patch"),  # patch: the label of the leader
     "configmaps": (*READS, "patch"),
     "events": ("list", "create", "patch"),
     "nodes": READS,
@@ -39,6 +39,8 @@ CREATED_ONCE = ("jobsets", "jobs")
 """Resources of which each object is created once, and again only after it was deleted."""
 OWN_NAMESPACE_RESOURCES = ("secrets", "leases")
 """Resources that the operator uses only in its own namespace."""
+OWN_NAMESPACE_REQUESTS = (("pods", "patch"),)
+"""Resources and verbs that the operator uses only in its own namespace."""
 FORBIDDEN_CODES = frozenset((400, 401, 403, 405, 406, 413, 415, 422))
 """Status codes of requests that the operator must not make."""
 STARTUP_GRACE = timedelta(seconds=10)
@@ -129,7 +131,8 @@ def _is_startup_denial(request: Request, requests: Sequence[Request]) -> bool:
 def _find_disallowed(request: Request, own_namespace: str) -> Iterator[str]:
     if request.resource and request.verb not in ALLOWED_VERBS.get(request.resource, ()):
         yield f"nothing needs this: {request}"
-    if request.resource in OWN_NAMESPACE_RESOURCES and request.namespace != own_namespace:
+    is_own = request.resource in OWN_NAMESPACE_RESOURCES or (request.resource, request.verb) in OWN_NAMESPACE_REQUESTS
+    if is_own and request.namespace != own_namespace:
         yield f"not its own: {request}"
     if (
         request.code in FORBIDDEN_CODES and "being terminated" not in request.message

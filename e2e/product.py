@@ -23,6 +23,7 @@ from e2e.cluster.interface import Cluster
 from e2e.cluster.run_program import ClusterError
 from e2e.cluster.topology import ROLE_LABEL, SYSTEM_TAINT
 from e2e.status import condition, step_of
+from trainingjob_operator.shell.leader_label import LEADER_LABEL
 
 ROOT = Path(__file__).parent.parent
 CHART = ROOT / "charts/trainingjob"
@@ -245,6 +246,11 @@ class Product:
             *("--namespace", SYSTEM_NAMESPACE, "--create-namespace", "--wait", "--timeout", "3m"),
             *flags,
         )
+        wait_until("the replaced pods to end", self._is_rolled_out, timeout=60)
+
+    def _is_rolled_out(self) -> bool | None:
+        pods = (*self.operator_pods(), *self.webhook_pods())
+        return True if not any("deletionTimestamp" in pod["metadata"] for pod in pods) else None
 
     def operator_pods(self) -> list[Manifest]:
         """Return the operator's pods."""
@@ -253,6 +259,15 @@ class Product:
     def webhook_pods(self) -> list[Manifest]:
         """Return the pods of the operator's webhook."""
         return self._list_system_pods("trainingjob-webhook")
+
+    def leader(self) -> str:
+        """Return the name of the operator's pod that leads and that agents reach. Empty: there is none now."""
+        lease = self.cluster.kubectl("get", "lease", "trainingjob-operator", "-n", SYSTEM_NAMESPACE, "-o", "json")
+        holder = json.loads(lease)["spec"].get("holderIdentity") or ""
+        labelled = [
+            pod["metadata"]["name"] for pod in self.operator_pods() if LEADER_LABEL in pod["metadata"]["labels"]
+        ]
+        return holder if holder in labelled else ""
 
     def _list_system_pods(self, name: str) -> list[Manifest]:
         text = self.cluster.kubectl(
@@ -285,8 +300,9 @@ class Product:
         def settled() -> bool | None:
             pods = self.operator_pods()
             running = [pod for pod in pods if pod["status"].get("phase") == "Running"]
-            leading = [pod for pod in running if condition(pod["status"], "Ready").get("status") == "True"]
-            return (len(pods) == len(running) == replicas and len(leading) == min(replicas, 1)) or None
+            ready = [pod for pod in running if condition(pod["status"], "Ready").get("status") == "True"]
+            leading = [pod for pod in ready if LEADER_LABEL in pod["metadata"]["labels"]]
+            return (len(pods) == len(ready) == replicas and len(leading) == min(replicas, 1)) or None
 
         wait_until(
             f"{replicas} operator pods",

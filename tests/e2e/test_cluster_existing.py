@@ -16,7 +16,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> ExistingCluster:
     monkeypatch.setenv("E2E_OPERATOR_IMAGE", OPERATOR)
     monkeypatch.setenv("E2E_TRAINER_IMAGE", TRAINER)
     found = ExistingCluster()
-    monkeypatch.setattr(found, "kubectl", lambda *words: "")
+    monkeypatch.setattr(found, "kubectl", lambda *words: '{"items": []}')
     return found
 
 

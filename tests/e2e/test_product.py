@@ -19,17 +19,20 @@ def make_pod(name: str, phase: str = "Running", **metadata: str) -> dict[str, An
     return {"metadata": {"name": name, **metadata}, "status": {"phase": phase}}
 
 
-def test_errors_are_found_in_the_logs_of_operators_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_found_in_the_logs_of_operators_and_webhooks_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = ExistingCluster()
     pods = [make_pod("old"), make_pod("new"), make_pod("going", deletionTimestamp="t"), make_pod("coming", "Pending")]
-    logs = {"old": f"{CALM}\n{BROKEN}\n", "new": f"{RAW}\n{CALM}"}
+    webhooks = [make_pod("webhook"), make_pod("next", "Pending")]
+    logs = {"old": f"{CALM}\n{BROKEN}\n", "new": f"{RAW}\n{CALM}", "webhook": f"{CALM}\n{BROKEN}\n"}
     requested: list[tuple[str, ...]] = []
 
     def kubectl(*words: str) -> str:
         requested.append(words)
-        return json.dumps({"items": pods}) if words[0] == "get" else logs[words[1]]
+        if words[0] == "logs":
+            return logs[words[1]]
+        return json.dumps({"items": webhooks if "app.kubernetes.io/name=trainingjob-webhook" in words else pods})
 
     monkeypatch.setattr(cluster, "kubectl", kubectl)
 
-    assert Product(cluster).operator_errors(SINCE) == [BROKEN, RAW]
-    assert all("--since-time=2026-11-21T12:00:00+00:00" in words for words in requested[1:])
+    assert Product(cluster).operator_errors(SINCE) == [BROKEN, RAW, BROKEN]
+    assert all("--since-time=2026-11-21T12:00:00+00:00" in words for words in requested if words[0] == "logs")

@@ -229,13 +229,16 @@ class ApiServer:
             return not_found(kind, name)
         changed = copy.deepcopy(known)
         for operation in patch:
-            *path, last = operation["path"].strip("/").split("/")
+            *path, last = (part.replace("~1", "/") for part in operation["path"].strip("/").split("/"))
             target = changed
             for part in path:
                 target = target[int(part)] if isinstance(target, list) else target[part]
             if operation["op"] == "test" and target.get(last) != operation["value"]:
                 return failure(422, "Invalid", "the test failed")
-            target[last] = operation["value"]
+            if operation["op"] == "remove":
+                del target[last]
+            else:
+                target[last] = operation["value"]
         return web.json_response(self.put(kind, changed))
 
     def _delete(self, key: Key, options: Object) -> web.Response:

@@ -24,6 +24,7 @@ from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.assembly import Operator
 from trainingjob_operator.shell.certificates import renew
 from trainingjob_operator.shell.kinds import CONFIG_MAP, JOB, JOB_SET, LEASE, NODE, POD, SECRET, TRAINING_JOB
+from trainingjob_operator.shell.leader_label import LEADER_LABEL
 from trainingjob_operator.shell.process import ListenPorts
 from trainingjob_operator.shell.settings import Settings
 from trainingjob_operator.shell.tls import to_secret_data
@@ -260,6 +261,21 @@ async def test_the_node_that_it_runs_on_is_known(start: Any, api_server: Any) ->
     assert (children.own_node or {})["metadata"]["name"] == "system-1"
 
 
+async def test_the_leader_labels_its_pod_and_is_known_by_its_name(start: Any, api_server: Any) -> None:
+    for name in ("operator-a", "former"):
+        labels = {"app": "operator"} | ({LEADER_LABEL: "true"} if name == "former" else {})
+        api_server.put(POD, {"metadata": {"name": name, "namespace": "ml", "labels": labels}})
+    await start(replace(SETTINGS, pod="operator-a"))
+
+    def labelled() -> list[str]:
+        pods = found(api_server, POD)
+        return [pod["metadata"]["name"] for pod in pods if LEADER_LABEL in pod["metadata"]["labels"]]
+
+    await until(lambda: labelled() == ["operator-a"], "only the leader's pod has the label")
+    (lease,) = found(api_server, LEASE)
+    assert lease["spec"]["holderIdentity"] == "operator-a"
+
+
 async def test_foreign_certificates_without_a_webhook(start: Any, api_server: Any, tmp_path: Path) -> None:
     made = to_secret_data(renew(None, (HOST,), datetime.now(UTC)))
     for name in ("tls.crt", "tls.key", "ca.crt"):
@@ -299,8 +315,9 @@ async def test_of_two_only_one_leads_and_the_other_takes_over(start: Any, api_se
     await until(lambda: other.operator.lease.other_holder, "the other knows who leads")
 
     assert not other.operator.lease.is_leading
-    assert (await other.get("/readyz"))[0] == 503
-    assert (await leader.get("/readyz"))[0] == 200
+    assert (await other.get("/readyz"))[0] == (await leader.get("/readyz"))[0] == 200
+    assert "trainingjob_jobs{" not in (await other.get("/metrics"))[1]
+    assert "trainingjob_jobs{" in (await leader.get("/metrics"))[1]
     code, _ = await other.post("rendezvous", REPORT_PATH, {}, token="any")
     assert code == 503
 

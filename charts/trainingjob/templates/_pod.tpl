@@ -20,6 +20,8 @@ trainingjob.dev/{{ kebabcase $table }}: {{ toJson . | sha256sum }}
   valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
 - name: TRAININGJOB_NODE
   valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+- name: TRAININGJOB_POD
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
 - name: TRAININGJOB_NAMESPACES
   value: {{ .Values.watch.namespaces | join "," | quote }}
 - name: TRAININGJOB_SERVICE
@@ -110,4 +112,31 @@ affinity: {{- toYaml . | nindent 2 }}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- /* Takes a dict with `constraints` and `labels`, the labels of the pods to spread. */ -}}
+{{- define "trainingjob.topologySpread" -}}
+{{- with .constraints }}
+topologySpreadConstraints:
+  {{- range . }}
+  - {{ toYaml . | nindent 4 | trim }}
+    labelSelector:
+      matchLabels: {{- $.labels | nindent 8 }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Takes a dict with `root`, `name`, `labels` of the budget, and `selector`. It never blocks the drain of a node. */ -}}
+{{- define "trainingjob.podDisruptionBudget" }}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ .name }}
+  namespace: {{ .root.Release.Namespace }}
+  labels: {{- .labels | nindent 4 }}
+spec:
+  maxUnavailable: 1
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels: {{- .selector | nindent 6 }}
 {{- end }}

@@ -16,6 +16,7 @@ from trainingjob_operator.shell.fenced_cluster import FencedCluster
 from trainingjob_operator.shell.hub import Hub
 from trainingjob_operator.shell.kinds import TRAINING_JOB
 from trainingjob_operator.shell.leader_election import LeaderElection
+from trainingjob_operator.shell.leader_label import LeaderLabel
 from trainingjob_operator.shell.metrics import Metrics
 from trainingjob_operator.shell.probes import health_app
 from trainingjob_operator.shell.process import ListenPorts, read_catalog, serving
@@ -56,7 +57,7 @@ class Operator:
         )
         self.store = Store(KINDS)
         self.metrics = Metrics(version("trainingjob"))
-        self.metrics.register_jobs(self.store[TRAINING_JOB], api.clock.now())
+        self.metrics.register_jobs(self.store[TRAINING_JOB], api.clock.now(), lambda: self.lease.is_last_known_leader)
         self.scheduler = Scheduler(self._reconcile, self.metrics.record_reconcile)
         self.feed = Reflector(api, self.store, settings.namespaces, self.scheduler.wake, self._restart_watcher)
         self.watcher = Watcher(
@@ -87,7 +88,17 @@ class Operator:
         )
         self._lease_api = api.with_separate_pool()  # many other requests must not delay a Lease renewal
         self.lease = LeaderElection(
-            self._lease_api, settings.namespace, settings.service, lease_identity(), self._on_leadership_change, now
+            self._lease_api,
+            settings.namespace,
+            settings.service,
+            settings.pod or lease_identity(),
+            self._on_leadership_change,
+            now,
+        )
+        self.label = (
+            LeaderLabel(api, settings.namespace, settings.pod, lambda: self.lease.is_leading, self.hub.reset_silence)
+            if settings.pod
+            else None
         )
         self.authenticator = PodAuthenticator(api, self.store)
 
@@ -113,6 +124,8 @@ class Operator:
         parts = [self.tls.run(), self.feed.run(), self._watch(), self._run_leader_election()]
         if self.trust:
             parts.append(self.trust.run())
+        if self.label:
+            parts.append(self.label.run())
         tasks = [asyncio.create_task(part) for part in parts]
         stopping = asyncio.create_task(stop.wait())
         try:
@@ -148,6 +161,8 @@ class Operator:
             self.hub.reset_silence()  # the fault that delayed the renewal may also have blocked heartbeats
             if not self.lease.is_uninterrupted:
                 self.hub.clear()  # another leader may have published other directives in between
+            if self.label:
+                self.label.wake()
             self.scheduler.resume()
         else:
             self.scheduler.pause()
@@ -171,12 +186,11 @@ class Operator:
             return "there is no certificate yet"
         if not self.feed.synced.is_set():
             return "not all objects are listed yet"
-        if not self.lease.is_last_known_leader:
-            return f"'{self.lease.other_holder}' is the leader" if self.lease.other_holder else "there is no leader yet"
+        if not self.lease.is_last_known_leader and not self.lease.other_holder:
+            return "there is no leader yet"
         return ""
 
 
 def lease_identity() -> str:
-    """Return the Lease holder name: the pod name in a cluster, else host name and process ID."""
-    is_pod = "KUBERNETES_SERVICE_HOST" in os.environ
-    return socket.gethostname() if is_pod else f"{socket.gethostname()}-{os.getpid()}"
+    """Return the Lease holder name outside a cluster: host name and process ID."""
+    return f"{socket.gethostname()}-{os.getpid()}"

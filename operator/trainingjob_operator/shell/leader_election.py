@@ -1,8 +1,8 @@
 """Leader election: of several operators, only the holder of the Lease reconciles.
 
-The leader renews the Lease every few seconds. If it cannot, it stops well before the Lease expires, measured by its own
+The leader renews the Lease every second. If it cannot, it stops well before the Lease expires, measured by its own
 clock. Another operator takes a Lease that did not change for its whole duration, measured by that operator's clock. The
-election never compares two clocks.
+election never compares two clocks. A lost leader is replaced within 10 s, and one that ends within 1 s.
 
 Claims of worlds are also fenced by `resourceVersion`. The Lease prevents two operators from undoing each other's work.
 """
@@ -25,10 +25,10 @@ from trainingjob_operator.shell.interfaces import (
 from trainingjob_operator.shell.kinds import LEASE, Kind
 from trainingjob_operator.shell.logging_setup import Log
 
-LEASE_DURATION_SECONDS = 10
-RENEW_DEADLINE_SECONDS = 7.0
+LEASE_DURATION_SECONDS = 7
+RENEW_DEADLINE_SECONDS = 5.0
 """Time after a renewal during which the operator stays leader without another renewal."""
-RETRY_PERIOD_SECONDS = 2.0
+RETRY_PERIOD_SECONDS = 1.0
 RELEASED = "released"
 
 log = Log("lease")
@@ -63,7 +63,6 @@ class LeaderElection:
         now: Callable[[], datetime],
     ) -> None:
         """Compete with the identity `holder`; `now` sets only informational timestamps."""
-        self.is_leading = False
         self.is_last_known_leader = False
         """Whether this operator was the last known leader. Its published directives are then still valid."""
         self.is_uninterrupted = False
@@ -77,9 +76,19 @@ class LeaderElection:
         self._on_change = on_change
         self._now = now
         self._loop = asyncio.get_running_loop()
+        self._has_begun = False
+        self._deadline = -math.inf
         self._expiry: asyncio.TimerHandle | None = None
         self._observed_record: tuple[str, str] = ("", "")  # holder and renewal time of the last read
         self._observed_at = -math.inf
+
+    @property
+    def is_leading(self) -> bool:
+        """Return whether this operator leads now.
+
+        The clock decides, not the timer: a process that was paused runs other callbacks before its late timers.
+        """
+        return self._has_begun and self._loop.time() < self._deadline
 
     async def run(self) -> None:
         """Compete for the Lease. Never returns."""
@@ -96,7 +105,7 @@ class LeaderElection:
 
     async def release(self) -> None:
         """Give up the Lease, so that another operator can take it at once. Best effort: else the Lease must expire."""
-        if not self.is_leading:
+        if not self._has_begun:
             return
         self._stop_leading(RELEASED)
         try:
@@ -120,11 +129,11 @@ class LeaderElection:
         else:
             self.other_holder = get_text(lease, "spec", "holderIdentity")
             self.is_last_known_leader = False
-            if self.is_leading:
+            if self._has_begun:
                 self._stop_leading(f"acquired by {self.other_holder}")
             return
         self.other_holder = ""
-        if not self.is_leading:
+        if not self._has_begun:
             self.is_uninterrupted = is_continued
         self._lead_until(requested_at + RENEW_DEADLINE_SECONDS)
 
@@ -150,9 +159,10 @@ class LeaderElection:
     def _lead_until(self, deadline: float) -> None:
         if self._expiry:
             self._expiry.cancel()
+        self._deadline = deadline
         self._expiry = self._loop.call_at(deadline, self._stop_leading, "not renewed in time")
-        if not self.is_leading:
-            self.is_leading = self.is_last_known_leader = True
+        if not self._has_begun:
+            self._has_begun = self.is_last_known_leader = True
             log.info("leading", holder=self._holder)
             self._on_change(True)  # noqa: FBT003  # the callback takes it by position
 
@@ -160,7 +170,7 @@ class LeaderElection:
         if self._expiry:
             self._expiry.cancel()
             self._expiry = None
-        self.is_leading = False
+        self._has_begun = False
         note = log.info if why == RELEASED else log.warning
         note("no longer the leader", holder=self._holder, why=why)
         self._on_change(False)  # noqa: FBT003

@@ -4,7 +4,7 @@ Each scrape reads a job's metrics from its status, so the metrics of a deleted j
 fixed enumerations, so that users cannot cause a high cardinality.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -82,22 +82,28 @@ class Metrics(ProcessMetrics):
         if has_failed:
             self.reconcile_errors.inc()
 
-    def register_jobs(self, jobs: KindStore, since: datetime) -> None:
-        """Register the metrics of all jobs; `since` is the start time of this process."""
-        self.registry.register(JobCollector(jobs, since))
+    def register_jobs(self, jobs: KindStore, since: datetime, is_leading: Callable[[], bool] = lambda: True) -> None:
+        """Register the metrics of all jobs; `since` is the start time of this process.
+
+        Only the leader has them: sums over all replicas would count each job twice.
+        """
+        self.registry.register(JobCollector(jobs, since, is_leading))
 
 
 class JobCollector(Collector):
     """Collects the metrics of jobs from their statuses."""
 
-    def __init__(self, jobs: KindStore, since: datetime) -> None:
+    def __init__(self, jobs: KindStore, since: datetime, is_leading: Callable[[], bool]) -> None:
         """Read jobs from the store. Restarts count from `since` on: an earlier process counted the others."""
+        self._is_leading = is_leading
         self._jobs = jobs
         self._since = since
         self._restarts: dict[str, _Restarts] = {}
 
     def collect(self) -> Iterator[Metric]:
         """Yield the current metrics."""
+        if not self._is_leading():
+            return
         jobs = tuple(self._jobs)
         yield _jobs_by_phase(jobs)
         yield _gauge("trainingjob_step", "Completed optimizer steps.", jobs, ("progress", "step"))

@@ -1,7 +1,8 @@
 """Plain HTTP endpoints: `/metrics` for Prometheus, `/healthz` and `/readyz` for the kubelet.
 
-Unhealthy means that a restart would help, so an unreachable API server does not count. Not ready means that agents and
-the API server must use another operator: certificates are missing, lists are incomplete, or another operator leads.
+Unhealthy means that a restart would help, so an unreachable API server does not count. Not ready means that the process
+could not work if it had to: certificates are missing, or lists are incomplete. An operator that waits for the Lease is
+ready, so that a rollout can end its predecessor.
 """
 
 from collections.abc import Callable

@@ -77,7 +77,7 @@ class Rendezvous:
         """Handle one report."""
         if not self._is_leading():
             refusal = _error_response(503, "another operator is the leader; retry")
-            refusal.force_close()  # only the leader is ready, so the Service routes the next connection there
+            refusal.force_close()  # the Service routes the next connection to the leader, whose pod is labelled
             return refusal
         try:
             caller = await self._authenticate(request)

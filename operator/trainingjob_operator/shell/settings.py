@@ -40,6 +40,8 @@ class Settings:
     """The operator's own namespace, which holds its Lease and its certificates."""
     node: str = ""
     """Node of the operator's pod. Empty: the operator runs outside a cluster, or the node is unknown."""
+    pod: str = ""
+    """Name of the operator's pod, and its identity in the Lease. Empty: the operator runs outside a cluster."""
     namespaces: tuple[str, ...] = ()
     """Namespaces whose jobs the operator reconciles. Empty: all namespaces."""
     trainer_pull_policy: str = "IfNotPresent"
@@ -178,6 +180,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "trainer_images": _images,
     "namespace": _name,
     "node": str,
+    "pod": str,
     "namespaces": _names,
     "trainer_pull_policy": _choice(*_PULL_POLICIES),
     "elastic_workload_priority": str,

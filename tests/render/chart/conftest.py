@@ -25,6 +25,9 @@ EVERYTHING: dict[str, Any] = {
             "cuda13": {"repository": "registry.example:5000/ml/trainer-cuda13", "digest": f"sha256:{'1' * 64}"},
         },
     },
+    "replicas": 2,
+    "podDisruptionBudget": {"enabled": False},
+    "topologySpreadConstraints": [],
     "watch": {"namespaces": ["research", "prod"]},
     "kueue": {"elasticWorkloadPriority": "low"},
     "accelerators": {

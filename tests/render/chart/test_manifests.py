@@ -16,6 +16,8 @@ from trainingjob_operator.shell.accelerators import read_accelerators
 from trainingjob_operator.shell.added_presets import read_presets
 from trainingjob_operator.shell.added_profiles import read_profiles
 from trainingjob_operator.shell.added_values import ADDED_TABLES, table_words
+from trainingjob_operator.shell.assembly import RECONCILE_DRAIN_SECONDS
+from trainingjob_operator.shell.leader_label import LEADER_LABEL
 from trainingjob_operator.shell.process import REQUEST_DRAIN_SECONDS
 from trainingjob_operator.shell.settings import Settings, read_settings
 from trainingjob_operator.shell.tls import dns_names
@@ -68,13 +70,13 @@ def environment(chart: Any, values: dict[str, Any], name: str = OPERATOR) -> dic
 
 
 def set_by_kubelet(variable: dict[str, Any]) -> str:
-    reported = {"metadata.namespace": NAMESPACE, "spec.nodeName": "system-1"}
+    reported = {"metadata.namespace": NAMESPACE, "metadata.name": "operator-1", "spec.nodeName": "system-1"}
     return reported[variable["valueFrom"]["fieldRef"]["fieldPath"]]
 
 
 def test_operator_reads_every_setting_of_the_chart(chart, variants) -> None:
     assert read_settings(environment(chart, {})) == Settings(
-        trainer_image="localhost/trainingjob-trainer:0.1.0", namespace=NAMESPACE, node="system-1"
+        trainer_image="localhost/trainingjob-trainer:0.1.0", namespace=NAMESPACE, node="system-1", pod="operator-1"
     )
     assert read_settings(environment(chart, variants["everything"])) == Settings(
         trainer_image="registry.example:5000/ml/trainer:2.0",
@@ -84,6 +86,7 @@ def test_operator_reads_every_setting_of_the_chart(chart, variants) -> None:
         },
         namespace=NAMESPACE,
         node="system-1",
+        pod="operator-1",
         namespaces=("research", "prod"),
         trainer_pull_policy="Always",
         elastic_workload_priority="low",
@@ -165,10 +168,20 @@ def test_the_operator_s_own_pods_are_hardened(chart, name) -> None:
     assert not any("hostPath" in volume for volume in pod["volumes"])
 
 
-def test_two_operators_never_overlap_in_a_rollout(chart) -> None:
-    deployment = chart.find("Deployment", {})
+def test_the_operator_is_replaced_by_a_pod_that_waits_for_its_lease(chart, variants) -> None:
+    deployment = chart.find("Deployment", {})["spec"]
 
-    assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (1, {"type": "Recreate"})
+    assert (deployment["replicas"], chart.find("Deployment", variants["everything"])["spec"]["replicas"]) == (1, 2)
+    assert deployment["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    assert deployment["template"]["spec"]["terminationGracePeriodSeconds"] > RECONCILE_DRAIN_SECONDS
+    assert chart.find("PodDisruptionBudget", {})["spec"]["selector"] == deployment["selector"]
+
+
+def test_agents_reach_the_pod_that_the_leader_labels(chart) -> None:
+    selector = chart.find("Service", {})["spec"]["selector"]
+    labels = chart.find("Deployment", {})["spec"]["template"]["metadata"]["labels"]
+
+    assert selector == {**labels, LEADER_LABEL: "true"}, "no pod has the label before it leads"
 
 
 def test_webhook_matches_only_trainingjobs_with_new_specs(chart) -> None:
@@ -212,8 +225,9 @@ def test_a_service_reaches_the_pods_of_its_deployment_and_no_others(chart, varia
 
     container_ports = {one["name"]: one["containerPort"] for one in containers[0]["ports"]}
     assert {one["port"]: container_ports[one["targetPort"]] for one in service["ports"]} == ports
+    selector = {key: value for key, value in service["selector"].items() if key != LEADER_LABEL}
     for other, template in deployments.items():
-        assert (service["selector"].items() <= template["metadata"]["labels"].items()) == (other == name)
+        assert (selector.items() <= template["metadata"]["labels"].items()) == (other == name)
 
 
 def test_the_api_server_calls_the_service_of_the_webhook(chart) -> None:

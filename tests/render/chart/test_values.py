@@ -21,9 +21,10 @@ from trainingjob_operator.shell.shipped_profiles import SHIPPED
 
 REFUSED = {
     "an unknown value": ({"image": {"tagg": "1"}}, "'tagg' not allowed"),
-    "an unknown section": ({"replicas": 2}, "'replicas' not allowed"),
+    "an unknown section": ({"replica": 2}, "'replica' not allowed"),
     "a text for a flag": ({"webhook": {"enabled": "false"}}, "/webhook/enabled"),
     "no such policy": ({"webhook": {"failurePolicy": "Maybe"}}, "'Fail', 'Ignore'"),
+    "an operator without pods": ({"replicas": 0}, "/replicas"),
     "a webhook without pods": ({"webhook": {"replicas": 0}}, "/webhook/replicas"),
     "a port that needs a right": ({"webhook": {"port": 443}}, "/webhook/port"),
     "a spread with a selector": (
