@@ -38,10 +38,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{- /* An image reference. Takes a dict with `image` and `root`. */ -}}
 {{- define "trainingjob.image" -}}
+{{- $repository := .image.repository -}}
+{{- with .root.Values.imageRegistry -}}
+{{- $path := regexReplaceAll "^([^/]*[.:][^/]*|localhost)/" $repository "" -}}
+{{- $repository = printf "%s/%s" . $path -}}
+{{- end -}}
 {{- if .image.digest -}}
-{{ .image.repository }}@{{ .image.digest }}
+{{ $repository }}@{{ .image.digest }}
 {{- else -}}
-{{ .image.repository }}:{{ .image.tag | default .root.Chart.AppVersion }}
+{{ $repository }}:{{ .image.tag | default .root.Chart.AppVersion }}
 {{- end -}}
 {{- end }}
 

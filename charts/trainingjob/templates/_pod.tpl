@@ -59,6 +59,9 @@ trainingjob.dev/{{ kebabcase $table }}: {{ toJson . | sha256sum }}
   value: {{ .root.Values.webhook.port | quote }}
 - name: TRAININGJOB_METRICS_PORT
   value: {{ .metricsPort | quote }}
+{{- with .root.Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "trainingjob.volumeMounts" -}}
@@ -67,6 +70,9 @@ trainingjob.dev/{{ kebabcase $table }}: {{ toJson . | sha256sum }}
 {{- if index $.Values $table }}
 - {name: {{ kebabcase $table }}, mountPath: /etc/trainingjob/{{ kebabcase $table }}, readOnly: true}
 {{- end }}
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
 {{- end }}
 {{- end }}
 
@@ -78,6 +84,9 @@ trainingjob.dev/{{ kebabcase $table }}: {{ toJson . | sha256sum }}
 - name: {{ kebabcase $table }}
   configMap: {name: {{ include "trainingjob.fullname" $ }}-{{ kebabcase $table }}}
 {{- end }}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
 {{- end }}
 {{- end }}
 
@@ -91,12 +100,7 @@ priorityClassName: {{ . }}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
-securityContext:
-  runAsNonRoot: true
-  runAsUser: 65532
-  runAsGroup: 65532
-  fsGroup: 65532
-  seccompProfile: {type: RuntimeDefault}
+securityContext: {{- toYaml .Values.podSecurityContext | nindent 2 }}
 {{- with .Values.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -106,12 +110,6 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- with .Values.affinity }}
 affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- end }}
-
-{{- define "trainingjob.containerSecurityContext" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities: {drop: [ALL]}
 {{- end }}
 
 {{- /* Takes a dict with `constraints` and `labels`, the labels of the pods to spread. */ -}}

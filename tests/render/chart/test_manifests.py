@@ -66,7 +66,9 @@ OPERATOR, WEBHOOK = "trainingjob-operator", "trainingjob-operator-webhook"
 def environment(chart: Any, values: dict[str, Any], name: str = OPERATOR) -> dict[str, str]:
     deployment = chart.find("Deployment", values, name)
     variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
-    return {one["name"]: one["value"] if "value" in one else set_by_kubelet(one) for one in variables}
+    values_by_name = {one["name"]: one["value"] if "value" in one else set_by_kubelet(one) for one in variables}
+    assert len(values_by_name) == len(variables), "a variable is set twice"
+    return values_by_name
 
 
 def set_by_kubelet(variable: dict[str, Any]) -> str:
@@ -79,10 +81,10 @@ def test_operator_reads_every_setting_of_the_chart(chart, variants) -> None:
         trainer_image="localhost/trainingjob-trainer:0.1.0", namespace=NAMESPACE, node="system-1", pod="operator-1"
     )
     assert read_settings(environment(chart, variants["everything"])) == Settings(
-        trainer_image="registry.example:5000/ml/trainer:2.0",
+        trainer_image="mirror.example:5000/ml/ml/trainer:2.0",
         trainer_images={
-            "tpu": "registry.example:5000/ml/trainer:2.0-tpu",
-            "cuda13": f"registry.example:5000/ml/trainer-cuda13@sha256:{'1' * 64}",
+            "tpu": "mirror.example:5000/ml/ml/trainer:2.0-tpu",
+            "cuda13": f"mirror.example:5000/ml/ml/trainer-cuda13@sha256:{'1' * 64}",
         },
         namespace=NAMESPACE,
         node="system-1",
@@ -152,6 +154,38 @@ def test_other_accelerators_are_read_by_another_pod(chart, variants) -> None:
     assert annotations() == {}
     assert annotations(a=row) != annotations(b=row)
     assert annotations(a=row) == annotations(a=row)
+
+
+@pytest.mark.parametrize("name", [OPERATOR, WEBHOOK])
+def test_both_deployments_have_the_values_for_pods(chart, variants, name) -> None:
+    pod = chart.find("Deployment", variants["everything"], name)["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+
+    assert container["image"] == f"mirror.example:5000/ml/trainingjob-operator@sha256:{'0' * 64}"
+    assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert container["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert environment(chart, variants["everything"], name)["HTTPS_PROXY"] == "http://proxy.example:3128"
+    assert {"name": "trust", "configMap": {"name": "company-ca"}} in pod["volumes"]
+    assert {"name": "trust", "mountPath": "/etc/ssl/company", "readOnly": True} in container["volumeMounts"]
+    assert (pod["nodeSelector"], pod["priorityClassName"]) == ({"role": "system"}, "system-cluster-critical")
+    assert pod["tolerations"] == [{"key": "system", "operator": "Exists"}]
+
+
+IMAGES = {
+    "localhost/trainingjob-operator": "mirror.example/trainingjob-operator",
+    "registry.example:5000/ml/operator": "mirror.example/ml/operator",
+    "ml/operator": "mirror.example/ml/operator",
+    "operator": "mirror.example/operator",
+}
+
+
+@pytest.mark.parametrize(("repository", "wanted"), IMAGES.items())
+def test_another_registry_replaces_that_of_a_repository(chart, repository, wanted) -> None:
+    values = {"image": {"repository": repository, "tag": "1"}, "imageRegistry": "mirror.example"}
+    (container,) = chart.find("Deployment", values)["spec"]["template"]["spec"]["containers"]
+
+    assert container["image"] == f"{wanted}:1"
 
 
 @pytest.mark.parametrize("name", [OPERATOR, WEBHOOK])
