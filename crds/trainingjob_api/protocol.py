@@ -14,6 +14,7 @@ from trainingjob_api.base import Message, Open, renamed
 from trainingjob_api.data_report import DataReport, PreparationProgress
 from trainingjob_api.drill import Drill
 from trainingjob_api.inspection import Inspection
+from trainingjob_api.objective_metrics import Metric, ObjectiveMetrics
 from trainingjob_api.status.progress_status import EvaluationScores
 from trainingjob_api.world import MAX_MEMBERS, Count, Name, Span, Tier, Uid, World
 
@@ -25,8 +26,6 @@ MAX_MISSING_LINEAGE, MAX_DAMAGED, MAX_EVALUATIONS = 64, 64, 16
 MAX_OUTCOME = 16_384
 MAX_REPORTED = 10**12
 """The largest count that a host may report: more than any job reaches, and small enough that sums do not overflow."""
-MAX_METRIC = 1e39
-"""Larger than the largest float32."""
 MAX_SECONDS = 1e9
 RECENT_STEPS = 100
 """The number of newest steps over which skipped updates are counted."""
@@ -84,7 +83,6 @@ def _check_span(span: Span) -> Span:
 
 
 Reported = Annotated[int, Field(ge=0, le=MAX_REPORTED)]
-Metric = Annotated[float, Field(ge=-MAX_METRIC, le=MAX_METRIC, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
 ShortText = Annotated[str, BeforeValidator(_truncate), Field(max_length=MAX_MESSAGE)]
 
@@ -143,7 +141,7 @@ class Diagnostics(Open):
     )
 
 
-class Progress(Open):
+class Progress(ObjectiveMetrics):
     """The newest finished optimizer step and its metrics."""
 
     step: Reported
@@ -169,34 +167,6 @@ class Progress(Open):
     )
     scores: dict[Annotated[str, Field(max_length=64)], EvaluationScores] = Field(
         default={}, max_length=MAX_EVALUATIONS, description="Scores of the same evaluations, by the same names."
-    )
-    z_loss: Metric | None = Field(
-        default=None,
-        description="Loss of the log-partition of the logits per token. Unset: `objective.zLoss` is unset.",
-    )
-    chosen_reward: Metric | None = Field(
-        default=None, description="Mean reward of the chosen answers. Unset: `objective.type` is not `dpo`."
-    )
-    rejected_reward: Metric | None = Field(default=None, description="Mean reward of the rejected answers, likewise.")
-    reward_margin: Metric | None = Field(
-        default=None, description="Mean difference of the rewards of chosen and rejected answers, likewise."
-    )
-    reward_accuracy: Metric | None = Field(
-        default=None, description="Share of the pairs whose chosen answer has the greater reward, likewise."
-    )
-    cross_entropy: Metric | None = Field(
-        default=None,
-        description="Mean cross-entropy of the targets, a part of the loss. Unset: `objective.type` is not `distill`.",
-    )
-    teacher_divergence: Metric | None = Field(
-        default=None, description="Mean divergence of the model from its teacher, the other part, likewise."
-    )
-    load_balance: Metric | None = Field(
-        default=None,
-        description="Load-balancing loss per layer: 1 if all experts get equally many tokens. Unset: no experts.",
-    )
-    dropped: Metric | None = Field(
-        default=None, description="Share of the routed tokens beyond the expert capacity. Unset: no experts."
     )
     skipped: Reported = Field(default=0, description="Steps of the whole training whose update was skipped.")
     skipped_lately: Reported = Field(

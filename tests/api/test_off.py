@@ -35,6 +35,8 @@ ZERO_IS_A_VALUE = {
     "objective.dpo.labelSmoothing": "a share",
     "objective.distill.weight": "a share",
     "objective.distill.weightSchedule.end": "a share",
+    "objective.distill.features.weight": "a factor",
+    "objective.distill.features.weightSchedule.end": "a factor",
     "data.train.weight": "the source is not read, until a phase gives it a weight",
     "data.train.tokens.endOfDocument": "the id of a token",
     "evaluation.tokens.endOfDocument": "the id of a token",

@@ -25,7 +25,7 @@ from trainingjob_operator.core.planner.memory import estimate_device_memory
 from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.workload import describe_workload
 from trainingjob_trainer.compile_report.compile_account import compile_step
-from trainingjob_trainer.objectives.distill import soft_loss_of_step
+from trainingjob_trainer.objectives.distill import loss_of_step
 
 RATE = 1.0
 WEIGHT, TEMPERATURE = 0.3, 2.0
@@ -158,8 +158,8 @@ def test_a_schedule_starts_and_ends_with_its_numbers() -> None:
     options = Distill.model_validate(
         {"teacher": TEACHER, "weight": 0.5, "temperature": 2, "weightSchedule": {"end": 0.1}}
     )
-    first, last, later = (soft_loss_of_step(options, jnp.asarray(step), jnp.asarray(6)) for step in (1, 6, 9))
-    only = soft_loss_of_step(options, jnp.asarray(1), jnp.asarray(1))
+    first, last, later = (loss_of_step(options, jnp.asarray(step), jnp.asarray(6)).soft for step in (1, 6, 9))
+    only = loss_of_step(options, jnp.asarray(1), jnp.asarray(1)).soft
 
     assert [float(one.weight) for one in (first, last, later, only)] == pytest.approx([0.5, 0.1, 0.1, 0.5])
     assert {float(one.temperature) for one in (first, last, later, only)} == {2.0}

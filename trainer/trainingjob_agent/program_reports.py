@@ -7,7 +7,8 @@ from statistics import median
 
 from trainingjob_agent.trainer_protocol import AgentEvent, ProgramReport
 from trainingjob_api.line_pattern import MAX_SEARCHED
-from trainingjob_api.protocol import MAX_METRIC, MAX_REPORTED, Progress
+from trainingjob_api.objective_metrics import MAX_METRIC
+from trainingjob_api.protocol import MAX_REPORTED, Progress
 
 MIN_TIMED, MAX_TIMED = 5, 100
 """Number of steps that a typical time needs, and of those that count."""

@@ -12,7 +12,8 @@ from pydantic import ConfigDict, Field
 
 from trainingjob_api.base import Strict
 from trainingjob_api.data_report import DataReport, PreparationProgress
-from trainingjob_api.protocol import MAX_REPORTED, Damage, FailedSave, Failure, Metric, Phase, Progress
+from trainingjob_api.objective_metrics import Metric
+from trainingjob_api.protocol import MAX_REPORTED, Damage, FailedSave, Failure, Phase, Progress
 from trainingjob_api.world import ExpectedHardware, RunConfig, Span, Tier, World
 
 EVENTS_FD_VARIABLE = "TRAININGJOB_EVENTS_FD"

@@ -90,6 +90,8 @@ class Batch(NamedTuple):
     taught: jax.Array | None = None
     """Hidden states of the teacher after its last layer [M, R, L, D], in one gradient-accumulation step alone, with the
     tokens in the order of the mesh. None: there is no teacher."""
+    taught_layers: jax.Array | None = None
+    """Outputs of the teacher's layers that the student imitates [M, R, N, L, D], likewise. None: there are none."""
 
 
 class Signal(IntFlag):

@@ -31,7 +31,7 @@ from trainingjob_trainer.models.dropout import sequence_seeds
 from trainingjob_trainer.models.params import DTYPES, matmul_precision
 from trainingjob_trainer.models.trainable import tensor_name
 from trainingjob_trainer.objectives.batch_sums import BatchSums, as_float32, choose_objective
-from trainingjob_trainer.objectives.distill import soft_loss_at_start, soft_loss_of_step
+from trainingjob_trainer.objectives.distill import loss_at_start, loss_of_step
 from trainingjob_trainer.objectives.objective import REWARD_ACCURACY, REWARD_METRICS, metric_names
 from trainingjob_trainer.objectives.scoring import EvaluateStep, Scorer, ScoreSums
 from trainingjob_trainer.objectives.teacher import make_teacher, with_teacher
@@ -246,8 +246,8 @@ class StepPrograms:
         with matmul_precision(spec.precision):
             params, batch = self._add_reference(state.params, state.reference, batch)
             if self._distill and controls.teacher is not None:
-                soft = soft_loss_of_step(self._distill, state.step + 1, controls.num_steps)
-                params = with_teacher(params, controls.teacher, soft)
+                numbers = loss_of_step(self._distill, state.step + 1, controls.num_steps)
+                params = with_teacher(params, controls.teacher, numbers)
             terms, grads = self._sums.compute_gradients(params, self._seed_dropout(batch, state.step))
         # Sharded like the optimizer's state, so that each device computes its own part of the update.
         grads = as_float32(jax.lax.with_sharding_constraint(grads, self._moment_shardings))
@@ -333,8 +333,8 @@ class StepPrograms:
         with matmul_precision(self._spec.precision):
             if self._distill and reference is not None:
                 # The same temperature in all evaluations, so that they can be compared.
-                soft = soft_loss_at_start(self._distill)
-                sums = self._scorer.compute(with_teacher(params, reference, soft), batch)
+                numbers = loss_at_start(self._distill)
+                sums = self._scorer.compute(with_teacher(params, reference, numbers), batch)
             elif reference is None:
                 sums = self._scorer.compute(params, batch)
             else:

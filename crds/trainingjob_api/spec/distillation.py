@@ -73,6 +73,44 @@ class TemperatureSchedule(Strict):
     )
 
 
+class LayerPair(Strict):
+    """Layer of the student, and the layer of the teacher that it imitates."""
+
+    student: Annotated[int, Field(ge=1, le=1000), NO_UNIT, Example(2)] = Field(
+        description="Layer of `spec.model`, counted from 1."
+    )
+    teacher: Annotated[int, Field(ge=1, le=1000), NO_UNIT, Example(4)] = Field(
+        description="Layer of the teacher's `model`, counted from 1."
+    )
+
+
+class FeatureWeightSchedule(Strict):
+    """Weight of the hidden states over the steps, from `weight` at the first to `end` at the last."""
+
+    end: Annotated[float, Field(ge=0, le=1000), NO_UNIT, Example(0.0)] = Field(description="Weight at the last step.")
+    shape: Shape = Field(
+        default="linear", description="Shape of the change: a line, or half a cosine, which is slow at both ends."
+    )
+
+
+class Features(Strict):
+    """Loss of hidden states (Romero et al., arXiv 1412.6550): layers of the student imitate layers of the teacher."""
+
+    layers: Annotated[tuple[LayerPair, ...], Field(min_length=1, max_length=256)] = Field(
+        description="Pairs of layers whose outputs are compared. Both models must have the same `embedDim`."
+    )
+    loss: Annotated[Literal["cosine", "squaredError"], Example("squaredError")] = Field(
+        default="cosine",
+        description="Distance of two hidden states: 1 minus the cosine of their angle, or the mean squared difference.",
+    )
+    weight: Annotated[float, Field(ge=0, le=1000), NO_UNIT, Example(0.1)] = Field(
+        default=1.0, description="Factor of the distance, averaged over `layers`, in the loss of a token."
+    )
+    weight_schedule: FeatureWeightSchedule | None = Field(
+        default=None, description="Change of `weight` over `training.steps`. Unset: it is constant."
+    )
+
+
 class Distill(Strict):
     """Distillation (Hinton et al., arXiv 1503.02531): the model also learns the probabilities of a teacher."""
 
@@ -91,4 +129,8 @@ class Distill(Strict):
     )
     temperature_schedule: TemperatureSchedule | None = Field(
         default=None, description="Change of `temperature` over `training.steps`. Unset: it is constant."
+    )
+    features: Features | None = Field(
+        default=None,
+        description="Comparison of hidden states, added to the loss. Unset: only probabilities are compared.",
     )

@@ -49,6 +49,21 @@ def test_a_teacher_may_have_no_path_and_fine_tuning_its_records() -> None:
     assert "The source has" not in draft.fill_in["objective.distill.teacher.initializeFrom"]
 
 
+def test_all_layers_or_those_that_are_listed_are_compared() -> None:
+    features = {"distill_beta": 0.5, "distill_beta_end": 0.0, "distill_beta_schedule": "linear"}
+    same_width = {"teacher_overrides": {"model_name": "llama3.1-8b"}}
+    every, some = (
+        convert(DISTILLATION | features | same_width | one).get("objective.distill.features")
+        for one in ({}, {"distill_layer_indices": [0, 7], "distill_feature_loss_type": "l2"})
+    )
+
+    assert every["layers"] == [{"student": number, "teacher": number} for number in range(1, 17)]
+    assert every["loss"] == "cosine"
+    assert some["layers"] == [{"student": 1, "teacher": 1}, {"student": 8, "teacher": 8}]
+    assert (some["loss"], some["weight"]) == ("squaredError", 0.5)
+    assert some["weightSchedule"] == {"end": 0.0, "shape": "linear"}
+
+
 def test_options_without_a_teacher_and_features_are_left_out() -> None:
     draft = convert(
         {

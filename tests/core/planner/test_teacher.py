@@ -7,6 +7,7 @@ import pytest
 
 from tests.core.planner.test_frozen import H100, ONE, layout_of
 from trainingjob_api.network.resolve import resolve
+from trainingjob_api.optim import FLOAT_BYTES
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.teacher import describe_teacher
 from trainingjob_operator.core.planner.flops import count_step_flops, count_useful_flops
@@ -53,6 +54,38 @@ def test_a_device_holds_the_teacher_in_the_compute_format(make_spec: MakeSpec) -
     assert after.peak_points[0].per_sequence == 2 * before.peak_points[0].per_sequence, "the logits of both"
     assert after.chunked_loss.fixed_bytes > before.chunked_loss.fixed_bytes
     assert len(after.peak_points) == len(before.peak_points) + 1
+
+
+FEATURES = {"layers": [{"student": 1, "teacher": 2}, {"student": 2, "teacher": 8}]}
+SAME_WIDTH = TEACHER | {"embedDim": 64}
+
+
+def test_compared_layers_wait_for_the_loss_and_pass_the_stages(make_spec: MakeSpec) -> None:
+    plain, spec = (
+        make_spec(H100 | distill(SAME_WIDTH, **one) | {"model.embedDim": 64}) for one in ({}, {"features": FEATURES})
+    )
+    layout = layout_of(stage=2, fsdp=4)
+
+    before, after = (estimate_device_memory(one, ONE).residuals_per_sequence for one in (plain, spec))
+    sent, more = (
+        sum_by_axes(predict_traffic(describe_workload(one), layout, "cuda"))["ici", ("stage",)] for one in (plain, spec)
+    )
+
+    hidden = spec.training.sequence_length * 64 * FLOAT_BYTES[spec.precision.compute]
+    assert after - before == 2 * 2 * hidden
+    assert more > 2 * sent
+
+
+def test_a_mesh_search_depends_on_the_compared_layers(make_spec: MakeSpec) -> None:
+    shape = BUILTIN.find_shape("nvidia-h100", "8")
+    assert shape
+    plain, spec, same = (
+        describe_search(make_spec(H100 | distill(SAME_WIDTH, **one) | {"model.embedDim": 64}), shape)
+        for one in ({}, {"features": FEATURES}, {"features": FEATURES | {"weight": 3}})
+    )
+
+    assert plain != spec
+    assert spec == same
 
 
 def test_no_snapshot_has_the_teacher(make_spec: MakeSpec) -> None:

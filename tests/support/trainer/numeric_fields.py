@@ -15,7 +15,16 @@ OUTSIDE = "when or how often something happens beside the steps: no step knows i
 KEPT = "how much is kept on storage: no step knows it"
 RETRIES = "when the job is given up: no step knows it"
 
-OF_DISTILLATION = ("weight", "temperature", "weightSchedule.end", "temperatureSchedule.end")
+OF_DISTILLATION = (
+    "weight",
+    "temperature",
+    "weightSchedule.end",
+    "temperatureSchedule.end",
+    "features.weight",
+    "features.weightSchedule.end",
+    "features.layers.student",
+    "features.layers.teacher",
+)
 NOT_OF_A_STEP = {
     "slices.count": PLANNED,
     "slices.min": PLANNED,

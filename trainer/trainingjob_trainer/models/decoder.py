@@ -6,6 +6,7 @@ that is plain JAX.
 Shapes: M microbatches, B batch, L length, D model width, V vocabulary.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -117,17 +118,19 @@ class SplitModel:
         routing = zero_routing_stats(x_BLD, self.network)
         return HiddenStates(x_BLD, routing, positions_BL, segments_BL, seeds_B)
 
-    def run_layers(self, params: Params, hidden: HiddenStates) -> HiddenStates:
-        """Return the hidden states after all layers."""
+    def run_layers(self, params: Params, hidden: HiddenStates, tapped: Sequence[int] = ()) -> HiddenStates:
+        """Return the hidden states after all layers. `tapped`: the layers whose outputs are collected."""
         for group in self.network.groups:
-            hidden = run_layers(self._structures[group.name], params[group.name], hidden, self.memory)
+            hidden = run_layers(self._structures[group.name], params[group.name], hidden, self.memory, tapped)
         return hidden
 
     def run_prediction(self, module_params: Params, stream: HiddenStates, embedded_RLD: jax.Array) -> HiddenStates:
         """Return the hidden states after one module of multi-token prediction, whose parameters are given."""
         return run_module(self._structures[PREDICTION], module_params, stream, embedded_RLD, self.memory.saved)
 
-    def run_stages(self, params: Params, streams: HiddenStates, num_stages: int) -> HiddenStates:
+    def run_stages(
+        self, params: Params, streams: HiddenStates, num_stages: int, tapped: Sequence[int] = ()
+    ) -> HiddenStates:
         """Return the hidden states of M microbatches after all layers, which lie on the stages of a pipeline.
 
         Raises:
@@ -136,11 +139,11 @@ class SplitModel:
         (group,) = self.network.groups  # a stage holds a part of each group, which are in sequence
         schedule = self.pipeline.plan(streams.x.shape[0], num_stages)
         run = run_circular_pipeline if schedule.repeats > 1 else run_pipeline
-        return run(self.run_stage, params[group.name], streams, schedule)
+        return run(partial(self.run_stage, tapped=tapped), params[group.name], streams, schedule)
 
-    def run_stage(self, stream: HiddenStates, layers: Params) -> HiddenStates:
+    def run_stage(self, stream: HiddenStates, layers: Params, tapped: Sequence[int] = ()) -> HiddenStates:
         """Return the hidden states after some layers of the only group, whose parameters are stacked."""
-        return run_layers(self._structures[self.network.groups[0].name], layers, stream, self.memory)
+        return run_layers(self._structures[self.network.groups[0].name], layers, stream, self.memory, tapped)
 
     def decode(
         self, params: Params, tokens_BL: jax.Array, cache: Cache, first: jax.Array, num_stages: int = 1

@@ -24,6 +24,7 @@ from trainingjob_trainer.models.attention import GroupedQueries
 from trainingjob_trainer.models.decoding_cache import GroupCache, LayerCache
 from trainingjob_trainer.models.dropout import drop_features, seeds_of_next_layer, use_seeds
 from trainingjob_trainer.models.latent_attention import LatentQueries
+from trainingjob_trainer.models.layer_taps import LayerTaps, tap_layer
 from trainingjob_trainer.models.mlp import MLP
 from trainingjob_trainer.models.norm import Norm
 from trainingjob_trainer.models.quantized_layer import mark_quantized
@@ -50,6 +51,8 @@ class HiddenStates(NamedTuple):
     """Document of each token [B, L]. None: one in each sequence."""
     seeds: jax.Array | None = None
     """Seed of each sequence's dropout in the next layer, uint32 [B]. None: without dropout."""
+    taps: LayerTaps | None = None
+    """Outputs of chosen layers so far. None: no loss reads them."""
 
 
 class Layer(nnx.Module):
@@ -148,13 +151,21 @@ def stack_layers(group: Group, precision: Precision, rngs: nnx.Rngs) -> nnx.Modu
     return layers
 
 
-def run_layers(structure: Any, stacked: Any, stream: HiddenStates, memory: Memory) -> HiddenStates:
-    """Return the hidden states after all layers of a structure, whose parameters are stacked along a first dim."""
+def run_layers(
+    structure: Any, stacked: Any, stream: HiddenStates, memory: Memory, tapped: Sequence[int] = ()
+) -> HiddenStates:
+    """Return the hidden states after all layers of a structure, whose parameters are stacked along a first dim.
+
+    `tapped`: the layers of the model whose outputs `stream.taps` collects, counted from 1.
+    """
 
     def run_repeat(stream: HiddenStates, params: Any) -> tuple[HiddenStates, None]:
         module = nnx.merge(structure, params)
         for layer in module.layers if isinstance(module, Pattern) else (module,):
             stream = rematerialize(layer, memory.saved)(stream)
+            if stream.taps:
+                axes = STREAM if layer.shards_stream else TOKENS
+                stream = stream._replace(taps=tap_layer(stream.taps, stream.x, tapped, axes))
         return stream, None
 
     return jax.lax.scan(run_repeat, stream, stacked)[0]

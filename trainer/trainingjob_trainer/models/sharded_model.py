@@ -6,7 +6,7 @@ microbatches; its size is 1 on a mesh without stages.
 Shapes: M microbatches, R sequences, L length, S stages, V vocabulary, D model width.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from trainingjob_trainer.models.chunked_loss import (
 from trainingjob_trainer.models.decoder import Params, SplitModel
 from trainingjob_trainer.models.divergence import SoftLoss
 from trainingjob_trainer.models.dropout import mix_name
+from trainingjob_trainer.models.layer_taps import make_taps
 from trainingjob_trainer.models.layers import HiddenStates
 from trainingjob_trainer.models.prediction import Shifted, shift
 from trainingjob_trainer.models.routed_mlp import RoutingStats
@@ -54,6 +55,8 @@ class Hidden(NamedTuple):
     """Routing statistics of each sequence [M, R], summed over layers. None: no layer has experts."""
     embedded: jax.Array | None = None
     """Hidden states before the first layer [M, R, L, D]. None: the model predicts no further tokens."""
+    tapped: jax.Array | None = None
+    """Outputs of the tapped layers [M, R, N, L, D], like `x`. None: there are none."""
 
 
 class TeacherHidden(NamedTuple):
@@ -88,18 +91,24 @@ class ShardedModel:
         positions_MRL: jax.Array | None = None,
         segments_MRL: jax.Array | None = None,
         seeds_MR: jax.Array | None = None,
+        tapped: Sequence[int] = (),
     ) -> Hidden:
-        """Return the hidden states after the last layer. `seeds_MR`: those of dropout; None: nothing is dropped."""
+        """Return the hidden states after the last layer. `seeds_MR`: those of dropout; None: nothing is dropped.
+
+        `tapped`: layers, counted from 1, whose outputs are returned too.
+        """
         embed = order_first_part(self._embed, self._mesh)
         tokens_MRL, positions_MRL, segments_MRL = self.order_tokens(tokens_MRL, positions_MRL, segments_MRL)
         stream = embed(self._table_params(params), tokens_MRL, positions_MRL, segments_MRL, seeds_MR)
+        if tapped:
+            stream = stream._replace(taps=make_taps(stream.x, len(tapped)))
         if self._num_stages > 1:
-            stream = self._model.run_stages(params, stream, self._num_stages)
-            return Hidden(stream.x, stream.routing)
+            stream = self._model.run_stages(params, stream, self._num_stages, tapped)
+            return Hidden(stream.x, stream.routing, tapped=stream.taps.outputs if stream.taps else None)
         embedded = stream.x if self.network.prediction else None
-        stream = self._model.run_layers(params, jax.tree.map(lambda leaf: leaf[0], stream))
-        x, routing = jax.tree.map(lambda leaf: leaf[None], (stream.x, stream.routing))
-        return Hidden(x, routing, embedded)
+        stream = self._model.run_layers(params, jax.tree.map(lambda leaf: leaf[0], stream), tapped)
+        x, routing, taps = jax.tree.map(lambda leaf: leaf[None], (stream.x, stream.routing, stream.taps))
+        return Hidden(x, routing, embedded, taps.outputs if taps else None)
 
     def order_tokens(self, *arrays_MRL: jax.Array | None) -> tuple[Any, ...]:
         """Return arrays of tokens in the order of the mesh. None: unchanged."""

@@ -3,7 +3,7 @@
 Its parameters are an entry of the student's. No network has a tensor of that name, so that it counts as frozen.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import jax
@@ -24,19 +24,31 @@ TEACHER = "teacher"
 """The entry of the parameters that holds `TeacherParams`."""
 
 
+class LossNumbers(NamedTuple):
+    """Numbers of a distillation's loss, which may change with the steps."""
+
+    soft: SoftLoss
+    features: jax.Array
+    """Weight of the distance of hidden states, a float32 scalar."""
+
+
 class TeacherParams(NamedTuple):
     """Parameters of a teacher, and how much of the loss they make."""
 
     params: Params
-    soft: SoftLoss
+    loss: LossNumbers
 
 
 class Teacher:
-    """A teacher on the devices of a mesh. `first` are the parameters with which the student begins."""
+    """A teacher on the devices of a mesh.
 
-    def __init__(self, model: SplitModel, mesh: Mesh, first: Collection[str]) -> None:
+    `first` are the parameters with which the student begins, `tapped` the layers whose outputs it imitates.
+    """
+
+    def __init__(self, model: SplitModel, mesh: Mesh, first: Collection[str], tapped: Sequence[int] = ()) -> None:
         self._model = model
         self._first = first
+        self._tapped = tapped
         self._sharded = ShardedModel(model, mesh)
         self._mesh = mesh
 
@@ -55,11 +67,12 @@ class Teacher:
 
         The batch is that of one accumulation step [M, R, L].
         """
-        hidden = self._sharded.run(params[TEACHER].params, batch.tokens, batch.positions, batch.segment_ids)
+        tokens = batch.tokens, batch.positions, batch.segment_ids
+        hidden = self._sharded.run(params[TEACHER].params, *tokens, tapped=self._tapped)
         # All other parameters stay the same in all accumulation steps, so that they are gathered once.
         first = {name: param for name, param in params.items() if name in self._first}
         first, batch = order_collectives((first, batch), hidden.x, mesh=self._mesh)
-        return params | first, batch._replace(taught=hidden.x)
+        return params | first, batch._replace(taught=hidden.x, taught_layers=hidden.tapped)
 
     def select_head(self, params: Params) -> TeacherParams:
         """Return the parameters of the teacher that its logits need."""
@@ -69,7 +82,7 @@ class Teacher:
     def attach(self, batch: Batch, head: TeacherParams) -> TeacherHidden:
         """Return what the loss of the student needs, inside of a read-out."""
         assert batch.taught is not None  # noqa: S101  # `add_hidden` adds them
-        return TeacherHidden(self._sharded, head.params, Hidden(batch.taught, None), head.soft)
+        return TeacherHidden(self._sharded, head.params, Hidden(batch.taught, None), head.loss.soft)
 
 
 def make_teacher(spec: TrainingJobSpec, mesh: Mesh) -> Teacher | None:  # None: the job has no teacher
@@ -78,9 +91,11 @@ def make_teacher(spec: TrainingJobSpec, mesh: Mesh) -> Teacher | None:  # None: 
     if described is None:
         return None
     first = frozenset(tensor.name for tensor in resolve_network(spec).embedding.tensors)
-    return Teacher(split_model_of(described), mesh, first)
+    distill = spec.objective.distill if spec.objective else None
+    pairs = distill.features.layers if distill and distill.features else ()
+    return Teacher(split_model_of(described), mesh, first, tuple(pair.teacher for pair in pairs))
 
 
-def with_teacher(params: Params, teacher: Params, soft: SoftLoss) -> Params:
+def with_teacher(params: Params, teacher: Params, loss: LossNumbers) -> Params:
     """Return the parameters of a student with those of its teacher."""
-    return params | {TEACHER: TeacherParams(teacher, soft)}
+    return params | {TEACHER: TeacherParams(teacher, loss)}

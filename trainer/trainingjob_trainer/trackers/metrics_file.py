@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from trainingjob_agent.shared_files import UntrustedFileError
+from trainingjob_api.objective_metrics import ObjectiveMetrics
 from trainingjob_api.protocol import Progress
 from trainingjob_api.spec.metrics import Metrics
 from trainingjob_trainer.store.port import Log
@@ -27,15 +28,7 @@ BLOCK = 1 << 16
 LONGEST_TAIL = 64 << 20
 """Maximum bytes after the last complete line. A killed writer leaves a part of a line; a lost node may leave zeros."""
 OPTIONAL_METRICS = (
-    "z_loss",
-    "chosen_reward",
-    "rejected_reward",
-    "reward_margin",
-    "reward_accuracy",
-    "cross_entropy",
-    "teacher_divergence",
-    "load_balance",
-    "dropped",
+    *ObjectiveMetrics.model_fields,
     "snapshot",
     "snapshot_seconds",
     "save_seconds",

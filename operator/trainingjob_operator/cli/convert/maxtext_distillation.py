@@ -1,7 +1,10 @@
 """Distillation of MaxText: the models of student and teacher, and how the loss mixes both parts over the steps."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from trainingjob_api.presets.merge import merge_preset
+from trainingjob_api.presets.registry import PRESETS
 from trainingjob_operator.cli.convert.draft_job import DraftJob
 from trainingjob_operator.cli.convert.maxtext_model import read_model
 from trainingjob_operator.cli.convert.source_rows import Left, Part, Table, Values
@@ -10,20 +13,30 @@ STUDENT, TEACHER = "student_overrides", "teacher_overrides"
 """Keys that hold the values of one model."""
 OPTIONS = {"distill_alpha": "weight", "distill_temperature": "temperature"}
 """Options of MaxText, and ours; each has an end and a schedule too."""
-DEFAULTS = {"distill_alpha": 0.5, "distill_temperature": 1.0}
+DEFAULTS = {
+    "distill_alpha": 0.5,
+    "distill_temperature": 1.0,
+    "distill_beta": 0.0,
+    "distill_feature_loss_type": "cosine",
+}
 CONSTANT = "constant"
 SOURCE = "objective.distill.teacher.initializeFrom"
 WEIGHTS = {"huggingFace": {"path": "/data/teacher"}}
 """Path in the pods that users must replace."""
 NO_TEACHER = "no `teacher_overrides` name a teacher"
-FEATURES = "hidden states of both models are not compared: the loss has the probabilities of the teacher"
+FEATURES = (
+    "distill_beta",
+    "distill_beta_end",
+    "distill_beta_schedule",
+    "distill_feature_loss_type",
+    "distill_layer_indices",
+)
+FEATURE_LOSSES = {"cosine": "cosine", "l2": "squaredError"}
 INITIALIZATION = "the student starts from random parameters, or from `checkpoint.initializeFrom`"
 ROWS: Table = {
     **dict.fromkeys((STUDENT, TEACHER), Part()),
     **{f"{option}{part}": Part() for option in OPTIONS for part in ("", "_end", "_schedule")},
-    "distill_beta*": Left(FEATURES, off=(0, 0.0, None, CONSTANT)),
-    "distill_feature_loss_type": Left(FEATURES, off=("cosine",)),
-    "distill_layer_indices": Left(FEATURES, off=(None, [])),
+    **dict.fromkeys(FEATURES, Part()),
     "offline_data_dir": Left("the teacher runs in the job: its logits are not read from files", off=(None, "")),
     "distill_*_map": Left(INITIALIZATION, off=(None, {})),
     "student_params_to_update": Left("`optimizer.trainable` has patterns of the tensors to train", off=(None, [])),
@@ -45,20 +58,42 @@ def read_distillation(values: Values, draft: DraftJob) -> None:
     """
     teacher = _take(values, TEACHER)
     if not teacher:
-        for key in values.keys() & {f"{option}{part}" for option in OPTIONS for part in ("", "_end", "_schedule")}:
-            if values[key] not in (None, CONSTANT, DEFAULTS.get(key)):
+        mixing = {f"{option}{part}" for option in OPTIONS for part in ("", "_end", "_schedule")}
+        for key in sorted(values.keys() & {*mixing, *FEATURES}):
+            if values[key] not in (None, [], CONSTANT, DEFAULTS.get(key)):
                 draft.leave(key, values[key], NO_TEACHER)
         return
     options: dict[str, Any] = {"teacher": {"model": read_model(dict(values) | teacher)}}
     for theirs, ours in OPTIONS.items():
         options[ours] = values.get(theirs, DEFAULTS[theirs])
-        schedule, end = values.get(f"{theirs}_schedule", CONSTANT), values.get(f"{theirs}_end")
-        if schedule != CONSTANT and end is not None:
-            options[f"{ours}Schedule"] = {"end": end, "shape": schedule}
+        options |= _read_schedule(values, theirs, f"{ours}Schedule")
+    if values.get("distill_beta"):
+        options["features"] = _read_features(values, (read_model(take_student(values)), options["teacher"]["model"]))
     draft.set("objective", {"type": "distill", "distill": options})
     path = teacher.get("load_parameters_path") or teacher.get("load_full_state_path")
     known = f" The source has `{path}`." if path else ""
     draft.ask(SOURCE, WEIGHTS, f"the weights of the teacher in the pods.{known}")
+
+
+def _read_schedule(values: Values, theirs: str, ours: str) -> dict[str, Any]:
+    """Return the schedule of an option; none if it is constant."""
+    schedule, end = values.get(f"{theirs}_schedule", CONSTANT), values.get(f"{theirs}_end")
+    return {ours: {"end": end, "shape": schedule}} if schedule != CONSTANT and end is not None else {}
+
+
+def _read_features(values: Values, models: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the comparison of hidden states. MaxText counts layers from 0, and compares all of them by default."""
+    indices = values.get("distill_layer_indices") or range(min(map(_count_layers, models)))
+    layers = [{"student": index + 1, "teacher": index + 1} for index in indices]
+    loss = FEATURE_LOSSES[values.get("distill_feature_loss_type", "cosine")]
+    features = {"layers": layers, "loss": loss, "weight": values["distill_beta"]}
+    return features | _read_schedule(values, "distill_beta", "weightSchedule")
+
+
+def _count_layers(model: dict[str, Any]) -> int:
+    """Return the number of layers of a model section, which may be that of its preset."""
+    merged, _ = merge_preset(model, PRESETS)
+    return int(merged["numLayers"])
 
 
 def _take(values: Values, key: str) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class TeacherMemory:
     """What the teacher of a distillation adds to the memory of one device, beside its parameters."""
 
     hidden_per_sequence: int = 0
-    """Hidden states after its last layer, which wait for the loss."""
+    """Hidden states after its last layer and its tapped layers, which wait for the loss."""
     whole_loss: PeakPoint = PeakPoint(0, 0)
     chunked_loss: PeakPoint = PeakPoint(0, 0)
     layers: tuple[PeakPoint, ...] = ()
@@ -207,6 +207,8 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
     logits = length * columns * _logit_bytes(program)
     fixed_chunk, chunk = _chunk_bytes(program, logits, length * columns)
     teacher = _estimate_teacher(program, axes)
+    # Their gradients take the place of the values, as compiled steps show.
+    tapped = program.tapped_layers * length * network.width * program.compute_bytes
     pipelined = PIPELINE_RESIDUAL_TENTHS if degrees["stage"] > 1 and not alternates else 10
     kept_inputs = program.pipeline.plan(1, degrees["stage"]).saved_inputs * length * network.width
     slots, offloaded_slots = (
@@ -224,7 +226,7 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
         optimizer=sum(slots.values()) - sum(offloaded_slots.values()),
         offloaded_slots=sum(offloaded_slots.values()),
         update_bytes=STREAMED_COPIES * _largest_piece(trained, offloaded_slots, storage_ways, degrees["data"]),
-        residuals_per_sequence=residuals * pipelined // 10 + teacher.hidden_per_sequence,
+        residuals_per_sequence=residuals * pipelined // 10 + tapped + teacher.hidden_per_sequence,
         kept_inputs_per_sequence=kept_inputs * program.compute_bytes,
         offloaded_per_sequence=offloaded,
         gathered_embedding=table,
@@ -270,6 +272,7 @@ def _estimate_teacher(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> 
     second = program.reference.workload
     device, degrees = _estimate_memory(second, axes), dict(axes)
     hidden = second.length // degrees["context"] * second.network.width * second.compute_bytes
+    hidden *= 1 + second.tapped_layers
     table = PeakPoint(device.gathered_embedding, 0)
     return TeacherMemory(
         hidden, device.peak_points[0], device.chunked_loss, tuple(point.add(table) for point in device.peak_points[1:])

@@ -19,7 +19,7 @@ from itertools import islice
 from trainingjob_api.base import AXES, Axis
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.spec.data import Data
-from trainingjob_api.spec.distillation import Distill, Teacher, TeacherSource
+from trainingjob_api.spec.distillation import Distill, Features, Teacher, TeacherSource
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import NO_REMAT, Remat
 from trainingjob_api.spec.objective import Objective
@@ -118,9 +118,12 @@ def describe_search(spec: TrainingJobSpec, shape: SliceShape) -> "MeshSearch | N
 
 def _describe_objective(objective: Objective) -> Objective:
     """Return an objective with only the fields that determine a plan."""
-    teacher = objective.teacher
-    distill = Distill(teacher=Teacher(model=teacher.model, initialize_from=TeacherSource())) if teacher else None
-    return Objective(type=objective.type, distill=distill)
+    if objective.teacher is None or objective.distill is None:
+        return Objective(type=objective.type)
+    teacher, features = Teacher(model=objective.teacher.model, initialize_from=TeacherSource()), None
+    if objective.distill.features:
+        features = Features(layers=objective.distill.features.layers)
+    return Objective(type=objective.type, distill=Distill(teacher=teacher, features=features))
 
 
 @dataclass(frozen=True)

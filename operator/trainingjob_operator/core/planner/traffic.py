@@ -334,12 +334,13 @@ class _StepTraffic:
             yield from self._alternating_traffic(stage)
             return
         network: Network = "dcn" if stage.dcn > 1 else "ici"
-        yield Traffic(network, stage.axes, 3 * self._ticks * self._hidden_state_bytes, is_exposed=True)
-        yield from stage.all_reduce(2 * self._ticks * self._hidden_state_bytes, is_awaited=True)
+        stream = (1 + self._workload.tapped_layers) * self._hidden_state_bytes
+        yield Traffic(network, stage.axes, 3 * self._ticks * stream, is_exposed=True)
+        yield from stage.all_reduce(2 * self._ticks * stream, is_awaited=True)
         microbatches = self._layout.accumulation * self._layout.microbatches
         if self._repeats > 1:
             yield from self._regrouping_traffic(stage)
-        yield from stage.all_gather(microbatches * self._hidden_state_bytes, is_awaited=True)
+        yield from stage.all_gather(microbatches * stream, is_awaited=True)
         # Every stage embeds, so that the table's gradients are summed over stages too, and every turn gathers what all
         # turns hand on.
         split = self._device_group(RULES["embed"])

@@ -69,6 +69,8 @@ class Workload:
     """Whether slots of matrices are in host memory between updates."""
     reference: Reference | None = None
     """None: the objective has none."""
+    tapped_layers: int = 0
+    """Layers whose outputs the loss compares with those of the other model."""
 
     @property
     def saved_tensors(self) -> tuple[Tensor, ...]:
@@ -171,7 +173,9 @@ def describe_workload(spec: TrainingJobSpec) -> Workload:
     )
     teacher = describe_teacher(spec)
     if teacher:
-        return _add_teacher(workload, describe_workload(teacher))
+        distill = spec.objective.distill if spec.objective else None
+        tapped = len(distill.features.layers) if distill and distill.features else 0
+        return _add_teacher(*(replace(one, tapped_layers=tapped) for one in (workload, describe_workload(teacher))))
     return workload if spec.sequences_per_example == 1 else _add_reference(workload)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.checkpoint import Checkpoint
-from trainingjob_api.spec.distillation import Distill, Teacher
+from trainingjob_api.spec.distillation import Distill, Features, Teacher
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.objective import DISTILL
 from trainingjob_api.teacher import TEACHER, describe_source, move_to_teacher
@@ -83,6 +83,39 @@ def check_teacher_options(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem(f"{TEACHER}.model.multiTokenPrediction", prediction.model_dump(by_alias=True), message)
 
 
+def check_features(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Layers whose outputs are compared must exist, once in the student, and have the same width in both models."""
+    distill = _find_distill(spec)
+    if distill is None or distill.features is None:
+        return
+    path, own, other = f"{SECTION}.features.layers", spec.model, distill.teacher.model
+    if own.embed_dim != other.embed_dim:
+        same = quote_field("spec.model.embedDim", own.embed_dim)
+        message = (
+            f"{other.embed_dim} must equal {same} with `{SECTION}.features`, which compares hidden states. Choose "
+            "models of the same width, or remove `features`."
+        )
+        yield Problem(
+            f"{TEACHER}.model.embedDim", other.embed_dim, message, (f"spec.model.embedDim: {other.embed_dim}",)
+        )
+    for number, pair in enumerate(distill.features.layers):
+        for field, layer, limit, of_model in (
+            ("student", pair.student, own.num_layers, "spec.model.numLayers"),
+            ("teacher", pair.teacher, other.num_layers, f"{TEACHER}.model.numLayers"),
+        ):
+            if layer > limit:
+                message = f"{layer} must be at most {quote_field(of_model, limit)}."
+                yield Problem(f"{path}[{number}].{field}", layer, message, (str(limit),))
+    seen = set()
+    for number, pair in enumerate(distill.features.layers):
+        if pair.student in seen:
+            message = (
+                f"{pair.student} must not occur twice. A layer imitates one layer of the teacher. Remove the pair."
+            )
+            yield Problem(f"{path}[{number}].student", pair.student, message)
+        seen.add(pair.student)
+
+
 def check_excluded_by_teacher(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Distillation excludes modules that predict further tokens, and stages that alternate between both passes."""
     if _find_teacher(spec) is None:
@@ -105,16 +138,27 @@ def warn_of_unused_teacher(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem(f"{SECTION}.weight", 0, message, ("0.5",))
 
 
+def warn_of_unused_features(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A weight of 0 in all steps leaves the hidden states without effect on the loss."""
+    distill = _find_distill(spec)
+    features = distill.features if distill else None
+    if features and features.weight == 0 and (features.weight_schedule is None or features.weight_schedule.end == 0):
+        message = has_no_effect("the loss has no part of the hidden states, which are compared all the same", "0")
+        yield Problem(f"{SECTION}.features.weight", 0, message, ("1",))
+
+
 def warn_of_constant_schedules(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A schedule has no effect if it ends where it starts."""
     distill = _find_distill(spec)
     if distill is None:
         return
-    weight, temperature = distill.weight_schedule, distill.temperature_schedule
-    for field, start, end in (
-        ("weight", distill.weight, weight.end if weight else None),
-        ("temperature", distill.temperature, temperature.end if temperature else None),
+    features = distill.features or Features.model_construct(weight=0.0)
+    for field, start, schedule in (
+        ("weight", distill.weight, distill.weight_schedule),
+        ("temperature", distill.temperature, distill.temperature_schedule),
+        ("features.weight", features.weight, features.weight_schedule),
     ):
+        end = schedule.end if schedule else None
         if start == end:
             at = quote_field(f"{SECTION}.{field}", f"{start:g}")
             yield Problem(f"{SECTION}.{field}Schedule.end", end, has_no_effect(f"{at} is equal", f"{end:g}"))
@@ -143,9 +187,11 @@ RULES = (
     ),
     Rule(("objective", "checkpoint.uri", MOUNTS), check_teacher_source),
     Rule(("objective",), check_teacher_options),
+    Rule(("objective", "model.embedDim", "model.numLayers"), check_features),
     Rule(("objective", "model.multiTokenPrediction", "parallelism.pipeline"), check_excluded_by_teacher),
 )
 WARNINGS = (
     Rule(("objective",), warn_of_unused_teacher),
+    Rule(("objective",), warn_of_unused_features),
     Rule(("objective",), warn_of_constant_schedules),
 )
