@@ -4,12 +4,20 @@ from collections.abc import Callable
 
 import pytest
 
-from trainingjob_operator.core.names import MAX_LABEL_LENGTH, base_jobset, config_map, longest_pod_name, slice_jobset
+from trainingjob_operator.core.names import (
+    MAX_LABEL_LENGTH,
+    base_jobset,
+    config_map,
+    longest_pod_name,
+    network_policy,
+    slice_jobset,
+)
 
 NAMES: dict[str, tuple[Callable[[str, str], str], str]] = {
     "the JobSet of the fewest slices": (base_jobset, "demo-17b78"),
     "the JobSet of an elastic slice": (lambda job, uid: slice_jobset(job, uid, 3), "demo-17b78-x3"),
     "the ConfigMap": (config_map, "demo-17b78-config"),
+    "the NetworkPolicy": (network_policy, "demo-17b78-network"),
 }
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from trainingjob_operator.render.render_settings import NetworkRules
 from trainingjob_operator.shell.settings import InvalidSettingsError, Settings, environment_variable, read_settings
 
 FULL = {
@@ -28,6 +29,7 @@ FULL = {
     "TRAININGJOB_ACCELERATORS": "/etc/rows.yaml",
     "TRAININGJOB_PRESETS": "/etc/presets.yaml",
     "TRAININGJOB_POD_PROFILES": "/etc/profiles.yaml",
+    "TRAININGJOB_JOB_NETWORK": '{"ingress": [{"from": []}], "egress": []}',
     "TRAININGJOB_LOG_LEVEL": "DEBUG",
     "TRAININGJOB_LOG_FORMAT": "text",
 }
@@ -61,6 +63,7 @@ def test_all_variables_are_read() -> None:
         accelerators=Path("/etc/rows.yaml"),
         presets=Path("/etc/presets.yaml"),
         pod_profiles=Path("/etc/profiles.yaml"),
+        job_network=NetworkRules(({"from": []},), ()),
         log_level="debug",
         log_format="text",
     )
@@ -87,6 +90,20 @@ def test_images_of_no_platform_are_rejected(text: str) -> None:
         f"TRAININGJOB_TRAINER_IMAGES: '{text}' must be PLATFORM=IMAGE, separated by commas; "
         "each of cpu, tpu, cuda13 once."
     )
+
+
+@pytest.mark.parametrize(
+    "text", ["on", "[]", "{}", '{"ingress": 1}', '{"ingress": ["all"]}', '{"ingress": [], "egress": [1]}']
+)
+def test_rules_that_no_policy_has_are_rejected(text: str) -> None:
+    with pytest.raises(InvalidSettingsError, match="must be JSON with lists of NetworkPolicy rules"):
+        read_settings({"TRAININGJOB_TRAINER_IMAGE": "t", "TRAININGJOB_JOB_NETWORK": text})
+
+
+def test_rules_without_egress_leave_it_open() -> None:
+    settings = read_settings({"TRAININGJOB_TRAINER_IMAGE": "t", "TRAININGJOB_JOB_NETWORK": '{"ingress": []}'})
+
+    assert settings.job_network == NetworkRules()
 
 
 def test_all_mistakes_at_once() -> None:

@@ -63,6 +63,44 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ join "," $pairs }}
 {{- end }}
 
+{{- define "trainingjob.watchedNamespaces" -}}
+{{- with .Values.watch.namespaces -}}
+{matchExpressions: [{key: kubernetes.io/metadata.name, operator: In, values: [{{ join ", " . }}]}]}
+{{- else -}}
+{}
+{{- end -}}
+{{- end }}
+
+{{- /* Destinations of the operator and its webhook: DNS, the API server at any address, and the administrator's. */ -}}
+{{- define "trainingjob.egress" -}}
+- ports: [{protocol: UDP, port: 53}, {protocol: TCP, port: 53}]
+- ports:
+    {{- range .Values.networkPolicy.apiServerPorts }}
+    - {port: {{ . }}}
+    {{- end }}
+{{- with .Values.networkPolicy.egress }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- /* The rules for the pods of jobs, as JSON. Empty: jobs have no policy. */ -}}
+{{- define "trainingjob.jobNetwork" -}}
+{{- with .Values.networkPolicy.jobs -}}
+{{- if .enabled -}}
+{{- $rules := dict "ingress" .ingress -}}
+{{- if .restrictEgress -}}
+{{- $dns := dict "ports" (list (dict "protocol" "UDP" "port" 53) (dict "protocol" "TCP" "port" 53)) -}}
+{{- $namespace := dict "matchLabels" (dict "kubernetes.io/metadata.name" $.Release.Namespace) -}}
+{{- $operator := dict "matchLabels" (include "trainingjob.selectorLabels" $ | fromYaml) -}}
+{{- $to := list (dict "namespaceSelector" $namespace "podSelector" $operator) -}}
+{{- $rendezvous := dict "to" $to "ports" (list (dict "protocol" "TCP" "port" 8443)) -}}
+{{- $_ := set $rules "egress" (concat (list $dns $rendezvous) .egress) -}}
+{{- end -}}
+{{ toJson $rules }}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{- define "trainingjob.caSecret" -}}
 {{ include "trainingjob.fullname" . }}-ca
 {{- end }}

@@ -48,6 +48,8 @@ trainingjob.dev/{{ kebabcase $table }}: {{ toJson . | sha256sum }}
 - name: TRAININGJOB_{{ snakecase $table | upper }}
   value: {{ ternary "" (printf "/etc/trainingjob/%s/%s.yaml" (kebabcase $table) $table) (empty (index $.root.Values $table)) | quote }}
 {{- end }}
+- name: TRAININGJOB_JOB_NETWORK
+  value: {{ include "trainingjob.jobNetwork" . | quote }}
 - name: TRAININGJOB_LOG_LEVEL
   value: {{ .Values.logs.level }}
 - name: TRAININGJOB_LOG_FORMAT

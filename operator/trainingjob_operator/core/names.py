@@ -60,6 +60,11 @@ def config_map(job: str, uid: str) -> str:
     return f"{job}-{uid_hash(uid)}-config"
 
 
+def network_policy(job: str, uid: str) -> str:
+    """Return the name of the NetworkPolicy of the job's pods."""
+    return f"{job}-{uid_hash(uid)}-network"
+
+
 def preparation_job(job: str, uid: str) -> str:
     """Return the name of the Job that tokenizes the text. Its pods have shorter names than hosts."""
     return f"{job}-{uid_hash(uid)}-prep"

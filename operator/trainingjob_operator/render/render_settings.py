@@ -4,6 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trainingjob_api.images import IMAGE_PLATFORMS
+from trainingjob_operator.core.manifests import Manifest
+
+
+@dataclass(frozen=True)
+class NetworkRules:
+    """The administrator's rules for the network of jobs' pods, in the form of a NetworkPolicy's spec."""
+
+    ingress: tuple[Manifest, ...] = ()
+    """Further sources that pods accept, besides the pods of their job."""
+    egress: tuple[Manifest, ...] | None = None
+    """Destinations that pods may reach, besides the pods of their job. None: all."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +33,9 @@ class RenderSettings:
     """Kueue WorkloadPriorityClass of slices above a job's minimum. Empty: the same priority as the minimum."""
     trainer_images: Mapping[str, str] = field(default_factory=dict)
     """Trainer image of jobs without `runtime.image`, by the platform of the image: `cpu`, `tpu` or `cuda13`."""
+
+    network: NetworkRules | None = None
+    """Rules of the NetworkPolicy of each job. None: jobs have no policy."""
 
     def image_for(self, platform: str) -> str:
         """Return the trainer image of jobs on a platform of JAX."""

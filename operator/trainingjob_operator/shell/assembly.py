@@ -175,6 +175,7 @@ class Operator:
             trainer_pull_policy=self._settings.trainer_pull_policy,
             elastic_workload_priority=self._settings.elastic_workload_priority,
             trainer_images=self._settings.trainer_images,
+            network=self._settings.job_network,
         )
 
     def _health_problem(self) -> str:

@@ -26,6 +26,7 @@ from trainingjob_operator.core.planner.run_config import build_run_config
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.render.configmap import render_config_map
 from trainingjob_operator.render.jobset import render_base_jobset, render_slice_jobset
+from trainingjob_operator.render.network_policy import render_network_policy
 from trainingjob_operator.render.pod_policy import check_jobset, check_preparation
 from trainingjob_operator.render.preparation_job import render_preparation
 from trainingjob_operator.render.render_settings import RenderSettings
@@ -95,6 +96,8 @@ class ChildCreator:
             if wanted or seen.base is not None:
                 config = render_config_map(build_run_config(job, plan), settings)
                 if all(hash_data(config) != hash_data(known) for known in children.config_maps):
+                    if settings.network:  # first: the ConfigMap has the hash of an applied policy
+                        await self._cluster.apply(render_network_policy(job, settings.network))
                     await self._cluster.apply(config)
             for chore in wanted:
                 child, violations = _render_child(job, plan, settings, chore)

@@ -33,6 +33,7 @@ NODE = Kind("v1", "Node", "nodes", is_namespaced=False)
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
 TOKEN_REVIEW = Kind("authentication.k8s.io/v1", "TokenReview", "tokenreviews", is_namespaced=False)
 ACCESS_REVIEW = Kind("authorization.k8s.io/v1", "SubjectAccessReview", "subjectaccessreviews", is_namespaced=False)
+NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 WEBHOOK_CONFIGURATION = Kind(
     "admissionregistration.k8s.io/v1",
     "ValidatingWebhookConfiguration",
@@ -42,7 +43,10 @@ WEBHOOK_CONFIGURATION = Kind(
 
 CHILDREN = (JOB_SET, JOB, POD, CONFIG_MAP)
 """Kinds of a job's children, which carry its UID label."""
-_BY_NAME = {(kind.api_version, kind.name): kind for kind in (TRAINING_JOB, *CHILDREN, SECRET, EVENT, NODE, LEASE)}
+_BY_NAME = {
+    (kind.api_version, kind.name): kind
+    for kind in (TRAINING_JOB, *CHILDREN, NETWORK_POLICY, SECRET, EVENT, NODE, LEASE)
+}
 
 
 def kind_of(manifest: Manifest) -> Kind:

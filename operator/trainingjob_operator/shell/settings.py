@@ -3,6 +3,7 @@
 The Helm chart sets the variables; outside a cluster the user does. The variable names are a public interface.
 """
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from trainingjob_api.images import TRAINER_REPOSITORIES
+from trainingjob_operator.render.render_settings import NetworkRules
 from trainingjob_operator.shell import logging_setup
 
 PREFIX = "TRAININGJOB_"
@@ -67,6 +69,8 @@ class Settings:
     """File with additional presets. None: the built-in ones only."""
     pod_profiles: Path | None = None
     """File with the profiles of pods. None: there are none."""
+    job_network: NetworkRules | None = None
+    """Rules of the NetworkPolicy of each job. None: jobs have no policy."""
     log_level: str = "info"
     log_format: logging_setup.Format = "json"
 
@@ -171,6 +175,19 @@ def _file(text: str) -> Path:
     return Path(text)
 
 
+def _network_rules(text: str) -> NetworkRules:
+    try:
+        rules = json.loads(text)
+        ingress, egress = rules["ingress"], rules.get("egress")
+        if not all(isinstance(rule, dict) for rule in (*ingress, *(egress or ()))):
+            raise TypeError
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            "must be JSON with lists of NetworkPolicy rules: `ingress`, and `egress` if limited."
+        ) from error
+    return NetworkRules(tuple(ingress), None if egress is None else tuple(egress))
+
+
 def _lower(parse: Callable[[str], str]) -> Callable[[str], str]:
     return lambda text: parse(text.lower())
 
@@ -196,6 +213,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "accelerators": _file,
     "presets": _file,
     "pod_profiles": _file,
+    "job_network": _network_rules,
     "log_level": _lower(_choice(*logging_setup.LEVELS)),
     "log_format": cast("Callable[[str], Any]", _lower(_choice(*logging_setup.FORMATS))),
 }

@@ -15,6 +15,7 @@ from e2e.cluster.binaries import binaries_dir
 CHART = Path(__file__).parents[3] / "charts/trainingjob"
 NAMESPACE = "trainingjob-system"
 
+MONITORING = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
 EVERYTHING: dict[str, Any] = {
     "image": {"digest": f"sha256:{'0' * 64}"},
     "imagePullSecrets": [{"name": "pull"}],
@@ -61,7 +62,18 @@ EVERYTHING: dict[str, Any] = {
     "certManager": {"enabled": True},
     "logs": {"level": "debug", "format": "text"},
     "metrics": {"podMonitor": {"enabled": True, "labels": {"release": "prometheus"}, "interval": "15s"}},
-    "networkPolicy": {"enabled": True},
+    "networkPolicy": {
+        "metricsFrom": [MONITORING],
+        "webhookFrom": [{"ipBlock": {"cidr": "10.0.0.0/28"}}],
+        "restrictEgress": True,
+        "apiServerPorts": [6443],
+        "egress": [{"to": [{"ipBlock": {"cidr": "10.2.0.0/16"}}], "ports": [{"port": 3128}]}],
+        "jobs": {
+            "ingress": [{"from": [MONITORING]}],
+            "restrictEgress": True,
+            "egress": [{"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}], "ports": [{"port": 443}]}],
+        },
+    },
     "roles": {"aggregateToEdit": True},
     "serviceAccount": {"name": "trainer", "annotations": {"iam.example/role": "training"}},
     "imageRegistry": "mirror.example:5000/ml",
@@ -82,6 +94,7 @@ LITTLE: dict[str, Any] = {
     "roles": {"create": False},
     "serviceAccount": {"create": False, "name": "given"},
     "metrics": {"serviceMonitor": {"enabled": True}},
+    "networkPolicy": {"enabled": False, "jobs": {"enabled": False}},
 }
 OWN_ISSUER: dict[str, Any] = {
     "certManager": {"enabled": True, "issuerRef": {"kind": "ClusterIssuer", "name": "company"}},

@@ -12,6 +12,7 @@ import yaml
 
 from tests.support.webhook_mount import MOUNTED
 from trainingjob_operator.core.planner.plan import Rates
+from trainingjob_operator.render.render_settings import NetworkRules
 from trainingjob_operator.shell.accelerators import read_accelerators
 from trainingjob_operator.shell.added_presets import read_presets
 from trainingjob_operator.shell.added_profiles import read_profiles
@@ -19,7 +20,7 @@ from trainingjob_operator.shell.added_values import ADDED_TABLES, table_words
 from trainingjob_operator.shell.assembly import RECONCILE_DRAIN_SECONDS
 from trainingjob_operator.shell.leader_label import LEADER_LABEL
 from trainingjob_operator.shell.process import REQUEST_DRAIN_SECONDS
-from trainingjob_operator.shell.settings import Settings, read_settings
+from trainingjob_operator.shell.settings import RENDEZVOUS_PORT, Settings, read_settings
 from trainingjob_operator.shell.tls import dns_names
 from trainingjob_operator.shell.webhook_server import DRAIN_SECONDS
 
@@ -78,7 +79,11 @@ def set_by_kubelet(variable: dict[str, Any]) -> str:
 
 def test_operator_reads_every_setting_of_the_chart(chart, variants) -> None:
     assert read_settings(environment(chart, {})) == Settings(
-        trainer_image="localhost/trainingjob-trainer:0.1.0", namespace=NAMESPACE, node="system-1", pod="operator-1"
+        trainer_image="localhost/trainingjob-trainer:0.1.0",
+        namespace=NAMESPACE,
+        node="system-1",
+        pod="operator-1",
+        job_network=NetworkRules(),
     )
     assert read_settings(environment(chart, variants["everything"])) == Settings(
         trainer_image="mirror.example:5000/ml/ml/trainer:2.0",
@@ -97,10 +102,27 @@ def test_operator_reads_every_setting_of_the_chart(chart, variants) -> None:
         accelerators=Path("/etc/trainingjob/accelerators/accelerators.yaml"),
         presets=Path("/etc/trainingjob/presets/presets.yaml"),
         pod_profiles=Path("/etc/trainingjob/pod-profiles/podProfiles.yaml"),
+        job_network=NetworkRules(
+            ({"from": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]},),
+            (
+                {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]},
+                {
+                    "to": [
+                        {
+                            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}},
+                            "podSelector": chart.find("Deployment", {})["spec"]["selector"],
+                        }
+                    ],
+                    "ports": [{"protocol": "TCP", "port": RENDEZVOUS_PORT}],
+                },
+                {"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}], "ports": [{"port": 443}]},
+            ),
+        ),
         log_level="debug",
         log_format="text",
     )
-    assert not read_settings(environment(chart, variants["little"])).webhook_enabled
+    little = read_settings(environment(chart, variants["little"]))
+    assert (little.webhook_enabled, little.job_network) == (False, None)
 
 
 @pytest.mark.parametrize("name", [OPERATOR, WEBHOOK])

@@ -75,6 +75,9 @@ REFUSED = {
         "/containerSecurityContext/readOnlyRootFilesystem",
     ),
     "a registry with a scheme": ({"imageRegistry": "https://mirror.example/"}, "/imageRegistry"),
+    "a peer that is none": ({"networkPolicy": {"metricsFrom": [{"ip": "10.0.0.1"}]}}, "'ip' not allowed"),
+    "a rule of the other direction": ({"networkPolicy": {"jobs": {"ingress": [{"to": []}]}}}, "'to' not allowed"),
+    "no port of the API server": ({"networkPolicy": {"apiServerPorts": []}}, "/networkPolicy/apiServerPorts"),
     "two monitors": (
         {"metrics": {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}}},
         "every metric would be counted twice",
