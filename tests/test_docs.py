@@ -14,7 +14,7 @@ FAULTS = ROOT / "docs/faults.md"
 FEATURES = ROOT / "docs/features.md"
 GUIDES = tuple(sorted((ROOT / "docs").glob("adding-*.md")))
 WRITTEN = (
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
     *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.name != "fields.md"),
 )
 """Pages that are not generated."""

@@ -21,7 +21,7 @@ PACKAGES = (
     "trainer/trainingjob_agent",
     "trainer/trainingjob_trainer",
 )
-PAGES = ("docs/*.md", "README.md", "CONTRIBUTING.md", "charts/trainingjob/templates/NOTES.txt")
+PAGES = ("docs/*.md", "README.md", "CONTRIBUTING.md", "SECURITY.md", "charts/trainingjob/templates/NOTES.txt")
 CRD = "crds/trainingjob.yaml"
 TESTS = ("tests", "e2e")
 

@@ -1,7 +1,19 @@
-"""The rights that the chart gives: to the operator, and to people."""
+"""The rights that the chart gives: to the operator, to its webhook, and to people."""
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+from e2e.api_audit import ALLOWED_VERBS
+
+PAGE = Path(__file__).parents[3] / "docs/threat-model.md"
+ROW = re.compile(r"^\| `([\w-]+)` \| ([\w ]+) \| ([^`|]+) \| ([\w, ]+) \| (to \S.+) \|$", re.MULTILINE)
+APPLIED = ("configmaps", "networkpolicies")
+"""Resources that the operator only applies: of an object that does not exist, this needs the right to create it."""
+
+type Right = tuple[str, str, str]
+"""ServiceAccount, scope, and resource with its group and name."""
 
 
 def rules(manifests: list[dict[str, Any]]) -> Iterator[tuple[str, str, str, tuple[str, ...], tuple[str, ...]]]:
@@ -72,3 +84,52 @@ def test_editing_jobs_is_not_given_to_every_editor_unasked(chart) -> None:
     assert aggregated({}) == {view}
     assert aggregated({"roles": {"aggregateToEdit": True}}) == {view, edit}
     assert aggregated({"roles": {"aggregateToView": False}}) == set()
+
+
+def bound_rights(manifests: list[dict[str, Any]]) -> Iterator[tuple[Right, set[str]]]:
+    """Yield the rights of all ServiceAccounts, with their verbs."""
+    roles = {(one["kind"], one["metadata"]["name"]): one for one in manifests if one["kind"].endswith("Role")}
+    for binding in (one for one in manifests if one["kind"].endswith("RoleBinding")):
+        reference = binding["roleRef"]
+        scope = "own namespace" if reference["kind"] == "Role" else "cluster"
+        if reference["name"].endswith("-jobs"):
+            scope = "watched namespaces"
+        for rule in roles[reference["kind"], reference["name"]]["rules"]:
+            for group in rule["apiGroups"]:
+                for resource in rule["resources"]:
+                    name = f"{resource}.{group}" if group else resource
+                    for each in rule.get("resourceNames", [""]):
+                        for subject in binding["subjects"]:
+                            yield (subject["name"], scope, f"{name}: {each}" if each else name), set(rule["verbs"])
+
+
+def documented_rights() -> dict[Right, set[str]]:
+    return {
+        (account, scope, resource): set(verbs.split(", "))
+        for account, scope, resource, verbs, _ in ROW.findall(PAGE.read_text())
+    }
+
+
+def test_each_right_is_documented_with_its_reason(chart) -> None:
+    assert dict(bound_rights(chart.objects({}))) == documented_rights()
+
+
+def test_values_only_narrow_the_documented_rights(chart, variants, variant) -> None:
+    names = {
+        "trainer": "trainingjob-operator",
+        "given": "trainingjob-operator",
+        "checker": "trainingjob-operator-webhook",
+    }
+    documented = documented_rights()
+
+    for (account, scope, resource), verbs in bound_rights(chart.objects(variants[variant])):
+        assert verbs <= documented[names.get(account, account), scope, resource]
+
+
+def test_each_right_is_one_that_the_operator_uses(chart) -> None:
+    """The journeys compare the same verbs with the requests of the audit log."""
+    for (_, _, resource), verbs in bound_rights(chart.objects({})):
+        plural = re.split(r"[.:]", resource)[0]
+        used = {*ALLOWED_VERBS[plural], *(("create",) if plural in APPLIED else ())}
+
+        assert verbs <= used, resource
