@@ -11,7 +11,7 @@ import pytest
 from e2e.api_audit import Request, parse
 from e2e.cluster.local import LocalCluster
 from e2e.cluster.run_program import ClusterError
-from e2e.product import Job, Manifest, Product, load_example, wait_until
+from e2e.product import RELEASE, Job, Manifest, Product, load_example, wait_until
 from e2e.status import condition, generation_of, is_full, steps_trained
 
 pytestmark = pytest.mark.cluster
@@ -154,6 +154,14 @@ def test_no_review_fails_while_the_webhook_is_replaced(product: Product, namespa
     denied = f'admission webhook "{WEBHOOK}" denied the request'
     assert [answer for answer in answers if denied not in answer] == []
     product.install()
+
+
+def test_helm_test_succeeds_and_leaves_no_rights(product: Product) -> None:
+    output = product.cluster.helm("test", RELEASE, "--namespace", "trainingjob-system", "--logs")
+
+    assert "the webhook rejects an invalid job and accepts a valid one" in output
+    left = product.cluster.kubectl("get", "rolebindings,serviceaccounts", "-n", "trainingjob-system", "-o", "name")
+    assert "trainingjob-operator-test" not in left
 
 
 def test_jobs_are_rejected_while_no_pod_of_the_webhook_answers(product: Product, namespace: str) -> None:

@@ -6,7 +6,7 @@ from trainingjob_operator.cli.errors import describe_install_hint
 
 
 def main() -> None:
-    """Run the operator, or with the argument `webhook` its webhook."""
+    """Run the operator; with the argument `webhook` its webhook; with `test NAMESPACE` a test of the installation."""
     try:
         from trainingjob_operator.shell.main import main as run  # noqa: PLC0415  # its libraries are an extra
     except ModuleNotFoundError as error:

@@ -99,6 +99,14 @@ CASES: dict[str, tuple[list[Event], list[str]]] = {
         [event("create", "jobs", {"metadata": {"name": "x", **OWNED}}, code=201)] * 2,
         ["jobs/n/x was created 2 times, and deleted 0 times"],
     ),
+    "a dry run of `helm test`": (
+        [
+            event("create", "trainingjobs", {"metadata": {}})
+            | {"user": {"username": "system:serviceaccount:n:trainingjob-operator-test"}}
+        ],
+        [],
+    ),
+    "a job that the operator creates": ([event("create", "trainingjobs", {"metadata": {}})], ["nothing needs this: "]),
     "a policy of nobody": ([event("patch", "networkpolicies", {"metadata": {}})], ["made for nobody: "]),
     "a configuration of nobody": ([event("patch", "configmaps", {"metadata": {}})], ["made for nobody: "]),
     "made twice": ([CREATED, CREATED], ["jobsets/n/x was created 2 times, and deleted 0 times"]),

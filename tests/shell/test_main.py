@@ -43,7 +43,7 @@ def test_invalid_settings_are_reported_and_end_the_operator(monkeypatch: pytest.
 
 
 ARGUMENTS = {
-    "an unknown mode": (["webhooks"], "'webhooks' must be 'webhook', or nothing for the reconciler."),
+    "an unknown mode": (["webhooks"], "'webhooks' must be 'webhook', 'test NAMESPACE', or nothing for the reconciler."),
     "a webhook without certificates": (["webhook"], "TRAININGJOB_CERTIFICATES: must be a folder"),
 }
 

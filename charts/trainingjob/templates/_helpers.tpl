@@ -112,3 +112,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "trainingjob.webhookTlsSecret" -}}
 {{ include "trainingjob.webhook" . }}-tls
 {{- end }}
+
+{{- define "trainingjob.testHook" -}}
+helm.sh/hook: test
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
+
+{{- define "trainingjob.testLabels" -}}
+{{ include "trainingjob.labels" . | replace "app.kubernetes.io/name: trainingjob" "app.kubernetes.io/name: trainingjob-test" }}
+{{- end }}

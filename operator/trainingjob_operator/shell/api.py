@@ -146,9 +146,13 @@ class Api:
                 async for line in response.content:
                     yield line.decode(errors="replace").rstrip("\n")
 
-    async def create(self, kind: Kind, manifest: Manifest, namespace: str = "") -> Manifest:
-        """Create an object and return it. Raises all errors of `ports`; `ConflictError` if it exists."""
-        return await self._write("POST", kind.path(namespace), {"fieldManager": FIELD_MANAGER}, manifest)
+    async def create(self, kind: Kind, manifest: Manifest, namespace: str = "", *, dry_run: bool = False) -> Manifest:
+        """Create an object and return it. A dry run only admits it. Raises all errors of `ports`.
+
+        `ConflictError`: the object exists.
+        """
+        query = {"fieldManager": FIELD_MANAGER} | ({"dryRun": "All"} if dry_run else {})
+        return await self._write("POST", kind.path(namespace), query, manifest)
 
     async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
         """Server-side apply an object with `force`, which takes ownership of its fields, and return it."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trainingjob_operator.shell.api import connect
 from trainingjob_operator.shell.assembly import Operator
+from trainingjob_operator.shell.installation_check import InstallationError, check_installation
 from trainingjob_operator.shell.interfaces import ClusterUnavailableError
 from trainingjob_operator.shell.logging_setup import Log, configure_logging
 from trainingjob_operator.shell.process import ListenPorts
@@ -27,19 +28,29 @@ from trainingjob_operator.shell.settings import (
 from trainingjob_operator.shell.webhook_server import WebhookServer
 
 EXIT_BAD_SETTINGS = 2
-WEBHOOK = "webhook"
-"""Argument with which the program runs the webhook. Without arguments, it runs the reconciler."""
 
 log = Log("main")
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    """Run the operator or its webhook. Exit codes: 0 after a signal, 1 after an error, 2 for invalid settings."""
+    """Run the operator, its webhook, or a test of the installation.
+
+    Exit codes: 0 after a signal or a successful test, 1 after an error, 2 for invalid settings.
+    """
     try:
-        if arguments and [*arguments] != [WEBHOOK]:
-            raise InvalidSettingsError(f"'{' '.join(arguments)}' must be '{WEBHOOK}', or nothing for the reconciler.")
-        settings = read_settings()
-        certificates = find_certificates(settings) if arguments else None
+        match [*arguments]:
+            case []:
+                settings = read_settings()
+                work = operate(settings, find_ports(settings))
+            case ["webhook"]:
+                settings = read_settings()
+                work = review(settings, find_certificates(settings), find_ports(settings))
+            case ["test", namespace]:
+                settings = Settings(trainer_image="", log_format="text")
+                work = check(namespace)
+            case _:
+                words = "must be 'webhook', 'test NAMESPACE', or nothing for the reconciler."
+                raise InvalidSettingsError(f"'{' '.join(arguments)}' {words}")
     except InvalidSettingsError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(EXIT_BAD_SETTINGS)
@@ -48,14 +59,18 @@ def main(arguments: Sequence[str] = ()) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # the usual default of 1024 limits the number of hosts
     gc.freeze()  # exclude permanent objects: a full collection over them delays webhook answers
     try:
-        ports = ListenPorts(settings.webhook_port, RENDEZVOUS_PORT, settings.metrics_port)
-        asyncio.run(review(settings, certificates, ports) if certificates else operate(settings, ports))
-    except (ClusterUnavailableError, OSError) as error:
+        asyncio.run(work)
+    except (ClusterUnavailableError, InstallationError, OSError) as error:
         log.error("cannot operate", error=str(error))
         sys.exit(1)
     except Exception:
         log.exception("the operator failed")
         sys.exit(1)
+
+
+def find_ports(settings: Settings) -> ListenPorts:
+    """Return the ports of the settings."""
+    return ListenPorts(settings.webhook_port, RENDEZVOUS_PORT, settings.metrics_port)
 
 
 def find_certificates(settings: Settings) -> Path:
@@ -86,6 +101,12 @@ async def review(settings: Settings, certificates: Path, ports: ListenPorts) -> 
         log.info("reviewing", host=settings.webhook_host)
         await WebhookServer(settings, api, certificates).run(stop, ports)
         log.info("stopped")
+
+
+async def check(namespace: str) -> None:
+    """Test the installation. Raises `InstallationError` if it does not work, and `ClusterUnavailableError`."""
+    async with await connect() as api:
+        await check_installation(api, namespace)
 
 
 def stop_on_signals() -> asyncio.Event:

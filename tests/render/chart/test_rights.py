@@ -128,7 +128,9 @@ def test_values_only_narrow_the_documented_rights(chart, variants, variant) -> N
 
 def test_each_right_is_one_that_the_operator_uses(chart) -> None:
     """The journeys compare the same verbs with the requests of the audit log."""
-    for (_, _, resource), verbs in bound_rights(chart.objects({})):
+    for (account, _, resource), verbs in bound_rights(chart.objects({})):
+        if account.endswith("-test"):  # an account of `helm test`
+            continue
         plural = re.split(r"[.:]", resource)[0]
         used = {*ALLOWED_VERBS[plural], *(("create",) if plural in APPLIED else ())}
 
