@@ -8,7 +8,7 @@ from e2e.status import condition, is_full, step_of
 
 pytestmark = pytest.mark.cluster
 
-CHILD_KINDS = ("jobsets", "jobs", "pods", "configmaps")
+CHILD_KINDS = ("jobsets", "jobs", "pods", "configmaps", "networkpolicies")
 GRACE_SECONDS = 30 + 10  # the pods' grace period, and ten seconds
 
 

@@ -31,6 +31,7 @@ FULL = {
     "TRAININGJOB_POD_PROFILES": "/etc/profiles.yaml",
     "TRAININGJOB_JOB_NETWORK": '{"ingress": [{"from": []}], "egress": []}',
     "TRAININGJOB_LOG_LEVEL": "DEBUG",
+    "TRAININGJOB_LOG_LEVEL_FILE": "/etc/logs/level",
     "TRAININGJOB_LOG_FORMAT": "text",
 }
 
@@ -65,6 +66,7 @@ def test_all_variables_are_read() -> None:
         pod_profiles=Path("/etc/profiles.yaml"),
         job_network=NetworkRules(({"from": []},), ()),
         log_level="debug",
+        log_level_file=Path("/etc/logs/level"),
         log_format="text",
     )
     assert settings.rendezvous_url == "https://tj.ml-system.svc:8443"

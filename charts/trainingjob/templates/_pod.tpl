@@ -51,7 +51,9 @@ trainingjob.dev/{{ kebabcase $table }}: {{ toJson . | sha256sum }}
 - name: TRAININGJOB_JOB_NETWORK
   value: {{ include "trainingjob.jobNetwork" . | quote }}
 - name: TRAININGJOB_LOG_LEVEL
-  value: {{ .Values.logs.level }}
+  value: "" # the file decides, so that a change needs no restart
+- name: TRAININGJOB_LOG_LEVEL_FILE
+  value: /etc/trainingjob/logs/level
 - name: TRAININGJOB_LOG_FORMAT
   value: {{ .Values.logs.format }}
 {{- end }}
@@ -68,6 +70,7 @@ trainingjob.dev/{{ kebabcase $table }}: {{ toJson . | sha256sum }}
 
 {{- define "trainingjob.volumeMounts" -}}
 - {name: tmp, mountPath: /tmp}
+- {name: logs, mountPath: /etc/trainingjob/logs, readOnly: true}
 {{- range $table := list "accelerators" "presets" "podProfiles" }}
 {{- if index $.Values $table }}
 - {name: {{ kebabcase $table }}, mountPath: /etc/trainingjob/{{ kebabcase $table }}, readOnly: true}
@@ -81,6 +84,8 @@ trainingjob.dev/{{ kebabcase $table }}: {{ toJson . | sha256sum }}
 {{- define "trainingjob.volumes" -}}
 - name: tmp
   emptyDir: {sizeLimit: 64Mi}
+- name: logs
+  configMap: {name: {{ include "trainingjob.fullname" $ }}-logs}
 {{- range $table := list "accelerators" "presets" "podProfiles" }}
 {{- if index $.Values $table }}
 - name: {{ kebabcase $table }}

@@ -110,9 +110,14 @@ def configure_logging(level: str, log_format: Format) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    logging.getLogger(ROOT).setLevel(level.upper())
+    set_log_level(level)
     logging.getLogger(KOPF_SIGNAL_LOGGER).setLevel(logging.ERROR)
     logging.getLogger(KOPF_REQUEST_LOGGER).addFilter(downgrade_retried_errors)
+
+
+def set_log_level(level: str) -> None:
+    """Set the minimum level, one of `LEVELS`. Records of libraries need at least a warning."""
+    logging.getLogger(ROOT).setLevel(level.upper())
 
 
 def downgrade_retried_errors(record: logging.LogRecord) -> bool:

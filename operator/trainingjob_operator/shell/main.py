@@ -16,6 +16,7 @@ from trainingjob_operator.shell.api import connect
 from trainingjob_operator.shell.assembly import Operator
 from trainingjob_operator.shell.installation_check import InstallationError, check_installation
 from trainingjob_operator.shell.interfaces import ClusterUnavailableError
+from trainingjob_operator.shell.log_level import following_log_level
 from trainingjob_operator.shell.logging_setup import Log, configure_logging
 from trainingjob_operator.shell.process import ListenPorts
 from trainingjob_operator.shell.settings import (
@@ -88,7 +89,7 @@ async def operate(settings: Settings, ports: ListenPorts) -> None:
         OSError: a port is already in use.
     """
     stop = stop_on_signals()
-    async with await connect() as api:
+    async with following_log_level(settings.log_level_file), await connect() as api:
         log.info("operating", namespaces=",".join(settings.namespaces) or "all", host=settings.host)
         await Operator(settings, api).run(stop, ports)
         log.info("stopped")
@@ -97,7 +98,7 @@ async def operate(settings: Settings, ports: ListenPorts) -> None:
 async def review(settings: Settings, certificates: Path, ports: ListenPorts) -> None:
     """Run the webhook until SIGTERM or SIGINT. Raises the errors of `operate`."""
     stop = stop_on_signals()
-    async with await connect() as api:
+    async with following_log_level(settings.log_level_file), await connect() as api:
         log.info("reviewing", host=settings.webhook_host)
         await WebhookServer(settings, api, certificates).run(stop, ports)
         log.info("stopped")

@@ -72,6 +72,8 @@ class Settings:
     job_network: NetworkRules | None = None
     """Rules of the NetworkPolicy of each job. None: jobs have no policy."""
     log_level: str = "info"
+    log_level_file: Path | None = None
+    """File with the log level, which can change while the process runs. None: `log_level` stays."""
     log_format: logging_setup.Format = "json"
 
     @property
@@ -215,5 +217,6 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "pod_profiles": _file,
     "job_network": _network_rules,
     "log_level": _lower(_choice(*logging_setup.LEVELS)),
+    "log_level_file": _file,
     "log_format": cast("Callable[[str], Any]", _lower(_choice(*logging_setup.FORMATS))),
 }

@@ -62,6 +62,7 @@ def test_crd_is_the_generated_one_and_is_kept_on_request(chart, keep) -> None:
 
 
 OPERATOR, WEBHOOK = "trainingjob-operator", "trainingjob-operator-webhook"
+LEVEL_FILE = Path("/etc/trainingjob/logs/level")
 
 
 def environment(chart: Any, values: dict[str, Any], name: str = OPERATOR) -> dict[str, str]:
@@ -84,6 +85,7 @@ def test_operator_reads_every_setting_of_the_chart(chart, variants) -> None:
         node="system-1",
         pod="operator-1",
         job_network=NetworkRules(),
+        log_level_file=LEVEL_FILE,
     )
     assert read_settings(environment(chart, variants["everything"])) == Settings(
         trainer_image="mirror.example:5000/ml/ml/trainer:2.0",
@@ -118,7 +120,7 @@ def test_operator_reads_every_setting_of_the_chart(chart, variants) -> None:
                 {"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}], "ports": [{"port": 443}]},
             ),
         ),
-        log_level="debug",
+        log_level_file=LEVEL_FILE,
         log_format="text",
     )
     little = read_settings(environment(chart, variants["little"]))
@@ -176,6 +178,19 @@ def test_other_accelerators_are_read_by_another_pod(chart, variants) -> None:
     assert annotations() == {}
     assert annotations(a=row) != annotations(b=row)
     assert annotations(a=row) == annotations(a=row)
+
+
+@pytest.mark.parametrize("name", [OPERATOR, WEBHOOK])
+def test_another_log_level_changes_a_file_and_no_pod(chart, name) -> None:
+    debug = {"logs": {"level": "debug"}}
+    deployment = chart.find("Deployment", {}, name)
+    pod = deployment["spec"]["template"]["spec"]
+    (mount,) = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "logs"]
+    (volume,) = [one for one in pod["volumes"] if one["name"] == "logs"]
+
+    assert chart.find("Deployment", debug, name) == deployment
+    levels = chart.find("ConfigMap", debug, volume["configMap"]["name"])["data"]
+    assert (mount["mountPath"], levels) == (str(LEVEL_FILE.parent), {LEVEL_FILE.name: "debug"})
 
 
 @pytest.mark.parametrize("name", [OPERATOR, WEBHOOK])
