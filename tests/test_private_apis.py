@@ -24,6 +24,7 @@ USES = {
     Use(f"{SHELL}/connections.py", "asyncio.sslproto"),
     Use(f"{TRAINER}/aot/mock_topology.py", "jax._src"),
     Use(f"{TRAINER}/aot/mock_topology.py", "jaxlib"),
+    Use(f"{TRAINER}/runtime/entrypoint_module.py", "jax._src"),
     Use(f"{TRAINER}/runtime/process_group.py", "jax._src"),
     Use(f"{TRAINER}/checkpoint/formats/orbax_writer.py", "orbax.checkpoint._src.futures.future"),
     Use(f"{TRAINER}/store/array_paths.py", "orbax.checkpoint._src.path"),

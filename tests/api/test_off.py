@@ -56,6 +56,7 @@ ZERO_IS_A_VALUE |= {
 EMPTY_IS_A_VALUE = {
     "scheduling.nodeSelector": "a label without value, as in Kubernetes",
     "scheduling.tolerations.value": "a taint without value, as in Kubernetes",
+    "program.config": "the function of the user reads it",
     "runtime.env.value": "a variable without value, as in Kubernetes",
 }
 """Texts that may be empty, each with the meaning of an empty one."""

@@ -33,9 +33,17 @@ def test_no_rule_reads_a_section_of_the_trainer(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REPLACED_SECTIONS)
-def test_a_job_without_program_must_have_the_sections(name: str) -> None:
+def test_a_job_without_a_command_must_have_the_sections(name: str) -> None:
     without = {key: value for key, value in PROGRAM.items() if key != "program"}
 
-    assert f"spec.{name}" in {problem.path for problem in parse_spec(without).problems}
-    assert f"has(self.program) || has(self.{name})" in [rule["rule"] for rule in SPEC_RULES[()]]
+    for changes in ({}, {"program": {"entrypoint": "losses:customize"}}):
+        assert f"spec.{name}" in {problem.path for problem in parse_spec(without | changes).problems}
+    assert f"has(self.program) && !has(self.program.entrypoint) || has(self.{name})" in [
+        rule["rule"] for rule in SPEC_RULES[()]
+    ]
     assert "default" not in spec_schema()["properties"][name]
+
+
+@pytest.mark.parametrize("program", [None, 3, "train", [], {"entrypoint": 3}, {"entrypoint": {}}, {"config": 3}])
+def test_a_section_of_any_form_is_a_problem_and_no_error(program: object) -> None:
+    assert parse_spec(PROGRAM | {"program": program}).problems

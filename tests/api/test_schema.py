@@ -192,9 +192,10 @@ def test_every_pattern_has_a_description() -> None:
 
 
 def spec_key_patterns() -> Iterator[str]:
-    selector = find_model(("scheduling",))
-    assert selector
-    yield from selector.model_json_schema()["properties"]["nodeSelector"]["patternProperties"]
+    for section, field in (("scheduling", "nodeSelector"), ("program", "config")):
+        model = find_model((section,))
+        assert model
+        yield from model.model_json_schema()["properties"][field]["patternProperties"]
 
 
 def test_printer_columns() -> None:

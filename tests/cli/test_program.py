@@ -1,5 +1,6 @@
-"""`trainingjob run` with a program: it loses a process, restarts at another size, and resumes from its saved step."""
+"""`trainingjob run` with programs: they lose a process, restart at another size, and resume from a saved step."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,29 +8,39 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+METRICS = "volumes/shared/entrypoint/metrics/metrics.jsonl"
 MAIN = "import sys; from trainingjob_operator.cli.entry_point import main; sys.argv[0] = 'trainingjob'; main()"
+
+
+def run_example(name: str, folder: Path, at_step: int) -> tuple[subprocess.CompletedProcess[str], str]:
+    """Run an example that loses slice 1 at a step; return the command and the log of slice 0."""
+    job, code = ROOT / f"crds/examples/{name}.yaml", f"code={ROOT}/crds/examples"
+    options = ("--dir", str(folder), "--volume", code, "--kill-slice", "1", "--at-step", str(at_step))
+    command = [sys.executable, "-c", MAIN, "run", str(job), *options]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "host 0 of slice 1 failed: its process was killed (SIGKILL)" in run.stdout
+    return run, (folder / "logs/slice-0-host-0.log").read_text()
 
 
 @pytest.mark.slow
 def test_a_program_loses_a_slice_and_resumes_from_its_saved_step(tmp_path: Path) -> None:
-    options = (
-        "--dir",
-        str(tmp_path),
-        "--volume",
-        f"code={ROOT}/crds/examples",
-        "--kill-slice",
-        "1",
-        "--at-step",
-        "100",
-    )
-    command = [sys.executable, "-c", MAIN, "run", str(ROOT / "crds/examples/program.yaml"), *options]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    log = (tmp_path / "logs/slice-0-host-0.log").read_text()
+    run, log = run_example("program", tmp_path, 100)
 
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "host 0 of slice 1 failed: its process was killed (SIGKILL)" in run.stdout
     assert "step 400 of 400 (100 %)" in run.stdout
     assert "process 0 of 2 resumes from step 0\n" in log
     *_, resumed = (line for line in log.splitlines() if "process 0 of 1 resumes from step" in line)
     assert int(resumed.rpartition(" ")[2]) >= 60
     assert "completed step: 400, loss: 0.0" in log
+
+
+@pytest.mark.slow
+def test_the_trainer_with_another_loss_loses_a_slice_and_resumes(tmp_path: Path) -> None:
+    run, _ = run_example("entrypoint", tmp_path, 60)
+    curve = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
+
+    assert "step 200 of 200 (100 %)" in run.stdout
+    assert "back in " in run.stdout
+    assert " from memory, " in run.stdout
+    assert {line["generation"] for line in curve} == {1, 2}
+    assert curve[-1]["loss"] < curve[0]["loss"] - 1

@@ -30,12 +30,13 @@ TEXTS = (
     "/shared/chat.jinja",
     "http://tracker:5000",
     "team/metrics",
+    "losses:customize",
 )
 """One for each pattern; the first that fits is taken."""
 GREATEST = 10_000
 """What a number is that was left out, where it may be so large: none of them is to end a short life."""
 _HAS = re.compile(r"has\(self\.(\w+)\) == has\(oldSelf\.\1\)")
-_EITHER = re.compile(r"has\(self\.(\w+)\) \|\| has\(self\.(\w+)\)")
+_UNLESS_COMMAND = re.compile(r"has\(self\.program\) && !has\(self\.program\.entrypoint\) \|\| has\(self\.(\w+)\)")
 _NAMES = "self.map(one, one.name) == oldSelf.map(one, one.name)"
 _AMOUNT = re.compile(r"([0-9]+)(.*)")
 
@@ -124,8 +125,8 @@ def _holds(rule: str, before: Any, after: Any) -> bool:
         return [one.get("name") for one in before] == [one.get("name") for one in after]
     if match := _HAS.fullmatch(rule):
         return (match[1] in before) == (match[1] in after)
-    if match := _EITHER.fullmatch(rule):
-        return match[1] in after or match[2] in after
+    if match := _UNLESS_COMMAND.fullmatch(rule):
+        return ("program" in after and "entrypoint" not in after["program"]) or match[1] in after
     assert "oldSelf" not in rule, f"a rule about what was before, in a form that is not known here: {rule}"
     return True
 

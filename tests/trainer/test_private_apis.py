@@ -4,7 +4,7 @@ import inspect
 
 import jax
 import orbax.checkpoint as ocp
-from jax._src import distributed
+from jax._src import distributed, xla_bridge
 from jaxlib import _jax, xla_client
 from orbax.checkpoint._src.futures.future import AwaitableSignalsContract
 from orbax.checkpoint._src.serialization import tensorstore_utils
@@ -15,6 +15,11 @@ def test_jax_has_the_client_of_the_coordination_service() -> None:
     assert isinstance(distributed.global_state, distributed.State)
     calls = ("wait_at_barrier", "key_value_set", "blocking_key_value_get", "key_value_delete", "connect")
     assert [name for name in calls if not hasattr(_jax.DistributedRuntimeClient, name)] == []
+
+
+def test_jax_knows_whether_a_process_has_devices() -> None:
+    assert jax.devices()
+    assert xla_bridge.backends_are_initialized() is True
 
 
 def test_jaxlib_starts_a_coordination_service_and_cpu_clients() -> None:

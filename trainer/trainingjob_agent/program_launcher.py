@@ -27,7 +27,7 @@ def main() -> NoReturn:
     if not line:
         sys.exit(FAILED)  # the agent is gone
     start = StartWorld.model_validate_json(line)
-    program = start.config.spec.program
+    program = start.config.spec.command_program
     assert program, "the agent starts this process for jobs with a program only"  # noqa: S101
     os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
     if program.working_directory:
@@ -35,7 +35,7 @@ def main() -> NoReturn:
             os.chdir(program.working_directory)
         except OSError as error:
             _fail(WORKING_DIRECTORY_PATH, program.working_directory, f"the folder cannot be entered: {error.strerror}.")
-    arguments = [fill_in(argument, world_values(start)) for argument in program.command]
+    arguments = [fill_in(argument, world_values(start)) for argument in program.command or ()]
     _send(AgentEvent(phase=Phase.TRAINING, total_steps=program.steps))
     try:
         os.execvpe(arguments[0], arguments, program_environment(start, os.environ))  # noqa: S606  # no shell, on purpose

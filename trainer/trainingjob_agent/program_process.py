@@ -32,7 +32,7 @@ class ProgramChild(Child):
 
     def start(self, start: StartWorld) -> None:
         """Start the program in a world."""
-        program = start.config.spec.program
+        program = start.config.spec.command_program
         self._reports = ProgramReports(start.world.committed)
         if program and program.progress:
             self._pattern = re.compile(program.progress.pattern)

@@ -68,7 +68,7 @@ class Supervisor:
 
     def __init__(self, environment: Environment, command: Sequence[str] = ()) -> None:
         config = environment.config
-        runs_program = config.spec.program is not None
+        runs_program = config.spec.command_program is not None
         self._environment = environment
         self._command = command or (LAUNCHER if runs_program else TRAINER)
         self._child_type = ProgramChild if runs_program else Child

@@ -29,6 +29,7 @@ from trainingjob_trainer.monitoring.text_samples import TextSampler
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.compile_cache import CompileCache
+from trainingjob_trainer.runtime.entrypoint_module import compare_sources, load_entrypoint
 from trainingjob_trainer.runtime.hlo_dump import open_hlo_dump
 from trainingjob_trainer.runtime.image_check import check_image
 from trainingjob_trainer.runtime.preflight import check_world
@@ -182,11 +183,14 @@ def join_world(start: StartWorld, events: AgentEvents) -> JoinedWorld:
     """Join a world as the process that `start` names, together with all others.
 
     Raises:
-        TrainingError: the image, the text, the devices or the other processes cannot be used.
+        TrainingError: the image, the entrypoint, the text, the devices or the other processes cannot be used.
     """
     config = start.config
     check_image(config.accelerator_platform, has_trained=bool(start.world.lineage))
     layout, root = config.layout(len(start.world.slices)), config.spec.checkpoint.uri
+    program = config.spec.program
+    if program:
+        load_entrypoint(program)  # an error comes before any other process is waited for
     # A hot standby uses the datasets that were prepared for the world that trains.
     share = None if start.waits else HostShare(start.process, layout.num_hosts)
     indexes = prepare_datasets(
@@ -195,6 +199,8 @@ def join_world(start: StartWorld, events: AgentEvents) -> JoinedWorld:
     events.enter_phase(Phase.CONNECTING)
     configure(config.accelerator_platform, layout, start.world, start.process)
     peers = connect(start.world, start.process, layout, config.accelerator_platform, events.report_entry)
+    if program:
+        compare_sources(program, peers)
     mesh = build_mesh(jax.devices(), layout)
     secret, dump = start.program_secret, open_hlo_dump(start)
     programs = CompileCache(start.compile_cache, root, config, layout, peers, secret, dump)

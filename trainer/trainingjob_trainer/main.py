@@ -32,6 +32,7 @@ from trainingjob_trainer.models.decoder import split_model_of
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.runtime.agent_events import EXIT_ORPHANED, AgentEvents
 from trainingjob_trainer.runtime.compile_cache_key import hash_modules
+from trainingjob_trainer.runtime.entrypoint_module import load_entrypoint
 from trainingjob_trainer.runtime.failure_records import failure_record
 from trainingjob_trainer.runtime.preflight import expected_digests
 from trainingjob_trainer.runtime.process_exit import exit_now
@@ -102,14 +103,20 @@ def report_failure_and_exit(error: BaseException, events: AgentEvents) -> NoRetu
 
 
 def warm_up(environment: Mapping[str, str]) -> None:
-    """Warm up without a device: compute the preflight digests, hash the sources, and trace the pod's model."""
+    """Warm up without a device: compute the preflight digests, trace the pod's model, and hash the sources."""
     expected_digests()
-    hash_modules()
+    _trace_model(environment)
+    hash_modules()  # last: the folder of an entrypoint is on the search path
+
+
+def _trace_model(environment: Mapping[str, str]) -> None:
     path = environment.get(CONFIG_VARIABLE)
     if not path:
         return
     try:
         spec = RunConfig.model_validate_json(Path(path).read_bytes()).spec
+        if spec.program:
+            load_entrypoint(spec.program)
         split_model_of(spec)
         if teacher := describe_teacher(spec):
             split_model_of(teacher)

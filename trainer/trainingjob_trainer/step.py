@@ -24,15 +24,15 @@ from trainingjob_api.optim import FLOAT_BYTES
 from trainingjob_api.optimizer_memory import choose_optimizer_memory
 from trainingjob_api.sharding import RULES, merge_rules
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.objective import Objective as ObjectiveSection
+from trainingjob_trainer.entrypoint import choose_parts
 from trainingjob_trainer.models.base_params import BaseParams
 from trainingjob_trainer.models.decoder import Params, split_model_of
 from trainingjob_trainer.models.dropout import sequence_seeds
 from trainingjob_trainer.models.params import DTYPES, matmul_precision
 from trainingjob_trainer.models.trainable import tensor_name
-from trainingjob_trainer.objectives.batch_sums import BatchSums, as_float32, choose_objective
+from trainingjob_trainer.objectives.batch_sums import BatchSums, as_float32
 from trainingjob_trainer.objectives.distill import loss_at_start, loss_of_step
-from trainingjob_trainer.objectives.objective import REWARD_ACCURACY, REWARD_METRICS, metric_names
+from trainingjob_trainer.objectives.objective import REWARD_ACCURACY, REWARD_METRICS
 from trainingjob_trainer.objectives.scoring import EvaluateStep, Scorer, ScoreSums
 from trainingjob_trainer.objectives.teacher import make_teacher, with_teacher
 from trainingjob_trainer.optim.clipping import clip_factor, clip_values
@@ -71,16 +71,14 @@ class StepPrograms:
         self._optimizer = make_optimizer(spec.optimizer, self._model.network, spec.precision)
         self._balance = ExpertBalance(self._model.network)
         self._rules = merge_rules(spec.parallelism.rules.overrides())
-        objective = spec.objective or ObjectiveSection()
-        self._metrics = metric_names(objective, self._model.network)
-        self._pair_metrics = tuple(name for name in self._metrics if name in REWARD_METRICS and name != REWARD_ACCURACY)
         gradients = DTYPES[spec.precision.gradients]
         self._teacher = make_teacher(spec, mesh)
-        self._distill = objective.distill if self._teacher else None
+        self._distill = spec.objective.distill if spec.objective and self._teacher else None
         self.teacher_shapes = self._teacher.describe_params(self._rules) if self._teacher else None
         """Shapes and shardings of the teacher's parameters. None: the objective has no teacher."""
-        function = choose_objective(objective, self._teacher)
-        self._sums = BatchSums(function, self._metrics, self._model, self._rules, mesh, gradients, self._teacher)
+        objective, self._metrics = choose_parts(spec, mesh, self._model.network, self._teacher)
+        self._pair_metrics = tuple(name for name in self._metrics if name in REWARD_METRICS and name != REWARD_ACCURACY)
+        self._sums = BatchSums(objective, self._metrics, self._model, self._rules, mesh, gradients, self._teacher)
         self._scorer = Scorer(self._model, mesh, self._teacher)
         self._shard = zero1_shardings if spec.parallelism.shard_optimizer_over_data else param_shardings
         self._moment_shardings = self._shard_moments()

@@ -52,12 +52,12 @@ class Parsed:
     def is_as_written(self, paths: Sequence[str]) -> bool:
         """Return whether the fields at these paths, such as `training.steps`, have the user's values.
 
-        With `program`, only a rule about it reads the sections of the trainer: their values mean nothing.
+        With `program.command`, only a rule about it reads the sections of the trainer: their values mean nothing.
         """
         wanted = [_split(path) for path in paths]
         if (
             self.spec
-            and self.spec.program
+            and self.spec.command_program
             and PROGRAM not in wanted
             and any(path[0] in TRAINER_SECTIONS for path in wanted)
         ):
@@ -172,7 +172,7 @@ def _parse(plain: dict[str, Any]) -> tuple[TrainingJobSpec | None, list[Any]]:
     missing: list[Any] = [
         {"type": "missing", "loc": (name,), "msg": "Field required", "input": plain}
         for name in REPLACED_SECTIONS
-        if name not in plain and "program" not in plain
+        if name not in plain and not _replaces_trainer(plain.get("program"))
     ]
     try:
         # JSON mode is strict about types, but accepts lists. Python mode would require tuples.
@@ -180,6 +180,11 @@ def _parse(plain: dict[str, Any]) -> tuple[TrainingJobSpec | None, list[Any]]:
     except ValidationError as error:
         return None, [*missing, *error.errors(include_url=False)]
     return (None, missing) if missing else (spec, [])
+
+
+def _replaces_trainer(program: object) -> bool:
+    """Return whether a `program` section as it was written has no function of the built-in trainer."""
+    return program is not None and not (isinstance(program, dict) and "entrypoint" in program)
 
 
 def _replace_integral_floats(plain: dict[str, Any], errors: list[Any]) -> bool:

@@ -60,8 +60,8 @@ class TrainingJobSpec(Strict):
     slices: Annotated[Slices, Live()] = Field(description="Slices to train on: accelerator, topology and number.")
     program: Annotated[Program | None, PODS] = Field(
         default=None,
-        description="JAX program that the hosts run instead of the built-in trainer, whose sections are then absent. "
-        "Unset: the built-in trainer.",
+        description="JAX program in place of the built-in trainer, whose sections are then absent, or a function "
+        "that changes the trainer. Unset: the built-in trainer.",
         exclude_if=lambda program: program is None,  # an agent before 0.1 refuses a field that it does not know
     )
     parallelism: Annotated[Parallelism, WORLDS] = Field(
@@ -69,7 +69,7 @@ class TrainingJobSpec(Strict):
     )
     model: Annotated[Model, MODEL_STATE, NoStoredDefaults()] = Field(
         default_factory=lambda: UNUSED_MODEL,
-        description="Dimensions of the model: vocabulary, width, layers and heads. Required without `program`.",
+        description="Dimensions of the model: vocabulary, width, layers and heads. Required without `program.command`.",
         exclude_if=is_unused,
     )
     lora: Annotated[Lora | None, MODEL_STATE] = Field(
@@ -79,7 +79,7 @@ class TrainingJobSpec(Strict):
     )
     data: Annotated[Data, DATA_ORDER] = Field(
         default_factory=lambda: UNUSED_DATA,
-        description="Training data: the sources of text. Required without `program`.",
+        description="Training data: the sources of text. Required without `program.command`.",
         exclude_if=is_unused,
     )
     tokenizer: Annotated[Tokenizer, DATA_ORDER] = Field(
@@ -87,7 +87,7 @@ class TrainingJobSpec(Strict):
     )
     training: Annotated[Training, SEQUENCES] = Field(
         default_factory=lambda: UNUSED_TRAINING,
-        description="Training length, batch size and sequence length. Required without `program`.",
+        description="Training length, batch size and sequence length. Required without `program.command`.",
         exclude_if=is_unused,
     )
     objective: Annotated[Objective | None, LOSS_CURVE] = Field(
@@ -97,7 +97,7 @@ class TrainingJobSpec(Strict):
     )
     optimizer: Annotated[Optimizer, LOSS_CURVE] = Field(
         default_factory=lambda: UNUSED_OPTIMIZER,
-        description="Optimizer and its hyperparameters. Required without `program`.",
+        description="Optimizer and its hyperparameters. Required without `program.command`.",
         exclude_if=is_unused,
     )
     schedule: Annotated[Schedule, LOSS_CURVE] = Field(default=Schedule(), description="Learning-rate schedule.")
@@ -148,9 +148,14 @@ class TrainingJobSpec(Strict):
     cel_rules = require_sections()
 
     @property
+    def command_program(self) -> Program | None:
+        """Return the program that replaces the built-in trainer. None: the trainer runs, perhaps with an entrypoint."""
+        return self.program if self.program and self.program.entrypoint is None else None
+
+    @property
     def steps(self) -> int | None:  # None: the hosts count them, or only the program knows them
         """Return the number of steps of the training."""
-        return self.program.steps if self.program else self.training.steps
+        return self.command_program.steps if self.command_program else self.training.steps
 
     @property
     def sequences_per_example(self) -> int:

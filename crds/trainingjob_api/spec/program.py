@@ -1,4 +1,4 @@
-"""The program section: a JAX program that the hosts run instead of the built-in trainer."""
+"""The program section: a JAX program in place of the built-in trainer, or a function that changes the trainer."""
 
 import re
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from trainingjob_api.base import AbsolutePath, Strict
-from trainingjob_api.meta import Example, Unit
+from trainingjob_api.meta import Example, Pattern, Unit, cel_rule
 from trainingjob_api.spec.training import MAX_STEP
 
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
@@ -24,6 +24,14 @@ PLACEHOLDERS = (
 )
 """Names that a world replaces in the arguments. The variable of a name is `TRAININGJOB_` and the name in capitals."""
 
+_NAME = "[A-Za-z_][A-Za-z0-9_]*"
+EntrypointName = Annotated[
+    str,
+    Pattern(rf"^{_NAME}(\.{_NAME})*:{_NAME}$", "a function of a module such as losses.focal:customize"),
+    Field(max_length=256),
+]
+ConfigKey = Annotated[str, Pattern(rf"^{_NAME}$", "a name such as gamma"), Field(max_length=63)]
+
 
 class ProgramProgress(Strict):
     """Steps that the agent reads in the log of a program which does not report them."""
@@ -38,18 +46,33 @@ class ProgramProgress(Strict):
 
 
 class Program(Strict):
-    """JAX program of one process per host, started again for each world. It replaces the built-in trainer."""
+    """JAX program in place of the built-in trainer, or a function that changes parts of the built-in trainer."""
 
     command: Annotated[
-        tuple[Annotated[str, Field(min_length=1, max_length=4096)], ...], Example(["python", "train.py"])
+        Annotated[tuple[Annotated[str, Field(min_length=1, max_length=4096)], ...], Field(min_length=1, max_length=256)]
+        | None,
+        Example(["python", "train.py"]),
     ] = Field(
-        min_length=1,
-        max_length=256,
-        description="Command of the program, without a shell. `{processes}`, `{process}`, `{devices}`, `{slices}` and "
-        "`{run_folder}` in arguments stand for values of the world.",
+        default=None,
+        description="Command of a program of one process per host, without a shell. `{processes}`, `{process}`, "
+        "`{devices}`, `{slices}` and `{run_folder}` in arguments stand for values of the world.",
+    )
+    entrypoint: Annotated[EntrypointName | None, Example("losses.focal:customize")] = Field(
+        default=None,
+        description="Function that returns parts of the training step, such as another loss. The built-in trainer "
+        "calls it, so all other sections keep their meaning.",
+        exclude_if=lambda entrypoint: entrypoint is None,  # an agent before 0.1 refuses a field that it does not know
+    )
+    config: Annotated[dict[ConfigKey, Annotated[str, Field(max_length=1024)]], Example({"gamma": "2"})] = Field(
+        default={},
+        max_length=64,
+        description="Texts that the function of `entrypoint` receives by name.",
+        exclude_if=lambda config: not config,  # as for `entrypoint`
     )
     working_directory: Annotated[AbsolutePath | None, Example("/shared/code")] = Field(
-        default=None, description="Folder in which the command starts. Unset: that of the image."
+        default=None,
+        description="Folder in which the command starts, or that has the module of `entrypoint`. Unset: that of the "
+        "image.",
     )
     steps: Annotated[Annotated[int, Field(ge=1, le=MAX_STEP)] | None, Unit("steps"), Example(1000)] = Field(
         default=None,
@@ -58,4 +81,8 @@ class Program(Strict):
     progress: ProgramProgress | None = Field(
         default=None,
         description="Steps in the log of the program. Unset: only those that it reports with `trainingjob_program`.",
+    )
+
+    cel_rules = (
+        cel_rule("has(self.command) != has(self.entrypoint)", "must have exactly one of `command` and `entrypoint`."),
     )

@@ -1,4 +1,4 @@
-"""Values of the sections that `program` replaces. They keep the types simple; no rule, plan or report reads them."""
+"""Values of the sections that `program.command` replaces. They keep types simple; no rule or plan reads them."""
 
 from trainingjob_api.base import Strict
 from trainingjob_api.meta import CelRule, cel_rule
@@ -17,7 +17,7 @@ REPLACED_SECTIONS: dict[str, Strict] = {
     "training": UNUSED_TRAINING,
     "optimizer": UNUSED_OPTIMIZER,
 }
-"""The sections that a job must have, unless it has `program`, and the value of each in a job with `program`."""
+"""The sections that a job must have, unless it has `program.command`, which gives them these values."""
 TRAINER_SECTIONS = (
     *REPLACED_SECTIONS,
     "parallelism",
@@ -36,13 +36,17 @@ TRAINER_SECTIONS = (
 
 
 def is_unused(section: Strict) -> bool:
-    """Return whether a section is the value of a job with `program`, which reads the same without it."""
+    """Return whether a section is the value of a job with `program.command`, which reads the same without it."""
     return section in REPLACED_SECTIONS.values()
 
 
 def require_sections() -> tuple[CelRule, ...]:
-    """Return the rules that require each of these sections unless `program` replaces it."""
+    """Return the rules that require each of these sections unless `program.command` replaces it."""
     return tuple(
-        cel_rule(f"has(self.program) || has(self.{name})", "must be set, unless `program` is.", name)
+        cel_rule(
+            f"has(self.program) && !has(self.program.entrypoint) || has(self.{name})",
+            "must be set, unless `program.command` is.",
+            name,
+        )
         for name in REPLACED_SECTIONS
     )

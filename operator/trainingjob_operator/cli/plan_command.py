@@ -59,7 +59,7 @@ def print_plan(file: str, catalog: Catalog, *, as_json: bool) -> None:
     if as_json:
         echo(json.dumps(plan_as_object(job.name, plan, warnings), indent=2))
         return
-    if plan.spec.program:
+    if plan.spec.command_program:
         for line in (program_headline(job.name, plan), "", *program_table(plan), *warning_lines(warnings)):
             echo(line)
         return

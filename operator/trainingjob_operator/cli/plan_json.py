@@ -29,7 +29,7 @@ type Object = dict[str, Any]
 
 def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object:
     """Return a job's plan: its slice shape, every size with layout, memory and roofline, and its warnings."""
-    if plan.spec.program:
+    if plan.spec.command_program:
         return _program_as_object(name, plan, warnings)
     rooflines = predict_sizes(plan)
     return {
@@ -58,7 +58,7 @@ def _program_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Ob
     """Return the plan of a job with `program`. What only the program knows is absent."""
     return {
         "name": name,
-        "program": _to_json(plan.spec.program),
+        "program": _to_json(plan.spec.command_program),
         "slice": _shape(plan.shape),
         "trainerImage": _image(plan),
         "allowed": list(plan.allowed_sizes),

@@ -56,7 +56,7 @@ def require_trainer_job(
         CommandError: it has problems, or it runs a program, of which a command that reads the model knows nothing.
     """
     plan, warnings = require_valid(document, catalog)
-    if plan.spec.program:
+    if plan.spec.command_program:
         raise CommandError(
             f"{document.name}: `trainingjob {command}` must know the model, but only the job's `spec.program` does."
         )

@@ -27,6 +27,7 @@ from trainingjob_api.decoding import find_decoding_shape
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.variables import SLICE_VARIABLES, WORLD_VARIABLES
 from trainingjob_api.world import Layout, RunConfig
+from trainingjob_trainer.runtime.entrypoint_module import load_entrypoint
 
 PACKAGES = tuple(Path(package.__path__[0]) for package in (trainingjob_api, trainingjob_agent, trainingjob_trainer))
 """The packages whose modules shape programs."""
@@ -156,7 +157,16 @@ def compile_cache_key(config: RunConfig, layout: Layout) -> dict[str, Any]:
         "machine": _target_key(config.accelerator_platform),
         "jax": jax_key(jax.config.values),
         "variables": variables_key(os.environ),
+        **entrypoint_key(config.spec),
     }
+
+
+def entrypoint_key(spec: TrainingJobSpec) -> dict[str, Any]:
+    """Return what the function of `program.entrypoint` may read: its sources, and the variables of the job."""
+    if not spec.program:
+        return {}
+    variables = [variable.model_dump(mode="json") for variable in spec.runtime.env]
+    return {"entrypoint": [load_entrypoint(spec.program).sources_hash, variables]}
 
 
 def hash_modules() -> dict[str, str]:

@@ -104,7 +104,7 @@ def headline(name: str, plan: Plan) -> str:
                 pluralize(shape.devices_per_host, "device"),
             )
         ),
-        *([] if plan.spec.program else [length]),
+        *([] if plan.spec.command_program else [length]),
     )
     return " · ".join(parts)
 

@@ -113,7 +113,7 @@ def _assess_world(plan: Plan, seen: Observed) -> Health | None:  # None: there i
         return Failed(WorldEnd(Cause(reason=Reason.MEMBERS_CHANGED, message="pods of the world were replaced")))
     heartbeat_timeout = plan.heartbeat_timeout_seconds
     member_statuses = classify_members(seen.member_views, seen.heartbeats, heartbeat_timeout)
-    assess = assess_program_health if plan.spec.program else assess_health
+    assess = assess_program_health if plan.spec.command_program else assess_health
     health = assess(member_statuses, heartbeat_timeout)
     has_own_timeout = plan.spec.suspend or is_waiting_for_save(plan, seen)  # these worlds have their own time limits
     if isinstance(health, Healthy) and not has_own_timeout:
@@ -209,7 +209,7 @@ def _is_extended(plan: Plan, seen: Observed) -> bool:
     """
     live = seen.world.live if seen.world else None
     has_ended = any(member_view.pod and member_view.pod.phase == "Succeeded" for member_view in seen.member_views)
-    if live is None or has_ended or plan.spec.program:
+    if live is None or has_ended or plan.spec.command_program:
         return False
     progress = find_progress(plan, seen)
     losses = progress.evaluations if progress else {}

@@ -79,7 +79,7 @@ def find_hang(
 
     A program that reports no steps may be at work for any time.
     """
-    if plan.spec.program and not seen.has_stepped:
+    if plan.spec.command_program and not seen.has_stepped:
         return None
     overdue = -_seconds_until_hang(plan, seen, member_statuses)
     if overdue < 0:
@@ -300,7 +300,7 @@ def _training_timeout(plan: Plan, seen: Observed, member_statuses: Sequence[Memb
 
 def _min_timeout(plan: Plan) -> float:
     allowed = plan.spec.elastic.progress_timeout
-    if plan.spec.program and not allowed:
+    if plan.spec.command_program and not allowed:
         return PROGRAM_TIMEOUT_SECONDS
     return seconds(allowed) if allowed else max(MIN_TRAINING_TIMEOUT_SECONDS, 2 * plan.heartbeat_timeout_seconds)
 

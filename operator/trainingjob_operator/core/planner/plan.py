@@ -220,7 +220,7 @@ class Plan:
     @property
     def kernels(self) -> tuple[KernelChoice[str], ...]:
         """Return the kernels of the layers at all sizes."""
-        if self.spec.program:
+        if self.spec.command_program:
             return ()
         workload = describe_workload(self.spec)
         contexts = sorted({size.layout.ici.context * size.layout.dcn.context for size in self.sizes if size.layout})

@@ -66,7 +66,7 @@ def plan_job(spec: TrainingJobSpec, hardware: Hardware = BUILTIN) -> Plan:
     shape = find_slice_shape(spec, hardware)
     if shape is None:
         raise ValueError(f"{spec.slices.accelerator} has no slice of topology {spec.slices.topology}")
-    if spec.program:
+    if spec.command_program:
         return assemble_plan(spec, shape, plan_program_sizes(spec, shape))
     settled, choice = resolve_strategy(spec, shape)
     return assemble_plan(settled, shape, plan_sizes(settled, shape), choice)
@@ -94,7 +94,7 @@ def assemble_plan(spec: TrainingJobSpec, shape: SliceShape, sizes: SizeOutcomes,
         else SizePlan(num_slices, None, None, " ".join(str(problem) for problem in outcome))
         for num_slices, outcome in sizes.items()
     )
-    if spec.program:
+    if spec.command_program:
         return Plan(spec=spec, shape=shape, num_parameters=0, sizes=planned)
     snapshots = plan_snapshots(spec, shape, (size.layout for size in planned if size.layout))
     return Plan(

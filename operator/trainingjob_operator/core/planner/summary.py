@@ -13,7 +13,7 @@ from trainingjob_operator.core.units import format_count, format_ranges, plurali
 def describe_plan(plan: Plan) -> PlanStatus:
     """Return the plan in the form of the status."""
     sizes = tuple(_size_status(plan, size) for size in plan.sizes)
-    if plan.spec.program:
+    if plan.spec.command_program:
         return PlanStatus(parameters=0, tokens_per_step=0, sizes=sizes)
     memory = plan.optimizer_memory
     return PlanStatus(
@@ -40,8 +40,8 @@ def describe_parameters(plan: Plan) -> str:
     With frozen tensors also the number of trained parameters: `8.03 B parameters, 13.6 M trained`. A distillation adds
     `teacher of 70.6 B`. A program is described by its command.
     """
-    if plan.spec.program:
-        return f"program {shlex.join(plan.spec.program.command)}"
+    if plan.spec.command_program:
+        return f"program {shlex.join(plan.spec.command_program.command or ())}"
     parameters, experts = f"{format_count(plan.num_parameters)} parameters", plan.spec.model.experts
     if plan.num_trainable_parameters < plan.num_parameters:
         parameters += f", {format_count(plan.num_trainable_parameters)} trained"
@@ -59,7 +59,7 @@ def _size_status(plan: Plan, size: SizePlan) -> SizeStatus:
         slices=size.num_slices,
         devices=devices,
         valid=True,
-        mesh="" if plan.spec.program else describe_mesh(size.layout),
+        mesh="" if plan.spec.command_program else describe_mesh(size.layout),
         rows_per_shard=size.layout.rows_per_shard,
         microbatches=size.layout.microbatches,
         accumulation=size.layout.accumulation,

@@ -219,7 +219,7 @@ def make_printer_columns(plan: Plan, status: TrainingJobStatus, situation: Situa
         step=f"{step}/{max(total, step) if total else UNKNOWN_TOTAL}",
         loss=f"{progress.loss:.4g}" if progress and progress.loss is not None else "",
         goodput=f"{status.goodput.ratio * 100:.1f}%" if status.goodput.seconds else "",
-        mesh=describe_mesh(layout) if layout and not plan.spec.program else "",
+        mesh=describe_mesh(layout) if layout and not plan.spec.command_program else "",
         tokens_per_second=format_count(progress.tokens_per_second) if progress and progress.tokens_per_second else "",
         eta=format_duration(progress.eta_seconds) if progress and progress.eta_seconds is not None else "",
         checkpoint=str(status.checkpoint.step) if status.checkpoint else "",

@@ -40,7 +40,7 @@ def _describe_stop(stop: StopAtLoss, step: int, progress: ProgressStatus | None)
 
 def describe_completion(plan: Plan, seen: Observed) -> str:
     """Return the message about a succeeded job."""
-    if plan.spec.program:
+    if plan.spec.command_program:
         return "the program has ended with exit code 0 on all hosts"
     restored, newest = find_restored_step(seen.member_views), find_newest_step(seen.member_views)
     live = seen.world.live if seen.world else None

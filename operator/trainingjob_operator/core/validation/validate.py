@@ -298,7 +298,7 @@ def _resolve_strategy(parsed: Parsed, hardware: Hardware) -> tuple[Parsed, Choic
 def _plan_sizes(parsed: Parsed, hardware: Hardware, *, with_oom_fixes: bool = True) -> SizeOutcomes:
     """Return the outcome of each size; empty if the slices or other inputs of the plan are invalid."""
     shape = find_slice_shape(parsed.spec, hardware) if parsed.spec else None
-    if parsed.spec and shape and parsed.spec.program:
+    if parsed.spec and shape and parsed.spec.command_program:
         return plan_program_sizes(parsed.spec, shape) if parsed.is_as_written(("slices",)) else {}
     if parsed.spec is None or shape is None or not parsed.is_as_written(validate_sizes.SIZE_FIELDS):
         return {}
