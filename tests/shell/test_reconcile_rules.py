@@ -109,7 +109,7 @@ async def test_slice_is_recreated_if_its_killed_trainer_does_not_end() -> None:
     after = {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")}
     assert len(before & after) == 2
     assert [message for _, reason, message in sim.cluster.events if reason == "SliceRecreated"] == [
-        "recreating slice 1: the killed trainer of host 0 does not exit, so no new trainer can start"
+        "recreating slice 1: the killed training process of host 0 does not exit, so no new one can start"
     ]
 
 
@@ -136,5 +136,5 @@ async def test_pods_of_a_repeatedly_hanging_host_are_recreated() -> None:
     assert [(one.slices, one.cause.reason) for one in sim.status.attempts if one.cause][:2] == [(2, "HungHost")] * 2
     assert len(before & {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")}) == 2
     assert [message for _, reason, message in sim.cluster.events if reason == "SliceRecreated"] == [
-        "recreating slice 1: host 1 hangs again after a restart of its trainer"
+        "recreating slice 1: host 1 hangs again after a restart of its training process"
     ]

@@ -33,11 +33,13 @@ def explain_program_exit(active: ActiveChild, ended: ChildExited) -> Phase | Non
     return Phase.DONE if ended.code == 0 else None
 
 
-def explain_exit(ended: ChildExited, *, step: int | None, memory: str, env: Iterable[EnvVar] = ()) -> Failure:
+def explain_exit(
+    ended: ChildExited, *, step: int | None, memory: str, env: Iterable[EnvVar] = (), is_program: bool = False
+) -> Failure:
     """Return the failure of a child that ended without a request.
 
     `step` is the newest step that it finished. `memory` is the container's memory limit as the spec writes it. `env`
-    are the variables that the spec sets.
+    are the variables that the spec sets. `is_program`: the child ran `program.command`.
     """
     if ended.failure is not None:
         named = ended.failure.path == ENV_PATH
@@ -66,7 +68,7 @@ def explain_exit(ended: ChildExited, *, step: int | None, memory: str, env: Iter
             signal=ended.signal,
             log=excerpt(ended.log),
         )
-    reason, message = _classify_exit(ended, memory)
+    reason, message = _classify_exit(ended, memory, is_program=is_program)
     out_of_memory = reason is FailureReason.OUT_OF_MEMORY
     return Failure(
         reason=reason,
@@ -81,19 +83,24 @@ def explain_exit(ended: ChildExited, *, step: int | None, memory: str, env: Iter
     )
 
 
-def _classify_exit(ended: ChildExited, memory: str) -> tuple[FailureReason, str]:
+def _classify_exit(ended: ChildExited, memory: str, *, is_program: bool) -> tuple[FailureReason, str]:
+    child = "program" if is_program else "trainer"
     if ended.signal == "SIGKILL" and ended.out_of_memory:
         message = (
-            f"the trainer used up the container's memory ({memory} and its memory volumes); the kernel killed it. "
+            f"the {child} used up the container's memory ({memory} and its memory volumes); the kernel killed it. "
         )
-        advice = "Raise spec.runtime.resources.memory or lower spec.training.maxPerDeviceBatch."
+        advice = (
+            f"Raise spec.runtime.resources.memory{'' if is_program else ' or lower spec.training.maxPerDeviceBatch'}."
+        )
         return FailureReason.OUT_OF_MEMORY, message + advice
     if ended.signal == "SIGABRT" and any(words in ended.log for words in PEER_DIED):
-        return FailureReason.PEER, "JAX ended the trainer because another host of the world was lost."
+        return FailureReason.PEER, f"JAX ended the {child} because another host of the world was lost."
     if ended.signal in CRASH_SIGNALS:
-        return FailureReason.CRASH, f"the trainer crashed with {ended.signal}; the end of its log shows where."
+        return FailureReason.CRASH, f"the {child} crashed with {ended.signal}; the end of its log shows where."
     if ended.signal:
-        return FailureReason.KILLED, f"the trainer was ended by {ended.signal}, which this agent did not send."
+        return FailureReason.KILLED, f"the {child} was ended by {ended.signal}, which this agent did not send."
+    if is_program:
+        return FailureReason.CRASH, f"the program exited with code {ended.code}; see the end of its log."
     return (
         FailureReason.CRASH,
         f"the trainer exited with code {ended.code} before it was done and reported no error; see the end of its log.",

@@ -65,8 +65,8 @@ UNREAPED_SECONDS = 30.0
 UNREAPED_FAILURE = Failure(
     reason=FailureReason.KILLED,
     signal="SIGKILL",
-    message=f"a trainer that was killed has not ended within {UNREAPED_SECONDS:.0f} s: the kernel holds it, for "
-    "storage or a device that does not answer. No other trainer can start beside it. Look at the node, and restart it.",
+    message=f"a killed training process has not ended within {UNREAPED_SECONDS:.0f} s: the kernel holds it, for "
+    "storage or a device that does not answer. No other process can start beside it. Look at the node, and restart it.",
 )
 """The failure that a host with such a child reports."""
 FINAL_PHASES = (Phase.LEFT, Phase.DONE)
@@ -83,7 +83,7 @@ def initial_state(last_generation: int, now: float) -> State:
         return State(last_contact=now)
     failure = Failure(
         reason=FailureReason.KILLED,
-        message="the container was restarted while its trainer was in this world: see the pod's last state.",
+        message="the container was restarted while its training process was in this world: see the pod's last state.",
     )
     return State(last_contact=now, active=_failed_child(0, last_generation, failure))
 
@@ -247,7 +247,7 @@ def _record_exit(host: Host, state: State, ended: ChildExited, now: float) -> St
         active = replace(active, phase=phase, done_at=now if phase is Phase.DONE else None)
     if active.phase not in (*FINAL_PHASES, Phase.IDLE):
         step = active.progress.step if active.progress else active.restored
-        failure = explain_exit(ended, step=step, memory=host.memory, env=host.env)
+        failure = explain_exit(ended, step=step, memory=host.memory, env=host.env, is_program=host.runs_program)
         active = replace(active, phase=Phase.FAILED, failure=failure)
         if failure.reason in DEVICE_FAILURES:
             state = replace(state, devices_verified=False)
@@ -258,7 +258,7 @@ def _record_standby_exit(host: Host, state: State, ended: ChildExited, now: floa
     failures = state.standby_failures + 1
     delay = BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS)) - 1]
     state = replace(state, standby=None, standby_failures=failures, spawn_after=now + delay)
-    broken = explain_exit(ended, step=None, memory=host.memory, env=host.env)
+    broken = explain_exit(ended, step=None, memory=host.memory, env=host.env, is_program=host.runs_program)
     if failures < MAX_STANDBY_FAILURES and not broken.fatal:
         return state
     state = replace(state, broken=broken)

@@ -152,7 +152,7 @@ class Supervisor:
         except TimeoutError:
             return TimerFired()
         if isinstance(news, ChildExited):
-            LOG.info("a trainer ended child=%d code=%s signal=%s", news.child, news.code, news.signal or None)
+            LOG.info("a training process ended child=%d code=%s signal=%s", news.child, news.code, news.signal or None)
             self._children.pop(news.child, None)
             self._reap()
         return news
@@ -166,7 +166,7 @@ class Supervisor:
             case StartHotStandby() | RenewHotStandbyPort():
                 self._use_hot_standby_port(action)
             case RequestLeave(child, moves):
-                LOG.info("asking a trainer to %s child=%d", "leave" if moves else "save and leave", child)
+                LOG.info("asking a training process to %s child=%d", "leave" if moves else "save and leave", child)
                 self._children[child].request_leave(moves=moves)
             case DiagnoseChild() | InspectChild():
                 self._examine(action)
@@ -176,7 +176,7 @@ class Supervisor:
                     inject_fault(drill, self._children[child], reporter, self._checkpoints, self._messages.put_nowait)
                 )
             case KillChild(child):
-                LOG.info("ending a trainer child=%d", child)
+                LOG.info("ending a training process child=%d", child)
                 self._children[child].kill()
             case Finish(termination):
                 LOG.info("the job is over phase=%s outcome=%r", termination.phase, termination.outcome)
@@ -191,7 +191,7 @@ class Supervisor:
     def _examine(self, action: DiagnoseChild | InspectChild) -> None:
         child = self._children[action.child]
         if isinstance(action, DiagnoseChild):
-            LOG.info("collecting diagnostics of a trainer child=%d", action.child)
+            LOG.info("collecting diagnostics of a training process child=%d", action.child)
             self._tasks.create_task(self._collect_diagnostics(action.child, child))
             return
         inspection = action.inspection
@@ -205,7 +205,7 @@ class Supervisor:
         try:
             child = self._child_type(number, self._command, self._messages.put_nowait, sys.stdout.buffer)
         except OSError as error:
-            failure = Failure(reason=FailureReason.CRASH, message=f"no trainer process can be started: {error}")
+            failure = Failure(reason=FailureReason.CRASH, message=f"no training process can be started: {error}")
             self._messages.put_nowait(ChildExited(number, failure=failure))
             return
         self._children[number] = child

@@ -39,7 +39,7 @@ def program_table(plan: Plan) -> list[str]:
 
 def _describe_steps(spec: TrainingJobSpec) -> str:
     """Return where the steps of the program come from, and what depends on them."""
-    depends = "progress, hang detection and growth after a loss"
+    depends = "progress, hang detection and growth between restarts"
     if spec.command_program and spec.command_program.progress:
         return f"steps: read in the log with `program.progress.pattern`, for {depends}"
     return f"steps: as the program reports them with `trainingjob_program`; without reports there is no {depends}"

@@ -40,7 +40,7 @@ def test_a_host_that_jax_missed_is_named_by_what_its_process_shows(scene: Scene,
     assert (end.cause.slice, end.cause.host, end.cause.node) == (1, 1, "node-1-1")
     assert (end.cause.phase, end.cause.step) == ("training", 11)
     assert end.cause.message == (
-        f"host 1 of slice 1 hangs: its peers aborted after missing the JAX heartbeats of its trainer, and {want}"
+        f"host 1 of slice 1 hangs: its peers aborted after missing the JAX heartbeats of its process, and {want}"
     )
     assert (end.is_counted, end.is_single_node) == (True, True)
 

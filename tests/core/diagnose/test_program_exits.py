@@ -7,7 +7,7 @@ import pytest
 from tests.support.builders import make_plan
 from tests.support.scenes import Scene, fail, kind
 from trainingjob_api.protocol import FailureReason, Phase, Progress
-from trainingjob_operator.core.decide.decisions import Claim, Succeed, Wait
+from trainingjob_operator.core.decide.decisions import Claim, DrainWorld, Succeed, Wait
 from trainingjob_operator.core.reasons import Reason
 
 
@@ -70,6 +70,31 @@ def test_an_early_exit_names_the_host() -> None:
         "host 1 of slice 0: the program ended with exit code 0, but 3 hosts still work 1 m 1 s later. It must end on "
         "all hosts together, after the last step"
     )
+
+
+def test_a_program_without_steps_grows_at_restarts_only() -> None:
+    """Without a step, nothing shows that a larger world would not be interrupted again before it saves anything."""
+    scene = silent().silence(1).hear_slice(0, still=6.0)
+    scene.step()
+    scene.train(step=0, progress=None, restored=None, still=6.0).hear_slice(1, phase=Phase.IDLE, still=1000.0)
+    scene.step(7200.0)
+    (degraded,) = (one for one in scene.status.conditions if one.type == "Degraded")
+
+    assert scene.see().current_slices == (0,)
+    assert degraded.message == (
+        "the other slices are ready and join at the next restart, or after the first step that the program reports. "
+        "`trainingjob suspend` and `trainingjob resume` restart it on all slices"
+    )
+    fail(scene, 0, 0)
+    assert kind(scene.decide()) == (Claim, (0, 1), FailureReason.CRASH, True)
+
+
+def test_a_program_that_reports_steps_grows() -> None:
+    scene = silent().silence(1).hear_slice(0, still=6.0)
+    scene.step()
+    scene.train(step=1, restored=0).hear_slice(1, phase=Phase.IDLE, still=1000.0)
+
+    assert kind(scene.decide())[:2] == (DrainWorld, Reason.GROWING)
 
 
 def test_a_program_that_has_ended_is_not_started_again() -> None:

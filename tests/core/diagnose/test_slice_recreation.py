@@ -68,7 +68,7 @@ def test_a_host_that_hangs_is_started_again_in_its_pod() -> None:
 
 def test_slice_is_recreated_if_its_host_hangs_again_and_the_others_continue() -> None:
     scene = hang(hung_once())
-    why = "recreating slice 1: host 0 hangs again after a restart of its trainer"
+    why = "recreating slice 1: host 0 hangs again after a restart of its training process"
 
     assert kind(scene.step()) == (EndWorld, Reason.BACKING_OFF)
     assert jobs_to_delete(scene) == [(1, why)]
@@ -167,7 +167,7 @@ def test_slice_is_recreated_if_its_killed_trainer_does_not_end() -> None:
     assert decision.end.cause.node == "node-1-0"
     assert decision.end.cause.message == "host 0 of slice 1: it has not ended"
     assert jobs_to_delete(scene) == [
-        (1, "recreating slice 1: the killed trainer of host 0 does not exit, so no new trainer can start")
+        (1, "recreating slice 1: the killed training process of host 0 does not exit, so no new one can start")
     ]
     scene.jobs[1]["metadata"]["deletionTimestamp"] = format_time(scene.now)
     assert jobs_to_delete(scene) == []

@@ -90,6 +90,17 @@ def test_explain_end(ended: ChildExited, reason: FailureReason, words: str) -> N
     assert not failure.fatal
 
 
+def test_the_end_of_a_program_is_not_called_that_of_a_trainer() -> None:
+    failures = [
+        explain_exit(ended, step=7, memory="2Gi", is_program=True)
+        for ended in (*(ended for ended, _, _ in ENDINGS.values()), ChildExited(1, code=3))
+    ]
+
+    assert [failure.message for failure in failures if "trainer" in failure.message + failure.path] == []
+    assert "spec.training" not in "".join(failure.message for failure in failures)
+    assert failures[-1].message == "the program exited with code 3; see the end of its log."
+
+
 MISSED: dict[str, tuple[str, str, tuple[int, ...]]] = {
     "one": ("SIGABRT", "(stopped sending heartbeats):\n3\nThe tasks have crashed.", (3,)),
     "several, told twice": (

@@ -176,7 +176,7 @@ def _find_heartbeat_timeout(
 def _end_by_heartbeat_timeout(item: MemberStatus) -> WorldEnd:
     report, evidence = item.member_view.report, item.evidence
     observation = describe_evidence(evidence) if evidence else "its agent sent no diagnostics"
-    words = f"{_format_host(item.member_view)} hangs: its peers aborted after missing the JAX heartbeats of its trainer"
+    words = f"{_format_host(item.member_view)} hangs: its peers aborted after missing the JAX heartbeats of its process"
     end = _make_end(item.member_view, Reason.HUNG_HOST, f"{words}, and {observation}", counted=True, ago=item.still)
     cause_fields = {
         "phase": report.phase if report else "",
@@ -249,7 +249,7 @@ def _end_by_pod(member_view: MemberView, pod: Pod, *, ago: float) -> WorldEnd:
     return _make_end(
         member_view,
         Reason.AGENT_RESTARTED,
-        f"the agent of {_format_host(member_view)} no longer runs a trainer of this world",
+        f"the agent of {_format_host(member_view)} no longer runs a training process of this world",
         ago=ago,
     )
 

@@ -19,14 +19,14 @@ def find_slices_to_recreate(seen: Observed, end: WorldEnd | None = None) -> Mapp
     to_recreate = {}
     if repeated_hang := _find_repeated_hang(seen, end):
         slice_number, host = repeated_hang
-        to_recreate[slice_number] = f"host {host} hangs again after a restart of its trainer"
+        to_recreate[slice_number] = f"host {host} hangs again after a restart of its training process"
     for slice_ in seen.slices:
         stuck_host = next(
             (host.host for host in slice_.hosts if host.latest_report and host.latest_report.report.unreaped), None
         )
         if stuck_host is not None:
             to_recreate[slice_.number] = (
-                f"the killed trainer of host {stuck_host} does not exit, so no new trainer can start"
+                f"the killed training process of host {stuck_host} does not exit, so no new one can start"
             )
     return to_recreate
 

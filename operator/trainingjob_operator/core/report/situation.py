@@ -209,7 +209,17 @@ def _describe_absent_slices(plan: Plan, seen: Observed, refusal: ObjectProblem |
     words = _list_absences(absent, plan.heartbeat_timeout_seconds)
     if refusal:
         words.append(refusal.message)
-    return "; ".join(words) or "the other slices are ready and join after `spec.elastic.growCooldown`"
+    return "; ".join(words) or _describe_growth(plan, seen)
+
+
+def _describe_growth(plan: Plan, seen: Observed) -> str:
+    """Return when slices that are ready join the world."""
+    if plan.spec.command_program and not seen.has_stepped:
+        return (
+            "the other slices are ready and join at the next restart, or after the first step that the program "
+            "reports. `trainingjob suspend` and `trainingjob resume` restart it on all slices"
+        )
+    return "the other slices are ready and join after `spec.elastic.growCooldown`"
 
 
 def _list_absences(slices: Iterable[Slice], heartbeat_timeout: float) -> list[str]:
