@@ -1,6 +1,7 @@
 """`trainingjob run` with programs: they lose a process, restart at another size, and resume from a saved step."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 METRICS = "volumes/shared/entrypoint/metrics/metrics.jsonl"
+STEP = re.compile(r"\[world (\d)\] completed step: (\d+), loss: (\S+)")
 MAIN = "import sys; from trainingjob_operator.cli.entry_point import main; sys.argv[0] = 'trainingjob'; main()"
 
 
@@ -32,6 +34,23 @@ def test_a_program_loses_a_slice_and_resumes_from_its_saved_step(tmp_path: Path)
     *_, resumed = (line for line in log.splitlines() if "process 0 of 1 resumes from step" in line)
     assert int(resumed.rpartition(" ")[2]) >= 60
     assert "completed step: 400, loss: 0.0" in log
+
+
+@pytest.mark.slow
+def test_a_program_of_flax_and_orbax_repeats_the_losses_of_lost_steps(tmp_path: Path) -> None:
+    run, log = run_example("flax-program", tmp_path, 110)
+    before, after = ({step: loss for world, step, loss in STEP.findall(log) if world == one} for one in ("1", "2"))
+    repeated = before.keys() & after.keys()
+
+    *_, resumed = (int(line.rpartition(" ")[2]) for line in log.splitlines() if "process 0 of 1 resumes from" in line)
+
+    assert "step 300 of 300 (100 %)" in run.stdout
+    assert resumed >= 100
+    assert resumed % 20 == 0
+    assert sorted(map(int, after)) == list(range(resumed + 1, 301))
+    assert sorted(map(int, before)) == list(range(1, len(before) + 1))
+    expected = [float(before[step]) for step in repeated]
+    assert [float(after[step]) for step in repeated] == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.slow
