@@ -159,15 +159,6 @@ def parse_untrusted_json(name: str, content: bytes) -> Any:
         raise UntrustedFileError(f"{name} is no JSON: {error}") from error
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file atomically and durably, as `write_chunks_atomically` does.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    write_chunks_atomically(path, (content,))
-
-
 def write_chunks_atomically(path: Path, chunks: Iterable[bytes]) -> None:
     """Write a file atomically and durably: a reader sees all of it or nothing, and it survives a crash.
 

@@ -27,7 +27,6 @@ from trainingjob_agent.ports import ReservedPort
 from trainingjob_agent.program_process import LAUNCHER, ProgramChild
 from trainingjob_agent.redaction import Redactor, find_secrets
 from trainingjob_agent.rendezvous import Rendezvous
-from trainingjob_agent.shared_files import write_atomically
 from trainingjob_agent.state import (
     Action,
     AnswerReceived,
@@ -49,6 +48,7 @@ from trainingjob_agent.state import (
     Terminated,
     TimerFired,
 )
+from trainingjob_agent.store_requests import write_text
 from trainingjob_agent.trainer_process import Child
 from trainingjob_agent.trainer_protocol import StartWorld
 from trainingjob_api.inspection import STACKS, InspectionKind, trace_name
@@ -72,7 +72,7 @@ class Supervisor:
         self._environment = environment
         self._command = command or (LAUNCHER if runs_program else TRAINER)
         self._child_type = ProgramChild if runs_program else Child
-        self._checkpoints = Path(config.spec.checkpoint.uri)
+        self._checkpoints = config.spec.checkpoint.uri
         self._host = Host(
             job_uid=config.job.uid,
             pod_uid=environment.pod_uid,
@@ -258,10 +258,11 @@ class Supervisor:
             return
         self._messages.put_nowait(found)
         place = self._identity
-        path = self._checkpoints / "stacks" / f"{generation}-{place.slice}-{place.host}.txt"
+        name = f"stacks/{generation}-{place.slice}-{place.host}.txt"
         text = f"host {place.host} of slice {place.slice}, child {number}: {found.state}, {found.cores:.2f} cores\n\n"
         # A daemon thread that is never joined: the storage itself may hang.
-        threading.Thread(target=write_stacks, args=(path, text + found.stacks + "\n"), daemon=True).start()
+        arguments = (self._checkpoints, name, text + found.stacks + "\n")
+        threading.Thread(target=write_stacks, args=arguments, daemon=True).start()
 
     def _end_children(self) -> None:
         for child in self._children.values():
@@ -309,13 +310,10 @@ async def log_stacks(number: str, child: Child) -> None:
         LOG.info("%s", STACKS.format(id=number, text=text))
 
 
-def write_stacks(path: Path, words: str) -> None:
+def write_stacks(root: str, name: str, text: str) -> None:
     """Write a child's thread stacks beside the checkpoints, so that those of all hosts are in one place."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, words.encode(errors="replace"))
-    except OSError as error:
-        LOG.warning("the stacks cannot be written path=%s error=%s", path, error)
+    if problem := write_text(root, name, text):
+        LOG.warning("the stacks cannot be written root=%s name=%s error=%s", root, name, problem)
 
 
 def write_termination_message(path: Path, words: str) -> None:

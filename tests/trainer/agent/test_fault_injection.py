@@ -1,22 +1,19 @@
 """Drills of an agent: each is injected once, for real, and only if the job allows it."""
 
 import asyncio
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.trainer.scripts import HOST, ONE, TRAINING, TWO, leave, phase, play, ready, train
-from tests.support.trainer.shelf import at
-from trainingjob_agent.checkpoint_layout import MANIFEST_FILE, QUARANTINE_SUFFIX
-from trainingjob_agent.fault_injection import corrupt_newest_checkpoint, inject_fault, slow_down
+from trainingjob_agent.checkpoint_layout import MANIFEST_FILE
+from trainingjob_agent.fault_injection import inject_fault, slow_down
 from trainingjob_agent.host import handle_message
 from trainingjob_agent.state import Action, AnswerReceived, DrillReported, InjectFault, KillChild, State
 from trainingjob_api.drill import Drill
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.protocol import Answer, Directive, Phase
-from trainingjob_trainer.checkpoint.manifest import FileHash, find_damage, hash_files, list_files
 
 DRILL = Drill(id="one", kind=DrillKind.HANG)
 ALLOWED = replace(HOST, drills_allowed=True)
@@ -120,14 +117,18 @@ class FakeReporter:
         (DrillKind.PARTITION, ["told"], 7.0),
     ],
 )
-async def test_each_fault_is_injected(kind: DrillKind, done: list[str], silence: float, saved: Path) -> None:
+async def test_each_fault_is_injected(kind: DrillKind, done: list[str], silence: float, tmp_path: Path) -> None:
     child, reporter, drill = FakeChild(), FakeReporter(), Drill(id="one", kind=kind, seconds=7)
+    for step in (10, 20):
+        (tmp_path / f"lineage-0/{step}").mkdir(parents=True)
+        for name in ("state", MANIFEST_FILE):
+            (tmp_path / f"lineage-0/{step}" / name).write_text("{}")
 
     def tell(struck: DrillReported) -> None:
         assert struck == DrillReported("one")
         child.done.append("told")
 
-    await inject_fault(drill, child, reporter, saved, tell)  # type: ignore[arg-type]
+    await inject_fault(drill, child, reporter, str(tmp_path), tell)  # type: ignore[arg-type]
 
     assert (child.done, reporter.silence) == (done, silence)
 
@@ -150,7 +151,7 @@ async def test_failed_injection_is_reported_and_harms_no_process(
     child, reporter = FakeChild(), FakeReporter()
     received: list[DrillReported] = []
 
-    await inject_fault(Drill(id="one", kind=kind), child, reporter, tmp_path, received.append)  # type: ignore[arg-type]
+    await inject_fault(Drill(id="one", kind=kind), child, reporter, str(tmp_path), received.append)  # type: ignore[arg-type]
 
     assert received == [DrillReported("one", why)]
     assert (child.done, reporter.silence) == (done, 0.0)
@@ -161,7 +162,7 @@ async def test_slow_drill_stops_and_continues_the_trainer_until_its_end() -> Non
     child = FakeChild()
 
     drill = Drill(id="one", kind=DrillKind.SLOW, seconds=2)
-    await inject_fault(drill, child, FakeReporter(), Path(), lambda struck: None)  # type: ignore[arg-type]
+    await inject_fault(drill, child, FakeReporter(), "", lambda struck: None)  # type: ignore[arg-type]
 
     assert child.done == ["pause", "resume"] * 8
     assert asyncio.get_running_loop().time() >= 2
@@ -174,64 +175,3 @@ async def test_a_slow_trainer_that_ends_is_left_alone() -> None:
     await slow_down(child, 1000)  # type: ignore[arg-type]
 
     assert child.done.count("pause") == 3
-
-
-OLDER = ("lineage-0/30.g1.s1.01234567", "lineage-1/9", "lineage-1/20.g2.s1.01234567")
-"""Steps, one of them from an older trainer, and one of an earlier generation than the newest."""
-NEWEST = "lineage-1/20.g10.s1.01234567"
-QUARANTINED = "lineage-1/40.g2.s1.01234567"
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    """Return a folder of saved steps; the newest is `NEWEST`. Digits of other alphabets name none."""
-    others = (QUARANTINED, "lineage-1/20.damaged-3", "lineage-1/\u00b2", "lineage-\u0663/7")
-    for name in (*OLDER, NEWEST, *others):
-        folder = tmp_path / name / "state"
-        folder.mkdir(parents=True)
-        (folder / "large").write_bytes(bytes(1000))
-        (folder / "small").write_bytes(b"abc")
-        (folder.parent / MANIFEST_FILE).write_text("{}")
-    (tmp_path / "lineage-1/25.g2.s1.01234567").mkdir()  # was never finished
-    (tmp_path / (QUARANTINED + QUARANTINE_SUFFIX)).touch()
-    return tmp_path
-
-
-def prints(saved: Path) -> dict[str, dict[str, FileHash]]:
-    folders = [path.parent for path in saved.glob(f"lineage-*/*/{MANIFEST_FILE}")]
-    return {str(folder.relative_to(saved)): hash_files(at(folder), list_files(at(folder))) for folder in folders}
-
-
-def test_the_newest_saved_step_is_damaged_and_no_other(saved: Path) -> None:
-    before = prints(saved)
-
-    assert corrupt_newest_checkpoint(saved) == ""
-
-    damages = {name: find_damage(at(saved / name), wanted) for name, wanted in before.items()}
-    assert {name: damage for name, damage in damages.items() if damage} == {
-        NEWEST: "state/large has changed since it was saved"
-    }
-
-
-def test_the_only_saved_step_is_not_damaged(saved: Path) -> None:
-    for name in OLDER:
-        shutil.rmtree(saved / name)
-    before = prints(saved)
-
-    assert corrupt_newest_checkpoint(saved) == "1 saved steps: at least 2 are needed, so that an intact one remains"
-    assert prints(saved) == before
-
-
-def test_a_saved_step_that_goes_meanwhile_is_not_damaged(saved: Path) -> None:
-    shutil.rmtree(saved / NEWEST / "state")
-
-    assert corrupt_newest_checkpoint(saved) == f"the saved step has no files in {saved}/{NEWEST}"
-
-
-def test_unwritable_store_is_reported(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path, mode: str) -> None:
-        raise OSError("Read-only file system")
-
-    monkeypatch.setattr(Path, "open", refuse)
-
-    assert corrupt_newest_checkpoint(saved) == "the saved step cannot be damaged: Read-only file system"

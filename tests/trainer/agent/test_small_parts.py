@@ -1,10 +1,8 @@
 """The agent's small parts: the end of a log, why a child ended, counters of the kernel, ports, orphans, the ledger."""
 
-import os
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,6 @@ from trainingjob_agent.log_tail import LogTail, excerpt
 from trainingjob_agent.ports import ReservedPort
 from trainingjob_agent.processes import count_oom_kills
 from trainingjob_agent.state import ChildExited
-from trainingjob_agent.supervisor import write_stacks
 from trainingjob_api.protocol import Failure, FailureReason
 
 
@@ -223,19 +220,3 @@ def test_deleted_generation_file_leaves_nothing(tmp_path: Path) -> None:
 
     assert ledger.read() == 0
     assert list(tmp_path.iterdir()) == []
-
-
-def test_stacks_are_not_written_through_a_link_or_into_a_pipe(tmp_path: Path) -> None:
-    precious, linked, pipe = tmp_path / "precious", tmp_path / "stacks/1-0-0.txt", tmp_path / "stacks/1-0-1.txt"
-    precious.write_text("stays")
-    linked.parent.mkdir()
-    linked.symlink_to(precious)
-    os.mkfifo(pipe)
-
-    for path in (linked, pipe):
-        writing = threading.Thread(target=write_stacks, args=(path, "Thread 0x1"), daemon=True)
-        writing.start()
-        writing.join(5)
-
-    assert precious.read_text() == "stays"
-    assert [path.is_file() and path.read_text() for path in (linked, pipe)] == ["Thread 0x1"] * 2
