@@ -119,6 +119,7 @@ PLACES = {
     "the folder of the volume": ("/work/runs/tiny", (), "/work/text", "/other/more"),
     "another folder": ("/work/runs/copy", (), "/shared/text", "/other/more"),
     "chosen volumes": ("/work/runs/tiny", ("shared=a", "other=b"), "HERE/a/text", "HERE/b/more"),
+    "a bucket": ("gs://runs/tiny", (), "/shared/text", "/other/more"),
     "a pod": ("/shared/runs/tiny", (), "/shared/text", "/other/more"),
 }
 
@@ -140,7 +141,7 @@ def test_paths_of_a_job_are_read_on_this_machine(
         {"name": name, "mountPath": f"/{name}", "claimName": name} for name in ("shared", "other")
     ]
     job.write_text(yaml.safe_dump(written))
-    options = evaluate_folder.EvaluateOptions(Path(checkpoint), (), str(job), volumes, None, None, None)
+    options = evaluate_folder.EvaluateOptions(str(checkpoint), (), str(job), volumes, None, None, None)
 
     spec = evaluate_folder._read_job(str(job), options)
 

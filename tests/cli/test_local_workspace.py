@@ -1,11 +1,13 @@
 """The folder of a local run: its lock, its folders for volumes, and the files kept between runs."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from trainingjob_api.spec.runtime import Volume
 from trainingjob_operator.cli.errors import CommandError
+from trainingjob_operator.cli.local import bucket_folder
 from trainingjob_operator.cli.local import workspace as workspace_module
 from trainingjob_operator.cli.local.workspace import Workspace
 
@@ -135,7 +137,7 @@ def test_forgetting_takes_the_run_and_leaves_the_data(workspace: Workspace) -> N
         workspace.save_job({})
         workspace.log(0, 1).touch()
 
-        workspace.delete_results(shared / "demo", shared / "copies")
+        workspace.delete_results(str(shared / "demo"), str(shared / "copies"))
 
         assert workspace.load_job() is None
         assert [path.name for path in shared.iterdir()] == ["corpus.txt"]
@@ -147,6 +149,33 @@ def test_checkpoints_elsewhere_are_not_deleted(workspace: Workspace, tmp_path: P
         workspace.save_job({})
 
         with pytest.raises(CommandError, match="move or delete them first"):
-            workspace.delete_results(workspace.root / "demo", tmp_path / "elsewhere")
+            workspace.delete_results(str(workspace.root / "demo"), str(tmp_path / "elsewhere"))
+
+        assert workspace.load_job() == {}
+
+
+def test_a_folder_of_a_bucket_is_deleted_for_the_job_that_owns_it(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    heard = tmp_path / "heard"
+    program = f"import os, sys; open({str(heard)!r}, 'w').write(' '.join([*sys.argv[1:], os.environ['AWS_REGION']]))"
+    monkeypatch.setattr(bucket_folder, "PROGRAM", (sys.executable, "-c", program))
+    variables = [{"name": "AWS_REGION", "value": "eu"}, {"name": "KEY", "secretKeyRef": {"name": "a", "key": "b"}}]
+    with workspace.locked():
+        workspace.save_job({"metadata": {"uid": "one"}, "spec": {"runtime": {"env": variables}}})
+
+        workspace.delete_results("s3://runs/run")
+
+        assert heard.read_text() == "s3://runs/run one eu"
+        assert workspace.load_job() is None
+
+
+def test_a_bucket_that_cannot_be_cleared_keeps_the_run(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket_folder, "PROGRAM", (sys.executable, "-c", "import sys; sys.exit('another job owns it')"))
+    with workspace.locked():
+        workspace.save_job({})
+
+        with pytest.raises(CommandError, match="s3://runs/run cannot be deleted: another job owns it"):
+            workspace.delete_results("s3://runs/run")
 
         assert workspace.load_job() == {}

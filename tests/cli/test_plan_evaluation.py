@@ -1,4 +1,4 @@
-"""What `plan` shows of evaluations: their batches, their memory, and the cache of their samples."""
+"""What `plan` shows of evaluations, of their samples, and of checkpoints in a bucket."""
 
 import json
 from pathlib import Path
@@ -39,3 +39,15 @@ def test_plan_reports_the_cache_of_samples() -> None:
     )
 
     assert line == f"samples: the cache of 2 texts of up to 16 tokens needs {format_size(size)} per device"
+
+
+def test_plan_names_the_bucket_of_the_checkpoints() -> None:
+    written = yaml.safe_load(Path("crds/examples/demo.yaml").read_text())
+    written["spec"]["checkpoint"]["uri"] = "gs://runs/team/demo"
+    written["spec"]["runtime"]["volumes"] = []
+
+    lines = call("plan", "-", given=yaml.safe_dump(written)).out.splitlines()
+
+    assert [line for line in lines if line.startswith("checkpoints: ")] == [
+        "checkpoints: in gs://runs/team/demo, without a volume; each host copies the tokens to its disk, up to 8Gi"
+    ]

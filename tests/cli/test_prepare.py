@@ -80,7 +80,12 @@ def test_a_pod_needs_no_folders(tmp_path: Path) -> None:
 def test_the_output_may_be_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
-    assert request_of(PrepareOptions(Path("tokens"))).output == f"{tmp_path}/tokens"
+    assert request_of(PrepareOptions("tokens")).output == f"{tmp_path}/tokens"
+
+
+def test_the_output_may_be_a_bucket() -> None:
+    assert request_of(PrepareOptions("gs://runs/run")).output == "gs://runs/run"
+    assert request_of(PrepareOptions(None), checkpoint={"uri": "s3://runs/run"}).output == "s3://runs/run"
 
 
 WRONG: dict[str, tuple[PrepareOptions, str]] = {

@@ -264,8 +264,9 @@ class Restore(Strict):
 class Checkpoint(Strict):
     """Checkpoint storage. All hosts must see the same files there."""
 
-    uri: Annotated[AbsolutePath, Example("/shared/run"), STORAGE] = Field(
-        description="Folder on shared storage that `runtime.volumes` mounts, at least two levels deep."
+    uri: Annotated[StoreUri, Example("/shared/run"), STORAGE] = Field(
+        description="Folder of this job on shared storage that `runtime.volumes` mounts, at least two levels deep, or "
+        "in a bucket, such as `gs://runs/run`."
     )
     save: Annotated[Save, Live(in_world=True)] = Field(default=Save(), description="Save interval of checkpoints.")
     keep: Annotated[Keep, Live(in_world=True)] = Field(default=Keep(), description="Checkpoint retention.")

@@ -5,6 +5,7 @@ import math
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from trainingjob_api.base import is_bucket
 from trainingjob_api.formats import FORMATS, is_of_format
 from trainingjob_api.spec.data import DEFAULT_FORMAT, TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
@@ -13,6 +14,7 @@ from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.errors import NoResultError, UsageError
 from trainingjob_operator.cli.local.path_translation import move_paths
 from trainingjob_operator.cli.local.workspace import choose_folders
+from trainingjob_operator.cli.locations import absolute_location
 from trainingjob_operator.cli.printing import align, echo
 from trainingjob_operator.cli.trainer_child import require_trainer
 from trainingjob_operator.cli.validate_command import require_trainer_job
@@ -27,7 +29,8 @@ MAX_PERPLEXITY_LOSS = 700.0
 class EvaluateOptions(NamedTuple):
     """The options of the command. Either `data` or `job` is given."""
 
-    checkpoint: Path
+    checkpoint: str
+    """A folder of this machine, or a folder of a bucket."""
     data: tuple[Path, ...]
     job: str | None
     volumes: tuple[str, ...]
@@ -45,7 +48,7 @@ def evaluate_folder(options: EvaluateOptions, *, as_json: bool) -> None:
     """
     require_trainer("evaluate")
     request = EvaluateRequest(
-        path=str(options.checkpoint.absolute()),
+        path=absolute_location(options.checkpoint),
         step=options.step,
         tokenizer=str(options.tokenizer.absolute()) if options.tokenizer else None,
         texts=tuple(_describe_text(number, path) for number, path in enumerate(options.data, start=1)),
@@ -71,7 +74,8 @@ def _read_job(file: str, options: EvaluateOptions) -> TrainingJobSpec:
     if not spec.evaluation:
         raise UsageError(f"--job: {file} has no `spec.evaluation`. Add one, or name the text with --data.")
     chosen = choose_folders(spec.runtime.volumes, options.volumes)
-    mounts = find_checkpoint_volume(spec, options.checkpoint.absolute()) | {
+    shown = {} if is_bucket(options.checkpoint) else find_checkpoint_volume(spec, Path(options.checkpoint).absolute())
+    mounts = shown | {
         volume.mount_path: chosen[volume.name] for volume in spec.runtime.volumes if volume.name in chosen
     }
     return TrainingJobSpec.model_validate(move_paths(spec.model_dump(mode="json", by_alias=True), mounts))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from trainingjob_api.base import is_bucket
 from trainingjob_api.inspection import (
     INSPECTION_ANNOTATION,
     STACKS,
@@ -163,6 +164,7 @@ def _print_result(pod: Pod, result: HostResult) -> None:
 def _print_how_to_open(results: Iterable[HostResult], number: str) -> None:
     folder = next((result.folder for result in results if result.folder), "")
     if folder:
-        echo(f"trace {trace_name(number)} is below {folder}, on the volume of `checkpoint.uri`. Where it is mounted:")
+        place = "" if is_bucket(folder) else ", on the volume of `checkpoint.uri`. Where it is mounted"
+        echo(f"trace {trace_name(number)} is below {folder}{place}:")
         echo(f"  xprof --logdir {folder}        # or: tensorboard --logdir {folder}, with its plugin for profiles")
         echo("Perfetto opens a single host without installation: load its .trace.json.gz at https://ui.perfetto.dev")

@@ -9,7 +9,8 @@ from trainingjob_operator.cli.app import app
 from trainingjob_operator.cli.errors import UsageError
 
 Checkpoint = Annotated[
-    Path, typer.Argument(metavar="CHECKPOINT", help="Checkpoint folder of a job, or a folder of Hugging Face.")
+    str,
+    typer.Argument(metavar="CHECKPOINT", help="Checkpoint folder of a job, here or in a bucket, or of Hugging Face."),
 ]
 Step = Annotated[int | None, typer.Option(min=1, help="Step to use. Default: the newest that passes verification.")]
 TokenizerFile = Annotated[
@@ -41,6 +42,7 @@ def sample(
     Exit codes: 0 the text is complete, 2 the folder, the step, the tokenizer or the prompt cannot be used.
     """
     from trainingjob_api.weights_exchange import SampleRequest
+    from trainingjob_operator.cli.locations import absolute_location
     from trainingjob_operator.cli.weights import sample_folder
 
     if temperature is not None and temperature <= 0:
@@ -48,7 +50,7 @@ def sample(
     if not prompt:
         raise UsageError("--prompt must have a character or more.")
     request = SampleRequest(
-        path=str(checkpoint.absolute()),
+        path=absolute_location(checkpoint),
         prompt=prompt,
         max_tokens=max_tokens,
         temperature=temperature,

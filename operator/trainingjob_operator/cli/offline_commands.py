@@ -227,8 +227,8 @@ def run(
 def prepare(
     file: File,
     output: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Folder for the tokens. Default: the one of `checkpoint.uri`."),
+        str | None,
+        typer.Option(metavar="FOLDER", help="Folder or URI for the tokens. Default: that of `checkpoint.uri`."),
     ] = None,
     volume: Annotated[
         list[str] | None,
@@ -276,8 +276,8 @@ def export_weights(
     file: File,
     target: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write. Weights in it are replaced.")],
     source: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="CHECKPOINTS", help="Checkpoint folder. Default: spec.checkpoint.uri."),
+        str | None,
+        typer.Option("--from", metavar="CHECKPOINTS", help="Folder or URI. Default: spec.checkpoint.uri."),
     ] = None,
     step: Annotated[
         int | None, typer.Option(min=1, help="Step to export. Default: the newest that passes verification.")

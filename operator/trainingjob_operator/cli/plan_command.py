@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 
+from trainingjob_api.base import is_bucket
 from trainingjob_api.decoding import find_decoding_shape
 from trainingjob_api.images import chart_value
 from trainingjob_api.network.quantize import list_quantizable
@@ -40,6 +41,7 @@ from trainingjob_operator.core.units import (
     format_size,
     pluralize,
 )
+from trainingjob_operator.render.volumes import DISK_SIZE_LIMIT
 
 SPEED_COLUMNS = ("step", "tokens/s", "MFU", "MFU bound")
 """Columns of the expected speed and the roofline's bound, shown if the accelerator's peak rates are known."""
@@ -110,6 +112,7 @@ def plan_table(plan: Plan) -> list[str]:
         *spare,
         *snapshots,
         *saves,
+        *_describe_bucket(plan.spec),
         *_describe_preparation(plan.spec),
         *_describe_batches(plan.spec),
         *_describe_schedule(plan.spec),
@@ -209,6 +212,14 @@ def _save_line(plan: Plan) -> str:
         f"{format_duration(plan.spec.runtime.trainer_grace_seconds)} grace period of a deleted pod, storage must "
         f"accept {format_size(required_storage_rate(plan))}/s per host"
     )
+
+
+def _describe_bucket(spec: TrainingJobSpec) -> list[str]:
+    """Return the bucket of the checkpoints, and what hosts copy from it; empty if they are on a volume."""
+    if not is_bucket(spec.checkpoint.uri):
+        return []
+    tokens = f"each host copies the tokens to its disk, up to {DISK_SIZE_LIMIT}"
+    return [f"checkpoints: in {spec.checkpoint.uri}, without a volume; {tokens}"]
 
 
 def _describe_batches(spec: TrainingJobSpec) -> list[str]:

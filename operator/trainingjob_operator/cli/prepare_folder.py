@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from trainingjob_api.base import is_bucket
 from trainingjob_api.data_report import DataReport
 from trainingjob_api.prepare_exchange import PrepareAnswer, PrepareRequest
 from trainingjob_api.spec.job import TrainingJobSpec
@@ -18,6 +19,7 @@ from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.errors import NoResultError, UsageError
 from trainingjob_operator.cli.local.path_translation import Mounts, move_path, move_paths
 from trainingjob_operator.cli.local.workspace import choose_folders
+from trainingjob_operator.cli.locations import absolute_location
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.report import describe_data
 from trainingjob_operator.cli.trainer_child import TrainerChild, require_trainer
@@ -36,8 +38,8 @@ SECTIONS = ("data", "evaluation", "tokenizer")
 class PrepareOptions(NamedTuple):
     """The options of the command."""
 
-    output: Path | None
-    """None: the folder behind `checkpoint.uri`."""
+    output: str | None
+    """A folder of this machine, or a folder of a bucket. None: the folder behind `checkpoint.uri`."""
     volumes: Sequence[str] = ()
     """Each is `NAME=FOLDER`."""
 
@@ -75,21 +77,21 @@ def make_request(spec: TrainingJobSpec, options: PrepareOptions) -> PrepareReque
         first = error.errors(include_url=False)[0]
         raise UsageError(f"spec.{'.'.join(map(str, first['loc']))}: {first['msg']} on this machine.") from error
     return PrepareRequest(
-        spec=local, output=str(_choose_output(spec, options.output, mounts)), paths=_list_paths(spec, local)
+        spec=local, output=_choose_output(spec, options.output, mounts), paths=_list_paths(spec, local)
     )
 
 
-def _choose_output(spec: TrainingJobSpec, output: Path | None, mounts: Mounts) -> Path:
+def _choose_output(spec: TrainingJobSpec, output: str | None, mounts: Mounts) -> str:
     if output is not None:
-        return output.absolute()
+        return absolute_location(output)
     uri = spec.checkpoint.uri
     moved = move_path(uri, mounts)
-    if moved == uri and not Path(uri).parent.is_dir():
+    if moved == uri and not is_bucket(uri) and not Path(uri).parent.is_dir():
         raise UsageError(
             f"spec.checkpoint.uri: {uri} is not on this machine. Name the folder of its volume with --volume "
             "NAME=FOLDER, or the folder for the tokens with --output FOLDER."
         )
-    return Path(moved)
+    return moved
 
 
 def _list_paths(spec: TrainingJobSpec, local: TrainingJobSpec) -> dict[str, str]:
@@ -133,7 +135,7 @@ def _prepare(request: PrepareRequest) -> DataReport:
 
 def _volume_hint(request: PrepareRequest, error: str) -> str:
     """Return how to name folders of this machine, if a file of a volume is missing and no folder is named."""
-    if request.paths or MISSING not in error:
+    names = [volume.name for volume in request.spec.runtime.volumes]
+    if request.paths or MISSING not in error or not names:
         return ""
-    names = [volume.name for volume in request.spec.runtime.volumes]  # the rule of `checkpoint.uri` wants one
     return f" On this machine, --volume {names[0]}=FOLDER names the folder of a volume."

@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from trainingjob_api.base import is_bucket
 from trainingjob_api.huggingface.registry import write_config
 from trainingjob_api.spec.checkpoint import AdapterFormat
 from trainingjob_api.spec.job import TrainingJobSpec
@@ -27,6 +28,7 @@ from trainingjob_api.weights_exchange import (
 from trainingjob_operator.cli.console import SafeConsole
 from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.errors import CommandError, NoResultError, UsageError
+from trainingjob_operator.cli.locations import absolute_location
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.trainer_child import TrainerChild, require_trainer
 from trainingjob_operator.cli.validate_command import require_trainer_job
@@ -42,7 +44,8 @@ MAX_NAMES = 10
 class ExportOptions(NamedTuple):
     """The options of an export. None: that of the job."""
 
-    source: Path | None
+    source: str | None
+    """A folder of this machine, or a folder of a bucket."""
     step: int | None
     dtype: str | None
     max_file_bytes: int
@@ -80,7 +83,7 @@ def export_checkpoint(file: str, target: Path, options: ExportOptions, catalog: 
         raise CommandError("spec.model: no supported architecture of transformers computes this model.")
     request = ExportRequest(
         spec=spec,
-        source=str((options.source or Path(spec.checkpoint.uri)).absolute()),
+        source=absolute_location(options.source or spec.checkpoint.uri),
         step=options.step,
         target=str(target.absolute()),
         dtype=_choose_dtype(spec, options.dtype),
@@ -100,7 +103,7 @@ def require_folder(request: ModelRequest) -> None:
     Raises:
         CommandError: one does not.
     """
-    if not Path(request.path).is_dir():
+    if not is_bucket(request.path) and not Path(request.path).is_dir():
         raise UsageError(f"CHECKPOINT: {request.path} must be a folder.")
     if request.tokenizer and not Path(request.tokenizer).is_file():
         raise UsageError(f"--tokenizer: {request.tokenizer} must be a tokenizer.json file.")

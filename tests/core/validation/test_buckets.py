@@ -10,8 +10,10 @@ from tests.corpus.cases import judge, load_example, set_at
 )
 def test_a_bucket_needs_no_volume(uri: str) -> None:
     job = load_example("fixed")
-    set_at(job, "spec.checkpoint.backup", {"uri": uri})
-    set_at(job, "spec.checkpoint.initializeFrom", {"uri": uri})
+    set_at(job, "spec.runtime.volumes", [])
+    set_at(job, "spec.checkpoint.uri", uri)
+    set_at(job, "spec.checkpoint.backup", {"uri": "s3://second/run"})
+    set_at(job, "spec.checkpoint.initializeFrom", {"uri": "gs://third/run"})
 
     checked = judge(job)
 

@@ -112,5 +112,8 @@ class ObjectLog:
     def truncate(self, size: int) -> None:
         self._store.objects[self._name] = self._store.objects[self._name][:size]
 
+    def flush(self) -> None:
+        pass
+
     def close(self) -> None:
         pass

@@ -1,14 +1,18 @@
 """Ownership of a checkpoint folder."""
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from tests.support.trainer.object_store import ObjectStore
 from tests.support.trainer.tiny import UID, make_config, make_spec
 from trainingjob_api.protocol import FailureReason
-from trainingjob_trainer.checkpoint.owner import check_writable, claim
+from trainingjob_trainer.checkpoint import delete_folder
+from trainingjob_trainer.checkpoint.owner import OWNER_FILE, check_writable, claim
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.store.opening import open_store
 
@@ -85,3 +89,21 @@ def test_folder_that_cannot_be_created_is_a_fatal_storage_failure(tmp_path: Path
         "spec.checkpoint.uri",
         True,
     )
+
+
+def test_a_folder_is_deleted_for_its_owner_alone() -> None:
+    store = ObjectStore("mem://runs/run")
+    for name in (OWNER_FILE, "model.json", "lineage-0/20/integrity.json"):
+        store.write(name, (b'{"uid": "one", "job": "tests/tiny"}',))
+    with patch.object(delete_folder, "open_store", return_value=store):
+        assert delete_folder.main(["mem://runs/run", "two"]).startswith("another job owns it.")
+        assert len(store.objects) == 3
+
+        assert delete_folder.main(["mem://runs/run", "one"]) == ""
+        assert store.objects == {}
+
+        store.write("lineage-0/20/integrity.json", (b"{}",))
+        assert delete_folder.main(["mem://runs/run", "one"]) == ""
+        assert len(store.objects) == 1
+        with patch.object(store, "read", side_effect=PermissionError(errno.EACCES, "the store denies access")):
+            assert delete_folder.main(["mem://runs/run", "one"]) == "the store denies access"

@@ -10,6 +10,7 @@ import pytest
 from tests.support.trainer.crew import Crew
 from tests.support.trainer.hub_server import COMMIT, Clock, Hub, use_hub
 from tests.support.trainer.huggingface import Fixture
+from tests.support.trainer.object_store import ObjectStore
 from tests.support.trainer.tiny import make_config, make_world
 from tests.trainer.huggingface.test_run_with_weights import make
 from trainingjob_api.protocol import FailureReason
@@ -60,6 +61,36 @@ def test_the_files_that_a_job_needs_are_downloaded_once(hub: Hub, own: Store) ->
     assert downloaded(own) == {"config.json", "generation_config.json", "model.safetensors"}
     assert read_commit(WEIGHTS, own) == COMMIT
     assert open_weights(open_store(locate_files(WEIGHTS, SOURCE.path, own))).tensors == Fixture("llama").weights.tensors
+
+
+def test_a_bucket_gets_the_files_one_by_one_and_keeps_those_of_an_interrupted_download(hub: Hub) -> None:
+    own = ObjectStore()
+    download_files(WEIGHTS, SOURCE, own, is_leader=True)
+    complete = dict(own.objects)
+    own.delete(WEIGHTS.record)
+    own.delete(f"{WEIGHTS.folder}/config.json")
+    hub.requests.clear()
+
+    download_files(WEIGHTS, SOURCE, own, is_leader=True)
+
+    assert own.objects == complete
+    assert own.objects[f"{WEIGHTS.folder}/model.safetensors"] == hub.files["model.safetensors"]
+    assert downloaded(own) == {"config.json", "generation_config.json", "model.safetensors"}
+    assert not any("model.safetensors" in request for request in map(str, hub.requests))
+    delete_downloads(own)
+    assert own.objects == {}
+
+
+def test_a_bucket_does_not_mix_the_files_of_two_commits(hub: Hub) -> None:
+    own = ObjectStore()
+    own.write(f"{WEIGHTS.record}.started", [b'{"commit": "of another revision"}'])
+    own.write(f"{WEIGHTS.folder}/config.json", [b"{}"])
+    own.write(f"{WEIGHTS.folder}/model-00001-of-00002.safetensors", [b"old"])
+
+    download_files(WEIGHTS, SOURCE, own, is_leader=True)
+
+    assert downloaded(own) == {"config.json", "generation_config.json", "model.safetensors"}
+    assert own.objects[f"{WEIGHTS.folder}/config.json"] == hub.files["config.json"]
 
 
 def test_another_revision_is_downloaded_again(hub: Hub, own: Store) -> None:

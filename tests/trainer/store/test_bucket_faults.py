@@ -178,13 +178,30 @@ def test_a_log_is_uploaded_at_the_end(broken: Broken, tmp_path: Path) -> None:
     assert broken.direct.read("metrics", 99) == b"1\n2\n"
 
 
+def test_a_log_is_uploaded_at_once_when_it_is_flushed(broken: Broken) -> None:
+    log = broken.store.open_log("metrics")
+    log.append(b"1\n")
+    log.flush()
+
+    wait_for(broken, b"1\n")
+    log.flush()
+    log.append(b"2\n")
+    log.flush()
+    log.close()
+    assert broken.direct.read("metrics", 99) == b"1\n2\n"
+
+
+def wait_for(broken: Broken, content: bytes) -> None:
+    deadline = time.monotonic() + 60
+    while broken.direct.read("metrics", 99) != content:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_a_log_is_uploaded_meanwhile(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucket_store, "FLUSH_SECONDS", 0.01)
     log = broken.store.open_log("metrics")
     log.append(b"1\n")
 
-    deadline = time.monotonic() + 60
-    while broken.direct.read("metrics", 99) != b"1\n":
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(broken, b"1\n")
     log.close()

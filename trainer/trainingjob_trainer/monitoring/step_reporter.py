@@ -113,6 +113,8 @@ class StepReporter:
         now = time.monotonic()
         if self._events.phase is Phase.SAVING:
             self._save_seconds = now - self._timer_start
+        if phase is Phase.SAVING and self._writer:
+            self._writer.flush()  # no world repeats the steps before a save
         self._timer_start = now
         self._events.enter_phase(phase)
 

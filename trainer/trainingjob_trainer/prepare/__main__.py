@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+from trainingjob_api.base import is_bucket
 from trainingjob_api.prepare_exchange import PrepareAnswer, PrepareRequest
 from trainingjob_trainer.data.token_cache import prepare_folder
 from trainingjob_trainer.huggingface.hub_tokenizer import resolve_tokenizer
@@ -21,7 +22,8 @@ def main() -> None:
 
     request = PrepareRequest.model_validate_json(sys.stdin.read())
     try:
-        Path(request.output).mkdir(parents=True, exist_ok=True)
+        if not is_bucket(request.output):
+            Path(request.output).mkdir(parents=True, exist_ok=True)
         store = open_store(request.output)
         report = prepare_folder(
             store,

@@ -207,6 +207,13 @@ class BucketLog:
             del self._content[size:]
             self._schedule()
 
+    def flush(self) -> None:
+        """Upload what is left in the background, and not some seconds later."""
+        with self._lock:
+            if self._timer:
+                self._timer.cancel()
+                self._start_timer(0.0)
+
     def close(self) -> None:
         """Upload what is left.
 
@@ -221,10 +228,12 @@ class BucketLog:
 
     def _schedule(self) -> None:
         if self._timer is None:
-            seconds = FLUSH_SECONDS + len(self._content) / FLUSH_BYTES_PER_SECOND
-            self._timer = threading.Timer(seconds, self._flush)
-            self._timer.daemon = True
-            self._timer.start()
+            self._start_timer(FLUSH_SECONDS + len(self._content) / FLUSH_BYTES_PER_SECOND)
+
+    def _start_timer(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, self._flush)
+        self._timer.daemon = True
+        self._timer.start()
 
     def _flush(self) -> None:
         with self._lock:

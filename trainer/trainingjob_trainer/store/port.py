@@ -47,6 +47,10 @@ class Log(Protocol):
         """Cut the object to a size in bytes."""
         ...
 
+    def flush(self) -> None:
+        """Begin to write what is left, without waiting for it."""
+        ...
+
     def close(self) -> None:
         """Write what is left, and free the resources."""
         ...

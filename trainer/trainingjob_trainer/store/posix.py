@@ -171,6 +171,9 @@ class FileLog:
         """Cut the file."""
         self._file.truncate(size)
 
+    def flush(self) -> None:
+        """Do nothing: records are in the file."""
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()

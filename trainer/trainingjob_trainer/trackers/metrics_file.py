@@ -86,6 +86,11 @@ class MetricsWriter:
         self._open.close()
         close_trackers(self._trackers)
 
+    def flush(self) -> None:
+        """Begin to write the lines that a store without append still lacks."""
+        for log in filter(None, (self._lines, self._samples)):
+            log.flush()
+
     def write_step(self, line: Line) -> None:
         """Write the line of a training step."""
         self._write(line, "train")

@@ -1,14 +1,18 @@
 """A model that can write text, from a checkpoint folder of a job or from a folder in the format of Hugging Face."""
 
+import atexit
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from trainingjob_api.base import is_bucket
 from trainingjob_api.huggingface.registry import find_family
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.sharding import RULES
@@ -24,10 +28,11 @@ from trainingjob_trainer.checkpoint.formats.saved_arrays import SavedParams
 from trainingjob_trainer.checkpoint.initialize import find_intact_step
 from trainingjob_trainer.data.model_files import MODEL_FILE, read_model_file
 from trainingjob_trainer.data.tokenizers import DocumentEncoder
+from trainingjob_trainer.huggingface.companion_files import MAX_BYTES
 from trainingjob_trainer.huggingface.import_weights import add_prefix, import_params, match_tensors
 from trainingjob_trainer.huggingface.published_params import read_model
 from trainingjob_trainer.huggingface.safetensors import WeightsError
-from trainingjob_trainer.huggingface.tokenizer_files import PIECES_FILE, TOKENIZER_FILE, published_name
+from trainingjob_trainer.huggingface.tokenizer_files import FOLDER_FILES, PIECES_FILE, TOKENIZER_FILE, published_name
 from trainingjob_trainer.huggingface.weights_folder import CONFIG_FILE, open_weights, read_json
 from trainingjob_trainer.models.decoder import Params, SplitModel
 from trainingjob_trainer.models.trainable import tensor_name
@@ -106,7 +111,8 @@ def _open_published(request: ModelRequest, store: Store, names: set[str]) -> Tex
     if wrong:
         raise WeightsError(f"{request.path} does not fit its {CONFIG_FILE}: {wrong[0]}. `trainingjob import` lists all")
     split, mesh, shapes = _prepare(model, precision)
-    tokenizer = Tokenizer(type="tokenizers", path=_find_tokenizer(request, store, names))
+    folder = _find_tokenizer_folder(store, names)
+    tokenizer = Tokenizer(type="tokenizers", path=_find_tokenizer(request, folder, names))
     context = next((weights.config[key] for key in CONTEXT_KEYS if key in weights.config), None)
     generation = read_json(store, GENERATION_FILE) if GENERATION_FILE in names else {}
     return TextSource(
@@ -119,7 +125,7 @@ def _open_published(request: ModelRequest, store: Store, names: set[str]) -> Tex
         ends=_list_ends({**weights.config, **generation}),
         context=context,
         section=model,
-        tokenizer=tokenizer if request.tokenizer else Tokenizer(type=HUGGING_FACE, path=store.root),
+        tokenizer=tokenizer if request.tokenizer else Tokenizer(type=HUGGING_FACE, path=folder),
         sequence_length=min(context or DEFAULT_LENGTH, DEFAULT_LENGTH),
     )
 
@@ -138,9 +144,10 @@ def _open_checkpoint(request: ModelRequest, store: Store, names: set[str]) -> Te
     split, mesh, shapes = _prepare(described.model, precision)
     tokenizer = described.tokenizer
     if tokenizer.path:
-        path = _find_tokenizer(request, store, names, published_name(tokenizer))
+        tokenizer_folder = _find_tokenizer_folder(store, names)
+        path = _find_tokenizer(request, tokenizer_folder, names, published_name(tokenizer))
         is_folder = tokenizer.type == HUGGING_FACE and not request.tokenizer
-        changes = {"path": store.root} if is_folder else {"path": path, "type": _type_of(path)}
+        changes = {"path": tokenizer_folder} if is_folder else {"path": path, "type": _type_of(path)}
         tokenizer = tokenizer.model_copy(update=changes)
     encoder = DocumentEncoder(tokenizer, described.model.vocab_size)
     return TextSource(
@@ -207,7 +214,18 @@ def _type_of(path: str) -> TokenizerType:
     return SENTENCE_PIECE if Path(path).suffix == Path(PIECES_FILE).suffix else TOKENIZERS
 
 
-def _find_tokenizer(request: ModelRequest, store: Store, names: set[str], name: str = TOKENIZER_FILE) -> str:
+def _find_tokenizer_folder(store: Store, names: set[str]) -> str:
+    """Return a folder of this machine with the files of a tokenizer below a store."""
+    if not is_bucket(store.root):
+        return store.root
+    folder = mkdtemp(prefix="tokenizer-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for name in names.intersection((*FOLDER_FILES, PIECES_FILE)):
+        Path(folder, name).write_bytes(store.read(name, MAX_BYTES))
+    return folder
+
+
+def _find_tokenizer(request: ModelRequest, folder: str, names: set[str], name: str = TOKENIZER_FILE) -> str:
     """Return the path of the tokenizer, whose file in the folder has a name.
 
     Raises:
@@ -217,7 +235,7 @@ def _find_tokenizer(request: ModelRequest, store: Store, names: set[str], name: 
         return request.tokenizer
     if name not in names:
         raise WeightsError(f"{request.path} has no {name}: name one with --tokenizer")
-    return str(Path(store.root, name))
+    return str(Path(folder, name))
 
 
 def _list_ends(config: Mapping[str, Any]) -> frozenset[int]:

@@ -71,14 +71,12 @@ def run_file(file: str, options: Options, console: SafeConsole) -> int:
         spec = localize_spec(plan.spec, options.num_slices)
         plan, warnings = require_valid(Document(document.location, {**document.content, "spec": spec}))
         _require_cpu(plan)
-        checkpoints = Path(move_path(plan.spec.checkpoint.uri, volumes))
+        checkpoints = move_path(plan.spec.checkpoint.uri, volumes)
         for line in (headline(document.name, plan), *warning_lines(warnings), *missing):
             _print(console, line)
         if options.fresh:
             backup = plan.spec.checkpoint.backup
-            # Copies in a bucket are not deleted: a fresh run with the same bucket needs `checkpoint.takeover`.
-            copies = [Path(move_path(backup.uri, volumes))] if backup and not is_bucket(backup.uri) else []
-            workspace.delete_results(checkpoints, *copies)
+            workspace.delete_results(checkpoints, *([move_path(backup.uri, volumes)] if backup else []))
         job = _open_job(document.name, spec, workspace, console)
         if has_succeeded(job):
             _print(console, "an earlier run has completed training; --fresh restarts at step 0")
@@ -130,7 +128,7 @@ def _read_steps(job: Manifest) -> int | None:  # None: unknown
     return get_int(job, "spec", "training", "steps") or get_int(job, "spec", "program", "steps")
 
 
-def _print_result(job: Manifest, checkpoints: Path, workspace: Workspace, console: SafeConsole) -> int:
+def _print_result(job: Manifest, checkpoints: str, workspace: Workspace, console: SafeConsole) -> int:
     """Print the result of the run; return the exit code."""
     status = read_status(job)
     failed = find_condition(status, "Failed")
@@ -138,9 +136,8 @@ def _print_result(job: Manifest, checkpoints: Path, workspace: Workspace, consol
         _print(console, describe_progress(status.progress))
     for line in (*describe_attempts(status.attempts), *describe_goodput(status.goodput)):
         _print(console, line)
-    _print(
-        console, f"checkpoints and metrics in {_relative_path(checkpoints)}, logs in {_relative_path(workspace.logs)}"
-    )
+    place = checkpoints if is_bucket(checkpoints) else _relative_path(Path(checkpoints))
+    _print(console, f"checkpoints and metrics in {place}, logs in {_relative_path(workspace.logs)}")
     if failed and failed.status == "True":
         _print(console, f"failed: {failed.message}")
         return FAILED

@@ -24,8 +24,11 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from trainingjob_api.base import is_bucket
 from trainingjob_api.spec.runtime import Volume
 from trainingjob_operator.cli.errors import UsageError
+from trainingjob_operator.cli.local.bucket_folder import delete_bucket_folder, read_literals
+from trainingjob_operator.core.manifests import get_text
 from trainingjob_operator.shell.interfaces import Manifest
 
 MEMORY = Path("/dev/shm")  # noqa: S108  # the run creates a private folder in it
@@ -117,14 +120,20 @@ class Workspace:
             folders.setdefault(volume.name, own).mkdir(parents=True, exist_ok=True)
         return {volume.mount_path: folders[volume.name] for volume in volumes}
 
-    def delete_results(self, *folders: Path) -> None:
-        """Delete the results of earlier runs: the job, its logs, and its checkpoints in `folders`. Other files stay.
+    def delete_results(self, *locations: str) -> None:
+        """Delete the results of earlier runs: the job, its logs, and its checkpoints in `locations`. Other files stay.
+
+        A folder of a bucket is deleted if the job of the earlier runs owns it.
 
         Raises:
-            UsageError: a checkpoint folder is outside this workspace; nothing is deleted.
+            UsageError: a checkpoint folder is outside this workspace, and nothing is deleted; or a bucket fails.
         """
+        folders = [Path(location) for location in locations if not is_bucket(location)]
         if outside := [folder for folder in folders if not folder.is_relative_to(self.root)]:
             raise UsageError(f"the checkpoints are in {outside[0]}, outside {self.root}: move or delete them first.")
+        job = self.load_job() or {}
+        for uri in filter(is_bucket, locations):
+            delete_bucket_folder(uri, get_text(job, "metadata", "uid"), read_literals(job))
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
         for log in self.logs.glob("*.log"):

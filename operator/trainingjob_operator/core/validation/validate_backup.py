@@ -25,14 +25,16 @@ def check_backup_uri(spec: TrainingJobSpec) -> Iterator[Problem]:
     backup = spec.checkpoint.backup
     if backup is None:
         return
-    if is_bucket(backup.uri):
-        yield from check_bucket(PATH, backup.uri)
-        return
     uri, own = PurePosixPath(backup.uri), PurePosixPath(spec.checkpoint.uri)
     nearest = _list_folders(spec, uri.name or "run")
     if ".." not in uri.parts and folders_overlap(uri, own):
-        message = f"{uri} must not overlap {quote_field('spec.checkpoint.uri', own)}. Write a folder on another volume."
-        yield Problem(PATH, str(uri), message, nearest)
+        message = (
+            f"{backup.uri} must not overlap {quote_field('spec.checkpoint.uri', spec.checkpoint.uri)}. Write a folder "
+            f"{'in another bucket' if is_bucket(backup.uri) else 'on another volume'}."
+        )
+        yield Problem(PATH, backup.uri, message, nearest)
+    elif is_bucket(backup.uri):
+        yield from check_bucket(PATH, backup.uri)
     else:
         yield from check_own_folder(spec, PATH, uri, "backups", nearest)
 
@@ -48,13 +50,19 @@ def check_backup_interval(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def warn_of_shared_volume(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """A backup on the claim of the checkpoints is lost together with them."""
+    """A backup on the claim or in the bucket of the checkpoints is lost together with them."""
     backup = spec.checkpoint.backup
     if backup is None:
         return
     uri, own = PurePosixPath(backup.uri), PurePosixPath(spec.checkpoint.uri)
     first, second = find_volume(spec, own), find_volume(spec, uri)
     is_wrong = ".." in uri.parts or folders_overlap(uri, own)  # another rule reports these
+    if is_bucket(backup.uri) and uri.parts[:2] == own.parts[:2] and not is_wrong:
+        message = (
+            f"{backup.uri} should not be in the bucket of {quote_field('spec.checkpoint.uri', spec.checkpoint.uri)}. "
+            "Both would be lost together. Name another bucket."
+        )
+        yield Problem(PATH, backup.uri, message)
     if first and second and first.claim_name == second.claim_name and not is_wrong:
         message = (
             f"{uri} should not be on the claim `{second.claim_name}` of `spec.checkpoint.uri`. Both would be lost "

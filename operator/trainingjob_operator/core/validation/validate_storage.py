@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from trainingjob_api.base import MAX_PATH, MAX_SHORT_NAME, seconds
+from trainingjob_api.base import MAX_PATH, MAX_SHORT_NAME, is_bucket, seconds
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.runtime import Volume
@@ -20,7 +20,10 @@ MOUNTS = "runtime.volumes"
 
 
 def check_checkpoint_uri(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """`checkpoint.uri` must be a folder below the mount path of a writable volume."""
+    """`checkpoint.uri` must be a folder in a bucket, or below the mount path of a writable volume."""
+    if is_bucket(spec.checkpoint.uri):
+        yield from check_bucket("spec.checkpoint.uri", spec.checkpoint.uri)
+        return
     uri = PurePosixPath(spec.checkpoint.uri)
     nearest = tuple(f"{mount.rstrip('/')}/{uri.name or 'run'}" for mount in writable_mounts(spec))
     yield from check_own_folder(spec, "spec.checkpoint.uri", uri, "checkpoints", nearest)
@@ -39,7 +42,10 @@ def check_own_folder(
     elif volume is None:
         message = f"{uri} must be on a volume of `spec.runtime.volumes`. Otherwise {contents} are lost with the pod."
         if not nearest:
-            message += " Mount a PersistentVolumeClaim that all hosts share, and write a folder below its mount path."
+            message += (
+                " Mount a PersistentVolumeClaim that all hosts share, and write a folder below its mount path, or name "
+                "a folder of a bucket."
+            )
         yield Problem(path, str(uri), message, nearest)
     elif volume.read_only:
         yield Problem(
@@ -116,7 +122,7 @@ def warn_of_unused_cache_path(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def folders_overlap(one: PurePosixPath, other: PurePosixPath) -> bool:
-    """Return whether one folder contains the other."""
+    """Return whether one folder contains the other. Those of buckets begin with the scheme and the bucket."""
     return one.is_relative_to(other) or other.is_relative_to(one)
 
 

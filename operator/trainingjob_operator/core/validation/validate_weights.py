@@ -82,25 +82,26 @@ def check_source_folders(spec: TrainingJobSpec) -> Iterator[Problem]:
         f"{SOURCE}.adapter.path": source.adapter.path if source.adapter else None,
     }
     for path, folder in folders.items():
-        if folder is not None and is_bucket(folder):
-            yield from check_bucket(path, folder)
-        elif folder is not None:
-            yield from _check_source_folder(spec, path, PurePosixPath(folder))
+        if folder is not None:
+            yield from _check_source_folder(spec, path, folder)
 
 
-def _check_source_folder(spec: TrainingJobSpec, path: str, uri: PurePosixPath) -> Iterator[Problem]:
-    own = PurePosixPath(spec.checkpoint.uri)
-    if ".." in uri.parts:
+def _check_source_folder(spec: TrainingJobSpec, path: str, folder: str) -> Iterator[Problem]:
+    uri, own = PurePosixPath(folder), spec.checkpoint.uri
+    problems = tuple(check_bucket(path, folder)) if is_bucket(folder) else ()
+    if problems:
+        yield from problems
+    elif ".." in uri.parts:
         yield Problem(path, str(uri), must_be_direct(uri))
-    elif not any(is_below(str(uri), volume.mount_path) for volume in spec.runtime.volumes):
+    elif not is_bucket(folder) and not any(is_below(folder, volume.mount_path) for volume in spec.runtime.volumes):
         message = f"{uri} must be on a volume of `spec.runtime.volumes`. Mount the volume that contains it."
         yield Problem(path, str(uri), message)
-    elif folders_overlap(uri, own):
+    elif folders_overlap(uri, PurePosixPath(own)):
         message = (
-            f"{uri} must not overlap {quote_field('spec.checkpoint.uri', own)}. A job resumes from its own checkpoints "
-            "without this field."
+            f"{folder} must not overlap {quote_field('spec.checkpoint.uri', own)}. A job resumes from its own "
+            "checkpoints without this field."
         )
-        yield Problem(path, str(uri), message)
+        yield Problem(path, folder, message)
 
 
 def check_export_folder(spec: TrainingJobSpec) -> Iterator[Problem]:

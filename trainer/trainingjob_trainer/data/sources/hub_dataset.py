@@ -21,7 +21,7 @@ from trainingjob_trainer.data.preparation.listed_files import Sources
 from trainingjob_trainer.data.sources.hub_splits import HubMetadataError, find_split_files
 from trainingjob_trainer.data.sources.source_files import plural
 from trainingjob_trainer.huggingface.hub_client import HubRepository
-from trainingjob_trainer.huggingface.hub_folder import POLL_SECONDS, read_record
+from trainingjob_trainer.huggingface.hub_folder import POLL_SECONDS, download_names, read_record
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.store.port import Store
 
@@ -80,9 +80,7 @@ class _Download:
         commit = hub.find_commit()
         names = self._choose_files(hub, commit)
         LOG.info("downloading dataset=%s revision=%s commit=%s files=%d", hub.name, revision, commit, len(names))
-        files = self.locate_files(commit)
-        hub.download_files(commit, self.own.locate(files), names)
-        self.own.delete_tree(f"{files}/.cache")  # of the client, to resume
+        download_names(self.own, self.locate_files(commit), hub, commit, names)
         self.own.write(self.record, [json.dumps({"commit": commit}).encode()])
         return commit
 
@@ -115,8 +113,8 @@ class _Download:
         """Return the text of README.md, whose beginning may have metadata; empty: there is none."""
         if README not in there:
             return ""
-        about = f"{self.folder}/about"
-        hub.download_files(commit, self.own.locate(about), [README])
+        about = f"{self.folder}/about/{commit}"
+        download_names(self.own, about, hub, commit, [README])
         return self.own.read(f"{about}/{README}", MAX_README_BYTES).decode(errors="replace")
 
     def _no_files_error(self, there: Sequence[str]) -> TrainingError:
