@@ -224,8 +224,8 @@ AdapterFormat = Literal["merged", "peft"]
 class HuggingFaceExport(Strict):
     """Folders of trained weights that `transformers` and vLLM load."""
 
-    uri: Annotated[AbsolutePath, Example("/shared/exported")] = Field(
-        description="Folder on a writable volume, at least two levels deep. Files in it are replaced."
+    uri: Annotated[StoreUri, Example("/shared/exported")] = Field(
+        description="Folder on a writable volume, at least two levels deep, or in a bucket. Files in it are replaced."
     )
     when: Annotated[Literal["end", "kept"] | None, Example("kept")] = Field(
         default=None,

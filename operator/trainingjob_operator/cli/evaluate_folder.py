@@ -14,9 +14,8 @@ from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.errors import NoResultError, UsageError
 from trainingjob_operator.cli.local.path_translation import move_paths
 from trainingjob_operator.cli.local.workspace import choose_folders
-from trainingjob_operator.cli.locations import absolute_location
 from trainingjob_operator.cli.printing import align, echo
-from trainingjob_operator.cli.trainer_child import require_trainer
+from trainingjob_operator.cli.trainer_child import absolute_location, require_trainer
 from trainingjob_operator.cli.validate_command import require_trainer_job
 from trainingjob_operator.cli.weights import answer_with_progress, require_folder
 from trainingjob_operator.core.units import format_count, format_percent, pluralize

@@ -42,7 +42,7 @@ def sample(
     Exit codes: 0 the text is complete, 2 the folder, the step, the tokenizer or the prompt cannot be used.
     """
     from trainingjob_api.weights_exchange import SampleRequest
-    from trainingjob_operator.cli.locations import absolute_location
+    from trainingjob_operator.cli.trainer_child import absolute_location
     from trainingjob_operator.cli.weights import sample_folder
 
     if temperature is not None and temperature <= 0:

@@ -274,7 +274,9 @@ def import_weights(
 @app.command("export")
 def export_weights(
     file: File,
-    target: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write. Weights in it are replaced.")],
+    target: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="Folder or URI to write. Weights in it are replaced.")
+    ],
     source: Annotated[
         str | None,
         typer.Option("--from", metavar="CHECKPOINTS", help="Folder or URI. Default: spec.checkpoint.uri."),

@@ -19,10 +19,9 @@ from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.errors import NoResultError, UsageError
 from trainingjob_operator.cli.local.path_translation import Mounts, move_path, move_paths
 from trainingjob_operator.cli.local.workspace import choose_folders
-from trainingjob_operator.cli.locations import absolute_location
 from trainingjob_operator.cli.printing import echo
 from trainingjob_operator.cli.report import describe_data
-from trainingjob_operator.cli.trainer_child import TrainerChild, require_trainer
+from trainingjob_operator.cli.trainer_child import TrainerChild, absolute_location, require_trainer
 from trainingjob_operator.cli.validate_command import require_trainer_job, warning_lines
 from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.units import format_count

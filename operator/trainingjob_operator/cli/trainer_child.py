@@ -8,11 +8,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from pydantic import BaseModel, ValidationError
 
+from trainingjob_api.base import is_bucket
 from trainingjob_operator.cli.child_process import KILL_WITH_PARENT
 from trainingjob_operator.cli.errors import NoResultError, UsageError
 
@@ -28,6 +30,11 @@ def require_trainer(what: str) -> None:
     """
     if importlib.util.find_spec("trainingjob_trainer") is None or importlib.util.find_spec("jax") is None:
         raise UsageError(f"{what} needs the trainer, which is not installed here: pip install 'trainingjob[trainer]'.")
+
+
+def absolute_location(location: str) -> str:
+    """Return the absolute path of a folder of this machine, or the URI of a folder of a bucket, for a request."""
+    return location if is_bucket(location) else str(Path(location).absolute())
 
 
 class TrainerChild:

@@ -28,9 +28,8 @@ from trainingjob_api.weights_exchange import (
 from trainingjob_operator.cli.console import SafeConsole
 from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.errors import CommandError, NoResultError, UsageError
-from trainingjob_operator.cli.locations import absolute_location
 from trainingjob_operator.cli.printing import echo
-from trainingjob_operator.cli.trainer_child import TrainerChild, require_trainer
+from trainingjob_operator.cli.trainer_child import TrainerChild, absolute_location, require_trainer
 from trainingjob_operator.cli.validate_command import require_trainer_job
 from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.units import format_count, format_size, pluralize
@@ -69,7 +68,7 @@ def import_folder(folder: Path, *, as_json: bool, show_all: bool) -> bool:
     return not report.missing and not report.misfits
 
 
-def export_checkpoint(file: str, target: Path, options: ExportOptions, catalog: Catalog) -> None:
+def export_checkpoint(file: str, target: str, options: ExportOptions, catalog: Catalog) -> None:
     """Export a checkpoint of a file's TrainingJob, and print what was written.
 
     Raises:
@@ -85,7 +84,7 @@ def export_checkpoint(file: str, target: Path, options: ExportOptions, catalog: 
         spec=spec,
         source=absolute_location(options.source or spec.checkpoint.uri),
         step=options.step,
-        target=str(target.absolute()),
+        target=absolute_location(target),
         dtype=_choose_dtype(spec, options.dtype),
         max_file_bytes=options.max_file_bytes,
         adapter=_choose_adapter(spec, options.adapter),

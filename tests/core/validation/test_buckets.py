@@ -14,6 +14,7 @@ def test_a_bucket_needs_no_volume(uri: str) -> None:
     set_at(job, "spec.checkpoint.uri", uri)
     set_at(job, "spec.checkpoint.backup", {"uri": "s3://second/run"})
     set_at(job, "spec.checkpoint.initializeFrom", {"uri": "gs://third/run"})
+    set_at(job, "spec.checkpoint.export", {"huggingFace": {"uri": "gs://fourth/run"}})
 
     checked = judge(job)
 

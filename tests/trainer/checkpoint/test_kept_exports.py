@@ -12,12 +12,14 @@ import pytest
 
 from tests.support.patience import ENDLESS_SECONDS
 from tests.support.trainer.meeting import together
+from tests.support.trainer.object_servers import SCHEMES, ObjectServers, new_root
 from tests.support.trainer.shelf import flip, list_steps, step_path
 from tests.support.trainer.stores import FIRST, largest
 from tests.support.trainer.tiny import UID, make_config, make_spec, make_world
 from trainingjob_agent.trainer_protocol import AgentEvent
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.protocol import FailureReason
+from trainingjob_api.spec.checkpoint import Export, HuggingFaceExport
 from trainingjob_api.spec.memory import Memory
 from trainingjob_api.world import RunConfig, Span
 from trainingjob_trainer.checkpoint import export_folders, kept_exports
@@ -124,6 +126,29 @@ def test_each_kept_checkpoint_has_an_export_and_no_other_step(job: Job) -> None:
     for step in (4, 6):
         np.testing.assert_array_equal(embedding(job.folder(step)), np.asarray(job.params["embedding"]) + step)
         assert (job.folder(step) / "config.json").exists()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_each_kept_checkpoint_of_a_bucket_has_an_export_in_a_bucket(
+    scheme: str, object_servers: ObjectServers, job: Job
+) -> None:
+    with object_servers.environment(scheme):
+        saved, exported = new_root(scheme), new_root(scheme)
+        config = job.config()
+        export = HuggingFaceExport(uri=exported, when="kept")
+        checkpoint = config.spec.checkpoint.model_copy(update={"uri": saved, "export": Export(hugging_face=export)})
+        config = config.model_copy(update={"spec": config.spec.model_copy(update={"checkpoint": checkpoint})})
+        world = Checkpoints(saved, config, make_world(1, 1), ProcessGroup(0, 1), "index", job.events)
+
+        job.save(world, 2, 4, 6)
+        world.finish_exports()
+
+        assert (job.reported, job.failed) == ([2, 4, 6], [])
+        exports = list(export_folders.list_exports(open_store(exported)))
+        assert [(one.folder.step, one.record is not None) for one in exports] == [(4, True), (6, True)]
+        weights = open_weights(open_store(exports[1].folder.location))
+        region = tuple((0, size) for size in weights.tensors[EMBEDDING].shape)
+        np.testing.assert_array_equal(weights.read(EMBEDDING, region), np.asarray(job.params["embedding"]) + 6)
 
 
 def test_training_does_not_wait_for_an_export_and_its_step_is_not_deleted(

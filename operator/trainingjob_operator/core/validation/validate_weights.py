@@ -105,17 +105,21 @@ def _check_source_folder(spec: TrainingJobSpec, path: str, folder: str) -> Itera
 
 
 def check_export_folder(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """`checkpoint.export.huggingFace.uri` must be a separate folder on a writable volume."""
+    """`checkpoint.export.huggingFace.uri` must be a separate folder in a bucket, or on a writable volume."""
     if spec.checkpoint.export is None:
         return
-    uri, path = PurePosixPath(spec.checkpoint.export.hugging_face.uri), f"{EXPORT}.uri"
+    given, path = spec.checkpoint.export.hugging_face.uri, f"{EXPORT}.uri"
+    uri = PurePosixPath(given)
     nearest = tuple(f"{mount.rstrip('/')}/{uri.name or 'exported'}" for mount in writable_mounts(spec))
     for field, folder in _list_other_folders(spec):
         if ".." not in uri.parts and folders_overlap(uri, PurePosixPath(folder)):
-            message = f"{uri} must not overlap {quote_field(field, folder)}. Write a separate folder."
-            yield Problem(path, str(uri), message, (f"{PurePosixPath(folder)}-exported",))
+            message = f"{given} must not overlap {quote_field(field, folder)}. Write a separate folder."
+            yield Problem(path, given, message, (f"{folder.rstrip('/')}-exported",))
             return
-    yield from check_own_folder(spec, path, uri, "exported weights", nearest)
+    if is_bucket(given):
+        yield from check_bucket(path, given)
+    else:
+        yield from check_own_folder(spec, path, uri, "exported weights", nearest)
 
 
 def _list_other_folders(spec: TrainingJobSpec) -> Iterator[tuple[str, str]]:
