@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainingjob_api.base import (
-    AbsolutePath,
     Duration,
     Secret,
     SecretVariable,
@@ -128,10 +127,10 @@ class Backup(Strict):
 class HuggingFaceSource(Strict):
     """Published weights in the format of Hugging Face, as `transformers` saves them: a folder, or a repository."""
 
-    path: Annotated[AbsolutePath | None, Example("/models/Llama-3.1-8B")] = Field(
+    path: Annotated[StoreUri | None, Example("/models/Llama-3.1-8B")] = Field(
         default=None,
-        description="Folder on a volume of `runtime.volumes`, with `config.json` and `model.safetensors` or the files "
-        "of an index. It is only read.",
+        description="Folder on a volume of `runtime.volumes` or in a bucket, with `config.json` and "
+        "`model.safetensors` or the files of an index. It is only read.",
     )
     repository: Annotated[Repository | None, Example("meta-llama/Llama-3.1-8B")] = Field(
         default=None,
@@ -156,9 +155,9 @@ class HuggingFaceSource(Strict):
 class AdapterSource(Strict):
     """LoRA adapters in the format of PEFT: a folder, or a repository."""
 
-    path: Annotated[AbsolutePath | None, Example("/models/adapter")] = Field(
+    path: Annotated[StoreUri | None, Example("/models/adapter")] = Field(
         default=None,
-        description="Folder on a volume of `runtime.volumes`, with `adapter_config.json` and "
+        description="Folder on a volume of `runtime.volumes` or in a bucket, with `adapter_config.json` and "
         "`adapter_model.safetensors`. It is only read.",
     )
     repository: Annotated[Repository | None, Example("tloen/alpaca-lora-7b")] = Field(

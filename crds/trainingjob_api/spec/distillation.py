@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainingjob_api.base import AbsolutePath, Strict
+from trainingjob_api.base import StoreUri, Strict
 from trainingjob_api.meta import NO_UNIT, Example, NoStoredDefaults, Unit, cel_rule
 from trainingjob_api.spec.model import Model
 
@@ -12,16 +12,16 @@ from trainingjob_api.spec.model import Model
 class TeacherWeights(Strict):
     """Published weights of a teacher in the format of Hugging Face."""
 
-    path: Annotated[AbsolutePath, Example("/models/Llama-3.1-8B")] = Field(
-        description="Folder on a volume of `runtime.volumes`, with `config.json` and `model.safetensors` or the files "
-        "of an index. It is only read."
+    path: Annotated[StoreUri, Example("/models/Llama-3.1-8B")] = Field(
+        description="Folder on a volume of `runtime.volumes` or in a bucket, with `config.json` and "
+        "`model.safetensors` or the files of an index. It is only read."
     )
 
 
 class TeacherSource(Strict):
     """Parameters of a teacher, which each start of the job reads again."""
 
-    uri: Annotated[AbsolutePath | None, Example("/shared/teacher")] = Field(
+    uri: Annotated[StoreUri | None, Example("/shared/teacher")] = Field(
         default=None,
         description="Folder that was `checkpoint.uri` of the job that trained the teacher. It is only read.",
     )

@@ -253,7 +253,7 @@ def prepare(
 
 @app.command("import")
 def import_weights(
-    folder: Annotated[Path, typer.Argument(help="Folder with config.json and safetensors files.")],
+    folder: Annotated[str, typer.Argument(help="Folder or URI with config.json and safetensors files.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002
     show_all: Annotated[bool, typer.Option("--all", help="List all tensors that do not fit.")] = False,  # noqa: FBT002
 ) -> None:

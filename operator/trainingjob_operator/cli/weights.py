@@ -51,7 +51,7 @@ class ExportOptions(NamedTuple):
     adapter: str | None = None
 
 
-def import_folder(folder: Path, *, as_json: bool, show_all: bool) -> bool:
+def import_folder(folder: str, *, as_json: bool, show_all: bool) -> bool:
     """Print the model section and the report of a folder; return whether a job can start from it.
 
     Raises:
@@ -150,10 +150,10 @@ def _choose_adapter(spec: TrainingJobSpec, wanted: str | None) -> Any:
     return wanted or (export and export.hugging_face.adapter) or "merged"
 
 
-def _inspect(folder: Path) -> WeightsReport:
+def _inspect(folder: str) -> WeightsReport:
     console = SafeConsole(stderr=True)
     with TrainerChild(PROGRAM, "trainer") as trainer, console.status(f"reading {folder}"):
-        for line in trainer.answer(InspectRequest(path=str(folder.absolute())).model_dump_json()):
+        for line in trainer.answer(InspectRequest(path=absolute_location(folder)).model_dump_json()):
             answer = read_answer(trainer, line)
             if answer.report:
                 return answer.report

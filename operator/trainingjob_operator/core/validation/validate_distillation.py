@@ -51,7 +51,7 @@ def check_teacher_model(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def check_teacher_source(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """The parameters of the teacher must have one fixed source, on a volume."""
+    """The parameters of the teacher must have one fixed source, in a bucket or on a volume."""
     if teacher := _find_teacher(spec):
         checkpoint = Checkpoint(uri=spec.checkpoint.uri, initialize_from=describe_source(teacher))
         described = TrainingJobSpec.model_construct(checkpoint=checkpoint, runtime=spec.runtime)

@@ -71,7 +71,7 @@ def _check_folder_or_repository(
 
 
 def check_source_folders(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """The source of initial parameters must be on a volume, outside the job's own checkpoint folder."""
+    """The source of initial parameters must be in a bucket or on a volume, outside the job's own checkpoint folder."""
     source = spec.checkpoint.initialize_from
     if source is None:
         return
