@@ -32,3 +32,18 @@ def test_plan_names_the_matrices_that_no_axis_shards() -> None:
     lines = call("plan", "-", given=yaml.safe_dump(written)).out.splitlines()
     (line,) = [one for one in lines if one.startswith("whole on every device: ") and "embedding" in one]
     assert "because no rule shards `vocab` and `embed` over an axis of this mesh" in line
+
+
+def test_plan_reports_what_auto_moves_to_the_host() -> None:
+    written = yaml.safe_load(Path("crds/examples/tpu-v5p-4-slices.yaml").read_text())
+    written["spec"]["parallelism"] = {"strategy": "auto"}
+    written["spec"]["slices"] = {"accelerator": "tpu-v5e", "topology": "2x4", "count": 1}
+    written["spec"]["training"] |= {"globalBatchSize": 8, "sequenceLength": 1024}
+    written["spec"]["runtime"]["resources"] = {"memory": "100Gi"}
+    lines = call("plan", "-", given=yaml.safe_dump(written)).out.splitlines()
+
+    (line,) = [one for one in lines if one.startswith("optimizer state: ")]
+    assert line.startswith("optimizer state: in the memory of the host, because `strategy: auto` found no mesh whose")
+    assert "  memory: {remat: full, offload: [optimizer]}" in lines
+    (best,) = [one for one in lines if one.startswith("auto, the best of ")]
+    assert " · remat full · offload optimizer · " in best

@@ -141,8 +141,8 @@ class Parallelism(Strict):
 
     strategy: Annotated[Literal["explicit", "auto"], Example("explicit")] = Field(
         default="explicit",
-        description="Source of the degrees: `explicit` uses the given ones. `auto` lets the planner choose the mesh "
-        "and `memory.remat` that are fastest by its roofline.",
+        description="Source of the degrees: `explicit` uses the given ones. `auto` lets the planner choose the "
+        "fastest mesh and `memory.remat` by its roofline, with `optimizer` in `memory.offload` if nothing else fits.",
     )
     ici: Annotated[AxisDegrees, Example({"fsdp": -1})] = Field(
         default=AxisDegrees(fsdp=-1),

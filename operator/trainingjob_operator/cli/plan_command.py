@@ -322,12 +322,13 @@ def choice_lines(choice: Choice) -> list[str]:
         f"auto, the best of {candidates} at the largest size: {best.describe()}{_format_step_time(choice, best)}",
         *(f"  instead of {one.describe()}{_format_step_time(choice, one)}" for one in choice.runners_up),
     )
+    offload = f", offload: [{', '.join(best.offload)}]" if best.offload else ""
     mesh = f"ici: {_format_degrees(best.ici)}, dcn: {_format_degrees(best.dcn)}"
     return [
         *compared,
         "The same as an explicit spec:",
         f"  parallelism: {{{mesh}}}",
-        f"  memory: {{remat: {best.remat}}}",
+        f"  memory: {{remat: {best.remat}{offload}}}",
     ]
 
 

@@ -13,7 +13,7 @@ from trainingjob_api.teacher import describe_teacher
 from trainingjob_operator.core.planner.flops import count_step_flops, count_useful_flops
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.memory import estimate_device_memory
-from trainingjob_operator.core.planner.oom_fixes import _may_fit
+from trainingjob_operator.core.planner.optimizer_offload import may_hold_state
 from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.size_planner import SizePlanner
 from trainingjob_operator.core.planner.snapshots import snapshot_bytes
@@ -156,8 +156,8 @@ def test_a_teacher_that_is_too_large_fits_no_mesh(make_spec: MakeSpec) -> None:
     assert shape
     huge = TEACHER | {"embedDim": 32768, "mlpDim": 131072, "numLayers": 100}
 
-    assert _may_fit(make_spec(H100 | distill()), shape, 1)
-    assert not _may_fit(make_spec(H100 | distill(huge)), shape, 1)
+    assert may_hold_state(make_spec(H100 | distill()), shape, 1)
+    assert not may_hold_state(make_spec(H100 | distill(huge)), shape, 1)
 
 
 def test_a_mesh_search_depends_on_the_teacher_alone(make_spec: MakeSpec) -> None:

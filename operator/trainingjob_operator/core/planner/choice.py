@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.memory import Remat
+from trainingjob_api.spec.memory import OffloadedItem, Remat
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_operator.core.planner.mesh import INFERRED, describe_degrees
 
@@ -13,7 +13,7 @@ EXPLICIT = "explicit"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A mesh and remat policy for a job, with its estimated step time."""
+    """A mesh, a remat policy and arrays in host memory for a job, with its estimated step time."""
 
     ici: AxisDegrees
     dcn: AxisDegrees
@@ -22,6 +22,8 @@ class Candidate:
     """Lower bound of the step time at the largest size."""
     score: float
     """Sum of the step times at the smallest and the largest size, in seconds."""
+    offload: tuple[OffloadedItem, ...] | None = None
+    """Arrays in host memory, with the state of the optimizer. None: those of the spec."""
 
     @property
     def rank(self) -> tuple[float, int]:
@@ -30,14 +32,16 @@ class Candidate:
         return float(f"{self.score:.4g}"), axes
 
     def apply(self, spec: TrainingJobSpec) -> TrainingJobSpec:
-        """Return a spec with this candidate's mesh and remat policy."""
+        """Return a spec with this candidate's mesh, remat policy and arrays in host memory."""
         parallelism = spec.parallelism.model_copy(update={"strategy": EXPLICIT, "ici": self.ici, "dcn": self.dcn})
-        memory = spec.memory.model_copy(update={"remat": self.remat})
+        offload = spec.memory.offload if self.offload is None else self.offload
+        memory = spec.memory.model_copy(update={"remat": self.remat, "offload": offload})
         return spec.model_copy(update={"parallelism": parallelism, "memory": memory})
 
     def describe(self) -> str:
         """Return the candidate as one line of text."""
-        return f"ici {describe_degrees(self.ici)} · dcn {describe_degrees(self.dcn)} · remat {self.remat}"
+        offload = f" · offload {', '.join(self.offload)}" if self.offload else ""
+        return f"ici {describe_degrees(self.ici)} · dcn {describe_degrees(self.dcn)} · remat {self.remat}{offload}"
 
 
 @dataclass(frozen=True)

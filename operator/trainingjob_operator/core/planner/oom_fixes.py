@@ -7,15 +7,15 @@ from functools import cache
 
 from trainingjob_api.problem import as_text
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.memory import OPTIMIZER, Remat
+from trainingjob_api.spec.memory import Remat
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_operator.core.planner.hardware import Hardware
-from trainingjob_operator.core.planner.memory import PROCESS_BYTES, USABLE_MEMORY_SHARE
+from trainingjob_operator.core.planner.memory import PROCESS_BYTES
+from trainingjob_operator.core.planner.optimizer_offload import may_hold_state, offload_optimizer
 from trainingjob_operator.core.planner.plan import SizePlan, SliceShape
 from trainingjob_operator.core.planner.planning import LazySizeOutcomes
 from trainingjob_operator.core.planner.size_planner import OUT_OF_MEMORY_PATH, PlanCounter, SizePlanner
 from trainingjob_operator.core.planner.strategy import REMAT_POLICIES, describe_search
-from trainingjob_operator.core.planner.workload import describe_workload
 
 GIB = 2**30
 
@@ -81,7 +81,7 @@ def _find_oom_fixes(
         return [_describe_change(spec, shape, changed, shape) for changed in changes]
 
     def find_offloaded() -> list[str]:
-        base = None if pod_memory_bytes is None else _offload_optimizer(spec)
+        base = None if pod_memory_bytes is None else offload_optimizer(spec)
         if base is None or pod_memory_bytes is None:
             return []
         meshes = _auto_mesh_variants(base, shape, num_slices, counter)
@@ -102,7 +102,7 @@ def _find_oom_fixes(
     on_same_devices = [*meshes, *find_on_same_devices(whole)]
     ways = on_same_devices or find(whole)
     if not ways:
-        least = next((one for one in larger if _may_fit(spec, one, num_slices)), shape)
+        least = next((one for one in larger if may_hold_state(spec, one, num_slices)), shape)
         ways = [
             _describe_change(spec, shape, changed, least)
             for changed in _auto_mesh_variants(spec, least, num_slices, counter)
@@ -155,7 +155,7 @@ def _auto_mesh_variants(
 
     Each search plans the job many times, so none starts if the state alone does not fit.
     """
-    if not _may_fit(spec, shape, num_slices):
+    if not may_hold_state(spec, shape, num_slices):
         return
     for changed in (spec, _shard_optimizer(spec)):
         search = describe_search(changed, shape)
@@ -164,24 +164,6 @@ def _auto_mesh_variants(
         if found and found.choice:
             yield found.choice.chosen.apply(changed)
             return
-
-
-def _may_fit(spec: TrainingJobSpec, shape: SliceShape, num_slices: int) -> bool:
-    """Return whether the state alone, sharded over all devices, leaves free memory."""
-    workload = describe_workload(spec)
-    per_parameter = workload.param_bytes + workload.gradient_bytes
-    tensors = workload.network.tensors
-    lists = ((1, workload.list_slots), (-1, workload.list_offloaded_slots))
-    slots = (
-        sign * state.size * num_bytes
-        for sign, list_slots in lists
-        for tensor in tensors
-        for state, num_bytes in list_slots(tensor)
-    )
-    second = workload.reference
-    reference = sum(tensor.size * second.workload.param_bytes for tensor in second.tensors) if second else 0
-    num_bytes = sum(tensor.size * per_parameter for tensor in tensors) + sum(slots) + reference
-    return num_bytes < num_slices * shape.num_devices * shape.memory_bytes * USABLE_MEMORY_SHARE
 
 
 def _shorten_sequence(spec: TrainingJobSpec, length: int) -> TrainingJobSpec:
@@ -203,15 +185,6 @@ def _alternate(spec: TrainingJobSpec) -> Iterator[TrainingJobSpec]:
     if pipeline.schedule == "gpipe" and spec.parallelism.ici.stage * spec.parallelism.dcn.stage != 1:
         pipeline = pipeline.model_copy(update={"schedule": "oneForwardOneBackward"})
         yield spec.model_copy(update={"parallelism": spec.parallelism.model_copy(update={"pipeline": pipeline})})
-
-
-def _offload_optimizer(spec: TrainingJobSpec) -> TrainingJobSpec | None:  # None: that moves nothing
-    """Return the spec with the state of the optimizer in host memory."""
-    memory = spec.memory.model_copy(update={"offload": (*(spec.memory.offload or ()), OPTIMIZER)})
-    changed = spec.model_copy(update={"memory": memory})
-    workload = describe_workload(changed)
-    moves = any(workload.list_offloaded_slots(tensor) for tensor in workload.network.tensors if tensor.is_trainable)
-    return changed if moves and not spec.memory.offloads_optimizer else None
 
 
 def _require_pod_memory(

@@ -49,6 +49,7 @@ class Rates:
 
 
 UNKNOWN_RATES = Rates()
+CHOSEN_OFFLOAD = "`strategy: auto` found no mesh whose devices hold it"
 SHM_BYTES = 256 * 2**20
 """Size of a pod's /dev/shm. The container runtime's default of 64 MiB is too small for libraries that pass arrays
 between processes."""
@@ -230,7 +231,10 @@ class Plan:
     @property
     def optimizer_memory(self) -> OptimizerMemory | None:  # None: the spec offloads no optimizer state
         """Return the memory of the optimizer's state between steps."""
-        return choose_optimizer_memory(self.spec) if self.spec.memory.offloads_optimizer else None
+        memory = choose_optimizer_memory(self.spec) if self.spec.memory.offloads_optimizer else None
+        if memory and self.choice and self.choice.chosen.offload:
+            return replace(memory, reason=CHOSEN_OFFLOAD)
+        return memory
 
     @property
     def tokens_per_step(self) -> int:

@@ -150,14 +150,18 @@ def _describe_split(global_batch_size: int, split: BatchSplit) -> BatchLayout:
 class PlanCounter:
     """Plans sizes and counts them, as a measure of cost that does not depend on the machine."""
 
-    def __init__(self) -> None:
-        """Start at zero."""
+    def __init__(self, max_host_bytes: int | None = None) -> None:
+        """Start at zero. A size whose devices take more host memory than `max_host_bytes` each counts as too large."""
         self.num_plans = 0
+        self._max_host_bytes = max_host_bytes
 
     def fit(self, planner: SizePlanner, num_slices: int) -> SizePlan | None:
         """Return the plan of one size; None if the job cannot train at that size."""
         self.num_plans += 1
-        return planner.fit(num_slices)
+        size = planner.fit(num_slices)
+        if size and size.memory and self._max_host_bytes is not None and size.memory.host > self._max_host_bytes:
+            return None
+        return size
 
 
 def check_microbatches(spec: TrainingJobSpec, mesh: Mesh) -> Iterator[Problem]:

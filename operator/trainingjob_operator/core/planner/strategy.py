@@ -4,6 +4,8 @@ One choice holds for all sizes of a job: the ICI degrees of every slice, the axi
 search tries every factorization of a slice that the model dims are divisible by. If there are many, it first leaves out
 `context` and `stage`, which a job needs only when the other axes are exhausted.
 
+If nothing fits, a second search keeps the state of the optimizer in host memory, as far as the pods have that memory.
+
 The search ranks all candidates at the largest size. It keeps the best ones that train at every size, and ranks these by
 the sum of the step times at the smallest and the largest size. Among equals the candidate with fewer axes wins.
 
@@ -21,12 +23,17 @@ from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.spec.data import Data
 from trainingjob_api.spec.distillation import Distill, Features, Teacher, TeacherSource
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.memory import NO_REMAT, Remat
+from trainingjob_api.spec.memory import NO_REMAT, OPTIMIZER, Remat
 from trainingjob_api.spec.objective import Objective
 from trainingjob_api.spec.optimizer import Average, Optimizer
 from trainingjob_api.spec.parallelism import AxisDegrees, Parallelism
 from trainingjob_operator.core.planner.choice import EXPLICIT, Candidate, Choice
 from trainingjob_operator.core.planner.mesh import INFERRED, divisors
+from trainingjob_operator.core.planner.optimizer_offload import (
+    max_offloaded_bytes,
+    may_hold_state,
+    offload_optimizer,
+)
 from trainingjob_operator.core.planner.plan import Rates, SliceShape
 from trainingjob_operator.core.planner.roofline import knows_rates, predict_step
 from trainingjob_operator.core.planner.size_planner import PlanCounter, SizePlanner
@@ -64,16 +71,18 @@ def list_explicit_fields(spec: TrainingJobSpec) -> tuple[str, ...]:
 
 
 def resolve_strategy(
-    spec: TrainingJobSpec, shape: SliceShape
+    spec: TrainingJobSpec, shape: SliceShape, pod_memory_bytes: int | None = None
 ) -> tuple[TrainingJobSpec, Choice | None]:  # None: no choice
     """Return a spec with an explicit mesh, and how the planner chose it.
+
+    `pod_memory_bytes` is the memory of a pod without its volumes. None: unknown, so that nothing moves there.
 
     If nothing fits, the spec gets the default mesh and `remat: full`. The errors then describe the most memory-saving
     configuration.
     """
     if not is_auto(spec):
         return spec, None
-    choice = choose_strategy(spec, shape)
+    choice = choose_strategy(spec, shape, pod_memory_bytes)
     if choice:
         return choice.chosen.apply(spec), choice
     parallelism = spec.parallelism.model_copy(update={"strategy": EXPLICIT})
@@ -82,14 +91,29 @@ def resolve_strategy(
     return spec.model_copy(update={"parallelism": parallelism, "memory": memory}), None
 
 
-def choose_strategy(spec: TrainingJobSpec, shape: SliceShape) -> Choice | None:  # None: nothing fits
+def choose_strategy(
+    spec: TrainingJobSpec, shape: SliceShape, pod_memory_bytes: int | None = None
+) -> Choice | None:  # None: nothing fits
     """Return the best mesh and remat policy for a job."""
+    choices = (search.run().choice for search in list_searches(spec, shape, pod_memory_bytes))
+    return next((choice for choice in choices if choice), None)
+
+
+def list_searches(
+    spec: TrainingJobSpec, shape: SliceShape, pod_memory_bytes: int | None = None
+) -> Iterator["MeshSearch"]:
+    """Yield the searches for the mesh of a job, of which each one starts only if those before it find nothing."""
     search = describe_search(spec, shape)
-    return search.run().choice if search else None
+    if search is None:
+        return
+    yield search
+    offloaded = None if pod_memory_bytes is None or search.run().choice else offload_optimizer(spec)
+    if offloaded and pod_memory_bytes is not None and may_hold_state(offloaded, shape, search.slices[0]):
+        yield replace(search, max_host_bytes=max_offloaded_bytes(shape, pod_memory_bytes))
 
 
 def describe_search(spec: TrainingJobSpec, shape: SliceShape) -> "MeshSearch | None":  # None: there are no slices
-    """Return the search for the mesh of a job, which other jobs may share."""
+    """Return the search for the mesh of a job, which other jobs may share. It moves nothing to host memory."""
     remats = REMAT_POLICIES if spec.memory.remat == NO_REMAT else (spec.memory.remat,)
     slices = spec.slices.slice_counts
     # Only the fields that determine a plan: names, data and storage would make each job a separate cache entry.
@@ -167,6 +191,8 @@ class MeshSearch:
     shape: SliceShape
     slices: Sequence[int]
     remats: Sequence[Remat]
+    max_host_bytes: int | None = None
+    """Host memory that a device may take, if the search moves the state of the optimizer there. None: it does not."""
 
     def run(self) -> Searched:
         """Return the result."""
@@ -175,14 +201,13 @@ class MeshSearch:
 
 @lru_cache(maxsize=256)
 def _run_search(search: MeshSearch) -> Searched:
-    counter = PlanCounter()
-    choice = _search(search.question.spec, search.shape, search.slices, search.remats, counter)
+    counter = PlanCounter(search.max_host_bytes)
+    choice = _search(search, search.question.spec, search.shape, counter)
     return Searched(choice, counter.num_plans)
 
 
-def _search(
-    spec: TrainingJobSpec, shape: SliceShape, slices: Sequence[int], remats: Sequence[Remat], counter: PlanCounter
-) -> Choice | None:
+def _search(search: MeshSearch, spec: TrainingJobSpec, shape: SliceShape, counter: PlanCounter) -> Choice | None:
+    slices = search.slices
     is_timed = knows_rates(spec, shape, slices[-1])
     rated_shape = shape if is_timed else replace(shape, rates=TYPICAL_RATES)
     factorizations = list(_factorize_slice(spec, shape.num_devices))
@@ -199,7 +224,7 @@ def _search(
     )
     for tried, slice_axes in searches:
         candidates = _list_candidates(
-            spec, rated_shape, slices[-1], tried, slice_axes if slices[-1] > 1 else SLICE_AXES[:1], remats, counter
+            search, rated_shape, tried, slice_axes if slices[-1] > 1 else SLICE_AXES[:1], counter
         )
         finalists = sorted(candidates, key=_rank)
         fitting = (
@@ -251,18 +276,18 @@ def _limit_factorizations(cuts: Sequence[Mapping[Axis, int]]) -> list[Mapping[Ax
 
 
 def _list_candidates(
-    spec: TrainingJobSpec,
+    search: MeshSearch,
     shape: SliceShape,
-    num_slices: int,
     cuts: Sequence[Mapping[Axis, int]],
     outer: Sequence[Axis],
-    remats: Sequence[Remat],
     counter: PlanCounter,
 ) -> Iterator[Candidate]:
-    """Yield the candidates that fit at a size, each with the first remat policy that fits."""
+    """Yield the candidates that fit at the largest size, each with the first remat policy that fits."""
+    spec, num_slices, remats = search.question.spec, search.slices[-1], search.remats
+    offload = None if search.max_host_bytes is None else (*(spec.memory.offload or ()), OPTIMIZER)
 
     def measure(cut: Mapping[Axis, int], axis: Axis, remat: Remat) -> Candidate | None:  # None: it does not fit
-        one = Candidate(AxisDegrees(**cut), AxisDegrees(**{"data": 1, axis: INFERRED}), remat, 0.0, 0.0)
+        one = Candidate(AxisDegrees(**cut), AxisDegrees(**{"data": 1, axis: INFERRED}), remat, 0.0, 0.0, offload)
         seconds = _step_seconds(one.apply(spec), shape, num_slices, counter)
         return replace(one, step_seconds=seconds, score=seconds) if seconds else None
 

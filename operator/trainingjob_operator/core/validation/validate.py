@@ -27,7 +27,7 @@ from trainingjob_operator.core.planner.planning import (
     plan_program_sizes,
     plan_sizes,
 )
-from trainingjob_operator.core.planner.strategy import MeshSearch, describe_search, is_auto, resolve_strategy
+from trainingjob_operator.core.planner.strategy import MeshSearch, is_auto, list_searches, resolve_strategy
 from trainingjob_operator.core.units import pluralize
 from trainingjob_operator.core.validation import (
     validate_backup,
@@ -185,9 +185,9 @@ class _Cost:
             return
         self._num_sizes += sizes.num_planned
         shape = find_slice_shape(written.spec, hardware)
-        search = describe_search(written.spec, shape) if shape and is_auto(written.spec) else None
-        if search:
-            self._searches[search] = search.run().num_plans
+        if shape and is_auto(written.spec):
+            searches = list_searches(written.spec, shape, _find_pod_memory(written))
+            self._searches |= {search: search.run().num_plans for search in searches}
 
 
 def validate_job(name: str, raw_spec: object, catalog: Catalog = BUILTIN, namespace: str = "") -> ValidationResult:
@@ -291,7 +291,7 @@ def _resolve_strategy(parsed: Parsed, hardware: Hardware) -> tuple[Parsed, Choic
     shape = find_slice_shape(parsed.spec, hardware) if parsed.spec else None
     if parsed.spec is None or shape is None or not parsed.is_as_written(validate_sizes.SIZE_FIELDS):
         return parsed, None
-    spec, choice = resolve_strategy(parsed.spec, shape)
+    spec, choice = resolve_strategy(parsed.spec, shape, _find_pod_memory(parsed))
     return replace(parsed, spec=spec), choice
 
 
@@ -305,9 +305,13 @@ def _plan_sizes(parsed: Parsed, hardware: Hardware, *, with_oom_fixes: bool = Tr
     sizes = plan_sizes(parsed.spec, shape)
     if not with_oom_fixes:
         return sizes
-    is_memory_valid = parsed.is_as_written(("runtime.resources.memory",))
-    pod_memory = parse_bytes(parsed.spec.runtime.resources.memory) if is_memory_valid else None
-    return suggest_oom_fixes(sizes, parsed.spec, shape, hardware, pod_memory)
+    return suggest_oom_fixes(sizes, parsed.spec, shape, hardware, _find_pod_memory(parsed))
+
+
+def _find_pod_memory(parsed: Parsed) -> int | None:  # None: it cannot be read
+    """Return the bytes of memory of a pod without its volumes."""
+    is_valid = parsed.spec and parsed.is_as_written(("runtime.resources.memory",))
+    return parse_bytes(parsed.spec.runtime.resources.memory) if parsed.spec and is_valid else None
 
 
 def _check_sizes(parsed: Parsed, sizes: SizeOutcomes, hardware: Hardware) -> Iterator[Problem]:
