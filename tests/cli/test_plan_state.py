@@ -1,5 +1,6 @@
 """`trainingjob plan`: where the state of a job is."""
 
+import json
 from pathlib import Path
 
 import yaml
@@ -32,6 +33,12 @@ def test_plan_names_the_matrices_that_no_axis_shards() -> None:
     lines = call("plan", "-", given=yaml.safe_dump(written)).out.splitlines()
     (line,) = [one for one in lines if one.startswith("whole on every device: ") and "embedding" in one]
     assert "because no rule shards `vocab` and `embed` over an axis of this mesh" in line
+    unsharded = json.loads(call("plan", "--json", "-", given=yaml.safe_dump(written)).out)["unsharded"]
+    (table,) = [one for one in unsharded["tensors"] if one["name"] == "embedding"]
+    assert table["isMatrix"]
+    assert table["reason"] == "no rule shards `vocab` and `embed` over an axis of this mesh"
+    assert unsharded["numParameters"] == sum(one["numParameters"] for one in unsharded["tensors"])
+    assert unsharded["share"] == 1
 
 
 def test_plan_reports_what_auto_moves_to_the_host() -> None:

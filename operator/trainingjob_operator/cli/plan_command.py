@@ -25,13 +25,13 @@ from trainingjob_operator.core.planner.choice import Candidate, Choice
 from trainingjob_operator.core.planner.evaluation_memory import plan_evaluations
 from trainingjob_operator.core.planner.flops import count_useful_flops
 from trainingjob_operator.core.planner.memory import count_offloaded_slots, count_sample_bytes
-from trainingjob_operator.core.planner.mesh import combine_degrees, describe_mesh
+from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan, SliceShape, SnapshotPlan
 from trainingjob_operator.core.planner.redundancy import max_losable_slices
 from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes, update_transfer_seconds
 from trainingjob_operator.core.planner.snapshots import max_save_bytes, required_storage_rate
 from trainingjob_operator.core.planner.summary import describe_parameters, describe_sizes
-from trainingjob_operator.core.planner.unsharded import find_unsharded
+from trainingjob_operator.core.planner.unsharded import find_unsharded_at_largest_size
 from trainingjob_operator.core.planner.workload import describe_workload
 from trainingjob_operator.core.units import (
     format_count,
@@ -181,11 +181,8 @@ def _describe_optimizer_memory(plan: Plan) -> list[str]:
 
 def _describe_unsharded(plan: Plan) -> list[str]:
     """Return the matrices that no axis shards at the largest size, with their reasons; vectors are always small."""
-    layout = next((size.layout for size in reversed(plan.sizes) if size.layout), None)
-    if layout is None:
-        return []
     names: dict[str, list[str]] = {}
-    for tensor in find_unsharded(plan.spec, combine_degrees(layout.ici, layout.dcn)).tensors:
+    for tensor in find_unsharded_at_largest_size(plan).tensors:
         if tensor.is_matrix:
             names.setdefault(tensor.reason, []).append(tensor.name)
     return [f"whole on every device: {', '.join(found)}, because {reason}" for reason, found in names.items()]

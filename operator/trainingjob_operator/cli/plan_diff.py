@@ -108,8 +108,9 @@ def _by_size(job: Object) -> dict[int, Object]:
 
 
 def _size_independent(job: Object) -> Object:
-    """Return the values that hold at every size. The name is not part of a plan."""
-    return {key: value for key, value in job.items() if key not in ("name", "spec", "sizes", "warnings")}
+    """Return the values that hold at every size. The name is not part of a plan, and a warning lists large tensors."""
+    left_out = ("name", "spec", "sizes", "warnings", "unsharded")
+    return {key: value for key, value in job.items() if key not in left_out}
 
 
 def _warnings(job: Object) -> Object:

@@ -22,6 +22,7 @@ from trainingjob_operator.core.planner.plan import Plan, SizePlan, SliceShape
 from trainingjob_operator.core.planner.redundancy import max_losable_slices
 from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes
 from trainingjob_operator.core.planner.snapshots import max_save_bytes
+from trainingjob_operator.core.planner.unsharded import find_unsharded_at_largest_size
 from trainingjob_operator.core.planner.workload import describe_workload
 
 type Object = dict[str, Any]
@@ -43,6 +44,7 @@ def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object
         "flopsPerToken": count_useful_flops(describe_workload(plan.spec)),
         "kernels": _to_json(plan.kernels),
         "optimizerMemory": _to_json(plan.optimizer_memory),
+        "unsharded": _unsharded(plan),
         "slice": _shape(plan.shape),
         "trainerImage": _image(plan),
         "allowed": list(plan.allowed_sizes),
@@ -73,6 +75,12 @@ def _program_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Ob
         ],
         "warnings": [_to_json(warning) for warning in warnings],
     }
+
+
+def _unsharded(plan: Plan) -> Object:
+    """Return the tensors that are whole on every device at the largest size, with their number and share."""
+    found = find_unsharded_at_largest_size(plan)
+    return {**_to_json(found), "numParameters": found.num_parameters}
 
 
 def _image(plan: Plan) -> Object:

@@ -8,7 +8,7 @@ from e2e.benchmarks.compiler_cases import DEEP, job, training
 from trainingjob_api.base import AXES, Axis
 from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.planning import plan_job
-from trainingjob_operator.core.planner.unsharded import find_unsharded
+from trainingjob_operator.core.planner.unsharded import find_unsharded, find_unsharded_at_largest_size
 from trainingjob_operator.core.validation.validate_unsharded import warn_of_unsharded_parameters
 
 LATENT = {"queryRank": 256, "keyValueRank": 128, "ropeDim": 32, "noRopeDim": 64, "valueDim": 64}
@@ -61,11 +61,19 @@ def test_each_tensor_has_the_reason(ici: dict[Axis, int], name: str, reason: str
     assert reasons[name] == reason
 
 
+def test_a_job_that_cannot_train_has_none() -> None:
+    plan = plan_job(job("tpu-v5p", "2x2x1", {"tensor": 3}, model=DEEP, training=training(8, 1024, 1)))
+
+    assert not plan.allowed_sizes
+    assert find_unsharded_at_largest_size(plan).tensors == ()
+
+
 def test_a_rule_for_nothing_leaves_the_large_tensors_whole() -> None:
     parallelism: dict[str, Any] = {"ici": {"fsdp": 4}, "rules": {"embed": []}}
     plan = plan_job(job("tpu-v5p", "2x2x1", {}, model=DEEP, training=training(8, 1024, 1), parallelism=parallelism))
 
     (warning,) = warn_of_unsharded_parameters(plan, {})
 
+    assert find_unsharded_at_largest_size(plan).share == 1
     assert "100.0 % of all parameters" in warning.message
     assert "`layers.mlp.gate`" in warning.message

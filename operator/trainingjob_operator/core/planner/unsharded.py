@@ -8,6 +8,8 @@ from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.tensor import Tensor
 from trainingjob_api.sharding import Table, count_shards, merge_rules
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_operator.core.planner.mesh import combine_degrees
+from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.problem_messages import join_words
 
 
@@ -51,6 +53,12 @@ def find_unsharded(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> Unshar
         UnshardedTensor(leaf.name, leaf.size, leaf.is_matrix, _explain(leaf, degrees, rules)) for leaf in whole
     )
     return Unsharded(tensors, sum(leaf.size for leaf in whole) / network.num_parameters)
+
+
+def find_unsharded_at_largest_size(plan: Plan) -> Unsharded:
+    """Return the tensors that no axis shards at the largest size; none if the job cannot train at any."""
+    layout = next((size.layout for size in reversed(plan.sizes) if size.layout), None)
+    return find_unsharded(plan.spec, combine_degrees(layout.ici, layout.dcn)) if layout else Unsharded((), 0.0)
 
 
 def _explain(tensor: Tensor, degrees: Mapping[Axis, int], rules: Table) -> str:
