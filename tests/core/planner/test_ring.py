@@ -46,6 +46,17 @@ def test_a_device_passes_its_keys_to_the_others(remat: str, window: int | None, 
     assert not any(one.is_exposed for one in traffic if one.axes == ("context",))
 
 
+def test_modules_that_predict_further_tokens_pass_their_keys_too() -> None:
+    plan = planned(RING, model={"multiTokenPrediction": {"depth": 2}})
+    (size,) = plan.sizes
+    assert size.layout
+
+    traffic = predict_traffic(describe_workload(plan.spec), size.layout, "tpu")
+
+    want = (2 * 3 * 2 + 3 * 4 + 2) * (LAYERS + 2) * LENGTH // 4 * 2 * KEYS
+    assert want in [one.num_bytes for one in traffic if one.axes == ("context",)]
+
+
 def test_no_gradients_travel_back_where_all_layers_are_frozen() -> None:
     optimizer = {"learningRate": 1e-3, "trainable": ["head"]}
     plan = planned(RING, memory={"remat": "none"}, optimizer=optimizer)

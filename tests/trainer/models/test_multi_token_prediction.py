@@ -8,17 +8,25 @@ import pytest
 
 from tests.support.trainer.cases import each
 from tests.support.trainer.reference import norm, pick, predict, run_layer, run_layers
+from tests.support.trainer.tiny import make_layout
 from tests.support.trainer.training import ONE, Run, losses, numpy_tree, sequences_of, spec_with
 from tests.trainer.models.test_sharded_model import FIRST, pack
 from tests.trainer.test_step import LAYOUTS
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_trainer.hlo_analysis.data_order import find_unordered_collectives
 from trainingjob_trainer.hlo_analysis.parser import HloProgram
 
 DEPTH = {"model__multiTokenPrediction": {"depth": 2, "lossWeight": 0.4}}
 EXPERTS = {"model__experts": {"count": 4, "perToken": 2, "capacityFactor": 2.0, "balance": {"biasRate": 0.001}}}
 CHUNKS = {"memory__lossChunks": 4}
-SPECS = {"dense": spec_with(**DEPTH), "experts": spec_with(**DEPTH, **EXPERTS), "chunks": spec_with(**DEPTH, **CHUNKS)}
+RING = {"parallelism__context": {"exchange": "ring"}}
+SPECS = {
+    "dense": spec_with(**DEPTH),
+    "experts": spec_with(**DEPTH, **EXPERTS),
+    "chunks": spec_with(**DEPTH, **CHUNKS),
+    "ring": spec_with(**DEPTH, **RING),
+}
 
 
 def further_losses(spec: TrainingJobSpec, params: Any, row: np.ndarray) -> list[np.ndarray]:
@@ -58,9 +66,16 @@ def test_the_loss_of_further_tokens_is_that_of_the_reference(name: str) -> None:
     assert loss == pytest.approx(total_of(plain, plain.batch(1))[0], rel=1e-6), "the reported loss has no part of it"
 
 
+DOCUMENTS = {
+    "dense": (SPECS["dense"], ONE),
+    "ring": (SPECS["ring"], make_layout(devices_per_host=4, ici=AxisDegrees(context=4), rows_per_shard=8)),
+}
+
+
 @pytest.mark.thorough
-def test_no_token_of_another_document_is_predicted() -> None:
-    run = Run(SPECS["dense"], ONE)
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_no_token_of_another_document_is_predicted(name: str) -> None:
+    run = Run(*DOCUMENTS[name])
     batch, params = run.batch(1), numpy_tree(run.state.params)
     rows = sequences_of(batch).reshape(-1, batch.tokens.shape[-1] + 1)
 
@@ -72,7 +87,11 @@ def test_no_token_of_another_document_is_predicted() -> None:
 
 
 FLAT = [name for name, layout in LAYOUTS.items() if layout.ici.stage == 1]
-QUICK = ("experts, data 2, fsdp 2, tensor 2, accumulation 2", "chunks, data 2 over slices, fsdp 2, context 2")
+QUICK = (
+    "experts, data 2, fsdp 2, tensor 2, accumulation 2",
+    "chunks, data 2 over slices, fsdp 2, context 2",
+    "ring, data 2 over slices, fsdp 2, context 2",
+)
 
 
 @pytest.mark.thorough

@@ -11,11 +11,13 @@ from flax import nnx
 
 from trainingjob_api.network.multi_token_prediction import PredictionModules
 from trainingjob_api.spec.precision import Precision
+from trainingjob_api.token_order import Exchange
 from trainingjob_trainer.models.layers import HiddenStates, Layer
 from trainingjob_trainer.models.norm import Norm
 from trainingjob_trainer.models.params import DTYPES, add_params
 from trainingjob_trainer.models.remat import rematerialize
 from trainingjob_trainer.parallel.sharding import constrain
+from trainingjob_trainer.parallel.token_order import shift_tokens
 
 
 class PredictionModule(nnx.Module):
@@ -38,10 +40,10 @@ class PredictionModule(nnx.Module):
 
 
 class Shifted(NamedTuple):
-    """What belongs to the token some places later, for each token."""
+    """What belongs to the token some places later, for each token in the order of the sequence."""
 
     embedded: jax.Array
-    """Embeddings [R, L, D]."""
+    """Embeddings [R, L, D], of tokens in the order of the mesh."""
     targets: jax.Array
     weights: jax.Array
     segments: jax.Array | None
@@ -58,12 +60,14 @@ def stack_modules(modules: PredictionModules, precision: Precision, rngs: nnx.Rn
     return made
 
 
-def shift(later: Shifted, segments_RL: jax.Array | None) -> tuple[Shifted, jax.Array]:
+def shift(later: Shifted, segments_RL: jax.Array | None, exchange: Exchange, shards: int) -> tuple[Shifted, jax.Array]:
     """Return what belongs to one token later, and the weights of its predictions [R, L].
 
     `segments_RL` are the documents of the tokens themselves. A prediction for another document has no weight.
+    `exchange` and the shards of a sequence determine the order of the mesh.
     """
-    rolled = Shifted(*jax.tree.map(lambda array: jnp.roll(array, -1, axis=1), later))
+    targets, weights, segments = jax.tree.map(lambda array: jnp.roll(array, -1, axis=1), later[1:])
+    rolled = Shifted(shift_tokens(later.embedded, exchange, shards), targets, weights, segments)
     is_inside_L = jnp.arange(rolled.weights.shape[1]) < rolled.weights.shape[1] - 1
     rolled = rolled._replace(weights=jnp.where(is_inside_L[None], rolled.weights, 0.0))
     if segments_RL is None:

@@ -224,15 +224,17 @@ class ShardedModel:
         """
         stream, stacked = HiddenStates(hidden.x[0], None), params[PREDICTION]
         routing = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), hidden.routing)
-        positions, segments = (None if one is None else one[0] for one in (batch.positions, batch.segment_ids))
+        segments = None if batch.segment_ids is None else batch.segment_ids[0]
+        placed = self.order_tokens(batch.positions, batch.segment_ids)
+        positions, placed_segments = (None if one is None else one[0] for one in placed)
         seeds = None if batch.seeds is None else mix_name(batch.seeds[0], PREDICTION)
-        stream = stream._replace(routing=routing, positions=positions, segments=segments, seeds=seeds)
+        stream = stream._replace(routing=routing, positions=positions, segments=placed_segments, seeds=seeds)
         assert hidden.embedded is not None  # noqa: S101  # `run` keeps it for a model with modules
         later = Shifted(hidden.embedded[0], batch.targets[0], batch.loss_weights[0], segments)
 
         def predict(carried: tuple[HiddenStates, Shifted], module: Params) -> tuple[Any, jax.Array]:
             stream, later = carried
-            later, weights_RL = shift(later, segments)
+            later, weights_RL = shift(later, segments, self.network.exchange, self._context)
             stream = self._model.run_prediction(module, stream, later.embedded)
             own = params | {"norm": module["norm"]}
             loss = self.sum_losses(own, Hidden(stream.x[None], None), later.targets[None], weights_RL[None])

@@ -36,6 +36,21 @@ def find_places(exchange: Exchange, x_BL: jax.Array, positions_BL: jax.Array | N
     return jnp.asarray(places_L)[None]
 
 
+def shift_tokens(array_BL: jax.Array, exchange: Exchange, shards: int) -> jax.Array:
+    """Return an array [B, L, ...] in the order of the mesh with the next token of the sequence at each place.
+
+    The last token gets the first one. Only the first token of each chunk comes from another chunk.
+    """
+    order = order_chunks(exchange, shards)
+    if len(order) == 1:
+        return jnp.roll(array_BL, -1, axis=1)
+    chunks = array_BL.reshape(array_BL.shape[0], len(order), -1, *array_BL.shape[2:])
+    # No indexing, as in `_take_chunks`.
+    firsts = jnp.split(chunks[:, :, :1], len(order), axis=1)
+    following = jnp.concatenate([firsts[order.index((chunk + 1) % len(order))] for chunk in order], axis=1)
+    return jnp.concatenate([chunks[:, :, 1:], following], axis=2).reshape(array_BL.shape)
+
+
 def _take_chunks(array_L: jax.Array, chunks: tuple[int, ...]) -> jax.Array:
     """Return an array with the chunks of its tokens in another order."""
     if len(chunks) == 1:

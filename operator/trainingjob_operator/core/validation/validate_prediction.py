@@ -11,7 +11,7 @@ PREDICTION = "spec.model.multiTokenPrediction"
 
 
 def check_prediction(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """`model.multiTokenPrediction` needs one pipeline stage, gathered keys, trained tensors, and longer sequences."""
+    """`model.multiTokenPrediction` needs one pipeline stage, trained tensors, and longer sequences."""
     prediction, parallelism = spec.model.multi_token_prediction, spec.parallelism
     if prediction is None:
         return
@@ -22,12 +22,6 @@ def check_prediction(spec: TrainingJobSpec) -> Iterator[Problem]:
             stage = quote_field(f"spec.parallelism.{field}.stage", stages)
             message = f"must not be set with {stage}. The modules follow the last stage, and all others would wait."
             yield Problem(PREDICTION, shown, message, (f"spec.parallelism.{field}.stage: 1",))
-    if parallelism.context.exchange == "ring":
-        message = (
-            "must not be set with `spec.parallelism.context.exchange: ring`, which changes the order of tokens on the "
-            "devices."
-        )
-        yield Problem(PREDICTION, shown, message, ("spec.parallelism.context.exchange: gather",))
     if "*" not in spec.optimizer.trainable:
         message = "must not be set with frozen tensors. The modules are trained with all tensors of the model."
         yield Problem(PREDICTION, shown, message, ('spec.optimizer.trainable: ["*"]',))
@@ -46,7 +40,6 @@ RULES = (
             "model.multiTokenPrediction",
             "parallelism.ici",
             "parallelism.dcn",
-            "parallelism.context",
             "optimizer.trainable",
             "lora",
             "training.sequenceLength",
