@@ -65,9 +65,9 @@ DATA_MUTATIONS = (
     Mutation(
         "a download is complete before its files are",
         f"{SOURCES}/hub_dataset.py",
-        "        hub.download_files(commit, self.own.locate(files), names)\n",
+        "        download_names(self.own, self.locate_files(commit), hub, commit, names)\n",
         "        self.own.write(self.record, [json.dumps({'commit': commit}).encode()])\n"
-        "        hub.download_files(commit, self.own.locate(files), names)\n",
+        "        download_names(self.own, self.locate_files(commit), hub, commit, names)\n",
         (f"{TESTS}/test_hub_dataset.py",),
     ),
     Mutation(
