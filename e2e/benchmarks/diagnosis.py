@@ -26,7 +26,14 @@ from rich.progress import Progress, track
 from e2e.benchmarks.bit_flips import flip_bit, sample_parameters
 from e2e.benchmarks.figures import Figure
 from e2e.benchmarks.pauses import PATIENCE_SECONDS, RUNS, BenchmarkReport, find_attempt, is_selected
-from e2e.benchmarks.restart_pauses import AWAY_SECONDS, HostReadiness, generation, running_job, wait_until_steady
+from e2e.benchmarks.restart_pauses import (
+    AWAY_SECONDS,
+    HostReadiness,
+    generation,
+    make_spec,
+    running_job,
+    wait_until_steady,
+)
 from e2e.soak.harness import JobHarness, StateTimeoutError, list_trainers, send_signal
 from trainingjob_agent.fault_injection import RUNNING_SECONDS, STOPPED_SECONDS
 from trainingjob_api.protocol import FailureReason
@@ -206,7 +213,7 @@ async def measure(console: Console) -> None:
     """Measure all parts. Each part's figures are shown and written at once, because the whole run is long."""
     random = Random(SEED)  # noqa: S311  # no secret
     account = BenchmarkReport(NAME, console)
-    async with running_job(AWAY_SECONDS, **CHANGES) as stage:
+    async with running_job(AWAY_SECONDS, make_spec(**CHANGES)) as stage:
         hosts = HostReadiness(stage)
         await wait_until_steady(stage, hosts)
         if is_selected("healthy"):

@@ -3,10 +3,11 @@
 The job is the demo's, with snapshots and without a cluster. `RUNS` is the number of repetitions, `ONLY` selects losses
 by name. A pause lasts from the loss to the first new step, by the trainer's metrics lines. The figure excludes the
 duration of that step, and for a hang also its budget. The reference is a full recreation: all pods die and are
-recreated.
+recreated. One row is that of a program with Flax and Orbax, whose processes import and compile again in each world.
 """
 
 import asyncio
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -42,13 +43,14 @@ from e2e.benchmarks.pauses import (
     time_step,
 )
 from e2e.history import Line
-from e2e.product import Manifest, load_example
+from e2e.product import EXAMPLES, ROOT, Manifest, load_example
 from e2e.soak.harness import JobHarness, list_trainers, send_signal
 from e2e.soak.job import NAME, SHARED
 from trainingjob_api.protocol import HostReport
 
 STEADY_STEPS = 12
 """Steps that a full world trains before a loss. Two snapshots are taken by then."""
+RUNTIME = {"volumes": [{"name": "shared", "claimName": "shared", "mountPath": SHARED}]}
 AWAY_SECONDS = 4.0
 """Seconds until a lost slice returns."""
 
@@ -115,6 +117,8 @@ LOSSES: dict[str, Loss[LossInjection]] = {
     "planned shrink": Loss(shrink, 2.0, back="planned growth", undo=grow, is_planned=True),
     "slice killed, shadow": Loss(kill_slice, HOT_STANDBY_GOAL, back="slice back, shadow", has_hot_standby=True),
 }
+PROGRAM_LOSSES: dict[str, Loss[LossInjection]] = {"program killed": Loss(kill_process, 15.0)}
+"""Losses of a job with `program.command`, for comparison with those of the same name without it."""
 
 
 class HostReadiness:
@@ -137,17 +141,15 @@ class HostReadiness:
 
 
 @asynccontextmanager
-async def running_job(away_seconds: float, **changes: Any) -> AsyncIterator[JobHarness]:
-    """Run the job while the context lasts; `changes` are passed to `load_example`."""
+async def running_job(away_seconds: float, spec: Manifest) -> AsyncIterator[JobHarness]:
+    """Run a job while the context lasts."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         cache = root / "cache"
         cache.mkdir()
         with (root / "restart.log").open("w", buffering=1) as log:
             random = Random(0)  # noqa: S311  # no secret
-            stage = JobHarness(
-                make_spec(**changes), root / "job", cache, random, away_seconds, lambda line: print(line, file=log)
-            )
+            stage = JobHarness(spec, root / "job", cache, random, away_seconds, lambda line: print(line, file=log))
             async with stage.running():
                 yield stage
 
@@ -158,9 +160,23 @@ def make_spec(**changes: Any) -> Manifest:
         "demo",
         checkpoint={"uri": f"{SHARED}/{NAME}", "save": {"everySteps": 20}, "snapshots": {"everySteps": 5}},
         elastic=dict(ELASTIC),
-        runtime={"volumes": [{"name": "shared", "claimName": "shared", "mountPath": SHARED}]},
+        runtime=RUNTIME,
         **ENDLESS,
         **changes,
+    )["spec"]
+    return spec
+
+
+def make_program_spec() -> Manifest:
+    """Return the spec of a program that never ends, on as many hosts as the demo."""
+    program = (str(ROOT / "e2e/benchmarks/timed_program.py"), str(EXAMPLES / "flax_program.py"))
+    spec: Manifest = load_example(
+        "flax-program",
+        slices__topology="2x2",
+        program={"command": [sys.executable, *program, f"--steps={ENDLESS['training__steps']}"]},
+        checkpoint={"uri": f"{SHARED}/{NAME}"},
+        elastic={name: value for name, value in ELASTIC.items() if name != "progressTimeout"},
+        runtime=RUNTIME,
     )["spec"]
     return spec
 
@@ -244,10 +260,13 @@ async def measure(console: Console) -> list[Figure]:
     report = BenchmarkReport("restart", console)
     for has_hot_standby in (False, True):
         if losses := select_losses(LOSSES, has_hot_standby=has_hot_standby):
-            async with running_job(AWAY_SECONDS, elastic__hotStandby=has_hot_standby) as stage:
+            async with running_job(AWAY_SECONDS, make_spec(elastic__hotStandby=has_hot_standby)) as stage:
                 await measure_losses(LocalTarget(stage), losses, report)
+    if any(map(is_selected, PROGRAM_LOSSES)):
+        async with running_job(AWAY_SECONDS, make_program_spec()) as stage:
+            await measure_losses(LocalTarget(stage), PROGRAM_LOSSES, report)
     if is_selected(RECREATED):
-        async with running_job(0.0) as stage:
+        async with running_job(0.0, make_spec()) as stage:
             pauses, _ = await measure_loss(LocalTarget(stage), RECREATED, Loss(kill_all, 0.0), console)
             report.add_reference(pauses)
     return report.figures

@@ -23,6 +23,7 @@ from e2e.benchmarks.restart_pauses import (
     generation,
     kill_process,
     lines_of_generation,
+    make_spec,
     running_job,
     wait_until_steady,
 )
@@ -115,7 +116,7 @@ async def measure(console: Console) -> list[Figure]:
     """Return all figures."""
     worlds = []
     # The spec sets no interval, so the plan chooses one.
-    async with running_job(AWAY_SECONDS, checkpoint__snapshots={}) as stage:
+    async with running_job(AWAY_SECONDS, make_spec(checkpoint__snapshots={})) as stage:
         hosts = HostReadiness(stage)
         for _ in track(range(RUNS), description="worlds that save", console=console):
             await wait_until_steady(stage, hosts)
