@@ -1,6 +1,7 @@
 """The end of a program: exit code 0 counts only if all hosts end together."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -70,6 +71,19 @@ def test_an_early_exit_names_the_host() -> None:
         "host 1 of slice 0: the program ended with exit code 0, but 3 hosts still work 1 m 1 s later. It must end on "
         "all hosts together, after the last step"
     )
+
+
+@pytest.mark.parametrize(
+    ("progress", "words"),
+    [({}, "it has reported no step yet"), ({"progress": {"pattern": "(?P<step>x)"}}, "its log names no step yet")],
+)
+def test_the_status_names_a_program_without_steps(progress: dict[str, Any], words: str) -> None:
+    scene = Scene(plan=make_plan(program={"command": ["train"], **progress})).form(0, 1)
+    scene.train(step=0, progress=None, restored=None)
+    scene.step()
+    messages = {one.type: one.message for one in scene.status.conditions}
+
+    assert messages["Running"] == f"running the program on 2 slices; {words}"
 
 
 def test_a_program_without_steps_grows_at_restarts_only() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.trainer.tiny import free_port
 from trainingjob_agent import program_process
 from trainingjob_agent.program_process import LAUNCHER
 from trainingjob_api.protocol import Directive, Failure, FailureReason, HostReport, Phase
@@ -248,6 +249,28 @@ async def test_steps_are_read_in_the_log(run, operator) -> None:
     assert (report.phase, report.committed, report.restored) == (Phase.DONE, 4, 0)
     assert report.progress
     assert (report.progress.step, report.progress.loss) == (4, 0.25)
+
+
+async def test_a_pattern_that_matches_no_line_finds_no_step(run, operator) -> None:
+    run(*PYTHON, "print('step 3')", pattern=r"step: (?P<step>\d+)")
+    await begin(operator)
+    report = await the_end(operator)
+
+    assert (report.phase, report.progress, report.restored, report.committed) == (Phase.DONE, None, None, None)
+
+
+@pytest.mark.slow
+async def test_a_program_that_initializes_jax_twice_fails_with_its_error(run, operator) -> None:
+    address = f"{ADDRESS}:{free_port()}"
+    alone = f"'{address}', num_processes=1, process_id=0, coordinator_bind_address='{address}'"
+    source = f"from jax.distributed import initialize\ninitialize({alone})\ninitialize()"
+    run(sys.executable, "-c", source)
+    await begin(operator)
+    failure = await the_failure(operator)
+
+    assert (failure.reason, failure.exit_code, failure.fatal) == (FailureReason.CRASH, 1, False)
+    assert failure.message == "the program exited with code 1; see the end of its log."
+    assert "should only be called once" in failure.log
 
 
 async def test_a_pattern_that_takes_too_long_is_dropped(run, operator, monkeypatch) -> None:

@@ -135,9 +135,17 @@ def _derive_from_decision(plan: Plan, seen: Observed, decision: Decision, refusa
         case Wait(Reason.JOINING as reason, message) if seen.world:
             return with_world(seen.world, _formation_stage(_end_cause(seen, 2)), reason, message)
         case Wait(reason, message) if seen.world:
-            text = message or f"training on {pluralize(len(seen.world.slices), 'slice')}"
+            text = message or _describe_training(plan, seen, seen.world)
             return with_world(seen.world, Stage.RUNNING, reason, text, is_training=True)
     return _situation_without_world(plan, seen, decision, refusal)
+
+
+def _describe_training(plan: Plan, seen: Observed, world: World) -> str:
+    slices = pluralize(len(world.slices), "slice")
+    if plan.spec.command_program and not seen.has_stepped:
+        progress = "its log names no step yet" if plan.spec.command_program.progress else "it has reported no step yet"
+        return f"running the program on {slices}; {progress}"
+    return f"training on {slices}"
 
 
 def _end_cause(seen: Observed, number: int) -> Cause | None:  # None: there was no such attempt
