@@ -12,6 +12,7 @@ import pytest
 from tests.support.trainer.fault_proxy import FAULTS, FaultProxy
 from tests.support.trainer.object_servers import SCHEMES, ObjectServers, new_root
 from trainingjob_trainer.store import bucket_store, retry
+from trainingjob_trainer.store.bucket import PART_BYTES
 from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.store.port import Store
 
@@ -205,3 +206,15 @@ def test_a_log_is_uploaded_meanwhile(broken: Broken, monkeypatch: pytest.MonkeyP
 
     wait_for(broken, b"1\n")
     log.close()
+
+
+def test_the_next_upload_deletes_the_parts_of_an_interrupted_one(object_servers: ObjectServers) -> None:
+    with object_servers.environment("gs"):
+        store = open_store(new_root("gs"))
+        for name in ("model.part-0123-0", "model.part-0123-0-composed", "model.partial", "other.part-0123-0"):
+            store.write(f"weights/{name}", (b"left",))
+
+        store.write("weights/model", (bytes(PART_BYTES), b"end"))
+
+        assert store.size("weights/model") == PART_BYTES + 3
+        assert store.list_files("weights") == ["model", "model.partial", "other.part-0123-0"]

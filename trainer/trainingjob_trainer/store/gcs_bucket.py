@@ -146,6 +146,7 @@ class GcsBucket:
                     batch = [pieces[-1]]
                 batch.append(piece)
             self._compose(batch, key, nonce)
+            pieces += set(self._list_parts(key)) - set(pieces)
         finally:
             for _ in map_in_flight(self._discard, pieces, PARALLEL_PARTS):
                 pass
@@ -162,6 +163,16 @@ class GcsBucket:
         }
         headers = {"Content-Type": "application/json"}
         self._http.send(Request("POST", f"{self._path(key)}/compose", "", headers, json.dumps(content).encode()))
+
+    def _list_parts(self, key: str) -> Iterator[str]:
+        """Yield the parts of interrupted writes of an object, which its newest write has replaced."""
+        token = ""
+        with suppress(OSError):  # they cost space alone
+            while True:
+                names, _, token = self.list_page(f"{key}.part-", "", token)
+                yield from names
+                if not token:
+                    return
 
     def _discard(self, key: str) -> None:
         with suppress(OSError):  # it stays beside the object, and goes with its folder
