@@ -15,7 +15,8 @@ from trainingjob_api.spec.training import MAX_STEP
 
 Glob = Annotated[str, Field(min_length=1, max_length=MAX_GLOB)]
 OnBadRecord = Literal["fail", "skip"]
-DEFAULT_FORMAT: FormatName = "text"
+TEXT: FormatName = "text"
+DEFAULT_FORMAT = TEXT
 TOKENS: FormatName = "tokens"
 SYNTHETIC: FormatName = "synthetic"
 DEFAULT_COLUMN = "text"

@@ -20,13 +20,13 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the names of the files that this process reads."""
     found: list[str] = []
-    read = SourceFile.read
+    read = SourceFile.read_chunks
 
-    def note(file: SourceFile) -> bytes:
+    def note(file: SourceFile) -> Iterator[bytes]:
         found.append(file.name)
         return read(file)
 
-    monkeypatch.setattr(SourceFile, "read", note)
+    monkeypatch.setattr(SourceFile, "read_chunks", note)
     return found
 
 

@@ -6,6 +6,7 @@ import gzip
 import io
 import lzma
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -122,14 +123,13 @@ def test_token_cache_is_not_written_for_a_file_that_changes_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grow(tmp_path / "text", **{"a.txt": "before"})
-    read = SourceFile.read
+    read = SourceFile.read_chunks
 
-    def write_after(file: SourceFile) -> bytes:
-        content = read(file)
+    def write_after(file: SourceFile) -> Iterator[bytes]:
+        yield from read(file)
         file.path.write_text("behind")
-        return content
 
-    monkeypatch.setattr(SourceFile, "read", write_after)
+    monkeypatch.setattr(SourceFile, "read_chunks", write_after)
 
     error = fail(lambda: index_of(tmp_path, training__sequenceLength=2))
 

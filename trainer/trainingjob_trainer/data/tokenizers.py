@@ -32,11 +32,13 @@ MAX_BATCH_BYTES = 1 << 20
 
 
 class EncodedDocument(NamedTuple):
-    """The ids of a document, and the weight of each of them in the loss."""
+    """The ids of a document or of a piece of it, and the weight of each of them in the loss."""
 
     ids: np.ndarray
     loss_weights: np.ndarray | None = None
     """Weight of the prediction of each id, of the same shape, whole numbers up to 255. None: 1 for each."""
+    is_end: bool = True
+    """Whether the document ends here. Otherwise its next piece follows."""
 
 
 class WeighedDocument(NamedTuple):
@@ -109,6 +111,21 @@ class DocumentEncoder:
         for batch in batch_documents(documents, len):
             for ids in self._encode_batch(batch, name):
                 yield EncodedDocument(self.bound(ids))
+
+    @property
+    def takes_pieces(self) -> bool:
+        """Return whether the ids of a document are those of its pieces: tokens are bytes."""
+        return self._tokenizer is None
+
+    def encode_pieces(self, pieces: Iterable[bytes]) -> Iterator[EncodedDocument]:
+        """Yield the ids of each piece of one document, if `takes_pieces`. No pieces are no document."""
+        last: np.ndarray | None = None
+        for piece in pieces:
+            if last is not None:
+                yield EncodedDocument(last, is_end=False)
+            last = np.frombuffer(piece, np.uint8).astype(self.dtype)
+        if last is not None:
+            yield EncodedDocument(self.bound(last))
 
     def bound(self, ids: np.ndarray) -> np.ndarray:
         """Return the ids of a document with the ids that begin and end it."""

@@ -57,17 +57,23 @@ class FileCounter:
         for document in documents:
             if self._has_ids:
                 self._digest.update(len(document).to_bytes(8))
-            elif self._documents or self._empty:
-                self._digest.update(b"\0")
-            self._digest.update(document)
-            self._size += len(document)
+            yield from self.add_document((document,))
+
+    def add_document(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the pieces of one document that have text. Of text, pieces end with a character."""
+        is_empty = True
+        if not self._has_ids and (self._documents or self._empty):
+            self._digest.update(b"\0")
+        for piece in pieces:
+            self._digest.update(piece)
+            self._size += len(piece)
             if not self._has_ids:
-                self._characters += _count_characters(document)
-            is_next = not (self._is_whole and self._documents)
-            self._documents += bool(document) and is_next
-            self._empty += not document
-            if document:
-                yield document
+                self._characters += _count_characters(piece)
+            if piece:
+                self._documents += is_empty and not (self._is_whole and self._documents)
+                is_empty = False
+                yield piece
+        self._empty += is_empty
 
     @property
     def size(self) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 
 from trainingjob_agent.shared_files import MAX_JSON_BYTES, UntrustedFileError, parse_untrusted_json
 from trainingjob_api.formats import FORMATS
-from trainingjob_api.spec.data import SYNTHETIC, TextSource, TrainSource
+from trainingjob_api.spec.data import SYNTHETIC, TEXT, TextSource, TrainSource
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.chat.answer_encoder import AnswerEncoder
 from trainingjob_trainer.data.middle_encoder import MiddleEncoder
@@ -24,10 +24,11 @@ from trainingjob_trainer.data.preparation.file_account import FileAccount, FileC
 from trainingjob_trainer.data.preparation.listed_files import Manifest
 from trainingjob_trainer.data.preparation.part_progress import PartMeter, PartProgress, ignore_progress
 from trainingjob_trainer.data.sources.readers import read_documents
-from trainingjob_trainer.data.sources.source_files import BadRecords, printable
+from trainingjob_trainer.data.sources.readers.text import read_pieces
+from trainingjob_trainer.data.sources.source_files import BadRecords, SourceFile, printable
 from trainingjob_trainer.data.token_arrays import RandomTokenEncoder, TokenArrayEncoder
 from trainingjob_trainer.data.token_dataset import PIECE_DTYPE, WEIGHT_DTYPE, dataset_file
-from trainingjob_trainer.data.tokenizers import DocumentEncoder
+from trainingjob_trainer.data.tokenizers import DocumentEncoder, EncodedDocument
 from trainingjob_trainer.store.port import Store, has_object
 
 CHUNK_BYTES = 1 << 20
@@ -184,11 +185,11 @@ class PartWriter:
             listed = self.manifest.files[number]
             counter = FileCounter(listed.file.source)
             file = replace(listed.file, span=self.manifest.parts[part].span, bad_records=BadRecords())
-            documents = counter.add_each(read_documents(file))
-            for document in encoders.choose(file.source).encode_documents(documents, printable(file.name)):
+            for document in _encode(file, counter, encoders):
                 counter.tokens += len(document.ids)
                 end += len(document.ids)
-                ends.append(end)
+                if document.is_end:
+                    ends.append(end)
                 if encoders.has_weights:
                     given = document.loss_weights
                     weights.write(
@@ -216,3 +217,11 @@ class PartWriter:
         if len(files) != len(self.manifest.parts[part].files):
             raise UntrustedFileError(f"{name} is the account of other files")
         return PartAccount(files, counts, answer_counts)
+
+
+def _encode(file: SourceFile, counter: FileCounter, encoders: Encoders) -> Iterator[EncodedDocument]:
+    """Yield the documents of a file, or the pieces of its only document if they give the same ids."""
+    encoder = encoders.choose(file.source)
+    if file.source.format == TEXT and isinstance(encoder, DocumentEncoder) and encoder.takes_pieces:
+        return encoder.encode_pieces(counter.add_document(read_pieces(file)))
+    return encoder.encode_documents(counter.add_each(read_documents(file)), printable(file.name))

@@ -61,10 +61,6 @@ class SourceFile:
     """Bytes of the file in which the records begin that are read. None: the whole file is read."""
     bad_records: BadRecords = dataclasses.field(default_factory=BadRecords, compare=False)
 
-    def read(self) -> bytes:
-        """Return the content as `read_chunks` yields it."""
-        return b"".join(self.read_chunks())
-
     def read_chunks(self) -> Iterator[bytes]:
         """Yield the content in chunks, decompressed if the name has the suffix of a compression. A span: its lines.
 
