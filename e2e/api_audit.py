@@ -29,6 +29,7 @@ ALLOWED_VERBS: dict[str, tuple[str, ...]] = {
     "networkpolicies": ("patch",),
     "events": ("list", "create", "patch"),
     "nodes": READS,
+    "workloads": ("list",),  # of Kueue, while it suspends a JobSet
     "leases": (*READS, "create", "update"),
     "secrets": ("get", "update"),
     "validatingwebhookconfigurations": ("get", "patch"),

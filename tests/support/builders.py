@@ -10,6 +10,7 @@ from trainingjob_api.world import Layout
 from trainingjob_operator.core.names import (
     HOST_LABEL,
     JOB_INDEX_LABEL,
+    QUEUE_LABEL,
     SLICE_OFFSET_LABEL,
     UID_LABEL,
     base_jobset,
@@ -106,13 +107,13 @@ def job_uid(slice_number: int) -> str:
 
 def jobset_name(plan: Plan, slice_number: int) -> str:
     """Return the name of the JobSet that holds a slice."""
-    is_elastic = slice_number >= plan.spec.slices.min_slices
+    is_elastic = slice_number >= plan.num_base_slices
     return slice_jobset(NAME, UID, slice_number) if is_elastic else base_jobset(NAME, UID)
 
 
 def pod_manifest(plan: Plan, slice_number: int, host: int, uid: str = "", **changes: Any) -> Manifest:
     """Return a pod that runs on its own node; `changes` replace parts of its status."""
-    offset = slice_number if slice_number >= plan.spec.slices.min_slices else 0
+    offset = slice_number if slice_number >= plan.num_base_slices else 0
     jobset = jobset_name(plan, slice_number)
     uid = uid or f"pod-{slice_number}-{host}"
     return {
@@ -141,24 +142,25 @@ def pod_manifest(plan: Plan, slice_number: int, host: int, uid: str = "", **chan
 
 def jobset_manifest(plan: Plan, slice_number: int, *, owner: str = UID, suspend: bool = False) -> Manifest:
     """Return the JobSet that holds a slice."""
-    is_elastic = slice_number >= plan.spec.slices.min_slices
+    is_elastic = slice_number >= plan.num_base_slices
     return {
         "metadata": {
             "name": jobset_name(plan, slice_number),
             "uid": f"jobset-{slice_number}",
-            "labels": {UID_LABEL: UID, SLICE_OFFSET_LABEL: str(slice_number if is_elastic else 0)},
+            "labels": {UID_LABEL: UID, SLICE_OFFSET_LABEL: str(slice_number if is_elastic else 0)}
+            | ({QUEUE_LABEL: queue} if (queue := plan.spec.scheduling.queue_name) else {}),
             "ownerReferences": [{"controller": True, "uid": owner}],
         },
         "spec": {
             "suspend": suspend,
-            "replicatedJobs": [{"replicas": 1 if is_elastic else plan.spec.slices.min_slices}],
+            "replicatedJobs": [{"replicas": 1 if is_elastic else plan.num_base_slices}],
         },
     }
 
 
 def child_job_manifest(plan: Plan, slice_number: int, *, failed: int = 0) -> Manifest:
     """Return the child Job of a slice."""
-    offset = slice_number if slice_number >= plan.spec.slices.min_slices else 0
+    offset = slice_number if slice_number >= plan.num_base_slices else 0
     labels = {SLICE_OFFSET_LABEL: str(offset), JOB_INDEX_LABEL: str(slice_number - offset)}
     metadata = {"uid": job_uid(slice_number), "labels": labels, "creationTimestamp": "2026-11-20T12:00:00Z"}
     return {"metadata": metadata, "status": {"failed": failed}}

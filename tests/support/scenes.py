@@ -56,6 +56,7 @@ class Scene:
     preparation: Manifest | None = None
     preparation_pods: list[Manifest] = field(default_factory=list)
     warnings: list[Manifest] = field(default_factory=list)
+    workloads: list[Manifest] = field(default_factory=list)
     news: dict[str, LatestReport] = field(default_factory=dict)
     listening: float = 1000.0
     announced: float = 1000.0
@@ -65,7 +66,7 @@ class Scene:
 
     def place(self, *slices: int) -> "Scene":
         """Create the JobSets, pods and nodes of slices."""
-        fewest = self.plan.spec.slices.min_slices
+        fewest = self.plan.num_base_slices
         for number in slices:
             self.jobsets[number if number >= fewest else 0] = jobset_manifest(self.plan, number)
             for host in range(self.plan.shape.num_hosts):
@@ -99,6 +100,7 @@ class Scene:
             preparation=self.preparation,
             preparation_pods=tuple(self.preparation_pods),
             warnings=tuple(self.warnings),
+            workloads=tuple(self.workloads),
         )
         hearing = HeartbeatState(self.news, self.listening, self.announced, self.burned)
         job = job_manifest(self.plan)

@@ -1,9 +1,9 @@
 """The status of a TrainingJob: information for users, and the operator's memory.
 
 The operator reads back `world`, `lineage`, `rollbacks`, `checkpoint`, `failingSaves`, `backup`, `failingCopies`,
-`export`, `failingExports`, `restarts`, `waiting`, `nodes`, `straggler`, `attempts`, `goodput`, `drills`, `startTime`,
-`completionTime`, `prepared`, and the conditions Succeeded and Failed. All other fields are for users; no decision
-depends on them.
+`export`, `failingExports`, `restarts`, `waiting`, `admission`, `nodes`, `straggler`, `attempts`, `goodput`, `drills`,
+`startTime`, `completionTime`, `prepared`, and the conditions Succeeded and Failed. All other fields are for users; no
+decision depends on them.
 """
 
 from typing import Annotated, Literal
@@ -23,7 +23,7 @@ from trainingjob_api.status.progress_status import (
     ProgressStatus,
     RollbackStatus,
 )
-from trainingjob_api.status.world_status import Attempt, Restarts, Waiting, WorldStatus
+from trainingjob_api.status.world_status import AdmissionBackOff, Attempt, Restarts, Waiting, WorldStatus
 from trainingjob_api.world import Span
 
 
@@ -122,6 +122,9 @@ class TrainingJobStatus(Open):
     restarts: Restarts = Field(default=Restarts(), description="Unplanned restarts of the training.")
     waiting: Waiting | None = Field(
         default=None, description="Size that `elastic.policy: wait` or `auto` waits for. Unset: no slice was lost."
+    )
+    admission: AdmissionBackOff | None = Field(
+        default=None, description="Last release of slices for lack of quota. Unset: none since the last world."
     )
     nodes: tuple[NodeFaults, ...] = Field(
         default=(), max_length=8, description="Nodes that ended worlds in the last day, the newest last."

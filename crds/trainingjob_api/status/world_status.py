@@ -38,6 +38,13 @@ class Waiting(Open):
     since: Time = Field(description="Time at which the wait began. It ends with the first step of a world.")
 
 
+class AdmissionBackOff(Open):
+    """The release of a job's slices, because Kueue admitted fewer than the job needs."""
+
+    releases: int = Field(description="Number of consecutive releases without a world.")
+    released: Time = Field(description="Time of the last release.")
+
+
 class Restarts(Open):
     """Restarts of training after unplanned ends of worlds."""
 

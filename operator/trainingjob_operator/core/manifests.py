@@ -27,6 +27,8 @@ class Children:
     """Newest Warning events about the children, for the messages of conditions."""
     orphans: frozenset[str] = frozenset()
     """UIDs of pods whose Job is gone. The garbage collector deletes them shortly."""
+    workloads: tuple[Manifest, ...] = ()
+    """Kueue's Workloads of the suspended JobSets. Empty: none is suspended, or they are unknown."""
     preparation: Manifest | None = None
     """The Job of the preparation phase. None: it does not exist, or another owner has it."""
     preparation_pods: tuple[Manifest, ...] = ()

@@ -17,6 +17,11 @@ class Reason(StrEnum):
     NAME_CONFLICT = "NameConflict"
     # Waiting for pods
     WAITING_FOR_QUOTA = "WaitingForQuota"
+    WAITING_FOR_ADMISSION = "WaitingForAdmission"
+    QUOTA_BACK_OFF = "QuotaBackOff"
+    PREEMPTED = "Preempted"
+    EVICTED = "Evicted"
+    EVICTED_NOT_READY = "EvictedNotReady"
     WAITING_FOR_PODS = "WaitingForPods"
     WAITING_FOR_NODES = "WaitingForNodes"
     PODS_SCHEDULED = "PodsScheduled"

@@ -1,4 +1,4 @@
-"""JobSets of a job: one for the minimum number of slices, and one per elastic slice.
+"""JobSets of a job: one for the minimum number of slices, and one per elastic slice. Under Kueue: one per slice.
 
 A child Job is a slice, and a pod is a host.
 
@@ -14,6 +14,7 @@ from trainingjob_api.world import JobIdentity
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import (
     AVOIDED_NODES_ANNOTATION,
+    QUEUE_LABEL,
     REPLICATED_JOB,
     SLICE_OFFSET_LABEL,
     TEMPLATE_HASH_ANNOTATION,
@@ -26,36 +27,34 @@ from trainingjob_operator.render.pod import render_pod_template
 from trainingjob_operator.render.render_settings import RenderSettings
 
 EXCLUSIVE_TOPOLOGY_ANNOTATION = "alpha.jobset.sigs.k8s.io/exclusive-topology"
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 WORKLOAD_PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 MAX_INT32 = 2**31 - 1
 
 
 def render_base_jobset(job: JobIdentity, plan: Plan, settings: RenderSettings) -> Manifest:
-    """Return the JobSet of the job's minimum number of slices, from slice 0 on."""
+    """Return the JobSet of the job's minimum number of slices, from slice 0 on; of slice 0 alone under Kueue."""
     name = base_jobset(job.name, job.uid)
-    return _render(
-        job, plan, settings, name, offset=0, num_slices=plan.spec.slices.min_slices, labels=queue_labels(plan)
-    )
+    return _render(job, plan, settings, name, offset=0, num_slices=plan.num_base_slices, labels=queue_labels(plan))
 
 
 def render_slice_jobset(
     job: JobIdentity, plan: Plan, settings: RenderSettings, slice_number: int, excluded_nodes: Sequence[str] = ()
 ) -> Manifest:
-    """Return the JobSet of one elastic slice, which must not run on the nodes in `avoids`."""
+    """Return the JobSet of one slice outside the base, which must not run on the nodes in `excluded_nodes`."""
     name = slice_jobset(job.name, job.uid, slice_number)
     labels = queue_labels(plan)
-    if labels and settings.elastic_workload_priority:
+    is_elastic = slice_number >= plan.spec.slices.min_slices
+    if labels and is_elastic and settings.elastic_workload_priority:
         labels |= {WORKLOAD_PRIORITY_LABEL: settings.elastic_workload_priority}
     return _render(job, plan, settings, name, offset=slice_number, num_slices=1, labels=labels, avoids=excluded_nodes)
 
 
 def render_jobsets(job: JobIdentity, plan: Plan, settings: RenderSettings) -> list[Manifest]:
     """Return every JobSet that the job can have at its maximum size, the base JobSet first."""
-    elastic = range(plan.spec.slices.min_slices, plan.spec.slices.max_slices)
+    others = range(plan.num_base_slices, plan.spec.slices.max_slices)
     return [
         render_base_jobset(job, plan, settings),
-        *(render_slice_jobset(job, plan, settings, number) for number in elastic),
+        *(render_slice_jobset(job, plan, settings, number) for number in others),
     ]
 
 

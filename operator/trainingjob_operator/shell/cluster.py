@@ -25,6 +25,7 @@ from trainingjob_operator.shell.kinds import CONFIG_MAP, EVENT, JOB, JOB_SET, NO
 from trainingjob_operator.shell.logging_setup import Log
 from trainingjob_operator.shell.reflector import Reflector
 from trainingjob_operator.shell.store import Store, trim_manifest
+from trainingjob_operator.shell.workload_reader import WorkloadReader
 
 WARNINGS_SECONDS = 5.0
 MAX_WARNINGS = 32
@@ -46,6 +47,7 @@ class KubernetesCluster:
         self._feed = feed
         self._own_node = own_node
         self._events = EventRecorder(api, now)
+        self._workloads = WorkloadReader(api)
         self._warnings: dict[
             str, tuple[float, tuple[Manifest, ...]]
         ] = {}  # by namespace: the time of the last read or failed read, and its events
@@ -77,7 +79,8 @@ class KubernetesCluster:
         if not are_pods_ready(jobsets, jobs):
             warnings = filter_warnings(await self._read_warnings(namespace), (*jobsets, *jobs, *pods))
         own_node = self._store[NODE].find("", self._own_node)
-        return Children(jobsets, jobs, pods, config_maps, nodes, own_node, warnings)
+        workloads = await self._workloads.read(namespace, jobsets)
+        return Children(jobsets, jobs, pods, config_maps, nodes, own_node, warnings, workloads=workloads)
 
     async def create(self, manifest: Manifest) -> None:
         """Create an object."""

@@ -106,7 +106,15 @@ CASES: dict[str, tuple[Callable[[], Scene], list[tuple[object, ...]]]] = {
     "the base is placed": (lambda: Scene().place(0), [("create slice", 1)]),
     "all is there": (lambda: Scene().place(0, 1), []),
     "the base waits for quota": (lambda: evict(Scene().place(0)), []),
-    "the base is evicted": (lambda: evict(Scene().place(0, 1)), [("delete jobset", 1)]),
+    "the base is evicted, and the others reach the minimum": (lambda: evict(Scene().place(0, 1)), []),
+    "the base is evicted, and the others do not reach the minimum": (
+        lambda: evict(Scene(plan=make_plan(2, 3)).place(0, 1, 2)),
+        [("delete jobset", 2)],
+    ),
+    "a world trains without a lost slice of the base": (
+        lambda: drop_pod(Scene(plan=make_plan(1, 3)).place(0, 1).form(1), 0, 1),
+        [("create slice", 2)],
+    ),
     "a fixed number of slices": (lambda: Scene(plan=make_plan(2, 2)).place(0, 1), []),
     "fewer slices are wanted": (lambda: with_slices(Scene().place(0, 1), 1, 1), [("delete jobset", 1)]),
     "fewer slices are wanted, and the world has yet to leave": (lambda: with_slices(trained(), 1, 1), []),

@@ -195,7 +195,7 @@ def test_a_queue_has_not_admitted_the_job() -> None:
 
     queued = find(scene, "Queued")
     assert (queued.status, queued.reason) == ("True", Reason.WAITING_FOR_QUOTA)
-    assert queued.message == "queue `research` has not admitted the job"
+    assert queued.message == "slice 0: queue `research` has not admitted it"
 
 
 def test_name_conflict_with_another_owner() -> None:

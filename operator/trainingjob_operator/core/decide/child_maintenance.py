@@ -16,6 +16,7 @@ from trainingjob_operator.core.decide.decisions import (
     EndWorld,
     Fail,
     Succeed,
+    Wait,
     get_world_end,
 )
 from trainingjob_operator.core.decide.preparation_phase import is_preparing
@@ -26,6 +27,7 @@ from trainingjob_operator.core.observe.observed import Observed, Slice
 from trainingjob_operator.core.observe.pods import Pod
 from trainingjob_operator.core.observe.preparation_state import PreparationJob
 from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.units import format_duration
 
 FIRST_BACK_OFF_SECONDS = 10.0
@@ -40,12 +42,12 @@ MAX_SILENT_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class CreateBase:
-    """Create the base JobSet, which contains the minimum number of slices."""
+    """Create the base JobSet, which contains the minimum number of slices, or slice 0 under Kueue."""
 
 
 @dataclass(frozen=True)
 class CreateSlice:
-    """Create the JobSet of one elastic slice. `avoids`: nodes that its pods must not be scheduled on."""
+    """Create the JobSet of one slice outside the base. `avoids`: nodes that its pods must not be scheduled on."""
 
     number: int
     avoids: tuple[str, ...] = ()
@@ -107,6 +109,8 @@ def list_child_operations(plan: Plan, seen: Observed, decision: Decision) -> tup
         return (*_stop_preparation(seen), *jobsets)
     if is_preparing(plan, seen):
         return () if seen.preparation else (CreatePreparation(),)
+    if isinstance(decision, Wait) and decision.reason == Reason.QUOTA_BACK_OFF:
+        return tuple(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen))
     world = decision.world if isinstance(decision, Claim) else seen.world
     training = world.slices if world else ()
     return (
@@ -127,17 +131,23 @@ def _list_jobset_operations(plan: Plan, seen: Observed, training: Sequence[int])
     base = seen.base
     if base is None:
         return (CreateBase(),)
+    required = seen.list_required_slices(plan)
     elastic = range(base.slices.stop, plan.spec.slices.max_slices)
     others = [jobset for jobset in _list_owned_jobsets(seen) if jobset.name != base.name]
-    if base.suspended:  # evicted, or not admitted: the elastic slices go too
-        return tuple(DeleteJobSet(jobset) for jobset in others)
+    num_admitted = sum(not jobset.suspended for jobset in others)
+    is_gang_evicted = base.suspended and len(base.slices) == len(required)
+    if is_gang_evicted and not plan.find_largest_size(
+        num_admitted
+    ):  # evicted, or not admitted: the others cannot train
+        is_former_layout = len(base.slices) > plan.num_base_slices and seen.status.world is not None
+        return tuple(DeleteJobSet(jobset) for jobset in (*others, *([base] if is_former_layout else [])))
     avoided = find_avoided_nodes(plan, seen, seen.status.nodes)
     idle = [jobset for jobset in others if jobset.slices.start not in training]  # others drain first
     unwanted = [one for one in idle if one.slices.start not in elastic or _is_misplaced(seen, one, avoided)]
     away = tuple(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen) if jobset.failed or jobset in unwanted)
-    if not all(one.is_placed for one in seen.slices[: len(base.slices)]):
-        return away
-    missing = [number for number in elastic if seen.find_jobset(seen.slices[number].jobset) is None]
+    can_grow = bool(training) or all(one.is_placed for one in required)
+    wanted = elastic if can_grow else range(base.slices.stop, len(required))
+    missing = [number for number in wanted if seen.find_jobset(seen.slices[number].jobset) is None]
     return (*away, *(CreateSlice(number, tuple(sorted(avoided))) for number in missing))
 
 

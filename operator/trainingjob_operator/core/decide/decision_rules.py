@@ -26,6 +26,7 @@ from trainingjob_operator.core.decide.healthy_world import decide_healthy_world,
 from trainingjob_operator.core.decide.hot_standby import find_ready_standby_worlds
 from trainingjob_operator.core.decide.job_failure import find_job_failure, find_startup_failure
 from trainingjob_operator.core.decide.preparation_phase import decide_preparation, is_preparing
+from trainingjob_operator.core.decide.quota_hold import wait_for_admission
 from trainingjob_operator.core.decide.repair_wait import start_repair_wait, wait_for_repair
 from trainingjob_operator.core.decide.restarts import count_restarts, restart_backoff
 from trainingjob_operator.core.decide.rollbacks import treat_as_rollback, update_rollbacks
@@ -138,7 +139,7 @@ def _form_initial_world(plan: Plan, seen: Observed, now: datetime) -> Decision:
     ready = [slice_ for slice_ in list_ready_slices(plan, seen) if slice_.has_standbys]
     chosen = choose_slices(plan, list_usable_slices(plan, seen, ready, seen.status.nodes))
     if not chosen:
-        return Wait(*_too_few_slices(plan, ready))
+        return wait_for_admission(plan, seen, now) or Wait(*_too_few_slices(plan, ready))
     wait = restart_backoff(seen, seen.status.restarts, now)
     if wait := wait or wait_for_repair(plan, seen.status.attempts, seen.status.waiting, len(chosen), now):
         return wait

@@ -149,6 +149,7 @@ def _can_resume_from_memory(plan: Plan, seen: Observed, num_more: int) -> bool:
 
 def _describe_absence(seen: Observed, away: Collection[int]) -> str:
     """Return why slices of the drained world are not in the next one. Empty: unknown."""
+    holds = [one.hold.message for one in seen.slices if one.number in away and one.hold]
     notices = [notice for one in seen.slices if one.number in away for notice in one.termination_notices]
     lost_members = [
         member_view.member
@@ -156,7 +157,7 @@ def _describe_absence(seen: Observed, away: Collection[int]) -> str:
         if member_view.pod is None or member_view.pod.is_deleting
     ]
     pods = [f"the pod of host {one.host} of slice {one.slice} was deleted" for one in lost_members if one.slice in away]
-    return "".join(f": {words}" for words in [*notices, *pods][:1])
+    return "".join(f": {words}" for words in [*holds, *notices, *pods][:1])
 
 
 def _format_slices(slices: Sequence[int]) -> str:

@@ -21,6 +21,7 @@ TIME_FIELDS = frozenset(
         "injected",
         "last_transition_time",
         "prepared",
+        "released",
         "requested",
         "since",
         "start_time",

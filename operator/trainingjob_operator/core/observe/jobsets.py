@@ -16,7 +16,9 @@ from trainingjob_operator.core.manifests import (
 )
 from trainingjob_operator.core.names import AVOIDED_NODES_ANNOTATION, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL
 from trainingjob_operator.core.observe.job_activity import count_silent_seconds
-from trainingjob_operator.core.times import parse_time
+from trainingjob_operator.core.observe.pods import ObjectProblem
+from trainingjob_operator.core.observe.workloads import find_hold
+from trainingjob_operator.core.times import parse_time, seconds_between
 
 NEW_JOB_AGE = timedelta(seconds=10)
 """Age below which a Job is new: its pod has not had time to start and join a world."""
@@ -39,6 +41,10 @@ class JobSet:
     created: str = ""
     image: str = ""
     """Container image of its pods."""
+    hold: ObjectProblem | None = None
+    """Why it is suspended. None: it is not."""
+    settled_seconds: float = 0.0
+    """Seconds since it was created, suspended or resumed."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +66,11 @@ class ChildJob:
     """Seconds since Kubernetes' Job controller last acted on it."""
 
 
-def read_jobset(manifest: Manifest, job_uid: str) -> JobSet:
+def read_jobset(manifest: Manifest, job_uid: str, children: Children, now: datetime) -> JobSet:
     """Return the JobSet of a manifest. `job_uid` is the UID of the TrainingJob that may own it."""
     offset = get_int(manifest, "metadata", "labels", SLICE_OFFSET_LABEL) or 0
+    created = get_text(manifest, "metadata", "creationTimestamp")
+    suspended_or_resumed = get_text(find_condition(manifest, "Suspended"), "lastTransitionTime")
     count = next((get_int(job, "replicas") or 1 for job in iter_items(manifest, "spec", "replicatedJobs")), 1)
     return JobSet(
         manifest=manifest,
@@ -73,8 +81,10 @@ def read_jobset(manifest: Manifest, job_uid: str) -> JobSet:
         suspended=get_value(manifest, "spec", "suspend") is True,
         failed=find_condition(manifest, "Failed").get("status") == "True",
         avoided_nodes=frozenset(get_text(manifest, "metadata", "annotations", AVOIDED_NODES_ANNOTATION).split()),
-        created=get_text(manifest, "metadata", "creationTimestamp"),
+        created=created,
         image=_read_image(manifest),
+        hold=find_hold(manifest, children),
+        settled_seconds=seconds_between(max(created, suspended_or_resumed), now),
     )
 
 

@@ -73,6 +73,8 @@ class Slice:
     hosts: tuple[Host, ...]
     warning: ObjectProblem | None
     """The API server's newest warning about creating its objects."""
+    hold: ObjectProblem | None = None
+    """Why its JobSet is suspended. None: it is not."""
 
     def is_ready(self, window: float) -> bool:
         """Return whether all its hosts are ready."""
@@ -177,6 +179,12 @@ class Observed:
         """Return the number of counted failures since a step was last saved."""
         return 0 if self.has_committed else self.status.restarts.since_commit
 
+    def list_required_slices(self, plan: Plan) -> tuple[Slice, ...]:
+        """Return the slices that are requested first: those of the base JobSet, and under Kueue all of the minimum."""
+        in_base = len(self.base.slices) if self.base else plan.num_base_slices
+        is_queued = plan.spec.scheduling.queue_name is not None
+        return self.slices[: max(in_base, plan.spec.slices.min_slices) if is_queued else in_base]
+
     def find_jobset(self, name: str) -> JobSet | None:
         """Return the JobSet with a name."""
         return next((jobset for jobset in self.jobsets if jobset.name == name), None)
@@ -189,7 +197,7 @@ def observe(
     name, uid = get_text(job, "metadata", "name"), get_text(job, "metadata", "uid")
     identity = JobIdentity(name=name, namespace=get_text(job, "metadata", "namespace"), uid=uid)
     pods = read_pods(children, now)
-    jobsets = tuple(read_jobset(manifest, uid) for manifest in children.jobsets)
+    jobsets = tuple(read_jobset(manifest, uid, children, now) for manifest in children.jobsets)
     return assemble_observed(
         plan,
         identity,
@@ -290,15 +298,16 @@ def _read_slices(
     base = base_jobset(name, uid)
     # The base JobSet keeps its original number of slices; later edits of `spec.slices` do not change it.
     in_base = next(
-        (len(jobset.slices) for jobset in jobsets if jobset.name == base and jobset.is_own), plan.spec.slices.min_slices
+        (len(jobset.slices) for jobset in jobsets if jobset.name == base and jobset.is_own), plan.num_base_slices
     )
+    holds = {jobset.name: jobset.hold for jobset in jobsets}
     pods_by_host: dict[tuple[int, int], list[Pod]] = {}
     for pod in pods:
         pods_by_host.setdefault((pod.slice, pod.host), []).append(pod)
     for slice_number in range(max(plan.spec.slices.max_slices, in_base)):
         jobset = base if slice_number < in_base else slice_jobset(name, uid, slice_number)
         hosts = tuple(_read_host(slice_number, host, pods_by_host, heartbeats) for host in range(plan.shape.num_hosts))
-        slices.append(Slice(slice_number, jobset, hosts, _find_warning(jobset, children)))
+        slices.append(Slice(slice_number, jobset, hosts, _find_warning(jobset, children), holds.get(jobset)))
     return tuple(slices)
 
 

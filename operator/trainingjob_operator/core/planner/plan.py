@@ -247,6 +247,16 @@ class Plan:
         return tuple(size.num_slices for size in self.sizes if size.is_valid)
 
     @property
+    def num_base_slices(self) -> int:
+        """Return the number of slices in a new base JobSet: the minimum, or one of an elastic job under Kueue.
+
+        Kueue evicts a JobSet as a whole, also the slices that could train on without a lost one.
+        """
+        slices = self.spec.slices
+        is_elastic = slices.min_slices < slices.max_slices
+        return 1 if self.spec.scheduling.queue_name and is_elastic else slices.min_slices
+
+    @property
     def heartbeat_timeout_seconds(self) -> float:
         """Return the seconds without a heartbeat after which a host counts as lost."""
         return float(seconds(self.spec.elastic.heartbeat_timeout))

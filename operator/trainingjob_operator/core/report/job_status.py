@@ -13,6 +13,7 @@ from trainingjob_api.world import World
 from trainingjob_operator.core import goodput
 from trainingjob_operator.core.decide.decisions import Claim, Decision, Wait, get_world_end
 from trainingjob_operator.core.decide.drills import update_drills
+from trainingjob_operator.core.decide.quota_hold import update_admission
 from trainingjob_operator.core.decide.repair_wait import continue_repair_wait, start_repair_wait
 from trainingjob_operator.core.decide.restarts import count_restarts
 from trainingjob_operator.core.decide.rollbacks import update_rollbacks
@@ -99,6 +100,7 @@ def next_status(
             "restarts": count_restarts(seen, end, now) if situation.bucket else previous.restarts,
             "nodes": count_faults(seen, end, now),
             "waiting": start_repair_wait(plan, seen, end, now) if end else continue_repair_wait(plan, seen, now),
+            "admission": update_admission(plan, seen, now),
             "failing_saves": update_failing_saves(seen, now),
             "backup": find_backup(seen, now),
             "failing_copies": update_failing_backups(seen, now),

@@ -28,7 +28,6 @@ from trainingjob_operator.core.diagnose.backups import describe_failing_backups,
 from trainingjob_operator.core.diagnose.exports import describe_failing_exports, update_failing_exports
 from trainingjob_operator.core.diagnose.failing_saves import describe_failing_saves, update_failing_saves
 from trainingjob_operator.core.goodput import BUCKET_BY_PHASE, Bucket
-from trainingjob_operator.core.observe.jobsets import JobSet
 from trainingjob_operator.core.observe.observed import Observed, Slice
 from trainingjob_operator.core.observe.pods import ObjectProblem
 from trainingjob_operator.core.observe.progress import find_preparation, find_progress
@@ -267,11 +266,13 @@ def _situation_without_world(
         return _preparation_situation(seen, decision, refusal)
     has_run = seen.status.world is not None
     problem = refusal or _find_base_problem(plan, seen)
-    base = seen.base
-    if base is not None and base.suspended:
-        words = f"queue `{plan.spec.scheduling.queue_name or ''}` has not admitted the job"
-        return Situation(Stage.QUEUED, Reason.WAITING_FOR_QUOTA, words, Bucket.QUEUED, None)
-    is_placed = base is not None and all(one.is_placed for one in _base_slices(base, seen))
+    required = seen.list_required_slices(plan)
+    if isinstance(decision, Wait) and decision.reason == Reason.QUOTA_BACK_OFF:
+        return Situation(Stage.QUEUED, decision.reason, decision.message, Bucket.QUEUED, None)
+    if holds := [(one, one.hold) for one in required if one.hold]:
+        words = "; ".join(describe_absence(one, hold) for one, hold in holds[:MAX_ABSENCES])
+        return Situation(Stage.QUEUED, holds[0][1].reason, words, Bucket.QUEUED, None)
+    is_placed = seen.base is not None and all(one.is_placed for one in required)
     reason, message = (decision.reason, decision.message) if isinstance(decision, (Wait, EndWorld)) else ("", "")
     if problem:
         reason, message = problem.reason, f"{message}; {problem.message}" if has_run and message else problem.message
@@ -293,11 +294,7 @@ def _find_base_problem(plan: Plan, seen: Observed) -> ObjectProblem | None:  # N
             f"JobSet {base.name} belongs to another owner; delete it, or give this job another name",
         )
     window = plan.heartbeat_timeout_seconds
-    for one in _base_slices(base, seen):
+    for one in seen.list_required_slices(plan):
         if trouble := find_slice_problem(one, window):
             return ObjectProblem(trouble.reason, describe_absence(one, trouble))
     return None
-
-
-def _base_slices(base: JobSet, seen: Observed) -> tuple[Slice, ...]:
-    return seen.slices[: len(base.slices)]

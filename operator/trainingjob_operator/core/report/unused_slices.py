@@ -10,6 +10,8 @@ from trainingjob_operator.core.units import format_duration, pluralize
 
 def find_slice_problem(slice_: Slice, heartbeat_timeout: float) -> ObjectProblem | None:  # None: it is ready
     """Return the problem that keeps a slice from being ready. A problem has precedence over a host that is starting."""
+    if slice_.hold:
+        return slice_.hold
     if slice_.warning and not any(host.pod for host in slice_.hosts):
         return slice_.warning
     problems = [

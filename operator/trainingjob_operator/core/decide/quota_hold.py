@@ -1,0 +1,63 @@
+"""Admission by Kueue: a job that gets quota for only a part of its minimum releases it after a while.
+
+Under Kueue each slice is a JobSet, so that a lost slice costs only itself. Kueue admits them one by one. Two jobs may
+then each hold a part of what the other needs, and neither could ever start. A job without a world therefore holds
+slices below its minimum for at most `MAX_HOLD_SECONDS` after the last admission or eviction. Then it deletes all its
+JobSets, and creates them again after a back-off that doubles with each release in a row. A hash of the job shortens
+both times by up to half, so that competing jobs do not release at the same moment.
+
+Slices that wait only for admission checks, such as the provisioning of nodes, or for jobs that Kueue preempts for
+them, will be admitted. A job whose slices all wait holds nothing, and keeps its place in the queue.
+"""
+
+from datetime import datetime, timedelta
+
+from trainingjob_api.status.world_status import AdmissionBackOff
+from trainingjob_operator.core.decide.decisions import Wait
+from trainingjob_operator.core.decide.restarts import MIN_BACK_OFF_SECONDS, back_off_seconds
+from trainingjob_operator.core.observe.observed import Observed
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.reasons import Reason
+from trainingjob_operator.core.times import clamp_to_now, format_display_time, format_time, parse_time
+from trainingjob_operator.core.units import pluralize
+
+MAX_HOLD_SECONDS = 60.0
+"""Maximum time for which a job holds slices below its minimum."""
+
+
+def update_admission(plan: Plan, seen: Observed, now: datetime) -> AdmissionBackOff | None:  # None: nothing to record
+    """Return the record of releases after a decision. A world ends it."""
+    old = seen.status.admission
+    if seen.world is not None or plan.spec.suspend:
+        return None
+    if _is_release_due(plan, seen, old):
+        return AdmissionBackOff(releases=(old.releases if old else 0) + 1, released=format_time(now))
+    return old and old.model_copy(update={"released": clamp_to_now(old.released, now) or format_time(now)})
+
+
+def wait_for_admission(plan: Plan, seen: Observed, now: datetime) -> Wait | None:  # None: no back-off
+    """Return the back-off after a release, while it lasts. All JobSets are deleted meanwhile."""
+    record = update_admission(plan, seen, now)
+    released = parse_time(record.released) if record else None
+    if record is None or released is None:
+        return None
+    until = released + timedelta(seconds=back_off_seconds(seen.uid, record.releases, record.releases + 1))
+    if now >= until:
+        return None
+    needed = pluralize(plan.allowed_sizes[0], "slice")
+    message = (
+        f"queue `{plan.spec.scheduling.queue_name or ''}` did not admit {needed} together; released all slices, "
+        f"and requests them again at {format_display_time(until)}"
+    )
+    return Wait(Reason.QUOTA_BACK_OFF, message)
+
+
+def _is_release_due(plan: Plan, seen: Observed, old: AdmissionBackOff | None) -> bool:
+    """Return whether the job has held slices below its minimum for long enough, while Kueue lacks quota for others."""
+    jobsets = [jobset for jobset in seen.jobsets if jobset.is_own and not jobset.deleting]
+    num_admitted = sum(len(jobset.slices) for jobset in jobsets if not jobset.suspended)
+    is_waiting = any(jobset.hold and jobset.hold.reason != Reason.WAITING_FOR_ADMISSION for jobset in jobsets)
+    if not is_waiting or num_admitted == 0 or num_admitted >= plan.allowed_sizes[0]:
+        return False
+    share = back_off_seconds(seen.uid, old.releases if old else 0, 2) / MIN_BACK_OFF_SECONDS
+    return min(jobset.settled_seconds for jobset in jobsets) >= MAX_HOLD_SECONDS * share

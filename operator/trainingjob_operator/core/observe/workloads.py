@@ -1,0 +1,61 @@
+"""Kueue's Workloads: why Kueue holds a JobSet of the job back.
+
+Kueue makes one Workload for each JobSet with a queue label, and suspends the JobSet until it admits the Workload. An
+eviction suspends it again. The conditions of a Workload are those of Kueue's API `kueue.x-k8s.io/v1beta2`.
+"""
+
+from trainingjob_operator.core.manifests import Children, Manifest, find_condition, get_text, get_value, iter_items
+from trainingjob_operator.core.names import QUEUE_LABEL
+from trainingjob_operator.core.observe.pods import ObjectProblem
+from trainingjob_operator.core.reasons import Reason
+
+NOT_READY_EVICTION = "PodsReadyTimeout"
+PREEMPTION = "Preempted"
+PREEMPTING = "WaitingForPreemptedWorkloads"
+"""Reason of a Workload for which Kueue is preempting others."""
+MAX_EXPLANATION_LENGTH = 512
+
+
+def find_hold(jobset: Manifest, children: Children) -> ObjectProblem | None:  # None: it is not suspended
+    """Return why a JobSet is suspended."""
+    if get_value(jobset, "spec", "suspend") is not True:
+        return None
+    queue = get_text(jobset, "metadata", "labels", QUEUE_LABEL)
+    if not queue:
+        return ObjectProblem(Reason.WAITING_FOR_QUOTA, "its JobSet is suspended")
+    workload = _find_workload(jobset, children)
+    evicted = find_condition(workload, "Evicted")
+    if evicted.get("status") == "True":  # until Kueue reserves quota again
+        return _describe_eviction(evicted, queue)
+    quota = find_condition(workload, "QuotaReserved")
+    if quota.get("status") == "True":
+        checks = get_text(find_condition(workload, "Admitted"), "message")
+        return _make_hold(Reason.WAITING_FOR_ADMISSION, f"queue `{queue}` has reserved its quota", checks)
+    is_preempting = quota.get("reason") == PREEMPTING
+    reason = Reason.WAITING_FOR_ADMISSION if is_preempting else Reason.WAITING_FOR_QUOTA
+    return _make_hold(reason, f"queue `{queue}` has not admitted it", get_text(quota, "message"))
+
+
+def _describe_eviction(evicted: Manifest, queue: str) -> ObjectProblem:
+    why = get_text(evicted, "message") or get_text(evicted, "reason")
+    if evicted.get("reason") == NOT_READY_EVICTION:
+        text = f"Kueue evicted it because its pods were not ready in time; it waits in queue `{queue}`"
+        return _make_hold(Reason.EVICTED_NOT_READY, text, why)
+    if evicted.get("reason") == PREEMPTION:
+        return _make_hold(Reason.PREEMPTED, f"Kueue preempted it; it waits in queue `{queue}`", why)
+    return _make_hold(Reason.EVICTED, f"Kueue evicted it from queue `{queue}`", why)
+
+
+def _find_workload(jobset: Manifest, children: Children) -> Manifest:  # empty: unknown
+    """Return the Workload of a JobSet."""
+    uid = get_text(jobset, "metadata", "uid")
+    owned = (
+        workload
+        for workload in children.workloads
+        if any(get_text(owner, "uid") == uid for owner in iter_items(workload, "metadata", "ownerReferences"))
+    )
+    return next(owned, {})
+
+
+def _make_hold(reason: Reason, text: str, explanation: str) -> ObjectProblem:
+    return ObjectProblem(reason, f"{text}: {explanation[:MAX_EXPLANATION_LENGTH]}" if explanation else text)
