@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_trainer.entrypoint import StepParts, Terms
 from trainingjob_trainer.runtime.entrypoint_module import load_entrypoint
 from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.state import State
 
 EXAMPLES = Path(__file__).parents[2] / "crds/examples"
 TWO_SLICES = make_layout(num_slices=2, dcn=AxisDegrees(data=2), rows_per_shard=1, accumulation=2)
@@ -95,6 +97,58 @@ def test_a_function_that_returns_anything_else_is_named(
     assert caught.value.path == ("spec.objective.zLoss" if changes else "spec.program.entrypoint")
 
 
+def replace(monkeypatch: pytest.MonkeyPatch, function: Any, case: str) -> Any:
+    """Return a spec whose function is replaced by another one."""
+    spec = spec_with(program=focal("0") | {"config": {"case": case}})
+    assert spec.program
+    loaded = load_entrypoint(spec.program)._replace(function=function, sources=Path(__file__))
+    monkeypatch.setattr(sys.modules["trainingjob_trainer.entrypoint"], "load_entrypoint", lambda program: loaded)
+    return spec
+
+
+def clip(state: State) -> State:
+    return state._replace(params=jax.tree.map(lambda param: jnp.clip(param, -0.01, 0.01), state.params))
+
+
+def wrapping(change: Any) -> Any:
+    """Return a function whose step changes what the built-in step returns."""
+    return lambda context: StepParts(wrap_step=lambda step: lambda *arguments: change(*step(*arguments)))
+
+
+def test_a_step_may_change_what_the_trainer_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = replace(monkeypatch, wrapping(lambda state, metrics: (clip(state), metrics)), "clip")
+    run = Run(spec, TWO_SLICES)
+    curve = [float(metrics.loss) for metrics in run.train()]
+
+    assert max(float(jnp.max(jnp.abs(param))) for param in jax.tree.leaves(run.state.params)) <= 0.01
+    assert curve[0] == losses(spec_with(), TWO_SLICES)[0]
+    assert np.max(np.abs(np.subtract(curve, losses(spec_with(), TWO_SLICES))[1:])) > 1e-3
+
+
+INVALID_STEPS = {
+    "no metrics": (lambda state, metrics: state, ", but their structure differs."),
+    "more metrics": (
+        lambda state, metrics: (state, metrics._replace(objective={"margin": metrics.loss})),
+        ", but their structure differs.",
+    ),
+    "another format": (
+        lambda state, metrics: (state._replace(step=state.step.astype(jnp.float32)), metrics),
+        ", but 0.step is float32[] in place of int32[].",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "words"), INVALID_STEPS.values(), ids=INVALID_STEPS)
+def test_a_step_that_returns_anything_else_is_named(change: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = replace(monkeypatch, wrapping(change), words)
+
+    with pytest.raises(TrainingError) as caught:
+        next(Run(spec, ONE).train(1))
+    assert str(caught.value) == (
+        f"the training step must return a state and metrics like those of the built-in step{words}"
+    )
+
+
 @pytest.mark.slow
 def test_a_trainer_reports_an_unusable_function_at_once(crew: Crew, tmp_path: Path, text: Path) -> None:
     (tmp_path / "losses.py").write_text("1 / 0")
@@ -111,9 +165,6 @@ def test_a_trainer_reports_an_unusable_function_at_once(crew: Crew, tmp_path: Pa
 
 
 def test_a_function_may_keep_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = spec_with(program=focal("0") | {"config": {"case": "kept"}})
-    assert spec.program
-    loaded = load_entrypoint(spec.program)._replace(function=lambda context: StepParts())
-    monkeypatch.setattr(sys.modules["trainingjob_trainer.entrypoint"], "load_entrypoint", lambda program: loaded)
+    spec = replace(monkeypatch, lambda context: StepParts(), "kept")
 
     assert losses(spec, TWO_SLICES) == losses(spec_with(), TWO_SLICES)

@@ -4,9 +4,10 @@ The function runs in every process that builds the programs of the training step
 that compile ahead of time. It must return the same in all of them, and do nothing else.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,17 +24,21 @@ from trainingjob_trainer.objectives.objective import Objective, Terms, add_load_
 from trainingjob_trainer.objectives.teacher import Teacher
 from trainingjob_trainer.runtime.entrypoint_module import entrypoint_error, explain_errors, load_entrypoint
 from trainingjob_trainer.runtime.errors import TrainingError
-from trainingjob_trainer.state import Batch
+from trainingjob_trainer.state import Batch, Controls, State, StepMetrics, TrainStep
 
 __all__ = [
     "Batch",
+    "Controls",
     "EntrypointContext",
     "Hidden",
     "Objective",
     "Params",
     "ShardedModel",
+    "State",
+    "StepMetrics",
     "StepParts",
     "Terms",
+    "TrainStep",
     "add_load_balance",
 ]
 
@@ -62,13 +67,16 @@ class StepParts:
     """
 
     loss: Objective | None = None
+    wrap_step: Callable[[TrainStep], TrainStep] | None = None
+    """Returns the training step in place of the built-in one, which it is given. Both are pure functions."""
 
 
 class Parts(NamedTuple):
-    """The objective of a job, and the names of its metrics."""
+    """The objective of a job, the names of its metrics, and what becomes of the built-in training step."""
 
     objective: Objective
     metrics: tuple[str, ...]
+    wrap_step: Callable[[TrainStep], TrainStep] = lambda step: step
 
 
 def choose_parts(spec: TrainingJobSpec, mesh: Mesh, network: Network, teacher: Teacher | None) -> Parts:
@@ -87,8 +95,9 @@ def choose_parts(spec: TrainingJobSpec, mesh: Mesh, network: Network, teacher: T
         parts = function(context)
     if not isinstance(parts, StepParts):
         raise entrypoint_error(name, f"the function must return `StepParts`, but returned {type(parts).__name__}.")
+    wrap_step = _check_step(name, sources, parts.wrap_step) if parts.wrap_step else builtin.wrap_step
     if parts.loss is None:
-        return builtin
+        return builtin._replace(wrap_step=wrap_step)
     if section.z_loss is not None:
         message = "must not be set, because the function of `spec.program.entrypoint` returns another loss. Remove it."
         raise TrainingError(FailureReason.CONFIG, message, path="spec.objective.zLoss", value=section.z_loss)
@@ -101,7 +110,38 @@ def choose_parts(spec: TrainingJobSpec, mesh: Mesh, network: Network, teacher: T
             raise entrypoint_error(name, f"the loss must return {error}.")
         return terms
 
-    return Parts(compute, metrics)
+    return Parts(compute, metrics, wrap_step)
+
+
+def _check_step(
+    name: str, sources: Path, wrap_step: Callable[[TrainStep], TrainStep]
+) -> Callable[[TrainStep], TrainStep]:
+    """Return a function that wraps a step too, and checks what the wrapped step returns."""
+
+    def wrap(step: TrainStep) -> TrainStep:
+        def run(state: State, batch: Batch, controls: Controls) -> tuple[State, StepMetrics]:
+            shapes = jax.eval_shape(step, state, batch, controls)
+            with explain_errors(name, "the training step", sources):
+                result = wrap_step(step)(state, batch, controls)
+            if error := _find_difference(result, shapes):
+                message = f"the training step must return a state and metrics like those of the built-in step{error}."
+                raise entrypoint_error(name, message)
+            return result
+
+        return run
+
+    return wrap
+
+
+def _find_difference(result: Any, shapes: Any) -> str:  # empty: there is none
+    """Return how the result of a step differs from that of the built-in step."""
+    if str(jax.tree.structure(result)) != str(jax.tree.structure(shapes)):
+        return ", but their structure differs"
+    for (path, one), other in zip(jax.tree.leaves_with_path(result), jax.tree.leaves(shapes), strict=True):
+        if (one.shape, one.dtype) != (other.shape, other.dtype):
+            place = jax.tree_util.keystr(path, simple=True, separator=".")
+            return f", but {place} is {one.dtype}{list(one.shape)} in place of {other.dtype}{list(other.shape)}"
+    return ""
 
 
 def _find_error(terms: object, metrics: tuple[str, ...]) -> str:  # empty: they are valid

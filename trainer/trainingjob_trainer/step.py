@@ -76,7 +76,7 @@ class StepPrograms:
         self._distill = spec.objective.distill if spec.objective and self._teacher else None
         self.teacher_shapes = self._teacher.describe_params(self._rules) if self._teacher else None
         """Shapes and shardings of the teacher's parameters. None: the objective has no teacher."""
-        objective, self._metrics = choose_parts(spec, mesh, self._model.network, self._teacher)
+        objective, self._metrics, self._wrap_step = choose_parts(spec, mesh, self._model.network, self._teacher)
         self._pair_metrics = tuple(name for name in self._metrics if name in REWARD_METRICS and name != REWARD_ACCURACY)
         self._sums = BatchSums(objective, self._metrics, self._model, self._rules, mesh, gradients, self._teacher)
         self._scorer = Scorer(self._model, mesh, self._teacher)
@@ -240,6 +240,11 @@ class StepPrograms:
         self, state: State, batch: Batch, controls: Controls, *, measures_norms: bool = False
     ) -> tuple[State, StepMetrics]:
         """Train one step. With `measures_norms`, return the norms of each tensor too."""
+        return self._wrap_step(partial(self._train_builtin, measures_norms=measures_norms))(state, batch, controls)
+
+    def _train_builtin(
+        self, state: State, batch: Batch, controls: Controls, *, measures_norms: bool
+    ) -> tuple[State, StepMetrics]:
         spec = self._spec
         with matmul_precision(spec.precision):
             params, batch = self._add_reference(state.params, state.reference, batch)
