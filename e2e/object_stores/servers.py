@@ -29,6 +29,7 @@ SERVERS = GoTools(
 BUCKET = "runs"
 ACCESS_KEY, SECRET_KEY = "loopback-access", "loopback-secret"
 START_SECONDS = 60.0
+LOOPBACK = "127.0.0.1"
 
 
 class ObjectServer(NamedTuple):
@@ -47,16 +48,16 @@ class ObjectServer(NamedTuple):
 
 
 @contextmanager
-def serve_gcs(folder: Path) -> Iterator[ObjectServer]:
-    """Serve a bucket of Google Cloud Storage from memory until the context is over.
+def serve_gcs(folder: Path, address: str = LOOPBACK) -> Iterator[ObjectServer]:
+    """Serve a bucket of Google Cloud Storage from memory, at an address of this host, until the context is over.
 
     Raises:
         ClusterError: the server cannot be built or does not start.
     """
     SERVERS.ensure(["fake-gcs-server"])
-    port = _free_port()
-    url = f"http://127.0.0.1:{port}"
-    command = ["-backend=memory", "-scheme=http", "-host=127.0.0.1", f"-port={port}", "-log-level=error"]
+    port = _free_port(address)
+    url = f"http://{address}:{port}"
+    command = ["-backend=memory", "-scheme=http", f"-host={address}", f"-port={port}", "-log-level=error"]
     with _run("fake-gcs-server", [*command, f"-external-url={url}"], folder, {}) as process:
         _wait_for(f"{url}/storage/v1/b", process, folder)
         requests.post(f"{url}/storage/v1/b", json={"name": BUCKET}, timeout=START_SECONDS).raise_for_status()
@@ -64,8 +65,8 @@ def serve_gcs(folder: Path) -> Iterator[ObjectServer]:
 
 
 @contextmanager
-def serve_s3(folder: Path) -> Iterator[ObjectServer]:
-    """Serve a bucket of S3 from a folder until the context is over.
+def serve_s3(folder: Path, address: str = LOOPBACK) -> Iterator[ObjectServer]:
+    """Serve a bucket of S3 from a folder, at an address of this host, until the context is over.
 
     Raises:
         ClusterError: the server cannot be built or does not start.
@@ -73,10 +74,10 @@ def serve_s3(folder: Path) -> Iterator[ObjectServer]:
     SERVERS.ensure(["versitygw"])
     (folder / "data" / BUCKET).mkdir(parents=True)
     (folder / "versions").mkdir()
-    port = _free_port()
-    url = f"http://127.0.0.1:{port}"
+    port = _free_port(address)
+    url = f"http://{address}:{port}"
     keys = {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
-    command = [f"--port=127.0.0.1:{port}", "--health=/health", "--quiet", "posix", str(folder / "data")]
+    command = [f"--port={address}:{port}", "--health=/health", "--quiet", "posix", str(folder / "data")]
     with _run("versitygw", command, folder, keys) as process:
         _wait_for(f"{url}/health", process, folder)
         yield ObjectServer("s3", url)
@@ -113,9 +114,9 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], folder: Path) -> None:
         time.sleep(0.02)
 
 
-def _free_port() -> int:
+def _free_port(address: str) -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((address, 0))
         port: int = probe.getsockname()[1]
         return port
 
