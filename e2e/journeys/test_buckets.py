@@ -40,9 +40,7 @@ def make_job(server: ObjectServer) -> Manifest:
     return manifest
 
 
-def test_a_job_without_volumes_resumes_from_a_bucket(
-    product: Product, drilled: Cluster, server: ObjectServer
-) -> None:
+def test_a_job_without_volumes_resumes_from_a_bucket(product: Product, drilled: Cluster, server: ObjectServer) -> None:
     with product.namespace(f"journey-bucket-{server.scheme}") as namespace:
         job = product.submit(namespace, make_job(server), name="bucket")
         before = job.wait(
