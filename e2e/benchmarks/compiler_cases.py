@@ -1,7 +1,7 @@
 """Small jobs for the comparison of the planner's estimates with real compilers; each compiles in about a minute.
 
 Each job covers another feature: sharded or replicated parameters, tensor parallelism, context parallelism, slices,
-remat, gradient accumulation, experts, a sharded optimizer, long sequences, or rings.
+remat, gradient accumulation, experts, a sharded optimizer, other optimizers, pairs, long sequences, or rings.
 """
 
 from typing import Any
@@ -56,6 +56,8 @@ NARROW = {"gradients": "bfloat16", "logits": "bfloat16", "moments": "bfloat16"}
 CHUNKS = {"lossChunks": 8}
 FLOAT32 = {"compute": "float32"}
 STATE_ON_HOST = {"remat": "full", "offload": ["optimizer"]}
+ADAFACTOR, MUON = ({"type": kind, "learningRate": 0.001} for kind in ("adafactor", "muon"))
+PAIRS = {"train": [{"name": "pairs", "path": "/data/pairs", "format": "jsonl", "chosen": "good", "rejected": "bad"}]}
 INT8, FP8 = ({"quantization": {"type": kind}} for kind in ("int8", "fp8"))
 REST = {"fsdp": -1}
 STAGES = {"ici": {"fsdp": 2, "stage": 2}}
@@ -193,5 +195,10 @@ COMPILER_CASES: dict[str, TrainingJobSpec] = {
     ),
     "cpu 1x4 fsdp tensor, 4,096 tokens": job(
         "cpu", "1x4", {"fsdp": 2, "tensor": 2}, model=BYTES, training=training(8, 4096, 1), precision=FLOAT32
+    ),
+    "cpu 1x8 fsdp, adafactor": job("cpu", "1x8", REST, model=SMALL, training=training(32, 256, 2), optimizer=ADAFACTOR),
+    "cpu 1x8 fsdp, muon": job("cpu", "1x8", REST, model=SMALL, training=training(32, 256, 2), optimizer=MUON),
+    "cpu 1x8 fsdp, pairs": job(
+        "cpu", "1x8", REST, model=SMALL, training=training(16, 256, 2), data=PAIRS, objective={"type": "dpo"}
     ),
 }

@@ -21,9 +21,10 @@ SMALL = 0.01
 UNPLANNED_TRAFFIC = (
     "v5p 2x2x2 tensor, 131,072 tokens, remat, sharded stream",
     "v5p 2x2x2 fsdp, 131,072 tokens, remat",
+    "cpu 1x8 fsdp, muon",
 )
 """Rows whose traffic the plan underestimates: XLA exchanges long operands in windows, or sums all of them before it
-scatters."""
+scatters. For Muon, XLA gathers sharded matrices in each iteration that orthogonalizes an update."""
 
 
 def test_every_row_is_recorded() -> None:
