@@ -36,7 +36,7 @@ from trainingjob_trainer.data.dataset_writer import HostShare, create_dataset, p
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.preparation import listed_files, worker_pool
 from trainingjob_trainer.data.sources.readers import array_record, read_documents
-from trainingjob_trainer.data.sources.source_files import find_files
+from trainingjob_trainer.data.sources.source_search import find_files
 from trainingjob_trainer.data.token_dataset import TokenDataset
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.step import StepPrograms

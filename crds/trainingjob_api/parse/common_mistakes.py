@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from trainingjob_api.base import STORE_URI
+from trainingjob_api.base import SOURCE_PATH, STORE_URI
 from trainingjob_api.fields import Location
 from trainingjob_api.problem import as_text
 from trainingjob_api.schema import spec_schema
@@ -39,6 +39,9 @@ _STORES: dict[str, str] = {
 }  # fmt: skip
 _BUCKETS = {"gs": "gs", "gcs": "gs", "s3": "s3", "s3a": "s3", "s3n": "s3"}
 """The scheme of a store for each scheme that programs use for it."""
+_FILES = (SOURCE_PATH,)
+"""Patterns of files that may be in a bucket."""
+_WILDCARD = re.compile(r"[*?\[\]{}]")
 _STRANGE_BUCKET = re.compile(r"[^a-z0-9._-]+")
 _OTHER_STORE = "must be a path in the pod. What is elsewhere must be copied to a volume first: " + _VOLUME
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,3}(?!/)(.*)", re.DOTALL)
@@ -53,8 +56,10 @@ def correct_path(
     location: Location, path: str, pattern: str
 ) -> Correction | None:  # None: only its first `/` is missing
     """Return the error of a path, and its nearest legal values."""
-    if pattern == STORE_URI and (match := _URL.fullmatch(path)):
-        return _correct_bucket(match[1].lower(), match[2])
+    if (match := _URL.fullmatch(path)) and pattern == STORE_URI:
+        return _correct_folder(match[1].lower(), match[2])
+    if match and pattern in _FILES and (kept := _BUCKETS.get(match[1].lower())):
+        return _correct_files(kept, match[1], match[2], pattern)
     is_plain = pattern in (PLAIN_PATH, STORE_URI)
     if match := _URL.fullmatch(path):
         scheme, rest = match[1].lower(), f"/{match[2].lstrip('/')}"
@@ -77,8 +82,31 @@ def correct_path(
     return ("must not have an empty folder name, `//`.", _cleaned_if_different(path)) if path.startswith("/") else None
 
 
-def _correct_bucket(scheme: str, rest: str) -> Correction:
-    """Return the error of a URI where a bucket may be named."""
+def _correct_files(kept: str, scheme: str, rest: str, pattern: str) -> Correction:
+    """Return the error of the URI of files in a bucket. `kept` is the scheme that the trainer knows."""
+    bucket, _, name = rest.strip("/").partition("/")
+    fixed, wildcards = _cut_wildcards(name) if pattern == SOURCE_PATH else (name, "")
+    nearest = f"{kept}://{_STRANGE_BUCKET.sub('-', bucket.lower()).strip('-._')}{_clean(fixed).rstrip('/')}"
+    named = (as_text(nearest),) if re.fullmatch(pattern, nearest) else ()
+    if wildcards:
+        return f"must not contain wildcards: write `pattern: {as_text(wildcards)}`.", named
+    if scheme != kept:
+        return f"must begin with {kept}://.", named
+    return (
+        "must have a bucket of 3 to 63 lower-case letters, digits and `._-`, and names of letters, digits and "
+        "`_@%+=:,.-` that are not empty."
+    ), named
+
+
+def _cut_wildcards(name: str) -> tuple[str, str]:
+    """Return the folder before the first wildcard of a path, and the rest; empty: there is none."""
+    parts = name.split("/")
+    first = next((place for place, part in enumerate(parts) if _WILDCARD.search(part)), len(parts))
+    return "/".join(parts[:first]), "/".join(parts[first:])
+
+
+def _correct_folder(scheme: str, rest: str) -> Correction:
+    """Return the error of a URI where a folder of a bucket may be named."""
     bucket, _, folder = rest.strip("/").partition("/")
     kept = _BUCKETS.get(scheme)
     if kept is None:

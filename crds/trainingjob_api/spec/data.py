@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainingjob_api.base import Quantity, Secret, SecretVariable, ShortName, Strict
+from trainingjob_api.base import SOURCE_PATH, Quantity, Secret, SecretVariable, ShortName, Strict
 from trainingjob_api.formats import FORMATS, FormatName, formats_with
 from trainingjob_api.globs import MAX_GLOB
 from trainingjob_api.meta import NO_UNIT, Example, Pattern, Unit, cel_rule
@@ -46,7 +46,12 @@ def _only_for(field: str) -> str:
 
 SourcePath = Annotated[
     str,
-    Pattern(r"^(/|python:).*$", "an absolute path such as /data/text, or python:SUB", add_slash, is_path=True),
+    Pattern(
+        SOURCE_PATH,
+        "an absolute path such as /data/text, a URI such as gs://bucket/text, or python:SUB",
+        add_slash,
+        is_path=True,
+    ),
     Field(max_length=1024),
 ]
 RecordField = Annotated[str, Field(min_length=1, max_length=128)]
@@ -85,8 +90,8 @@ class TextSource(Strict):
     format: Annotated[FormatName, Example("jsonl")] = Field(default=DEFAULT_FORMAT, description=_describe_formats())
     path: Annotated[SourcePath | None, Example("/data/train")] = Field(
         default=None,
-        description="Absolute path in the pod of a file or a folder, symbolic links included. `python:SUB` is folder "
-        "SUB of the image's Python standard library, `python:` all of it.",
+        description="Absolute path in the pod, or `gs://` or `s3://` URI, of a file or a folder, symbolic links "
+        "included. `python:SUB` is folder SUB of the image's Python standard library, `python:` all of it.",
     )
     hugging_face: HubDataset | None = Field(
         default=None,

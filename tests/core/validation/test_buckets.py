@@ -21,6 +21,21 @@ def test_a_bucket_needs_no_volume(uri: str) -> None:
     assert (checked.problems, [one.path for one in checked.warnings]) == ((), [])
 
 
+@pytest.mark.parametrize("uri", ["gs://corpus", "gs://corpus/", "s3://corpus/web", "s3://my.corpus/web/a=1/b.jsonl"])
+def test_text_in_a_bucket_needs_no_volume(uri: str) -> None:
+    job = load_example("fixed")
+    set_at(job, "spec.data.train", [{"name": "web", "format": "jsonl", "path": uri}])
+    set_at(
+        job,
+        "spec.evaluation",
+        [{"name": "held-out", "path": "gs://corpus/held-out/", "everySteps": 10, "numBatches": 1}],
+    )
+
+    checked = judge(job)
+
+    assert (checked.problems, [one.path for one in checked.warnings]) == ((), [])
+
+
 @pytest.mark.parametrize(
     "uri", ["gs://archive", "gs://archive/", "gs://a/run", "s3://archive//run", "S3://archive/run"]
 )

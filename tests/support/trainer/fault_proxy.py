@@ -18,6 +18,11 @@ EXPIRED = {
     "s3": (400, "application/xml", b"<Error><Code>ExpiredToken</Code></Error>"),
     "gs": (401, "application/json", b'{"error": {"code": 401, "message": "Invalid Credentials"}}'),
 }
+DENIED = {
+    "s3": (403, "application/xml", b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"),
+    "gs": (403, "application/json", b'{"error": {"code": 403, "message": "does not have storage.objects access"}}'),
+}
+"""The answer `denied` of a store that grants no rights. No repetition helps, so it is none of `FAULTS`."""
 SLOW_SECONDS = 0.05
 
 
@@ -90,6 +95,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._refuse(200, "text/html; charset=utf-8", b"<html><body>Log in to the network</body></html>")
             case "expired":
                 self._refuse(*EXPIRED[self.proxy.scheme])
+            case "denied":
+                self._refuse(*DENIED[self.proxy.scheme])
             case "reset":
                 self._break()
             case "lost":

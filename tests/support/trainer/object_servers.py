@@ -13,6 +13,7 @@ from e2e.cluster.run_program import ClusterError
 from e2e.object_stores.servers import BUCKET, SERVE, ObjectServer
 from tests.support.trainer.fault_proxy import FaultProxy, serve_faults
 from trainingjob_trainer.store.array_paths import open_bucket
+from trainingjob_trainer.store.opening import connect_bucket
 
 SCHEMES = tuple(SERVE)
 
@@ -49,14 +50,19 @@ class ObjectServers:
     @contextmanager
     def environment(self, scheme: str, url: str = "") -> Iterator[None]:
         """Let programs and this process use the server of a scheme; `url` is that of a proxy, empty: none."""
-        open_bucket.cache_clear()
+        _forget_connections()
         with patch.dict(os.environ, self.start(scheme).environment(url)):
             yield
-        open_bucket.cache_clear()
+        _forget_connections()
 
     def close(self) -> None:
         """Stop all servers."""
         self._stack.close()
+
+
+def _forget_connections() -> None:
+    open_bucket.cache_clear()
+    connect_bucket.cache_clear()
 
 
 def new_root(scheme: str) -> str:

@@ -12,7 +12,8 @@ from tokenizers import models, pre_tokenizers
 from tests.support.trainer.tiny import make_config, make_spec
 from trainingjob_api.spec.data import TextSource
 from trainingjob_trainer.data.dataset_writer import HostShare
-from trainingjob_trainer.data.sources.source_files import SourceFiles, find_files
+from trainingjob_trainer.data.sources.source_files import SourceFiles
+from trainingjob_trainer.data.sources.source_search import find_files
 from trainingjob_trainer.data.token_cache import JobDatasets, prepare_datasets
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.store.opening import open_store

@@ -18,7 +18,7 @@ from tests.trainer.checkpoint.test_foreign import NOT_FILES, stretch
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.data import TextSource
 from trainingjob_trainer.data.dataset_writer import HostShare
-from trainingjob_trainer.data.sources.source_files import find_files
+from trainingjob_trainer.data.sources.source_search import find_files
 from trainingjob_trainer.data.token_cache import prepare_datasets
 from trainingjob_trainer.data.token_dataset import TokenDataset
 from trainingjob_trainer.runtime.errors import TrainingError

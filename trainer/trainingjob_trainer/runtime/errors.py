@@ -9,6 +9,8 @@ PERMANENT_ERRNOS = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.ELOOP}
 )
 """Storage errors that a retry meets again. A full or stale file system may recover."""
+BUCKET_ADVICE = "the name of the bucket, the endpoint, and the rights of spec.runtime.serviceAccountName"
+"""What to check when a bucket refuses a request."""
 
 
 class TrainingError(Exception):
@@ -50,7 +52,7 @@ def storage_error(error: OSError, operation: str, uri: str, field: str = "spec.c
     advice = "the volume that spec.runtime.volumes mounts, and its access mode and permissions"
     if "://" in uri:
         text = error.strerror or text  # the answer of the store
-        advice = "the name of the bucket, the endpoint, and the rights of spec.runtime.serviceAccountName"
+        advice = BUCKET_ADVICE
     return TrainingError(
         FailureReason.STORAGE,
         f"{operation} failed: {text}. Every host must be able to write there: check {advice}.",

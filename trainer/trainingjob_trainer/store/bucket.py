@@ -12,10 +12,22 @@ NONCE_KEY = "trainingjob-nonce"
 
 
 class ObjectInfo(NamedTuple):
-    """Size of an object in bytes, and the nonce of the write that created it; empty: another program wrote it."""
+    """Size of an object in bytes, the nonce of the write that created it, and its version.
+
+    The nonce is empty if another program wrote the object.
+    """
 
     size: int
     nonce: str
+    version: str = ""
+
+
+class ListedObject(NamedTuple):
+    """An object of a list: its full name, its size in bytes, and its version."""
+
+    name: str
+    size: int
+    version: str
 
 
 class Piece(NamedTuple):
@@ -27,9 +39,9 @@ class Piece(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A part of a list: full names of objects, and beginnings of names up to the next slash."""
+    """A part of a list: objects, and beginnings of names up to the next slash."""
 
-    names: list[str]
+    objects: list[ListedObject]
     prefixes: list[str]
     token: str
     """Where the next page begins; empty: this is the last page."""
@@ -47,11 +59,11 @@ class Bucket(Protocol):
     """
 
     def list_page(self, prefix: str, delimiter: str, token: str) -> Page:
-        """Return a page of the names that begin with a prefix. An empty delimiter lists all objects below it."""
+        """Return a page of the objects whose names begin with a prefix. An empty delimiter lists all below it."""
         ...
 
     def describe(self, key: str) -> ObjectInfo:
-        """Return the size and nonce of an object."""
+        """Return size, nonce and version of an object."""
         ...
 
     def read(self, key: str, start: int, stop: int, version: str = "") -> Piece:

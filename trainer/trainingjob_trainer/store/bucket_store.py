@@ -137,8 +137,8 @@ class BucketStore:
         """Yield the names below a prefix without it, and whether each is a folder."""
         token = ""
         while True:
-            names, prefixes, token = self._bucket.list_page(prefix, delimiter, token)
-            yield from ((name.removeprefix(prefix), False) for name in names)
+            objects, prefixes, token = self._bucket.list_page(prefix, delimiter, token)
+            yield from ((item.name.removeprefix(prefix), False) for item in objects)
             yield from ((name.removeprefix(prefix).rstrip("/"), True) for name in prefixes)
             if not token:
                 return

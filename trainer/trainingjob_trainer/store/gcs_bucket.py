@@ -18,7 +18,7 @@ from google.auth.transport.requests import Request as TokenRequest
 from requests import PreparedRequest
 from requests.auth import AuthBase
 
-from trainingjob_trainer.store.bucket import NONCE_KEY, PARALLEL_PARTS, ObjectInfo, Page, Piece
+from trainingjob_trainer.store.bucket import NONCE_KEY, PARALLEL_PARTS, ListedObject, ObjectInfo, Page, Piece
 from trainingjob_trainer.store.http_client import Answer, HttpClient, Request
 from trainingjob_trainer.store.parallel_requests import map_in_flight
 from trainingjob_trainer.store.retry import TransientError
@@ -92,17 +92,19 @@ class GcsBucket:
     def list_page(self, prefix: str, delimiter: str, token: str) -> Page:
         """Return a page of `objects.list`."""
         query = {"prefix": prefix, "delimiter": delimiter, "pageToken": token}
-        fields = "fields=items(name),prefixes,nextPageToken"
+        fields = "fields=items(name,size,generation),prefixes,nextPageToken"
         found = _parse(self._http.send(Request("GET", self._objects, f"{fields}&{_encode_query(query)}")))
-        names = [item["name"] for item in found.get("items", ())]
-        return Page(names, found.get("prefixes", []), found.get("nextPageToken", ""))
+        items = found.get("items", ())
+        objects = [ListedObject(item["name"], int(item["size"]), str(item["generation"])) for item in items]
+        return Page(objects, found.get("prefixes", []), found.get("nextPageToken", ""))
 
     def describe(self, key: str) -> ObjectInfo:
-        """Return the size and nonce by `objects.get`."""
+        """Return size, nonce and generation by `objects.get`."""
         answer = self._http.send(Request("GET", self._path(key), accepted=(200, 404)))
         self._check_found(answer, key)
         found = _parse(answer)
-        return ObjectInfo(int(found["size"]), found.get("metadata", {}).get(NONCE_KEY, ""))
+        nonce = found.get("metadata", {}).get(NONCE_KEY, "")
+        return ObjectInfo(int(found["size"]), nonce, str(found["generation"]))
 
     def read(self, key: str, start: int, stop: int, version: str = "") -> Piece:
         """Return a range by `objects.get` with `alt=media`; the version is the generation."""

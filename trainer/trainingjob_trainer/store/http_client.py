@@ -10,7 +10,13 @@ import requests.adapters
 from requests.auth import AuthBase
 
 from trainingjob_trainer.store.bucket import PreconditionError
-from trainingjob_trainer.store.retry import ExpiredCredentialsError, TransientError, call_with_retries, throttled
+from trainingjob_trainer.store.retry import (
+    ExpiredCredentialsError,
+    TransientError,
+    WebPageError,
+    call_with_retries,
+    throttled,
+)
 
 CONNECT_SECONDS, SILENT_SECONDS = 10.0, 30.0
 """Seconds for a connection, and between two packets of an answer."""
@@ -104,7 +110,7 @@ class HttpClient:
         if answer.status in BUSY or any(code in shown for code in self._busy_codes):
             raise throttled(f"{self._bucket} is overloaded: status {answer.status} {shown}".rstrip())
         if _is_web_page(answer):
-            raise TransientError(
+            raise WebPageError(
                 errno.EIO,
                 f"{self._bucket}: the answer with status {answer.status} is a web page and not that of an object "
                 f"store. Check the endpoint and the proxies of the pod: {shown}",

@@ -19,6 +19,10 @@ class TransientError(OSError):
     """A request failed and may succeed later. Its `errno` is that of the final error."""
 
 
+class WebPageError(TransientError):
+    """Something else than an object store has answered, such as the login page of a proxy."""
+
+
 class ExpiredCredentialsError(OSError):
     """The store refuses the credentials of a request. Its `errno` is that of the final error."""
 

@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 from trainingjob_trainer.store.bucket import (
     NONCE_KEY,
     PARALLEL_PARTS,
+    ListedObject,
     ObjectInfo,
     Page,
     Piece,
@@ -48,16 +49,17 @@ class S3Bucket:
         query = {"list-type": "2", "prefix": prefix, "delimiter": delimiter, "continuation-token": token}
         answer = self._http.send(Request("GET", self._prefix or "/", _encode_query(query)))
         tree = _parse(answer)
-        names = [element.text or "" for element in tree.iterfind("Contents/Key")]
+        objects = [_parse_listed(element) for element in tree.iterfind("Contents")]
         prefixes = [element.text or "" for element in tree.iterfind("CommonPrefixes/Prefix")]
-        return Page(names, prefixes, tree.findtext("NextContinuationToken") or "")
+        return Page(objects, prefixes, tree.findtext("NextContinuationToken") or "")
 
     def describe(self, key: str) -> ObjectInfo:
-        """Return the size and nonce by HeadObject."""
+        """Return size, nonce and ETag by HeadObject."""
         answer = self._http.send(Request("HEAD", self._path(key), accepted=(200, 404)))
         if answer.status == 404:
             raise _missing(key)
-        return ObjectInfo(int(answer.headers["Content-Length"]), answer.headers.get(NONCE_HEADER, ""))
+        nonce, tag = answer.headers.get(NONCE_HEADER, ""), answer.headers.get("ETag", "")
+        return ObjectInfo(int(answer.headers["Content-Length"]), nonce, tag)
 
     def read(self, key: str, start: int, stop: int, version: str = "") -> Piece:
         """Return a range by GetObject; the version is the ETag."""
@@ -141,6 +143,12 @@ def _missing(key: str) -> FileNotFoundError:
 def _encode_query(query: Mapping[str, str]) -> str:
     """Return a query in the canonical order of the signature; empty values are left out."""
     return "&".join(f"{name}={quote(value, safe='')}" for name, value in sorted(query.items()) if value)
+
+
+def _parse_listed(element: ET.Element) -> ListedObject:
+    """Return an object of a list. Some stores list its ETag without the quotes that their headers have."""
+    tag = (element.findtext("ETag") or "").strip('"')
+    return ListedObject(element.findtext("Key") or "", int(element.findtext("Size") or 0), f'"{tag}"')
 
 
 def _parse(answer: Answer) -> ET.Element:

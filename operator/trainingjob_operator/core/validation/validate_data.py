@@ -28,6 +28,7 @@ from trainingjob_operator.core.names import unused_name
 from trainingjob_operator.core.planner.problem_messages import must_be_direct, must_be_unique, quote_field
 from trainingjob_operator.core.validation.reserved_folders import is_below
 from trainingjob_operator.core.validation.rule import Rule
+from trainingjob_operator.core.validation.validate_storage import check_bucket
 
 TOKENIZER_PLACES: dict[TokenizerType, str] = {
     TOKENIZERS: "a tokenizer.json file",
@@ -97,11 +98,13 @@ def check_source_names(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def check_data_paths(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Paths of sources must not contain `..`, and a path after `python:` must be relative."""
+    """Paths of sources must not contain `..`, or `.` in a bucket, and a path after `python:` must be relative."""
     for section, sources in list_sources(spec):
         for number, source in enumerate(sources):
             at, path = f"spec.{section}[{number}].path", source.path or ""
-            if ".." in PurePosixPath(path.removeprefix("python:")).parts:
+            if is_bucket(path):
+                yield from check_bucket(at, path)
+            elif ".." in PurePosixPath(path.removeprefix("python:")).parts:
                 yield Problem(at, path, must_be_direct(path))
             elif path.startswith("python:/"):
                 message = f"{path} must be relative to the standard library. Remove the slash after `python:`."

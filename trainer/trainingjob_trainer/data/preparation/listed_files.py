@@ -1,7 +1,7 @@
 """The files of a dataset, in order, and the parts in which they are tokenized.
 
-Files are identified by path, size and modification time, and those of the hub by repository, commit and size. Their
-content is read once, when it is tokenized.
+Files are identified by path, size and modification time, objects of a bucket by URI, size and version, and files of the
+hub by repository, commit and size. Their content is read once, when it is tokenized.
 """
 
 import hashlib
@@ -12,7 +12,8 @@ from pathlib import Path
 
 from trainingjob_api.formats import FORMATS, find_compression
 from trainingjob_api.spec.data import DEFAULT_FORMAT, Synthetic, TextSource
-from trainingjob_trainer.data.sources.source_files import SourceFile, SourceFiles, find_files
+from trainingjob_trainer.data.sources.source_files import SourceFile, SourceFiles
+from trainingjob_trainer.data.sources.source_search import find_files
 
 ID_BYTES = 4
 PART_BYTES = 64 << 20
@@ -29,10 +30,12 @@ class ListedFile:
     file: SourceFile
     size: int
     changed_ns: int
-    """Modification time, in nanoseconds since 1970."""
+    """Modification time, in nanoseconds since 1970; 0 for objects, which have a version."""
 
     def check_unchanged(self) -> None:
         """Raise `TrainingError` if the file has changed since it was listed."""
+        if self.file.stored:  # every read has asked for this version
+            return
         if list_file(self.file) != self:
             words = "changed while it was read. Do not change the text while a job starts."
             raise self.file.error(words, fatal=False)
@@ -98,6 +101,8 @@ def _identify(listed: ListedFile, paths: Mapping[str, str]) -> list[object]:
     file, hub = listed.file, listed.file.source.hugging_face
     if hub is not None:  # the path and the time are those of a download
         return [hub.repository, listed.size, hub.revision]
+    if file.stored is not None:
+        return list(file.stored)
     path = file.path
     if file.field in paths:
         path = Path(paths[file.field]) / path.relative_to(file.source.path or "")
@@ -148,6 +153,8 @@ def list_file(file: SourceFile) -> ListedFile:
     if not FORMATS[file.source.format].has_files:
         options = file.source.synthetic or Synthetic()
         return ListedFile(file, options.tokens * ID_BYTES, changed_ns=0)
+    if file.stored is not None:
+        return ListedFile(file, file.stored.size, changed_ns=0)
     try:
         status = file.path.stat()
     except OSError as error:

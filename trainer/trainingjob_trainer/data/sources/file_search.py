@@ -1,17 +1,18 @@
 """File search below a source's path: every entry is read, or skipped with a reason.
 
-Links are followed. A folder is searched again under another name only if other files can match there. This rule also
-ends every cycle.
+Links of file systems are followed. A folder is searched again under another name only if other files can match there.
+This rule also ends every cycle.
 """
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainingjob_api.data_report import SkipReason
 from trainingjob_api.globs import Glob, States, is_hidden
+from trainingjob_trainer.store.object_file import StoredObject
 
 NOT_STANDARD_LIBRARY = frozenset({"site-packages", "dist-packages", "__pycache__"})
 """Folders inside the standard library's folder that are not part of it."""
@@ -26,6 +27,7 @@ class FoundEntry:
     real: str
     is_linked: bool
     reason: SkipReason | None
+    stored: StoredObject | None = None  # None: it is in a file system
 
     @property
     def name(self) -> str:
@@ -81,12 +83,34 @@ class FileSearch:
                         below.append(found)
             folders.extend(reversed(below))
 
+    def walk_objects(self, uri: str, objects: Iterable[StoredObject]) -> Iterator[FoundEntry]:
+        """Yield the entry of each object below the URI of a folder. Those of a skipped folder have one entry."""
+        previous: tuple[str, ...] = ()
+        for stored in objects:
+            name = stored.uri.removeprefix(f"{uri}/")
+            names, reason = self._classify_names(name.split("/"))
+            if names != previous:  # objects of a folder follow each other
+                yield FoundEntry(names, Path(name), stored.uri, is_linked=False, reason=reason, stored=stored)
+            previous = names
+
     def is_match(self, name: str) -> bool:
         """Return whether the pattern itself matches a path relative to the source's path."""
         return self._wanted.matches(name)
 
     def _start_excludes(self) -> tuple[States, ...]:
         return tuple(glob.start for glob in self._excludes)
+
+    def _classify_names(self, names: Sequence[str]) -> tuple[tuple[str, ...], SkipReason | None]:
+        """Return the path of an object, or of the folder above it that is skipped, and the reason. None: it is read."""
+        wanted, excluded = self._wanted.start, self._start_excludes()
+        for count, name in enumerate(names, 1):
+            wanted = self._wanted.advance(wanted, name)
+            excluded = tuple(glob.advance(states, name) for glob, states in zip(self._excludes, excluded, strict=True))
+            if any(glob.is_match(states) for glob, states in zip(self._excludes, excluded, strict=True)):
+                return tuple(names[:count]), SkipReason.EXCLUDED
+            if count < len(names) and not self._wanted.reaches_below(wanted):
+                return tuple(names[:count]), SkipReason.HIDDEN if is_hidden(name) else SkipReason.NOT_SEARCHED
+        return tuple(names), None if self._wanted.is_match(wanted) else _not_matched(names[-1])
 
     def _classify(self, folder: _Folder, item: os.DirEntry[str]) -> FoundEntry | _Folder:
         wanted = self._wanted.advance(folder.wanted, item.name)

@@ -30,7 +30,9 @@ def check_format(file: SourceFile, head: bytes, kind: str) -> None:
 
 
 def damaged_error(file: SourceFile, kind: str, error: Exception) -> TrainingError:
-    """Return the error of a file that the library cannot read."""
+    """Return the error of a file that the library cannot read, or whose bucket fails."""
+    if file.stored and isinstance(error, OSError) and error.errno is not None:
+        return file.read_error(error)
     reason = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
     return file.error(
         f"must be complete {kind} data, but cannot be read: {reason}. Copy the file again, or leave it out with "

@@ -42,7 +42,10 @@ def load_reader(name: FormatName) -> Reader:
 def read_documents(file: SourceFile) -> Iterator[bytes]:
     """Yield the documents of a file or of its span, as the reader of its format does."""
     reader = load_reader(file.source.format)
-    return reader.read_documents(file) if file.span is None else _read_span(reader, file)
+    try:
+        yield from reader.read_documents(file) if file.span is None else _read_span(reader, file)
+    except OSError as error:
+        raise file.read_error(error) from error
 
 
 def _read_span(reader: Reader, file: SourceFile) -> Iterator[bytes]:

@@ -37,7 +37,7 @@ def read_documents(file: SourceFile) -> Iterator[bytes]:
 
 def _list_records(file: SourceFile) -> Iterator[bytes]:
     try:
-        with closing(ArrayRecordReader(str(file.path), OPTIONS)) as reader:
+        with file.local_copy() as path, closing(ArrayRecordReader(str(path), OPTIONS)) as reader:
             count = reader.num_records()
             if not reader.ok():
                 reader.read()  # raises the reason
