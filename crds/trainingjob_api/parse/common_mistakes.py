@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from trainingjob_api.base import SOURCE_PATH, STORE_URI
+from trainingjob_api.base import SOURCE_PATH, STORE_URI, TOKENIZER_PATH
 from trainingjob_api.fields import Location
 from trainingjob_api.problem import as_text
 from trainingjob_api.schema import spec_schema
@@ -39,7 +39,7 @@ _STORES: dict[str, str] = {
 }  # fmt: skip
 _BUCKETS = {"gs": "gs", "gcs": "gs", "s3": "s3", "s3a": "s3", "s3n": "s3"}
 """The scheme of a store for each scheme that programs use for it."""
-_FILES = (SOURCE_PATH,)
+_FILES = (SOURCE_PATH, TOKENIZER_PATH)
 """Patterns of files that may be in a bucket."""
 _WILDCARD = re.compile(r"[*?\[\]{}]")
 _STRANGE_BUCKET = re.compile(r"[^a-z0-9._-]+")

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainingjob_api.base import Strict
+from trainingjob_api.base import TOKENIZER_PATH, Strict
 from trainingjob_api.meta import Example, Pattern, cel_rule
 from trainingjob_api.notation import add_slash
 from trainingjob_api.spec.hub import HubTokenizer
@@ -48,15 +48,20 @@ class Tokenizer(Strict):
     path: Annotated[
         Annotated[
             str,
-            Pattern(r"^/.*$", "an absolute path such as /data/tokenizer.json", add_slash, is_path=True),
+            Pattern(
+                TOKENIZER_PATH,
+                "an absolute path such as /data/tokenizer.json, or a URI such as gs://bucket/tokenizer.json",
+                add_slash,
+                is_path=True,
+            ),
             Field(max_length=1024),
         ]
         | None,
         Example("/data/tokenizer.json"),
     ] = Field(
         default=None,
-        description="Absolute path in the pod of the file for `tokenizers` and `sentencePiece`, or of the folder for "
-        "`huggingFace`.",
+        description="Absolute path in the pod, or `gs://` or `s3://` URI, of the file for `tokenizers` and "
+        "`sentencePiece`, or of the folder for `huggingFace`.",
     )
     hugging_face: HubTokenizer | None = Field(
         default=None,

@@ -1,26 +1,41 @@
-"""The tokenizer of a repository of the hub. Its files stay below the job's folder, so every world has the same."""
+"""The tokenizer of a repository of the hub, or of a bucket.
+
+Its files stay below the job's folder, so every world has the same.
+"""
 
 import hashlib
+import time
 
+from trainingjob_api.base import is_bucket
+from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.hub import DEFAULT_REVISION
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.spec.tokenizer import HUGGING_FACE
 from trainingjob_trainer.huggingface.companion_files import FOLDER
 from trainingjob_trainer.huggingface.hub_client import HubRepository
-from trainingjob_trainer.huggingface.hub_folder import HubFolder
-from trainingjob_trainer.huggingface.tokenizer_files import FOLDER_FILES
-from trainingjob_trainer.store.port import Store
+from trainingjob_trainer.huggingface.hub_folder import POLL_SECONDS, HubFolder
+from trainingjob_trainer.huggingface.tokenizer_files import FOLDER_FILES, published_name
+from trainingjob_trainer.runtime.errors import BUCKET_ADVICE, PERMANENT_ERRNOS, TrainingError, storage_error
+from trainingjob_trainer.store.object_file import StoredObject, find_object, list_objects, open_object
+from trainingjob_trainer.store.port import Store, has_object
+from trainingjob_trainer.store.retry import WebPageError
 
 FIELD = "spec.tokenizer.huggingFace"
+PATH_FIELD = "spec.tokenizer.path"
+CHUNK_BYTES = 1 << 20
 
 
 def resolve_tokenizer(spec: TrainingJobSpec, own: Store, *, is_leader: bool) -> TrainingJobSpec:
-    """Return a spec whose tokenizer has the path of its files: downloaded, if they are those of a repository.
+    """Return a spec whose tokenizer has the path of its files: downloaded, if they are in a repository or a bucket.
 
     Other processes than the leader wait for them.
 
     Raises:
-        TrainingError: the hub refuses the repository or does not respond, or the files cannot be written.
+        TrainingError: the hub or the bucket refuses or does not respond, or the files cannot be written.
     """
+    if spec.tokenizer.path is not None and is_bucket(spec.tokenizer.path):
+        path = _copy_from_bucket(spec, spec.tokenizer.path, own, is_leader=is_leader)
+        return _replace_path(spec, path)
     source = spec.tokenizer.hugging_face
     if source is None:
         return spec
@@ -29,5 +44,61 @@ def resolve_tokenizer(spec: TrainingJobSpec, own: Store, *, is_leader: bool) -> 
     name = hashlib.sha256(f"{source.repository}@{revision}".encode()).hexdigest()[:16]
     folder = HubFolder(own, f"{FOLDER}/tokenizer/{name}", f"{FOLDER}/tokenizer/{name}.json", FOLDER_FILES)
     folder.download(hub, is_leader=is_leader)
-    tokenizer = spec.tokenizer.model_copy(update={"path": own.locate(folder.files)})
-    return spec.model_copy(update={"tokenizer": tokenizer})
+    return _replace_path(spec, own.locate(folder.files))
+
+
+def _replace_path(spec: TrainingJobSpec, path: str) -> TrainingJobSpec:
+    return spec.model_copy(update={"tokenizer": spec.tokenizer.model_copy(update={"path": path})})
+
+
+def _copy_from_bucket(spec: TrainingJobSpec, uri: str, own: Store, *, is_leader: bool) -> str:
+    """Return the path of the copy of a tokenizer in a bucket. The record is written last, so the copy never changes."""
+    is_folder = spec.tokenizer.type == HUGGING_FACE
+    name = hashlib.sha256(f"{spec.tokenizer.type} {uri}".encode()).hexdigest()[:16]
+    folder, record = f"{FOLDER}/tokenizer/{name}", f"{FOLDER}/tokenizer/{name}.json"
+    path = folder if is_folder else f"{folder}/{published_name(spec.tokenizer)}"
+    try:
+        if is_leader and not has_object(own, record):
+            for stored in _find_objects(uri, is_folder=is_folder):
+                file = stored.uri.rpartition("/")[2] if is_folder else published_name(spec.tokenizer)
+                own.write(f"{folder}/{file}", _read_object(uri, stored))
+            own.write(record, (b"{}",))
+        while not has_object(own, record):
+            time.sleep(POLL_SECONDS)
+    except OSError as error:
+        raise storage_error(error, f"copying the tokenizer to {own.locate(folder)}", own.root) from error
+    return own.locate(path)
+
+
+def _find_objects(uri: str, *, is_folder: bool) -> list[StoredObject]:
+    """Return the files of a tokenizer.
+
+    Raises:
+        TrainingError: there are none, or the bucket refuses or does not respond.
+    """
+    try:
+        if not is_folder:
+            return [find_object(uri)]
+        root = uri.rstrip("/")
+        found = [one for one in list_objects(root) if one.uri.removeprefix(f"{root}/") in FOLDER_FILES]
+    except OSError as error:
+        raise _bucket_error(uri, error) from error
+    if not found:
+        message = f"{root} must be a folder with {FOLDER_FILES[0]}, but has none of its files. Correct the URI."
+        raise TrainingError(FailureReason.DATA, message, path=PATH_FIELD, value=uri)
+    return found
+
+
+def _read_object(uri: str, stored: StoredObject) -> list[bytes]:
+    try:
+        with open_object(stored) as file:
+            return list(iter(lambda: file.read(CHUNK_BYTES), b""))
+    except OSError as error:
+        raise _bucket_error(uri, error) from error
+
+
+def _bucket_error(uri: str, error: OSError) -> TrainingError:
+    reason = (error.strerror or str(error)).rstrip(".")
+    message = f"the tokenizer {uri} cannot be read: {reason}. Check {BUCKET_ADVICE}."
+    is_fatal = isinstance(error, (FileNotFoundError, WebPageError)) or error.errno in PERMANENT_ERRNOS
+    return TrainingError(FailureReason.DATA, message, path=PATH_FIELD, value=uri, fatal=is_fatal)

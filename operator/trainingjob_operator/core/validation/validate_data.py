@@ -72,7 +72,9 @@ def _check_hub_tokenizer(tokenizer: Tokenizer, hub: HubTokenizer) -> Iterator[Pr
 def check_tokenizer_path(spec: TrainingJobSpec) -> Iterator[Problem]:
     """`tokenizer.path` and the path of the chat template must not contain `..`."""
     for at, path in _tokenizer_paths(spec.tokenizer):
-        if ".." in PurePosixPath(path).parts:
+        if is_bucket(path):
+            yield from check_bucket(at, path)
+        elif ".." in PurePosixPath(path).parts:
             yield Problem(at, path, must_be_direct(path, "file"))
 
 

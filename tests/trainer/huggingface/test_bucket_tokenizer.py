@@ -1,0 +1,63 @@
+"""Tokenizers in buckets: copied once below the job's folder, where all processes read them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.trainer.object_servers import SCHEMES, ObjectServers, new_root
+from tests.support.trainer.texts import fail, make_tokenizer
+from tests.support.trainer.tiny import make_config, make_spec
+from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_trainer.huggingface.hub_tokenizer import resolve_tokenizer
+from trainingjob_trainer.huggingface.tokenizer_files import read_tokenizer_files
+from trainingjob_trainer.store.opening import open_store
+
+
+@pytest.fixture(params=SCHEMES)
+def root(request: pytest.FixtureRequest, object_servers: ObjectServers) -> Iterator[str]:
+    with object_servers.environment(request.param):
+        yield new_root(request.param)
+
+
+def spec_with(tmp_path: Path, path: str, kind: str) -> TrainingJobSpec:
+    changes = {"tokenizer": {"type": kind, "path": path}}
+    return make_config(make_spec(tmp_path / "checkpoints", tmp_path / "text", **changes)).spec
+
+
+def resolve(tmp_path: Path, path: str, kind: str, *, is_leader: bool = True) -> TrainingJobSpec:
+    return resolve_tokenizer(spec_with(tmp_path, path, kind), open_store(tmp_path / "checkpoints"), is_leader=is_leader)
+
+
+@pytest.mark.parametrize("kind", ["tokenizers", "huggingFace"])
+def test_a_tokenizer_is_copied_once(root: str, tmp_path: Path, kind: str) -> None:
+    make_tokenizer(tmp_path / "tokenizer.json", "a", "<unk>")
+    content, bucket = (tmp_path / "tokenizer.json").read_bytes(), open_store(root)
+    bucket.write("mine/tokenizer.json", (content,))
+    bucket.write("mine/tokenizer_config.json", (b'{"eos_token": "a"}',))
+    bucket.write("mine/model.safetensors", (b"large",))
+    path = f"{root}/mine" if kind == "huggingFace" else f"{root}/mine/tokenizer.json"
+
+    led = resolve(tmp_path, path, kind)
+    bucket.delete_tree("mine")
+    followed = resolve(tmp_path, path, kind, is_leader=False)
+
+    files = read_tokenizer_files(followed.tokenizer)
+    assert led == followed
+    assert (files.content, files.special_tokens) == (content, {"eos_token": "a"} if kind == "huggingFace" else {})
+    assert not list((tmp_path / "checkpoints").rglob("model.safetensors"))
+
+
+@pytest.mark.parametrize("kind", ["tokenizers", "huggingFace"])
+def test_a_missing_tokenizer_ends_the_job(root: str, tmp_path: Path, kind: str) -> None:
+    error = fail(lambda: resolve(tmp_path, f"{root}/none", kind))
+
+    assert f"{root}/none" in str(error)
+    assert (error.path, error.value, error.fatal) == ("spec.tokenizer.path", f"{root}/none", True)
+
+
+def test_a_missing_bucket_ends_the_job(root: str, tmp_path: Path) -> None:
+    error = fail(lambda: resolve(tmp_path, f"{root[:2]}://missing/tokenizer", "huggingFace"))
+
+    assert "does not exist" in str(error)
+    assert error.fatal
