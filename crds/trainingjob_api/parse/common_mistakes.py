@@ -29,8 +29,13 @@ ALIASES: dict[str, str] = {
 _AXIS_AFFIXES = re.compile(r"^(ici|dcn|num)_|_?(parallelism|parallel|size|degree|axis|dim)$")
 
 _VOLUME = "mount a claim of it in spec.runtime.volumes, and write the path below its mountPath."
+_AZURE = (
+    "must not be in Azure: TensorStore, which reads and writes arrays, has no driver for it. Mount the container by "
+    "its CSI driver as a claim in spec.runtime.volumes, and write the path below its mountPath."
+)
 _STORES: dict[str, str] = {
-    **dict.fromkeys(("gs", "gcs", "s3", "s3a", "s3n", "r2", "az", "abfs", "abfss", "wasb", "wasbs", "oci", "oss"), (
+    **dict.fromkeys(("az", "azure", "abfs", "abfss", "wasb", "wasbs"), _AZURE),
+    **dict.fromkeys(("gs", "gcs", "s3", "s3a", "s3n", "r2", "oci", "oss"), (
         "must be a path in the pod. An object store is reached through a volume of its CSI driver: " + _VOLUME
     )),
     **dict.fromkeys(("hf", "huggingface"), (
@@ -109,6 +114,8 @@ def _correct_folder(scheme: str, rest: str) -> Correction:
     """Return the error of a URI where a folder of a bucket may be named."""
     bucket, _, folder = rest.strip("/").partition("/")
     kept = _BUCKETS.get(scheme)
+    if _STORES.get(scheme) == _AZURE:
+        return _AZURE, ()
     if kept is None:
         words = f"must begin with gs:// or s3://, or be a path in the pod: there is no store for {scheme}://."
         return words, (as_text(_clean(rest)),) if scheme == "file" else ()
