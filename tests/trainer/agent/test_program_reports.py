@@ -8,13 +8,14 @@ from trainingjob_agent.program_reports import ProgramReports, read_line
 from trainingjob_agent.trainer_protocol import AgentEvent, ProgramReport
 from trainingjob_api.protocol import Progress
 
-MAXTEXT = r"completed step: (?P<step>\d+), .*loss: (?P<loss>[^,]+)"
+MAXTEXT = r"completed step: (?P<step>\d+), .*loss: (?P<loss>[^,]+)|Saved a checkpoint at step (?P<saved>\d+)"
 LINES = {
     "MaxText": (
         MAXTEXT,
         "completed step: 12, seconds: 0.373, TFLOP/s/device: 0.002, total_weights: 256, loss: 6.641, lm_loss: 6.641",
         ProgramReport(step=12, loss=6.641),
     ),
+    "a save of MaxText": (MAXTEXT, "checkpointing.py:598] Saved a checkpoint at step 40.", ProgramReport(saved=40)),
     "a loss that is not finite": (MAXTEXT, "completed step: 12, loss: nan", ProgramReport(step=12)),
     "a loss that is no number": (MAXTEXT, "completed step: 12, loss: high", ProgramReport(step=12)),
     "another line": (MAXTEXT, "compiling", None),
