@@ -45,6 +45,7 @@ from trainingjob_operator.core.observe.members import rebuild_world
 from trainingjob_operator.core.observe.observed import Observed, observe
 from trainingjob_operator.core.observe.ownership import filter_owned
 from trainingjob_operator.core.observe.pods import read_pods
+from trainingjob_operator.core.observe.workloads import describe_ignored_keys
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.report.job_events import (
@@ -185,7 +186,8 @@ class Reconciler:
             await self._cluster.delete(job)
             return None
         chores = list_child_operations(plan, seen, decision)
-        message = tuple(str(warning) for warning in warnings)
+        ignored = describe_ignored_keys(job, plan.spec.scheduling.queue_name)
+        message = (*(str(warning) for warning in warnings), *ignored)
         fresh = next_status(
             plan, seen, decision, now, warnings=message, refusal=self._child_creator.last_rejection(uid)
         )

@@ -7,6 +7,7 @@ import pytest
 from tests.support.builders import jobset_manifest, make_plan
 from tests.support.scenes import Scene
 from trainingjob_operator.core.names import QUEUE_LABEL
+from trainingjob_operator.core.observe.workloads import describe_ignored_keys
 from trainingjob_operator.core.reasons import Reason
 
 QUEUED = {"queueName": "research"}
@@ -83,3 +84,16 @@ def test_the_degraded_condition_names_what_kueue_holds_back() -> None:
 
     degraded = next(one for one in scene.status.conditions if one.type == "Degraded")
     assert degraded.message == f"slice 1: queue `research` has not admitted it: {FULL}"
+
+
+def test_labels_of_kueue_on_the_job_itself_are_reported() -> None:
+    topology = "kueue.x-k8s.io/podset-required-topology"
+    metadata = {"labels": {QUEUE_LABEL: "research", "team": "a"}, "annotations": {topology: "rack"}}
+
+    no_topology = f"metadata: `{topology}` has no effect on a TrainingJob."
+    assert describe_ignored_keys({"metadata": metadata}, "research") == (no_topology,)
+    assert describe_ignored_keys({"metadata": metadata}, None) == (
+        no_topology,
+        f"metadata: `{QUEUE_LABEL}` has no effect on a TrainingJob. Set `spec.scheduling.queueName` instead.",
+    )
+    assert describe_ignored_keys({"metadata": {}}, None) == ()

@@ -9,6 +9,7 @@ from trainingjob_operator.core.names import QUEUE_LABEL
 from trainingjob_operator.core.observe.pods import ObjectProblem
 from trainingjob_operator.core.reasons import Reason
 
+DOMAIN = "kueue.x-k8s.io/"
 NOT_READY_EVICTION = "PodsReadyTimeout"
 PREEMPTION = "Preempted"
 PREEMPTING = "WaitingForPreemptedWorkloads"
@@ -34,6 +35,18 @@ def find_hold(jobset: Manifest, children: Children) -> ObjectProblem | None:  # 
     is_preempting = quota.get("reason") == PREEMPTING
     reason = Reason.WAITING_FOR_ADMISSION if is_preempting else Reason.WAITING_FOR_QUOTA
     return _make_hold(reason, f"queue `{queue}` has not admitted it", get_text(quota, "message"))
+
+
+def describe_ignored_keys(job: Manifest, queue: str | None) -> tuple[str, ...]:
+    """Return warnings about Kueue's labels and annotations on a TrainingJob, which Kueue does not read.
+
+    `queue` is the queue of the spec; None: it has none.
+    """
+    labels, annotations = (get_value(job, "metadata", part) or {} for part in ("labels", "annotations"))
+    keys = {**annotations, **labels}
+    ignored = sorted(key for key in keys if key.startswith(DOMAIN) and not (key == QUEUE_LABEL and keys[key] == queue))
+    advice = {QUEUE_LABEL: " Set `spec.scheduling.queueName` instead."}
+    return tuple(f"metadata: `{key}` has no effect on a TrainingJob.{advice.get(key, '')}" for key in ignored)
 
 
 def _describe_eviction(evicted: Manifest, queue: str) -> ObjectProblem:
