@@ -339,7 +339,7 @@ def _requeue_delay(plan: Plan, seen: Observed, decision: Decision, status: Train
             else ttl - seconds_between(status.completion_time, now) + FORMING_REQUEUE_SECONDS
         )
         return min(max(left, FORMING_REQUEUE_SECONDS), IDLE_REQUEUE_SECONDS)
-    if is_preparing(plan, seen):
+    if is_preparing(plan, seen) or (isinstance(decision, Wait) and decision.reason == Reason.QUOTA_BACK_OFF):
         return WAITING_REQUEUE_SECONDS
     if isinstance(decision, Wait) and seen.world is not None and decision.reason == Reason.TRAINING:
         oldest = max(
