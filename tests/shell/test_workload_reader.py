@@ -6,7 +6,8 @@ import pytest
 
 from trainingjob_operator.shell.api import Page
 from trainingjob_operator.shell.interfaces import ClusterUnavailableError, ForbiddenError, MissingKindError
-from trainingjob_operator.shell.kinds import WORKLOAD
+from trainingjob_operator.shell.kinds import JOB_SET, WORKLOAD
+from trainingjob_operator.shell.store import trim_manifest
 from trainingjob_operator.shell.workload_reader import WorkloadReader
 
 QUEUE = {"kueue.x-k8s.io/queue-name": "research"}
@@ -37,8 +38,9 @@ async def test_workloads_of_suspended_jobsets_are_read_once_in_a_while() -> None
     api = FakeApi()
     reader = WorkloadReader(api)  # type: ignore[arg-type]
 
+    stored = [trim_manifest(JOB_SET, one) for one in HELD]
     for _ in range(2):
-        assert await reader.read("research", HELD) == ({"metadata": {"name": "jobset-a"}},)
+        assert await reader.read("research", stored) == ({"metadata": {"name": "jobset-a"}},)
     assert api.requests == [(WORKLOAD, "research", "kueue.x-k8s.io/job-uid in (a,b)")]
 
 

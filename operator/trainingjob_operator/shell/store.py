@@ -20,6 +20,7 @@ from trainingjob_operator.core.names import (
     HOST_LABEL,
     JOB_INDEX_LABEL,
     JOB_LABEL,
+    QUEUE_LABEL,
     SLICE_OFFSET_LABEL,
     TEMPLATE_HASH_ANNOTATION,
     UID_LABEL,
@@ -49,7 +50,7 @@ _METADATA = (
     "deletionTimestamp",
     "deletionGracePeriodSeconds",
 )
-_LABELS = (JOB_LABEL, UID_LABEL, SLICE_OFFSET_LABEL, JOB_INDEX_LABEL, HOST_LABEL)
+_LABELS = (JOB_LABEL, UID_LABEL, SLICE_OFFSET_LABEL, JOB_INDEX_LABEL, HOST_LABEL, QUEUE_LABEL)
 _ANNOTATIONS = (DRILL_ANNOTATION, INSPECTION_ANNOTATION, AVOIDED_NODES_ANNOTATION, TEMPLATE_HASH_ANNOTATION)
 _EVENT = ("type", "reason", "lastTimestamp", "eventTime", "series")
 _NODE_CONDITION = ("type", "status", "reason", "message", "lastTransitionTime")
