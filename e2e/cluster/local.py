@@ -99,6 +99,10 @@ class LocalCluster:
         """Return the names of the training nodes, in order of slice and host."""
         return [one.name for one in self.topology().nodes() if not one.is_system]
 
+    def node_names(self) -> list[str]:
+        """Return the names of all nodes."""
+        return [one.name for one in self.topology().nodes()]
+
     def load_images(self) -> None:
         """Build the images from the checkout and load them into every running node."""
         with owner.hold_lock():
@@ -106,6 +110,13 @@ class LocalCluster:
             image_store.record_images(built)
             on = [one for one in self.topology().nodes() if Machine(one.name).is_running("containerd")]
             _in_parallel([partial(self._load_recorded_images, one) for one in on])
+
+    def add_image(self, recipe: images.Recipe, nodes: Iterable[str]) -> None:
+        """Build an image that only some journeys need, and load it into nodes."""
+        with owner.hold_lock():
+            built = images.build([recipe])
+            for name in nodes:
+                image_store.load(Machine(name), node.node_root(name), built)
 
     def create_shared_volume(self, namespace: str, claim: str) -> None:
         """Create an empty ReadWriteMany claim that the trainer's user may write to."""
