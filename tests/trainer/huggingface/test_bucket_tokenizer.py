@@ -1,5 +1,6 @@
 """Tokenizers in buckets: copied once below the job's folder, where all processes read them."""
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,6 +47,26 @@ def test_a_tokenizer_is_copied_once(root: str, tmp_path: Path, kind: str) -> Non
     assert led == followed
     assert (files.content, files.special_tokens) == (content, {"eos_token": "a"} if kind == "huggingFace" else {})
     assert not list((tmp_path / "checkpoints").rglob("model.safetensors"))
+
+
+@pytest.mark.parametrize("kind", ["tokenizers", "huggingFace"])
+def test_each_host_of_a_job_in_a_bucket_has_a_copy(
+    root: str, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tokenizer(tmp_path / "tokenizer.json", "a", "<unk>")
+    content, bucket = (tmp_path / "tokenizer.json").read_bytes(), open_store(root)
+    bucket.write("mine/tokenizer.json", (content,))
+    path = f"{root}/mine" if kind == "huggingFace" else f"{root}/mine/tokenizer.json"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    resolved = [
+        resolve_tokenizer(spec_with(tmp_path, path, kind), open_store(f"{root}/run"), is_leader=is_leader).tokenizer
+        for is_leader in (True, False)
+    ]
+
+    assert resolved[0] == resolved[1]
+    assert Path(resolved[0].path or "").is_relative_to(tmp_path)
+    assert read_tokenizer_files(resolved[0]).content == content
 
 
 @pytest.mark.parametrize("kind", ["tokenizers", "huggingFace"])

@@ -5,6 +5,8 @@ Its files stay below the job's folder, so every world has the same.
 
 import hashlib
 import time
+from pathlib import Path
+from tempfile import gettempdir
 
 from trainingjob_api.base import is_bucket
 from trainingjob_api.protocol import FailureReason
@@ -17,6 +19,7 @@ from trainingjob_trainer.huggingface.hub_folder import POLL_SECONDS, HubFolder
 from trainingjob_trainer.huggingface.tokenizer_files import FOLDER_FILES, published_name
 from trainingjob_trainer.runtime.errors import BUCKET_ADVICE, PERMANENT_ERRNOS, TrainingError, storage_error
 from trainingjob_trainer.store.object_file import StoredObject, find_object, list_objects, open_object
+from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.store.port import Store, has_object
 from trainingjob_trainer.store.retry import WebPageError
 
@@ -44,7 +47,7 @@ def resolve_tokenizer(spec: TrainingJobSpec, own: Store, *, is_leader: bool) -> 
     name = hashlib.sha256(f"{source.repository}@{revision}".encode()).hexdigest()[:16]
     folder = HubFolder(own, f"{FOLDER}/tokenizer/{name}", f"{FOLDER}/tokenizer/{name}.json", FOLDER_FILES)
     folder.download(hub, is_leader=is_leader)
-    return _replace_path(spec, own.locate(folder.files))
+    return _replace_path(spec, _open_files(own, folder.files))
 
 
 def _replace_path(spec: TrainingJobSpec, path: str) -> TrainingJobSpec:
@@ -56,7 +59,6 @@ def _copy_from_bucket(spec: TrainingJobSpec, uri: str, own: Store, *, is_leader:
     is_folder = spec.tokenizer.type == HUGGING_FACE
     name = hashlib.sha256(f"{spec.tokenizer.type} {uri}".encode()).hexdigest()[:16]
     folder, record = f"{FOLDER}/tokenizer/{name}", f"{FOLDER}/tokenizer/{name}.json"
-    path = folder if is_folder else f"{folder}/{published_name(spec.tokenizer)}"
     try:
         if is_leader and not has_object(own, record):
             for stored in _find_objects(uri, is_folder=is_folder):
@@ -67,7 +69,28 @@ def _copy_from_bucket(spec: TrainingJobSpec, uri: str, own: Store, *, is_leader:
             time.sleep(POLL_SECONDS)
     except OSError as error:
         raise storage_error(error, f"copying the tokenizer to {own.locate(folder)}", own.root) from error
-    return own.locate(path)
+    return (
+        _open_files(own, folder) if is_folder else str(Path(_open_files(own, folder), published_name(spec.tokenizer)))
+    )
+
+
+def _open_files(own: Store, folder: str) -> str:
+    """Return a local folder with the files of a folder of the job: a copy on this host, if the job is in a bucket.
+
+    The files of a folder never change, so processes of one host may share a copy, and replace its files by equal ones.
+    """
+    if not is_bucket(own.root):
+        return own.locate(folder)
+    name = hashlib.sha256(own.locate(folder).encode()).hexdigest()[:16]
+    local = Path(gettempdir(), f"tokenizer-{name}")
+    copies = open_store(local)
+    try:
+        for file in own.list_files(folder):
+            if not has_object(copies, file):
+                copies.write(file, own.read_chunks(f"{folder}/{file}"))
+    except OSError as error:
+        raise storage_error(error, f"copying the tokenizer to {local}", own.root) from error
+    return str(local)
 
 
 def _find_objects(uri: str, *, is_folder: bool) -> list[StoredObject]:

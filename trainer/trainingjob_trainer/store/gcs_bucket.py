@@ -171,8 +171,8 @@ class GcsBucket:
         token = ""
         with suppress(OSError):  # they cost space alone
             while True:
-                names, _, token = self.list_page(f"{key}.part-", "", token)
-                yield from names
+                objects, _, token = self.list_page(f"{key}.part-", "", token)
+                yield from (listed.name for listed in objects)
                 if not token:
                     return
 

@@ -222,24 +222,6 @@ def check_format_fields(spec: TrainingJobSpec) -> Iterator[Problem]:
                     yield Problem(f"spec.{section}[{number}].{to_camel(field)}", shown, message)
 
 
-def check_downloads(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Data sets and tokenizers of the hub are downloaded below `checkpoint.uri`, which must be a folder for them."""
-    fields = [
-        f"spec.{section}[{number}].huggingFace"
-        for section, sources in list_sources(spec)
-        for number, source in enumerate(sources)
-        if source.hugging_face
-    ]
-    fields += ["spec.tokenizer.huggingFace"] if spec.tokenizer.hugging_face else []
-    if is_bucket(spec.checkpoint.uri):
-        for field in fields:
-            message = (
-                f"must not be set while {quote_field('spec.checkpoint.uri', spec.checkpoint.uri)} is in a bucket: the "
-                "files are read from a folder below it. Download them to a volume, and write `path`."
-            )
-            yield Problem(field, None, message)
-
-
 def check_packing(spec: TrainingJobSpec) -> Iterator[Problem]:
     """`packing.type: bestFit` isolates documents."""
     packing = spec.data.packing
@@ -320,7 +302,6 @@ RULES = (
     Rule(SECTIONS, check_patterns),
     Rule(SECTIONS, check_formats),
     Rule(SECTIONS, check_format_fields),
-    Rule((*SECTIONS, "tokenizer", "checkpoint.uri"), check_downloads),
     Rule(("data.packing",), check_packing),
 )
 WARNINGS = (

@@ -14,6 +14,7 @@ import pytest
 from pyarrow import parquet
 
 from tests.support.trainer.hub_server import COMMIT, Clock, Hub, use_hub
+from tests.support.trainer.object_servers import SCHEMES, ObjectServers, new_root
 from tests.support.trainer.texts import fail, index_of
 from tests.support.trainer.tiny import make_config, make_spec
 from trainingjob_api.protocol import FailureReason
@@ -40,6 +41,22 @@ FILES = {
     "data/validation-00000-of-00001.parquet": write_table("held-out text"),
     "extra/[notes].jsonl": json.dumps({"text": "a note"}).encode(),
 }
+
+
+BUCKETS = [pytest.param(scheme, marks=pytest.mark.thorough) for scheme in SCHEMES]
+
+
+@pytest.mark.parametrize("scheme", BUCKETS)
+def test_a_job_in_a_bucket_reads_the_same_text(
+    hub: "Hub", object_servers: ObjectServers, scheme: str, tmp_path: Path
+) -> None:
+    spec = make_spec(tmp_path / "checkpoints", tmp_path / "text", training__sequenceLength=2, data__train=source())
+    with object_servers.environment(scheme):
+        store = open_store(new_root(scheme))
+        made = prepare_datasets(store, make_config(spec), HostShare())
+
+        assert text_of(made) == b"one|two|three|"
+        assert store.list_files(FOLDER) == []
 
 
 @pytest.fixture
