@@ -5,6 +5,7 @@ So groups must not be repeated, repetitions are few, and only the beginning of a
 """
 
 import re
+import warnings
 
 GROUPS = ("step", "loss", "saved")
 """Named groups of a pattern: at least `step` or `saved`."""
@@ -19,9 +20,12 @@ _TOKEN = re.compile(
 def find_pattern_error(pattern: str) -> str:
     """Return what is wrong with a pattern, as a sentence that begins with `must`; empty: it can be used."""
     try:
-        groups = re.compile(pattern).groupindex
+        with warnings.catch_warnings(category=FutureWarning, action="error"):
+            groups = re.compile(pattern).groupindex
     except (re.error, OverflowError, RecursionError) as error:
         return f"must be a regular expression: {error}."
+    except FutureWarning as warning:
+        return f"must have a backslash before special characters of a set: {str(warning).lower()}."
     if not {"step", "saved"} & groups.keys():
         return "must have a group `(?P<step>...)` or `(?P<saved>...)`."
     if unknown := [name for name in groups if name not in GROUPS]:

@@ -13,6 +13,9 @@ GOOD = (
 BAD = {
     r"step (?P<step>\d+": "must be a regular expression: missing ), unterminated subpattern at position 5.",
     r"(?P<step>a{4294967296})": "must be a regular expression: the repetition number is too large.",
+    r"[[a](?P<step>\d+)": (
+        "must have a backslash before special characters of a set: possible nested set at position 1."
+    ),
     r"step (\d+)": "must have a group `(?P<step>...)` or `(?P<saved>...)`.",
     r"loss (?P<loss>\d+)": "must have a group `(?P<step>...)` or `(?P<saved>...)`.",
     r"(?P<step>\d+) (?P<lr>\S+)": "must have only the groups step, loss, saved, not lr.",

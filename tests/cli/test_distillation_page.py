@@ -42,11 +42,13 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
 
 
 def test_sections_of_the_page_are_valid() -> None:
-    *jobs, published, schedules = map(yaml.safe_load, blocks_of("yaml"))
+    *jobs, published, schedules, features = map(yaml.safe_load, blocks_of("yaml"))
 
     student = parse_spec(jobs[1]["spec"])
     distill = {"type": "distill", "distill": published | schedules}
     other = parse_spec(jobs[1]["spec"] | {"objective": distill})
+    imitating = {"type": "distill", "distill": jobs[1]["spec"]["objective"]["distill"] | features}
+    assert not parse_spec(jobs[1]["spec"] | {"objective": imitating}).problems
     assert not student.problems
     assert not other.problems
     assert student.spec
