@@ -117,6 +117,12 @@ def test_several_processes_read_one_file(tmp_path: Path, processes: list[subproc
     assert made.report.sources[0].documents == len(WORDS) - 1
 
 
+def open_files(folder: Path) -> list[Path]:
+    """Return the files below a folder that this process has open."""
+    found = [Path(fd).readlink() for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+    return [path for path in found if path.is_relative_to(folder)]
+
+
 @pytest.mark.parametrize("line", ["{}", "{", '{"text": "\udcff"}'], ids=["no field", "no JSON", "no UTF-8"])
 def test_the_error_of_a_piece_is_that_of_the_whole_file(
     tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch
@@ -125,6 +131,7 @@ def test_the_error_of_a_piece_is_that_of_the_whole_file(
     grow(tmp_path / "text", **{"a.jsonl": "\n".join(lines).encode(errors="surrogateescape")})
     source = {**SOURCE, "path": str(tmp_path / "text")}
     want = fail(lambda: index_of(tmp_path, data__train=[source], **LENGTH))
+    assert open_files(tmp_path) == [], "although the error holds the frames of its readers"
     monkeypatch.setattr(listed_files, "PART_BYTES", 100)
     writer = make_writer(tmp_path, data__train=[source])
     last = len(writer.manifest.parts) - 1

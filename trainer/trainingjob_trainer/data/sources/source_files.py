@@ -8,7 +8,7 @@ import errno
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,8 +57,10 @@ class SourceFile:
     """The object of a bucket. None: the file is at `path` on this host."""
     bad_records: BadRecords = dataclasses.field(default_factory=BadRecords, compare=False)
 
-    def read_chunks(self) -> Iterator[bytes]:
+    def read_chunks(self) -> Generator[bytes]:
         """Yield the content in chunks, decompressed if the name has the suffix of a compression. A span: its lines.
+
+        Close the generator, so that the file is closed where a reader raises.
 
         Raises:
             TrainingError: the file cannot be read or decompressed, or stands for one that was not fetched.

@@ -1,7 +1,8 @@
 """Text of files in blocks of whole lines, so that a file takes the memory of a block, or of its longest line."""
 
 import codecs
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 
 from trainingjob_trainer.data.sources.file_chunks import LINE_BREAK
 from trainingjob_trainer.data.sources.file_formats import SNIFFED_BYTES, describe_binary_format
@@ -9,7 +10,7 @@ from trainingjob_trainer.data.sources.source_files import SourceFile
 from trainingjob_trainer.runtime.errors import TrainingError
 
 
-def read_lines(file: SourceFile) -> Iterator[bytes]:
+def read_lines(file: SourceFile) -> Generator[bytes]:
     """Yield the lines of a file without their line breaks. Text after the last line break is a line too.
 
     With `onBadRecord: skip`, lines may be no UTF-8.
@@ -17,9 +18,10 @@ def read_lines(file: SourceFile) -> Iterator[bytes]:
     Raises:
         TrainingError: the file cannot be read, or is not UTF-8 text.
     """
-    for block in _check_blocks(file, _cut_after_lines(file.read_chunks())):
-        lines = block.split(LINE_BREAK)
-        yield from lines if lines[-1] else lines[:-1]
+    with closing(file.read_chunks()) as chunks:
+        for block in _check_blocks(file, _cut_after_lines(chunks)):
+            lines = block.split(LINE_BREAK)
+            yield from lines if lines[-1] else lines[:-1]
 
 
 def check_utf8(file: SourceFile, text: bytes, *, first: int = 0, head: bytes = b"") -> None:

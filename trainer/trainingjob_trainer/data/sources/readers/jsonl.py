@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Collection, Iterator
+from contextlib import closing
 from functools import reduce
 from operator import getitem
 from typing import Any
@@ -19,8 +20,9 @@ def read_documents(file: SourceFile) -> Iterator[bytes]:
     Raises:
         TrainingError: the file cannot be read, or a line is not a record with a document in the fields of the source.
     """
-    lines = ((number, line) for number, line in enumerate(read_lines(file), 1) if line.strip())
-    return read_each(file, lines, lambda one: _read_record(file, *one))
+    with closing(read_lines(file)) as lines:
+        numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+        yield from read_each(file, numbered, lambda one: _read_record(file, *one))
 
 
 def _read_record(file: SourceFile, number: int, line: bytes) -> bytes:

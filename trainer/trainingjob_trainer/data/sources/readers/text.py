@@ -6,6 +6,7 @@ tokenizers merge characters over any distance, so that they need the document as
 
 import codecs
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 
 from trainingjob_trainer.data.sources.file_formats import SNIFFED_BYTES
 from trainingjob_trainer.data.sources.source_files import SourceFile
@@ -41,11 +42,12 @@ def read_pieces(file: SourceFile) -> Iterator[bytes]:
         TrainingError: the file cannot be read, or is not UTF-8 text.
     """
     first, head = 0, b""
-    for piece in _cut_after_characters(file.read_chunks()):
-        head = head or piece[:SNIFFED_BYTES]
-        check_utf8(file, piece, first=first, head=head)
-        yield piece if first else piece.removeprefix(codecs.BOM_UTF8)
-        first += len(piece)
+    with closing(file.read_chunks()) as chunks:
+        for piece in _cut_after_characters(chunks):
+            head = head or piece[:SNIFFED_BYTES]
+            check_utf8(file, piece, first=first, head=head)
+            yield piece if first else piece.removeprefix(codecs.BOM_UTF8)
+            first += len(piece)
 
 
 def _check_memory(file: SourceFile, size: int) -> None:
