@@ -11,7 +11,7 @@ from e2e.kueue.installation import NUM_SLICES, QUEUE, install_kueue, make_local_
 from e2e.product import Job, Manifest, Product, change, load_example, wait_until
 from e2e.status import step_of, steps_trained
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.soak
 
 START_SECONDS = 120
 EVICTION_SECONDS = 90
