@@ -16,7 +16,7 @@ from trainingjob_api.spec.schedule import Wsd
 from trainingjob_operator.cli.charts import draw_memory_bars, draw_mesh
 from trainingjob_operator.cli.documents import read_one_job
 from trainingjob_operator.cli.plan_json import plan_as_object
-from trainingjob_operator.cli.plan_program import program_headline, program_table
+from trainingjob_operator.cli.plan_program import describe_entrypoint, program_headline, program_table
 from trainingjob_operator.cli.printing import align, echo
 from trainingjob_operator.cli.validate_command import require_valid, warning_lines
 from trainingjob_operator.core.catalog import Catalog
@@ -112,6 +112,7 @@ def plan_table(plan: Plan) -> list[str]:
         *spare,
         *snapshots,
         *saves,
+        *describe_entrypoint(plan.spec),
         *_describe_bucket(plan.spec),
         *_describe_preparation(plan.spec),
         *_describe_batches(plan.spec),

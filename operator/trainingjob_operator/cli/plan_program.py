@@ -37,6 +37,14 @@ def program_table(plan: Plan) -> list[str]:
     ]
 
 
+def describe_entrypoint(spec: TrainingJobSpec) -> list[str]:
+    """Return what a plan leaves out of a step that a function of the user changes; empty without one."""
+    if spec.program is None or spec.program.entrypoint is None:
+        return []
+    counted = "memory, FLOPs and traffic are those of the built-in step"
+    return [f"entrypoint: {spec.program.entrypoint} may change the loss and the step; {counted}"]
+
+
 def _describe_steps(spec: TrainingJobSpec) -> str:
     """Return where the steps of the program come from, and what depends on them."""
     depends = "progress, hang detection and growth between restarts"
