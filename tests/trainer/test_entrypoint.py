@@ -28,12 +28,14 @@ def focal(gamma: str) -> dict[str, Any]:
     return {"entrypoint": "focal_loss:customize", "workingDirectory": str(EXAMPLES), "config": {"gamma": gamma}}
 
 
+@pytest.mark.thorough
 def test_the_same_loss_trains_the_same() -> None:
     builtin = losses(spec_with(), TWO_SLICES)
 
     np.testing.assert_allclose(losses(spec_with(program=focal("0")), TWO_SLICES), builtin, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_another_loss_trains_the_same_on_every_layout() -> None:
     curve = losses(spec_with(program=focal("2")), TWO_SLICES)
 
@@ -115,6 +117,7 @@ def wrapping(change: Any) -> Any:
     return lambda context: StepParts(wrap_step=lambda step: lambda *arguments: change(*step(*arguments)))
 
 
+@pytest.mark.thorough
 def test_a_step_may_change_what_the_trainer_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = replace(monkeypatch, wrapping(lambda state, metrics: (clip(state), metrics)), "clip")
     run = Run(spec, TWO_SLICES)
