@@ -42,9 +42,10 @@ def test_a_program_of_flax_and_orbax_resumes_from_its_saved_steps(product: Produ
     attempts = lose_and_regain_slice(job)["attempts"]
     job.delete()
 
+    # A world that is asked to leave before the pod is gone saves between the regular steps.
     assert attempts[1]["firstStep"] > 0
-    assert attempts[1]["firstStep"] % SAVE_STEPS == 0
-    assert attempts[0]["lastStep"] - attempts[1]["firstStep"] == attempts[1]["lostSteps"] <= SAVE_STEPS
+    # A save goes on in the background for many of these short steps.
+    assert attempts[0]["lastStep"] - attempts[1]["firstStep"] == attempts[1]["lostSteps"] <= 10 * SAVE_STEPS
     # The program saves its newest step when it is asked to leave.
     assert (attempts[-1]["firstStep"], attempts[-1]["lostSteps"]) == (attempts[-2]["lastStep"], 0)
 
