@@ -82,7 +82,7 @@ def test_a_restart_continues_after_the_last_part(
     fail(lambda: index_of(tmp_path, **LENGTH))
     before = len(reads)
     changed = (tmp_path / "text/2.txt").stat()
-    monkeypatch.setattr(SourceFile, "read_chunks", lambda file: iter([b"c" * 15]))
+    monkeypatch.setattr(SourceFile, "read_chunks", lambda file: (one for one in [b"c" * 15]))
 
     assert (reads, before) == (["0.txt", "1.txt", "2.txt"], 3)
     assert index_of(tmp_path, **LENGTH).train.num_tokens == 48

@@ -2,8 +2,9 @@
 
 import errno
 import random
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from tests.support.trainer.fault_proxy import FAULTS, FaultProxy
 from tests.support.trainer.object_servers import SCHEMES, ObjectServers, new_root
 from trainingjob_trainer.store import bucket_store, retry
 from trainingjob_trainer.store.bucket import PART_BYTES
+from trainingjob_trainer.store.bucket_store import BucketStore
 from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.store.port import Store
 
@@ -190,6 +192,25 @@ def test_a_log_is_uploaded_at_once_when_it_is_flushed(broken: Broken) -> None:
     log.flush()
     log.close()
     assert broken.direct.read("metrics", 99) == b"1\n2\n"
+
+
+def test_the_end_of_a_log_waits_for_its_upload(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = broken.store.open_log("metrics")
+    write, begun, go_on = BucketStore.write, threading.Event(), threading.Event()
+
+    def write_later(store: BucketStore, name: str, chunks: Iterable[bytes]) -> None:
+        begun.set()
+        go_on.wait(60)
+        write(store, name, chunks)
+
+    monkeypatch.setattr(BucketStore, "write", write_later)
+    log.append(b"1\n")
+    log.flush()
+    begun.wait(60)
+    threading.Timer(0.05, go_on.set).start()
+    log.close()
+
+    assert broken.direct.read("metrics", 99) == b"1\n"
 
 
 def wait_for(broken: Broken, content: bytes) -> None:

@@ -179,11 +179,12 @@ class BucketLog:
         self._name = name
         self._lock = threading.Lock()
         self._upload_lock = threading.Lock()
-        self._timer: threading.Timer | None = None  # None: the object has all records
+        self._timer: threading.Timer | None = None  # None: no upload is planned
+        self._is_changed = False  # since the newest upload began
         try:
             self._content = bytearray(b"".join(store.read_chunks(name)))
         except FileNotFoundError:
-            self._content = bytearray()
+            self._content, self._is_changed = bytearray(), True
             self._upload()
 
     def size(self) -> int:
@@ -199,12 +200,14 @@ class BucketLog:
         """Append a record."""
         with self._lock:
             self._content += record
+            self._is_changed = True
             self._schedule()
 
     def truncate(self, size: int) -> None:
         """Cut the log."""
         with self._lock:
             del self._content[size:]
+            self._is_changed = True
             self._schedule()
 
     def flush(self) -> None:
@@ -215,7 +218,7 @@ class BucketLog:
                 self._start_timer(0.0)
 
     def close(self) -> None:
-        """Upload what is left.
+        """Upload what is left, after an upload that has begun.
 
         Raises:
             OSError: the store refuses the write.
@@ -224,7 +227,7 @@ class BucketLog:
             timer, self._timer = self._timer, None
         if timer:
             timer.cancel()
-            self._upload()
+        self._upload()
 
     def _schedule(self) -> None:
         if self._timer is None:
@@ -250,8 +253,15 @@ class BucketLog:
     def _upload(self) -> None:
         with self._upload_lock:  # an older content must not replace a newer one
             with self._lock:
-                content = bytes(self._content)
-            self._store.write(self._name, (content,))
+                if not self._is_changed:
+                    return
+                content, self._is_changed = bytes(self._content), False
+            try:
+                self._store.write(self._name, (content,))
+            except OSError:
+                with self._lock:
+                    self._is_changed = True
+                raise
 
 
 def _cut(chunks: Iterable[bytes]) -> Iterator[bytes]:
