@@ -45,9 +45,8 @@ def packages(tmp_path: Path) -> tuple[Path, ...]:
     return copies
 
 
-@pytest.mark.thorough
-def test_a_change_of_any_module_in_any_folder_changes_the_key(packages: tuple[Path, ...]) -> None:
-    modules = [path for package in packages for path in package.rglob("*.py")]
+def test_a_change_of_a_module_of_any_folder_changes_the_key(packages: tuple[Path, ...]) -> None:
+    modules = {path.parent: path for package in packages for path in sorted(package.rglob("*.py"))}.values()
     written = hash_anew(packages)
     hashes = {written}
     for module in modules:
@@ -57,7 +56,6 @@ def test_a_change_of_any_module_in_any_folder_changes_the_key(packages: tuple[Pa
         module.write_bytes(before)
 
     assert len(hashes) == len(modules) + 1
-    assert len(modules) > 100
     assert {"models", "snapshots", "hlo_analysis", "checkpoint", "trainingjob_agent"} <= {
         path.parent.name for path in modules
     }
