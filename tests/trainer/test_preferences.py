@@ -134,6 +134,7 @@ def test_loss_and_gradient_are_those_of_the_pairs_alone(tmp_path: Path) -> None:
     check_gradients(lambda leaves: mean_loss(run.spec, leaves, reference), before, gradients, rng)
 
 
+@pytest.mark.thorough
 @each("layout", LAYOUTS, "context 4, tensor 2, accumulation 2")
 def test_the_loss_does_not_depend_on_the_layout(tmp_path: Path, layout: Layout) -> None:
     check_equal(tmp_path, layout)

@@ -143,6 +143,7 @@ def test_jax_may_name_the_missing_process_before_the_failure_is_reported(
     assert (slept, failure and failure.reason) == (naps, FailureReason.PEER)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("missed", "meets"),
     sample([(missed, meets) for missed in (1, 0) for meets in (False, True)], every=4),

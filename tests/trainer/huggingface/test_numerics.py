@@ -14,6 +14,7 @@ FAMILIES = sorted(folder.name for folder in FOLDER.iterdir())
 NEAR = 1e-4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_loss_and_gradients_are_those_of_transformers(name: str) -> None:
     fixture = Fixture(name)

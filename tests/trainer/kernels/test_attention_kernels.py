@@ -115,6 +115,7 @@ def test_plain_attention_is_that_of_each_query(variant: dict[str, Any]) -> None:
     np.testing.assert_allclose(found, want, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["chunked", "splash"])
 @each("variant", VARIANTS, *QUICK)
 def test_a_kernel_computes_the_same_as_the_plain_one(

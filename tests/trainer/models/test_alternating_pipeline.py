@@ -160,6 +160,7 @@ def test_more_microbatches_take_no_more_memory() -> None:
     assert gpipe[1] > 2 * gpipe[0]
 
 
+@pytest.mark.thorough
 def test_a_stage_runs_forward_once_more_than_with_gpipe() -> None:
     """Of the FLOPs of a layer, three for each of gpipe become four. All stages share the logits of a microbatch."""
     gpipe, found = (

@@ -70,6 +70,7 @@ def test_a_step_with_splash_attention_lowers_for_a_tpu(layout: Layout, monkeypat
     assert len(re.findall("@tpu_custom_call", lowered)) == 3  # forward, and the gradients of queries and of keys
 
 
+@pytest.mark.thorough
 @each("layout", LAYOUTS, "2 stages, fsdp 2, tensor 2, 4 microbatches", "data 2 over slices, fsdp 4")
 def test_a_step_with_cudnn_attention_lowers_for_a_gpu(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     if layout.ici.context > 1:

@@ -131,6 +131,7 @@ def test_a_token_without_weight_may_have_infinite_logits() -> None:
     np.testing.assert_array_equal(grads[0][0, 0, 0, 0], 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["one device", "2 stages, fsdp 2, tensor 2, 4 microbatches"])
 def test_no_array_has_the_logits_of_a_microbatch(name: str) -> None:
     layout = LAYOUTS[name]

@@ -132,6 +132,7 @@ def test_parts_and_layers_have_masks_of_their_own() -> None:
     assert not np.array_equal(after.seeds, SEEDS)
 
 
+@pytest.mark.thorough
 def test_modules_that_predict_further_tokens_drop_features_too() -> None:
     depth = {"model__multiTokenPrediction": {"depth": 1}}
     totals = []

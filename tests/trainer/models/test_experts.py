@@ -143,6 +143,7 @@ def test_tokens_travel_to_their_experts_and_back_once_each_way() -> None:
     assert len(re.findall(r" all-to-all\(", program)) == tokens + embedding
 
 
+@pytest.mark.thorough
 def test_no_token_depends_on_later_ones() -> None:
     run = Run(spec_of(TIGHT), ONE)
     sharpen(run)

@@ -185,6 +185,7 @@ def test_evaluation_drops_nothing() -> None:
     assert float(found) == float(expected)
 
 
+@pytest.mark.thorough
 def test_dropout_changes_the_loss_of_a_step() -> None:
     first, second = (losses(spec_with(**CASES[name]), ONE) for name in ("dropout", "all matrices"))
 

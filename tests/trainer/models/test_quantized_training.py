@@ -128,6 +128,7 @@ def test_excluded_matrices_are_not_quantized() -> None:
     assert trace(precision__quantization=excluded) == [("int8", "int8")] * 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("model", ["dense", "dropless experts"])
 def test_a_job_that_excludes_all_matrices_computes_what_it_computes_without_quantization(model: str) -> None:
     nothing = {"type": "fp8", "exclude": ["*"]}

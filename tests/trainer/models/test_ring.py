@@ -65,6 +65,7 @@ def test_documents_of_a_sequence_stay_apart_in_a_ring() -> None:
     assert totals[1] == pytest.approx(totals[0], rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_gradients_of_keys_are_not_summed_in_bfloat16() -> None:
     step, arguments = trace(
         describe(precision__compute="bfloat16", **RING), LAYOUTS["context 4, tensor 2, accumulation 2"]

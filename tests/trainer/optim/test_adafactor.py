@@ -39,6 +39,7 @@ def split(tensor: Tensor, array: Any) -> list[Any]:
     return [one.reshape(inputs, -1) for one in flat]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scaled", [True, False])
 def test_twenty_updates_are_those_of_optax(scaled: bool) -> None:
     config = Optimizer(

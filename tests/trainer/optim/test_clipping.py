@@ -52,6 +52,7 @@ def test_values_are_limited_on_both_sides() -> None:
     np.testing.assert_allclose(limited, [-LIMIT, -0.5, 0.5, LIMIT])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("layout", MESHES)
 @pytest.mark.parametrize("name", LIMITED)
 def test_the_loss_curve_does_not_depend_on_the_mesh(name: str, layout: str) -> None:

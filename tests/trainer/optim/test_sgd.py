@@ -45,6 +45,7 @@ def test_updates_are_those_of_the_formula(sgd: Sgd) -> None:
         np.testing.assert_allclose(params["embedding"], table, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_loss_curve_does_not_depend_on_the_mesh() -> None:
     mesh = make_layout(devices_per_host=4, ici=AxisDegrees(fsdp=2, tensor=2), rows_per_shard=4)
     curve = losses(spec_with(**TRAINED), ONE)

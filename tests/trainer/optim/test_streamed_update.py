@@ -77,6 +77,7 @@ def test_norms_are_those_of_state_on_the_device() -> None:
         np.testing.assert_allclose(norm, measured[0][name], rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_restores_slots_to_the_host(tmp_path: Path) -> None:
     run = Run(spec_with(**AVERAGE, **OFFLOAD), LAYOUTS[STAGES])
     restored = check_restored(tmp_path, run)

@@ -153,6 +153,7 @@ def lower(spec: TrainingJobSpec) -> list[str]:
     return lowered.texts
 
 
+@pytest.mark.thorough
 def test_settings_without_effect_change_no_program(tmp_path: Path) -> None:
     """All listed fields at once: each other one of the two specs is the same."""
     plain = make_config(make_spec(tmp_path, tmp_path, protection={"spikes": {}})).spec
