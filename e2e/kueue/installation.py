@@ -56,19 +56,18 @@ def install_kueue(cluster: LocalCluster) -> Iterator[None]:
 
 def set_quota(cluster: LocalCluster, pods: int) -> None:
     """Set the quota of the ClusterQueue as a number of pods, whatever their resources."""
-    resources = [{"name": "pods", "nominalQuota": pods}]
-    resources += [{"name": name, "nominalQuota": "1000"} for name in ("cpu", "memory", "ephemeral-storage")]
+    quota = {"pods": pods, "cpu": "1000", "memory": "1000Gi", "ephemeral-storage": "1000"}
+    resources = [{"name": name, "nominalQuota": amount} for name, amount in quota.items()]
     spec = {
         "namespaceSelector": {},
         "preemption": {"withinClusterQueue": "LowerPriority"},
         "resourceGroups": [
             {
-                "coveredResources": [one["name"] for one in resources],
+                "coveredResources": list(quota),
                 "flavors": [{"name": "default", "resources": resources}],
             }
         ],
     }
-    spec["resourceGroups"][0]["flavors"][0]["resources"][2]["nominalQuota"] = "1000Gi"  # type: ignore[index]
     _apply(cluster, "ClusterQueue", QUEUE, spec=spec)
 
 

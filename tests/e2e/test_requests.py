@@ -92,9 +92,9 @@ CASES: dict[str, tuple[list[Event], list[str]]] = {
     ),
     "deleted whoever has the name": ([event("delete", "pods", {})], ["deleted by its name alone: "]),
     "a status over another": ([status(version="")], ["written over whatever is there: "]),
-    "a child of nobody": ([event("create", "jobsets", {"metadata": {}}, code=201)], ["made for nobody: "]),
+    "a child without a job": ([event("create", "jobsets", {"metadata": {}}, code=201)], ["made for nobody: "]),
     "a preparation": ([event("create", "jobs", {"metadata": {"name": "x", **OWNED}}, code=201)], []),
-    "a preparation of nobody": ([event("create", "jobs", {"metadata": {}}, code=201)], ["made for nobody: "]),
+    "a preparation without a job": ([event("create", "jobs", {"metadata": {}}, code=201)], ["made for nobody: "]),
     "a preparation made twice": (
         [event("create", "jobs", {"metadata": {"name": "x", **OWNED}}, code=201)] * 2,
         ["jobs/n/x was created 2 times, and deleted 0 times"],
@@ -107,8 +107,8 @@ CASES: dict[str, tuple[list[Event], list[str]]] = {
         [],
     ),
     "a job that the operator creates": ([event("create", "trainingjobs", {"metadata": {}})], ["nothing needs this: "]),
-    "a policy of nobody": ([event("patch", "networkpolicies", {"metadata": {}})], ["made for nobody: "]),
-    "a configuration of nobody": ([event("patch", "configmaps", {"metadata": {}})], ["made for nobody: "]),
+    "a policy without a job": ([event("patch", "networkpolicies", {"metadata": {}})], ["made for nobody: "]),
+    "a configuration without a job": ([event("patch", "configmaps", {"metadata": {}})], ["made for nobody: "]),
     "made twice": ([CREATED, CREATED], ["jobsets/n/x was created 2 times, and deleted 0 times"]),
     "made again where it was refused": ([CREATED, {**CREATED, "responseStatus": {"code": 409}}], []),
     "restarts that become fewer": (

@@ -66,7 +66,8 @@ UNREAPED_FAILURE = Failure(
     reason=FailureReason.KILLED,
     signal="SIGKILL",
     message=f"a killed training process has not ended within {UNREAPED_SECONDS:.0f} s: the kernel holds it, for "
-    "storage or a device that does not answer. No other process can start beside it. Look at the node, and restart it.",
+    "storage or a device that does not answer. No other process can start before it ends. Look at the node, and "
+    "restart it.",
 )
 """The failure that a host with such a child reports."""
 FINAL_PHASES = (Phase.LEFT, Phase.DONE)

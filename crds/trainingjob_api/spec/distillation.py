@@ -50,16 +50,18 @@ class Teacher(Strict):
     initialize_from: TeacherSource = Field(description="Source of the parameters. It must not change during the job.")
 
 
-Shape = Annotated[Literal["linear", "cosine"], Example("cosine")]
+Shape = Annotated[
+    Literal["linear", "cosine"],
+    Example("cosine"),
+    Field(description="Shape of the change: a line, or half a cosine, which is slow at both ends."),
+]
 
 
 class WeightSchedule(Strict):
     """Weight of the teacher over the steps, from `weight` at the first to `end` at the last."""
 
     end: Annotated[float, Field(ge=0, le=1), NO_UNIT, Example(0.1)] = Field(description="Weight at the last step.")
-    shape: Shape = Field(
-        default="linear", description="Shape of the change: a line, or half a cosine, which is slow at both ends."
-    )
+    shape: Shape = "linear"
 
 
 class TemperatureSchedule(Strict):
@@ -68,9 +70,7 @@ class TemperatureSchedule(Strict):
     end: Annotated[float, Field(gt=0, le=100), NO_UNIT, Example(1.0)] = Field(
         description="Temperature at the last step."
     )
-    shape: Shape = Field(
-        default="linear", description="Shape of the change: a line, or half a cosine, which is slow at both ends."
-    )
+    shape: Shape = "linear"
 
 
 class LayerPair(Strict):
@@ -88,9 +88,7 @@ class FeatureWeightSchedule(Strict):
     """Weight of the hidden states over the steps, from `weight` at the first to `end` at the last."""
 
     end: Annotated[float, Field(ge=0, le=1000), NO_UNIT, Example(0.0)] = Field(description="Weight at the last step.")
-    shape: Shape = Field(
-        default="linear", description="Shape of the change: a line, or half a cosine, which is slow at both ends."
-    )
+    shape: Shape = "linear"
 
 
 class Features(Strict):

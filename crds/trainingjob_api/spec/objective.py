@@ -6,7 +6,7 @@ from pydantic import Field
 
 from trainingjob_api.base import Strict
 from trainingjob_api.meta import NO_UNIT, Example, alternatives, cel_rule
-from trainingjob_api.spec.distillation import Distill, Teacher
+from trainingjob_api.spec.distillation import Distill, Features, Teacher
 
 ObjectiveType = Literal["nextToken", "sft", "dpo", "distill"]
 DEFAULT_TYPE: ObjectiveType = "nextToken"
@@ -88,3 +88,8 @@ class Objective(Strict):
     def teacher(self) -> Teacher | None:
         """Return the model that the job distills. None: it distills none."""
         return self.distill.teacher if self.type == DISTILL and self.distill else None
+
+    @property
+    def features(self) -> Features | None:
+        """Return the hidden states that the job compares with those of its teacher. None: it compares none."""
+        return self.distill.features if self.type == DISTILL and self.distill else None

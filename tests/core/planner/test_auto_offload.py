@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.core.planner import test_oom_fixes
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.plan import Plan
@@ -19,16 +20,8 @@ type Changes = Mapping[str, Any]
 type MakeSpec = Callable[[Changes], TrainingJobSpec]
 type MakeRaw = Callable[[Changes], dict[str, Any]]
 
-LARGE = {
-    "slices.accelerator": "tpu-v5e",
-    "slices.topology": "2x2",
-    "slices.count": None,
-    "slices.min": 1,
-    "slices.max": 4,
-    "model.embedDim": 8192,
-    "model.mlpDim": 28672,
+LARGE = test_oom_fixes.LARGE | {
     "model.numLayers": 5,
-    "training.sequenceLength": 512,
     "parallelism": {"strategy": "auto"},
     "runtime.resources": {"memory": "28Gi"},
 }

@@ -1,6 +1,7 @@
 """What tests of text share: folders of files, tokenizers, and the index that comes of them."""
 
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,15 @@ def make_tokenizer(path: Path, *words: str, unk: str = "<unk>", special: tuple[s
 
 def use(path: Path, **more: Any) -> dict[str, Any]:
     return {"tokenizer": {"type": "tokenizers", "path": str(path), **more}, "training__sequenceLength": 2}
+
+
+def measure_peak[T](do: Callable[[], T]) -> tuple[T, int]:
+    """Return what a function returns, and the most bytes that Python had allocated meanwhile."""
+    tracemalloc.start()
+    try:
+        return do(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def fail(do: Callable[[], object]) -> TrainingError:

@@ -1,12 +1,11 @@
 """A file of text is one document: bytes are tokenized in pieces, and other tokenizers need the memory for all of it."""
 
 import codecs
-import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from tests.support.trainer.texts import fail, find, grow, index_of, make_tokenizer, use
+from tests.support.trainer.texts import fail, find, grow, index_of, make_tokenizer, measure_peak, use
 from trainingjob_trainer.data.sources import file_chunks
 from trainingjob_trainer.data.sources.readers import read_documents, text
 from trainingjob_trainer.data.sources.readers.text import read_pieces
@@ -70,12 +69,7 @@ def test_bytes_of_a_long_text_take_the_memory_of_few_chunks(tmp_path: Path) -> N
     """32 MiB are read with a peak below 8 MiB."""
     grow(tmp_path, **{"a.txt": b"x" * 32 * MIB})
     file = find(tmp_path).files[0]
-    tracemalloc.start()
-    try:
-        num_bytes = sum(len(piece) for piece in read_pieces(file))
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    num_bytes, peak = measure_peak(lambda: sum(len(piece) for piece in read_pieces(file)))
 
     assert num_bytes == 32 * MIB
     assert peak < 8 * MIB

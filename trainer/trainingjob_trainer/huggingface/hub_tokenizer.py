@@ -17,11 +17,10 @@ from trainingjob_trainer.huggingface.companion_files import FOLDER
 from trainingjob_trainer.huggingface.hub_client import HubRepository
 from trainingjob_trainer.huggingface.hub_folder import POLL_SECONDS, HubFolder
 from trainingjob_trainer.huggingface.tokenizer_files import FOLDER_FILES, published_name
-from trainingjob_trainer.runtime.errors import BUCKET_ADVICE, PERMANENT_ERRNOS, TrainingError, storage_error
+from trainingjob_trainer.runtime.errors import TrainingError, describe_refusal, is_permanent, storage_error
 from trainingjob_trainer.store.object_file import StoredObject, find_object, list_objects, open_object
 from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.store.port import Store, has_object
-from trainingjob_trainer.store.retry import WebPageError
 
 FIELD = "spec.tokenizer.huggingFace"
 PATH_FIELD = "spec.tokenizer.path"
@@ -121,7 +120,5 @@ def _read_object(uri: str, stored: StoredObject) -> list[bytes]:
 
 
 def _bucket_error(uri: str, error: OSError) -> TrainingError:
-    reason = (error.strerror or str(error)).rstrip(".")
-    message = f"the tokenizer {uri} cannot be read: {reason}. Check {BUCKET_ADVICE}."
-    is_fatal = isinstance(error, (FileNotFoundError, WebPageError)) or error.errno in PERMANENT_ERRNOS
-    return TrainingError(FailureReason.DATA, message, path=PATH_FIELD, value=uri, fatal=is_fatal)
+    message = describe_refusal(f"the tokenizer {uri} cannot be read", error)
+    return TrainingError(FailureReason.DATA, message, path=PATH_FIELD, value=uri, fatal=is_permanent(error))

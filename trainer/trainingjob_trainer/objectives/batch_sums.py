@@ -147,8 +147,7 @@ def as_float32(tree: Any) -> Any:
 def choose_objective(section: ObjectiveSection, teacher: Teacher | None = None) -> Objective:
     """Return the objective of a section, with its options."""
     if section.type == DISTILL and teacher:
-        features = section.distill.features if section.distill else None
-        return partial(distill, section.z_loss, features, teacher)
+        return partial(distill, section.z_loss, section.features, teacher)
     if section.type == DPO:
         return partial(dpo, section.dpo or Dpo())
     return partial(next_token, section.z_loss)

@@ -51,7 +51,7 @@ def metric_names(objective: ObjectiveSection, network: Network) -> tuple[str, ..
     """Return the names of the metrics of an objective, which are known without tracing it."""
     of_logits = () if objective.z_loss is None else ("z_loss",)
     of_type = {DPO: REWARD_METRICS, DISTILL: (CROSS_ENTROPY, TEACHER_DIVERGENCE)}.get(objective.type, ())
-    if objective.distill and objective.distill.features:
+    if objective.features:
         of_type = (*of_type, FEATURE_LOSS)
     return (*of_logits, *of_type, *(("load_balance", "dropped") if network.num_routed_layers else ()))
 

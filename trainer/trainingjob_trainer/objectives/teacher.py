@@ -91,8 +91,8 @@ def make_teacher(spec: TrainingJobSpec, mesh: Mesh) -> Teacher | None:  # None: 
     if described is None:
         return None
     first = frozenset(tensor.name for tensor in resolve_network(spec).embedding.tensors)
-    distill = spec.objective.distill if spec.objective else None
-    pairs = distill.features.layers if distill and distill.features else ()
+    features = spec.objective.features if spec.objective else None
+    pairs = features.layers if features else ()
     return Teacher(split_model_of(described), mesh, first, tuple(pair.teacher for pair in pairs))
 
 

@@ -4,6 +4,7 @@ import errno
 import os
 
 from trainingjob_api.protocol import FailureReason
+from trainingjob_trainer.store.retry import WebPageError
 
 PERMANENT_ERRNOS = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.ELOOP}
@@ -60,6 +61,17 @@ def storage_error(error: OSError, operation: str, uri: str, field: str = "spec.c
         value=uri,
         fatal=error.errno in PERMANENT_ERRNOS,
     )
+
+
+def is_permanent(error: OSError) -> bool:
+    """Return whether a bucket would fail again: a missing bucket or object, no permission, or a web page."""
+    return error.errno in PERMANENT_ERRNOS | {errno.ENOENT} or isinstance(error, WebPageError)
+
+
+def describe_refusal(begin: str, error: OSError) -> str:
+    """Return the message of a bucket that refuses a request or does not answer."""
+    reason = (error.strerror or str(error)).rstrip(".")
+    return f"{begin}: {reason}. Check {BUCKET_ADVICE}."
 
 
 def foreign_error(error: ValueError, where: str, uri: str) -> TrainingError:

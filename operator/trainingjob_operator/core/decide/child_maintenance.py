@@ -135,10 +135,8 @@ def _list_jobset_operations(plan: Plan, seen: Observed, training: Sequence[int])
     elastic = range(base.slices.stop, plan.spec.slices.max_slices)
     others = [jobset for jobset in _list_owned_jobsets(seen) if jobset.name != base.name]
     num_admitted = sum(not jobset.suspended for jobset in others)
-    is_gang_evicted = base.suspended and len(base.slices) == len(required)
-    if is_gang_evicted and not plan.find_largest_size(
-        num_admitted
-    ):  # evicted, or not admitted: the others cannot train
+    can_others_train = plan.find_largest_size(num_admitted) is not None
+    if base.suspended and len(base.slices) == len(required) and not can_others_train:  # evicted, or not admitted
         is_former_layout = len(base.slices) > plan.num_base_slices and seen.status.world is not None
         return tuple(DeleteJobSet(jobset) for jobset in (*others, *([base] if is_former_layout else [])))
     avoided = find_avoided_nodes(plan, seen, seen.status.nodes)

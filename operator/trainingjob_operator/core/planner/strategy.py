@@ -142,11 +142,10 @@ def describe_search(spec: TrainingJobSpec, shape: SliceShape) -> "MeshSearch | N
 
 def _describe_objective(objective: Objective) -> Objective:
     """Return an objective with only the fields that determine a plan."""
-    if objective.teacher is None or objective.distill is None:
+    if objective.teacher is None:
         return Objective(type=objective.type)
-    teacher, features = Teacher(model=objective.teacher.model, initialize_from=TeacherSource()), None
-    if objective.distill.features:
-        features = Features(layers=objective.distill.features.layers)
+    teacher = Teacher(model=objective.teacher.model, initialize_from=TeacherSource())
+    features = Features(layers=objective.features.layers) if objective.features else None
     return Objective(type=objective.type, distill=Distill(teacher=teacher, features=features))
 
 

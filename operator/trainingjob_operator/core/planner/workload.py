@@ -173,8 +173,8 @@ def describe_workload(spec: TrainingJobSpec) -> Workload:
     )
     teacher = describe_teacher(spec)
     if teacher:
-        distill = spec.objective.distill if spec.objective else None
-        tapped = len(distill.features.layers) if distill and distill.features else 0
+        features = spec.objective.features if spec.objective else None
+        tapped = len(features.layers) if features else 0
         return _add_teacher(*(replace(one, tapped_layers=tapped) for one in (workload, describe_workload(teacher))))
     return workload if spec.sequences_per_example == 1 else _add_reference(workload)
 

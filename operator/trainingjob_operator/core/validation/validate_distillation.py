@@ -98,6 +98,7 @@ def check_features(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem(
             f"{TEACHER}.model.embedDim", other.embed_dim, message, (f"spec.model.embedDim: {other.embed_dim}",)
         )
+    seen = set()
     for number, pair in enumerate(distill.features.layers):
         for field, layer, limit, of_model in (
             ("student", pair.student, own.num_layers, "spec.model.numLayers"),
@@ -106,8 +107,6 @@ def check_features(spec: TrainingJobSpec) -> Iterator[Problem]:
             if layer > limit:
                 message = f"{layer} must be at most {quote_field(of_model, limit)}."
                 yield Problem(f"{path}[{number}].{field}", layer, message, (str(limit),))
-    seen = set()
-    for number, pair in enumerate(distill.features.layers):
         if pair.student in seen:
             message = (
                 f"{pair.student} must not occur twice. A layer imitates one layer of the teacher. Remove the pair."

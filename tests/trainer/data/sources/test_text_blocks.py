@@ -1,13 +1,12 @@
 """Files of any size: documents do not depend on the chunks in which they are read, and memory is bounded."""
 
 import json
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.trainer.texts import fail, find, grow
+from tests.support.trainer.texts import fail, find, grow, measure_peak
 from tests.trainer.data.sources.test_compression import COMPRESSORS
 from trainingjob_trainer.data.sources import file_chunks
 from trainingjob_trainer.data.sources.compression import zstd
@@ -79,12 +78,7 @@ def test_json_lines_take_the_memory_of_few_chunks(tmp_path: Path, writer: str, o
     """48 MiB are read with a peak below 16 MiB, of which the window of xz is 8."""
     record = json.dumps({"text": "x" * (64 << 10)}).encode() + b"\n"
     file = write(tmp_path, record * 768, writer, onBadRecord=on_bad_record)
-    tracemalloc.start()
-    try:
-        num_bytes = sum(len(document) for document in read_documents(file))
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    num_bytes, peak = measure_peak(lambda: sum(len(document) for document in read_documents(file)))
 
     assert num_bytes == 768 * (64 << 10)
     assert peak < 16 * MIB

@@ -21,9 +21,8 @@ from trainingjob_api.spec.data import SKIP, TextSource
 from trainingjob_trainer.data.sources.compression import InvalidCompressionError, decompress
 from trainingjob_trainer.data.sources.file_chunks import read_all, read_lines_of
 from trainingjob_trainer.data.sources.file_formats import MAX_POINTER, describe_pointer_file
-from trainingjob_trainer.runtime.errors import BUCKET_ADVICE, PERMANENT_ERRNOS, TrainingError, shorten
+from trainingjob_trainer.runtime.errors import TrainingError, describe_refusal, is_permanent, shorten
 from trainingjob_trainer.store.object_file import StoredObject, open_object
-from trainingjob_trainer.store.retry import WebPageError
 
 MAX_NAMED = 3
 """Maximum files that a message names."""
@@ -176,14 +175,3 @@ def count_skipped(skipped: Iterable[tuple[SkipReason, str]]) -> list[Skipped]:
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun: `1 file`, `3,000 files`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def is_permanent(error: OSError) -> bool:
-    """Return whether a bucket would fail again: a missing bucket or object, no permission, or a web page."""
-    return error.errno in PERMANENT_ERRNOS | {errno.ENOENT} or isinstance(error, WebPageError)
-
-
-def describe_refusal(begin: str, error: OSError) -> str:
-    """Return the message of a bucket that refuses a request or does not answer."""
-    reason = (error.strerror or str(error)).rstrip(".")
-    return f"{begin}: {reason}. Check {BUCKET_ADVICE}."

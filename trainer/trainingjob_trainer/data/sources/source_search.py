@@ -18,12 +18,10 @@ from trainingjob_trainer.data.sources.source_files import (
     SourceFile,
     SourceFiles,
     count_skipped,
-    describe_refusal,
-    is_permanent,
     plural,
     printable,
 )
-from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.runtime.errors import TrainingError, describe_refusal, is_permanent
 from trainingjob_trainer.store.object_file import StoredObject, find_object, list_objects
 
 STANDARD_LIBRARY = "python:"
@@ -52,10 +50,7 @@ def find_files(source: TextSource, field: str) -> SourceFiles:
                 value=path,
             )
         if root.is_file():
-            given = [name for name in ("pattern", "exclude") if name in source.model_fields_set]
-            return SourceFiles(
-                [SourceFile(field, source, root.name, root, str(root.resolve()))], unused=", ".join(given)
-            )
+            return _single_file(SourceFile(field, source, root.name, root, str(root.resolve())))
         search = FileSearch(source.glob, source.exclude, is_standard=path.startswith(STANDARD_LIBRARY))
         entries = list(search.walk(root))
     except OSError as error:
@@ -79,11 +74,8 @@ def _find_objects(source: TextSource, field: str, uri: str, *, is_folder: bool) 
     try:
         single = None if is_folder or uri.count("/") < 3 else _find_single(uri)
         if single:
-            given = [name for name in ("pattern", "exclude") if name in source.model_fields_set]
             name = uri.rpartition("/")[2]
-            return SourceFiles(
-                [SourceFile(field, source, name, Path(name), uri, stored=single)], unused=", ".join(given)
-            )
+            return _single_file(SourceFile(field, source, name, Path(name), uri, stored=single))
         entries = list(FileSearch(source.glob, source.exclude).walk_objects(uri, list_objects(uri)))
     except OSError as error:
         raise TrainingError(
@@ -98,6 +90,12 @@ def _find_objects(source: TextSource, field: str, uri: str, *, is_folder: bool) 
         raise _no_files_error(source, field, uri, entries)
     files = [SourceFile(field, source, one.name, one.path, one.real, stored=one.stored) for one in read]
     return SourceFiles(files, count_skipped(skipped))
+
+
+def _single_file(file: SourceFile) -> SourceFiles:
+    """Return the file that a path names itself, to which patterns do not apply."""
+    given = [name for name in ("pattern", "exclude") if name in file.source.model_fields_set]
+    return SourceFiles([file], unused=", ".join(given))
 
 
 def _find_single(uri: str) -> StoredObject | None:  # None: no object has this name
