@@ -9,6 +9,7 @@ import tempfile
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import IO, Any, NamedTuple
 
@@ -223,5 +224,8 @@ def _encode(file: SourceFile, counter: FileCounter, encoders: Encoders) -> Itera
     """Yield the documents of a file, or the pieces of its only document if they give the same ids."""
     encoder = encoders.choose(file.source)
     if file.source.format == TEXT and isinstance(encoder, DocumentEncoder) and encoder.takes_pieces:
-        return encoder.encode_pieces(counter.add_document(read_pieces(file)))
-    return encoder.encode_documents(counter.add_each(read_documents(file)), printable(file.name))
+        with closing(read_pieces(file)) as pieces:
+            yield from encoder.encode_pieces(counter.add_document(pieces))
+        return
+    with closing(read_documents(file)) as documents:  # an encoder may raise while the file is open
+        yield from encoder.encode_documents(counter.add_each(documents), printable(file.name))

@@ -5,7 +5,7 @@ format, so that only those jobs need its libraries.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from importlib import import_module
 from typing import Protocol
@@ -39,7 +39,7 @@ def load_reader(name: FormatName) -> Reader:
     return reader
 
 
-def read_documents(file: SourceFile) -> Iterator[bytes]:
+def read_documents(file: SourceFile) -> Generator[bytes]:
     """Yield the documents of a file or of its span, as the reader of its format does."""
     reader = load_reader(file.source.format)
     try:

@@ -5,7 +5,7 @@ tokenizers merge characters over any distance, so that they need the document as
 """
 
 import codecs
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 
 from trainingjob_trainer.data.sources.file_formats import SNIFFED_BYTES
@@ -35,7 +35,7 @@ def read_documents(file: SourceFile) -> Iterator[bytes]:
     yield b"".join(pieces)
 
 
-def read_pieces(file: SourceFile) -> Iterator[bytes]:
+def read_pieces(file: SourceFile) -> Generator[bytes]:
     """Yield the file's text in pieces of whole characters, without a byte order mark.
 
     Raises:
