@@ -6,8 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.support.command_line import CliRunner
 from trainingjob_operator.cli.entry_point import app
 from trainingjob_operator.cli.fields_page import render_page
 from trainingjob_operator.core.validation.field_reference import list_fields

@@ -16,8 +16,8 @@ import pytest
 import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from typer.testing import CliRunner
 
+from tests.support.command_line import CliRunner
 from tests.support.patience import ENDLESS_SECONDS
 from trainingjob_operator.cli import app as app_module
 from trainingjob_operator.cli import remote_job

@@ -5,8 +5,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.support.command_line import CliRunner
 from trainingjob_api.presets.registry import PRESETS, UNSUPPORTED
 from trainingjob_operator.cli.entry_point import app
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
+from tests.support.command_line import CliRunner
 from trainingjob_operator.cli import entry_point as main_module
 from trainingjob_operator.cli.entry_point import app
 

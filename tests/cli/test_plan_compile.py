@@ -11,8 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.support.command_line import CliRunner
 from tests.support.patience import ENDLESS_SECONDS
 from trainingjob_api.compile_report import Collective, CompileAnswer, CompiledStep
 from trainingjob_operator.cli import plan_compile

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.support.command_line import CliRunner
 from trainingjob_operator.cli.entry_point import app
 
 JOB = Path(__file__).parents[2] / "crds/examples/h100-2-nodes.yaml"

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
+from tests.support.command_line import CliRunner
 from trainingjob_api.presets.registry import PRESETS, UNSUPPORTED
 from trainingjob_operator.cli.entry_point import app
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
+from tests.support.command_line import CliRunner
 from trainingjob_operator.cli.entry_point import app
 
 ROOT = Path(__file__).parents[2]

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from tests.support.builders import spec_manifest
+from tests.support.command_line import CliRunner
 from trainingjob_operator.cli.entry_point import app
 from trainingjob_operator.cli.local import run as local_run
 from trainingjob_operator.shell.interfaces import Caller

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
+from tests.support.command_line import CliRunner
 from trainingjob_operator.cli import simulate
 from trainingjob_operator.cli.entry_point import app
 from trainingjob_operator.cli.errors import UsageError

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from rich.live import Live
 from rich.text import Text
-from typer.testing import CliRunner
 
+from tests.support.command_line import CliRunner
 from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.cli import printing
 from trainingjob_operator.cli.console import SafeConsole

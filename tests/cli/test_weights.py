@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 from tokenizers import Tokenizer, models, pre_tokenizers
-from typer.testing import CliRunner
 
 from tests.support.builders import spec_manifest
+from tests.support.command_line import CliRunner
 from trainingjob_api.weights_exchange import ExchangeAnswer, ExchangeProgress, ExportReport, WeightsReport
 from trainingjob_operator.cli import weights
 from trainingjob_operator.cli.entry_point import app

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
+from tests.support.command_line import CliRunner
 from tests.support.reviewing import examine_here
 from trainingjob_api.spec.job import GROUP, KIND, VERSION
 from trainingjob_operator.cli.entry_point import app

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from aiohttp import web
-from typer.testing import CliRunner
 
 from tests.support.builders import NAME, NAMESPACE, UID, job_manifest, make_plan, pod_manifest
+from tests.support.command_line import CliRunner
 from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.cli.entry_point import app
 

@@ -16,7 +16,7 @@ from trainingjob_api.huggingface.config_fields import (
     write_fields,
 )
 from trainingjob_api.huggingface.layout import Sizes
-from trainingjob_api.huggingface.rule import Binding, Rule, bind_rules
+from trainingjob_api.huggingface.rule import Binding, Rule, bind_rules, has_rules
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.routed_mlp import Balance, Experts
@@ -89,7 +89,7 @@ class Family:
     def _is_equal(self, model: Model, again: Model) -> bool:
         """Return whether the files of the family hold all that the network of a model computes with."""
         ours, theirs = (resolve(_without_training_options(one)) for one in (model, again))
-        return ours == theirs and not self.bind(resolve(model)).unmapped
+        return ours == theirs and has_rules(self.rules, resolve(model))
 
 
 def compare_functions(model: Model, other: Model) -> dict[str, Values]:

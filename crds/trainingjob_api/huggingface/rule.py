@@ -104,17 +104,27 @@ def bind_rules(rules: Iterable[Rule], network: Network, sizes: Mapping[str, int]
 
     A rule fits a tensor with its name and as many dims: an MLP and the experts of a layer have the same names.
     """
-    table: dict[tuple[str, int], list[Rule]] = defaultdict(list)
-    for rule in rules:
-        table[rule.tensor_name, len(rule.dims[1])].append(rule)
     pieces: list[Piece] = []
     unmapped = []
-    for tensor, name, layers in _place_tensors(network):
-        found = table[name, len(tensor.shape) - bool(layers)]
+    for tensor, layers, found in _find_rules(rules, network):
         pieces += [piece for rule in found for piece in _bind(rule, tensor, layers, sizes)]
         if not found:
             unmapped.append(tensor.name)
     return Binding(tuple(pieces), tuple(unmapped))
+
+
+def has_rules(rules: Iterable[Rule], network: Network) -> bool:
+    """Return whether each tensor of a network has a rule, without its pieces: a large model has 100,000 of them."""
+    return all(found for _, _, found in _find_rules(rules, network))
+
+
+def _find_rules(rules: Iterable[Rule], network: Network) -> Iterator[tuple[Tensor, range | None, Sequence[Rule]]]:
+    """Yield each tensor, the numbers of its layers, and its rules."""
+    table: dict[tuple[str, int], list[Rule]] = defaultdict(list)
+    for rule in rules:
+        table[rule.tensor_name, len(rule.dims[1])].append(rule)
+    for tensor, name, layers in _place_tensors(network):
+        yield tensor, layers, table[name, len(tensor.shape) - bool(layers)]
 
 
 def _place_tensors(network: Network) -> Iterator[tuple[Tensor, str, range | None]]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
+from tests.support.command_line import CliRunner
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.presets.registry import PRESETS
 from trainingjob_api.spec.model import Model

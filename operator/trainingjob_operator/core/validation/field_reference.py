@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from trainingjob_api.cel import IMMUTABLE, SPEC_RULES
@@ -221,6 +221,7 @@ def _is_related(names: Names, read: str) -> bool:
     return all(name == theirs for name, theirs in zip(names, read.split("."), strict=False))
 
 
+@lru_cache(maxsize=4096)
 def _split_path(path: str) -> Names:
     """Return the names of a path, without `spec` and list indices."""
     names = tuple(re.sub(r"\[[^\]]*\]", "", path).strip(".").split("."))
