@@ -73,7 +73,7 @@ golden: install ## Rewrite the golden files; read the diff before you commit it
 	GOLDEN=write $(PYTEST) $(THOROUGH) $(TRAINER)
 
 .PHONY: check
-check: lint ## Run the checks for each change: lint, types, contracts, generated files, and all tests of at most a second
+check: lint ## Run the checks for each change: lint, types, contracts, generated files, and all quick tests
 	$(BUILD_OBJECT_STORES); $(PYTEST) $(FAST) tests --ignore=$(TRAINER); $(AWAIT_OBJECT_STORES)
 	$(PYTEST) $(FAST) $(TRAINER)
 

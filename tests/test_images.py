@@ -247,5 +247,6 @@ def test_only_the_locks_of_platforms_are_checked(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == "PLATFORM=gpu: must be one of cpu, tpu, cuda13.\n"
 
 
+@pytest.mark.thorough
 def test_the_probe_of_the_cpu_runs_with_what_is_installed(tmp_path: Path) -> None:
     check_images.run_probe("cpu", Path(sys.executable), tmp_path)

@@ -80,6 +80,7 @@ def test_files_of_deepseek_v3_hold_modules_as_layers_after_the_last_one() -> Non
     assert config is None or config["num_nextn_predict_layers"] == 2
 
 
+@pytest.mark.thorough
 def test_a_config_states_the_number_of_modules() -> None:
     model = with_depth(Model.model_validate(PRESETS["deepseek3-671b"].model), 1)
 

@@ -76,6 +76,7 @@ async def test_stacks_of_all_hosts_are_printed(inspected: FakeApi) -> None:
     ]
 
 
+@pytest.mark.thorough
 async def test_a_host_that_does_not_answer_is_named(inspected: FakeApi) -> None:
     result = await call("stacks", NAME, "--timeout", "1")
 

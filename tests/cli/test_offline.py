@@ -265,6 +265,7 @@ def test_help_calls_the_program_as_the_user_does(
     assert capsys.readouterr().out.startswith(f"Usage: {want} [OPTIONS] COMMAND")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "args",
     [

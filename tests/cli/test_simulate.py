@@ -36,6 +36,7 @@ def call(*args: str) -> tuple[int, str]:
     return result.exit_code, result.stdout or result.stderr
 
 
+@pytest.mark.thorough
 def test_the_same_faults_strike_every_variant() -> None:
     code, text = call(TPU, *SHORT, "--mtbf", "2h", "--json")
     reported = json.loads(text[text.index("{") :])
@@ -167,6 +168,7 @@ def test_a_simulation_ends_with_the_job(steps: int, tmp_path: Path) -> None:
     assert 5 * steps <= written["simulatedSeconds"] / reported["runs"] < 5 * steps * 1.01 + 300
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("all_runs")
 def test_a_job_of_few_faults_is_run_several_times(tmp_path: Path) -> None:
     path = resize(tmp_path, 500)

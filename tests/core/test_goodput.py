@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -141,6 +142,7 @@ def test_time_after_the_clock_was_set_back_counts() -> None:
     assert scene.status.running_seconds == 150.0
 
 
+@pytest.mark.thorough
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(-100, 100), st.sampled_from(["train", "crash", "lose", "leave"])), max_size=12))
 def test_every_second_is_in_exactly_one_place(moves: list[tuple[float, str]]) -> None:

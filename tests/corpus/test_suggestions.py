@@ -44,6 +44,7 @@ def follow_all(job: Job, kind: str) -> tuple[Job, list[str]]:
 each_file = pytest.mark.parametrize("path", list_files(), ids=lambda path: path.stem)
 
 
+@pytest.mark.thorough
 @each_file
 def test_problems_end_where_suggestions_are_followed(path: Path) -> None:
     for case in load_file(path):
@@ -54,6 +55,7 @@ def test_problems_end_where_suggestions_are_followed(path: Path) -> None:
         assert silent(after.problems) <= silent(case.checked.problems), (case.name, followed)
 
 
+@pytest.mark.thorough
 @each_file
 def test_warnings_end_where_suggestions_are_followed(path: Path) -> None:
     for case in load_file(path):
@@ -90,6 +92,7 @@ def is_legal(job: Job, problem: Problem, suggestion: str, before: tuple[Problem,
     return new == [] and str(problem) not in [str(one) for one in after]
 
 
+@pytest.mark.thorough
 @each_file
 def test_each_suggestion_is_legal_by_itself(path: Path) -> None:
     for case in load_file(path):
@@ -151,6 +154,7 @@ def test_most_jobs_have_suggestions() -> None:
     assert sum(bool(suggesting(case.checked.warnings)) for case in cases) > 20
 
 
+@pytest.mark.thorough
 @given(specs())
 @settings(max_examples=100, deadline=None)
 def test_suggestions_end_for_any_spec(raw: dict[str, Any]) -> None:

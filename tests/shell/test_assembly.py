@@ -187,6 +187,7 @@ async def test_report_of_an_agent_is_answered(start: Any, api_server: Any, make_
     assert code == 403
 
 
+@pytest.mark.thorough
 async def test_agents_get_the_last_directives_without_an_api_server(
     start: Any, api_server: Any, make_agent: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

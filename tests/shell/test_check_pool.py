@@ -132,6 +132,7 @@ async def test_a_turn_that_does_not_come_is_busy() -> None:
     assert done == ["c"]
 
 
+@pytest.mark.thorough
 async def test_the_verdict_is_that_of_the_rules() -> None:
     async with CheckPool(BUILTIN) as checks:
         assert await checks.check("research", "demo", DEMO) == validate_job("demo", DEMO)
@@ -264,6 +265,7 @@ async def test_a_process_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPa
         assert checks._reviews._process is None
 
 
+@pytest.mark.thorough
 def test_no_spec_makes_the_search_for_a_mesh_long(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
     real = strategy._step_seconds

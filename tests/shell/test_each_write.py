@@ -170,6 +170,7 @@ async def live(story: str, strike: Callable[[int, str], bool], where: str, error
     return life
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("story", "fault", "turn"), sample(list(product(STORIES, FAULTS, ["second", "first"])), every=3)
 )
@@ -195,6 +196,7 @@ NUM_WRITES = 18
 SINGLE_WRITES = list(product([name for name in FAULTS if name != "conflicts"], range(1, NUM_WRITES + 1)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("fault", "number"), sample(SINGLE_WRITES, every=4))
 async def test_each_single_write_is_struck_again_and_again(fault: str, number: int) -> None:
     """Three times in a row, so that every host receives what would be announced meanwhile."""

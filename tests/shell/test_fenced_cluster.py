@@ -76,6 +76,7 @@ async def live(sim: Simulation) -> None:
 NUM_WRITES = 20
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", range(1, NUM_WRITES + 1))
 async def test_after_the_lease_is_lost_within_a_look_nothing_is_written(number: int) -> None:
     sim = Simulation(total=60)

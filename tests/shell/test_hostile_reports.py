@@ -182,6 +182,7 @@ def truthful(honest: dict[str, Any]) -> dict[str, Any]:
     return full | {"failure": None, "broken": None, "unreaped": False}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("group", range(8))
 @pytest.mark.parametrize("failed", [False, True], ids=["trains", "failed"])
 async def test_every_report_within_bounds_gives_a_writable_status(group: int, *, failed: bool) -> None:

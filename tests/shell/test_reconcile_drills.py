@@ -89,6 +89,7 @@ async def test_operator_during_an_outage_reads_and_writes_nothing() -> None:
     assert not sim.hub.heartbeat_state(KEY).latest_reports
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", DrillKind)
 @pytest.mark.parametrize("moment", ["before", "after", "lost answer"])
 async def test_no_drill_is_injected_twice_if_the_operator_is_killed(kind: DrillKind, moment: str) -> None:

@@ -1,5 +1,7 @@
 """What the rules about nodes and saved steps come to, over whole lives in a small cluster."""
 
+import pytest
+
 from tests.support.fake_cluster import Node
 from tests.support.simulation import Simulation
 from trainingjob_api.status.world_status import Restarts
@@ -35,6 +37,7 @@ async def test_a_slice_leaves_a_node_that_ended_two_worlds() -> None:
     assert sim.status.restarts == Restarts(total=2, counted=2)
 
 
+@pytest.mark.thorough
 async def test_slice_returns_to_its_bad_node_without_another_node() -> None:
     sim = Simulation(total=900)
 

@@ -46,6 +46,7 @@ STRIKES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("after", "error"), STRIKES.values(), ids=STRIKES.keys())
 @pytest.mark.parametrize("fault_at", range(1, NUM_WRITES + 1))
 async def test_a_fault_at_any_write_changes_nothing_in_the_end(

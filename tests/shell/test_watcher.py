@@ -153,6 +153,7 @@ async def test_watcher_restarts_when_kopf_fails(
     assert all(one.closed for one in sessions)
 
 
+@pytest.mark.thorough
 async def test_stalled_watch_is_restarted_without_missed_events(
     start: Any, heard: Heard, api_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

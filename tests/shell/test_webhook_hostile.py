@@ -241,6 +241,7 @@ async def test_stalled_body_is_dropped(webhook: Webhook) -> None:
     assert (webhook.measured, webhook.intake.held_bytes) == ([], 0)
 
 
+@pytest.mark.thorough
 async def test_a_body_that_trickles_is_given_up(webhook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainingjob_operator.shell.webhook.BODY_SECONDS", 2 * STALL)
 

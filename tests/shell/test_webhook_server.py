@@ -248,6 +248,7 @@ async def test_the_right_to_use_a_service_account_is_checked(start: Any, cluster
     assert "'alice' needs the right to `use` ServiceAccount 'gcs'" in answer["status"]["message"]
 
 
+@pytest.mark.thorough
 async def test_rows_of_the_administrator_are_used_and_invalid_ones_are_named(
     start: Any, cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -211,6 +211,7 @@ def test_the_student_learns_from_the_teacher_alone() -> None:
     assert all(np.array_equal(before[name], leaf) for name, leaf in flat(run.teacher).items())
 
 
+@pytest.mark.thorough
 def test_an_evaluation_reports_cross_entropy_and_divergence() -> None:
     run = Run(spec_with(**CHANGES), LAYOUTS["data 2, fsdp 2, tensor 2, accumulation 2"])
     _, cross_entropy, divergence = mean_losses(run, numpy_tree(run.state.params))

@@ -167,6 +167,7 @@ def test_a_trainer_reports_an_unusable_function_at_once(crew: Crew, tmp_path: Pa
     assert Phase.CONNECTING not in trainer.phases
 
 
+@pytest.mark.thorough
 def test_a_function_may_keep_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = replace(monkeypatch, lambda context: StepParts(), "kept")
 

@@ -328,6 +328,7 @@ def test_untrainable_job_fails_at_once_with_a_message(crew: Crew, root: Path, te
     assert "holds the checkpoints of tests/tiny" in foreign.message
 
 
+@pytest.mark.thorough
 def test_a_folder_that_cannot_be_written_is_a_storage_failure(crew: Crew, tmp_path: Path, text: Path) -> None:
     (tmp_path / "file").touch()
 

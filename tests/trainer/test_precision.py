@@ -14,6 +14,7 @@ def trace(**precision: Any) -> tuple[Run, Any]:
     return run, jax.make_jaxpr(run.steps.train)(run.state, run.batch(1), run.controls()).jaxpr
 
 
+@pytest.mark.thorough
 def test_narrow_moments_and_gradients_train_nearly_alike() -> None:
     narrow = spec_with(precision={"compute": "float32", "gradients": "bfloat16", "moments": "bfloat16"})
 

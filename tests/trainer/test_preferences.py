@@ -147,6 +147,7 @@ def test_the_loss_does_not_depend_on_the_schedule_of_a_pipeline(tmp_path: Path, 
     check_equal(tmp_path, LAYOUTS["2 stages, fsdp 2, tensor 2, 4 microbatches"], **changes)
 
 
+@pytest.mark.thorough
 def test_chunks_of_the_logits_change_no_loss(tmp_path: Path) -> None:
     check_equal(tmp_path, LAYOUTS["data 2, fsdp 2, tensor 2, accumulation 2"], memory={"lossChunks": 4})
 
@@ -177,6 +178,7 @@ def test_held_out_pairs_are_compared_with_the_reference(tmp_path: Path) -> None:
     assert (float(sums.hits), float(sums.num_bytes)) == ((margins > 0).sum(), 0)
 
 
+@pytest.mark.thorough
 def test_the_reference_stays_and_pairs_are_learned(tmp_path: Path) -> None:
     run = make_run(tmp_path, ALONE)
     before = flat(run.state.reference)
@@ -187,6 +189,7 @@ def test_the_reference_stays_and_pairs_are_learned(tmp_path: Path) -> None:
     assert all(np.array_equal(before[name], leaf) for name, leaf in flat(run.state.reference).items())
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_restores_the_reference(tmp_path: Path) -> None:
     run = make_run(tmp_path, with_pairs(LAYOUTS["fsdp 8"]))
 
@@ -197,6 +200,7 @@ def test_a_checkpoint_restores_the_reference(tmp_path: Path) -> None:
     assert next(shardings) == next(shardings)
 
 
+@pytest.mark.thorough
 def test_the_reference_of_adapters_is_a_copy_of_adapters(tmp_path: Path) -> None:
     lora = {"rank": 2, "alpha": 4, "targets": ["*.attention.query"]}
     run = make_run(tmp_path, ALONE, lora=lora)
@@ -232,6 +236,7 @@ def test_experts_and_pairs_do_not_depend_on_the_layout(tmp_path: Path) -> None:
     check_equal(tmp_path, layout, model__experts={"count": 4, "perToken": 2})
 
 
+@pytest.mark.thorough
 def test_dropout_changes_the_model_and_not_its_reference(tmp_path: Path) -> None:
     plain, dropping = (
         make_run(tmp_path / name, ALONE, model__dropout={"residual": rate}) for name, rate in (("a", 0), ("b", 0.5))

@@ -85,6 +85,7 @@ def test_all_presets_with_a_config_in_maxtext_are_compared() -> None:
     assert len(CONFIGS) + len(others) == 60  # MaxText gives the names of `others` to the config of another model
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_config_of_a_model_becomes_a_valid_job(name: str) -> None:
     draft = DraftJob("job", "a file")

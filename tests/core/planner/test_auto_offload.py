@@ -123,6 +123,7 @@ def test_no_search_starts_after_one_that_finds_a_mesh(make_spec: MakeSpec) -> No
     assert [len(list(list_searches(spec, shape, 2**40))) for spec in (small, large)] == [1, 2]
 
 
+@pytest.mark.thorough
 @given(
     slices=st.sampled_from([("tpu-v5e", "2x2"), ("tpu-v5e", "2x4"), ("tpu-v5p", "2x2x1")]),
     optimizer=st.sampled_from(["adamw", "lion", "adafactor", "muon", "sgd"]),

@@ -81,6 +81,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@pytest.mark.thorough
 @given(specs())
 @settings(max_examples=100, deadline=None)
 def test_a_spec_has_a_plan_or_problems(raw: dict[str, Any]) -> None:
@@ -121,6 +122,7 @@ def assert_whole(checked: ValidationResult) -> None:
         assert layout.rows_per_shard <= (spec.training.max_per_device_batch or layout.rows_per_shard)
 
 
+@pytest.mark.thorough
 @given(specs())
 @settings(max_examples=50, deadline=None)
 def test_the_plan_of_a_written_out_spec_is_the_same(raw: dict[str, Any]) -> None:
@@ -174,6 +176,7 @@ junk = st.recursive(
 )
 
 
+@pytest.mark.thorough
 @given(specs(), junk, st.data())
 @settings(max_examples=100, deadline=None)
 def test_any_field_value_is_planned_or_reported_as_a_problem(

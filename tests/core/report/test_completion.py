@@ -148,6 +148,7 @@ def test_progress_follows_an_edit_where_no_world_lives() -> None:
     assert (scene.status.progress.of, scene.status.progress.percent) == (16, 25.0)
 
 
+@pytest.mark.thorough
 @given(st.integers(1, 60), st.integers(0, 80), st.integers(0, 80), st.lists(st.integers(1, 90), max_size=3))
 def test_reported_steps_never_exceed_the_total(steps: int, restored: int, made: int, edits: list[int]) -> None:
     scene = begin(steps, restored, restored + made)

@@ -117,6 +117,7 @@ def test_saves_keep_up_with_successive_worlds_that_resume_from_snapshots() -> No
         assert life.step - saved <= EVERY + longest_save + 1
 
 
+@pytest.mark.thorough
 @settings(max_examples=25, deadline=None)
 @given(FAULTS | STORMS)
 def test_the_same_faults_make_the_same_life(faults: list[Fault]) -> None:

@@ -283,6 +283,7 @@ COSTLY: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sample([(name,) for name in COSTLY], every=3))
 def test_suggestions_for_a_costly_job_plan_few_sizes_and_do_not_depend_on_the_cache(name: str) -> None:
     model = COSTLY[name]

@@ -51,6 +51,7 @@ def test_lint_reports_nothing(chart, variants, variant) -> None:
     assert "[WARNING]" not in done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("keep", [True, False])
 def test_crd_is_the_generated_one_and_is_kept_on_request(chart, keep) -> None:
     values = {"crds": {"keep": keep}}

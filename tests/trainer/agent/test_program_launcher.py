@@ -108,6 +108,7 @@ LEAVES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("source", LEAVES.values(), ids=LEAVES.keys())
 async def test_a_program_leaves(source: str, run, operator) -> None:
     run(*PYTHON, source, grace=1.0)

@@ -148,6 +148,7 @@ def has_diagnostics(report: HostReport) -> bool:
     return report.evidence is not None
 
 
+@pytest.mark.thorough
 async def test_diagnostics_of_a_trainer_without_progress_are_reported(
     launch, operator, variables, run_config, tmp_path
 ) -> None:
@@ -194,6 +195,7 @@ def read_file(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
+@pytest.mark.thorough
 async def test_stopped_trainer_is_reported_and_ended_for_the_next_world(
     launch, operator, variables, run_config, caplog
 ) -> None:
@@ -258,6 +260,7 @@ async def be_refused(operator) -> None:
     operator.reports.clear()
 
 
+@pytest.mark.thorough
 async def test_trainer_keeps_running_during_an_operator_outage(launch, operator, monkeypatch) -> None:
     before = await train_and_report_often(launch, operator, monkeypatch)
     operator.refuses_with = 503
@@ -272,6 +275,7 @@ def renew(token: Path) -> None:
     token.write_text("renewed\n")
 
 
+@pytest.mark.thorough
 async def test_agent_with_an_expired_token_keeps_its_trainer_and_reads_the_next_token(
     launch, operator, variables, monkeypatch
 ) -> None:
@@ -294,6 +298,7 @@ async def test_done_and_no_operator_ends_well(launch, operator, variables) -> No
     assert last_words(variables) == Termination(job_uid="job-1", generation=1, phase=Phase.DONE, committed=10)
 
 
+@pytest.mark.thorough
 async def test_deleted_pod_saves_reports_and_does_not_complete_its_index(launch, operator, variables) -> None:
     task = launch()
     await operator.hear(has_standby)
@@ -308,6 +313,7 @@ async def test_deleted_pod_saves_reports_and_does_not_complete_its_index(launch,
     assert trainers() == []
 
 
+@pytest.mark.thorough
 async def test_deleted_pod_with_an_unresponsive_trainer_ends_in_time(launch, operator, variables) -> None:
     variables["TRAININGJOB_GRACE_SECONDS"] = "0.2"
     task = launch(g1="deaf")
@@ -352,6 +358,7 @@ async def test_a_trainer_that_is_not_in_the_image_is_reported(launch, operator, 
     assert "No such file or directory: '/no/such/python'" in report.broken.message
 
 
+@pytest.mark.thorough
 async def test_an_agent_that_is_a_reaper_leaves_no_zombies(operator, variables, fake_trainer, tmp_path) -> None:
     program = """
 import asyncio, os, sys

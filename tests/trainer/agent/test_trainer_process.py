@@ -148,6 +148,7 @@ async def examine(followed: Followed) -> ChildDiagnosed:
     return found
 
 
+@pytest.mark.thorough
 async def test_child_dumps_its_stacks_and_continues(fake_trainer, run_config, patient) -> None:
     followed = Followed(fake_trainer(g1="train"), run_config)
 

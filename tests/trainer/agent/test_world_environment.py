@@ -204,6 +204,7 @@ def test_variables_of_a_world_are_rejected_in_a_spec_and_removed_from_a_child() 
     assert {name for name in made if not name.startswith(WORLD_VARIABLES)} == tuning
 
 
+@pytest.mark.thorough
 def test_xla_accepts_the_flags() -> None:
     """XLA aborts a process with unknown flags, on every platform."""
     environment = {**become(CASES["gpu-two-hosts"], 0), "PATH": "/usr/bin:/bin", "JAX_PLATFORMS": "cpu"}

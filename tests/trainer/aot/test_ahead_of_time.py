@@ -262,6 +262,7 @@ def test_processes_that_compile_nothing(world: Callable[..., World], changes: di
     assert not (tmp_path / "root").exists()
 
 
+@pytest.mark.thorough
 def test_size_that_cannot_be_compiled_reports_the_compiler_s_output(
     world: Callable[..., World], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -46,6 +46,7 @@ def test_a_damaged_step_is_reported_set_aside_and_passed_over(
     assert shelf.names() == ["10", "20 quarantined"]
 
 
+@pytest.mark.thorough
 def test_flipped_bit_of_a_record_is_detected(shelf: Shelf) -> None:
     folder = shelf.save(20)
     path = folder / "integrity.json"

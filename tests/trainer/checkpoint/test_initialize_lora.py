@@ -72,6 +72,7 @@ def assert_equal(found: Params, expected: dict[str, Any]) -> None:
         np.testing.assert_array_equal(np.asarray(leaf), want, err_msg=tensor_name(path))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("quantization", [None, "int8"])
 def test_a_job_continues_with_base_and_adapters_of_another(quantization: str | None, tmp_path: Path) -> None:
     base = Job(tmp_path / "base", 5, {"baseQuantization": quantization})
@@ -88,6 +89,7 @@ def test_a_job_continues_with_base_and_adapters_of_another(quantization: str | N
     )
 
 
+@pytest.mark.thorough
 def test_a_base_of_another_format_is_quantized(tmp_path: Path) -> None:
     base = Job(tmp_path / "base", 5, {})
     base.save(tmp_path / "base")

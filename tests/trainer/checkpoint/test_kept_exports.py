@@ -128,6 +128,7 @@ def test_each_kept_checkpoint_has_an_export_and_no_other_step(job: Job) -> None:
         assert (job.folder(step) / "config.json").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_each_kept_checkpoint_of_a_bucket_has_an_export_in_a_bucket(
     scheme: str, object_servers: ObjectServers, job: Job

@@ -67,6 +67,7 @@ def test_state_read_by_one_replica_is_on_every_device_with_the_same_bits(
     assert [int(numbers) for numbers in given[0]] == [int(want.step), *[0] * 7], "one device has it from storage"
 
 
+@pytest.mark.thorough
 def test_only_devices_of_the_first_replica_are_read_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     described = describe(FOUR_SLICES, spec_with())
     save(tmp_path / "7", make_state(described, 7))

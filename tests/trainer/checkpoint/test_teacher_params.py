@@ -93,6 +93,7 @@ def test_the_hash_does_not_depend_on_the_mesh(tmp_path: Path) -> None:
     assert int(again.teacher) == int(state.teacher)
 
 
+@pytest.mark.thorough
 def test_another_teacher_is_refused(tmp_path: Path) -> None:
     spec = job(tmp_path)
     save_teacher(tmp_path, spec, 1, 2)

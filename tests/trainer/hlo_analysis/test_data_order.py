@@ -104,6 +104,7 @@ CASES: dict[str, tuple[TrainingJobSpec, Layout]] = {
 """Left out are pipelines that XLA rearranges: their programs are compiled each time."""
 
 
+@pytest.mark.thorough
 @each("case", CASES, SPREAD)
 def test_a_step_sends_in_the_order_of_its_data(case: tuple[TrainingJobSpec, Layout]) -> None:
     run = Run(*case)

@@ -72,6 +72,7 @@ def export(spec: TrainingJobSpec, params: Params, folder: Path, adapter: Any = "
     export_model(spec, gather_from(params), open_store(folder / "job"), target, ALONE)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("quantization", [None, "int8"])
 @pytest.mark.parametrize("name", ["llama", "mixtral", "gemma2"])
 def test_merged_weights_are_those_of_the_base_with_its_adapters(

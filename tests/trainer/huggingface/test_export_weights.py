@@ -29,6 +29,7 @@ def export(fixture: Fixture, params: Any, **options: Any) -> ObjectStore:
     return store
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FAMILIES)
 def test_import_then_export_is_bitwise_identical(name: str) -> None:
     fixture = Fixture(name)

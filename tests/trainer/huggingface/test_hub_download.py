@@ -114,6 +114,7 @@ def test_other_processes_wait_for_the_record(hub: Hub, own: Store, monkeypatch: 
     assert read_commit(WEIGHTS, own) == COMMIT
 
 
+@pytest.mark.thorough
 def test_a_broken_download_is_resumed(hub: Hub, own: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", 1000)
     hub.broken_after = 10_000

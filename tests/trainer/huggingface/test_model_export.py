@@ -53,6 +53,7 @@ def job_with(fixture: Fixture, **changes: Any) -> ObjectStore:
     return own
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_configuration_is_that_of_the_source(name: str) -> None:
     fixture = Fixture(name)

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 from tests.support.trainer.huggingface import Fixture, to_files
 from trainingjob_api.huggingface.registry import find_family, write_config
@@ -18,6 +19,7 @@ MODEL = FIXTURE.model.model_copy(update={"multi_token_prediction": MultiTokenPre
 WIDTH, LAYERS = MODEL.embed_dim, MODEL.num_layers
 
 
+@pytest.mark.thorough
 def test_each_module_is_a_layer_of_the_files() -> None:
     network = resolve(MODEL)
     binding = find_family(FIXTURE.config).bind(network)

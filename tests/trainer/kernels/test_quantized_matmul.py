@@ -67,6 +67,7 @@ def test_products_and_gradients_are_those_of_numpy(kind: str) -> None:
         assert relative(found, want) < 1e-6
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize(
     ("equation", "x_shape", "matrix_shape"),

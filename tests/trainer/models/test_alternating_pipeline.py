@@ -132,6 +132,7 @@ def test_data_dependencies_order_the_collectives() -> None:
     assert list(find_unordered_collectives(program)) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("for_tpu")
 def test_a_step_with_compiled_kernels_lowers_for_a_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GroupedQueries, "__call__", partialmethod(run_attention, interpret=False))
@@ -219,6 +220,7 @@ def test_each_microbatch_runs_forward_and_backward_through_all_stages(schedule: 
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_idle_stages_add_nothing_even_if_they_compute_no_numbers() -> None:
     """A stage that works on zeros divides by zero here."""
 

@@ -58,6 +58,7 @@ def test_a_step_with_splash_attention_is_that_with_plain_attention(
     assert errors(differentiate(describe(**PLAIN), layout), want) == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("for_tpu")
 @each("layout", LAYOUTS, "data 2 over slices, 2 stages, context 2, accumulation 2")
 def test_a_step_with_splash_attention_lowers_for_a_tpu(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,7 @@ def test_a_tied_table_gets_the_gradients_of_both_uses(layout: Layout) -> None:
     assert losses(in_chunks(**tied), layout) == pytest.approx(losses(whole(**tied), layout), abs=1e-6, rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_an_evaluation_sums_the_same_losses() -> None:
     layout = LAYOUTS["2 stages, fsdp 2, tensor 2, 4 microbatches"]
     runs = Run(whole(), layout), Run(in_chunks(), layout)

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from tests.support.trainer.cases import each
 from tests.support.trainer.huggingface import FOLDER, Fixture, to_host
@@ -28,6 +29,7 @@ def decode(model: SplitModel, params: Params, tokens_BL: jax.Array) -> jax.Array
     return jax.jit(model.logits)(params, jnp.concatenate(seen, axis=1))
 
 
+@pytest.mark.thorough
 @each("name", {name: name for name in FAMILIES}, "deepseek_v3", "gemma3_text", "gpt_oss", "llama4_text", "mixtral")
 def test_each_family_has_the_logits_of_the_whole_sequence(name: str) -> None:
     fixture = Fixture(name)

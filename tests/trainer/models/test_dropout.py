@@ -71,6 +71,7 @@ def test_the_loss_curve_of_other_models_does_not_depend_on_the_layout(variant: t
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("changes", [RESIDUAL, EMBEDDING], ids=["residual", "embedding"])
 def test_a_rate_changes_the_loss_of_a_step_and_no_evaluation(changes: dict[str, Any]) -> None:
     run, plain = Run(spec_with(**changes), ONE), Run(spec_with(), ONE)

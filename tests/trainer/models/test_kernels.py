@@ -90,6 +90,7 @@ TENSOR = make_layout(ici=AxisDegrees(tensor=2), rows_per_shard=8)
 CONTEXT = make_layout(ici=AxisDegrees(context=2), rows_per_shard=8)
 
 
+@pytest.mark.thorough
 def test_keys_that_are_split_like_queries_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     want = plain(DENSE.model_dump_json())
     monkeypatch.setattr(GroupedQueries, "__call__", partialmethod(run_attention, keys=QUERIES))
@@ -113,6 +114,7 @@ def test_a_step_with_compiled_kernels_lowers_for_a_tpu(layout: Layout, monkeypat
     assert "tpu_custom_call" in step.trace(*arguments).lower(lowering_platforms=("tpu",)).as_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("for_tpu")
 def test_a_kernel_that_is_left_to_the_partitioner_does_not_lower(monkeypatch: pytest.MonkeyPatch) -> None:
     def leave(function: Any, **_: Any) -> Any:

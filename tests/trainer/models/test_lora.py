@@ -169,6 +169,7 @@ def test_a_compiled_step_has_the_flops_of_the_plan(changes: dict[str, Any], rema
     assert compile_step(config, layout).flops == pytest.approx(planned, rel=0.02 if spec.model.experts else 0)
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_holds_int8_matrices_and_their_scales(tmp_path: Any) -> None:
     restored = check_restored(tmp_path, Run(spec_with(**CASES["int8"]), ONE))
 

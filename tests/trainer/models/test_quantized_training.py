@@ -112,6 +112,7 @@ def trace(**changes: Any) -> list[tuple[str, str]]:
     return sorted(one for one in formats if jnp.dtype(one[0]).itemsize == 1)
 
 
+@pytest.mark.thorough
 def test_the_matmuls_of_all_matrices_of_a_layer_are_quantized() -> None:
     """The seven matrices of a layer are in one loop, forward and backward."""
     assert trace(precision__quantization={"type": "int8"}) == [("int8", "int8")] * 14

@@ -62,12 +62,14 @@ def test_a_device_saves_its_share_of_the_stream(remat: str) -> None:
     assert temporaries[0] - temporaries[1] > 0.3 * saved
 
 
+@pytest.mark.thorough
 def test_gradients_are_not_summed_in_bfloat16() -> None:
     step, arguments = trace(describe(precision__compute="bfloat16", **SHARDED), TWO)
 
     assert list(find_sums(step.trace(*arguments).jaxpr.jaxpr, num_stages=1, length=16)) == []
 
 
+@pytest.mark.thorough
 def test_each_device_normalizes_its_share_of_the_stream_before_the_logits() -> None:
     layout = make_layout(ici=AxisDegrees(tensor=2), rows_per_shard=8)
     step, arguments = trace(describe(memory__lossChunks=3, **SHARDED), layout)

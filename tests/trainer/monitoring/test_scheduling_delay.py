@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
 
+import pytest
+
 from tests.support.patience import ENDLESS_SECONDS
 from trainingjob_agent.fault_injection import RUNNING_SECONDS, STOPPED_SECONDS
 from trainingjob_trainer.monitoring.scheduling_delay import SchedulingDelayMonitor
@@ -47,6 +49,7 @@ def telling() -> Iterator[tuple["subprocess.Popen[str]", Callable[[], float | No
             reader.join()
 
 
+@pytest.mark.thorough
 def test_repeatedly_stopped_process_reports_its_stopped_share() -> None:
     with telling() as (child, read_share):
         assert read_share() is None, "a moment is not reported"

@@ -98,6 +98,7 @@ def test_scores_in_bfloat16_are_those_of_its_logits() -> None:
     assert float(found.loss) == pytest.approx(float(reference_sums(batch, logits, hits).loss), rel=1e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", HEADS)
 def test_of_equal_logits_the_first_counts_as_the_most_likely(name: str) -> None:
     """Hidden states and matrix of small whole numbers: many logits are equal, as those of low precision are."""

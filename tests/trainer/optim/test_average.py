@@ -82,6 +82,7 @@ def test_an_average_does_not_depend_on_the_mesh(layout: str, changes: dict[str, 
     )
 
 
+@pytest.mark.thorough
 def test_evaluations_use_the_average_in_the_format_and_the_sharding_of_the_parameters(tmp_path: Path) -> None:
     run = Run(
         spec_with(**TRAINED, precision__params="bfloat16", parallelism__shardOptimizerOverData=True), LAYOUTS["data 8"]

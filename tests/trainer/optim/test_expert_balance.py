@@ -57,6 +57,7 @@ def test_biases_move_by_their_rate_alone() -> None:
     assert dropped[0] == pytest.approx(dropped_without[0], rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_experts_of_more_tokens_than_the_mean_are_chosen_less() -> None:
     run = make_run(make_spec(biasRate=RATE), ONE)
     mlp = run.state.params["layers"]["mlp"]

@@ -33,6 +33,7 @@ LONG = "context 4, tensor 2, accumulation 2"
 PIPELINE = "2 stages, fsdp 2, tensor 2, 4 microbatches"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
 def test_training_changes_the_matching_tensors_alone(changes: dict[str, Any]) -> None:
     spec = spec_with(**changes)
@@ -86,6 +87,7 @@ def test_a_checkpoint_restores_trained_and_frozen_parameters(tmp_path: Any) -> N
     check_restored(tmp_path, Run(spec_with(**SOME), ONE))
 
 
+@pytest.mark.thorough
 def test_the_gradient_norm_is_that_of_the_trained_parameters() -> None:
     run = Run(spec_with(**UNCLIPPED | SOME), ONE)
 

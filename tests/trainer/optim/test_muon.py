@@ -63,6 +63,7 @@ MESHES: dict[str, tuple[str, dict[str, Any]]] = {
 } | {"optimizer over data": ("data 8", {"parallelism__shardOptimizerOverData": True})}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rms", [None, 0.2])
 def test_twenty_updates_are_those_of_optax(rms: float | None) -> None:
     config = Optimizer(

@@ -65,6 +65,7 @@ def test_slots_of_matrices_stay_on_the_host() -> None:
     assert not any(map(is_on_host, jax.tree.leaves(run.state.params)))
 
 
+@pytest.mark.thorough
 def test_norms_are_those_of_state_on_the_device() -> None:
     measured = []
     for changes in ({}, OFFLOAD):

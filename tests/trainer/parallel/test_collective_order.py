@@ -31,6 +31,7 @@ def test_other_platforms_and_single_devices_need_no_order(mesh: Any) -> None:
     assert order_last_part(jnp.where, mesh) is jnp.where
 
 
+@pytest.mark.thorough
 def test_the_ordered_step_computes_the_gradients_of_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
     steps, state, batch = prepare(spec_with(), LAYOUTS["data 2 over slices, fsdp 4"])
     sums: BatchSums = steps._sums

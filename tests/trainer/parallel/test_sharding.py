@@ -104,6 +104,7 @@ def test_planner_counts_the_optimizer_state_sharded_over_data(layout: Layout) ->
         assert held(moments) == {name: leaf.data_sharded_size(ways, data) for name, leaf in leaves.items()}
 
 
+@pytest.mark.thorough
 def test_optimizer_sharded_over_data_has_a_part_of_each_tensor() -> None:
     state = Run(SPREAD_SPEC, SPREAD["data 4, tensor 2"]).state
     params, moments = held(state.params), held(state.opt[1].mu)

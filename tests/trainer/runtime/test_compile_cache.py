@@ -133,6 +133,7 @@ def kept_by_jax(tmp_path: Path) -> Iterator[Path]:
     jax.config.update("jax_compilation_cache_dir", before)
 
 
+@pytest.mark.thorough
 def test_jax_stores_no_programs_that_cannot_be_serialized_again(tmp_path: Path, kept_by_jax: Path) -> None:
     jax.jit(lambda x: 3 * x)(jnp.arange(5.0))
     before = set(kept_by_jax.iterdir())

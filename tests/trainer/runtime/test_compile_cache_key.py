@@ -45,6 +45,7 @@ def packages(tmp_path: Path) -> tuple[Path, ...]:
     return copies
 
 
+@pytest.mark.thorough
 def test_a_change_of_a_module_of_any_folder_changes_the_key(packages: tuple[Path, ...]) -> None:
     modules = {path.parent: path for package in packages for path in sorted(package.rglob("*.py"))}.values()
     written = hash_anew(packages)

@@ -104,6 +104,7 @@ def test_an_unusable_folder_is_named(write: Write, tmp_path: Path, monkeypatch: 
         assert message in str(error)
 
 
+@pytest.mark.thorough
 def test_a_module_that_uses_a_device_is_refused(write: Write) -> None:
     """In a separate process: this one has used its devices."""
     program = write({"losses.py": "import jax\njax.devices()\n" + VALID})

@@ -127,6 +127,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.thorough
 def test_call_after_the_end_of_a_peer_reports_a_lost_peer() -> None:
     with pair(LEFT_ALONE) as processes:
         log, _ = processes[0].communicate(timeout=60)

@@ -92,6 +92,7 @@ def test_stacks_are_not_written_through_a_link_or_into_a_pipe(tmp_path: Path) ->
     assert [path.is_file() and path.read_text() for path in (linked, pipe)] == ["Thread 0x1"] * 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_an_agent_writes_and_damages_objects_of_a_bucket(scheme: str, object_servers: ObjectServers) -> None:
     with object_servers.environment(scheme):

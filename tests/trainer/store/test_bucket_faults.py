@@ -45,6 +45,7 @@ def broken(
     proxy.stop()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_request_is_repeated_after_a_fault(broken: Broken, fault: str) -> None:
     store, direct, proxy = broken

@@ -105,6 +105,7 @@ def test_a_refusal_costs_the_points_and_one_warning_without_the_token(
     assert TOKEN not in caplog.text
 
 
+@pytest.mark.thorough
 def test_a_redirect_takes_the_token_to_no_other_server(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with serve_mlflow() as other, serve_mlflow(redirects_to=other.url) as server:
         train(tmp_path, make_metrics(server.url), 1, 1)

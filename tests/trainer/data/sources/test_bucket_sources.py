@@ -146,6 +146,7 @@ def test_a_job_reads_its_text_from_a_bucket(uploads: Uploads, tmp_path: Path) ->
     assert same.train.dataset_hash == made.train.dataset_hash != other.train.dataset_hash
 
 
+@pytest.mark.thorough
 def test_processes_share_a_large_file(uploads: Uploads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uploads.add(**{"a.jsonl": LINES * 3, "held/c.txt": "c" * 9})
     whole = prepare(tmp_path / "whole", uploads, format="jsonl")

@@ -124,6 +124,7 @@ def test_files_have_the_same_identity_as_on_a_path(hub: Hub, tmp_path: Path) -> 
     assert len(hashes) == 1
 
 
+@pytest.mark.thorough
 def test_a_broken_download_is_resumed(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", 100)
     hub.broken_after = 300
