@@ -11,9 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 BUSY = ("429", "503")
-FAULTS = (*BUSY, "reset", "lost", "cut", "slow", "html", "expired")
+FAULTS = (*BUSY, "reset", "lost", "cut", "slow", "busy page", "expired")
 """Statuses of a busy store; a connection that breaks before the request, after it (the store has carried it out), or in
-the middle of the answer; an answer in small pieces; a web page instead of an answer; and a refused token."""
+the middle of the answer; an answer in small pieces; the web page of a proxy whose store is away; a refused token."""
 EXPIRED = {
     "s3": (400, "application/xml", b"<Error><Code>ExpiredToken</Code></Error>"),
     "gs": (401, "application/json", b'{"error": {"code": 401, "message": "Invalid Credentials"}}'),
@@ -23,6 +23,8 @@ DENIED = {
     "gs": (403, "application/json", b'{"error": {"code": 403, "message": "does not have storage.objects access"}}'),
 }
 """The answer `denied` of a store that grants no rights. No repetition helps, so it is none of `FAULTS`."""
+PAGES = {"html": 200, "html 403": 403, "html 404": 404, "busy page": 502}
+"""Statuses of web pages instead of answers. No repetition helps with those below 500."""
 SLOW_SECONDS = 0.05
 
 
@@ -91,8 +93,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(*self._forward(body))
             case "429" | "503" as status:
                 self._refuse(int(status), "text/plain", b"slow down")
-            case "html":
-                self._refuse(200, "text/html; charset=utf-8", b"<html><body>Log in to the network</body></html>")
+            case page if page in PAGES:
+                self._refuse(
+                    PAGES[page], "text/html; charset=utf-8", b"<html><body>Log in to the network</body></html>"
+                )
             case "expired":
                 self._refuse(*EXPIRED[self.proxy.scheme])
             case "denied":

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.trainer.fault_proxy import FAULTS, FaultProxy
 from tests.support.trainer.object_servers import SCHEMES, ObjectServers, new_root
-from trainingjob_trainer.store import bucket_store, retry
+from trainingjob_trainer.store import bucket_store, gcs_bucket, retry
 from trainingjob_trainer.store.bucket import PART_BYTES
 from trainingjob_trainer.store.bucket_store import BucketStore
 from trainingjob_trainer.store.opening import open_store
@@ -72,7 +72,7 @@ def test_a_creation_whose_answer_is_lost_has_succeeded(broken: Broken) -> None:
     assert broken.direct.read("OWNER", 9) == b"mine"
 
 
-@pytest.mark.parametrize("fault", ["429", "503", "reset", "html"])
+@pytest.mark.parametrize("fault", ["429", "503", "reset", "busy page"])
 def test_the_budget_of_a_request_ends(broken: Broken, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "BUDGET_SECONDS", 0.2)
     broken.proxy.choose = lambda _method, _path: fault
@@ -81,8 +81,17 @@ def test_the_budget_of_a_request_ends(broken: Broken, fault: str, monkeypatch: p
     with pytest.raises(OSError, match=r"runs") as caught:
         broken.store.read("a", 9)
     assert time.monotonic() - began < 5
-    assert caught.value.errno == (errno.EAGAIN if fault in ("429", "503") else errno.EIO)
-    assert fault != "html" or "is a web page" in str(caught.value)
+    assert caught.value.errno == (errno.EIO if fault == "reset" else errno.EAGAIN)
+
+
+@pytest.mark.parametrize("fault", ["html", "html 403", "html 404"])
+def test_a_web_page_is_no_answer_and_is_not_requested_again(broken: Broken, fault: str) -> None:
+    broken.proxy.choose = lambda _method, _path: fault
+    for number, act in enumerate((lambda: broken.store.read("a", 9), lambda: broken.store.write("a", (b"1",)))):
+        with pytest.raises(OSError, match=r"is a web page .* Check the endpoint and the proxies") as caught:
+            act()
+        assert caught.value.errno == errno.EIO
+        assert len(broken.proxy.injected) == number + 1
 
 
 def test_refused_credentials_are_no_endless_loop(broken: Broken) -> None:
@@ -240,3 +249,23 @@ def test_the_next_upload_deletes_the_parts_of_an_interrupted_one(object_servers:
 
         assert store.size("weights/model") == PART_BYTES + 3
         assert store.list_files("weights") == ["model", "model.partial", "other.part-0123-0"]
+
+
+def test_a_part_that_the_network_damages_is_sent_again(
+    object_servers: ObjectServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "FIRST_DELAY_SECONDS", 0.001)
+    monkeypatch.setattr(retry, "BUDGET_SECONDS", 20.0)
+    damaged = iter([{"md5Hash": "of other bytes"}])
+    parse = gcs_bucket._parse
+    monkeypatch.setattr(gcs_bucket, "_parse", lambda answer: next(damaged, None) or parse(answer))
+    with object_servers.environment("gs"):
+        store = open_store(new_root("gs"))
+        store.write("model", (bytes(PART_BYTES), b"end"))
+        assert store.size("model") == PART_BYTES + 3
+
+        monkeypatch.setattr(retry, "BUDGET_SECONDS", 0.01)
+        monkeypatch.setattr(gcs_bucket, "_hash", lambda _: "of other bytes")
+        with pytest.raises(OSError, match="differs from what was sent"):
+            store.write("other", (bytes(PART_BYTES), b"end"))
+        assert [entry.name for entry in store.list_folder()] == ["model"]

@@ -59,7 +59,7 @@ def storage_error(error: OSError, operation: str, uri: str, field: str = "spec.c
         f"{operation} failed: {text}. Every host must be able to write there: check {advice}.",
         path=field,
         value=uri,
-        fatal=error.errno in PERMANENT_ERRNOS,
+        fatal=error.errno in PERMANENT_ERRNOS or isinstance(error, WebPageError),
     )
 
 

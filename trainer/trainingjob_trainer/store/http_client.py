@@ -74,14 +74,20 @@ class HttpClient:
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, requests.adapters.HTTPAdapter(pool_maxsize=POOL_SIZE))
 
-    def send(self, request: Request) -> Answer:
-        """Return the answer to a request, which is repeated while the store is busy.
+    def send(self, request: Request, check: Callable[[Answer], None] = lambda _: None) -> Answer:
+        """Return the answer to a request, which is repeated while the store is busy or `check` fails transiently.
 
         Raises:
             PreconditionError: the store answers 412.
             OSError: the request failed; see `Bucket`.
         """
-        return call_with_retries(lambda: self._send_once(request), self._refresh)
+
+        def send_and_check() -> Answer:
+            answer = self._send_once(request)
+            check(answer)
+            return answer
+
+        return call_with_retries(send_and_check, self._refresh)
 
     def _send_once(self, request: Request) -> Answer:
         url = self._endpoint + request.path + (f"?{request.query}" if request.query else "")

@@ -19,8 +19,8 @@ class TransientError(OSError):
     """A request failed and may succeed later. Its `errno` is that of the final error."""
 
 
-class WebPageError(TransientError):
-    """Something else than an object store has answered, such as the login page of a proxy."""
+class WebPageError(OSError):
+    """Something else than an object store has answered, such as the login page of a proxy. No repetition helps."""
 
 
 class ExpiredCredentialsError(OSError):
