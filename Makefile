@@ -31,6 +31,8 @@ BUILD_OBJECT_STORES := $(BIN)/python -m e2e.object_stores.servers & built=$$!; t
 AWAIT_OBJECT_STORES := wait $$built || echo "the tests of object stores are skipped" >&2
 # Locks are complete; --no-deps stops pip from resolving anything else.
 LOCKED := --no-deps --require-hashes -r
+# A separate environment: the project does not depend on MaxText.
+MAXTEXT := build/maxtext
 export E2E_CLUSTER ?= local
 # Keep the bytecode of tests that pytest rewrote, so that child processes start faster.
 unexport PYTHONDONTWRITEBYTECODE
@@ -203,8 +205,11 @@ bench-stores: install ## Measure object stores on loopback: rates against the ra
 	$(BIN)/python -m e2e.benchmarks.stores
 
 .PHONY: bench-trainer
-bench-trainer: install ## Compare the trainer's step and loop with a hand-written donated jit loop of the same model
+bench-trainer: install ## Compare the trainer's step and loop with a hand-written donated jit loop of the same model, and with MaxText
 	$(BIN)/python -m e2e.benchmarks.trainer
+	@test -x $(MAXTEXT)/bin/python || $(BASE_PYTHON) -m venv $(MAXTEXT)
+	$(MAXTEXT)/bin/python -m pip install --quiet $(LOCKED) e2e/maxtext.lock
+	PYTHONPATH=.:crds:operator:trainer $(MAXTEXT)/bin/python -m e2e.benchmarks.maxtext
 
 .PHONY: bench-gradients
 bench-gradients: install ## Compare bfloat16 gradients with float32, per tensor, microbatch count and layout
@@ -224,7 +229,7 @@ lock: ## Resolve the pins again: requirements.lock and the locks of the images
 	for platform in tpu cuda13; do $(LOCK) --extra trainer --extra $$platform -c trainer/requirements.lock \
 	  -o trainer/requirements-$$platform.lock; done
 	$(LOCK) --extra tpu-compile -c requirements.lock -o trainer/tpu-compile.lock
-	$(LOCK) --group plots -c requirements.lock -o e2e/plots.lock
+	for group in plots maxtext; do $(LOCK) --group $$group -c requirements.lock -o e2e/$$group.lock; done
 
 .PHONY: images
 images: install ## Build the operator's and the trainer's image (PLATFORM=cpu|tpu|cuda13, BUILDER=, REGISTRY=, TAG=, BASE=, PUSH=1, DRY_RUN=1)

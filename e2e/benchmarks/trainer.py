@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.sampler import samples_of_step, sequences_of_samples
 from trainingjob_trainer.data.token_dataset import TokenDataset
 from trainingjob_trainer.parallel.mesh import build_mesh
-from trainingjob_trainer.state import Signal
+from trainingjob_trainer.state import Batch, Signal
 from trainingjob_trainer.step import StepPrograms
 
 BARE_PAIRS = 6
@@ -108,48 +109,70 @@ def shape_of(spec: TrainingJobSpec) -> handwritten.Shape:
     )
 
 
-def make_steps(spec: TrainingJobSpec) -> tuple[Step, Step, dict[str, float]]:
-    """Return the trainer's step, the hand-written step, and the FLOPs and bytes of both compiled programs."""
-    over = SINGLE
-    steps = StepPrograms(spec, build_mesh(jax.devices()[:1], over))
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state_shapes)
-    ours = jax.jit(steps.init, out_shardings=shardings)()
-    params = jax.tree.map(np.asarray, ours.params)
-    count = sum(leaf.size for leaf in jax.tree.leaves(params))
-    assert count == NUM_PARAMS, f"the model has {count:,} parameters"
+@dataclass
+class CompiledStep:
+    """Our compiled step, and the parameters before its first call."""
 
-    dataset, loader = make_dataset(), BatchLoader(over, steps.batch_sharding, BATCH)
+    step: Step
+    params: Any
+    program: jax.stages.Compiled
+
+
+def read_batches(spec: TrainingJobSpec, over: Layout) -> tuple[list[Batch], list[np.ndarray]]:
+    """Return the batches of one block for the trainer, and their tokens with the last target, `[BATCH, LENGTH + 1]`."""
+    sharding = StepPrograms(spec, build_mesh(jax.devices()[:1], over)).batch_sharding
+    dataset, loader = make_dataset(), BatchLoader(over, sharding, BATCH)
     batches = [loader.train_batch(dataset, number, spec.training.seed) for number in range(1, 1 + BLOCK_STEPS)]
     samples = [samples_of_step(number, ((1, BATCH),), ()) for number in range(1, 1 + BLOCK_STEPS)]
     rows = [dataset.sequences(sequences_of_samples(one, dataset.num_sequences, spec.training.seed)) for one in samples]
-    tokens = [jax.device_put(np.concatenate([one.tokens, one.targets[:, -1:]], axis=1)) for one in rows]
+    return batches, [np.concatenate([one.tokens, one.targets[:, -1:]], axis=1) for one in rows]
+
+
+def compile_ours(spec: TrainingJobSpec, over: Layout, batches: list[Batch]) -> CompiledStep:
+    """Return the trainer's compiled step on one device."""
+    steps = StepPrograms(spec, build_mesh(jax.devices()[:1], over))
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state_shapes)
+    state = jax.jit(steps.init, out_shardings=shardings)()
+    params = jax.tree.map(np.asarray, state.params)
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    assert count == NUM_PARAMS, f"the model has {count:,} parameters"
     controls = steps.controls(Signal.NONE, spec.training.steps)
     train = jax.jit(steps.train, donate_argnums=0, out_shardings=(shardings, None))
-    compiled = train.lower(ours, batches[0], controls).compile()
-    theirs = handwritten.start(jax.tree.map(jax.device_put, params), shape_of(spec))
-    reference = handwritten.make_step(shape_of(spec)).lower(theirs, tokens[0]).compile()
+    compiled = train.lower(state, batches[0], controls).compile()
 
-    def train_ours(number: int) -> jax.Array:
-        nonlocal ours
-        ours, metrics = compiled(ours, batches[number], controls)
+    def step(number: int) -> jax.Array:
+        nonlocal state
+        state, metrics = compiled(state, batches[number], controls)
         loss: jax.Array = metrics.loss
         return loss
+
+    return CompiledStep(step, params, compiled)
+
+
+def make_steps(spec: TrainingJobSpec) -> tuple[Step, Step, dict[str, float]]:
+    """Return the trainer's step, the hand-written step, and the FLOPs and bytes of both compiled programs."""
+    batches, rows = read_batches(spec, SINGLE)
+    ours = compile_ours(spec, SINGLE, batches)
+    tokens = [jax.device_put(one) for one in rows]
+    theirs = handwritten.start(jax.tree.map(jax.device_put, ours.params), shape_of(spec))
+    reference = handwritten.make_step(shape_of(spec)).lower(theirs, tokens[0]).compile()
 
     def train_theirs(number: int) -> jax.Array:
         nonlocal theirs
         theirs, loss = reference(theirs, tokens[number])
         return loss
 
+    programs = (("ours", ours.program), ("hand-written", reference))
     costs = {
         f"{name} {key}": float(program.cost_analysis()[key])
-        for name, program in (("ours", compiled), ("hand-written", reference))
+        for name, program in programs
         for key in ("flops", "bytes accessed")
     } | {
         f"{name} {key}": float(program.as_text().count(key))
-        for name, program in (("ours", compiled), ("hand-written", reference))
+        for name, program in programs
         for key in (" = ", " select(")
     }
-    return train_ours, train_theirs, costs
+    return ours.step, train_theirs, costs
 
 
 def time_block(step: Step) -> float:
@@ -161,23 +184,29 @@ def time_block(step: Step) -> float:
     return time.perf_counter() - begun
 
 
+def time_pairs(ours: Step, theirs: Step, pairs: int, name: str, console: Console) -> tuple[list[float], float]:
+    """Return how many times as fast our step is in each pair of blocks, and its median seconds."""
+    ratios, ours_seconds = [], []
+    for pair in track(range(pairs), description=name, console=console):
+        order = (ours, theirs) if pair % 2 == 0 else (theirs, ours)
+        seconds = {step: time_block(step) for step in order}
+        ratios.append(seconds[theirs] / seconds[ours])
+        ours_seconds.append(seconds[ours] / BLOCK_STEPS)
+    return ratios, statistics.median(ours_seconds)
+
+
 def measure_bare(console: Console) -> list[Figure]:
     """Return the figures of the bare step."""
     ours, theirs, costs = make_steps(TrainingJobSpec.model_validate(SPEC))
     difference = abs(float(ours(0)) - float(theirs(0)))
     assert difference < MAX_LOSS_DIFFERENCE, f"the losses of the first step differ by {difference}"
-    ratios, ours_seconds = [], []
-    for pair in track(range(BARE_PAIRS), description="bare step", console=console):
-        order = (ours, theirs) if pair % 2 == 0 else (theirs, ours)
-        seconds = {step: time_block(step) for step in order}
-        ratios.append(seconds[theirs] / seconds[ours])
-        ours_seconds.append(seconds[ours] / BLOCK_STEPS)
+    ratios, seconds = time_pairs(ours, theirs, BARE_PAIRS, "bare step", console)
     names = {"flops": "FLOPs", "bytes accessed": "bytes", " = ": "instructions", " select(": "selects"}
     return [
         Figure("bare step: speed", statistics.median(ratios), "of hand-written", STEP_GOAL),
         Figure("bare step: slowest pair", min(ratios), "of hand-written", STEP_GOAL),
         Figure("bare step: fastest pair", max(ratios), "of hand-written", STEP_GOAL),
-        Figure("bare step: seconds", statistics.median(ours_seconds), "s", statistics.median(ours_seconds)),
+        Figure("bare step: seconds", seconds, "s", seconds),
         *(
             Figure(f"bare step: {name}", costs[f"ours {key}"], "", costs[f"hand-written {key}"])
             for key, name in names.items()
