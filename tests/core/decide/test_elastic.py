@@ -6,10 +6,19 @@ from typing import Any
 import pytest
 
 from tests.support.builders import make_plan
-from tests.support.scenes import Scene, claim, drop_pod, edited, fail, kind, lose_node, shrunk, trained
+from tests.support.scenes import Scene, claim, drop_pod, edited, fail, kind, lose_node, set_pod, shrunk, trained
 from trainingjob_api.protocol import Phase, Progress
 from trainingjob_operator.core.decide.decisions import Claim, DrainWorld, EndWorld, Succeed, Wait
 from trainingjob_operator.core.reasons import Reason
+
+PULL_FAILURE = [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}]
+
+
+def returning(waited: float) -> Scene:
+    """Return a job that trains on slice 0; slice 1 has been ready for some seconds, and slice 2 is starting."""
+    scene = Scene(plan=make_plan(1, 3)).form(0)
+    return scene.place(1, 2).hear_slice(1, phase=Phase.IDLE, still=waited)
+
 
 GROWTH: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     "a slice is back": (shrunk, (DrainWorld, Reason.GROWING)),
@@ -30,6 +39,12 @@ GROWTH: dict[str, tuple[Callable[[], Scene], tuple[object, ...]]] = {
     "a slice is back on a node that is not ready": (
         lambda: lose_node(shrunk(), 1, 0),
         (Wait, Reason.TRAINING),
+    ),
+    "another slice is starting": (lambda: returning(2.0), (Wait, Reason.TRAINING)),
+    "another slice has been starting for long": (lambda: returning(31.0), (DrainWorld, Reason.GROWING)),
+    "another slice cannot start": (
+        lambda: set_pod(returning(2.0), 2, 0, phase="Pending", containerStatuses=PULL_FAILURE),
+        (DrainWorld, Reason.GROWING),
     ),
     "left for growth": (
         lambda: shrunk().hear_slice(0, phase=Phase.LEFT),

@@ -31,7 +31,9 @@ from trainingjob_operator.core.decide.repair_wait import start_repair_wait, wait
 from trainingjob_operator.core.decide.restarts import count_restarts, restart_backoff
 from trainingjob_operator.core.decide.rollbacks import treat_as_rollback, update_rollbacks
 from trainingjob_operator.core.decide.world_formation import (
+    STARTING_SLICES_SECONDS,
     choose_slices,
+    count_starting_slices,
     exclude_without_standby,
     form_world,
     list_ready_slices,
@@ -65,8 +67,6 @@ from trainingjob_operator.core.units import pluralize
 
 MORE_SLICES_SECONDS = 3.0
 """Seconds that the first world waits for further slices once enough slices are ready."""
-STARTING_SLICES_SECONDS = 30.0
-"""The same while a further slice has all its pods scheduled. Growing the world later costs more than this wait."""
 
 
 def decide(plan: Plan, seen: Observed, now: datetime) -> Decision:
@@ -144,8 +144,7 @@ def _form_initial_world(plan: Plan, seen: Observed, now: datetime) -> Decision:
     if wait := wait or wait_for_repair(plan, seen.status.attempts, seen.status.waiting, len(chosen), now):
         return wait
     waited = min(host.latest_report.stalled_for for one in chosen for host in one.hosts if host.latest_report)
-    are_ready = {one.number for one in ready}
-    is_more_coming = any(one.is_starting for one in seen.slices if one.number not in are_ready)
+    is_more_coming = count_starting_slices(seen, ready) > 0
     largest = plan.allowed_sizes[-1] if seen.status.waiting is None else len(chosen)  # the repair wait is already over
     if len(chosen) < largest and waited < (STARTING_SLICES_SECONDS if is_more_coming else MORE_SLICES_SECONDS):
         text = f"{len(chosen)} of {pluralize(largest, 'slice')} can start; waiting briefly for more"

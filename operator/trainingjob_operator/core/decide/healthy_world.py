@@ -13,7 +13,13 @@ from trainingjob_api.protocol import Phase
 from trainingjob_api.status.progress_status import FailingSaves
 from trainingjob_api.status.world_status import Cause
 from trainingjob_operator.core.decide.decisions import Decision, DrainWorld, EndWorld, Fail, Wait
-from trainingjob_operator.core.decide.world_formation import choose_slices, list_ready_slices, list_usable_slices
+from trainingjob_operator.core.decide.world_formation import (
+    STARTING_SLICES_SECONDS,
+    choose_slices,
+    count_starting_slices,
+    list_ready_slices,
+    list_usable_slices,
+)
 from trainingjob_operator.core.diagnose.failing_saves import (
     describe_save_timeout,
     describe_unsaved_steps,
@@ -126,17 +132,28 @@ def _describe_edit(plan: Plan, seen: Observed) -> str:
 def _list_returned_slices(plan: Plan, seen: Observed) -> list[int]:
     """Return the slices that justify forming a larger world. Empty: the world should continue.
 
-    A world is drained only after it has completed a step. Otherwise flapping slices could block all progress.
+    A world is drained only after it has completed a step. Otherwise flapping slices could block all progress. It trains
+    on while another slice starts, for a limited time. Slices that Kueue admits together then cost one drain.
     """
     if seen.heartbeats.seconds_since_publish < seconds(plan.spec.elastic.grow_cooldown) or not seen.has_stepped:
         return []
     current = set(seen.current_slices)
-    candidates = [one for one in list_ready_slices(plan, seen) if one.has_standbys]
+    prepared = candidates = [one for one in list_ready_slices(plan, seen) if one.has_standbys]
     usable = {one.number for one in list_usable_slices(plan, seen, candidates, seen.status.nodes)}
     # Keep the current slices: the chosen world must be a superset of this one.
     candidates = [one for one in candidates if one.number in usable or one.number in current]
     chosen = {one.number for one in choose_slices(plan, candidates, preferred_numbers=tuple(current))}
-    return sorted(chosen - current) if chosen > current else []
+    returned = sorted(chosen - current) if chosen > current else []
+    num_further = count_starting_slices(seen, prepared)
+    can_grow_further = (plan.find_largest_size(len(chosen) + num_further) or 0) > len(chosen)
+    is_waiting = can_grow_further and _waited_seconds(seen, returned) < STARTING_SLICES_SECONDS
+    return [] if is_waiting else returned
+
+
+def _waited_seconds(seen: Observed, numbers: Sequence[int]) -> float:
+    """Return for how long the first of some ready slices has waited for a world; 0 without slices."""
+    hosts = (host.latest_report for number in numbers for host in seen.slices[number].hosts)
+    return max((report.stalled_for for report in hosts if report), default=0.0)
 
 
 def _can_resume_from_memory(plan: Plan, seen: Observed, num_more: int) -> bool:

@@ -19,6 +19,11 @@ from trainingjob_operator.core.observe.progress import find_committed_step
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.run_config import attach_program_config
 
+STARTING_SLICES_SECONDS = 30.0
+"""Seconds for which the first world or a larger one waits for a further slice that has all its pods scheduled.
+
+Another world costs all hosts more than this wait.
+"""
 MAX_GENERATION_LEAD = 1_000_000
 """Maximum lead of a host's generation over the status. A larger one is invalid: it means a world per second for 11
 days.
@@ -29,6 +34,12 @@ def list_ready_slices(plan: Plan, seen: Observed, end: WorldEnd | None = None) -
     """Return the slices whose hosts can all join a world now. `end`: how the world has just ended."""
     heartbeat_timeout, to_recreate = plan.heartbeat_timeout_seconds, find_slices_to_recreate(seen, end)
     return [slice_ for slice_ in seen.slices if slice_.is_ready(heartbeat_timeout) and slice_.number not in to_recreate]
+
+
+def count_starting_slices(seen: Observed, ready: Sequence[Slice]) -> int:
+    """Return the number of slices that are about to be ready: their pods are scheduled and have no known problem."""
+    are_ready = {one.number for one in ready}
+    return sum(one.is_starting for one in seen.slices if one.number not in are_ready)
 
 
 def exclude_without_standby(plan: Plan, seen: Observed, ready: Sequence[Slice]) -> Sequence[Slice]:
