@@ -246,7 +246,6 @@ def test_the_end_of_a_world_ends_its_compiler(world: Callable[..., World], caplo
 
 NOBODY: dict[str, dict[str, Any]] = {
     "another process than the first": {"process": 1},
-    "a device that is needed for compiling": {"platform": "cuda"},
     "no folder for compiled programs": {"compile_cache": False},
 }
 
@@ -284,10 +283,11 @@ def test_without_memory_nothing_is_compiled_and_the_field_is_named(
     assert one.asked(1) is None
 
 
-def test_existing_programs_are_not_compiled_and_unused_ones_are_deleted(
-    world: Callable[..., World], tmp_path: Path
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])  # a GPU is needed for compiling, and trains
+def test_existing_programs_are_copied_and_not_compiled_and_unused_ones_are_deleted(
+    world: Callable[..., World], tmp_path: Path, platform: str
 ) -> None:
-    config = make_config(make_spec(tmp_path / "root", tmp_path), SIZES)
+    config = make_config(make_spec(tmp_path / "root", tmp_path), SIZES, platform=platform)
     own, larger = (
         CompileCache(str(tmp_path / "kept"), tmp_path / "root", config, layout, ProcessGroup(0, 1), SECRET)
         for layout in SIZES[1:]
@@ -295,11 +295,12 @@ def test_existing_programs_are_not_compiled_and_unused_ones_are_deleted(
     kept, shared = tmp_path / "kept" / own.file_name("train"), tmp_path / "root" / SHARED_FOLDER
     for path in (kept, shared / larger.file_name("train"), shared / f"train-{'0' * 32}.program"):
         write_program(open_store(path.parent), path.name, path.name.encode(), SECRET)
-    one = world("stay")
+    one = world("stay", platform=platform)
     with one.neighbours:
         one.reach(200)
-        wait_for(lambda: one.asked(1))
+        wait_for((shared / own.file_name("train")).exists if platform == "cuda" else lambda: one.asked(1))
 
+    assert (one.asked(1) is None) == (platform == "cuda")
     assert {path.name for path in shared.iterdir()} == {own.file_name("train"), larger.file_name("train")}
     assert (shared / own.file_name("train")).read_bytes() == kept.read_bytes()
     assert one.asked(4) is None

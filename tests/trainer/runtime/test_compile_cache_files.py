@@ -6,11 +6,13 @@ import pickle
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from tests.support.trainer.object_servers import ObjectServers, new_root
 from tests.support.trainer.object_store import ObjectStore
 from tests.support.trainer.tiny import SECRET, make_config, make_layout, make_spec
 from tests.trainer.runtime.test_compile_cache import count, double, everywhere
@@ -21,7 +23,13 @@ from trainingjob_trainer.runtime.compile_cache import (
     CompileCache,
     delete_other_programs,
 )
-from trainingjob_trainer.runtime.compile_cache_files import program_file_name, read_program, write_program
+from trainingjob_trainer.runtime.compile_cache_files import (
+    delete_least_recent,
+    mark_used,
+    program_file_name,
+    read_program,
+    write_program,
+)
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.store.opening import open_store
 
@@ -238,3 +246,53 @@ def test_a_link_in_the_place_of_the_unfinished_file_is_not_written_through(tmp_p
 
     assert (tmp_path / "precious").read_bytes() == b"stays"
     assert read_at(path, SECRET) == b"content"
+
+
+def test_the_folder_of_a_host_is_bounded_by_deleting_what_was_not_used_for_longest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, foreign = tmp_path / "kept", tmp_path / "kept/notes.txt"
+    folder.mkdir()
+    foreign.write_bytes(bytes(5000))
+    old, used = (folder / f"{name}-{'0' * 32}.program" for name in ("train", "evaluate"))
+    for age, path in enumerate((used, old)):
+        path.write_bytes(bytes(1000))
+        os.utime(path, (1000 + age, 1000 + age))
+    mark_used(str(folder), used.name)
+    monkeypatch.setattr(compile_cache_files, "MAX_FOLDER_BYTES", 1 << 20)
+    run(make_programs(tmp_path))
+    assert old.exists()
+
+    (written,) = set(folder.iterdir()) - {old, used, foreign}
+    written.unlink()
+    monkeypatch.setattr(compile_cache_files, "MAX_FOLDER_BYTES", 1500)
+    delete_least_recent(str(folder), PROGRAM_FILE_NAME, 300)
+    assert [path.exists() for path in (old, used, foreign)] == [False, True, True]
+
+    folder.chmod(0o500)
+    with patch.object(os, "unlink", side_effect=PermissionError(1, "Operation not permitted")):
+        run(make_programs(tmp_path))  # trains without keeping less
+    delete_least_recent(str(tmp_path / "missing"), PROGRAM_FILE_NAME, 300)
+    folder.chmod(0o700)
+
+
+def test_a_job_on_buckets_loads_programs_when_all_pods_are_replaced(
+    object_servers: ObjectServers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with object_servers.environment("gs"):
+        root = new_root("gs")
+        config = make_config(make_spec(tmp_path, tmp_path))
+        pods = [
+            CompileCache(str(tmp_path / name), root, config, make_layout(), ProcessGroup(0, 1), SECRET)
+            for name in ("old", "new", "poisoned")
+        ]
+        run(pods[0])
+        assert pods[0].copy_to_shared("double")
+        run(pods[1])
+        assert (count(caplog, "compiled a program"), count(caplog, "loaded a compiled program")) == (1, 1)
+
+        store = compile_cache.open_shared(root)
+        content = store.read(pods[0].file_name("double"), 1 << 20)
+        store.write(pods[0].file_name("double"), (content[:-1] + bytes([content[-1] ^ 1]),))
+        run(pods[2])
+        assert (count(caplog, "compiled a program"), count(caplog, "was not written by this job")) == (2, 1)

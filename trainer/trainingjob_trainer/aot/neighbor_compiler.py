@@ -1,11 +1,11 @@
-"""Ahead-of-time compilation of the neighbouring sizes while a world trains, so that the next world loads its programs.
+"""Programs for later worlds: copied and compiled ahead of time while a world trains, so that the next world loads them.
 
 One process of the world runs it. The programs lie beside the checkpoints, where every host finds them, also after this
-process is gone. The programs of the world itself lie there too, for the case that all hosts are replaced. A separate
-process compiles. It gets only CPU time that no other process wants, and only free memory. It belongs to the trainer's
-process group, so that it is killed together with the trainer.
+process is gone. The programs of the world itself are copied there, for the case that all hosts are replaced.
 
-It runs on CPUs only: on other platforms a program is compiled on its own device, which trains.
+On CPUs, a separate process also compiles those of the neighbouring sizes. It gets only CPU time that no other process
+wants, and only free memory. It belongs to the trainer's process group, so that it is killed together with the trainer.
+On other platforms a program is compiled on its own device, which trains.
 """
 
 import logging
@@ -47,7 +47,7 @@ MAX_LOGGED_CHARACTERS = 300
 
 
 class NeighborCompiler:
-    """Compiles programs while the context lasts, once the world has trained some steps after `restored`."""
+    """Copies and compiles programs while the context lasts, once the world has trained some steps after `restored`."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class NeighborCompiler:
     def __enter__(self) -> Self:
         start = self._start
         keeps = start.compile_cache and start.program_secret
-        if start.process == 0 and keeps and start.config.accelerator_platform == "cpu":
+        if start.process == 0 and keeps:
             self._thread = threading.Thread(target=self._run, name="ahead", daemon=True)
             self._thread.start()
         return self
@@ -106,7 +106,7 @@ class NeighborCompiler:
             missing = tuple(name for name in names[size] if not sizes[size].copy_to_shared(name))
             if size == own:  # it has the others already, or they cannot be kept
                 missing = tuple(name for name in missing if name in self._later_programs())
-            if missing and not self._stop.is_set():
+            if missing and config.accelerator_platform == "cpu" and not self._stop.is_set():
                 self._compile(size, missing)
 
     def _later_programs(self) -> set[str]:

@@ -31,6 +31,8 @@ from trainingjob_trainer.hlo_analysis.data_order import find_unordered_collectiv
 from trainingjob_trainer.hlo_analysis.parser import HloProgram
 from trainingjob_trainer.runtime.compile_cache_files import (
     PROGRAM_SUFFIX,
+    delete_least_recent,
+    mark_used,
     program_file_name,
     read_program,
     write_program,
@@ -69,6 +71,7 @@ class CompileCache:
         secret: str = "",
         dump: HloDump | None = None,
     ) -> None:
+        self._folder = folder
         self._kept = open_store(folder) if folder and secret else None
         self._secret = secret
         self._shared = open_shared(root)
@@ -122,14 +125,14 @@ class CompileCache:
         if self._peers.process == sender and program is None:
             program = compile_here()
             content = self._serialize(name, program)
-            self._write(self._kept, name, content)
+            self._keep(name, content)
         if is_sending:
             self._write(self._shared, name, content)
         self._peers.barrier(f"program/{name}/given", SHARE_SECONDS)
         if program is None and everyone[sender][0] == file_name:
             content = self._read(self._shared, name)
             program = _load(content, *trees)
-            self._write(self._kept, name, content)
+            self._keep(name, content)
         self._peers.barrier(f"program/{name}/taken", SHARE_SECONDS)
         if is_sending:
             with suppress(OSError):  # another process has created a folder at this path
@@ -158,10 +161,12 @@ class CompileCache:
         assert self._kept is not None  # noqa: S101  # programs are loaded from a folder only
         content = self._read(self._kept, name)
         program = _load(content, arguments, result)
-        if program is None:
+        if program is not None:
+            mark_used(self._folder, self.file_name(name))
+        else:
             program = _load(content := self._read(self._shared, name), arguments, result)
             if program is not None:
-                self._write(self._kept, name, content)
+                self._keep(name, content)
         return content, program
 
     def file_name(self, name: str) -> str:
@@ -190,6 +195,12 @@ class CompileCache:
 
     def _read(self, store: Store, name: str) -> bytes:
         return read_program(store, self.file_name(name), self._secret)
+
+    def _keep(self, name: str, content: bytes) -> None:
+        """Write a program into this host's folder, in place of those that were not used for longest."""
+        assert self._kept is not None  # noqa: S101  # programs are kept in a folder only
+        delete_least_recent(self._folder, PROGRAM_FILE_NAME, len(content))
+        self._write(self._kept, name, content)
 
     def _write(self, store: Store, name: str, content: bytes) -> None:
         write_program(store, self.file_name(name), content, self._secret)
