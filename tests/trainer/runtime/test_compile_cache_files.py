@@ -23,14 +23,10 @@ from trainingjob_trainer.runtime.compile_cache import (
     CompileCache,
     delete_other_programs,
 )
-from trainingjob_trainer.runtime.compile_cache_files import (
-    delete_least_recent,
-    mark_used,
-    program_file_name,
-    read_program,
-    write_program,
-)
+from trainingjob_trainer.runtime.compile_cache_files import program_file_name, read_program, write_program
 from trainingjob_trainer.runtime.process_group import ProcessGroup
+from trainingjob_trainer.store import folder_limit
+from trainingjob_trainer.store.folder_limit import delete_least_recent, mark_used
 from trainingjob_trainer.store.opening import open_store
 
 OTHER = "another job's"
@@ -259,13 +255,13 @@ def test_the_folder_of_a_host_is_bounded_by_deleting_what_was_not_used_for_longe
         path.write_bytes(bytes(1000))
         os.utime(path, (1000 + age, 1000 + age))
     mark_used(str(folder), used.name)
-    monkeypatch.setattr(compile_cache_files, "MAX_FOLDER_BYTES", 1 << 20)
+    monkeypatch.setattr(folder_limit, "MAX_FOLDER_BYTES", 1 << 20)
     run(make_programs(tmp_path))
     assert old.exists()
 
     (written,) = set(folder.iterdir()) - {old, used, foreign}
     written.unlink()
-    monkeypatch.setattr(compile_cache_files, "MAX_FOLDER_BYTES", 1500)
+    monkeypatch.setattr(folder_limit, "MAX_FOLDER_BYTES", 1500)
     delete_least_recent(str(folder), PROGRAM_FILE_NAME, 300)
     assert [path.exists() for path in (old, used, foreign)] == [False, True, True]
 

@@ -31,8 +31,6 @@ from trainingjob_trainer.hlo_analysis.data_order import find_unordered_collectiv
 from trainingjob_trainer.hlo_analysis.parser import HloProgram
 from trainingjob_trainer.runtime.compile_cache_files import (
     PROGRAM_SUFFIX,
-    delete_least_recent,
-    mark_used,
     program_file_name,
     read_program,
     write_program,
@@ -40,6 +38,7 @@ from trainingjob_trainer.runtime.compile_cache_files import (
 from trainingjob_trainer.runtime.compile_cache_key import compile_cache_key
 from trainingjob_trainer.runtime.hlo_dump import HloDump
 from trainingjob_trainer.runtime.process_group import ProcessGroup
+from trainingjob_trainer.store.folder_limit import delete_least_recent, mark_used
 from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.store.port import Store
 

@@ -8,10 +8,6 @@ which is verified before anything of the file is parsed. The HMAC's secret is ne
 import hashlib
 import hmac
 import logging
-import os
-import re
-from contextlib import suppress
-from pathlib import Path
 
 from trainingjob_trainer.store.port import Store
 
@@ -19,8 +15,6 @@ LOG = logging.getLogger(__name__)
 PROGRAM_SUFFIX = ".program"
 MAX_PROGRAM_BYTES = 1 << 30
 """Maximum bytes of a file: many times the size of a compiled program."""
-MAX_FOLDER_BYTES = 4 << 30
-"""Maximum bytes of all programs in the folder of a host: half the volume of the pod, whose excess evicts it."""
 NAME_CONTEXT, CONTENT_CONTEXT = b"trainingjob compiled program: name\0", b"trainingjob compiled program: content\0"
 
 
@@ -60,30 +54,6 @@ def read_program(store: Store, name: str, secret: str) -> bytes:
         )
         return b""
     return bytes(content)
-
-
-def mark_used(folder: str, name: str) -> None:
-    """Make a program of a host's folder the one that was used last. A read-only folder stays as it is."""
-    with suppress(OSError):
-        os.utime(Path(folder, name), follow_symlinks=False)
-
-
-def delete_least_recent(folder: str, pattern: re.Pattern[str], needed_bytes: int) -> None:
-    """Delete programs of a host's folder that were not used for longest, until others fit into its limit.
-
-    `pattern` matches the names of programs. Those of other jobs, which may share the folder, are among them.
-    """
-    try:
-        entries = [entry for entry in os.scandir(folder) if pattern.fullmatch(entry.name)]
-        files = [(entry.stat(follow_symlinks=False), entry.path) for entry in entries]
-        total = needed_bytes + sum(status.st_size for status, _ in files)
-        for status, path in sorted(files, key=lambda file: file[0].st_mtime_ns):
-            if total <= MAX_FOLDER_BYTES:
-                return
-            os.unlink(path)  # noqa: PTH108  # a name of `scandir`
-            total -= status.st_size
-    except OSError as error:  # it is missing, read-only, or another process cleans it up
-        LOG.debug("cannot delete compiled programs folder=%s error=%s", folder, error)
 
 
 def _sign(name: str, content: bytes | memoryview, secret: str) -> bytes:
