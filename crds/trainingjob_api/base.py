@@ -116,6 +116,7 @@ BUCKET_FILES = r"(gs|s3)://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/[A-Za-z0-9_@%+=:,.
 """A file, a folder or all of a bucket, which a job reads."""
 SOURCE_PATH = rf"^((/|python:).*|{BUCKET_FILES})$"
 TOKENIZER_PATH = rf"^(/.*|{BUCKET_FILES})$"
+TEMPLATE_PATH = r"^(/.+|(gs|s3)://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/[A-Za-z0-9_@%+=:,.-]+)+)[.](jinja|json)$"
 Duration = Annotated[
     str,
     Pattern(r"^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$", "a duration such as 90s, 5m or 1h30m", normalize_duration),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from trainingjob_api.base import SOURCE_PATH, STORE_URI, TOKENIZER_PATH
+from trainingjob_api.base import SOURCE_PATH, STORE_URI, TEMPLATE_PATH, TOKENIZER_PATH
 from trainingjob_api.fields import Location
 from trainingjob_api.problem import as_text
 from trainingjob_api.schema import spec_schema
@@ -44,7 +44,7 @@ _STORES: dict[str, str] = {
 }  # fmt: skip
 _BUCKETS = {"gs": "gs", "gcs": "gs", "s3": "s3", "s3a": "s3", "s3n": "s3"}
 """The scheme of a store for each scheme that programs use for it."""
-_FILES = (SOURCE_PATH, TOKENIZER_PATH)
+_FILES = (SOURCE_PATH, TOKENIZER_PATH, TEMPLATE_PATH)
 """Patterns of files that may be in a bucket."""
 _WILDCARD = re.compile(r"[*?\[\]{}]")
 _STRANGE_BUCKET = re.compile(r"[^a-z0-9._-]+")
@@ -97,6 +97,8 @@ def _correct_files(kept: str, scheme: str, rest: str, pattern: str) -> Correctio
         return f"must not contain wildcards: write `pattern: {as_text(wildcards)}`.", named
     if scheme != kept:
         return f"must begin with {kept}://.", named
+    if pattern == TEMPLATE_PATH and not named:
+        return "must be the URI of a .jinja or .json file, such as gs://bucket/chat_template.jinja.", ()
     return (
         "must have a bucket of 3 to 63 lower-case letters, digits and `._-`, and names of letters, digits and "
         "`_@%+=:,.-` that are not empty."

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainingjob_api.base import TOKENIZER_PATH, Strict
+from trainingjob_api.base import TEMPLATE_PATH, TOKENIZER_PATH, Strict
 from trainingjob_api.meta import Example, Pattern, cel_rule
 from trainingjob_api.notation import add_slash
 from trainingjob_api.spec.hub import HubTokenizer
@@ -23,16 +23,16 @@ class ChatTemplate(Strict):
     path: Annotated[
         str,
         Pattern(
-            r"^/.+[.](jinja|json)$",
-            "an absolute path of a .jinja or .json file, such as /data/chat_template.jinja",
+            TEMPLATE_PATH,
+            "an absolute path or a URI of a .jinja or .json file, such as /data/chat_template.jinja",
             add_slash,
             is_path=True,
         ),
         Field(max_length=1024),
         Example("/data/chat_template.jinja"),
     ] = Field(
-        description="Absolute path in the pod of the template. In a JSON file, such as tokenizer_config.json, the "
-        "field `chat_template` holds it."
+        description="Absolute path in the pod, or `gs://` or `s3://` URI, of the template. In a JSON file, such as "
+        "tokenizer_config.json, the field `chat_template` holds it."
     )
 
 

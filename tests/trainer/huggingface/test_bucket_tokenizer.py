@@ -1,8 +1,10 @@
 """Tokenizers in buckets: copied once below the job's folder, where all processes read them."""
 
+import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ from tests.support.trainer.texts import fail, make_tokenizer
 from tests.support.trainer.tiny import make_config, make_spec
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.huggingface.hub_tokenizer import resolve_tokenizer
-from trainingjob_trainer.huggingface.tokenizer_files import read_tokenizer_files
+from trainingjob_trainer.huggingface.tokenizer_files import read_chat_template, read_tokenizer_files
 from trainingjob_trainer.store.opening import open_store
 
 
@@ -21,8 +23,8 @@ def root(request: pytest.FixtureRequest, object_servers: ObjectServers) -> Itera
         yield new_root(request.param)
 
 
-def spec_with(tmp_path: Path, path: str, kind: str) -> TrainingJobSpec:
-    changes = {"tokenizer": {"type": kind, "path": path}}
+def spec_with(tmp_path: Path, path: str, kind: str, **more: Any) -> TrainingJobSpec:
+    changes = {"tokenizer": {"type": kind, "path": path, **more}}
     return make_config(make_spec(tmp_path / "checkpoints", tmp_path / "text", **changes)).spec
 
 
@@ -82,3 +84,30 @@ def test_a_missing_bucket_ends_the_job(root: str, tmp_path: Path) -> None:
 
     assert "does not exist" in str(error)
     assert error.fatal
+
+
+@pytest.mark.parametrize("name", ["chat.jinja", "tokenizer_config.json"])
+def test_a_chat_template_is_copied_beside_any_tokenizer(root: str, tmp_path: Path, name: str) -> None:
+    make_tokenizer(tmp_path / "tokenizer.json", "a", "<unk>")
+    bucket, text = open_store(root), "{{ messages[0]['content'] }}"
+    bucket.write("mine/tokenizer.json", ((tmp_path / "tokenizer.json").read_bytes(),))
+    bucket.write(f"chat/{name}", ((json.dumps({"chat_template": text}) if name.endswith("json") else text).encode(),))
+    template = {"path": f"{root}/chat/{name}"}
+    for path in (f"{root}/mine/tokenizer.json", str(tmp_path / "tokenizer.json")):
+        spec = spec_with(tmp_path, path, "tokenizers", chatTemplate=template)
+        resolved = resolve_tokenizer(spec, open_store(f"{root}/run"), is_leader=True).tokenizer
+
+        found = read_chat_template(resolved)
+        assert found
+        assert found.source == text
+        assert read_tokenizer_files(resolved).content == (tmp_path / "tokenizer.json").read_bytes()
+
+
+def test_a_missing_chat_template_ends_the_job(root: str, tmp_path: Path) -> None:
+    uri = f"{root}/none.jinja"
+    spec = spec_with(tmp_path, "/t.json", "tokenizers", chatTemplate={"path": uri})
+
+    error = fail(lambda: resolve_tokenizer(spec, open_store(tmp_path / "checkpoints"), is_leader=True))
+
+    assert f"{uri} cannot be read" in str(error)
+    assert (error.path, error.value, error.fatal) == ("spec.tokenizer.chatTemplate.path", uri, True)

@@ -1,18 +1,19 @@
-"""The tokenizer of a repository of the hub, or of a bucket.
+"""The tokenizer of a repository of the hub, or of a bucket, and the chat template of a bucket.
 
 Its files stay below the job's folder, so every world has the same.
 """
 
 import hashlib
 import time
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import gettempdir
+from typing import NamedTuple
 
 from trainingjob_api.base import is_bucket
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.hub import DEFAULT_REVISION
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.tokenizer import HUGGING_FACE
+from trainingjob_api.spec.tokenizer import HUGGING_FACE, Tokenizer
 from trainingjob_trainer.huggingface.companion_files import FOLDER
 from trainingjob_trainer.huggingface.hub_client import HubRepository
 from trainingjob_trainer.huggingface.hub_folder import POLL_SECONDS, HubFolder
@@ -23,54 +24,77 @@ from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.store.port import Store, has_object
 
 FIELD = "spec.tokenizer.huggingFace"
-PATH_FIELD = "spec.tokenizer.path"
+PATH_FIELD, TEMPLATE_FIELD = "spec.tokenizer.path", "spec.tokenizer.chatTemplate.path"
 CHUNK_BYTES = 1 << 20
 
 
 def resolve_tokenizer(spec: TrainingJobSpec, own: Store, *, is_leader: bool) -> TrainingJobSpec:
-    """Return a spec whose tokenizer has the path of its files: downloaded, if they are in a repository or a bucket.
+    """Return a spec whose tokenizer has the paths of its files: downloaded, if they are in a repository or a bucket.
 
     Other processes than the leader wait for them.
 
     Raises:
         TrainingError: the hub or the bucket refuses or does not respond, or the files cannot be written.
     """
-    if spec.tokenizer.path is not None and is_bucket(spec.tokenizer.path):
-        path = _copy_from_bucket(spec, spec.tokenizer.path, own, is_leader=is_leader)
-        return _replace_path(spec, path)
-    source = spec.tokenizer.hugging_face
+    tokenizer, template = spec.tokenizer, spec.tokenizer.chat_template
+    if template and is_bucket(template.path):
+        file = PurePosixPath(template.path).with_stem("template").name
+        copy = _copy_from_bucket(
+            _BucketFiles(TEMPLATE_FIELD, "chatTemplate", template.path, file), own, is_leader=is_leader
+        )
+        tokenizer = tokenizer.model_copy(update={"chat_template": template.model_copy(update={"path": copy})})
+    if path := _find_files(tokenizer, own, is_leader=is_leader):
+        tokenizer = tokenizer.model_copy(update={"path": path})
+    return spec if tokenizer is spec.tokenizer else spec.model_copy(update={"tokenizer": tokenizer})
+
+
+def _find_files(tokenizer: Tokenizer, own: Store, *, is_leader: bool) -> str:
+    """Return the path of the downloaded files of a tokenizer; empty: nothing needs to be downloaded."""
+    if tokenizer.path is not None and is_bucket(tokenizer.path):
+        file = "" if tokenizer.type == HUGGING_FACE else published_name(tokenizer)
+        return _copy_from_bucket(
+            _BucketFiles(PATH_FIELD, tokenizer.type, tokenizer.path, file), own, is_leader=is_leader
+        )
+    source = tokenizer.hugging_face
     if source is None:
-        return spec
+        return ""
     revision = source.revision or DEFAULT_REVISION
     hub = HubRepository(source.repository, revision, "model", f"{FIELD}.repository", f"{FIELD}.token")
     name = hashlib.sha256(f"{source.repository}@{revision}".encode()).hexdigest()[:16]
     folder = HubFolder(own, f"{FOLDER}/tokenizer/{name}", f"{FOLDER}/tokenizer/{name}.json", FOLDER_FILES)
     folder.download(hub, is_leader=is_leader)
-    return _replace_path(spec, _open_files(own, folder.files))
+    return _open_files(own, folder.files)
 
 
-def _replace_path(spec: TrainingJobSpec, path: str) -> TrainingJobSpec:
-    return spec.model_copy(update={"tokenizer": spec.tokenizer.model_copy(update={"path": path})})
+class _BucketFiles(NamedTuple):
+    """A file or a folder in a bucket, and the field that names it. `file` is the name of its copy; empty: a folder."""
+
+    field: str
+    kind: str
+    """Distinguishes the copies of one file under different names."""
+    uri: str
+    file: str
+
+    def error(self, error: OSError) -> TrainingError:
+        """Return the error of a bucket that refuses or does not respond."""
+        message = describe_refusal(f"{self.uri} cannot be read", error)
+        return TrainingError(FailureReason.DATA, message, path=self.field, value=self.uri, fatal=is_permanent(error))
 
 
-def _copy_from_bucket(spec: TrainingJobSpec, uri: str, own: Store, *, is_leader: bool) -> str:
-    """Return the path of the copy of a tokenizer in a bucket. The record is written last, so the copy never changes."""
-    is_folder = spec.tokenizer.type == HUGGING_FACE
-    name = hashlib.sha256(f"{spec.tokenizer.type} {uri}".encode()).hexdigest()[:16]
+def _copy_from_bucket(source: _BucketFiles, own: Store, *, is_leader: bool) -> str:
+    """Return the path of the copy of files in a bucket. The record is written last, so the copy never changes."""
+    name = hashlib.sha256(f"{source.kind} {source.uri}".encode()).hexdigest()[:16]
     folder, record = f"{FOLDER}/tokenizer/{name}", f"{FOLDER}/tokenizer/{name}.json"
     try:
         if is_leader and not has_object(own, record):
-            for stored in _find_objects(uri, is_folder=is_folder):
-                file = stored.uri.rpartition("/")[2] if is_folder else published_name(spec.tokenizer)
-                own.write(f"{folder}/{file}", _read_object(uri, stored))
+            for stored in _find_objects(source):
+                own.write(f"{folder}/{source.file or stored.uri.rpartition('/')[2]}", _read_object(source, stored))
             own.write(record, (b"{}",))
         while not has_object(own, record):
             time.sleep(POLL_SECONDS)
     except OSError as error:
         raise storage_error(error, f"copying the tokenizer to {own.locate(folder)}", own.root) from error
-    return (
-        _open_files(own, folder) if is_folder else str(Path(_open_files(own, folder), published_name(spec.tokenizer)))
-    )
+    return str(Path(_open_files(own, folder), source.file))
 
 
 def _open_files(own: Store, folder: str) -> str:
@@ -92,33 +116,28 @@ def _open_files(own: Store, folder: str) -> str:
     return str(local)
 
 
-def _find_objects(uri: str, *, is_folder: bool) -> list[StoredObject]:
-    """Return the files of a tokenizer.
+def _find_objects(source: _BucketFiles) -> list[StoredObject]:
+    """Return the file, or the files of a tokenizer in the folder.
 
     Raises:
         TrainingError: there are none, or the bucket refuses or does not respond.
     """
     try:
-        if not is_folder:
-            return [find_object(uri)]
-        root = uri.rstrip("/")
+        if source.file:
+            return [find_object(source.uri)]
+        root = source.uri.rstrip("/")
         found = [one for one in list_objects(root) if one.uri.removeprefix(f"{root}/") in FOLDER_FILES]
     except OSError as error:
-        raise _bucket_error(uri, error) from error
+        raise source.error(error) from error
     if not found:
         message = f"{root} must be a folder with {FOLDER_FILES[0]}, but has none of its files. Correct the URI."
-        raise TrainingError(FailureReason.DATA, message, path=PATH_FIELD, value=uri)
+        raise TrainingError(FailureReason.DATA, message, path=source.field, value=source.uri)
     return found
 
 
-def _read_object(uri: str, stored: StoredObject) -> list[bytes]:
+def _read_object(source: _BucketFiles, stored: StoredObject) -> list[bytes]:
     try:
         with open_object(stored) as file:
             return list(iter(lambda: file.read(CHUNK_BYTES), b""))
     except OSError as error:
-        raise _bucket_error(uri, error) from error
-
-
-def _bucket_error(uri: str, error: OSError) -> TrainingError:
-    message = describe_refusal(f"the tokenizer {uri} cannot be read", error)
-    return TrainingError(FailureReason.DATA, message, path=PATH_FIELD, value=uri, fatal=is_permanent(error))
+        raise source.error(error) from error
