@@ -13,7 +13,7 @@ from e2e.cluster.run_program import ClusterError
 from e2e.object_stores.servers import BUCKET, SERVE, ObjectServer
 from tests.support.trainer.fault_proxy import FaultProxy, serve_faults
 from trainingjob_trainer.store.array_paths import open_bucket
-from trainingjob_trainer.store.opening import connect_bucket
+from trainingjob_trainer.store.opening import connect_bucket, open_store
 
 SCHEMES = tuple(SERVE)
 
@@ -63,6 +63,15 @@ class ObjectServers:
 def _forget_connections() -> None:
     open_bucket.cache_clear()
     connect_bucket.cache_clear()
+
+
+def copy_to_bucket(folder: Path, uri: str) -> None:
+    """Copy all files of a folder to a folder of a bucket."""
+    source, target = open_store(folder), open_store(uri)
+    for entry in source.list_folder():
+        names = [f"{entry.name}/{name}" for name in source.list_files(entry.name)] if entry.is_folder else [entry.name]
+        for name in names:
+            target.write(name, source.read_chunks(name))
 
 
 def new_root(scheme: str) -> str:

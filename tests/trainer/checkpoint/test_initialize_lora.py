@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.trainer.lora import merge
+from tests.support.trainer.object_servers import SCHEMES, ObjectServers, copy_to_bucket, new_root
 from tests.support.trainer.shelf import at, read_record, step_path
 from tests.support.trainer.tiny import make_config, make_layout, make_spec, make_world
 from tests.support.trainer.training import numpy_tree
@@ -87,6 +88,23 @@ def test_a_job_continues_with_base_and_adapters_of_another(quantization: str | N
     assert jax.tree.map(lambda leaf: (leaf.dtype, leaf.sharding), found.params) == jax.tree.map(
         lambda leaf: (leaf.dtype, leaf.sharding), shapes
     )
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_job_continues_with_base_and_adapters_of_a_bucket(
+    tmp_path: Path, scheme: str, object_servers: ObjectServers
+) -> None:
+    base = Job(tmp_path / "base", 5, {})
+    base.save(tmp_path / "base")
+    with object_servers.environment(scheme):
+        uri = new_root(scheme)
+        copy_to_bucket(tmp_path / "base", uri)
+
+        found = heir(tmp_path, {"uri": uri}).load()
+
+    assert_equal(found.params, numpy_tree(base.state.params))
+    assert found.source == f"step 2 of {uri}"
 
 
 @pytest.mark.thorough

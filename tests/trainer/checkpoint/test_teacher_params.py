@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.trainer.huggingface import Fixture
+from tests.support.trainer.object_servers import SCHEMES, ObjectServers, copy_to_bucket, new_root
 from tests.support.trainer.saved_models import save_model
 from tests.support.trainer.tiny import make_layout, make_spec
 from tests.support.trainer.training import flat
@@ -31,8 +32,8 @@ from trainingjob_trainer.store.opening import open_store
 MODEL = {"vocabSize": 272, "embedDim": 32, "mlpDim": 48, "numLayers": 2, "numHeads": 4, "headDim": 8}
 
 
-def job(folder: Path, step: int = 1, **model: Any) -> TrainingJobSpec:
-    source = {"uri": str(folder / "teacher"), "step": step}
+def job(folder: Path, step: int = 1, uri: str = "", **model: Any) -> TrainingJobSpec:
+    source = {"uri": uri or str(folder / "teacher"), "step": step}
     objective = {"type": "distill", "distill": {"teacher": {"model": MODEL | model, "initializeFrom": source}}}
     return TrainingJobSpec.model_validate(make_spec(folder / "run", folder, objective=objective))
 
@@ -76,6 +77,25 @@ def test_a_teacher_is_read_into_its_shards(tmp_path: Path) -> None:
     assert next(shardings) == next(shardings)
     assert state.teacher is not None
     assert int(state.teacher) > 0
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_teacher_in_a_bucket_is_that_of_the_folder(
+    tmp_path: Path, scheme: str, object_servers: ObjectServers
+) -> None:
+    spec = job(tmp_path)
+    save_teacher(tmp_path, spec, 1)
+    steps = programs(spec, fsdp=8)
+    _, want = load(spec, steps, fresh(steps))
+    with object_servers.environment(scheme):
+        uri = new_root(scheme)
+        copy_to_bucket(tmp_path / "teacher", uri)
+
+        _, found = load(job(tmp_path, uri=uri), steps, fresh(steps))
+
+    for one, other in zip(jax.tree.leaves(want), jax.tree.leaves(found), strict=True):
+        assert np.array_equal(one, other)
 
 
 @pytest.mark.thorough

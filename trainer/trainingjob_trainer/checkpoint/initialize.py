@@ -25,6 +25,7 @@ from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.models.trainable import select, tensor_name
 from trainingjob_trainer.runtime.errors import TrainingError, shorten
 from trainingjob_trainer.runtime.process_group import ProcessGroup
+from trainingjob_trainer.store.array_paths import array_path
 from trainingjob_trainer.store.opening import open_store
 
 LOG = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ def load_initial_params(source: InitializeFrom, base: BaseParams, peers: Process
         TrainingError: no intact step exists, or it holds the parameters of another model.
     """
     orbax, folder = _make_checkpointer(peers), find_intact_step(source, peers)
-    theirs = _shapes(orbax.metadata(folder.location).item_metadata.tree["params"])
+    theirs = _shapes(orbax.metadata(array_path(folder.location)).item_metadata.tree["params"])
     problems, notes = [], []
     if any(map(_is_of_adapter, theirs)):
         lora, scales = _check_lora(source, folder, base, theirs), _list_scales(theirs)
@@ -78,7 +79,8 @@ def load_initial_params(source: InitializeFrom, base: BaseParams, peers: Process
         wanted = {"params": select(params, group.__contains__)}  # Orbax would read a placeholder, with all its numbers
         how = jax.tree.map(make_restore_args, wanted)
         found = orbax.restore(
-            folder.location, args=ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True)
+            array_path(folder.location),
+            args=ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True),
         )
         for path, leaf in jax.tree_util.tree_leaves_with_path(found["params"]):
             own[tensor_name(path)] = base.store(tensor_name(path), leaf)
