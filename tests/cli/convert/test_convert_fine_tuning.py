@@ -81,3 +81,13 @@ def test_options_of_fine_tuning_without_it_are_left_out() -> None:
 
     assert draft.get("objective") is None
     assert {leftover.key for leftover in draft.leftovers} == {"chat_template_path", "train_data_columns"}
+
+
+def test_paths_in_buckets_are_converted() -> None:
+    paths = {"tokenizer_path": "gs://models/llama", "chat_template_path": "gs://models/chat.jinja"}
+    draft = convert(SFT | paths | {"base_output_directory": "gs://runs"})
+
+    template = {"path": "gs://models/chat.jinja"}
+    assert draft.get("tokenizer") == {"type": "huggingFace", "path": "gs://models/llama", "chatTemplate": template}
+    assert draft.get("checkpoint.uri") == f"gs://runs/{draft.name}"
+    assert not {"tokenizer", "tokenizer.chatTemplate", "checkpoint.uri"} & draft.fill_in.keys()

@@ -72,7 +72,47 @@ def test_lines_without_a_counterpart_have_a_reason() -> None:
     assert [leftover.key for leftover in draft.leftovers] == [
         "data.cache_dir", "model.use_flash_attention", "trainer.tensor_parallel_axes", "frobnicate", "epoch",
     ]  # fmt: skip
-    assert "gs://corpus/train" in draft.fill_in["data.train"]
+    assert draft.get("data.train") == [
+        {"name": "text", "format": "jsonl", "path": "gs://corpus", "pattern": "train-{1..128}.jsonl.gz"}
+    ]
+    assert draft.get("runtime.volumes") == [{"name": "runs", "claimName": "runs", "mountPath": "/runs"}]
+
+
+IN_BUCKETS: dict[str, tuple[dict[str, Any], str, Any]] = {
+    "checkpoints": ({"trainer.checkpointer.base_path": "gs://runs/llama/"}, "checkpoint.uri", "gs://runs/llama/job"),
+    "checkpoints on a node": ({"trainer.checkpointer.base_path": "/scratch"}, "checkpoint.uri", "/runs/run"),
+    "a tokenizer's folder": (
+        {"data.tokenizer": "gs://bucket/tokenizer"},
+        "tokenizer",
+        {"type": "huggingFace", "path": "gs://bucket/tokenizer"},
+    ),
+    "several files": (
+        {"data.train_urls": ["gs://one/a.jsonl", "s3://two/b/*.parquet"]},
+        "data.train",
+        [
+            {"name": "text-1", "format": "jsonl", "path": "gs://one/a.jsonl"},
+            {"name": "text-2", "format": "parquet", "path": "s3://two/b", "pattern": "*.parquet"},
+        ],
+    ),
+    "a file elsewhere": (
+        {"data.train_urls": ["gs://one/a.jsonl", "/b.jsonl"]},
+        "data.train",
+        [{"name": "text", "path": "/data/train"}],
+    ),
+    "files of an unknown format": (
+        {"data.train_urls": ["gs://one/a.array_record"]},
+        "data.train",
+        [{"name": "text", "path": "/data/train"}],
+    ),
+}
+
+
+@pytest.mark.parametrize(("values", "path", "want"), IN_BUCKETS.values(), ids=IN_BUCKETS)
+def test_paths_in_buckets_are_converted(values: dict[str, Any], path: str, want: Any) -> None:
+    _, draft = convert(GPT2 | values)
+
+    assert draft.get(path) == want
+    assert (path in draft.fill_in) == ("/data/" in str(want) or want == "/runs/run")
 
 
 BATCHES: dict[str, tuple[list[tuple[int, int]], BatchSizes, int]] = {
@@ -112,7 +152,7 @@ def test_the_dropout_of_a_gpt2_is_that_of_its_places() -> None:
 
 def test_the_repositories_of_tokenizer_and_weights_are_converted() -> None:
     spec, draft = convert(GPT2 | {"data.tokenizer": "my/tokenizer", "initialize_from_hf": "my/weights"})
-    _, other = convert(GPT2 | {"data.tokenizer": "gs://bucket/tokenizer", "initialize_from_hf": True})
+    _, other = convert(GPT2 | {"data.tokenizer": "/mnt/tokenizer", "initialize_from_hf": True})
 
     assert spec.tokenizer.hugging_face
     assert (spec.tokenizer.type, spec.tokenizer.hugging_face.repository) == ("huggingFace", "my/tokenizer")
@@ -120,7 +160,7 @@ def test_the_repositories_of_tokenizer_and_weights_are_converted() -> None:
     assert spec.checkpoint.initialize_from.hugging_face
     assert spec.checkpoint.initialize_from.hugging_face.repository == "my/weights"
     assert "tokenizer" not in draft.fill_in
-    assert "gs://bucket/tokenizer" in other.fill_in["tokenizer"]
+    assert "/mnt/tokenizer" in other.fill_in["tokenizer"]
     assert [left.key for left in other.leftovers if left.key == "initialize_from_hf"]
 
 

@@ -14,6 +14,7 @@ TEXT_FILES = [{"name": "text", "path": "/data/train"}]
 TOKENIZER = {"type": "tokenizers", "path": "/data/tokenizer.json"}
 """Paths in the pods that users must replace."""
 ASK_TEXT, ASK_TOKENIZER = "the path of your text in the pods.", "the path of tokenizer.json in the pods."
+ASK_CHECKPOINTS = "the folder of the checkpoints in the pods."
 
 
 def is_repository(name: Any) -> bool:

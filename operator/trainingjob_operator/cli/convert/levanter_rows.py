@@ -7,7 +7,9 @@ from trainingjob_api.base import MAX_SHORT_NAME
 from trainingjob_api.huggingface.config_fields import ConfigError
 from trainingjob_api.huggingface.registry import read_config
 from trainingjob_api.notation import slug
+from trainingjob_operator.cli.convert.bucket_paths import checkpoints_in, text_in, tokenizer_in
 from trainingjob_operator.cli.convert.draft_job import (
+    ASK_CHECKPOINTS,
     ASK_TEXT,
     ASK_TOKENIZER,
     TEXT_FILES,
@@ -118,7 +120,7 @@ DEFAULTS: Values = {
 REMAT = {"True": "full", "False": "none"}
 NO_DECAY = ["norm", "bias", "embedding"]
 """Kinds of tensors to which Levanter applies no weight decay."""
-TEXT = Ask("data.train", TEXT_FILES, ASK_TEXT)
+TEXT = Ask("data.train", TEXT_FILES, ASK_TEXT, text_in)
 
 
 def _to_every(keep: Any) -> list[dict[str, int]]:
@@ -171,7 +173,7 @@ TABLE: Table = {
     "trainer.max_eval_batches": Left("`evaluation` has held-out text, and the number of batches"),
     "trainer.checkpointer.save_interval": Copy("checkpoint.save.every"),
     "trainer.checkpointer.keep": Copy("checkpoint.keep.stages", _to_every),
-    "trainer.checkpointer.base_path": Ask("checkpoint.uri", "/runs/run", "the folder of the checkpoints in the pods."),
+    "trainer.checkpointer.base_path": Ask("checkpoint.uri", "/runs/run", ASK_CHECKPOINTS, checkpoints_in),
     "trainer.load_checkpoint*": Left("a job resumes from its checkpoints, if there are any"),
     "trainer.initialize_from": Left("`checkpoint.initializeFrom` names a checkpoint of another job"),
     "trainer.tracker*": Part(),
@@ -221,7 +223,7 @@ TABLE: Table = {
     "data.id": TEXT,
     "data.train_urls": TEXT,
     "data.configs*": TEXT,
-    "data.tokenizer": Ask("tokenizer", TOKENIZER, ASK_TOKENIZER),
+    "data.tokenizer": Ask("tokenizer", TOKENIZER, ASK_TOKENIZER, tokenizer_in),
     "data.validation_urls": Left("`evaluation` names held-out text in the pods by path and format"),
     "data.train_weights*": Left("write the weight of each source as `data.train[].weight`"),
     "data.cache_dir": Left("the trainer keeps tokens on the storage of the job"),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from trainingjob_operator.cli.convert.bucket_paths import template_in, tokenizer_in
 from trainingjob_operator.cli.convert.draft_job import DraftJob
 from trainingjob_operator.cli.convert.source_rows import Part, Table, Values
 
@@ -41,8 +42,12 @@ def read_fine_tuning(values: Values, draft: DraftJob) -> None:
         loss_on = "assistant" if values.get("sft_train_on_completion_only") else "all"
         draft.set("objective", {"type": "sft", "sft": {"lossOn": loss_on}})
         draft.ask("data.train", [RECORDS | _name_fields(values)], ASK_RECORDS)
+    if draft.get("tokenizer") is None and (tokenizer := tokenizer_in(values.get("tokenizer_path"), draft)):
+        draft.set("tokenizer", tokenizer)
     draft.ask("tokenizer", dict(TOKENIZER), "the folder of the model in the pods, with tokenizer and chat template.")
-    if template:
+    if in_bucket := template_in(template):
+        draft.set("tokenizer.chatTemplate", in_bucket)
+    elif template:
         text = f"the chat template in the pods. The source has `chat_template_path: {template}`."
         draft.ask("tokenizer.chatTemplate", dict(TEMPLATE), text)
 

@@ -2,7 +2,15 @@
 
 from typing import Any
 
-from trainingjob_operator.cli.convert.draft_job import ASK_TEXT, ASK_TOKENIZER, TEXT_FILES, TOKENIZER, DraftJob
+from trainingjob_operator.cli.convert.bucket_paths import checkpoints_in, text_in, tokenizer_in
+from trainingjob_operator.cli.convert.draft_job import (
+    ASK_CHECKPOINTS,
+    ASK_TEXT,
+    ASK_TOKENIZER,
+    TEXT_FILES,
+    TOKENIZER,
+    DraftJob,
+)
 from trainingjob_operator.cli.convert.maxtext_distillation import ROWS as DISTILLATION
 from trainingjob_operator.cli.convert.maxtext_distillation import read_distillation, take_student
 from trainingjob_operator.cli.convert.maxtext_fine_tuning import ROWS as FINE_TUNING
@@ -177,14 +185,14 @@ PARALLELISM: Table = {
 DATA: Table = {
     "dataset_type": Left("`data.train` names files by path or data set, and their format"),
     **{
-        key: Ask("data.train", TEXT_FILES, ASK_TEXT)
+        key: Ask("data.train", TEXT_FILES, ASK_TEXT, text_in)
         for key in ("dataset_path", "hf_path", "hf_train_files", "grain_train_files", "dataset_name")
     },
     "hf_*": Left("`data.train` names files in the pods by path and format", off=("",)),
     "eval_dataset_name": Left("`evaluation` names held-out text in the pods by path and format"),
     "*_split": Left("`data.train` and `evaluation` name files by path"),
     "grain_*": Left(INPUT, off=("",)),
-    "tokenizer_path": Ask("tokenizer", TOKENIZER, ASK_TOKENIZER),
+    "tokenizer_path": Ask("tokenizer", TOKENIZER, ASK_TOKENIZER, tokenizer_in),
     "tokenizer_type": Left("`tokenizer.type` names the kind of file: `tokenizers`, `sentencePiece` or `huggingFace`"),
     "add_bos": Left("`tokenizer.beginOfDocument` names the token that begins a document", off=(False,)),
     "add_eos": Left("`tokenizer.endOfDocument` names the token that ends a document"),
@@ -200,7 +208,7 @@ DATA: Table = {
     ),
 }  # fmt: skip
 CHECKPOINTS: Table = {
-    "base_output_directory": Ask("checkpoint.uri", "/runs/run", "the folder of the checkpoints in the pods."),
+    "base_output_directory": Ask("checkpoint.uri", "/runs/run", ASK_CHECKPOINTS, checkpoints_in),
     "checkpoint_period": Copy("checkpoint.save.everySteps"),
     "max_num_checkpoints_to_keep": Copy("checkpoint.keep.last", off=(None, "None")),
     "enable_checkpointing": Left("checkpoints are always on", off=(True,)),

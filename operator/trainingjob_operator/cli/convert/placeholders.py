@@ -1,5 +1,6 @@
 """What no config of another program holds: slices and storage, with values that are valid until users replace them."""
 
+import json
 import math
 from typing import Any
 
@@ -7,7 +8,14 @@ from trainingjob_api.network.resolve import resolve
 from trainingjob_api.parse.parser import parse_spec
 from trainingjob_api.problem import Problem
 from trainingjob_operator.cli.convert.commented_yaml import as_manifest
-from trainingjob_operator.cli.convert.draft_job import ASK_TEXT, ASK_TOKENIZER, TEXT_FILES, TOKENIZER, DraftJob
+from trainingjob_operator.cli.convert.draft_job import (
+    ASK_CHECKPOINTS,
+    ASK_TEXT,
+    ASK_TOKENIZER,
+    TEXT_FILES,
+    TOKENIZER,
+    DraftJob,
+)
 from trainingjob_operator.core.catalog import Catalog
 from trainingjob_operator.core.planner.planning import find_slice_shape
 from trainingjob_operator.core.validation.validate import validate_manifest
@@ -32,12 +40,14 @@ def fill_in(draft: DraftJob, catalog: Catalog) -> list[Problem]:
     draft.ask("optimizer.learningRate", 0.0003, "the peak learning rate.")
     draft.ask("data.train", TEXT_FILES, ASK_TEXT)
     draft.ask("tokenizer", TOKENIZER, ASK_TOKENIZER)
-    draft.ask("checkpoint.uri", f"/runs/{draft.name}", "the folder of the checkpoints in the pods.")
-    volumes = [
+    draft.ask("checkpoint.uri", f"/runs/{draft.name}", ASK_CHECKPOINTS)
+    volumes: list[dict[str, Any]] = [
         {"name": "data", "claimName": "data", "mountPath": "/data", "readOnly": True},
         {"name": "runs", "claimName": "runs", "mountPath": "/runs"},
     ]
-    draft.ask("runtime.volumes", volumes, "the claims that hold your text and the checkpoints.")
+    written = json.dumps(draft.spec)
+    if used := [volume for volume in volumes if f'"{volume["mountPath"]}/' in written]:  # others are in buckets
+        draft.ask("runtime.volumes", used, "the claims that hold your text and the checkpoints.")
     if draft.get("parallelism") is None:
         draft.set("parallelism.strategy", "auto")
     elif draft.get("memory.remat") is None:

@@ -41,11 +41,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Ask:
-    """A key that names what users must fill in, because the value has no meaning in a pod."""
+    """A key that names what users must fill in, unless its value is a URI of a bucket."""
 
     path: str
     example: Any
     text: str
+    in_bucket: Callable[[Any, DraftJob], Any] | None = None  # None: users fill it in
+    """Returns the value of the field for a source in a bucket; None: it is none, and users fill it in."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +70,20 @@ def apply_rows(table: Table, values: Values, draft: DraftJob) -> None:
         row = find_row(table, key)
         if isinstance(row, Copy) and value not in row.off:
             _copy_value(row, key, value, draft)
-        elif isinstance(row, Ask) and value not in (None, "", []):
+        elif isinstance(row, Ask) and value not in (None, "", []) and not _use_uri(row, value, draft):
             draft.ask(row.path, row.example, f"{row.text} The source has `{key}: {value}`.")
         elif isinstance(row, Left) and value not in row.off:
             draft.leave(key, value, row.reason)
         elif row is None:
             draft.leave(key, value, UNKNOWN)
+
+
+def _use_uri(row: Ask, value: Any, draft: DraftJob) -> bool:
+    """Set the field of a row, if the value is in a bucket that a job can read; return whether it is set."""
+    found = row.in_bucket(value, draft) if row.in_bucket and draft.get(row.path) is None else None
+    if found is not None:
+        draft.set(row.path, found)
+    return found is not None
 
 
 def _copy_value(row: Copy, key: str, value: Any, draft: DraftJob) -> None:
