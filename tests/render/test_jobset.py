@@ -86,6 +86,30 @@ def test_a_job_never_gives_up_by_itself_and_replaces_pods_that_hang(job, setting
     assert "suspend" not in jobset["spec"]
 
 
+LEVEL = "example.com/rack"
+TOPOLOGY_REQUESTS = {
+    "a slice": ("requiredTopology", 2, 3, {"podset-required-topology": LEVEL}),
+    "slices of a gang": (
+        "requiredTopology",
+        2,
+        2,
+        {"podset-slice-required-topology": LEVEL, "podset-slice-size": "2"},
+    ),
+    "preferred": ("preferredTopology", 2, 2, {"podset-preferred-topology": LEVEL}),
+}
+
+
+@pytest.mark.parametrize(("field", "fewest", "most", "want"), TOPOLOGY_REQUESTS.values(), ids=TOPOLOGY_REQUESTS.keys())
+def test_kueue_places_the_hosts_of_a_slice_in_one_domain(
+    job, settings, cpu_plan, field: str, fewest: int, most: int, want: dict[str, str]
+) -> None:
+    plan = cpu_plan(slices=ELASTIC | {"min": fewest, "max": most}, scheduling={"queueName": "research", field: LEVEL})
+    for jobset in render_jobsets(job, plan, settings):
+        pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+        assert pod["metadata"]["annotations"] == {f"kueue.x-k8s.io/{name}": value for name, value in want.items()}
+        assert check_jobset(jobset) == []
+
+
 def test_slices_have_a_topology_of_their_own_where_the_plan_names_one(job, settings, cpu_plan, tpu_plan) -> None:
     key = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 

@@ -7,7 +7,7 @@ import pytest
 
 from trainingjob_operator.render.jobset import render_base_jobset
 from trainingjob_operator.render.pod import render_pod_template
-from trainingjob_operator.render.pod_policy import LABELS, check_jobset, check_pod
+from trainingjob_operator.render.pod_policy import LABELS, TOPOLOGY_ANNOTATIONS, check_jobset, check_pod
 
 
 @pytest.fixture
@@ -36,7 +36,6 @@ NEW_FIELDS = {
     "a runtime class": ("spec/runtimeClassName", "mine"),
     "shared processes": ("spec/shareProcessNamespace", True),
     "init containers": ("spec/initContainers", [{"name": "root", "image": "mine"}]),
-    "annotations": ("metadata/annotations", {"sidecar.istio.io/inject": "true"}),
     "a host path": ("spec/volumes/0/hostPath", {"path": "/"}),
     "a csi volume": ("spec/volumes/0/csi", {"driver": "mine"}),
     "sysctls": ("spec/securityContext/sysctls", [{"name": "kernel.msgmax", "value": "1"}]),
@@ -91,6 +90,11 @@ VALUES = {
         "metadata/labels",
         {"sidecar.istio.io/inject": "true"},
         f"must be an object with no label but {', '.join(sorted(LABELS))}",
+    ),
+    "a foreign annotation": (
+        "metadata/annotations",
+        {"sidecar.istio.io/inject": "true"},
+        f"must be an object with no annotation but {', '.join(sorted(TOPOLOGY_ANNOTATIONS))}",
     ),
     "no object": ("spec/securityContext", None, "must be an object"),
     "no list": ("spec/volumes", {"name": "root"}, "must be a list"),

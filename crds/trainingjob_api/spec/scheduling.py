@@ -55,3 +55,13 @@ class Scheduling(Strict):
         description="Node label whose value all hosts of a slice share, and no two slices. Unset: the accelerator's "
         "own for slices with several hosts, none on `cpu`.",
     )
+    required_topology: Annotated[LabelKey | None, Example("cloud.provider.com/topology-rack")] = Field(
+        default=None,
+        exclude_if=lambda level: level is None,  # an agent before 0.1 refuses a field that it does not know
+        description="Level of Kueue's Topology in one domain of which all hosts of a slice must run.",
+    )
+    preferred_topology: Annotated[LabelKey | None, Example("cloud.provider.com/topology-block")] = Field(
+        default=None,
+        exclude_if=lambda level: level is None,  # an agent before 0.1 refuses a field that it does not know
+        description="Level of Kueue's Topology in one domain of which the hosts of a JobSet should run.",
+    )

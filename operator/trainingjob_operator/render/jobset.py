@@ -28,6 +28,10 @@ from trainingjob_operator.render.render_settings import RenderSettings
 
 EXCLUSIVE_TOPOLOGY_ANNOTATION = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 WORKLOAD_PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
+REQUIRED_TOPOLOGY_ANNOTATION = "kueue.x-k8s.io/podset-required-topology"
+PREFERRED_TOPOLOGY_ANNOTATION = "kueue.x-k8s.io/podset-preferred-topology"
+GROUP_TOPOLOGY_ANNOTATION = "kueue.x-k8s.io/podset-slice-required-topology"
+GROUP_SIZE_ANNOTATION = "kueue.x-k8s.io/podset-slice-size"
 MAX_INT32 = 2**31 - 1
 
 
@@ -70,6 +74,9 @@ def _render(
     avoids: Sequence[str] = (),
 ) -> Manifest:
     slice_labels = job_labels(job) | {SLICE_OFFSET_LABEL: str(offset)}
+    pod_template = render_pod_template(job, plan, settings, slice_labels, avoids)
+    if topology := _topology_request(plan, num_slices):
+        pod_template["metadata"]["annotations"] = pod_template["metadata"].get("annotations", {}) | topology
     manifest: Manifest = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
@@ -90,7 +97,7 @@ def _render(
                     "replicas": num_slices,
                     "template": {
                         "metadata": {"labels": slice_labels},
-                        "spec": _slice_job(plan.shape, render_pod_template(job, plan, settings, slice_labels, avoids)),
+                        "spec": _slice_job(plan.shape, pod_template),
                     },
                 }
             ],
@@ -120,6 +127,20 @@ def _network(shape: SliceShape) -> Manifest:
 
 def _placement(shape: SliceShape) -> Manifest:
     return {EXCLUSIVE_TOPOLOGY_ANNOTATION: shape.exclusive_topology} if shape.exclusive_topology else {}
+
+
+def _topology_request(plan: Plan, num_slices: int) -> Manifest:
+    """Return the annotations with which Kueue's topology-aware scheduling places the pods of a JobSet.
+
+    Kueue applies the required level to all pods of a replicated job. If that has several slices, the level is requested
+    for each group of as many pods as a slice has hosts.
+    """
+    required, preferred = plan.spec.scheduling.required_topology, plan.spec.scheduling.preferred_topology
+    if preferred:
+        return {PREFERRED_TOPOLOGY_ANNOTATION: preferred}
+    if required and num_slices > 1:
+        return {GROUP_TOPOLOGY_ANNOTATION: required, GROUP_SIZE_ANNOTATION: str(plan.shape.num_hosts)}
+    return {REQUIRED_TOPOLOGY_ANNOTATION: required} if required else {}
 
 
 def queue_labels(plan: Plan) -> Manifest:

@@ -29,6 +29,12 @@ from trainingjob_operator.render.profile import take_out
 
 LABELS = frozenset((JOB_LABEL, UID_LABEL, SLICE_OFFSET_LABEL, MANAGED_BY_LABEL))
 
+TOPOLOGY_ANNOTATIONS = frozenset(
+    f"kueue.x-k8s.io/podset-{name}"
+    for name in ("required-topology", "preferred-topology", "slice-required-topology", "slice-size")
+)
+"""Annotations by which Kueue places pods."""
+
 BASIC = frozenset(("cpu", "memory"))
 """Resources of a pod that uses no accelerator."""
 
@@ -68,10 +74,14 @@ CONTAINER: AllowList = {
 
 POD: AllowList = {
     "metadata": {
+        "annotations": FieldRule(
+            f"an object with no annotation but {', '.join(sorted(TOPOLOGY_ANNOTATIONS))}",
+            lambda annotations: isinstance(annotations, dict) and annotations.keys() <= TOPOLOGY_ANNOTATIONS,
+        ),
         "labels": FieldRule(
             f"an object with no label but {', '.join(sorted(LABELS))}",
             lambda labels: isinstance(labels, dict) and labels.keys() <= LABELS,
-        )
+        ),
     },
     "spec": {
         "restartPolicy": required("OnFailure"),

@@ -174,6 +174,13 @@ SCHEDULING: dict[str, tuple[dict[str, Any], str]] = {
     "a label": ({"nodeSelector": {"a..b/disk": "ssd"}}, "nodeSelector.a..b/disk"),
     "a taint": ({"tolerations": [{"key": "a.-b/spot", "operator": "Exists"}]}, "tolerations[0].key"),
     "a topology": ({"exclusiveTopology": "a..b/rack"}, "exclusiveTopology"),
+    "a level": ({"queueName": "q", "requiredTopology": "a..b/rack"}, "requiredTopology"),
+    "a level without a queue": ({"requiredTopology": "example.com/rack"}, "requiredTopology"),
+    "a preferred level without a queue": ({"preferredTopology": "example.com/rack"}, "preferredTopology"),
+    "two levels": (
+        {"queueName": "q", "requiredTopology": "example.com/rack", "preferredTopology": "example.com/block"},
+        "preferredTopology",
+    ),
 }
 
 

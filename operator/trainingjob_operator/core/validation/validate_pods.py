@@ -127,6 +127,23 @@ def check_queue_name(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.scheduling.queueName", queue, message)
 
 
+def check_topology_request(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A level of Kueue's Topology needs a queue, and Kueue accepts one request for the pods of a JobSet."""
+    scheduling = spec.scheduling
+    levels = {"requiredTopology": scheduling.required_topology, "preferredTopology": scheduling.preferred_topology}
+    for field, level in levels.items():
+        if level is not None and scheduling.queue_name is None:
+            message = (
+                f"{format_value(level)} must not be set without `spec.scheduling.queueName`: only Kueue reads it. Set "
+                "the queue, or use `spec.scheduling.exclusiveTopology`."
+            )
+            yield Problem(f"spec.scheduling.{field}", level, message)
+    if None not in levels.values():
+        level = scheduling.preferred_topology
+        message = f"{format_value(level)} must not be set with `spec.scheduling.requiredTopology`. Remove one of them."
+        yield Problem("spec.scheduling.preferredTopology", level, message)
+
+
 def check_label_keys(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Label keys must be valid: a name, with an optional domain and `/` before it."""
     scheduling = spec.scheduling
@@ -134,6 +151,8 @@ def check_label_keys(spec: TrainingJobSpec) -> Iterator[Problem]:
         **{f"nodeSelector.{key}": key for key in scheduling.node_selector},
         **{f"tolerations[{number}].key": one.key for number, one in enumerate(scheduling.tolerations)},
         "exclusiveTopology": scheduling.exclusive_topology,
+        "requiredTopology": scheduling.required_topology,
+        "preferredTopology": scheduling.preferred_topology,
     }
     for path, key in keys.items():
         if key is not None and (flaw := describe_label_key_error(key)):
@@ -206,6 +225,9 @@ RULES = (
     Rule(("runtime.image",), check_image),
     Rule(("runtime", "scheduling", *SECRET_PARENTS), check_object_names),
     Rule(("scheduling.queueName",), check_queue_name),
+    Rule(
+        ("scheduling.queueName", "scheduling.requiredTopology", "scheduling.preferredTopology"), check_topology_request
+    ),
     Rule(("scheduling",), check_label_keys),
     Rule(("runtime.env", *SECRET_PARENTS), check_reference_keys),
     Rule(("runtime.volumes",), check_mount_paths),
