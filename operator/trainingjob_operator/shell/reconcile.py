@@ -79,6 +79,8 @@ IDLE_REQUEUE_SECONDS = 300.0
 """Reconcile interval of a job that only an event can change, in case an event is lost."""
 WAITING_REQUEUE_SECONDS = 5.0
 FORMING_REQUEUE_SECONDS = 0.5
+NEW_HOLD_SECONDS = 30.0
+"""Seconds in which Kueue explains in the Workload why it suspends a JobSet. The operator does not watch Workloads."""
 MAX_CONFLICT_ATTEMPTS = 5
 
 type Check = Callable[[str, str, object], Awaitable[ValidationResult]]
@@ -353,7 +355,8 @@ def _requeue_delay(plan: Plan, seen: Observed, decision: Decision, status: Train
         news.report_age <= plan.heartbeat_timeout_seconds for news in seen.heartbeats.latest_reports.values()
     )
     if not has_fresh_heartbeat and not seen.pods:  # events of the cluster wake the job
-        return IDLE_REQUEUE_SECONDS
+        is_hold_new = any(jobset.hold and jobset.settled_seconds < NEW_HOLD_SECONDS for jobset in seen.jobsets)
+        return WAITING_REQUEUE_SECONDS if is_hold_new else IDLE_REQUEUE_SECONDS
     if not seen.heartbeats.latest_reports:
         return WAITING_REQUEUE_SECONDS
     return FORMING_REQUEUE_SECONDS

@@ -12,6 +12,7 @@ from trainingjob_operator.core.reasons import Reason
 
 QUEUED = {"queueName": "research"}
 FULL = "insufficient unused quota for pods in flavor default, 1 more needed"
+NO_QUOTA = "insufficient quota for cpu in flavor default, current podset request (100m) > maximum capacity (0)"
 TIMEOUT = "Exceeded the PodsReady timeout default/a"
 
 
@@ -36,6 +37,21 @@ CASES = {
         held(condition("QuotaReserved", "False", "WaitingForQuota", FULL)),
         Reason.WAITING_FOR_QUOTA,
         f"queue `research` has not admitted it: {FULL}",
+    ),
+    "its queue does not exist": (
+        held(condition("QuotaReserved", "False", "Inadmissible", "LocalQueue research doesn't exist")),
+        Reason.WAITING_FOR_QUOTA,
+        "queue `research` has not admitted it: LocalQueue research doesn't exist",
+    ),
+    "the ClusterQueue was deleted": (
+        held(condition("QuotaReserved", "False", "Inadmissible", "ClusterQueue gpus doesn't exist")),
+        Reason.WAITING_FOR_QUOTA,
+        "queue `research` has not admitted it: ClusterQueue gpus doesn't exist",
+    ),
+    "the quota is zero": (
+        held(condition("QuotaReserved", "False", "Pending", NO_QUOTA)),
+        Reason.WAITING_FOR_QUOTA,
+        f"queue `research` has not admitted it: {NO_QUOTA}",
     ),
     "Kueue preempts other jobs for it": (
         held(condition("QuotaReserved", "False", "WaitingForPreemptedWorkloads", "pending the preemption of 1")),
