@@ -27,9 +27,23 @@ CHECKPOINT_MUTATIONS = (
     Mutation(
         "restore a checkpoint that lacks a required item",
         f"{TRAINER}/checkpoint/items.py",
-        "return equal if saved.layout == STATE_LAYOUT and required <= equal else None",
-        "return equal if saved.layout == STATE_LAYOUT else None",
+        "return equal if saved.layout == layout and required <= equal else None",
+        "return equal if saved.layout == layout else None",
         ("tests/trainer/checkpoint/test_items.py",),
+    ),
+    Mutation(
+        "delete frozen tensors although a manifest cannot be read",
+        f"{TRAINER}/checkpoint/saved_steps.py",
+        "if any(one.damage or one.unreadable for one in steps):",
+        "if any(one.unreadable for one in steps):",
+        ("tests/trainer/checkpoint/test_frozen_tensors.py",),
+    ),
+    Mutation(
+        "delete the frozen tensors of this world before a step refers to them",
+        f"{TRAINER}/checkpoint/frozen_deletion.py",
+        "and writer.generation < fence.generation",
+        "and writer.generation <= fence.generation",
+        ("tests/trainer/checkpoint/test_frozen_tensors.py",),
     ),
     Mutation(
         "keep what a fenced-off world has committed",

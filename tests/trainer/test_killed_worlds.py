@@ -43,9 +43,19 @@ def kill_worlds(crew: Crew, config: RunConfig, programs: Path, num_kills: int) -
     return [*spans[:-1], spans[-1].model_copy(update={"last": end})]
 
 
+ADAPTERS: dict[str, Any] = {
+    "lora": {
+        "rank": 2,
+        "alpha": 4,
+        "targets": ["*.attention.*", "*.mlp.*"],
+        "dropout": 0.2,
+        "baseQuantization": "int8",
+    }
+}
 KILLED: dict[str, tuple[int, dict[str, Any]]] = {
     "one batch size": (10, {}),
     "batches that grow": (3, GROWING_BATCH),
+    "adapters of an int8 base": (3, ADAPTERS),
 }
 
 
@@ -65,15 +75,7 @@ def test_world_killed_at_any_step_resumes_to_the_same_bits(
 
 TRAINED: dict[str, dict[str, Any]] = {
     "all parameters": {},
-    "adapters of an int8 base": {
-        "lora": {
-            "rank": 2,
-            "alpha": 4,
-            "targets": ["*.attention.*", "*.mlp.*"],
-            "dropout": 0.2,
-            "baseQuantization": "int8",
-        }
-    },
+    "adapters of an int8 base": ADAPTERS,
     "a Gemma with dropout": {"model": MODELS["windows"] | {"dropout": {"residual": 0.2, "embedding": 0.2}}},
     "a DeepSeek": {"model": MODELS["latent"]},
     "batches that grow": GROWING_BATCH,

@@ -3,6 +3,7 @@
     lineage-<n>/<step>.g<generation>.s<save>.<job>/                the files of one save of a step
     lineage-<n>/<step>.g<generation>.s<save>.<job>/integrity.json  written last: the step is committed
     lineage-<n>/<step>.g<generation>.s<save>.<job>.quarantined     the step does not count any more
+    frozen/<step>.g<generation>.s<save>.<job>/                     frozen tensors, which the manifests of steps name
 
 No two saves have the same name: a world is the only one of its job with its generation, it counts its saves, and
 `<job>` is a hash of the job's UID. Older trainers named the folder `<step>` alone, and renamed it into place.
@@ -15,6 +16,8 @@ from typing import NamedTuple
 from trainingjob_agent.shared_files import parse_number
 
 LINEAGE_PREFIX = "lineage-"
+FROZEN_FOLDER = "frozen"
+"""The folder of the frozen tensors that steps share."""
 MANIFEST_FILE = "integrity.json"
 """The file that commits a step: a folder without it is not a saved step."""
 WRITER_FILE = "writer.json"

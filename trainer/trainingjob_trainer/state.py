@@ -54,6 +54,8 @@ class ItemRule(Enum):
 
 STATE_LAYOUT = 1
 """Version of the state's layout. It changes with the meaning of a required item, not with another optional item."""
+FROZEN_LAYOUT = 2
+"""The same in a step that refers to frozen tensors in another folder: trainers that know layout 1 alone reject it."""
 ITEM_RULES: Mapping[str, ItemRule] = {
     "step": ItemRule.REQUIRED,
     "params": ItemRule.REQUIRED,

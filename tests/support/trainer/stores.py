@@ -6,11 +6,12 @@ from typing import Any
 from tests.support.patience import ENDLESS_SECONDS
 from tests.support.trainer.shelf import list_steps
 from tests.support.trainer.tiny import UID, make_config, make_spec, make_world
-from tests.trainer.checkpoint.test_checkpoints import describe, make_state
+from tests.trainer.checkpoint.test_checkpoints import FROZEN, describe, make_state
 from trainingjob_agent.trainer_protocol import AgentEvent
 from trainingjob_api.protocol import Damage
 from trainingjob_api.world import Rollback, RunConfig, Span
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
+from trainingjob_trainer.checkpoint.restore_search import SnapshotSource
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.state import State
@@ -21,7 +22,8 @@ FIRST = Span(generation=1, first=1)
 class Stores:
     """A checkpoint folder and a backup folder, and worlds of one process that use them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, frozen: bool = False) -> None:
+        self.frozen = frozen
         self.fast = folder / "fast/run"
         self.slow = folder / "slow/run"
         self.log = folder / "events"
@@ -30,14 +32,15 @@ class Stores:
 
     def config(self, uid: str = UID, *, takeover: bool = False, last: int = 1, **changes: Any) -> RunConfig:
         copies = {"uri": str(self.slow), "every": "0s", "keep": 3, **changes}
-        spec = make_spec(self.fast, self.fast, checkpoint__backup=copies, checkpoint__takeover=takeover)
+        changed = {"checkpoint__backup": copies, "checkpoint__takeover": takeover} | (FROZEN if self.frozen else {})
+        spec = make_spec(self.fast, self.fast, **changed)
         spec["checkpoint"]["keep"] = {"last": last}
         return make_config(spec, uid=uid)
 
     def open(
         self, generation: int = 1, *lineage: Span, rollbacks: tuple[Rollback, ...] = (), **changes: Any
     ) -> "World":
-        world = make_world(generation, 1, lineage, rollbacks=rollbacks)
+        world = make_world(generation, 1, lineage, changes.get("uid", UID), rollbacks)
         return World(
             self, Checkpoints(self.fast, self.config(**changes), world, ProcessGroup(0, 1), "index", self.events)
         )
@@ -78,7 +81,7 @@ class World:
     def save(self, *steps: int) -> "World":
         """Save steps one after the other, each after the copy before it came to its end."""
         for step in steps:
-            self.checkpoints.save(step, make_state((1, 1), step))
+            self.checkpoints.save(step, make_state((1, 1), step, frozen=self.stores.frozen))
             self.checkpoints.wait()
             self.join()
         return self
@@ -89,8 +92,8 @@ class World:
         if thread := backup._thread:
             thread.join(ENDLESS_SECONDS)
 
-    def restore(self) -> State | None:
-        return self.checkpoints.restore(describe(make_state((1, 1))))
+    def restore(self, memory: SnapshotSource | None = None) -> State | None:
+        return self.checkpoints.restore(describe(make_state((1, 1), frozen=self.stores.frozen)), memory)
 
 
 def largest(folder: Path) -> Path:

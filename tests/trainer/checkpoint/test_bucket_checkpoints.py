@@ -13,7 +13,8 @@ import pytest
 from tests.support.patience import ENDLESS_SECONDS
 from tests.support.trainer.object_servers import SCHEMES, ObjectServers, new_root
 from tests.support.trainer.tiny import UID, make_config, make_spec, make_world
-from tests.trainer.checkpoint.test_checkpoints import describe, make_state
+from tests.trainer.checkpoint.test_checkpoints import FROZEN, describe, make_state
+from trainingjob_agent.checkpoint_layout import FROZEN_FOLDER
 from trainingjob_agent.trainer_protocol import AgentEvent
 from trainingjob_api.world import RunConfig, Span
 from trainingjob_trainer.checkpoint import owner
@@ -21,6 +22,7 @@ from trainingjob_trainer.checkpoint.candidates import Expected
 from trainingjob_trainer.checkpoint.candidates import Stores as Candidates
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
 from trainingjob_trainer.checkpoint.formats.saved_arrays import SavedParams
+from trainingjob_trainer.checkpoint.frozen_tensors import find_array_folders
 from trainingjob_trainer.checkpoint.restore_search import RestoreSearch
 from trainingjob_trainer.checkpoint.saved_steps import list_saved
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
@@ -39,8 +41,9 @@ FIRST = Span(generation=1, first=1)
 class BucketJob:
     """A job whose checkpoints and copies are in buckets."""
 
-    def __init__(self, folder: Path, scheme: str) -> None:
+    def __init__(self, folder: Path, scheme: str, *, frozen: bool) -> None:
         self.folder = folder
+        self.frozen = frozen
         self.root, self.slow = new_root(scheme), new_root(scheme)
         self.log = folder / "events"
         self._file = self.log.open("wb", buffering=0)
@@ -57,6 +60,7 @@ class BucketJob:
     def config(self, *, uid: str = UID, takeover: bool = False, last: int = 2) -> RunConfig:
         copies = {"uri": "/slow/run", "every": "0s", "keep": 2}
         changes = {"checkpoint__backup": copies, "checkpoint__takeover": takeover, "checkpoint__keep__last": last}
+        changes |= FROZEN if self.frozen else {}
         config = make_config(make_spec(self.folder, self.folder, **changes), uid=uid)
         backup = config.spec.checkpoint.backup
         assert backup
@@ -71,11 +75,14 @@ class BucketJob:
 
     def save(self, checkpoints: Checkpoints, *steps: int) -> None:
         for step in steps:
-            checkpoints.save(step, make_state((4, 2), step))
+            checkpoints.save(step, self.state((4, 2), step))
             checkpoints.wait()
             backup = checkpoints._upkeep.backup
             if backup and backup._thread:
                 backup._thread.join(ENDLESS_SECONDS)
+
+    def state(self, shape: tuple[int, int], step: int = 0) -> State:
+        return make_state(shape, step, frozen=self.frozen)
 
     def reported(self) -> list[AgentEvent]:
         return [AgentEvent.model_validate_json(line) for line in self.log.read_text().splitlines()]
@@ -89,10 +96,11 @@ class BucketJob:
         self._file.close()
 
 
-@pytest.fixture(params=SCHEMES)
+@pytest.fixture(params=[(scheme, frozen) for frozen in (False, True) for scheme in SCHEMES], ids=str)
 def job(request: pytest.FixtureRequest, tmp_path: Path, object_servers: ObjectServers) -> Iterator[BucketJob]:
-    with object_servers.environment(request.param):
-        job = BucketJob(tmp_path, request.param)
+    scheme, frozen = request.param
+    with object_servers.environment(scheme):
+        job = BucketJob(tmp_path, scheme, frozen=frozen)
         yield job
         job.close()
 
@@ -101,18 +109,18 @@ def steps(store: Store) -> list[int]:
     return [saved.step for saved in list_saved(store) if saved.integrity]
 
 
-def check_restored(restored: State | None, step: int, target: State) -> None:
+def check_restored(restored: State | None, want: State, target: State) -> None:
     assert restored is not None
-    for seen, want, place in zip(*map(jax.tree.leaves, (restored, make_state((4, 2), step), target)), strict=True):
-        assert np.array_equal(seen, want)
+    for seen, expected, place in zip(*map(jax.tree.leaves, (restored, want, target)), strict=True):
+        assert np.array_equal(seen, expected)
         assert seen.sharding == place.sharding
 
 
 def test_a_state_is_restored_onto_another_mesh(job: BucketJob) -> None:
     job.save(job.open(), 7)
-    target = make_state((1, 2))
+    target = job.state((1, 2))
 
-    check_restored(job.open(2, FIRST).restore(describe(target)), 7, target)
+    check_restored(job.open(2, FIRST).restore(describe(target)), job.state((4, 2), 7), target)
     assert job.problems() == []
 
 
@@ -122,6 +130,7 @@ def test_old_steps_and_copies_are_deleted(job: BucketJob) -> None:
     assert (steps(job.durable), steps(job.backup)) == ([4, 6], [4, 6])
     assert [event.copied for event in job.reported() if event.copied] == [2, 4, 6]
     for store in (job.durable, job.backup):
+        assert len(store.list_folder(FROZEN_FOLDER)) == job.frozen
         named = {saved.folder.name.removeprefix("lineage-0/") for saved in list_saved(store)}
         assert {name.split("/")[0] for name in store.list_files("lineage-0")} == named
 
@@ -132,9 +141,9 @@ def test_a_copy_is_restored_where_the_step_is_damaged(job: BucketJob) -> None:
         for name in job.durable.list_files(saved.folder.name):
             if "/d/" in f"/{name}":
                 job.durable.write(saved.folder.file(name), (b"damaged",))
-    target = make_state((4, 2))
+    target = job.state((4, 2))
 
-    check_restored(job.open(2, FIRST).restore(describe(target)), 4, target)
+    check_restored(job.open(2, FIRST).restore(describe(target)), job.state((4, 2), 4), target)
     assert all("bytes instead of" in problem for problem in job.problems())
     assert job.problems()
 
@@ -166,8 +175,9 @@ def test_regions_of_saved_parameters_are_read(job: BucketJob) -> None:
     job.save(job.open(), 7)
     (saved,) = list_saved(job.durable)
 
-    params = SavedParams(saved.folder.location)
+    params = SavedParams(*find_array_folders(saved.folder)[:2])
 
+    assert params.shape("embedding") == ((64, 64) if job.frozen else None)
     assert params.shape("w") == (8, 8)
     assert params.shape("missing") is None
     assert np.array_equal(params.read("w", ((2, 4), (1, 3))), np.asarray(make_state((1, 1), 7).params["w"])[2:4, 1:3])
@@ -211,7 +221,7 @@ def test_whenever_a_save_is_killed_the_newest_committed_step_is_found(
     take("PUT", "")
 
     with object_servers.environment(scheme):
-        found = [find(image, open_store(new_root(scheme)), job.events) for image in images]
+        found = [find(image, open_store(new_root(scheme)), job) for image in images]
     assert found == sorted(found)
     assert set(found) == {2, 4}
     assert len(found) >= 8
@@ -228,13 +238,13 @@ def list_all(store: Store) -> list[str]:
     ]
 
 
-def find(image: dict[str, bytes], store: Store, events: AgentEvents) -> int:
+def find(image: dict[str, bytes], store: Store, job: BucketJob) -> int:
     """Return the step that a world resumes from with the objects of an image."""
     for name, content in image.items():
         store.write(name, (content,))
     world = make_world(2, 1, (FIRST,)).model_copy(update={"committed": 2})
-    state = hash_shapes(describe(make_state((4, 2))))
+    state = hash_shapes(describe(job.state((4, 2))))
     expected = Expected("index", lambda saved: saved.state == state)
-    folder = RestoreSearch(Candidates(store), world, ProcessGroup(0, 1), events, takeover=False).find(expected)
+    folder = RestoreSearch(Candidates(store), world, ProcessGroup(0, 1), job.events, takeover=False).find(expected)
     assert isinstance(folder, StepFolder)
     return folder.step

@@ -26,6 +26,9 @@ from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.state import Signal, State
 
+FROZEN: dict[str, Any] = {"optimizer__trainable": ["*norm*"]}
+"""Changes of a job whose state has a frozen tensor, `embedding`."""
+
 type Opened = Callable[..., Checkpoints]
 
 
@@ -51,8 +54,8 @@ def committed(tmp_path: Path) -> list[int | None]:
     return [event.committed for event in map(AgentEvent.model_validate_json, lines) if event.committed]
 
 
-def make_state(shape: tuple[int, int], step: int = 0) -> State:
-    """Return a state whose matrices are sharded both ways over a mesh of this shape."""
+def make_state(shape: tuple[int, int], step: int = 0, *, frozen: bool = False) -> State:
+    """Return a state whose matrices are sharded both ways over a mesh of this shape, if asked with a frozen one."""
     mesh = Mesh(np.array(jax.devices()[: shape[0] * shape[1]]).reshape(shape), ("a", "b"))
 
     def place(value: np.ndarray, *spec: str | None) -> jax.Array:
@@ -60,9 +63,10 @@ def make_state(shape: tuple[int, int], step: int = 0) -> State:
 
     matrix = np.arange(64, dtype=np.float32).reshape(8, 8) + step
     scalar = np.array(step, np.int32)
-    return State(
-        place(scalar), {"w": place(matrix, "a", "b")}, {"m": place(-matrix, "b")}, place(scalar), place(scalar)
-    )
+    params = {"w": place(matrix, "a", "b")}
+    if frozen:
+        params["embedding"] = place(np.arange(4096, dtype=np.float32).reshape(64, 64), "b", "a")
+    return State(place(scalar), params, {"m": place(-matrix, "b")}, place(scalar), place(scalar))
 
 
 def describe(state: State) -> State:

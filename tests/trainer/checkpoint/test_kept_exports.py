@@ -52,7 +52,9 @@ class Job:
 
     def config(self, uid: str = UID, *, last: int = 2, takeover: bool = False, **changes: Any) -> RunConfig:
         export = {"huggingFace": {"uri": str(self.exported), "when": "kept", **changes}}
-        spec = make_spec(self.saved, self.saved, checkpoint__export=export, checkpoint__takeover=takeover)
+        trained = ["embedding"]  # as `state` does: all other tensors are saved once
+        changed = {"checkpoint__export": export, "checkpoint__takeover": takeover, "optimizer__trainable": trained}
+        spec = make_spec(self.saved, self.saved, **changed)
         spec["checkpoint"]["keep"] = {"last": last}
         return make_config(spec, uid=uid)
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.trainer.shelf import list_steps, read_record
 from tests.support.trainer.tiny import make_config, make_spec, make_world
-from tests.trainer.checkpoint.test_checkpoints import describe, make_state
+from tests.trainer.checkpoint.test_checkpoints import FROZEN, describe, make_state
 from trainingjob_api.world import Span
 from trainingjob_trainer.checkpoint.candidates import Expected, Stores
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
@@ -93,35 +93,42 @@ def events(tmp_path: Path) -> Iterator[AgentEvents]:
         yield AgentEvents(file.fileno())
 
 
-def test_whenever_a_save_is_killed_the_newest_proven_step_is_found(tmp_path: Path, events: AgentEvents) -> None:
+@pytest.mark.parametrize("frozen", [False, True], ids=["complete step", "first save of frozen tensors"])
+def test_whenever_a_save_is_killed_the_newest_proven_step_is_found(
+    frozen: bool, tmp_path: Path, events: AgentEvents
+) -> None:
     root, images = tmp_path / "root", tmp_path / "images"
     root.mkdir()
     images.mkdir()
     camera = Camera(root, images)
-    config = make_config(make_spec(root, root, checkpoint__keep__last=1))
-    checkpoints = Checkpoints(root, config, make_world(1, 1), ProcessGroup(0, 1), "index", events)
-    checkpoints.save(2, make_state((1, 1), 2))
+    spec = make_spec(root, root, checkpoint__keep__last=1)
+    checkpoints = Checkpoints(root, make_config(spec), make_world(1, 1), ProcessGroup(0, 1), "index", events)
+    checkpoints.save(2, make_state((1, 1), 2, frozen=frozen))
     checkpoints.wait()
+    if frozen:  # as a newer trainer resumes from the complete step of an older one
+        spec |= make_spec(root, root, checkpoint__keep__last=1, **FROZEN)
+        checkpoints = Checkpoints(root, make_config(spec), make_world(1, 1), ProcessGroup(0, 1), "index", events)
     (tmp_path / "events").write_text("")
 
     with camera.watching():
-        checkpoints.save(4, make_state((1, 1), 4))
+        checkpoints.save(4, make_state((1, 1), 4, frozen=frozen))
         checkpoints.wait()
 
-    found = [find(image, events) for image in sorted(images.iterdir())]
+    found = [find(image, events, frozen=frozen) for image in sorted(images.iterdir())]
     assert found == sorted(found)
     assert {2, 4} == set(found)
     assert len(found) >= 10, "the folder as it was before, while Orbax writes, hashed, proven, moved, and cleared"
     assert [line for line in (tmp_path / "events").read_text().splitlines() if "damaged" in line] == []
 
 
-def find(image: Path, events: AgentEvents) -> int:
+def find(image: Path, events: AgentEvents, *, frozen: bool) -> int:
     """Return the step that a world resumes from with the storage of an image, also with a truncated file."""
     world = make_world(2, 1, (Span(generation=1, first=1),)).model_copy(update={"committed": 2})
-    state = hash_shapes(describe(make_state((1, 1))))
+    state = hash_shapes(describe(make_state((1, 1), frozen=frozen)))
     proven = [path.parent for path in image.glob("lineage-0/*/integrity.json")]
     want = max(read_record(folder).step for folder in proven)
-    files = [path for path in image.rglob("*") if path.is_file() and not any(one in path.parents for one in proven)]
+    committed = [*proven, *(path.parent for path in image.glob("frozen/*/integrity.json"))]
+    files = [path for path in image.rglob("*") if path.is_file() and not any(one in path.parents for one in committed)]
     if files:
         newest = max(files, key=lambda path: path.stat().st_mtime_ns)
         newest.write_bytes(newest.read_bytes()[: newest.stat().st_size // 2])

@@ -15,9 +15,12 @@ from tests.support.trainer.meeting import renumber, together
 from tests.support.trainer.shelf import at, step_path
 from tests.support.trainer.tiny import SIZES, make_config, make_layout, make_spec, make_world
 from tests.trainer.snapshots.test_snapshotter import bits, describe, make_state, programs, spec_with
+from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout, Span
 from trainingjob_trainer.checkpoint import single_replica
+from trainingjob_trainer.checkpoint.frozen_tensors import ArrayFolders, list_frozen, split_items
+from trainingjob_trainer.checkpoint.items import saved_items
 from trainingjob_trainer.checkpoint.manifest import Integrity, hash_files, list_files, write_integrity
 from trainingjob_trainer.checkpoint.single_replica import SingleReplicaRestore
 from trainingjob_trainer.checkpoint.verify import verify
@@ -34,21 +37,30 @@ LAYOUTS: dict[str, tuple[Layout, dict[str, Any]]] = {
     "parameters in half precision": (FOUR_SLICES, {"precision__params": "bfloat16"}),
     "moments split over the replicas": (FOUR_SLICES, {"parallelism__shardOptimizerOverData": True}),
     "every axis": (EVERY_AXIS, {}),
+    "frozen tensors in another folder": (FOUR_SLICES, {"optimizer__trainable": ["layers.*"]}),
 }
 
 
 def save(folder: Path, state: State) -> None:
-    with ocp.StandardCheckpointer() as saver:
-        saver.save(folder, {name: value for name, value in state._asdict().items() if value is not None})
+    save_items(folder, saved_items(state))
+
+
+def save_items(folder: Path, items: dict[str, Any]) -> None:
+    if items:
+        with ocp.StandardCheckpointer() as saver:
+            saver.save(folder, items)
 
 
 @pytest.mark.parametrize(("layout", "changes"), LAYOUTS.values(), ids=LAYOUTS.keys())
 def test_state_read_by_one_replica_is_on_every_device_with_the_same_bits(
     layout: Layout, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    described = describe(layout, spec_with(**changes))
+    spec = spec_with(**changes)
+    described, tensors = describe(layout, spec), list_frozen(resolve_network(spec))
     want = make_state(described, 7)
-    save(tmp_path / "7", want)
+    folders = ArrayFolders(str(tmp_path / "7"), str(tmp_path / "frozen"), tensors)
+    for folder, items in zip(folders[:2], split_items(saved_items(want), tensors), strict=True):
+        save_items(Path(folder), items)
     given: list[State] = []
     spread = single_replica.broadcast_shards
 
@@ -58,9 +70,7 @@ def test_state_read_by_one_replica_is_on_every_device_with_the_same_bits(
 
     monkeypatch.setattr(single_replica, "broadcast_shards", watch)
 
-    found = SingleReplicaRestore(described, Shards(described), programs(layout), ProcessGroup(0, 1)).load(
-        str(tmp_path / "7")
-    )
+    found = SingleReplicaRestore(described, Shards(described), programs(layout), ProcessGroup(0, 1)).load(folders)
 
     assert bits(found) == bits(want)
     assert [leaf.sharding for leaf in jax.tree.leaves(found)] == [leaf.sharding for leaf in jax.tree.leaves(described)]
@@ -81,7 +91,7 @@ def test_only_devices_of_the_first_replica_are_read_to(tmp_path: Path, monkeypat
     monkeypatch.setattr(SingleReplicaRestore, "_collect_shards", watch)
 
     SingleReplicaRestore(described, Shards(described), programs(FOUR_SLICES), ProcessGroup(0, 1)).load(
-        str(tmp_path / "7")
+        ArrayFolders(str(tmp_path / "7"))
     )
 
     assert read == set(jax.devices()[:2])
@@ -97,7 +107,7 @@ def test_a_process_of_another_replica_opens_nothing(tmp_path: Path, monkeypatch:
 
     assert replica.readers == (0,)
     assert replica.saves_reads
-    assert replica.load(str(tmp_path / "that is not there")) == ({}, set())
+    assert replica.load(ArrayFolders(str(tmp_path / "that is not there"))) == ({}, set())
 
 
 def test_readers_are_found_if_the_runtime_numbers_processes_differently(tmp_path: Path) -> None:
@@ -109,7 +119,7 @@ def test_readers_are_found_if_the_runtime_numbers_processes_differently(tmp_path
     reader = SingleReplicaRestore(described, Shards(described), programs(FOUR_SLICES), peers)
 
     assert reader.readers == (1,)
-    assert bits(reader.load(str(tmp_path / "7"))) == bits(want)
+    assert bits(reader.load(ArrayFolders(str(tmp_path / "7")))) == bits(want)
 
 
 def test_single_replica_restore_saves_no_reads_if_all_processes_are_of_one_replica() -> None:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from trainingjob_api.base import Open
 from trainingjob_api.spec.checkpoint import KeepBest
-from trainingjob_trainer.checkpoint.manifest import Integrity
+from trainingjob_trainer.checkpoint.manifest import Integrity, SavedFrozen
 from trainingjob_trainer.checkpoint.retention import select_losses
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.snapshots.lineage import StepRecord
@@ -28,6 +28,9 @@ class CheckpointInventory(Open):
     losses: dict[int, float] = Field(default={})
     """Their losses in the evaluation that selects the best checkpoints, where measured."""
 
+    frozen: SavedFrozen | None = None
+    """The frozen tensors to which the newest of them of the same job refers. None: it has them itself."""
+
     @property
     def is_saved(self) -> bool:
         """Return whether the step that the world resumes from is saved."""
@@ -40,9 +43,12 @@ class CheckpointInventory(Open):
         """Return the inventory of a world that resumes from `origin`: a job UID, a generation and a step."""
         records = {_origin(record): record for record in saved if record.step <= origin[2]}
         own = records.get(origin)
+        of_job = [record for record in records.values() if record.job_uid == origin[0]]
+        newest = max(of_job, key=lambda record: (record.step, record.generation), default=None)
         return cls(
             newest=max((record.step for record in records.values()), default=0),
             measured=own.evaluations if own else None,
+            frozen=newest.frozen if newest else None,
             losses=select_losses(best, {record.step: record.evaluations for record in records.values()}),
         )
 

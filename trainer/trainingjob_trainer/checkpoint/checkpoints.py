@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from math import isfinite
 
+from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.protocol import FailedSave
 from trainingjob_api.world import RunConfig, Tier, World
 from trainingjob_trainer.checkpoint.backup import Backup
@@ -17,6 +18,7 @@ from trainingjob_trainer.checkpoint.candidates import Stores
 from trainingjob_trainer.checkpoint.checkpoint_inventory import CheckpointInventory
 from trainingjob_trainer.checkpoint.commit import Committer
 from trainingjob_trainer.checkpoint.fence import Fence
+from trainingjob_trainer.checkpoint.frozen_tensors import list_frozen
 from trainingjob_trainer.checkpoint.items import StateShapes, describe_state, saved_items
 from trainingjob_trainer.checkpoint.kept_exports import KeptExports, find_kept_export
 from trainingjob_trainer.checkpoint.policy import SavePolicy
@@ -48,12 +50,12 @@ class Checkpoints:
         self._fence = fence = Fence(durable, world)
         backup = Backup(config, fence, peers, events, name) if checkpoint.backup else None
         stores = Stores(durable, backup.store if backup else None)
-        committer = Committer(durable, peers, name, fence)
+        self._committer = Committer(durable, peers, name, fence, list_frozen(resolve_network(config.spec)))
         self._job = RunningJob(config, world, stores, peers, data, events)
         export = find_kept_export(config)
         exports = KeptExports(export, config, durable, fence, peers, events, name) if export else None
         self._upkeep = Upkeep(checkpoint.keep, fence, peers, backup, exports)
-        self._writer = CheckpointWriter(committer, events, self._upkeep.after_commit)
+        self._writer = CheckpointWriter(self._committer, events, self._upkeep.after_commit)
         self._policy = SavePolicy.from_spec(checkpoint.save)
         self._bests = BestSteps(checkpoint.keep.best, {})
         self._restored = RestoredState()
@@ -75,6 +77,7 @@ class Checkpoints:
         self._restored = restored = restore_newest(self._job, state, memory, replica)
         self._upkeep.restored = restored.checkpoint_step
         self._fence.resumed_step = restored.step
+        self._committer.reuse_frozen(restored.frozen, is_verified=restored.is_frozen_verified)
         self._bests = BestSteps(self._job.config.spec.checkpoint.keep.best, restored.inventory.losses)
         if restored.snapshot:
             self._policy = self._policy.after_snapshot(restored.step, restored.inventory.newest)

@@ -18,9 +18,11 @@ from trainingjob_agent.checkpoint_layout import MANIFEST_FILE, hash_job, lineage
 from trainingjob_trainer.checkpoint.error_exchange import ErrorExchange, SaveFailedError, describe_error
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.formats.orbax_writer import OrbaxWriter, PendingWrite
+from trainingjob_trainer.checkpoint.frozen_tensors import list_tensors, refer_to, split_items
 from trainingjob_trainer.checkpoint.manifest import (
     Integrity,
     RateLimit,
+    SavedFrozen,
     dump_file_hashes,
     hash_files,
     list_files,
@@ -30,10 +32,12 @@ from trainingjob_trainer.checkpoint.manifest import (
     write_integrity,
 )
 from trainingjob_trainer.checkpoint.saved_steps import list_step_folders
-from trainingjob_trainer.checkpoint.step_changes import claim_step, delete_step, new_step_folder
+from trainingjob_trainer.checkpoint.step_changes import claim_step, delete_step, new_frozen_folder, new_step_folder
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
+from trainingjob_trainer.checkpoint.verify import verify_frozen
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.runtime.process_group import ProcessGroup
+from trainingjob_trainer.state import FROZEN_LAYOUT
 from trainingjob_trainer.store.port import Store
 
 LOG = logging.getLogger(__name__)
@@ -45,19 +49,43 @@ class PendingStep(NamedTuple):
 
     folder: StepFolder
     write: PendingWrite
+    frozen: "PendingFrozen | None" = None  # None: the step has all tensors, or refers to those of an earlier save
+
+
+class PendingFrozen(NamedTuple):
+    """The copied frozen tensors of a state, their names, and the folder for which they are meant."""
+
+    folder: StepFolder
+    write: PendingWrite
+    tensors: tuple[str, ...]
 
 
 class Committer:
-    """Writes steps with Orbax, one at a time, as one process of a world. `name` is the host in messages."""
+    """Writes steps with Orbax, one at a time, as one process of a world. `name` is the host in messages.
 
-    def __init__(self, store: Store, peers: ProcessGroup, name: str, fence: Fence) -> None:
+    `frozen` are the names of the tensors that training does not change. The first save writes them.
+    """
+
+    def __init__(
+        self, store: Store, peers: ProcessGroup, name: str, fence: Fence, frozen: frozenset[str] = frozenset()
+    ) -> None:
         self._store = store
         self._peers = peers
         self._fence = fence
         self._votes = ErrorExchange(peers, name, "save", COMMIT_SECONDS)
         self._pace = RateLimit()
         self._num_saves = 0
+        self._frozen = frozen
+        self._saved_frozen: SavedFrozen | None = None  # None: the next save writes the frozen tensors, if any
+        self._is_verified = True
         self.orbax = OrbaxWriter(peers)
+
+    def reuse_frozen(self, saved: SavedFrozen | None, *, is_verified: bool) -> None:
+        """Let saves refer to the frozen tensors of an earlier world, which are equal to those of this one.
+
+        If they are not verified, the next save verifies them. None: the next save writes them.
+        """
+        self._saved_frozen, self._is_verified = saved, is_verified
 
     def begin(self, lineage: int, step: int, state: Mapping[str, Any]) -> PendingStep:
         """Copy the arrays of a state, which may be donated afterwards; `finish` writes them into the returned folder.
@@ -67,12 +95,22 @@ class Committer:
         self._pace.enable()
         self._num_saves += 1  # the same on all processes: they save together
         folder = new_step_folder(self._store, lineage, step, self._fence, self._num_saves)
-        return PendingStep(folder, self.orbax.copy(folder.location, state))
+        changing, frozen = split_items(state, self._frozen) if self._frozen else (state, {})
+        tensors = list_tensors(frozen)
+        if self._saved_frozen and self._saved_frozen.tensors != tensors:
+            self._saved_frozen = None
+        pending = self._copy_frozen(step, frozen, tensors) if frozen and not self._saved_frozen else None
+        return PendingStep(folder, self.orbax.copy(folder.location, changing), pending)
+
+    def _copy_frozen(self, step: int, frozen: Mapping[str, Any], tensors: tuple[str, ...]) -> PendingFrozen:
+        folder = new_frozen_folder(self._store, step, self._fence, self._num_saves)
+        return PendingFrozen(folder, OrbaxWriter(self._peers).copy(folder.location, frozen), tensors)
 
     def finish(self, step: PendingStep, record: Integrity) -> Integrity:
         """Write a copied state, hash its files, each host its share, and write the manifest with the hashes.
 
-        All processes return the manifest.
+        Frozen tensors are committed before the step, so that no committed step lacks them. All processes return the
+        manifest.
 
         Raises:
             SaveFailedError: a stage failed on a host; the partial step is deleted.
@@ -81,23 +119,48 @@ class Committer:
         """
         self._votes.begin()
         try:
-            problem = step.write.problem or (self._prepare(step.folder) if self._peers.process == 0 else "")
+            if step.frozen:
+                without_items = record.model_copy(update={"items": {}, "evaluations": {}})
+                manifest = self._write(step.frozen.folder, step.frozen.write, without_items)
+                self.reuse_frozen(refer_to(step.frozen.folder, manifest, step.frozen.tensors), is_verified=True)
+            elif self._saved_frozen and not self._is_verified:
+                self._verify_frozen(step.folder, self._saved_frozen)
+            if self._saved_frozen:
+                record = record.model_copy(update={"frozen": self._saved_frozen, "layout": FROZEN_LAYOUT})
+            return self._write(step.folder, step.write, record)
+        finally:
+            step.write.give_up()
+            if step.frozen:
+                step.frozen.write.give_up()
+
+    def _verify_frozen(self, step: StepFolder, saved: SavedFrozen) -> None:
+        """Verify frozen tensors of an earlier world. If they are damaged, this save fails, and the next writes them."""
+        found = verify_frozen(step, saved, self._peers)
+        problem = found.damage or found.unreadable
+        try:
+            self._votes.exchange_results(f"{problem}; the next save writes them again" if problem else "")
+        except SaveFailedError:
+            self._saved_frozen = None
+            raise
+        self._is_verified = True
+
+    def _write(self, folder: StepFolder, write: PendingWrite, record: Integrity) -> Integrity:
+        problem = write.problem or (self._prepare(folder) if self._peers.process == 0 else "")
+        try:
             self._votes.exchange_results(problem)
-            return self._commit_in_stages(step, record)
+            return self._commit_in_stages(folder, write, record)
         except SaveFailedError:
             if self._peers.process == 0 and not problem:  # this save has claimed the folder
                 with suppress(OSError):  # the next world deletes the rest
-                    delete_step(step.folder, self._fence)  # the partial step may be filling the disk
+                    delete_step(folder, self._fence)  # the partial step may be filling the disk
             raise
-        finally:
-            step.write.give_up()
 
     def lift_rate_limit(self) -> None:
         """Lift the rate limit of the current save: another thread waits for it."""
         self._pace.lift()
 
-    def _commit_in_stages(self, step: PendingStep, record: Integrity) -> Integrity:
-        peers, (folder, writing) = self._peers, step
+    def _commit_in_stages(self, folder: StepFolder, writing: PendingWrite, record: Integrity) -> Integrity:
+        peers = self._peers
         try:
             writing.write()
             self._votes.exchange_results()

@@ -6,6 +6,7 @@ are taken. The optimizer, the data order and the step count start as in any new 
 
 import logging
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +17,7 @@ from trainingjob_api.protocol import MAX_MESSAGE, FailureReason
 from trainingjob_api.spec.checkpoint import InitializeFrom
 from trainingjob_api.spec.lora import Lora
 from trainingjob_trainer.checkpoint.formats.orbax_writer import make_restore_args, world_options
+from trainingjob_trainer.checkpoint.frozen_tensors import find_array_folders
 from trainingjob_trainer.checkpoint.manifest import SavedLora, read_integrity
 from trainingjob_trainer.checkpoint.saved_steps import list_saved
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
@@ -56,11 +58,14 @@ def load_initial_params(source: InitializeFrom, base: BaseParams, peers: Process
         TrainingError: no intact step exists, or it holds the parameters of another model.
     """
     orbax, folder = _make_checkpointer(peers), find_intact_step(source, peers)
-    theirs = _shapes(orbax.metadata(array_path(folder.location)).item_metadata.tree["params"])
+    saved = read_integrity(folder)
+    folders = find_array_folders(folder, saved)
+    theirs: Shapes = {}
+    for location in filter(None, (folders.step, folders.frozen)):
+        theirs |= _shapes(orbax.metadata(array_path(location)).item_metadata.tree["params"])
     problems, notes = [], []
     if any(map(_is_of_adapter, theirs)):
         lora, scales = _check_lora(source, folder, base, theirs), _list_scales(theirs)
-        saved = read_integrity(folder)
         problems = list(_list_lora_problems(saved.lora if saved else None, base, lora, has_scales=bool(scales)))
         notes = [] if saved and saved.lora else ["an older trainer did not record the alpha of its adapters"]
         base = base.with_adapters(has_scales=bool(scales) and base.stores_int8)
@@ -77,15 +82,19 @@ def load_initial_params(source: InitializeFrom, base: BaseParams, peers: Process
     together = [name for name in common if not base.is_quantized(name)]
     for group in filter(None, (together, *([name] for name in common if base.is_quantized(name)))):
         wanted = {"params": select(params, group.__contains__)}  # Orbax would read a placeholder, with all its numbers
-        how = jax.tree.map(make_restore_args, wanted)
-        found = orbax.restore(
-            array_path(folder.location),
-            args=ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True),
-        )
+        found = folders.read(wanted, partial(_restore, orbax))
         for path, leaf in jax.tree_util.tree_leaves_with_path(found["params"]):
             own[tensor_name(path)] = base.store(tensor_name(path), leaf)
     whole = base.complete(jax.tree.unflatten(tree, [own[name] for name in names]), random)
     return InitialParams(whole, _describe_source(source, folder, ours, theirs, notes))
+
+
+def _restore(orbax: ocp.Checkpointer, folder: str, wanted: dict[str, Any]) -> dict[str, Any]:
+    how = jax.tree.map(make_restore_args, wanted)
+    found: dict[str, Any] = orbax.restore(
+        array_path(folder), args=ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True)
+    )
+    return found
 
 
 def find_intact_step(source: InitializeFrom, peers: ProcessGroup) -> StepFolder:

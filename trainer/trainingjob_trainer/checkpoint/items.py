@@ -15,7 +15,7 @@ import numpy as np
 from trainingjob_trainer.checkpoint.manifest import Integrity, SavedItem
 from trainingjob_trainer.models.trainable import copy_params
 from trainingjob_trainer.snapshots.state_shards import hash_shapes
-from trainingjob_trainer.state import ITEM_RULES, STATE_LAYOUT, ItemRule, State
+from trainingjob_trainer.state import FROZEN_LAYOUT, ITEM_RULES, STATE_LAYOUT, ItemRule, State
 
 LOG = logging.getLogger(__name__)
 
@@ -52,7 +52,8 @@ def find_restorable(state: State, saved: Integrity) -> frozenset[str] | None:  #
     own = describe_items(state)
     equal = frozenset(name for name in own.keys() & saved.items.keys() if own[name].shapes == saved.items[name].shapes)
     required = {name for items in (own, saved.items) for name, item in items.items() if item.required}
-    return equal if saved.layout == STATE_LAYOUT and required <= equal else None
+    layout = FROZEN_LAYOUT if saved.frozen else STATE_LAYOUT
+    return equal if saved.layout == layout and required <= equal else None
 
 
 def complete_state(restored: Mapping[str, Any], state: State) -> State:

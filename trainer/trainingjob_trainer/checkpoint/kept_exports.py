@@ -27,6 +27,7 @@ from trainingjob_trainer.checkpoint.export_folders import (
 )
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.formats.saved_arrays import SavedParams
+from trainingjob_trainer.checkpoint.frozen_tensors import find_array_folders, list_saved_files
 from trainingjob_trainer.checkpoint.manifest import RateLimit, hash_files, read_integrity, select_share
 from trainingjob_trainer.checkpoint.retention import list_kept
 from trainingjob_trainer.checkpoint.step_changes import claim_step, new_step_folder
@@ -291,15 +292,15 @@ class KeptExports:
         manifest = read_integrity(source)
         if manifest is None:
             raise ValueError(f"step {source.step} was deleted")
-        share = select_share(sorted(manifest.files), self._peers.process, self._peers.num_processes)
-        found = hash_files(source, share, self._pace)
-        changed = [name for name in share if found[name] != manifest.files[name]]
-        if changed:
-            raise ValueError(f"{changed[0]} has changed since it was saved")
+        files = list_saved_files(source, manifest)
+        for file in select_share(files, self._peers.process, self._peers.num_processes):
+            found = hash_files(file.folder, (file.name,), self._pace)
+            if found[file.name] != file.expected:
+                raise ValueError(file.describe(f"{file.name} has changed since it was saved", source))
 
     def _plan(self, source: StepFolder, folder: StepFolder) -> PlannedExport:
         target = ExportTarget(open_store(folder.location), self._dtype, adapter=self._adapter)
-        return plan_export(self._config.spec, SavedParams(source.location).read, self._source, target)
+        return plan_export(self._config.spec, SavedParams(*find_array_folders(source)[:2]).read, self._source, target)
 
     def _write(self, planned: PlannedExport, folder: StepFolder) -> None:
         process, num_processes = self._peers.process, self._peers.num_processes

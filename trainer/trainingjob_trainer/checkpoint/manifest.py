@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
-from trainingjob_agent.checkpoint_layout import MANIFEST_FILE
+from trainingjob_agent.checkpoint_layout import FROZEN_FOLDER, MANIFEST_FILE, parse_step_name
 from trainingjob_agent.shared_files import MAX_JSON_BYTES, parse_untrusted_json
 from trainingjob_api.base import Open
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
@@ -52,6 +52,25 @@ class SavedLora(Open):
     alpha: float
 
 
+def _check_frozen_folder(name: str) -> str:
+    parent, _, last = name.rpartition("/")
+    step = parse_step_name(last)
+    if parent != FROZEN_FOLDER or step is None or step.writer is None:
+        raise ValueError(f"{name} is no folder of frozen tensors")
+    return name
+
+
+class SavedFrozen(Open):
+    """The reference of a step to the frozen tensors in another folder of the same store.
+
+    `manifest` is the hash of that folder's `integrity.json`. `tensors` are the sorted names of the parameters there.
+    """
+
+    folder: Annotated[str, AfterValidator(_check_frozen_folder)]
+    manifest: FileHash
+    tensors: tuple[str, ...]
+
+
 class Integrity(StepRecord):
     """Content of `integrity.json`: origin of the step, hashes of data and state shapes, and the file hashes.
 
@@ -59,7 +78,7 @@ class Integrity(StepRecord):
     step, by evaluation name. `network` is the fingerprint of what the model computes, and `model` is its section of the
     spec. Both are empty if an older trainer saved the step. `lora` is None without adapters, or if an older trainer
     saved the step. `layout` is the version of the state's layout. None: an older trainer saved the step, and its state
-    has no named items.
+    has no named items. `frozen` None: the step has all parameters itself.
     """
 
     layout: int | None = None
@@ -68,6 +87,7 @@ class Integrity(StepRecord):
     lora: SavedLora | None = None
     items: dict[str, SavedItem] = Field(default={})
     evaluations: dict[str, float] = Field(default={})
+    frozen: SavedFrozen | None = None
     files: dict[str, FileHash]
 
 
@@ -102,8 +122,12 @@ def write_integrity(folder: StepFolder, integrity: Integrity) -> None:
     Raises:
         OSError: storage refuses the write.
     """
-    said = integrity.model_dump(mode="json", exclude_defaults=True)
-    folder.store.write(folder.file(MANIFEST_FILE), (json.dumps(add_hash(said), indent=1).encode(),))
+    folder.store.write(folder.file(MANIFEST_FILE), (dump_integrity(integrity),))
+
+
+def dump_integrity(integrity: Integrity) -> bytes:
+    """Return the content of a manifest's file, the same on all processes."""
+    return json.dumps(add_hash(integrity.model_dump(mode="json", exclude_defaults=True)), indent=1).encode()
 
 
 def add_hash(said: Mapping[str, Any]) -> dict[str, Any]:

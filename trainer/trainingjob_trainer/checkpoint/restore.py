@@ -8,8 +8,9 @@ from trainingjob_api.world import RunConfig, Tier, World
 from trainingjob_trainer.checkpoint.candidates import Expected, Stores
 from trainingjob_trainer.checkpoint.checkpoint_inventory import CheckpointInventory
 from trainingjob_trainer.checkpoint.formats.orbax_writer import OrbaxWriter
+from trainingjob_trainer.checkpoint.frozen_tensors import find_array_folders
 from trainingjob_trainer.checkpoint.items import StateShapes, complete_state, find_restorable, select
-from trainingjob_trainer.checkpoint.manifest import Integrity, SavedLora, read_integrity
+from trainingjob_trainer.checkpoint.manifest import Integrity, SavedFrozen, SavedLora, read_integrity
 from trainingjob_trainer.checkpoint.restore_search import RestoredSnapshot, RestoreSearch, SnapshotSource
 from trainingjob_trainer.checkpoint.single_replica import SingleReplicaRestore
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
@@ -62,7 +63,8 @@ class RestoredState(NamedTuple):
     """What a world resumes from.
 
     `tier` is `durable` also for a start from scratch. `snapshot` None: a checkpoint was restored, or nothing. `past` is
-    the past of every state that this world saves. `inventory` has the checkpoints that existed.
+    the past of every state that this world saves. `inventory` has the checkpoints that existed. `frozen` refers to
+    the frozen tensors of the state in the checkpoint folder; None: they are not saved there.
     """
 
     state: State | None = None  # None: start from scratch
@@ -71,6 +73,8 @@ class RestoredState(NamedTuple):
     snapshot: Key | None = None
     past: Provenance = Provenance()
     inventory: CheckpointInventory = CheckpointInventory()
+    frozen: SavedFrozen | None = None
+    is_frozen_verified: bool = False
 
     @property
     def checkpoint_step(self) -> int:
@@ -105,14 +109,24 @@ def restore_newest(
         generation, step = found.key
         past = _extend(job, found.past, generation, step, "ram")
         inventory = _take_inventory(job, search, (job.world.job_uid, generation, step))
-        return RestoredState(found.state, step, "ram", found.key, past, inventory)
+        return RestoredState(found.state, step, "ram", found.key, past, inventory, inventory.frozen)
     saved = read_integrity(found)
     assert saved is not None  # noqa: S101  # it was verified above
     tier: Tier = "backup" if stores.is_copy(found) else "durable"
     inventory = _take_inventory(job, search, (saved.job_uid, saved.generation, saved.step))
     since = saved.generation if saved.job_uid == job.world.job_uid else 0
     past = _extend(job, saved.provenance, since, saved.step, tier)
-    return RestoredState(_load(job.peers, found, saved, state, replica), saved.step, tier, None, past, inventory)
+    is_verified = saved.frozen is not None and tier == "durable"
+    return RestoredState(
+        _load(job.peers, found, saved, state, replica),
+        saved.step,
+        tier,
+        None,
+        past,
+        inventory,
+        saved.frozen if is_verified else inventory.frozen,
+        is_verified,
+    )
 
 
 def _take_inventory(job: RunningJob, search: RestoreSearch, origin: tuple[str, int, int]) -> CheckpointInventory:
@@ -127,7 +141,8 @@ def _extend(job: RunningJob, past: Provenance, since: int, step: int, tier: Tier
 def _load(
     peers: ProcessGroup, folder: StepFolder, saved: Integrity, state: State, replica: SingleReplicaRestore | None
 ) -> State:
+    folders = find_array_folders(folder, saved)
     if replica and saved.state == hash_shapes(state):
-        return replica.load(folder.location)
+        return replica.load(folders)
     names = find_restorable(state, saved) or frozenset()
-    return complete_state(OrbaxWriter(peers).restore(folder.location, select(state, names)), state)
+    return complete_state(folders.read(select(state, names), OrbaxWriter(peers).restore), state)

@@ -6,6 +6,7 @@ from math import isfinite, nan
 
 from trainingjob_api.spec.checkpoint import Keep, KeepBest
 from trainingjob_trainer.checkpoint.fence import Fence
+from trainingjob_trainer.checkpoint.frozen_deletion import delete_unused_frozen
 from trainingjob_trainer.checkpoint.manifest import Integrity
 from trainingjob_trainer.checkpoint.saved_steps import delete_quarantined, list_saved
 from trainingjob_trainer.checkpoint.step_changes import delete_step
@@ -54,6 +55,7 @@ def delete_expired(store: Store, fence: Fence, keep: Keep, step: int, protected:
 
     Of one step that several lineages or generations saved, the latest counts. The others are in no history and are
     deleted, as are steps that this world has replaced. Quarantined steps are deleted once every kept step is newer.
+    Frozen tensors to which no step refers any more are deleted last.
 
     Raises:
         TrainingError: a later world exists, so this one is fenced off.
@@ -70,6 +72,7 @@ def delete_expired(store: Store, fence: Fence, keep: Keep, step: int, protected:
             fence.check()
             delete_step(old, fence)
         delete_quarantined(store, min(committed.keys() - set(deleted), default=0), fence)
+        delete_unused_frozen(store, fence)
     except OSError as error:  # the next call retries
         LOG.warning("an old step cannot be deleted error=%s", error)
 

@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from trainingjob_agent.checkpoint_layout import (
+    FROZEN_FOLDER,
     MANIFEST_FILE,
     QUARANTINE_SUFFIX,
     Writer,
@@ -84,6 +85,18 @@ def list_step_folders(store: Store, lineage: str) -> Iterator[tuple[StepFolder, 
             yield StepFolder(store, f"{lineage}/{entry.name}"), entry, entry.name + QUARANTINE_SUFFIX in names
 
 
+def list_references(store: Store) -> frozenset[str] | None:  # None: a manifest cannot be read
+    """Return the folders of frozen tensors to which any committed step refers, quarantined or not.
+
+    Raises:
+        OSError: the folders cannot be listed.
+    """
+    steps = [_read_step(folder, entry, ReadRetry(0)) for folder, entry, _ in _list_steps(store) if entry.is_folder]
+    if any(one.damage or one.unreadable for one in steps):
+        return None
+    return frozenset(one.integrity.frozen.folder for one in steps if one.integrity and one.integrity.frozen)
+
+
 def _read_step(folder: StepFolder, entry: Entry, patience: ReadRetry) -> SavedStep:
     """Return the content of a step folder.
 
@@ -145,7 +158,7 @@ def delete_interrupted(store: Store, fence: Fence, *, own: bool = False) -> None
     Raises:
         OSError: the folders cannot be listed.
     """
-    for folder, _, is_quarantined in _list_steps(store):
+    for folder, _, is_quarantined in (*_list_steps(store), *list_step_folders(store, FROZEN_FOLDER)):
         writer = folder.step_name.writer
         if writer and not is_quarantined and _is_abandoned(writer, fence, own=own):
             with suppress(OSError):

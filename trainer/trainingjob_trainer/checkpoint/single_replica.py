@@ -17,6 +17,7 @@ import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding
 
 from trainingjob_trainer.checkpoint.formats.orbax_writer import PLACEHOLDER, make_restore_args, process_options
+from trainingjob_trainer.checkpoint.frozen_tensors import ArrayFolders
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.snapshots.snapshot_restore import assemble, broadcast_shards
@@ -46,35 +47,43 @@ class SingleReplicaRestore:
         """Return whether some processes need not read."""
         return len(self.readers) < self._peers.num_processes
 
-    def load(self, folder: str) -> State:
-        """Return the state that is saved in a folder, a path or URI, on every device of the world."""
+    def load(self, folders: ArrayFolders) -> State:
+        """Return the state that is saved in the folders of a step, on every device of the world."""
         leaves, tree = jax.tree.flatten(self._state)
         split = [REPLICA_AXIS in sharded_axes(leaf.sharding.spec) for leaf in leaves]
         read: list[Any] = [PLACEHOLDER] * len(leaves)
         if self._peers.process in self.readers:
             wanted = [self._on_replica(leaf) for leaf in leaves]
-            read = self._read(folder, tree, _mask_unwanted(wanted, [not one for one in split]))
+            read = self._read(folders, tree, _mask_unwanted(wanted, [not one for one in split]))
         if any(split):
-            own = self._read(folder, tree, _mask_unwanted(leaves, split))
+            own = self._read(folders, tree, _mask_unwanted(leaves, split))
             read = [mine if is_split else shared for mine, shared, is_split in zip(own, read, split, strict=True)]
         held = self._collect_shards(read)
         num_bytes = sum(numbers.nbytes for numbers in held.values())
-        LOG.info("read one replica of a state folder=%s readers=%d bytes_here=%d", folder, len(self.readers), num_bytes)
+        LOG.info(
+            "read one replica of a state folder=%s readers=%d bytes_here=%d", folders.step, len(self.readers), num_bytes
+        )
         return broadcast_shards(self._programs, self._state, assemble(self._shards, self._state, held, set(held)))
 
     def _on_replica(self, leaf: Any) -> Any:
         sharding = NamedSharding(self._mesh, leaf.sharding.spec, memory_kind=leaf.sharding.memory_kind)
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-    def _read(self, folder: str, tree: Any, wanted: list[Any]) -> list[Any]:
+    def _read(self, folders: ArrayFolders, tree: Any, wanted: list[Any]) -> list[Any]:
         """Return the wanted arrays, as far as their shards are on this process; others are not read."""
         who = process_options(self._peers)
         reader = ocp.Checkpointer(ocp.PyTreeCheckpointHandler(multiprocessing_options=who), multiprocessing_options=who)
         state = jax.tree.unflatten(tree, wanted)
         item = {name: value for name, value in state._asdict().items() if value is not None}
-        how = jax.tree.map(make_restore_args, item)
-        found = reader.restore(array_path(folder), args=ocp.args.PyTreeRestore(item=item, restore_args=how))
-        return jax.tree.leaves(State(**found))
+
+        def read(folder: str, part: dict[str, Any]) -> dict[str, Any]:
+            how = jax.tree.map(make_restore_args, part)
+            found: dict[str, Any] = reader.restore(
+                array_path(folder), args=ocp.args.PyTreeRestore(item=part, restore_args=how)
+            )
+            return found
+
+        return jax.tree.leaves(State(**folders.read(item, read)))
 
     def _collect_shards(self, read: list[Any]) -> dict[int, np.ndarray]:
         """Return the shards that this process broadcasts, by number: each shard has one sender."""

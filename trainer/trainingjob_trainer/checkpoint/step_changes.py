@@ -8,6 +8,7 @@ import json
 from contextlib import suppress
 
 from trainingjob_agent.checkpoint_layout import (
+    FROZEN_FOLDER,
     MANIFEST_FILE,
     QUARANTINE_SUFFIX,
     WRITER_FILE,
@@ -30,8 +31,16 @@ def new_step_folder(store: Store, lineage: int, step: int, fence: Fence, save: i
 
     `save` is the number of the save in this world.
     """
-    name = StepName(step, Writer(hash_job(fence.job_uid), fence.generation, save))
-    return StepFolder(store, f"{lineage_folder(lineage)}/{name}")
+    return StepFolder(store, f"{lineage_folder(lineage)}/{_name_save(step, fence, save)}")
+
+
+def new_frozen_folder(store: Store, step: int, fence: Fence, save: int) -> StepFolder:
+    """Return the folder into which the save of a step writes frozen tensors, likewise."""
+    return StepFolder(store, f"{FROZEN_FOLDER}/{_name_save(step, fence, save)}")
+
+
+def _name_save(step: int, fence: Fence, save: int) -> StepName:
+    return StepName(step, Writer(hash_job(fence.job_uid), fence.generation, save))
 
 
 def claim_step(folder: StepFolder, fence: Fence) -> None:

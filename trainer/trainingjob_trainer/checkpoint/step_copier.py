@@ -8,12 +8,21 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
+from trainingjob_agent.checkpoint_layout import MANIFEST_FILE
 from trainingjob_api.world import RunConfig
 from trainingjob_trainer.checkpoint import owner
 from trainingjob_trainer.checkpoint.commit import commit_step
 from trainingjob_trainer.checkpoint.error_exchange import ErrorExchange, SaveFailedError, describe_error
 from trainingjob_trainer.checkpoint.fence import Fence
-from trainingjob_trainer.checkpoint.manifest import FileHash, Integrity, RateLimit, select_share
+from trainingjob_trainer.checkpoint.frozen_tensors import read_frozen
+from trainingjob_trainer.checkpoint.manifest import (
+    FileHash,
+    Integrity,
+    RateLimit,
+    SavedFrozen,
+    find_damage,
+    select_share,
+)
 from trainingjob_trainer.checkpoint.saved_steps import delete_interrupted
 from trainingjob_trainer.checkpoint.step_changes import delete_step
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
@@ -51,6 +60,7 @@ class StepCopier:
             if self._peers.process == 0:
                 with suppress(OSError):  # the next copy deletes the rest
                     delete_step(copy, self.fence)
+                    delete_interrupted(self.store, self.fence, own=True)
             raise
 
     def lift_rate_limit(self) -> None:
@@ -62,8 +72,31 @@ class StepCopier:
         mine = select_share(sorted(record.files), process, self._peers.num_processes)
         self._error_exchange.begin()
         self._run_stage(lambda: self._prepare() if process == 0 else None)
+        if record.frozen:
+            self._copy_frozen(source, record.frozen)
         self._run_stage(lambda: copy_files(source, copy, {name: record.files[name] for name in mine}, self._pace))
         self._run_stage(lambda: commit_step(copy, record, self.fence) if process == 0 else None)
+
+    def _copy_frozen(self, step: StepFolder, reference: SavedFrozen) -> None:
+        """Copy the frozen tensors of a step, unless an earlier copy is committed."""
+        process, num_processes = self._peers.process, self._peers.num_processes
+        copy = StepFolder(self.store, reference.folder)
+
+        def is_copied() -> bool:
+            return not find_damage(copy, {MANIFEST_FILE: reference.manifest})
+
+        def copy_share() -> None:
+            source, manifest = read_frozen(step, reference)
+            names = select_share(sorted(manifest.files), process, num_processes)
+            copy_files(source, copy, {name: manifest.files[name] for name in names}, self._pace)
+
+        def commit() -> None:
+            self.fence.check()
+            source, _ = read_frozen(step, reference)
+            copy_files(source, copy, {MANIFEST_FILE: reference.manifest}, self._pace)
+
+        self._run_stage(lambda: None if is_copied() else copy_share())
+        self._run_stage(lambda: None if process or is_copied() else commit())
 
     def _run_stage(self, act: Callable[[], None]) -> None:
         """Run this process's part of a stage, then exchange errors with all processes.

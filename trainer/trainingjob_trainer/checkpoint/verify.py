@@ -6,7 +6,15 @@ from typing import NamedTuple
 
 from trainingjob_agent.checkpoint_layout import MANIFEST_FILE
 from trainingjob_trainer.checkpoint.error_exchange import describe_error
-from trainingjob_trainer.checkpoint.manifest import ReadRetry, find_damage, list_files, read_integrity, select_share
+from trainingjob_trainer.checkpoint.frozen_tensors import describe_frozen_damage, list_saved_files, read_frozen
+from trainingjob_trainer.checkpoint.manifest import (
+    ReadRetry,
+    SavedFrozen,
+    find_damage,
+    list_files,
+    read_integrity,
+    select_share,
+)
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 
@@ -27,6 +35,8 @@ def verify(
 ) -> VerifyResult:
     """Verify this process's share of a step's files, and return the damage or the failed read.
 
+    The files of frozen tensors count as those of the step that refers to them.
+
     `readers` are the processes that share the files, by default all. `patience` retries failed reads; None: a new one.
     """
     readers = range(peers.num_processes) if readers is None else readers
@@ -39,14 +49,28 @@ def verify(
             return VerifyResult(
                 f"{MANIFEST_FILE} is not there on every host: is the folder on storage that all hosts share?"
             )
+        files = patience.read(lambda: list_saved_files(folder, integrity))
         if peers.process == readers[0]:
-            patience.read(lambda: list_files(folder))
-        for name in select_share(sorted(integrity.files), readers.index(peers.process), len(readers)):
-            wanted = {name: integrity.files[name]}
-            if damage := patience.read(lambda wanted=wanted: find_damage(folder, wanted)):  # type: ignore[misc]
-                return VerifyResult(damage)
+            for part in dict.fromkeys(file.folder for file in files):
+                patience.read(lambda part=part: list_files(part))  # type: ignore[misc]
+        for file in select_share(files, readers.index(peers.process), len(readers)):
+            wanted = {file.name: file.expected}
+            if damage := patience.read(lambda file=file, wanted=wanted: find_damage(file.folder, wanted)):  # type: ignore[misc]
+                return VerifyResult(file.describe(damage, folder))
     except ValueError as error:
         return VerifyResult(str(error))
     except OSError as error:
         return VerifyResult(unreadable=describe_error(error), error_number=error.errno or errno.EIO)
     return VerifyResult()
+
+
+def verify_frozen(step: StepFolder, reference: SavedFrozen, peers: ProcessGroup) -> VerifyResult:
+    """Verify this process's share of frozen tensors to which a step of the same store is to refer."""
+    try:
+        folder, _ = read_frozen(step, reference)
+    except ValueError as error:
+        return VerifyResult(str(error))
+    except OSError as error:
+        return VerifyResult(unreadable=describe_error(error), error_number=error.errno or errno.EIO)
+    found = verify(folder, peers)
+    return found._replace(damage=describe_frozen_damage(folder, found.damage)) if found.damage else found

@@ -12,6 +12,7 @@ from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.checkpoint import InitializeFrom
 from trainingjob_api.weights_exchange import ExchangeAnswer, ExchangeProgress, ExportReport, ExportRequest
 from trainingjob_trainer.checkpoint.formats.saved_arrays import SavedParams
+from trainingjob_trainer.checkpoint.frozen_tensors import find_array_folders
 from trainingjob_trainer.checkpoint.initialize import find_intact_step
 from trainingjob_trainer.huggingface.model_export import ExportTarget, export_model
 from trainingjob_trainer.runtime.errors import TrainingError
@@ -32,7 +33,7 @@ def export_checkpoint(request: ExportRequest, send: Callable[[ExchangeAnswer], N
     """
     source = InitializeFrom(uri=request.source, step=request.step)
     folder, network = find_intact_step(source, ALONE), resolve_network(request.spec)
-    saved = SavedParams(folder.location)
+    saved = SavedParams(*find_array_folders(folder)[:2])
     check_shapes(saved, network, f"step {folder.step} of {request.source}")
     progress = _Progress(network.num_parameters, send)
 

@@ -25,6 +25,7 @@ from trainingjob_api.spec.tokenizer import HUGGING_FACE, SENTENCE_PIECE, TOKENIZ
 from trainingjob_api.weights_exchange import ModelRequest
 from trainingjob_api.world import Layout
 from trainingjob_trainer.checkpoint.formats.saved_arrays import SavedParams
+from trainingjob_trainer.checkpoint.frozen_tensors import find_array_folders
 from trainingjob_trainer.checkpoint.initialize import find_intact_step
 from trainingjob_trainer.data.model_files import MODEL_FILE, read_model_file
 from trainingjob_trainer.data.tokenizers import DocumentEncoder
@@ -138,7 +139,7 @@ def _open_checkpoint(request: ModelRequest, store: Store, names: set[str]) -> Te
             "export`, and name the exported folder"
         )
     folder = find_intact_step(InitializeFrom(uri=request.path, step=request.step), ALONE)
-    saved = SavedParams(folder.location)
+    saved = SavedParams(*find_array_folders(folder)[:2])
     check_shapes(saved, resolve(described.model), f"step {folder.step} of {request.path}")
     precision = described.precision.model_copy(update={"compute": _compute_format(described.precision.compute)})
     split, mesh, shapes = _prepare(described.model, precision)

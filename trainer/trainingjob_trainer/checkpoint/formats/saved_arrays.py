@@ -3,6 +3,7 @@
 A tensor has its averaged values, if the step has a moving average of it.
 """
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,13 @@ from trainingjob_trainer.store.array_paths import kvstore_spec
 
 
 class SavedParams:
-    """The parameters in a step folder, by their names in the network. `location` is its path or URI."""
+    """The parameters of a step, by their names in the network.
 
-    def __init__(self, location: str) -> None:
-        self._base = kvstore_spec(f"{location.rstrip('/')}/")
+    `location` is the path or URI of its folder, and `frozen` that of its frozen tensors; empty: it has all parameters.
+    """
+
+    def __init__(self, location: str, frozen: str = "") -> None:
+        self._bases = [kvstore_spec(f"{folder.rstrip('/')}/") for folder in (location, frozen) if folder]
         self._arrays: dict[str, Any] = {}
 
     def shape(self, name: str) -> Shape | None:  # None: the step lacks the parameter
@@ -37,12 +41,15 @@ class SavedParams:
 
     def _open(self, name: str) -> Any:
         if name not in self._arrays:
-            try:
-                self._arrays[name] = self._open_array(f"average.{name}")
-            except ValueError:  # TensorStore has no other type for a missing array
-                self._arrays[name] = self._open_array(f"params.{name}")
+            step = self._bases[0]
+            places = [(step, f"average.{name}"), *((base, f"params.{name}") for base in self._bases)]
+            for base, path in places[:-1]:
+                with suppress(ValueError):  # TensorStore has no other type for a missing array
+                    self._arrays[name] = self._open_array(base, path)
+                    return self._arrays[name]
+            self._arrays[name] = self._open_array(*places[-1])
         return self._arrays[name]
 
-    def _open_array(self, path: str) -> Any:
-        store = {"driver": "ocdbt", "base": self._base, "path": f"{path}/"}
+    def _open_array(self, base: dict[str, Any], path: str) -> Any:
+        store = {"driver": "ocdbt", "base": base, "path": f"{path}/"}
         return tensorstore.open({"driver": "zarr", "kvstore": store}, open=True, read=True).result()
