@@ -51,10 +51,11 @@ def test_json_has_every_change(diff: Callable[..., SimpleNamespace]) -> None:
     found = json.loads(diff(MORE, "--json").out)
 
     assert found["spec"][0] == {"path": "spec.slices.max", "before": 2, "after": 3}
-    assert found["plan"][-3:] == [
+    assert found["plan"][-4:] == [
         {"path": "allowed", "before": [1, 2], "after": [1, 2, 3]},
         {"path": "snapshots.bytesPerHost", "before": 30408704, "after": 45088768},
         {"path": "saveBytesPerHost", "before": 30408704, "after": 45088768},
+        {"path": "firstSaveBytesPerHost", "before": 30408704, "after": 45088768},
     ]
     assert [size["slices"] for size in found["sizes"]] == [1, 2, 3]
     assert {"path": "layout.rowsPerShard", "before": 2, "after": 3} in found["sizes"][0]["changes"]

@@ -90,8 +90,8 @@ CHECKPOINT_MUTATIONS = (
     Mutation(
         "export a checkpoint that has changed",
         f"{TRAINER}/checkpoint/kept_exports.py",
-        "        if changed:\n",
-        "        if False:\n",
+        "            if found[file.name] != file.expected:\n",
+        "            if False:\n",
         ("tests/trainer/checkpoint/test_kept_exports.py",),
     ),
 )

@@ -29,7 +29,7 @@ from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan, SliceShape, SnapshotPlan
 from trainingjob_operator.core.planner.redundancy import max_losable_slices
 from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes, update_transfer_seconds
-from trainingjob_operator.core.planner.snapshots import max_save_bytes, required_storage_rate
+from trainingjob_operator.core.planner.snapshots import max_first_save_bytes, max_save_bytes, required_storage_rate
 from trainingjob_operator.core.planner.summary import describe_parameters, describe_sizes
 from trainingjob_operator.core.planner.unsharded import find_unsharded_at_largest_size
 from trainingjob_operator.core.planner.workload import describe_workload
@@ -205,8 +205,10 @@ def _snapshot_line(shape: SliceShape, snapshots: SnapshotPlan) -> str:
 
 def _save_line(plan: Plan) -> str:
     """Return the storage rate with which a save ends in time on a deleted pod. The actual rate is unknown."""
+    first, later = max_first_save_bytes(plan), max_save_bytes(plan)
+    frozen = f", and the first one {format_size(first)} with the frozen tensors" if first > later else ""
     return (
-        f"a save writes {format_size(max_save_bytes(plan))} per host: to finish within the "
+        f"a save writes {format_size(later)} per host{frozen}: to finish within the "
         f"{format_duration(plan.spec.runtime.trainer_grace_seconds)} grace period of a deleted pod, storage must "
         f"accept {format_size(required_storage_rate(plan))}/s per host"
     )

@@ -21,7 +21,7 @@ from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan, SliceShape
 from trainingjob_operator.core.planner.redundancy import max_losable_slices
 from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes
-from trainingjob_operator.core.planner.snapshots import max_save_bytes
+from trainingjob_operator.core.planner.snapshots import max_first_save_bytes, max_save_bytes
 from trainingjob_operator.core.planner.unsharded import find_unsharded_at_largest_size
 from trainingjob_operator.core.planner.workload import describe_workload
 
@@ -51,6 +51,7 @@ def plan_as_object(name: str, plan: Plan, warnings: Sequence[Problem]) -> Object
         "choice": _to_json(plan.choice),
         "snapshots": _to_json(plan.snapshots),
         "saveBytesPerHost": max_save_bytes(plan),
+        "firstSaveBytesPerHost": max_first_save_bytes(plan),
         "sizes": [_size(plan, one, rooflines.get(one.num_slices)) for one in plan.sizes],
         "warnings": [_to_json(warning) for warning in warnings],
     }

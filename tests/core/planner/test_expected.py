@@ -1,25 +1,47 @@
 """Expectations of a plan: storage for a deleted pod, devices of the job, and the settings of its hosts."""
 
+from typing import Any
+
 import pytest
 
 from tests.corpus.cases import judge, load_example
+from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.world import World
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.run_config import attach_program_config, expected_hardware
-from trainingjob_operator.core.planner.snapshots import max_save_bytes, required_storage_rate
+from trainingjob_operator.core.planner.snapshots import max_first_save_bytes, max_save_bytes, required_storage_rate
 
 
-def plan(base: str) -> Plan:
-    planned = judge(load_example(base)).plan
-    assert planned
-    return planned
+def plan(base: str, **sections: Any) -> Plan:
+    job = load_example(base)
+    job["spec"] |= sections
+    checked = judge(job)
+    assert checked.plan, checked.problems
+    return checked.plan
 
 
 def test_storage_must_take_what_a_host_writes_in_the_time_that_a_deleted_pod_has() -> None:
     planned = plan("h100-2-nodes")
 
     assert planned.snapshots
-    assert max_save_bytes(planned) == planned.snapshots.bytes_per_host
+    assert max_save_bytes(planned) == max_first_save_bytes(planned) == planned.snapshots.bytes_per_host
+    assert required_storage_rate(planned) == pytest.approx(max_save_bytes(planned) / 25)
+
+
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_saves_after_the_first_lack_the_frozen_tensors(quantization: str | None) -> None:
+    whole = plan("h100-2-nodes")
+    checkpoint = load_example("h100-2-nodes")["spec"]["checkpoint"] | {"initializeFrom": {"uri": "/runs/base"}}
+    lora = {"rank": 16, "alpha": 32, "targets": ["*.attention.query"], "baseQuantization": quantization}
+    planned = plan("h100-2-nodes", checkpoint=checkpoint, lora=lora)
+
+    trained = 3 * 4 * resolve_network(planned.spec).num_trainable_parameters  # with two moments, on one host
+    frozen = max_first_save_bytes(planned) - max_save_bytes(planned)
+
+    assert planned.snapshots
+    assert max_first_save_bytes(planned) == planned.snapshots.bytes_per_host < max_save_bytes(whole)
+    assert trained <= max_save_bytes(planned) < 1.1 * trained + 2**21
+    assert frozen > 10 * max_save_bytes(planned)
     assert required_storage_rate(planned) == pytest.approx(max_save_bytes(planned) / 25)
 
 

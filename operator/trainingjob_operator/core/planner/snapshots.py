@@ -11,13 +11,15 @@ The share is `TARGET_COPY_SHARE`. It rises up to `MAX_COPY_SHARE` where otherwis
 between two checkpoints. Real steps take longer than the roofline estimate, so the real share is smaller. Where no step
 time is known, as on `cpu`, the interval is `DEFAULT_INTERVAL_STEPS`.
 
-A plan states the storage rate that a save requires, and not its duration: no rate is known before the first save.
+A plan states the storage rate that a save requires, and not its duration: no rate is known before the first save. The
+first save of a job also writes the frozen tensors, to which all later steps refer.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from trainingjob_api.base import Axis, seconds
+from trainingjob_api.network.tensor import Tensor
 from trainingjob_api.sharding import count_shards, merge_rules
 from trainingjob_api.spec.checkpoint import DISK
 from trainingjob_api.spec.job import TrainingJobSpec
@@ -68,8 +70,14 @@ def plan_snapshots(
 
 def max_snapshot_bytes(spec: TrainingJobSpec, layouts: Iterable[Layout]) -> int:
     """Return the bytes of one snapshot on a host at the size where it is largest; 0 if there are no layouts."""
+    return _find_most(snapshot_bytes, spec, layouts)
+
+
+def _find_most(
+    count: Callable[[TrainingJobSpec, Layout], int], spec: TrainingJobSpec, layouts: Iterable[Layout]
+) -> int:
     split = {tuple(_state_degrees(spec, layout).values()): layout for layout in layouts}  # most differ in `data` alone
-    return max((snapshot_bytes(spec, layout) for layout in split.values()), default=0)
+    return max((count(spec, layout) for layout in split.values()), default=0)
 
 
 def snapshot_bytes(spec: TrainingJobSpec, layout: Layout) -> int:
@@ -77,11 +85,23 @@ def snapshot_bytes(spec: TrainingJobSpec, layout: Layout) -> int:
 
     A host holds at most as many different shards as devices.
     """
+    return _state_bytes(spec, layout, describe_workload(spec).saved_tensors)
+
+
+def save_bytes(spec: TrainingJobSpec, layout: Layout) -> int:
+    """Return the most bytes that a host writes in a save after the first, without the frozen tensors."""
+    workload = describe_workload(spec)
+    frozen = frozenset(leaf.name for leaf in workload.network.tensors if not leaf.is_trainable)
+    return _state_bytes(spec, layout, [leaf for leaf in workload.saved_tensors if leaf.name not in frozen])
+
+
+def _state_bytes(spec: TrainingJobSpec, layout: Layout, params: Iterable[Tensor]) -> int:
+    """Return the bytes of parameters and of all state slots on a host."""
     degrees = _state_degrees(spec, layout)
     ways, devices = count_shards(degrees, merge_rules(spec.parallelism.rules.overrides())), layout.devices_per_host
     workload = describe_workload(spec)
     total = 0
-    for leaf in workload.saved_tensors:
+    for leaf in params:
         param = leaf.shard_size(ways)
         total += min(devices, leaf.size // param) * (param * workload.stored_bytes(leaf) + SHARD_PADDING_BYTES)
     for leaf in workload.network.tensors:
@@ -151,12 +171,21 @@ def _state_degrees(spec: TrainingJobSpec, layout: Layout) -> dict[Axis, int]:
 
 
 def max_save_bytes(plan: Plan) -> int:
-    """Return the most bytes that one host writes in a save, at the size where they are most.
+    """Return the most bytes that one host writes in a save after the first, at the size where they are most.
 
     The hosts that hold one replica of the state write that replica. Each of them writes as much as its snapshot of the
     replica holds.
     """
-    return max_snapshot_bytes(plan.spec, (size.layout for size in plan.sizes if size.layout))
+    return _find_most(save_bytes, plan.spec, _list_layouts(plan))
+
+
+def max_first_save_bytes(plan: Plan) -> int:
+    """Return the same for the first save of a job, which also writes the frozen tensors."""
+    return max_snapshot_bytes(plan.spec, _list_layouts(plan))
+
+
+def _list_layouts(plan: Plan) -> list[Layout]:
+    return [size.layout for size in plan.sizes if size.layout]
 
 
 def required_storage_rate(plan: Plan) -> float:
