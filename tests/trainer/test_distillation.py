@@ -102,6 +102,14 @@ SPLITS: dict[str, tuple[str, dict[str, Any]]] = {
         "2 stages, fsdp 2, tensor 2, 4 microbatches",
         {"parallelism__pipeline": {"schedule": "circular"}, "model__numLayers": 4},
     ),
+    "alternating": (
+        "2 stages, fsdp 2, tensor 2, 4 microbatches",
+        {"parallelism__pipeline": {"schedule": "oneForwardOneBackward"}},
+    ),
+    "alternating, chunks": (
+        "2 stages, fsdp 2, tensor 2, 4 microbatches",
+        {"parallelism__pipeline": {"schedule": "oneForwardOneBackward"}, "memory": {"lossChunks": 4}},
+    ),
     "ring": ("context 4, tensor 2, accumulation 2", {"parallelism__context": {"exchange": "ring"}}),
     "sharded stream": (
         "data 2, fsdp 2, tensor 2, accumulation 2",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trainingjob_api.base import AXES
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_operator.core.planner.batch_split import min_saved_microbatches, split_batch
+from trainingjob_operator.core.planner.batch_split import plan_fewest_microbatches, split_batch
 from trainingjob_operator.core.planner.memory import USABLE_MEMORY_SHARE, estimate_device_memory
 from trainingjob_operator.core.planner.mesh import divisors
 
@@ -53,7 +53,7 @@ def test_every_row_is_in_one_place(make_spec: MakeSpec, batch: int, data: int, s
     assert cut
     assert cut.sequences <= limit
     assert cut.microbatches % stage == 0
-    assert cut.saved_microbatches >= min_saved_microbatches(spec, degrees)
+    assert cut.saved_microbatches >= plan_fewest_microbatches(spec, degrees).saved_microbatches
     assert cut.sequences * cut.accumulation * cut.microbatches * data == batch + cut.padding
     assert cut.padding < data * cut.microbatches
 

@@ -19,12 +19,12 @@ VOCAB = "vocab_of_stages"
 class LastStage(ShardedModel):
     """A model that has already run: `run` returns the given hidden states of one microbatch, once."""
 
-    def __init__(self, model: SplitModel, mesh: Mesh, hidden: Hidden) -> None:
+    def __init__(self, model: SplitModel, mesh: Mesh, hidden: Hidden | None) -> None:
         super().__init__(model, mesh)
         self._num_stages = 1
         if shards_on_mesh(VOCAB, model.network.vocab_size) > 1:
             self._vocab_axis = VOCAB
-        self._hidden: Hidden | None = hidden
+        self._hidden = hidden
 
     def run(self, params: Params, *batch: Any) -> Hidden:
         """Return the hidden states of the microbatch.
@@ -36,6 +36,10 @@ class LastStage(ShardedModel):
             raise ValueError("an objective must run the model once with `schedule: oneForwardOneBackward`")
         hidden, self._hidden = self._hidden, None
         return hidden
+
+    def read_like(self, model: SplitModel) -> ShardedModel:
+        """Return another model of the same vocabulary that reads out one microbatch on all stages. It cannot run."""
+        return LastStage(model, self._mesh, None)
 
     def head_params(self, params: Params) -> Params:
         """Return the parameters after the last layer, with the matrix of the LM head split over the stages."""

@@ -110,6 +110,10 @@ class ShardedModel:
         x, routing, taps = jax.tree.map(lambda leaf: leaf[None], (stream.x, stream.routing, stream.taps))
         return Hidden(x, routing, embedded, taps.outputs if taps else None)
 
+    def read_like(self, model: SplitModel) -> "ShardedModel":
+        """Return another model of the same vocabulary whose logits are split over the devices as those of this one."""
+        return ShardedModel(model, self._mesh)
+
     def order_tokens(self, *arrays_MRL: jax.Array | None) -> tuple[Any, ...]:
         """Return arrays of tokens in the order of the mesh. None: unchanged."""
         return jax.tree.map(self._to_mesh_order, arrays_MRL)  # type: ignore[no-any-return]

@@ -47,7 +47,7 @@ def distill(
     """Return the weighted sums of all parts of the loss, with the auxiliary losses of logits and experts."""
     tapped = tuple(pair.student for pair in features.layers) if features else ()
     hidden = model.run(params, batch.tokens, batch.positions, batch.segment_ids, batch.seeds, tapped)
-    constants = batch, teacher.select_head(params)
+    constants = batch, teacher.select_head(model, params)
     return model.read_out(partial(_sum_losses, model, teacher, z_loss, features), params, hidden, constants)
 
 
@@ -90,7 +90,7 @@ def _sum_losses(
         params: Params, hidden: Hidden, constants: tuple[Batch, TeacherParams]
     ) -> tuple[TokenLosses, Hidden]:
         batch, of_head = constants
-        of_teacher = teacher.attach(batch, of_head)
+        of_teacher = teacher.attach(model, batch, of_head)
         losses = model.sum_losses(params, hidden, batch.targets, batch.loss_weights, z_loss, teacher=of_teacher)
         return losses, hidden
 

@@ -103,13 +103,13 @@ class Scorer:
         head: TeacherParams | None = None
         if self._teacher:
             params, batch = self._teacher.add_hidden(params, batch)
-            head = self._teacher.select_head(params)
+            head = self._teacher.select_head(self._model, params)
         hidden = self._model.run(params, batch.tokens, batch.positions, batch.segment_ids)
         return self._model.read_out(self._read_scores, params, hidden, (batch, head))
 
     def _read_scores(self, params: Params, hidden: Hidden, constants: tuple[Batch, TeacherParams | None]) -> ScoreSums:
         batch, head = constants
-        teacher = self._teacher.attach(batch, head) if self._teacher and head else None
+        teacher = self._teacher.attach(self._model, batch, head) if self._teacher and head else None
         losses = self._model.sum_losses(
             params, hidden, batch.targets, batch.loss_weights, counts_hits=True, teacher=teacher
         )

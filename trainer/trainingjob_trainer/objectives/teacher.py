@@ -74,15 +74,17 @@ class Teacher:
         first, batch = order_collectives((first, batch), hidden.x, mesh=self._mesh)
         return params | first, batch._replace(taught=hidden.x, taught_layers=hidden.tapped)
 
-    def select_head(self, params: Params) -> TeacherParams:
+    def select_head(self, student: ShardedModel, params: Params) -> TeacherParams:
         """Return the parameters of the teacher that its logits need."""
         of_teacher: TeacherParams = params[TEACHER]
-        return of_teacher._replace(params=jax.lax.stop_gradient(self._sharded.head_params(of_teacher.params)))
+        used = student.read_like(self._model).head_params(of_teacher.params)
+        return of_teacher._replace(params=jax.lax.stop_gradient(used))
 
-    def attach(self, batch: Batch, head: TeacherParams) -> TeacherHidden:
+    def attach(self, student: ShardedModel, batch: Batch, head: TeacherParams) -> TeacherHidden:
         """Return what the loss of the student needs, inside of a read-out."""
         assert batch.taught is not None  # noqa: S101  # `add_hidden` adds them
-        return TeacherHidden(self._sharded, head.params, Hidden(batch.taught, None), head.loss.soft)
+        reader = student.read_like(self._model)
+        return TeacherHidden(reader, head.params, Hidden(batch.taught, None), head.loss.soft)
 
 
 def make_teacher(spec: TrainingJobSpec, mesh: Mesh) -> Teacher | None:  # None: the job has no teacher

@@ -10,8 +10,10 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from trainingjob_api.base import Axis
+from trainingjob_api.pipeline import PipelineSchedule
 from trainingjob_api.sharding import RULES
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_operator.core.planner.memory import DeviceMemory
@@ -57,14 +59,15 @@ def split_batch(
     max_per_device = spec.training.max_per_device_batch or batch
     microbatches = _requested_microbatches(spec, stages) or _choose_microbatches(-(-batch // shards), stages)
     saved = spec.parallelism.pipeline.plan(microbatches, stages).saved_microbatches
+    fit = partial(device.max_sequences, memory_bytes, saved, microbatches=microbatches)
     # Any multiple at or above the batch would do. The smallest pads least, and one sequence always divides it.
     examples_per_step = -(-batch // (shards * microbatches))
     most = max_per_device
     if memory_bytes:
-        fitting = device.max_sequences(memory_bytes, saved, keeps_table=False) // per_example
+        fitting = fit(keeps_table=False) // per_example
         most = min(max_per_device, fitting)
         if most < examples_per_step and keeps_table:  # several accumulation steps
-            most = min(max_per_device, device.max_sequences(memory_bytes, saved) // per_example)
+            most = min(max_per_device, fit() // per_example)
     if most < 1:
         return None
     parts = divisors(examples_per_step)
@@ -84,11 +87,10 @@ def accumulates(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> bool:
     return spec.training.largest_batch > shards * (_requested_microbatches(spec, stages) or stages)
 
 
-def min_saved_microbatches(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> int:
-    """Return the fewest microbatches whose activations a device of a mesh holds; 1 without a pipeline."""
+def plan_fewest_microbatches(spec: TrainingJobSpec, degrees: Mapping[Axis, int]) -> PipelineSchedule:
+    """Return the schedule of a mesh with the fewest microbatches; 1 without a pipeline."""
     stages = degrees["stage"]
-    microbatches = _requested_microbatches(spec, stages) or stages
-    return spec.parallelism.pipeline.plan(microbatches, stages).saved_microbatches
+    return spec.parallelism.pipeline.plan(_requested_microbatches(spec, stages) or stages, stages)
 
 
 def _requested_microbatches(spec: TrainingJobSpec, stages: int) -> int | None:  # None: the planner chooses

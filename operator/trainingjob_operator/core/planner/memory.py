@@ -94,6 +94,8 @@ class DeviceMemory:
     """Residuals that all layers save for the backward pass, per sequence."""
     kept_inputs_per_sequence: int
     """Inputs of a stage that wait for their backward pass, per sequence. 0: a stage keeps residuals alone."""
+    taught_per_sequence: int
+    """Hidden states of the teacher that all microbatches keep, per sequence. 0: `residuals_per_sequence` has them."""
     offloaded_per_sequence: int
     """Residuals that all layers save in the memory of the host, per sequence."""
     gathered_embedding: int
@@ -115,9 +117,11 @@ class DeviceMemory:
     update_bytes: int = 0
     """Bytes of that state on the device during the update, when activations are free: the largest piece."""
 
-    def estimate(self, sequences: int, saved_microbatches: int, *, keeps_embedding: bool = True) -> MemoryEstimate:
-        """Return the bytes for microbatches of `sequences`, of which `saved_microbatches` are held at once."""
-        activations = sequences * (saved_microbatches * self.residuals_per_sequence + self.kept_inputs_per_sequence)
+    def estimate(
+        self, sequences: int, saved_microbatches: int, *, microbatches: int = 1, keeps_embedding: bool = True
+    ) -> MemoryEstimate:
+        """Return the bytes for `microbatches` of `sequences`, of which `saved_microbatches` are held at once."""
+        activations = sequences * self._saved_per_sequence(saved_microbatches, microbatches)
         peak = max([point.fixed_bytes + sequences * point.per_sequence for point in self._points(sequences)])
         return MemoryEstimate(
             params=self.params,
@@ -133,7 +137,13 @@ class DeviceMemory:
             return self.peak_points
         return self.chunked_loss, *self.peak_points[1:]
 
-    def max_sequences(self, memory_bytes: int, saved_microbatches: int, *, keeps_table: bool = True) -> int:
+    def _saved_per_sequence(self, saved_microbatches: int, microbatches: int) -> int:
+        held = saved_microbatches * self.residuals_per_sequence + microbatches * self.taught_per_sequence
+        return held + self.kept_inputs_per_sequence
+
+    def max_sequences(
+        self, memory_bytes: int, saved_microbatches: int, *, microbatches: int = 1, keeps_table: bool = True
+    ) -> int:
         """Return the most sequences per microbatch that fit a device with this memory. 0: not even one fits."""
         state = self.params + self.gradients + self.optimizer
         free = int(memory_bytes * USABLE_MEMORY_SHARE) - state
@@ -142,7 +152,7 @@ class DeviceMemory:
         free -= self.gathered_embedding * keeps_table
 
         def fit(points: tuple[PeakPoint, ...]) -> int:
-            saved = saved_microbatches * self.residuals_per_sequence + self.kept_inputs_per_sequence
+            saved = self._saved_per_sequence(saved_microbatches, microbatches)
             return min([(free - point.fixed_bytes) // (saved + point.per_sequence) for point in points])
 
         in_chunks = fit((self.chunked_loss, *self.peak_points[1:]))
@@ -226,7 +236,10 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
         optimizer=sum(slots.values()) - sum(offloaded_slots.values()),
         offloaded_slots=sum(offloaded_slots.values()),
         update_bytes=STREAMED_COPIES * _largest_piece(trained, offloaded_slots, storage_ways, degrees["data"]),
-        residuals_per_sequence=residuals * pipelined // 10 + tapped + teacher.hidden_per_sequence,
+        residuals_per_sequence=residuals * pipelined // 10
+        + tapped
+        + (0 if alternates else teacher.hidden_per_sequence),
+        taught_per_sequence=teacher.hidden_per_sequence if alternates else 0,
         kept_inputs_per_sequence=kept_inputs * program.compute_bytes,
         offloaded_per_sequence=offloaded,
         gathered_embedding=table,

@@ -11,7 +11,7 @@ from trainingjob_api.world import BatchLayout, Layout
 from trainingjob_operator.core.planner.batch_split import (
     BatchSplit,
     accumulates,
-    min_saved_microbatches,
+    plan_fewest_microbatches,
     split_batch,
 )
 from trainingjob_operator.core.planner.divisibility import (
@@ -90,8 +90,12 @@ class SizePlanner:
         batch = split()
         if batch is None:
             keeps = keeps_embedding and accumulates(spec, degrees)
+            fewest = plan_fewest_microbatches(spec, degrees)
             return device.estimate(
-                spec.sequences_per_example, min_saved_microbatches(spec, degrees), keeps_embedding=keeps
+                spec.sequences_per_example,
+                fewest.saved_microbatches,
+                microbatches=fewest.microbatches,
+                keeps_embedding=keeps,
             )
         smaller = {size: split(global_batch_size=size) or batch for size in spec.training.smaller_batches}
         layout = Layout(
@@ -108,7 +112,10 @@ class SizePlanner:
         )
         estimates = [
             device.estimate(
-                one.sequences, one.saved_microbatches, keeps_embedding=keeps_embedding and one.accumulation > 1
+                one.sequences,
+                one.saved_microbatches,
+                microbatches=one.microbatches,
+                keeps_embedding=keeps_embedding and one.accumulation > 1,
             )
             for one in (batch, *smaller.values())
         ]

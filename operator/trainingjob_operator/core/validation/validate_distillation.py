@@ -116,15 +116,15 @@ def check_features(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def check_excluded_by_teacher(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Distillation excludes modules that predict further tokens, and stages that alternate between both passes."""
+    """Distillation excludes modules that predict further tokens, and on alternating stages compared layers."""
     if _find_teacher(spec) is None:
         return
     prediction, pipeline = spec.model.multi_token_prediction, spec.parallelism.pipeline
     if prediction:
         message = f"must not be set with {_TYPE}. The teacher has no probabilities of further tokens. Remove it."
         yield Problem("spec.model.multiTokenPrediction", prediction.model_dump(by_alias=True), message)
-    if pipeline.schedule == "oneForwardOneBackward":
-        message = f"{pipeline.schedule} must not be set with {_TYPE}, whose loss needs both models at once."
+    if pipeline.schedule == "oneForwardOneBackward" and spec.objective and spec.objective.features:
+        message = f"{pipeline.schedule} must not be set with `{SECTION}.features`, which needs outputs of all stages."
         yield Problem("spec.parallelism.pipeline.schedule", pipeline.schedule, message, ("gpipe",))
 
 
