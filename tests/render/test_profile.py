@@ -55,7 +55,7 @@ def test_a_pod_with_a_profile_is_rejected_without_it(job, spec, settings) -> Non
     lines = " ".join(check_jobset(jobset))
 
     for words in (
-        "metadata.annotations: is not allowed",
+        "metadata.annotations: must be an object with no annotation but",
         "volumes[6].hostPath: is not allowed",
         "capabilities.add: is",
     ):

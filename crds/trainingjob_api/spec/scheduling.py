@@ -5,12 +5,16 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainingjob_api.base import (
+    Duration,
     Label,
     LabelKey,
     ObjectName,
     Strict,
 )
-from trainingjob_api.meta import Example, Unit
+from trainingjob_api.meta import Example, Live, Unit
+
+START_TIMEOUT = "15m"
+"""Default of `startTimeout`: longer than a cloud usually takes for further nodes."""
 
 
 class Toleration(Strict):
@@ -64,4 +68,10 @@ class Scheduling(Strict):
         default=None,
         exclude_if=lambda level: level is None,  # an agent before 0.1 refuses a field that it does not know
         description="Level of Kueue's Topology in one domain of which the hosts of a JobSet should run.",
+    )
+    start_timeout: Annotated[Duration, Example("30m"), Live()] = Field(
+        default=START_TIMEOUT,
+        exclude_if=lambda timeout: timeout == START_TIMEOUT,  # as for `podProfile`
+        description="Time after which a job without a queue releases its pods while the cluster runs only a part of "
+        "its minimum. It requests them again after a growing backoff.",
     )

@@ -124,7 +124,7 @@ class TrainingJobStatus(Open):
         default=None, description="Size that `elastic.policy: wait` or `auto` waits for. Unset: no slice was lost."
     )
     admission: AdmissionBackOff | None = Field(
-        default=None, description="Last release of slices for lack of quota. Unset: none since the last world."
+        default=None, description="Last release of slices for lack of quota or nodes. Unset: none since the last world."
     )
     nodes: tuple[NodeFaults, ...] = Field(
         default=(), max_length=8, description="Nodes that ended worlds in the last day, the newest last."

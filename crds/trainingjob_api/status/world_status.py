@@ -39,7 +39,7 @@ class Waiting(Open):
 
 
 class AdmissionBackOff(Open):
-    """The release of a job's slices, because Kueue admitted fewer than the job needs."""
+    """The release of a job's slices, because Kueue or the cluster gave it fewer than it needs."""
 
     releases: int = Field(description="Number of consecutive releases without a world.")
     released: Time = Field(description="Time of the last release.")

@@ -19,6 +19,7 @@ class Reason(StrEnum):
     WAITING_FOR_QUOTA = "WaitingForQuota"
     WAITING_FOR_ADMISSION = "WaitingForAdmission"
     QUOTA_BACK_OFF = "QuotaBackOff"
+    START_BACK_OFF = "StartBackOff"
     PREEMPTED = "Preempted"
     EVICTED = "Evicted"
     EVICTED_NOT_READY = "EvictedNotReady"

@@ -35,7 +35,7 @@ from trainingjob_operator.core.decide.child_maintenance import (
     list_child_operations,
 )
 from trainingjob_operator.core.decide.decision_rules import decide
-from trainingjob_operator.core.decide.decisions import Claim, Decision, DeleteExpired, Wait
+from trainingjob_operator.core.decide.decisions import Claim, Decision, DeleteExpired, Wait, is_released
 from trainingjob_operator.core.decide.drill_injection import list_pods_to_delete, operator_pause_seconds, refuse_strike
 from trainingjob_operator.core.decide.preparation_phase import is_preparing
 from trainingjob_operator.core.diagnose.hangs import seconds_until_hang
@@ -341,7 +341,7 @@ def _requeue_delay(plan: Plan, seen: Observed, decision: Decision, status: Train
             else ttl - seconds_between(status.completion_time, now) + FORMING_REQUEUE_SECONDS
         )
         return min(max(left, FORMING_REQUEUE_SECONDS), IDLE_REQUEUE_SECONDS)
-    if is_preparing(plan, seen) or (isinstance(decision, Wait) and decision.reason == Reason.QUOTA_BACK_OFF):
+    if is_preparing(plan, seen) or is_released(decision):
         return WAITING_REQUEUE_SECONDS
     if isinstance(decision, Wait) and seen.world is not None and decision.reason == Reason.TRAINING:
         oldest = max(

@@ -16,8 +16,8 @@ from trainingjob_operator.core.decide.decisions import (
     EndWorld,
     Fail,
     Succeed,
-    Wait,
     get_world_end,
+    is_released,
 )
 from trainingjob_operator.core.decide.preparation_phase import is_preparing
 from trainingjob_operator.core.diagnose.bad_nodes import find_avoided_nodes
@@ -27,7 +27,6 @@ from trainingjob_operator.core.observe.observed import Observed, Slice
 from trainingjob_operator.core.observe.pods import Pod
 from trainingjob_operator.core.observe.preparation_state import PreparationJob
 from trainingjob_operator.core.planner.plan import Plan
-from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.units import format_duration
 
 FIRST_BACK_OFF_SECONDS = 10.0
@@ -109,7 +108,7 @@ def list_child_operations(plan: Plan, seen: Observed, decision: Decision) -> tup
         return (*_stop_preparation(seen), *jobsets)
     if is_preparing(plan, seen):
         return () if seen.preparation else (CreatePreparation(),)
-    if isinstance(decision, Wait) and decision.reason == Reason.QUOTA_BACK_OFF:
+    if is_released(decision):
         return tuple(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen))
     world = decision.world if isinstance(decision, Claim) else seen.world
     training = world.slices if world else ()

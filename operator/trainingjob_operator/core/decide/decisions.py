@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from trainingjob_api.world import World
 from trainingjob_operator.core.diagnose.health import WorldEnd
+from trainingjob_operator.core.reasons import Reason
 
 
 @dataclass(frozen=True)
@@ -80,3 +81,8 @@ type Decision = Wait | Claim | DrainWorld | CollectDiagnostics | EndWorld | Succ
 def get_world_end(decision: Decision) -> WorldEnd | None:  # None: it ends no world
     """Return how the world ended, if a decision ends one."""
     return decision.end if isinstance(decision, (Claim, EndWorld, Fail)) else None
+
+
+def is_released(decision: Decision) -> bool:
+    """Return whether the job backs off after a release, without JobSets."""
+    return isinstance(decision, Wait) and decision.reason in (Reason.QUOTA_BACK_OFF, Reason.START_BACK_OFF)

@@ -81,11 +81,13 @@ def count_restarts(seen: Observed, end: WorldEnd | None, now: datetime) -> Resta
     return counts.model_copy(update={"failed": format_time(now) if has_back_off else None})
 
 
-def back_off_seconds(job_uid: str, generation: int, in_a_row: int) -> float:
+def back_off_seconds(
+    job_uid: str, generation: int, in_a_row: int, max_seconds: float = MAX_RESTART_BACK_OFF_SECONDS
+) -> float:
     """Return the back-off in seconds after a number of failures in a row."""
     if in_a_row < 2:
         return 0.0
-    longest: float = min(MIN_BACK_OFF_SECONDS * 2 ** min(in_a_row - 2, 16), MAX_RESTART_BACK_OFF_SECONDS)
+    longest: float = min(MIN_BACK_OFF_SECONDS * 2 ** min(in_a_row - 2, 16), max_seconds)
     digest = hashlib.sha256(f"{job_uid}/{generation}".encode()).digest()
     return longest * (1.0 - JITTER * int.from_bytes(digest[:4]) / 2**32)
 

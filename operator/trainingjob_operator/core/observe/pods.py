@@ -19,10 +19,12 @@ from trainingjob_operator.core.manifests import (
 )
 from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL
 from trainingjob_operator.core.observe import nodes
-from trainingjob_operator.core.times import parse_time
+from trainingjob_operator.core.times import parse_time, seconds_between
 
 DELETION_TOLERANCE = timedelta(seconds=2)
 """Time past its deletion deadline after which a pod counts as stuck. It allows for clock skew."""
+UNSCHEDULABLE = "Unschedulable"
+"""Reason of a pod for which the scheduler finds no node."""
 _STARTUP_REASONS = frozenset({"ContainerCreating", "PodInitializing", ""})
 
 
@@ -70,11 +72,18 @@ class Pod:
     problem: ObjectProblem | None
     termination_notice: str = ""
     """Termination notice of its node. Empty: there is none."""
+    settled_seconds: float = 0.0
+    """Seconds since it was created, scheduled or found unschedulable."""
 
     @property
     def is_alive(self) -> bool:
         """Return whether its container runs and the pod is not being deleted."""
         return self.phase == "Running" and self.is_running and not self.is_deleting and bool(self.address)
+
+    @property
+    def is_unschedulable(self) -> bool:
+        """Return whether the scheduler finds no node for it."""
+        return self.problem is not None and self.problem.reason == UNSCHEDULABLE and not self.is_deleting
 
     @property
     def is_stuck(self) -> bool:
@@ -112,6 +121,8 @@ def _read_pod(
     deletion = parse_time(get_text(manifest, "metadata", "deletionTimestamp"))
     container = next(iter_items(manifest, "status", "containerStatuses"), {})
     uid = get_text(manifest, "metadata", "uid")
+    created = get_text(manifest, "metadata", "creationTimestamp")
+    scheduled = get_text(find_condition(manifest, "PodScheduled"), "lastTransitionTime")
     return Pod(
         manifest=manifest,
         name=get_text(manifest, "metadata", "name"),
@@ -123,13 +134,14 @@ def _read_pod(
         node=name,
         is_node_ready=nodes.is_node_ready(node) or (node is not None and not nodes_are_believed),
         phase=phase,
-        created=get_text(manifest, "metadata", "creationTimestamp"),
+        created=created,
         is_deleting=deletion is not None or uid in children.orphans,
         is_overdue=deletion is not None and now > deletion + DELETION_TOLERANCE,
         is_running=phase == "Running" and not _is_not_running(container),
         last_exit=read_exit(container),
         problem=read_problem(manifest, container),
         termination_notice=nodes.find_termination_notice(node),
+        settled_seconds=seconds_between(max(created, scheduled), now),
     )
 
 
@@ -153,7 +165,7 @@ def read_problem(manifest: Manifest, container: Manifest) -> ObjectProblem | Non
         return ObjectProblem(waiting, termination_message or get_text(container, "state", "waiting", "message"))
     scheduled = find_condition(manifest, "PodScheduled")
     if scheduled.get("status") == "False":
-        return ObjectProblem(get_text(scheduled, "reason") or "Unschedulable", get_text(scheduled, "message"))
+        return ObjectProblem(get_text(scheduled, "reason") or UNSCHEDULABLE, get_text(scheduled, "message"))
     if get_text(manifest, "status", "phase") == "Failed":
         return ObjectProblem(
             get_text(manifest, "status", "reason") or "PodFailed", get_text(manifest, "status", "message")

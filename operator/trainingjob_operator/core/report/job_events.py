@@ -16,7 +16,9 @@ from trainingjob_operator.core.decide.decisions import (
     EndWorld,
     Fail,
     Succeed,
+    Wait,
     get_world_end,
+    is_released,
 )
 from trainingjob_operator.core.decide.drill_injection import InjectionOrder, find_injection_order
 from trainingjob_operator.core.decide.drills import describe_drill
@@ -119,6 +121,8 @@ def list_events(
             events.append(JobEvent(reason, message))
         case CollectDiagnostics(reason, message) if seen.status.display.reason != Reason.COLLECTING_DIAGNOSTICS:
             events.append(JobEvent(reason, message))
+        case Wait(reason, message) if is_released(decision) and _count_releases(written) > _count_releases(seen.status):
+            events.append(JobEvent(reason, message, is_warning=True))
         case Succeed():
             events.append(JobEvent(Reason.COMPLETED, describe_completion(plan, seen)))
         case Fail(reason, message):
@@ -147,6 +151,10 @@ def list_recreation_events(chores: Iterable[ChildOperation]) -> tuple[JobEvent, 
         for chore in chores
         if isinstance(chore, DeleteJob) and chore.why
     )
+
+
+def _count_releases(status: TrainingJobStatus) -> int:
+    return status.admission.releases if status.admission else 0
 
 
 def _is_draining(seen: Observed) -> bool:

@@ -22,6 +22,7 @@ from trainingjob_operator.core.decide.decisions import (
     Fail,
     Succeed,
     Wait,
+    is_released,
 )
 from trainingjob_operator.core.decide.preparation_phase import is_preparing
 from trainingjob_operator.core.diagnose.backups import describe_failing_backups, update_failing_backups
@@ -267,7 +268,7 @@ def _situation_without_world(
     has_run = seen.status.world is not None
     problem = refusal or _find_base_problem(plan, seen)
     required = seen.list_required_slices(plan)
-    if isinstance(decision, Wait) and decision.reason == Reason.QUOTA_BACK_OFF:
+    if isinstance(decision, Wait) and is_released(decision):
         return Situation(Stage.QUEUED, decision.reason, decision.message, Bucket.QUEUED, None)
     if holds := [(one, one.hold) for one in required if one.hold]:
         words = "; ".join(describe_absence(one, hold) for one, hold in holds[:MAX_ABSENCES])

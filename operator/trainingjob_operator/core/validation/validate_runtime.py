@@ -9,6 +9,7 @@ from trainingjob_api.spec.data import PrepareResources
 from trainingjob_api.spec.elastic import Elastic
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.runtime import EnvVar, Resources
+from trainingjob_api.spec.scheduling import START_TIMEOUT
 from trainingjob_api.variables import SLICE_VARIABLES, WORLD_FLAGS, WORLD_VARIABLES
 from trainingjob_operator.core.planner.hardware import Hardware
 from trainingjob_operator.core.planner.problem_messages import has_no_effect, join_words, must_be_unique, quote_field
@@ -24,6 +25,8 @@ MIN_MEMORY = "256Mi"
 """Python with JAX does not start with less."""
 MIN_HEARTBEAT_TIMEOUT = 2
 """Seconds. Agents report about once a second."""
+MIN_START_TIMEOUT = 30
+"""Seconds. The JobSet controller and the scheduler need some of them for the pods of a large job."""
 
 
 def check_env(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -180,6 +183,25 @@ def warn_of_unused_shrink_after(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.elastic.shrinkAfter", elastic.shrink_after, message)
 
 
+def check_start_timeout(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`scheduling.startTimeout` must leave the scheduler time for all pods of a job."""
+    timeout = spec.scheduling.start_timeout
+    if seconds(timeout) < MIN_START_TIMEOUT:
+        message = (
+            f"{timeout} must be at least {MIN_START_TIMEOUT}s. Pods that are still being created and "
+            "scheduled would be released."
+        )
+        yield Problem("spec.scheduling.startTimeout", timeout, message, (f"{MIN_START_TIMEOUT}s",))
+
+
+def warn_of_unused_start_timeout(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`scheduling.startTimeout` has no effect with a queue."""
+    timeout = spec.scheduling.start_timeout
+    if spec.scheduling.queue_name and seconds(timeout) != seconds(START_TIMEOUT):
+        message = has_no_effect("Kueue admits the slices of a job with `queueName`", timeout)
+        yield Problem("spec.scheduling.startTimeout", timeout, message)
+
+
 def warn_of_unused_hot_standby(spec: TrainingJobSpec) -> Iterator[Problem]:
     """A hot standby world takes over only when the job shrinks at once."""
     if not spec.elastic.hot_standby or spec.slices.count is not None:
@@ -249,6 +271,7 @@ RULES: tuple[Rule | HardwareRule, ...] = (
     Rule(("data.prepare",), check_prepare_resources),
     Rule(("runtime.imagePullSecrets",), check_pull_secrets),
     Rule(("scheduling.tolerations",), check_tolerations),
+    Rule(("scheduling.startTimeout",), check_start_timeout),
     HardwareRule(("slices.accelerator", "slices.topology", "scheduling.nodeSelector"), check_node_selector),
     Rule(("elastic.heartbeatTimeout",), check_heartbeat_timeout),
     Rule(("elastic.progressTimeout", "elastic.heartbeatTimeout"), check_progress_timeout),
@@ -258,6 +281,7 @@ RULES: tuple[Rule | HardwareRule, ...] = (
 WARNINGS = (
     Rule(("slices.count", "elastic.growCooldown"), warn_of_unused_cooldown),
     Rule(("elastic.policy", "elastic.shrinkAfter"), warn_of_unused_shrink_after),
+    Rule(("scheduling.queueName", "scheduling.startTimeout"), warn_of_unused_start_timeout),
     Rule(("slices", "elastic.policy", "elastic.hotStandby"), warn_of_unused_hot_standby),
     Rule(("runtime.image",), warn_of_mutable_tag),
     Rule(("runtime.env",), warn_of_plain_secrets),
