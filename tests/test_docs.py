@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 
 from trainingjob_api.fields import all_fields
 
@@ -12,6 +13,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/troubleshooting.md"
 FAULTS = ROOT / "docs/faults.md"
 FEATURES = ROOT / "docs/features.md"
+BAD_INPUTS = ROOT / "docs/bad-inputs.md"
 GUIDES = tuple(sorted((ROOT / "docs").glob("adding-*.md")))
 WRITTEN = (
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
@@ -45,6 +47,26 @@ def test_each_situation_names_what_produces_it() -> None:
 
     assert len(rows) >= 25
     assert all(re.search(r"`(tests|e2e)/[^`]+` \|$", row) for row in rows)
+
+
+def test_bad_inputs_are_those_of_the_tests() -> None:
+    rows = re.findall(r"^\| (.*) \| (.*) \| `(tests/[\w/.]+)` \|$", BAD_INPUTS.read_text(), re.MULTILINE)
+    texts = {path: (ROOT / path).read_text() for path in {path for _, _, path in rows}}
+    problems = {
+        (name, case["problems"][0])
+        for path, text in texts.items()
+        if path.endswith(".yaml")
+        for name, case in yaml.safe_load(text).items()
+        if case.get("problems")
+    }
+
+    assert len(rows) >= 70
+    for case, message, path in rows:
+        if path.endswith(".yaml"):
+            assert (case, message) in problems
+        else:
+            assert f'"{case.rpartition(": ")[0]}": Refusal(' in texts[path]
+            assert f'"{message}"' in texts[path]
 
 
 def test_fields_of_features_exist() -> None:
