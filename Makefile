@@ -136,6 +136,10 @@ test: lint coverage thorough slow soak-short journeys ## Run everything: the che
 test-one-core: ## Run everything with the CPU time of one core: no test may depend on the machine's speed
 	e2e/one_core.sh $(MAKE) test
 
+.PHONY: soak-kueue
+soak-kueue: install ## Preempt the elastic slices of one job under the real Kueue, and print what each preemption costs (PREEMPTIONS=50)
+	PREEMPTIONS=$(or $(PREEMPTIONS),50) $(PYTEST) -v -s -m soak e2e/journeys/test_kueue.py -k repeated_preemptions
+
 .PHONY: cluster-up
 cluster-up: install ## Start the local four-node cluster and build its images
 	$(BIN)/python -m e2e.cluster up

@@ -14,6 +14,7 @@ from e2e.cluster.go_tools import GoTools
 from e2e.cluster.images import Recipe
 from e2e.cluster.local import LocalCluster
 from e2e.cluster.run_program import ClusterError, wait_until
+from trainingjob_operator.core.validation.quantity import parse_quantity
 
 HERE = Path(__file__).parent
 MODULE = "sigs.k8s.io/kueue"
@@ -23,6 +24,8 @@ NAMESPACE = "kueue-system"
 RELEASE = "kueue"
 QUEUE = "research"
 """Name of the LocalQueue and of the ClusterQueue."""
+SLICE_MILLICPU = 100
+"""Requested CPU of the one host of a slice, in thousandths."""
 NUM_SLICES = 4
 """Nodes of the cluster, and slices of one host that it can run."""
 
@@ -54,9 +57,12 @@ def install_kueue(cluster: LocalCluster) -> Iterator[None]:
         cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=60s")
 
 
-def set_quota(cluster: LocalCluster, pods: int) -> None:
-    """Set the quota of the ClusterQueue as a number of pods, whatever their resources."""
-    quota = {"pods": pods, "cpu": "1000", "memory": "1000Gi", "ephemeral-storage": "1000"}
+def set_quota(cluster: LocalCluster, num_slices: int) -> None:
+    """Set the quota of the ClusterQueue as a number of slices, each of which requests `SLICE_MILLICPU`.
+
+    Kueue 0.19.2 ignores the resource `pods` when it selects the Workloads to preempt, so the quota counts CPUs.
+    """
+    quota = {"cpu": f"{num_slices * SLICE_MILLICPU}m", "memory": "1000Gi"}
     resources = [{"name": name, "nominalQuota": amount} for name, amount in quota.items()]
     spec = {
         "namespaceSelector": {},
@@ -69,6 +75,14 @@ def set_quota(cluster: LocalCluster, pods: int) -> None:
         ],
     }
     _apply(cluster, "ClusterQueue", QUEUE, spec=spec)
+
+
+def count_used_quota(cluster: LocalCluster) -> int:
+    """Return the slices that count against the quota of the ClusterQueue."""
+    queue = json.loads(cluster.kubectl("get", "clusterqueue", QUEUE, "-o", "json"))
+    flavors = queue["status"].get("flavorsReservation", [])
+    usage = {one["name"]: one["total"] for flavor in flavors for one in flavor["resources"]}
+    return round(parse_quantity(usage.get("cpu", "0")) * 1000 / SLICE_MILLICPU)
 
 
 def make_local_queue(cluster: LocalCluster, namespace: str) -> None:
