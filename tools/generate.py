@@ -1,4 +1,4 @@
-"""Generate files: the CRD, the chart's copy of it, the field reference, and the list of JAX options.
+"""Generate files: the CRD, the chart's copy of it, the references of fields and metrics, and the list of JAX options.
 
 `python tools/generate.py` writes the files. With `--check` it compares them instead, and fails with the difference.
 """
@@ -12,11 +12,13 @@ from jax_options import render_options
 
 from trainingjob_api.schema import make_crd
 from trainingjob_operator.cli.fields_page import render_page
+from trainingjob_operator.shell.metric_declarations import render_metrics_page
 
 ROOT = Path(__file__).parent.parent
 CRD_FILES = (ROOT / "crds/trainingjob.yaml", ROOT / "charts/trainingjob/files/trainingjob-crd.yaml")
 JAX_OPTIONS = ROOT / "operator/trainingjob_operator/core/validation/jax_options.py"
 FIELDS_PAGE = ROOT / "docs/fields.md"
+METRICS_PAGE = ROOT / "docs/metrics.md"
 HEADER = "# Made by `make generate` from crds/trainingjob_api; do not edit.\n"
 
 
@@ -27,7 +29,12 @@ def render() -> str:
 
 def main(arguments: list[str]) -> int:
     """Write or compare the files; return the exit code."""
-    texts = {**dict.fromkeys(CRD_FILES, render()), FIELDS_PAGE: render_page(), JAX_OPTIONS: render_options()}
+    texts = {
+        **dict.fromkeys(CRD_FILES, render()),
+        FIELDS_PAGE: render_page(),
+        METRICS_PAGE: render_metrics_page(),
+        JAX_OPTIONS: render_options(),
+    }
     if arguments not in ([], ["--check"]):
         print(f"usage: {sys.argv[0]} [--check]", file=sys.stderr)
         return 2

@@ -9,7 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from trainingjob_operator.core.goodput import Bucket
 from trainingjob_operator.shell.kinds import TRAINING_JOB
-from trainingjob_operator.shell.metrics import Metrics
+from trainingjob_operator.shell.metric_declarations import METRICS
+from trainingjob_operator.shell.metrics import Metrics, WebhookMetrics
 from trainingjob_operator.shell.probes import health_app
 from trainingjob_operator.shell.store import KindStore
 
@@ -85,6 +86,26 @@ def test_numbers_of_a_job(name: str, want: Any, jobs: Jobs) -> None:
     jobs.put(**STATUS)
 
     assert jobs.read(name) == want
+
+
+def test_each_exported_metric_has_its_declaration(jobs: Jobs) -> None:
+    registries = {"operator": jobs.metrics.registry, "webhook": WebhookMetrics("1.2.3").registry}
+
+    for exporter, registry in registries.items():
+        families = [family for family in registry.collect() if not family.name.startswith("process_")]
+        exported = {
+            (f"{one.name}_total" if one.type == "counter" else one.name, one.type, one.documentation)
+            for one in families
+        }
+        assert exported == {(one.name, one.kind, one.meaning) for one in METRICS if exporter in one.exporters}
+
+
+def test_declared_names_follow_prometheus() -> None:
+    for metric in METRICS:
+        assert metric.name.startswith("trainingjob_")
+        assert metric.name.endswith("_total") == (metric.kind == "counter")
+        assert metric.name.endswith("_seconds") == (metric.unit in ("seconds", "Unix seconds"))
+        assert metric.name.endswith("_ratio") == (metric.unit == "ratio")
 
 
 def test_a_job_that_cannot_save_is_counted(jobs: Jobs) -> None:

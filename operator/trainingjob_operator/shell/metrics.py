@@ -14,12 +14,28 @@ from prometheus_client.registry import Collector
 from trainingjob_operator.core.goodput import Bucket
 from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get_value, iter_items
 from trainingjob_operator.core.times import parse_time
-from trainingjob_operator.shell.added_values import ADDED_TABLES, InvalidRow, table_words
+from trainingjob_operator.shell import metric_declarations as declared
+from trainingjob_operator.shell.added_values import InvalidRow
+from trainingjob_operator.shell.metric_declarations import MetricDeclaration
 from trainingjob_operator.shell.store import KindStore
 
 RECONCILE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 REVIEW_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0)
-JOB_LABELS = ("namespace", "name")
+GAUGES = (
+    (declared.STEP, ("progress", "step")),
+    (declared.STEPS, ("progress", "of")),
+    (declared.LOSS, ("progress", "loss")),
+    (declared.TOKENS_PER_SECOND, ("progress", "tokensPerSecond")),
+    (declared.GOODPUT_RATIO, ("goodput", "ratio")),
+    (declared.STRAGGLER_RATIO, ("straggler", "ratio")),
+)
+"""Metrics whose value is a number of the job's status, with its path there."""
+FAILING = (
+    (declared.CHECKPOINT_FAILING, "failingSaves"),
+    (declared.BACKUP_FAILING, "failingCopies"),
+    (declared.EXPORT_FAILING, "failingExports"),
+)
+"""Metrics that are 1 while the status of a job with a world has a field."""
 PHASE_NEW = "New"
 """Phase label of a job without a status."""
 
@@ -30,9 +46,14 @@ class ProcessMetrics:
     def __init__(self, version: str) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)  # memory, CPU, open files
-        self._invalid_rows = {table: _invalid_rows_gauge(table_words(table), self.registry) for table in ADDED_TABLES}
-        build = Gauge("trainingjob_build_info", "Always 1.", ["version"], registry=self.registry)
-        build.labels(version).set(1)
+        self._invalid_rows = {table: self._make_gauge(metric) for table, metric in declared.REFUSED_ROWS.items()}
+        self._make_gauge(declared.BUILD_INFO).labels(version).set(1)
+
+    def _make_gauge(self, metric: MetricDeclaration) -> Gauge:
+        return Gauge(metric.name, metric.meaning, metric.labels, registry=self.registry)
+
+    def _make_histogram(self, metric: MetricDeclaration, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(metric.name, metric.meaning, metric.labels, buckets=buckets, registry=self.registry)
 
     def record_invalid_rows(self, rows: Iterable[InvalidRow]) -> None:
         """Record what the process ignores of an administrator's values; an empty name stands for a whole file."""
@@ -45,13 +66,7 @@ class WebhookMetrics(ProcessMetrics):
 
     def __init__(self, version: str) -> None:
         super().__init__(version)
-        self.review_seconds = Histogram(
-            "trainingjob_webhook_duration_seconds",
-            "Duration of one webhook response.",
-            ["allowed"],
-            buckets=REVIEW_BUCKETS,
-            registry=self.registry,
-        )
+        self.review_seconds = self._make_histogram(declared.WEBHOOK_DURATION, REVIEW_BUCKETS)
 
     def record_review(self, seconds: float, is_allowed: bool) -> None:  # noqa: FBT001  # the webhook's callback
         """Record one webhook review."""
@@ -63,18 +78,10 @@ class Metrics(ProcessMetrics):
 
     def __init__(self, version: str) -> None:
         super().__init__(version)
-        self.reconcile_seconds = Histogram(
-            "trainingjob_reconcile_duration_seconds",
-            "Duration of one reconciliation of one job.",
-            buckets=RECONCILE_BUCKETS,
-            registry=self.registry,
-        )
-        self.reconcile_errors = Counter(
-            "trainingjob_reconcile_errors",
-            "Reconciliations of a job that failed and are retried.",
-            registry=self.registry,
-        )
-        self.leader = Gauge("trainingjob_leading", "1 while this operator is the leader.", registry=self.registry)
+        self.reconcile_seconds = self._make_histogram(declared.RECONCILE_DURATION, RECONCILE_BUCKETS)
+        errors = declared.RECONCILE_ERRORS
+        self.reconcile_errors = Counter(errors.name, errors.meaning, errors.labels, registry=self.registry)
+        self.leader = self._make_gauge(declared.LEADING)
 
     def record_reconcile(self, seconds: float, has_failed: bool) -> None:  # noqa: FBT001  # the scheduler's callback
         """Record one reconcile."""
@@ -106,44 +113,18 @@ class JobCollector(Collector):
             return
         jobs = tuple(self._jobs)
         yield _jobs_by_phase(jobs)
-        yield _gauge("trainingjob_step", "Completed optimizer steps.", jobs, ("progress", "step"))
-        yield _gauge("trainingjob_steps", "Total number of optimizer steps.", jobs, ("progress", "of"))
-        yield _gauge("trainingjob_loss", "Newest training loss.", jobs, ("progress", "loss"))
-        yield _gauge(
-            "trainingjob_tokens_per_second",
-            "Tokens per second over all devices.",
-            jobs,
-            ("progress", "tokensPerSecond"),
-        )
-        yield _gauge(
-            "trainingjob_goodput_ratio", "Training seconds divided by all seconds.", jobs, ("goodput", "ratio")
-        )
-        yield _gauge(
-            "trainingjob_straggler_ratio",
-            "Share of the time that the straggler costs all other hosts. The status names the straggler.",
-            jobs,
-            ("straggler", "ratio"),
-        )
+        for metric, path in GAUGES:
+            yield _gauge(metric, jobs, path)
         yield _slices(jobs)
         yield _last_commits(jobs)
-        yield _failing(
-            "trainingjob_checkpoint_failing", "1 while a job trains and its saves fail.", jobs, "failingSaves"
-        )
-        yield _failing(
-            "trainingjob_backup_failing", "1 while a job trains and its backups fail.", jobs, "failingCopies"
-        )
-        yield _failing(
-            "trainingjob_export_failing", "1 while a job trains and its exports fail.", jobs, "failingExports"
-        )
+        for metric, field in FAILING:
+            yield _failing(metric, jobs, field)
         yield _goodput_seconds(jobs)
         yield self._count_restarts(jobs)
 
     def _count_restarts(self, jobs: Iterable[Manifest]) -> Metric:
-        family = CounterMetricFamily(
-            "trainingjob_restarts",
-            "Worlds that ended before the job, by cause.",
-            labels=[*JOB_LABELS, "reason"],
-        )
+        metric = declared.RESTARTS
+        family = CounterMetricFamily(metric.name, metric.meaning, labels=metric.labels)
         counted = {}
         for job in jobs:
             uid = get_text(job, "metadata", "uid")
@@ -184,7 +165,7 @@ class _Restarts:
 
 
 def _jobs_by_phase(jobs: Iterable[Manifest]) -> Metric:
-    family = GaugeMetricFamily("trainingjob_jobs", "Jobs by phase.", labels=["namespace", "phase"])
+    family = _family(declared.JOBS)
     counts: dict[tuple[str, str], int] = {}
     for job in jobs:
         key = (get_text(job, "metadata", "namespace"), get_text(job, "status", "phase") or PHASE_NEW)
@@ -194,8 +175,12 @@ def _jobs_by_phase(jobs: Iterable[Manifest]) -> Metric:
     return family
 
 
-def _gauge(name: str, documentation: str, jobs: Iterable[Manifest], path: tuple[str, ...]) -> Metric:
-    family = GaugeMetricFamily(name, documentation, labels=JOB_LABELS)
+def _family(metric: MetricDeclaration) -> GaugeMetricFamily:
+    return GaugeMetricFamily(metric.name, metric.meaning, labels=metric.labels)
+
+
+def _gauge(metric: MetricDeclaration, jobs: Iterable[Manifest], path: tuple[str, ...]) -> Metric:
+    family = _family(metric)
     for job in jobs:
         if (value := _float(get_value(job, "status", *path))) is not None:
             family.add_metric(_names(job), value)
@@ -203,7 +188,7 @@ def _gauge(name: str, documentation: str, jobs: Iterable[Manifest], path: tuple[
 
 
 def _slices(jobs: Iterable[Manifest]) -> Metric:
-    family = GaugeMetricFamily("trainingjob_slices", "Slices in the current world.", labels=JOB_LABELS)
+    family = _family(declared.SLICES)
     for job in jobs:
         slices = get_value(job, "status", "world", "slices")
         if isinstance(slices, list):
@@ -212,19 +197,15 @@ def _slices(jobs: Iterable[Manifest]) -> Metric:
 
 
 def _last_commits(jobs: Iterable[Manifest]) -> Metric:
-    family = GaugeMetricFamily(
-        "trainingjob_checkpoint_last_commit_timestamp_seconds",
-        "Time of the newest durable checkpoint.",
-        labels=JOB_LABELS,
-    )
+    family = _family(declared.LAST_COMMIT)
     for job in jobs:
         if (time := parse_time(get_text(job, "status", "checkpoint", "time"))) is not None:
             family.add_metric(_names(job), time.timestamp())
     return family
 
 
-def _failing(name: str, words: str, jobs: Iterable[Manifest], field: str) -> Metric:
-    family = GaugeMetricFamily(name, words, labels=JOB_LABELS)
+def _failing(metric: MetricDeclaration, jobs: Iterable[Manifest], field: str) -> Metric:
+    family = _family(metric)
     for job in jobs:
         if get_value(job, "status", "world"):
             family.add_metric(_names(job), float(bool(get_value(job, "status", field))))
@@ -233,11 +214,7 @@ def _failing(name: str, words: str, jobs: Iterable[Manifest], field: str) -> Met
 
 def _goodput_seconds(jobs: Iterable[Manifest]) -> Metric:
     """Return the goodput seconds by bucket. A gauge, since time that turns out to be lost moves to another bucket."""
-    family = GaugeMetricFamily(
-        "trainingjob_goodput_seconds",
-        "Seconds of the job's lifetime by activity. Their sum is the job's age.",
-        labels=[*JOB_LABELS, "bucket"],
-    )
+    family = _family(declared.GOODPUT_SECONDS)
     buckets = {bucket.value for bucket in Bucket}
     for job in jobs:
         seconds = get_value(job, "status", "goodput", "seconds")
@@ -253,12 +230,3 @@ def _names(job: Manifest) -> tuple[str, str]:
 
 def _float(value: object) -> float | None:  # None: not a number
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _invalid_rows_gauge(words: str, registry: CollectorRegistry) -> Gauge:
-    return Gauge(
-        f"trainingjob_refused_{words.replace(' ', '_')}",
-        f"1 for each of the administrator's {words} that the operator ignores as invalid. The log has the reason.",
-        ["name"],
-        registry=registry,
-    )

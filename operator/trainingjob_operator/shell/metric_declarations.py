@@ -1,0 +1,130 @@
+"""Declarations of all Prometheus metrics: the exporters and `docs/metrics.md` are made from them.
+
+Names follow https://prometheus.io/docs/practices/naming: base units, and `_total` for counters.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from trainingjob_operator.core.goodput import Bucket
+from trainingjob_operator.shell.added_values import ADDED_TABLES, Table, table_words
+
+type MetricKind = Literal["counter", "gauge", "histogram"]
+type Exporter = Literal["operator", "webhook"]
+
+JOB_LABELS = ("namespace", "name")
+BOTH: tuple[Exporter, ...] = ("operator", "webhook")
+
+
+@dataclass(frozen=True)
+class MetricDeclaration:
+    """A metric by the name under which Prometheus stores it; a histogram adds `_bucket`, `_sum` and `_count`."""
+
+    name: str
+    kind: MetricKind
+    meaning: str
+    labels: tuple[str, ...] = ()
+    unit: str = ""
+    exporters: tuple[Exporter, ...] = ("operator",)
+
+
+def _of_job(name: str, meaning: str, unit: str = "") -> MetricDeclaration:
+    return MetricDeclaration(name, "gauge", meaning, JOB_LABELS, unit)
+
+
+BUILD_INFO = MetricDeclaration("trainingjob_build_info", "gauge", "Always 1.", ("version",), exporters=BOTH)
+REFUSED_ROWS: dict[Table, MetricDeclaration] = {
+    table: MetricDeclaration(
+        f"trainingjob_refused_{table_words(table).replace(' ', '_')}",
+        "gauge",
+        f"1 for each of the administrator's {table_words(table)} that the operator ignores as invalid. "
+        "The log has the reason.",
+        ("name",),
+        exporters=BOTH,
+    )
+    for table in ADDED_TABLES
+}
+LEADING = MetricDeclaration("trainingjob_leading", "gauge", "1 while this operator is the leader.")
+RECONCILE_DURATION = MetricDeclaration(
+    "trainingjob_reconcile_duration_seconds", "histogram", "Duration of one reconciliation of one job.", (), "seconds"
+)
+RECONCILE_ERRORS = MetricDeclaration(
+    "trainingjob_reconcile_errors_total", "counter", "Reconciliations of a job that failed and are retried."
+)
+WEBHOOK_DURATION = MetricDeclaration(
+    "trainingjob_webhook_duration_seconds",
+    "histogram",
+    "Duration of one webhook response.",
+    ("allowed",),
+    "seconds",
+    ("webhook",),
+)
+
+JOBS = MetricDeclaration("trainingjob_jobs", "gauge", "Jobs by phase.", ("namespace", "phase"), "jobs")
+STEP = _of_job("trainingjob_step", "Completed optimizer steps.", "steps")
+STEPS = _of_job("trainingjob_steps", "Total number of optimizer steps.", "steps")
+LOSS = _of_job("trainingjob_loss", "Newest training loss.", "nats per token")
+TOKENS_PER_SECOND = _of_job("trainingjob_tokens_per_second", "Tokens per second over all devices.", "tokens per second")
+GOODPUT_RATIO = _of_job("trainingjob_goodput_ratio", "Training seconds divided by all seconds.", "ratio")
+STRAGGLER_RATIO = _of_job(
+    "trainingjob_straggler_ratio",
+    "Share of the time that the straggler costs all other hosts. The status names the straggler.",
+    "ratio",
+)
+SLICES = _of_job("trainingjob_slices", "Slices in the current world.", "slices")
+LAST_COMMIT = _of_job(
+    "trainingjob_checkpoint_last_commit_timestamp_seconds", "Time of the newest durable checkpoint.", "Unix seconds"
+)
+CHECKPOINT_FAILING = _of_job("trainingjob_checkpoint_failing", "1 while a job trains and its saves fail.")
+BACKUP_FAILING = _of_job("trainingjob_backup_failing", "1 while a job trains and its backups fail.")
+EXPORT_FAILING = _of_job("trainingjob_export_failing", "1 while a job trains and its exports fail.")
+GOODPUT_SECONDS = MetricDeclaration(
+    "trainingjob_goodput_seconds",
+    "gauge",
+    "Seconds of the job's lifetime by activity. Their sum is the job's age.",
+    (*JOB_LABELS, "bucket"),
+    "seconds",
+)
+RESTARTS = MetricDeclaration(
+    "trainingjob_restarts_total",
+    "counter",
+    "Worlds that ended before the job, by cause.",
+    (*JOB_LABELS, "reason"),
+    "worlds",
+)
+
+METRICS = (
+    *(BUILD_INFO, *REFUSED_ROWS.values(), LEADING, RECONCILE_DURATION, RECONCILE_ERRORS, WEBHOOK_DURATION),
+    *(JOBS, STEP, STEPS, LOSS, TOKENS_PER_SECOND, GOODPUT_RATIO, GOODPUT_SECONDS, STRAGGLER_RATIO, SLICES, RESTARTS),
+    *(LAST_COMMIT, CHECKPOINT_FAILING, BACKUP_FAILING, EXPORT_FAILING),
+)
+"""All metrics, in the order of the page."""
+
+PAGE_HEADER = """\
+<!-- Made by `make generate`; do not edit. -->
+# Metrics
+
+The operator and its webhook serve these Prometheus metrics at `/metrics` on port 8080. `metrics.serviceMonitor.enabled`
+or `metrics.podMonitor.enabled` in the chart lets the Prometheus operator scrape them.
+
+- Metrics with the labels `namespace` and `name` describe a job. Only the leader exports them, so sums count each job
+  once. They disappear with the job.
+- Both programs also export the `process_*` metrics of the Prometheus client: CPU, memory and open files.
+- Agents and trainers have no endpoint. They report to the operator, and each step's values go to the trackers of
+  [tracking-and-profiling.md](tracking-and-profiling.md).
+"""
+
+
+def render_metrics_page() -> str:
+    """Return the text of `docs/metrics.md`."""
+    rows = [
+        f"| `{one.name}` | {one.kind} | {one.unit} | {', '.join(f'`{label}`' for label in one.labels)} "
+        f"| {' and '.join(one.exporters)} | {one.meaning} |"
+        for one in METRICS
+    ]
+    buckets = ", ".join(f"`{bucket.value}`" for bucket in Bucket)
+    table = ["| metric | type | unit | labels | exported by | meaning |", "|---|---|---|---|---|---|", *rows]
+    labels = ["## Values of labels", "", "| label | values |", "|---|---|", f"| `bucket` | {buckets} |"]
+    labels.append("| `reason` | the reason of an attempt's cause: [troubleshooting.md](troubleshooting.md) |")
+    labels.append("| `allowed` | `true`, `false` |")
+    return "\n".join([PAGE_HEADER, *table, "", *labels]) + "\n"
