@@ -106,6 +106,7 @@ PAGE_HEADER = """\
 
 The operator and its webhook serve these Prometheus metrics at `/metrics` on port 8080. `metrics.serviceMonitor.enabled`
 or `metrics.podMonitor.enabled` in the chart lets the Prometheus operator scrape them.
+`metrics.alerts.enabled` adds alert rules, each with a link to its section of [troubleshooting.md](troubleshooting.md).
 
 - Metrics with the labels `namespace` and `name` describe a job. Only the leader exports them, so sums count each job
   once. They disappear with the job.

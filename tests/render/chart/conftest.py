@@ -61,7 +61,10 @@ EVERYTHING: dict[str, Any] = {
     },
     "certManager": {"enabled": True},
     "logs": {"level": "debug", "format": "text"},
-    "metrics": {"podMonitor": {"enabled": True, "labels": {"release": "prometheus"}, "interval": "15s"}},
+    "metrics": {
+        "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}, "interval": "15s"},
+        "alerts": {"enabled": True, "labels": {"release": "prometheus"}, "runbookUrl": "https://wiki.example/oncall"},
+    },
     "networkPolicy": {
         "metricsFrom": [MONITORING],
         "webhookFrom": [{"ipBlock": {"cidr": "10.0.0.0/28"}}],

@@ -26,7 +26,7 @@ from trainingjob_operator.shell.webhook_server import DRAIN_SECONDS
 
 ROOT = Path(__file__).parents[3]
 NAMESPACE = "trainingjob-system"
-CUSTOM_KINDS = {"Certificate", "Issuer", "ServiceMonitor", "PodMonitor"}
+CUSTOM_KINDS = {"Certificate", "Issuer", "ServiceMonitor", "PodMonitor", "PrometheusRule"}
 
 
 def test_the_manifests_are_the_golden_ones(chart, golden, variants, variant) -> None:

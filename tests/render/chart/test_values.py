@@ -78,6 +78,8 @@ REFUSED = {
     "a peer that is none": ({"networkPolicy": {"metricsFrom": [{"ip": "10.0.0.1"}]}}, "'ip' not allowed"),
     "a rule of the other direction": ({"networkPolicy": {"jobs": {"ingress": [{"to": []}]}}}, "'to' not allowed"),
     "no port of the API server": ({"networkPolicy": {"apiServerPorts": []}}, "/networkPolicy/apiServerPorts"),
+    "a goodput in percent": ({"metrics": {"alerts": {"minGoodput": 50}}}, "/metrics/alerts/minGoodput"),
+    "a time without its unit": ({"metrics": {"alerts": {"noProgressFor": "30"}}}, "/metrics/alerts/noProgressFor"),
     "two monitors": (
         {"metrics": {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}}},
         "every metric would be counted twice",
