@@ -1,5 +1,6 @@
-"""The alert rules name metrics and labels that the operator exports, and sections of the runbook."""
+"""The alert rules and the dashboard name metrics and labels that the operator exports, and sections of the runbook."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from trainingjob_operator.shell.metric_declarations import METRICS
 
 RUNBOOK = Path(__file__).parents[3] / "docs/troubleshooting.md"
 LABELS = {
-    f"{metric.name}{suffix}": {*metric.labels, "pod"}
+    f"{metric.name}{suffix}": {*metric.labels, "pod", *({"le"} if metric.kind == "histogram" else ())}
     for metric in METRICS
     for suffix in ("", *(("_bucket", "_sum", "_count") if metric.kind == "histogram" else ()))
 }
@@ -21,7 +22,8 @@ ALERTS = {"metrics": {"alerts": {"enabled": True}}}
 def unknown_names(expression: str) -> list[str]:
     """Return the metrics of an expression that no program exports, and the labels that its metrics lack."""
     metrics = set(re.findall(r"\btrainingjob_\w+", re.sub(r'"[^"]*"', "", expression)))
-    selected = re.findall(r"(trainingjob_\w+)\{(\w+)", expression)
+    selectors = re.findall(r"(trainingjob_\w+)\{([^}]*)\}", expression)
+    selected = [(metric, label) for metric, text in selectors for label in re.findall(r"(\w+)=", text)]
     grouped = {label for group in re.findall(r"by \(([^)]*)\)", expression) for label in group.split(", ")}
     wanted = [*selected, *((metric, label) for metric in metrics for label in grouped)]
     lacking = [f"{metric}{{{label}}}" for metric, label in wanted if label not in LABELS.get(metric, {label})]
@@ -63,6 +65,17 @@ def test_alerts_are_off_by_default_and_follow_the_webhook(chart) -> None:
     assert not any(item["kind"] == "PrometheusRule" for item in chart.objects({}))
     names = {rule["alert"] for rule in rules(chart, {**ALERTS, "webhook": {"enabled": False}})}
     assert "TrainingJobWebhookDown" not in names
+
+
+def test_each_panel_of_the_dashboard_shows_exported_metrics(chart) -> None:
+    config = chart.find("ConfigMap", {"metrics": {"dashboard": {"enabled": True}}}, "trainingjob-operator-dashboard")
+    panels = json.loads(config["data"]["trainingjob.json"])["panels"]
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
+
+    assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert len(expressions) == len(panels) >= 14
+    assert [unknown for expression in expressions for unknown in unknown_names(expression)] == []
+    assert all("trainingjob_" in expression for expression in expressions)
 
 
 @pytest.mark.parametrize("kind", ["ServiceMonitor", "PodMonitor"])

@@ -97,6 +97,7 @@ def test_invalid_value_is_rejected_with_its_path(chart, values, words) -> None:
 
 FREE_FORM = (
     *(f"{part}resources.{kind}" for part in ("", "webhook.") for kind in ("requests", "limits")),
+    "metrics.dashboard.labels",
     "podSecurityContext",
     "containerSecurityContext",
 )
