@@ -81,7 +81,7 @@ def count_cache_bytes(network: Network, shape: DecodingShape, shard: Shard) -> i
     rows = shard.split(shape.rows, "batch")
     layers = (
         count * sum(_count_numbers(entry.shape, entry.axes, shard) for entry in block.attention.cache_entries.values())
-        for block, count in network.blocks.items()
+        for block, count in network.layer_blocks.items()
     )
     return rows * shape.length * shard.compute_bytes * sum(layers) // shard.degrees.get("stage", 1)
 

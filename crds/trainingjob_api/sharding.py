@@ -27,6 +27,7 @@ RULES: Table = {
     "vocab": ("tensor",),
     "vocab_of_stages": ("tensor", "stage"),
     "layers": ("stage",),
+    "modules": (),
     "stages": ("stage",),
     "head": (),
     "norm": (),

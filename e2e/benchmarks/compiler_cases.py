@@ -58,6 +58,7 @@ FLOAT32 = {"compute": "float32"}
 STATE_ON_HOST = {"remat": "full", "offload": ["optimizer"]}
 ADAFACTOR, MUON = ({"type": kind, "learningRate": 0.001} for kind in ("adafactor", "muon"))
 PAIRS = {"train": [{"name": "pairs", "path": "/data/pairs", "format": "jsonl", "chosen": "good", "rejected": "bad"}]}
+FURTHER = {"multiTokenPrediction": {"depth": 1}}
 INT8, FP8 = ({"quantization": {"type": kind}} for kind in ("int8", "fp8"))
 REST = {"fsdp": -1}
 STAGES = {"ici": {"fsdp": 2, "stage": 2}}
@@ -140,6 +141,9 @@ COMPILER_CASES: dict[str, TrainingJobSpec] = {
     ),
     "v5p 2x2x1 fsdp stage, one forward one backward": job(
         "tpu-v5p", "2x2x1", {}, model=WIDE, training=training(32, 1024, 2), parallelism=STAGES | ALTERNATING
+    ),
+    "v5p 2x2x1 fsdp stage, further tokens": job(
+        "tpu-v5p", "2x2x1", {}, model=WIDE | FURTHER, training=training(32, 1024, 2), parallelism=STAGES
     ),
     "v5e 2x2 fsdp, 4,096 tokens": job("tpu-v5e", "2x2", REST, model=SMALL, training=training(8, 4096, 2)),
     "v6e 2x2 fsdp tensor, 4,096 tokens": job(

@@ -45,7 +45,8 @@ def test_modules_count_as_layers_and_as_output_projections() -> None:
 
     assert list(network.blocks.values()) == [6]
     assert network.num_head_matmuls == 3 * plain.num_head_matmuls
-    assert network.common_dims["layers"] == 1, "no stage of a pipeline holds the modules"
+    assert (list(network.layer_blocks.values()), list(network.module_blocks.values())) == ([4], [2])
+    assert network.common_dims["layers"] == 4, "stages divide the layers, and each holds the modules"
     assert network.prediction
     assert network.prediction.num_projected == 2 * 2 * 16 * 16
 

@@ -14,7 +14,7 @@ from trainingjob_api.base import Strict
 from trainingjob_api.meta import NO_UNIT, Example, Unit
 from trainingjob_api.network.matrix_init import BY_WIDTH, InitRule
 from trainingjob_api.network.norm import HiddenNorm
-from trainingjob_api.network.tensor import DecayClass, Role, Tensor
+from trainingjob_api.network.tensor import MODULES, DecayClass, Role, Tensor
 from trainingjob_api.token_order import Exchange
 
 if TYPE_CHECKING:
@@ -74,4 +74,4 @@ class PredictionModules:
             *(tensor.nest(f"{name}.") for name in norms for tensor in self.norm.tensors),
             *(tensor.nest("block.") for tensor in self.block.tensors),
         )
-        return tuple(tensor.stack(f"{PREDICTION}.", self.options.depth) for tensor in inside)
+        return tuple(tensor.stack(f"{PREDICTION}.", self.options.depth, MODULES) for tensor in inside)

@@ -312,21 +312,39 @@ class Network:
         return any(tensor.is_trainable for tensor in self.tensors if tensor.role is not Role.HEAD)
 
     @property
+    def num_predictions(self) -> int:
+        """Return the number of tokens that training predicts at each position: the next one, and further ones."""
+        return 1 + (self.prediction.options.depth if self.prediction else 0)
+
+    @property
     def num_head_matmuls(self) -> int:
         """Return the matmuls of the output projection: forward, and those of the gradients that training needs."""
-        num_predictions = 1 + (self.prediction.options.depth if self.prediction else 0)
-        return num_predictions * (1 + self.has_backward + self.head_matrix.is_trainable)
+        return self.num_predictions * (1 + self.has_backward + self.head_matrix.is_trainable)
 
     @cached_property
     def blocks(self) -> Mapping[Block, int]:
-        """Return the different blocks, and the number of layers of each."""
+        """Return the different blocks, and the number of layers of each, with those of modules of further tokens."""
+        counts = dict(self.layer_blocks)
+        for block, count in self.module_blocks.items():
+            counts[block] = counts.get(block, 0) + count
+        return counts
+
+    @cached_property
+    def layer_blocks(self) -> Mapping[Block, int]:
+        """Return the different blocks of the layers, which pipeline stages divide, and the number of each."""
         counts: dict[Block, int] = {}
         for group in self.groups:
             for block in group.pattern:
                 counts[block] = counts.get(block, 0) + group.repeats
-        if self.prediction:
-            counts[self.prediction.block] = counts.get(self.prediction.block, 0) + self.prediction.options.depth
         return counts
+
+    @cached_property
+    def module_blocks(self) -> Mapping[Block, int]:
+        """Return the block of the modules of multi-token prediction, which run after the last stage, and their number.
+
+        It is empty without modules.
+        """
+        return {self.prediction.block: self.prediction.options.depth} if self.prediction else {}
 
     @cached_property
     def num_parameters(self) -> int:
@@ -373,4 +391,4 @@ class Network:
             for axis, size in zip(tensor.axes, tensor.shape, strict=True):
                 dims[axis] = math.gcd(dims.get(axis, 0), size)
         # The stages of a pipeline hold equal parts of one group.
-        return dims | {"layers": dims["layers"] if len(self.groups) == 1 and not self.prediction else 1}
+        return dims | {"layers": dims["layers"] if len(self.groups) == 1 else 1}

@@ -13,6 +13,10 @@ GATHERED_AXES = ("layers", "embed", "expert_embed", "latent")
 """Logical axes of dims that are sharded in storage and gathered for compute. Heads, MLP columns and experts stay
 sharded."""
 
+MODULES = "modules"
+"""Logical axis of modules of multi-token prediction, of which each pipeline stage holds all."""
+STACKED_AXES = ("layers", MODULES)
+
 
 class DecayClass(Enum):
     """Kind of a tensor, by which weight decay applies."""
@@ -127,8 +131,13 @@ class Tensor:
 
     @property
     def is_stacked(self) -> bool:
-        """Return whether the tensor holds the parameters of several layers."""
-        return self.axes[0] == "layers"
+        """Return whether the tensor holds the parameters of several layers, or of modules of further tokens."""
+        return self.axes[0] in STACKED_AXES
+
+    @property
+    def is_layered(self) -> bool:
+        """Return whether the tensor holds the parameters of layers, which pipeline stages divide."""
+        return self.axes[0] == STACKED_AXES[0]
 
     @property
     def input_dims(self) -> tuple[int, ...]:
@@ -159,9 +168,9 @@ class Tensor:
         """Return the name without those of the parts around it."""
         return self.name.rpartition(".")[2]
 
-    def stack(self, prefix: str, repeats: int) -> "Tensor":
-        """Return the tensor of `repeats` layers."""
-        shape, axes = (repeats, *self.shape), ("layers", *self.axes)
+    def stack(self, prefix: str, repeats: int, axis: str = "layers") -> "Tensor":
+        """Return the tensor of `repeats` layers, or of as many parts of another logical axis."""
+        shape, axes = (repeats, *self.shape), (axis, *self.axes)
         return replace(self, name=f"{prefix}{self.name}", shape=shape, axes=axes)
 
     def of_layer(self) -> "Tensor":

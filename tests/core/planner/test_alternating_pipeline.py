@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from e2e.benchmarks.compiler_cases import ALTERNATING, DEEP, FULL, ROUTED, STAGES, job, training
+from e2e.benchmarks.compiler_cases import ALTERNATING, DEEP, FULL, FURTHER, ROUTED, STAGES, job, training
 from trainingjob_operator.core.planner.flops import count_quantized_step_flops, count_step_flops, count_visible_flops
 from trainingjob_operator.core.planner.memory import estimate_device_memory
 from trainingjob_operator.core.planner.mesh import combine_degrees
@@ -59,6 +59,15 @@ def test_the_backward_pass_runs_a_stage_forward_again() -> None:
 
     assert alternating == pytest.approx(gpipe * 4 / 3, rel=1e-6)
     assert alternating < repeated < gpipe * 5 / 3
+
+
+def test_stages_share_the_modules_of_further_tokens_unless_they_alternate() -> None:
+    added = []
+    for schedule in BOTH:
+        plain, further = (layer_flops(planned(schedule, model=model)) for model in (DEEP, DEEP | FURTHER))
+        added.append(further - plain)
+
+    assert added[1] == 2 * added[0] > 0
 
 
 def test_a_stage_without_a_backward_pass_runs_once() -> None:

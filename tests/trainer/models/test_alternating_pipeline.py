@@ -72,6 +72,23 @@ VARIANTS: dict[str, tuple[dict[str, Any], str]] = {
     "logits in chunks": ({"memory__lossChunks": 3, "objective__zLoss": 0.01}, SHARDED),
     "logits in chunks, tied": ({"memory__lossChunks": 3, "model__tieEmbeddings": True}, SLICES),
     "z-loss": ({"objective__zLoss": 0.01}, SLICES),
+    "further tokens, dropout, balance loss": (
+        {
+            "model": SIZE | {"experts": EXPERTS, "positions": "learned", "maxPositions": 16},
+            "model__dropout": {"residual": 0.2, "embedding": 0.1},
+            "model__multiTokenPrediction": {"depth": 2},
+        },
+        SHARDED,
+    ),
+    "further tokens, tied, a ring, chunks": (
+        {
+            "model__multiTokenPrediction": {"depth": 1},
+            "model__tieEmbeddings": True,
+            "parallelism__context": {"exchange": "ring"},
+            "memory__lossChunks": 3,
+        },
+        SLICES,
+    ),
     "stream over tensor": ({"parallelism__shardStreamOverTensor": True}, SHARDED),
 }
 CURVES: dict[str, dict[str, Any]] = {

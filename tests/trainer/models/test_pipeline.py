@@ -34,6 +34,7 @@ LAYOUTS: dict[str, Layout] = {
     "2 stages, 8 microbatches": make_layout(ici=AxisDegrees(stage=2), rows_per_shard=1, microbatches=8),
 }
 VARIANTS: dict[str, dict[str, Any]] = {
+    "further tokens, chunks": {"model__multiTokenPrediction": {"depth": 2}, "memory__lossChunks": 3},
     "windows": {"model": MODELS["windows"] | {"numLayers": 8}},
     "dropless experts": {"model": MODELS["dropless experts"] | {"numLayers": 4}},
     "layers computed again, a ring": {"memory__remat": "full", "parallelism__context": {"exchange": "ring"}},

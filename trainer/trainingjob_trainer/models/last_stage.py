@@ -27,7 +27,7 @@ class LastStage(ShardedModel):
         self._hidden = hidden
 
     def run(self, params: Params, *batch: Any) -> Hidden:
-        """Return the hidden states of the microbatch.
+        """Return the hidden states of the microbatch. The modules of further tokens embed it again.
 
         Raises:
             ValueError: the objective runs the model several times.
@@ -35,7 +35,11 @@ class LastStage(ShardedModel):
         if self._hidden is None:
             raise ValueError("an objective must run the model once with `schedule: oneForwardOneBackward`")
         hidden, self._hidden = self._hidden, None
-        return hidden
+        if self.network.prediction is None:
+            return hidden
+        tokens, positions, segments, seeds = batch
+        table = self.after(self._table_params(params), hidden.x)
+        return hidden._replace(embedded=self.embed(table, tokens, positions, segments, seeds).x)
 
     def read_like(self, model: SplitModel) -> ShardedModel:
         """Return another model of the same vocabulary that reads out one microbatch on all stages. It cannot run."""

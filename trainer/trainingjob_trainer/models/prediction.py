@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from trainingjob_api.network.multi_token_prediction import PredictionModules
+from trainingjob_api.network.tensor import MODULES
 from trainingjob_api.spec.precision import Precision
 from trainingjob_api.token_order import Exchange
 from trainingjob_trainer.models.layers import HiddenStates, Layer
@@ -54,7 +55,7 @@ def stack_modules(modules: PredictionModules, precision: Precision, rngs: nnx.Rn
     stacked = nnx.vmap(
         lambda rngs: PredictionModule(modules, precision, rngs),
         in_axes=0,
-        transform_metadata={nnx.PARTITION_NAME: "layers"},
+        transform_metadata={nnx.PARTITION_NAME: MODULES},
     )
     made: nnx.Module = stacked(rngs.split(modules.options.depth))  # type: ignore[no-untyped-call]
     return made

@@ -97,15 +97,13 @@ class ShardedModel:
 
         `tapped`: layers, counted from 1, whose outputs are returned too.
         """
-        embed = order_first_part(self._embed, self._mesh)
-        tokens_MRL, positions_MRL, segments_MRL = self.order_tokens(tokens_MRL, positions_MRL, segments_MRL)
-        stream = embed(self._table_params(params), tokens_MRL, positions_MRL, segments_MRL, seeds_MR)
+        stream = self.embed(self._table_params(params), tokens_MRL, positions_MRL, segments_MRL, seeds_MR)
         if tapped:
             stream = stream._replace(taps=make_taps(stream.x, len(tapped)))
+        embedded = stream.x if self.network.prediction else None
         if self._num_stages > 1:
             stream = self._model.run_stages(params, stream, self._num_stages, tapped)
-            return Hidden(stream.x, stream.routing, tapped=stream.taps.outputs if stream.taps else None)
-        embedded = stream.x if self.network.prediction else None
+            return Hidden(stream.x, stream.routing, embedded, stream.taps.outputs if stream.taps else None)
         stream = self._model.run_layers(params, jax.tree.map(lambda leaf: leaf[0], stream), tapped)
         x, routing, taps = jax.tree.map(lambda leaf: leaf[None], (stream.x, stream.routing, stream.taps))
         return Hidden(x, routing, embedded, taps.outputs if taps else None)
@@ -113,6 +111,19 @@ class ShardedModel:
     def read_like(self, model: SplitModel) -> "ShardedModel":
         """Return another model of the same vocabulary whose logits are split over the devices as those of this one."""
         return ShardedModel(model, self._mesh)
+
+    def embed(
+        self,
+        table: Params,
+        tokens_MRL: jax.Array,
+        positions_MRL: jax.Array | None,
+        segments_MRL: jax.Array | None,
+        seeds_MR: jax.Array | None,
+    ) -> HiddenStates:
+        """Return the hidden states before the first layer, from the parameters of the embedding."""
+        embed = order_first_part(self._embed, self._mesh)
+        tokens_MRL, positions_MRL, segments_MRL = self.order_tokens(tokens_MRL, positions_MRL, segments_MRL)
+        return embed(table, tokens_MRL, positions_MRL, segments_MRL, seeds_MR)
 
     def order_tokens(self, *arrays_MRL: jax.Array | None) -> tuple[Any, ...]:
         """Return arrays of tokens in the order of the mesh. None: unchanged."""
@@ -226,26 +237,37 @@ class ShardedModel:
 
         Each depth has its own module and norm. A token has no weight if the sequence or its document ends first.
         """
-        stream, stacked = HiddenStates(hidden.x[0], None), params[PREDICTION]
-        routing = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), hidden.routing)
-        segments = None if batch.segment_ids is None else batch.segment_ids[0]
-        placed = self.order_tokens(batch.positions, batch.segment_ids)
-        positions, placed_segments = (None if one is None else one[0] for one in placed)
-        seeds = None if batch.seeds is None else mix_name(batch.seeds[0], PREDICTION)
-        stream = stream._replace(routing=routing, positions=positions, segments=placed_segments, seeds=seeds)
+        routing = jax.tree.map(jnp.zeros_like, hidden.routing)
+        seeds = None if batch.seeds is None else jax.vmap(lambda seeds_R: mix_name(seeds_R, PREDICTION))(batch.seeds)
+        positions, segments = self.order_tokens(batch.positions, batch.segment_ids)
+        stream = HiddenStates(hidden.x, routing, positions, segments, seeds)
         assert hidden.embedded is not None  # noqa: S101  # `run` keeps it for a model with modules
-        later = Shifted(hidden.embedded[0], batch.targets[0], batch.loss_weights[0], segments)
+        later = Shifted(hidden.embedded, batch.targets, batch.loss_weights, batch.segment_ids)
 
         def predict(carried: tuple[HiddenStates, Shifted], module: Params) -> tuple[Any, jax.Array]:
-            stream, later = carried
-            later, weights_RL = shift(later, segments, self.network.exchange, self._context)
-            stream = self._model.run_prediction(module, stream, later.embedded)
+            def run(stream: HiddenStates, later: Shifted, segments_RL: jax.Array | None) -> tuple[Any, ...]:
+                later, weights_RL = shift(later, segments_RL, self.network.exchange, self._context)
+                return self._model.run_prediction(module, stream, later.embedded), later, weights_RL
+
+            stream, later, weights_MRL = self._map_microbatches(run, *carried, batch.segment_ids)
             own = params | {"norm": module["norm"]}
-            loss = self.sum_losses(own, Hidden(stream.x[None], None), later.targets[None], weights_RL[None])
+            loss = self.sum_losses(own, Hidden(stream.x, None), later.targets, weights_MRL)
             return (stream, later), loss.total
 
-        (stream, _), losses = jax.lax.scan(predict, (stream, later), stacked)
-        return jnp.sum(losses), jax.tree.map(lambda leaf: leaf[None], stream.routing)
+        (stream, _), losses = jax.lax.scan(predict, (stream, later), params[PREDICTION])
+        return jnp.sum(losses), stream.routing
+
+    def _map_microbatches(self, function: Callable[..., Any], *trees: Any) -> Any:
+        """Return what a function computes for each microbatch of trees of arrays [M, ...].
+
+        The stages share the microbatches in the same way as the LM head.
+        """
+        if self._num_stages == 1:
+            one = function(*jax.tree.map(lambda leaf: leaf[0], trees))
+            return jax.tree.map(lambda leaf: leaf[None], one)
+        run_all = jax.vmap(function, spmd_axis_name="stage")
+        ticks = jax.lax.map(lambda tick: run_all(*tick), jax.tree.map(self._by_tick, trees))
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), ticks)
 
     def _count_chunks(self, targets_MRL: jax.Array) -> int:
         """Return the number of chunks in which a device computes its logits; 1: those of a microbatch are whole."""
@@ -277,7 +299,7 @@ class ShardedModel:
         Each computes every S-th microbatch. `length` is the logical axis of the tokens of hidden states.
         """
         array_TSRL = array.reshape(-1, self._num_stages, *array.shape[1:])
-        token_axes = (length, None) if array.ndim > 3 else (None,)
+        token_axes = ((), (None,), (length, None))[min(array.ndim - 2, 2)]
         return constrain(array_TSRL, None, "stages", "batch", *token_axes)
 
     def _embed(

@@ -9,6 +9,7 @@ from functools import partial
 import jax
 from jax.sharding import Mesh
 
+from trainingjob_api.network.multi_token_prediction import PREDICTION
 from trainingjob_api.sharding import Table
 from trainingjob_trainer.models.alternating_pipeline import PartParams, PipelineParts, differentiate_pipeline
 from trainingjob_trainer.models.decoder import Params, SplitModel
@@ -79,10 +80,13 @@ class PipelineGradients:
         )
 
     def _take_parts(self, tree: Params) -> PartParams:
-        """Return a tree of trained parameters by parts. A tied table is part of the embedding and of the head."""
+        """Return a tree of trained parameters by parts. Modules of further tokens are part of the head.
+
+        The tables are part of the embedding, and of the head too if it reads them.
+        """
         network = self._model.network
         tables = {tensor.name for tensor in network.embedding.tensors}
-        head = {"norm", network.head_matrix.name}
+        head = {"norm", PREDICTION, network.head_matrix.name} | (tables if network.prediction else set())
         return PartParams(
             {name: tree[name] for name in tree if name in tables},
             tree.get(self._group.name, {}),

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from trainingjob_api.base import Axis
-from trainingjob_api.network.network import Network
+from trainingjob_api.network.network import Block, Network
 from trainingjob_api.network.part import BACKWARD_FLOPS, FORWARD_FLOPS
 from trainingjob_api.network.quantize import count_quantized_flops
 from trainingjob_api.optim import is_orthogonalized
@@ -29,11 +29,11 @@ def count_step_flops(workload: Workload, layout: Layout) -> int:
 
 def _count_model_flops(workload: Workload, layout: Layout) -> int:
     degrees = combine_degrees(layout.ici, layout.dcn)
-    layers, head = _count_token_flops(workload, _without_data(degrees))  # of all layers of a stage
+    layers, modules, head = _count_token_flops(workload, _without_data(degrees))  # of all layers of a stage
     if workload.repeats_chunks and count_chunks_of_loss(workload, degrees, layout.rows_per_shard) > 1:
         head += head // workload.network.num_head_matmuls
     schedule = workload.schedule(layout)
-    passes = schedule.ticks * layers // schedule.repeats + schedule.lm_head_runs * head
+    passes = schedule.ticks * layers // schedule.repeats + schedule.lm_head_runs * (modules + head)
     return _count_tokens(workload, layout, degrees) * passes + _count_update_flops(workload, degrees)
 
 
@@ -58,9 +58,10 @@ def count_quantized_step_flops(workload: Workload, layout: Layout) -> int:
 
 def _count_quantized_model_flops(workload: Workload, layout: Layout) -> int:
     degrees = combine_degrees(layout.ici, layout.dcn)
-    layers = _count_quantized_token_flops(workload, _without_data(degrees))
+    layers, modules = _count_quantized_token_flops(workload, _without_data(degrees))
     schedule = workload.schedule(layout)
-    return _count_tokens(workload, layout, degrees) * schedule.ticks * layers // schedule.repeats
+    passes = schedule.ticks * layers // schedule.repeats + schedule.lm_head_runs * modules
+    return _count_tokens(workload, layout, degrees) * passes
 
 
 def _count_tokens(workload: Workload, layout: Layout, degrees: Mapping[Axis, int]) -> int:
@@ -83,14 +84,21 @@ def count_visible_flops(workload: Workload, layout: Layout) -> int:
 
 def _count_visible_model_flops(workload: Workload, layout: Layout) -> int:
     degrees = combine_degrees(layout.ici, layout.dcn)
-    shard, hidden = workload.shard(degrees), 0
-    for block, count in workload.network.blocks.items():
-        if block.attention.choose_kernel(shard).name in ("cudnn", "splash"):
-            scores = block.attention.score_costs(shard)
-            passes = workload.forward_runs(block, degrees["stage"]) + (workload.memory.remat == "full")
-            hidden += count // degrees["stage"] * (passes * scores.forward_flops + scores.backward_flops)
+    shard, network, stages = workload.shard(degrees), workload.network, degrees["stage"]
+
+    def count_hidden(blocks: Mapping[Block, int], stages: int) -> int:
+        hidden = 0
+        for block, count in blocks.items():
+            if block.attention.choose_kernel(shard).name in ("cudnn", "splash"):
+                scores = block.attention.score_costs(shard)
+                passes = workload.forward_runs(block, stages) + (workload.memory.remat == "full")
+                hidden += count // stages * (passes * scores.forward_flops + scores.backward_flops)
+        return hidden
+
     tokens, schedule = _count_tokens(workload, layout, degrees), workload.schedule(layout)
-    return _count_model_flops(workload, layout) - tokens * schedule.ticks * hidden // schedule.repeats
+    hidden = schedule.ticks * count_hidden(network.layer_blocks, stages) // schedule.repeats
+    hidden += schedule.lm_head_runs * count_hidden(network.module_blocks, 1)
+    return _count_model_flops(workload, layout) - tokens * hidden
 
 
 def count_useful_flops(workload: Workload) -> int:
@@ -116,33 +124,44 @@ def _count_useful_model_flops(workload: Workload) -> int:
 
 
 @lru_cache(maxsize=256)  # the sizes of an elastic job mostly share these degrees
-def _count_token_flops(workload: Workload, axes: tuple[tuple[Axis, int], ...]) -> tuple[int, int]:
-    """Return the FLOPs of a device per token in the layers of one stage, and in the output projection."""
+def _count_token_flops(workload: Workload, axes: tuple[tuple[Axis, int], ...]) -> tuple[int, int, int]:
+    """Return the FLOPs of a device per token in the layers of one stage, in modules, and in the output projection.
+
+    The modules are those of multi-token prediction, which stages share in the way of the output projection.
+    """
     degrees, network = dict(axes), workload.network
     shard = workload.shard(degrees)
-    layers = 0
-    for block, count in network.blocks.items():
-        flops = block.flops(shard, workload.memory.saved)
-        forward = workload.forward_runs(block, degrees["stage"]) * flops.forward
-        layers += count // degrees["stage"] * (forward + flops.backward + flops.recomputed)
+
+    def count_layers(blocks: Mapping[Block, int], stages: int) -> int:
+        layers = 0
+        for block, count in blocks.items():
+            flops = block.flops(shard, workload.memory.saved)
+            forward = workload.forward_runs(block, stages) * flops.forward
+            layers += count // stages * (forward + flops.backward + flops.recomputed)
+        return layers
+
+    modules = count_layers(network.module_blocks, 1) + _count_projection_flops(network)
     head = network.num_head_matmuls * network.width * workload.split_vocabulary(degrees)
-    return layers + _count_projection_flops(network), FORWARD_FLOPS * head
+    return count_layers(network.layer_blocks, degrees["stage"]), modules, FORWARD_FLOPS * head
 
 
 @lru_cache(maxsize=256)
-def _count_quantized_token_flops(workload: Workload, axes: tuple[tuple[Axis, int], ...]) -> int:
-    """Return the FLOPs of a device per token in the quantized matmuls of one stage."""
-    degrees = dict(axes)
+def _count_quantized_token_flops(workload: Workload, axes: tuple[tuple[Axis, int], ...]) -> tuple[int, int]:
+    """Return the FLOPs of a device per token in the quantized matmuls of one stage, and in those of modules."""
+    degrees, network = dict(axes), workload.network
     shard = workload.shard(degrees)
-    blocks = workload.network.blocks.items()
-    return sum(
-        count
-        // degrees["stage"]
-        * count_quantized_flops(
-            block, shard, workload.memory.saved, forward_runs=workload.forward_runs(block, degrees["stage"])
+
+    def count_layers(blocks: Mapping[Block, int], stages: int) -> int:
+        return sum(
+            count
+            // stages
+            * count_quantized_flops(
+                block, shard, workload.memory.saved, forward_runs=workload.forward_runs(block, stages)
+            )
+            for block, count in blocks.items()
         )
-        for block, count in blocks
-    )
+
+    return count_layers(network.layer_blocks, degrees["stage"]), count_layers(network.module_blocks, 1)
 
 
 def _count_projection_flops(network: Network) -> int:

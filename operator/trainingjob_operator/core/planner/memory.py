@@ -103,6 +103,8 @@ class DeviceMemory:
     the platform is `cpu`."""
     gathered_layers: Mapping[Gradients, int]
     """The gathered matrices of all layers of a stage, by their gradients. Only one layer is gathered at a time."""
+    gathered_modules: int
+    """The gathered matrices of all modules of multi-token prediction."""
     gathered_lm_head: int
     """The gathered output projection."""
     logits_per_sequence: int
@@ -205,15 +207,18 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
     if degrees["stage"] > 1 and program.param_bytes < FLOAT32:
         gathered += trained_params * FLOAT32
     if program.pipeline.groups > 1 and degrees["stage"] > 1:  # the groups of a stage beside the layers that it stores
-        stacked = sum([leaf.shard_size(storage_ways) for leaf in leaves if leaf.is_stacked])
+        stacked = sum([leaf.shard_size(storage_ways) for leaf in leaves if leaf.is_layered])
         gathered += 2 * stacked * FLOAT32
     if alternates:  # gradients are summed over ticks in float32, beside the sums over accumulation steps
         gathered += FLOAT32 * trained_params
     length = program.length // degrees["context"]
     saved = program.memory.saved
-    layers_of = [(block, count // degrees["stage"] * length) for block, count in network.blocks.items()]
-    residuals = sum([count * block.saved_bytes(shard, saved) for block, count in layers_of])
-    offloaded = sum([count * block.offloaded_bytes(shard, saved) for block, count in layers_of])
+    # Stages that alternate all run the modules of further tokens on the microbatch that leaves. Others share them.
+    shares = 1 if alternates else degrees["stage"]
+    layers_of = [(block, count * length, degrees["stage"]) for block, count in network.layer_blocks.items()]
+    layers_of += [(block, count * length, shares) for block, count in network.module_blocks.items()]
+    residuals = sum([count * block.saved_bytes(shard, saved) // parts for block, count, parts in layers_of])
+    offloaded = sum([count * block.offloaded_bytes(shard, saved) // parts for block, count, parts in layers_of])
     logits = length * columns * _logit_bytes(program)
     fixed_chunk, chunk = _chunk_bytes(program, logits, length * columns)
     teacher = _estimate_teacher(program, axes)
@@ -245,12 +250,14 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
         gathered_embedding=table,
         gathered_layers={
             gradients: sum(
-                [leaf.gathered_size(ways) for leaf in leaves if leaf.is_stacked and leaf.gradients is gradients]
+                [leaf.gathered_size(ways) for leaf in leaves if leaf.is_layered and leaf.gradients is gradients]
             )
             * program.compute_bytes
             // degrees["stage"]
             for gradients in Gradients
         },
+        gathered_modules=program.compute_bytes
+        * sum([leaf.gathered_size(ways) for leaf in leaves if leaf.is_stacked and not leaf.is_layered]),
         gathered_lm_head=head,
         logits_per_sequence=logits,
         peak_points=(

@@ -26,12 +26,13 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.precision import MatmulPrecision
 from trainingjob_api.world import Layout
+from trainingjob_operator.core.planner.device_group import Traffic
 from trainingjob_operator.core.planner.flops import count_quantized_step_flops, count_step_flops, count_useful_flops
 from trainingjob_operator.core.planner.interconnect import axis_bandwidths
 from trainingjob_operator.core.planner.memory import count_offloaded_slots, estimate_workload_memory
 from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.plan import Plan, Rates, SliceShape
-from trainingjob_operator.core.planner.traffic import Traffic, predict_traffic
+from trainingjob_operator.core.planner.traffic import predict_traffic
 from trainingjob_operator.core.planner.workload import FLOAT32, Workload, count_chunks_of_loss, describe_workload
 
 MATMUL_COSTS: Mapping[str, Mapping[MatmulPrecision, int]] = {
@@ -183,7 +184,8 @@ def _model_traffic_bytes(workload: Workload, layout: Layout) -> float:
     reads = layout.accumulation * workload.schedule(layout).lm_head_runs
     layers = device.gathered_layers
     layer_passes = (passes + 1) * layers[Gradients.ALL] + passes * layers[Gradients.INPUT] + layers[Gradients.NONE]
-    matrices = layer_passes * turns + workload.network.num_head_matmuls * device.gathered_lm_head * reads
+    matrices = layer_passes * turns + (passes + 1) * device.gathered_modules * reads
+    matrices += workload.network.num_head_matmuls * device.gathered_lm_head * reads
     kept = passes * device.residuals_per_sequence * layout.rows_per_shard * turns
     logits = 2 * device.logits_per_sequence * layout.rows_per_shard * reads
     # Each chunk of the logits adds to the gradient of the LM head.

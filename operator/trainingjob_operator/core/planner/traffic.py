@@ -1,7 +1,6 @@
 """How many bytes a device sends in a train step, over which network and along which mesh axes, from the spec alone.
 
-Bytes are those of rings: of N bytes over n devices a gather and a scattered sum send N (n-1)/n, a sum twice as much.
-What is sent:
+The bytes of a collective are those of `device_group`. What is sent:
 
 - Along the axes that split parameters at rest (fsdp, expert, context): each layer's matrices are gathered for the way
   forward and for the way back, and their gradients are summed, in every microstep and in the format of computation;
@@ -13,10 +12,8 @@ What is sent:
 - Along stage: the stream moves on to the next stage, and its gradient back, each with sums that pick who reads it.
 - Along data: the float32 gradients are summed, once a step.
 
-The rest is what compilers were seen to do (libtpu 0.0.52, jaxlib 0.12.0.1). XLA for TPUs takes some of the gathers
-apart, to send a piece beside the product with the piece before it; with four devices and more such a ring sends up to
-two pieces more than it must. XLA for CPUs sends everything in float32 and scatters no sums. Of matrices whose matmuls
-are quantized, the narrow values are gathered.
+The rest is what compilers were seen to do (libtpu 0.0.52, jaxlib 0.12.0.1). XLA for CPUs sends everything in float32.
+Of matrices whose matmuls are quantized, the narrow values are gathered.
 """
 
 import math
@@ -26,87 +23,33 @@ from dataclasses import dataclass
 from trainingjob_api.base import AXES, Axis
 from trainingjob_api.compile_report import Network
 from trainingjob_api.network.activations import PRODUCTS
-from trainingjob_api.network.attention import CausalAttention
+from trainingjob_api.network.network import Block
 from trainingjob_api.network.part import PartTraffic
 from trainingjob_api.network.ring_blocks import count_ring_hops
 from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.network.tensor import GATHERED_AXES, OUTPUTS, DecayClass, Gradients, Role, Tensor
 from trainingjob_api.sharding import RULES, count_shards, merge_rules
 from trainingjob_api.world import Layout
+from trainingjob_operator.core.planner.device_group import MIN_DECOMPOSED_RING, DeviceGroup, Traffic
 from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.workload import FLOAT32, Workload, count_chunks_of_loss
-
-MIN_DECOMPOSED_RING = 4
-"""Devices of a ring from which on XLA for TPUs takes it apart."""
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Bytes that a device sends in one step."""
-
-    network: Network
-    axes: tuple[Axis, ...]
-    num_bytes: int
-    is_exposed: bool
-    """Whether the next product waits for it; else it travels beside products."""
-
-
-@dataclass(frozen=True)
-class _DeviceGroup:
-    """A group of devices along some axes."""
-
-    axes: tuple[Axis, ...]
-    ici: int
-    dcn: int
-    platform: str
-
-    @property
-    def is_decomposed(self) -> bool:
-        """Whether the compiler takes its gathers apart."""
-        return self.platform == "tpu" and self.ici >= MIN_DECOMPOSED_RING and len(self.axes) == 1
-
-    @property
-    def size(self) -> int:
-        """Return the number of devices."""
-        return self.ici * self.dcn
-
-    def reduce_scatter(self, num_bytes: float, extra_pieces: int = 0) -> Iterator[Traffic]:
-        """Yield what a sum of so many bytes sends of which each device keeps a part."""
-        yield from (
-            self.all_reduce(num_bytes) if self.platform == "cpu" else self.all_gather(num_bytes, extra=extra_pieces)
-        )
-
-    def all_gather(self, num_bytes: float, *, is_awaited: bool = False, extra: int = 0) -> Iterator[Traffic]:
-        """Yield what a gather of so many bytes sends; `extra` pieces more go around than must."""
-        if self.ici > 1:
-            pieces = self.ici - 1 + (extra if self.is_decomposed else 0)
-            yield Traffic("ici", self.axes, round(num_bytes / self.ici * pieces), is_awaited)
-        if self.dcn > 1:
-            yield Traffic("dcn", self.axes, round(num_bytes / self.size * (self.dcn - 1)), is_awaited)
-
-    def scatter(self, num_bytes: float) -> Iterator[Traffic]:
-        """Yield what a sum of so many bytes sends that the program itself scatters over the devices."""
-        yield from self.all_gather(num_bytes)
-
-    def exchange(self, num_bytes: float) -> Iterator[Traffic]:
-        """Yield the traffic of an all-to-all: each device sends a part of its bytes to every other device."""
-        if self.ici > 1:
-            yield Traffic("ici", self.axes, round(num_bytes * (self.ici - 1) / self.size), is_exposed=False)
-        if self.dcn > 1:
-            yield Traffic("dcn", self.axes, round(num_bytes * (self.dcn - 1) / self.dcn), is_exposed=False)
-
-    def all_reduce(self, num_bytes: float, *, is_awaited: bool = False) -> Iterator[Traffic]:
-        """Yield what a sum of so many bytes sends: first inside slices, then parts of it between them."""
-        if self.ici > 1:
-            yield Traffic("ici", self.axes, round(2 * num_bytes * (self.ici - 1) / self.ici), is_awaited)
-        if self.dcn > 1:
-            yield Traffic("dcn", self.axes, round(2 * num_bytes / self.ici * (self.dcn - 1) / self.dcn), is_awaited)
 
 
 def predict_traffic(workload: Workload, layout: Layout, platform: str) -> tuple[Traffic, ...]:
     """Return what a device sends in one step of a layout. `platform` is JAX's name: `cpu`, `tpu` or `cuda`."""
     terms = (one for model in workload.models for one in _StepTraffic(model, layout, platform).all_terms())
     return tuple(one for one in terms if one.num_bytes)
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """How often a device runs the layers of a block in a step."""
+
+    block: Block
+    count: int
+    has_backward: bool
+    runs_again: bool
+    """Whether a pipeline stage runs them forward twice."""
 
 
 class _StepTraffic:
@@ -121,7 +64,7 @@ class _StepTraffic:
         """Bytes of a number that is sent."""
         self._degrees = combine_degrees(layout.ici, layout.dcn)
         self._ways = count_shards(self._degrees)
-        self._groups: dict[tuple[Axis, ...], _DeviceGroup] = {}
+        self._groups: dict[tuple[Axis, ...], DeviceGroup] = {}
         saved = workload.memory.saved
         self._has_remat = saved is not None
         self._repeats_projection = saved is not None and "attentionProjection" not in saved.names
@@ -150,23 +93,23 @@ class _StepTraffic:
         gradients = self._workload.gradient_bytes * sharded_params
         yield from self._device_group(("data",)).all_reduce(gradients, is_awaited=True)
 
-    def _device_group(self, axes: tuple[Axis, ...]) -> _DeviceGroup:
+    def _device_group(self, axes: tuple[Axis, ...]) -> DeviceGroup:
         group = self._groups.get(axes)
         if group is None:
             group = self._groups[axes] = self._make_group(axes)
         return group
 
-    def _make_group(self, axes: tuple[Axis, ...]) -> _DeviceGroup:
+    def _make_group(self, axes: tuple[Axis, ...]) -> DeviceGroup:
         ici = math.prod(getattr(self._layout.ici, axis) for axis in axes)
         dcn = math.prod(getattr(self._layout.dcn, axis) for axis in axes)
         split = tuple(axis for axis in AXES if axis in axes and self._degrees[axis] > 1)
-        return _DeviceGroup(split, ici, dcn, self._platform)
+        return DeviceGroup(split, ici, dcn, self._platform)
 
     def _layer_traffic(self, leaf: Tensor) -> Iterator[Traffic]:
         """Yield what one matrix of the layers sends: gathered forward and back, its gradient summed."""
         rule = "expert_embed" if "expert_embed" in leaf.axes else "embed"
         ring = self._device_group(RULES[rule])
-        size = self._count_runs(self._value_bytes * leaf.gathered_size(self._ways))
+        size = self._count_runs(self._value_bytes * leaf.gathered_size(self._ways), is_module=not leaf.is_layered)
         is_narrow = leaf.name in self._network.quantized and not self._is_copied(leaf)
         gathered = size // self._value_bytes if is_narrow else size
         if not set(leaf.axes) & set(GATHERED_AXES[1:]):  # a side of an adapter is replicated, and its gradient summed
@@ -176,7 +119,7 @@ class _StepTraffic:
         yield from ring.all_gather(gathered, extra=extra_pieces)
         if leaf.gradients is Gradients.NONE:
             return
-        if self._alternates:  # the stage runs forward again
+        if self._alternates and leaf.is_layered:  # the stage runs forward again
             yield from ring.all_gather(gathered, extra=extra_pieces)
         # Going back over a layer that is computed again, one gather serves both; the last products of each half of the
         # layer need not be computed again, so that theirs stay apart.
@@ -243,7 +186,7 @@ class _StepTraffic:
             # Gathered once a step. Without stages, TPUs also sum the gradient once, after all accumulation steps.
             yield from ring.all_gather(self._value_bytes * size)
             times = 1 if self._platform == "tpu" and not self._is_pipelined else self._layout.accumulation
-            yield from ring.scatter(times * FLOAT32 * trained)
+            yield from ring.scatter(self._network.num_predictions * times * FLOAT32 * trained)
         elif self._workload.is_cpu or (self._is_replicated and ring.is_decomposed):
             # XLA gathers it once for all microsteps; on CPUs it gathers it in each, after the stream.
             yield from ring.all_gather((self._lm_head_runs if self._workload.is_cpu else 1) * self._value_bytes * size)
@@ -251,8 +194,9 @@ class _StepTraffic:
         else:
             # Between the turns of a pipeline the gathered head is not kept for the way back, unless it follows.
             num_gathers = 2 if self._is_pipelined and not self._alternates else 1
-            yield from ring.all_gather(num_gathers * self._lm_head_runs * self._value_bytes * size)
-            yield from ring.reduce_scatter(self._lm_head_runs * gradient_bytes * trained, extra_pieces=2)
+            runs = self._lm_head_runs * (self._network.num_predictions if self._is_pipelined else 1)
+            yield from ring.all_gather(num_gathers * runs * self._value_bytes * size)
+            yield from ring.reduce_scatter(runs * gradient_bytes * trained, extra_pieces=2)
 
     @property
     def _hidden_state_bytes(self) -> int:
@@ -260,61 +204,73 @@ class _StepTraffic:
         rows = self._layout.rows_per_shard * (self._workload.length // self._degrees["context"])
         return rows * self._network.width * self._value_bytes
 
-    def _blocks(self) -> Iterator[tuple[int, list[PartTraffic], bool]]:
-        """Yield how often a device runs a layer of each block in a step, what its parts send, and if it runs back."""
-        for block, count in self._network.blocks.items():
-            parts = [part.traffic(self._workload.length) for part in block.parts.values()]
-            yield self._count_runs(count), parts, not block.is_forward_only
+    def _runs(self) -> Iterator[_Runs]:
+        """Yield what a device runs of each block in a step."""
+        for block, count in self._network.layer_blocks.items():
+            runs = self._count_runs(count)
+            yield _Runs(block, runs, has_backward=not block.is_forward_only, runs_again=self._alternates)
+        for block, count in self._network.module_blocks.items():
+            runs = self._count_runs(count, is_module=True)
+            yield _Runs(block, runs, has_backward=not block.is_forward_only, runs_again=False)
 
-    def _count_runs(self, count: int) -> int:
-        """Return how often a device runs so many layers in a step, or the bytes of all layers for all its runs."""
+    def _parts(self, block: Block) -> list[PartTraffic]:
+        return [part.traffic(self._workload.length) for part in block.parts.values()]
+
+    def _count_runs(self, count: int, *, is_module: bool = False) -> int:
+        """Return how often a device runs so many layers in a step, or the bytes of all layers for all its runs.
+
+        Modules of further tokens run as often as the LM head.
+        """
+        if is_module:
+            return self._lm_head_runs * count
         return self._ticks * count // (self._degrees["stage"] * self._repeats)
 
     def _tensor_parallel_traffic(self) -> Iterator[Traffic]:
         """Yield the all-reduces of hidden states over tensor: of each part of a layer, and of the head."""
         ring = self._device_group(RULES["heads"])
-        for block, count in self._network.blocks.items():
+        for block, count in self._network.layer_blocks.items():
             if block.adaptation:  # each adapter sums its inner features once, on one of the ways
                 features = len(block.adaptation.targets) * block.adaptation.rank
                 num_bytes = self._count_runs(count) * features * self._hidden_state_bytes / self._network.width
                 yield from ring.all_reduce(num_bytes, is_awaited=True)
-        for runs, parts, has_backward in self._blocks():
+        for one in self._runs():
+            parts = self._parts(one.block)
             sums = sum(part.tensor_sums + part.gathered_sums * self._degrees["expert"] for part in parts)
             extra = sum(
                 part.recomputed_sums * self._repeats_projection + part.separate_sums * self._workload.is_cpu
                 for part in parts
             )
-            num_sums = sums * (1 + self._alternates / 2) + extra if has_backward else sums / 2
-            yield from ring.all_reduce(runs * num_sums * self._hidden_state_bytes, is_awaited=True)
+            num_sums = sums * (1 + one.runs_again / 2) + extra if one.has_backward else sums / 2
+            yield from ring.all_reduce(one.count * num_sums * self._hidden_state_bytes, is_awaited=True)
         back = self._lm_head_runs * self._network.has_backward
         yield from ring.all_reduce(back * self._hidden_state_bytes, is_awaited=True)
 
     def _token_traffic(self) -> Iterator[Traffic]:
         """Yield what goes between tokens: keys and values along context, tokens to experts, streams to stages."""
         expert, stage = (self._device_group((axis,)) for axis in ("expert", "stage"))
-        for runs, parts, has_backward in self._blocks():
+        for one in self._runs():
+            parts = self._parts(one.block)
             # There and back: forward, backward, and where layers are computed again.
-            num_transfers = 2 * (1 + has_backward * (1 + self._has_remat + self._alternates))
+            num_transfers = 2 * (1 + one.has_backward * (1 + self._has_remat + one.runs_again))
             slots = sum(part.expert_slots + part.gathered_tokens * expert.size for part in parts)
-            yield from expert.all_gather(num_transfers * runs * slots * self._hidden_state_bytes, is_awaited=True)
-        for block, count in self._network.blocks.items():
-            runs = self._count_runs(count)
-            yield from self._key_traffic(block.attention, runs, has_backward=not block.is_forward_only)
+            yield from expert.all_gather(num_transfers * one.count * slots * self._hidden_state_bytes, is_awaited=True)
+        for one in self._runs():
+            yield from self._key_traffic(one)
         if self._is_pipelined:
             yield from self._pipeline_traffic(stage)
 
-    def _key_traffic(self, attention: CausalAttention, runs: int, *, has_backward: bool) -> Iterator[Traffic]:
+    def _key_traffic(self, runs: _Runs) -> Iterator[Traffic]:
         """Yield what the keys and values of a kind of attention send along context."""
         context = self._device_group(("context",))
         if context.size == 1:
             return
-        length = self._workload.length
+        attention, has_backward, length = runs.block.attention, runs.has_backward, self._workload.length
         features = attention.traffic(length).context_features // self._degrees["tensor"]
-        tokens = runs * self._layout.rows_per_shard * length
+        tokens = runs.count * self._layout.rows_per_shard * length
         if self._network.exchange == "gather":
             # Keys are cast after they travel: they are rotated in float32.
             keys = tokens * features * (FLOAT32 + self._value_bytes)
-            num_gathers = 1 + has_backward * (self._has_remat + self._alternates)
+            num_gathers = 1 + has_backward * (self._has_remat + runs.runs_again)
             yield from context.all_gather(num_gathers * keys, is_awaited=True)
             yield from context.reduce_scatter(keys * has_backward)
             return
@@ -324,11 +280,11 @@ class _StepTraffic:
         passes = hops * self._value_bytes
         if has_backward:
             passes += hops * (self._value_bytes + FLOAT32) + min(hops, 1) * self._value_bytes
-            passes += hops * self._value_bytes * self._alternates
+            passes += hops * self._value_bytes * runs.runs_again
         network: Network = "dcn" if context.dcn > 1 else "ici"
         yield Traffic(network, context.axes, 2 * tokens // context.size * features * passes, is_exposed=False)
 
-    def _pipeline_traffic(self, stage: _DeviceGroup) -> Iterator[Traffic]:
+    def _pipeline_traffic(self, stage: DeviceGroup) -> Iterator[Traffic]:
         """Yield what a pipeline sends, as XLA was seen to make it."""
         if self._alternates:
             yield from self._alternating_traffic(stage)
@@ -341,6 +297,11 @@ class _StepTraffic:
         if self._repeats > 1:
             yield from self._regrouping_traffic(stage)
         yield from stage.all_gather(microbatches * stream, is_awaited=True)
+        if self._network.prediction:  # stages share the modules: they gather the gradient of the embedded tokens
+            yield from stage.all_gather(microbatches * self._hidden_state_bytes, is_awaited=True)
+            modules = [leaf for leaf in self._network.tensors if leaf.is_stacked and not leaf.is_layered]
+            params = sum(leaf.shard_size(self._ways) for leaf in modules if leaf.is_matrix)
+            yield from stage.all_reduce(self._layout.accumulation * FLOAT32 * params, is_awaited=True)
         # Every stage embeds, so that the table's gradients are summed over stages too, and every turn gathers what all
         # turns hand on.
         split = self._device_group(RULES["embed"])
@@ -348,7 +309,7 @@ class _StepTraffic:
         yield from stage.all_reduce(table / split.size / self._degrees["tensor"], is_awaited=True)
         yield from split.all_gather(self._ticks**2 / self._layout.accumulation * split.size * self._hidden_state_bytes)
 
-    def _alternating_traffic(self, stage: _DeviceGroup) -> Iterator[Traffic]:
+    def _alternating_traffic(self, stage: DeviceGroup) -> Iterator[Traffic]:
         """Yield what stages send that alternate between both passes: hidden states, and gradients of the LM head.
 
         All stages read out what the last one computes, and embed what the first one gets back. Of the logits each has
@@ -366,13 +327,13 @@ class _StepTraffic:
             yield Traffic(network, stage.axes, columns, is_exposed=True)
             yield from stage.all_gather(times * FLOAT32 * size * head.is_trainable, is_awaited=True)
 
-    def _regrouping_traffic(self, stage: _DeviceGroup) -> Iterator[Traffic]:
+    def _regrouping_traffic(self, stage: DeviceGroup) -> Iterator[Traffic]:
         """Yield what a circular schedule sends of parameters, in float32: stages store adjacent layers.
 
         Each stage gets its groups of layers once in an accumulation step, and returns their gradients.
         """
         storage = count_shards(self._degrees, merge_rules(self._workload.rules.overrides()))
-        params = sum(leaf.shard_size(storage) for leaf in self._network.tensors if leaf.is_stacked)
+        params = sum(leaf.shard_size(storage) for leaf in self._network.tensors if leaf.is_layered)
         yield from stage.exchange(2 * self._layout.accumulation * FLOAT32 * params)
 
 

@@ -11,17 +11,11 @@ PREDICTION = "spec.model.multiTokenPrediction"
 
 
 def check_prediction(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """`model.multiTokenPrediction` needs one pipeline stage, trained tensors, and longer sequences."""
-    prediction, parallelism = spec.model.multi_token_prediction, spec.parallelism
+    """`model.multiTokenPrediction` needs trained tensors and longer sequences."""
+    prediction = spec.model.multi_token_prediction
     if prediction is None:
         return
     shown = prediction.model_dump(by_alias=True)
-    for field in ("ici", "dcn"):
-        stages = getattr(parallelism, field).stage
-        if stages != 1:
-            stage = quote_field(f"spec.parallelism.{field}.stage", stages)
-            message = f"must not be set with {stage}. The modules follow the last stage, and all others would wait."
-            yield Problem(PREDICTION, shown, message, (f"spec.parallelism.{field}.stage: 1",))
     if "*" not in spec.optimizer.trainable:
         message = "must not be set with frozen tensors. The modules are trained with all tensors of the model."
         yield Problem(PREDICTION, shown, message, ('spec.optimizer.trainable: ["*"]',))
@@ -38,8 +32,6 @@ RULES = (
     Rule(
         (
             "model.multiTokenPrediction",
-            "parallelism.ici",
-            "parallelism.dcn",
             "optimizer.trainable",
             "lora",
             "training.sequenceLength",

@@ -1,0 +1,78 @@
+"""What a group of devices sends in a gather, a sum or an exchange: the bytes of rings.
+
+Of N bytes over n devices a gather and a scattered sum send N (n-1)/n, a sum twice as much. XLA for TPUs takes some of
+the gathers apart, to send a piece beside the product with the piece before it; with four devices and more such a ring
+sends up to two pieces more than it must. XLA for CPUs scatters no sums.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainingjob_api.base import Axis
+from trainingjob_api.compile_report import Network
+
+MIN_DECOMPOSED_RING = 4
+"""Devices of a ring from which on XLA for TPUs takes it apart."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that a device sends in one step."""
+
+    network: Network
+    axes: tuple[Axis, ...]
+    num_bytes: int
+    is_exposed: bool
+    """Whether the next product waits for it; else it travels beside products."""
+
+
+@dataclass(frozen=True)
+class DeviceGroup:
+    """A group of devices along some axes."""
+
+    axes: tuple[Axis, ...]
+    ici: int
+    dcn: int
+    platform: str
+
+    @property
+    def is_decomposed(self) -> bool:
+        """Whether the compiler takes its gathers apart."""
+        return self.platform == "tpu" and self.ici >= MIN_DECOMPOSED_RING and len(self.axes) == 1
+
+    @property
+    def size(self) -> int:
+        """Return the number of devices."""
+        return self.ici * self.dcn
+
+    def reduce_scatter(self, num_bytes: float, extra_pieces: int = 0) -> Iterator[Traffic]:
+        """Yield what a sum of so many bytes sends of which each device keeps a part."""
+        yield from (
+            self.all_reduce(num_bytes) if self.platform == "cpu" else self.all_gather(num_bytes, extra=extra_pieces)
+        )
+
+    def all_gather(self, num_bytes: float, *, is_awaited: bool = False, extra: int = 0) -> Iterator[Traffic]:
+        """Yield what a gather of so many bytes sends; `extra` pieces more go around than must."""
+        if self.ici > 1:
+            pieces = self.ici - 1 + (extra if self.is_decomposed else 0)
+            yield Traffic("ici", self.axes, round(num_bytes / self.ici * pieces), is_awaited)
+        if self.dcn > 1:
+            yield Traffic("dcn", self.axes, round(num_bytes / self.size * (self.dcn - 1)), is_awaited)
+
+    def scatter(self, num_bytes: float) -> Iterator[Traffic]:
+        """Yield what a sum of so many bytes sends that the program itself scatters over the devices."""
+        yield from self.all_gather(num_bytes)
+
+    def exchange(self, num_bytes: float) -> Iterator[Traffic]:
+        """Yield the traffic of an all-to-all: each device sends a part of its bytes to every other device."""
+        if self.ici > 1:
+            yield Traffic("ici", self.axes, round(num_bytes * (self.ici - 1) / self.size), is_exposed=False)
+        if self.dcn > 1:
+            yield Traffic("dcn", self.axes, round(num_bytes * (self.dcn - 1) / self.dcn), is_exposed=False)
+
+    def all_reduce(self, num_bytes: float, *, is_awaited: bool = False) -> Iterator[Traffic]:
+        """Yield what a sum of so many bytes sends: first inside slices, then parts of it between them."""
+        if self.ici > 1:
+            yield Traffic("ici", self.axes, round(2 * num_bytes * (self.ici - 1) / self.ici), is_awaited)
+        if self.dcn > 1:
+            yield Traffic("dcn", self.axes, round(2 * num_bytes / self.ici * (self.dcn - 1) / self.dcn), is_awaited)
