@@ -50,6 +50,16 @@ FULL = {"remat": "full"}
 HEAVY = model(2048, 8192, 16, 4, 128, 8192, 8)  # its state takes more memory than its activations
 VOCABULARY = model(1024, 4096, 8, 4, 128, 131072, 2)
 TWO_OF_LLAMA = model(4096, 14336, 32, 8, 128, 128256, 2)  # values that fit in no vector memory, unlike those of others
+WINDOWS = DEEP | {
+    "attention": {"window": 256},
+    "layers": {"pattern": [{"attention": "window"}, {"attention": "full"}]},
+}
+LATENT = {name: value for name, value in DEEP.items() if name not in {"numKvHeads", "headDim"}} | {
+    "latentAttention": {"queryRank": 512, "keyValueRank": 256, "ropeDim": 64, "noRopeDim": 128, "valueDim": 128}
+}
+DROPLESS = ROUTED | {"experts": {"count": 8, "perToken": 2, "dispatch": "dropless"}}
+ADAPTERS = {"rank": 16, "alpha": 32, "targets": ["*.attention.*"]}
+FROM_BASE = {"uri": "/data/runs", "initializeFrom": {"uri": "/data/base"}}
 MINIMAL = {"remat": "minimal"}
 OFFLOADED = {"remat": "custom", "save": ["key", "value"], "offload": ["layerInput", "query", "mlpGate", "mlpUp"]}
 NARROW = {"gradients": "bfloat16", "logits": "bfloat16", "moments": "bfloat16"}
@@ -177,6 +187,16 @@ COMPILER_CASES: dict[str, TrainingJobSpec] = {
     "v5p 2x2x1 expert, int8, remat": job(
         "tpu-v5p", "2x2x1", {"expert": -1}, model=ROUTED, training=ROWS_OF_FOUR, precision=INT8, memory=FULL
     ),
+    "v5p 2x2x1 fsdp, windows": job("tpu-v5p", "2x2x1", REST, model=WINDOWS, training=training(16, 2048, 2)),
+    "v5p 2x2x1 fsdp tensor, latent attention": job(
+        "tpu-v5p", "2x2x1", {"fsdp": 2, "tensor": 2}, model=LATENT, training=training(16, 1024, 4)
+    ),
+    "v5p 2x2x1 fsdp, dropless": job("tpu-v5p", "2x2x1", REST, model=DROPLESS, training=ROWS_OF_FOUR),
+    "v5e 2x2 fsdp, adapters": job(
+        "tpu-v5e", "2x2", REST, model=WIDE, training=ROWS_OF_FOUR, lora=ADAPTERS, checkpoint=FROM_BASE
+    ),
+    "v5e 2x2 fsdp, adafactor": job("tpu-v5e", "2x2", REST, model=DEEP, training=ROWS_OF_FOUR, optimizer=ADAFACTOR),
+    "v5e 2x2 fsdp, muon": job("tpu-v5e", "2x2", REST, model=DEEP, training=ROWS_OF_FOUR, optimizer=MUON),
     "cpu 1x8 fsdp, bfloat16": job("cpu", "1x8", REST, model=SMALL, training=training(32, 256, 2)),
     "cpu 1x8 fsdp tensor": job(
         "cpu", "1x8", {"fsdp": 4, "tensor": 2}, model=SMALL, training=training(32, 256, 2), precision=FLOAT32
