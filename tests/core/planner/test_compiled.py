@@ -29,7 +29,7 @@ UNPLANNED_TRAFFIC = (
 )
 """Rows whose traffic differs from the plan. XLA exchanges long operands in windows, or sums all of them before it
 scatters. For Muon, it gathers sharded matrices in each iteration that orthogonalizes an update: twice the plan. For
-latent attention it sums 31 MB of gradients over both axes instead of one. The plan is 12 % too high for layers that
+latent attention it moves 31 MB more along both axes together. The plan is 12 % too high for layers that
 alternate, and 64 % for dropless experts, whose matrices XLA gathers once instead of in each pass."""
 
 UNSEEN_FLOPS = ("v5p 2x2x1 fsdp, dropless",)
