@@ -167,8 +167,8 @@ NETWORK_MUTATIONS = (
     Mutation(
         "the plan runs the stages forward once",
         f"{CORE}/planner/flops.py",
-        '        forward = workload.forward_runs(block, degrees["stage"]) * flops.forward\n',
-        "        forward = flops.forward\n",
+        "            forward = workload.forward_runs(block, stages) * flops.forward\n",
+        "            forward = flops.forward\n",
         ("tests/core/planner/test_alternating_pipeline.py",),
     ),
 )
