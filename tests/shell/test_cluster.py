@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 
 from tests.support.builders import ready_node
+from trainingjob_operator.core.node_signals import NodeSignal
 from trainingjob_operator.shell.cluster import MAX_WARNINGS, WARNINGS_SECONDS, KubernetesCluster
 from trainingjob_operator.shell.events import MIN_REPEAT_SECONDS
 from trainingjob_operator.shell.interfaces import (
@@ -104,10 +105,12 @@ async def test_it_reads_the_node_of_the_operator_itself(
     api_server.put(NODE, ready_node("system-1"))
     api_server.put(NODE, ready_node("worker-1"))
     await feed.list_all(NODE)
-    on_a_node = KubernetesCluster(api, store, feed, clock, "system-1")
+    signals = (NodeSignal("taint", "node.example/maintenance"),)
+    on_a_node = KubernetesCluster(api, store, feed, clock, "system-1", signals)
 
     children = await on_a_node.read_children("research", "job-uid")
     assert (children.own_node or {})["metadata"]["name"] == "system-1"
+    assert children.added_signals == signals
     assert children.nodes == {}
     assert (await cluster.read_children("research", "job-uid")).own_node is None
 

@@ -6,7 +6,7 @@ from tests.support.simulation import Simulation
 from trainingjob_api.drill_kinds import DrillKind
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.status.world_status import Restarts
-from trainingjob_operator.core.observe.nodes import TERMINATION_TAINTS
+from trainingjob_operator.core.node_signals import BUILTIN_SIGNALS
 
 SLICE = ("node-1-0", "node-1-1")
 
@@ -33,11 +33,11 @@ async def test_slice_with_a_termination_notice_is_drained_in_time_and_used_again
     await sim.run_until_step(10)
     pods = {pod["metadata"]["uid"] for pod in sim.cluster.all("Pod")}
 
-    sim.cluster.nodes[SLICE[0]].taint = TERMINATION_TAINTS[0]
+    sim.cluster.nodes[SLICE[0]].taint = BUILTIN_SIGNALS[0].key
     await sim.run(20)
     assert sim.status.display.slices == "1/2"
     assert sim.condition("Degraded") == ("True", "FewerSlices")
-    assert f"node {SLICE[0]} has {TERMINATION_TAINTS[0]}" in message(sim, "Degraded")
+    assert f"node {SLICE[0]} has {BUILTIN_SIGNALS[0].key}" in message(sim, "Degraded")
     sim.cluster.nodes[SLICE[0]].taint = ""
     await sim.run(20)
 

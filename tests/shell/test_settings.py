@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from trainingjob_operator.core.node_signals import NodeSignal
 from trainingjob_operator.render.render_settings import NetworkRules
 from trainingjob_operator.shell.settings import InvalidSettingsError, Settings, environment_variable, read_settings
 
@@ -17,6 +18,7 @@ FULL = {
     "TRAININGJOB_NAMESPACES": "research, prod,research",
     "TRAININGJOB_TRAINER_PULL_POLICY": "Never",
     "TRAININGJOB_ELASTIC_WORKLOAD_PRIORITY": "low",
+    "TRAININGJOB_NODE_SIGNALS": '[{"taint": "a.b/c"}, {"condition": "Broken", "value": "Unknown"}]',
     "TRAININGJOB_SERVICE": "tj",
     "TRAININGJOB_WEBHOOK_ENABLED": "False",
     "TRAININGJOB_WEBHOOK_SERVICE": "tj-checks",
@@ -52,6 +54,7 @@ def test_all_variables_are_read() -> None:
         namespaces=("research", "prod"),
         trainer_pull_policy="Never",
         elastic_workload_priority="low",
+        node_signals=(NodeSignal("taint", "a.b/c"), NodeSignal("condition", "Broken", "Unknown")),
         service="tj",
         webhook_enabled=False,
         webhook_service="tj-checks",
@@ -132,3 +135,23 @@ def test_all_mistakes_at_once() -> None:
         "TRAININGJOB_ACCELERATORS: 'rows.yaml' must be the absolute path of a file.",
         "TRAININGJOB_LOG_FORMAT: 'xml' must be one of json, text.",
     ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x",
+        "5",
+        '["a"]',
+        "[{}]",
+        '[{"taint": "a", "label": "b"}]',
+        '[{"event": "a"}]',
+        '[{"taint": 5}]',
+        '[{"taint": "a b"}]',
+        '[{"label": "a", "value": 5}]',
+        '[{"label": "a", "value": "b c"}]',
+    ],
+)
+def test_invalid_node_signals_are_named(text: str) -> None:
+    with pytest.raises(InvalidSettingsError, match=r"TRAININGJOB_NODE_SIGNALS: .* must be a JSON list of node signals"):
+        read_settings({"TRAININGJOB_TRAINER_IMAGE": "t", "TRAININGJOB_NODE_SIGNALS": text})

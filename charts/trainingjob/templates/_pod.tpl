@@ -34,6 +34,8 @@ trainingjob.dev/{{ kebabcase $table }}: {{ toJson . | sha256sum }}
   value: {{ .Values.trainer.image.pullPolicy }}
 - name: TRAININGJOB_ELASTIC_WORKLOAD_PRIORITY
   value: {{ .Values.kueue.elasticWorkloadPriority | quote }}
+- name: TRAININGJOB_NODE_SIGNALS
+  value: {{ ternary "" (toJson .Values.nodeSignals) (empty .Values.nodeSignals) | quote }}
 - name: TRAININGJOB_WEBHOOK_ENABLED
   value: {{ .Values.webhook.enabled | quote }}
 - name: TRAININGJOB_WEBHOOK_SERVICE

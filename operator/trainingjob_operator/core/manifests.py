@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainingjob_operator.core.node_signals import NodeSignal
+
 type Manifest = dict[str, Any]
 
 
@@ -29,6 +31,8 @@ class Children:
     """UIDs of pods whose Job is gone. The garbage collector deletes them shortly."""
     workloads: tuple[Manifest, ...] = ()
     """Kueue's Workloads of the suspended JobSets. Empty: none is suspended, or they are unknown."""
+    added_signals: tuple[NodeSignal, ...] = ()
+    """Node signals that administrators added to the built-in ones."""
     preparation: Manifest | None = None
     """The Job of the preparation phase. None: it does not exist, or another owner has it."""
     preparation_pods: tuple[Manifest, ...] = ()

@@ -69,7 +69,7 @@ class Operator:
         self.hub = Hub(asyncio.get_running_loop().time, self.scheduler.wake)
         now = api.clock.now
         self.checks = CheckPool(read_catalog(settings, self.metrics))
-        self.cluster = KubernetesCluster(api, self.store, self.feed, now, settings.node)
+        self.cluster = KubernetesCluster(api, self.store, self.feed, now, settings.node, settings.node_signals)
         accounts = ServiceAccountCheck(
             api,
             settings.webhook_configuration,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from trainingjob_operator.core.manifests import get_int, get_text, iter_items
+from trainingjob_operator.core.node_signals import NodeSignal
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.api_errors import NotFoundError
 from trainingjob_operator.shell.events import EventRecorder
@@ -39,9 +40,16 @@ class KubernetesCluster:
     """Cluster access of the reconciler, with an API client and the store of cached objects."""
 
     def __init__(
-        self, api: Api, store: Store, feed: Reflector, now: Callable[[], datetime], own_node: str = ""
+        self,
+        api: Api,
+        store: Store,
+        feed: Reflector,
+        now: Callable[[], datetime],
+        own_node: str = "",
+        added_signals: tuple[NodeSignal, ...] = (),
     ) -> None:
         """Read from a store that `feed` keeps current; `own_node` is the node of the operator's pod. Empty: none."""
+        self._added_signals = added_signals
         self._api = api
         self._store = store
         self._feed = feed
@@ -80,7 +88,17 @@ class KubernetesCluster:
             warnings = filter_warnings(await self._read_warnings(namespace), (*jobsets, *jobs, *pods))
         own_node = self._store[NODE].find("", self._own_node)
         workloads = await self._workloads.read(namespace, jobsets)
-        return Children(jobsets, jobs, pods, config_maps, nodes, own_node, warnings, workloads=workloads)
+        return Children(
+            jobsets,
+            jobs,
+            pods,
+            config_maps,
+            nodes,
+            own_node,
+            warnings,
+            workloads=workloads,
+            added_signals=self._added_signals,
+        )
 
     async def create(self, manifest: Manifest) -> None:
         """Create an object."""

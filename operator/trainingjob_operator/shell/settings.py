@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from trainingjob_api.images import TRAINER_REPOSITORIES
+from trainingjob_operator.core.node_signals import NodeSignal, SignalSource
 from trainingjob_operator.render.render_settings import NetworkRules
 from trainingjob_operator.shell import logging_setup
 
@@ -24,6 +25,9 @@ SELF_SIGNED = "self"
 """Value of `TRAININGJOB_CERTIFICATES` with which the operator issues its own certificates."""
 
 _LABEL = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
+_SIGNAL_SOURCES = ("taint", "label", "condition")
+_SIGNAL_KEY = re.compile(r"[A-Za-z0-9_./-]{1,317}")
+_SIGNAL_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 
 
@@ -49,6 +53,8 @@ class Settings:
     trainer_pull_policy: str = "IfNotPresent"
     elastic_workload_priority: str = ""
     """Kueue WorkloadPriorityClass of slices above a job's minimum. Empty: the same priority as the minimum."""
+    node_signals: tuple[NodeSignal, ...] = ()
+    """Signals of nodes that worlds save for and leave, in addition to the built-in ones."""
     service: str = "trainingjob-operator"
     """Service through which agents reach the operator; also the name of its Lease."""
     webhook_enabled: bool = True
@@ -190,6 +196,25 @@ def _network_rules(text: str) -> NetworkRules:
     return NetworkRules(tuple(ingress), None if egress is None else tuple(egress))
 
 
+def _node_signals(text: str) -> tuple[NodeSignal, ...]:
+    try:
+        return tuple(_node_signal(row) for row in json.loads(text))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"must be a JSON list of node signals. Each has one of {', '.join(_SIGNAL_SOURCES)}, with a key of letters, "
+            "digits and '-_./'. It may have a `value` of letters, digits and '-_.'. Keys have at most 317 characters, "
+            "values 63."
+        ) from error
+
+
+def _node_signal(row: dict[str, str]) -> NodeSignal:
+    (source,) = row.keys() - {"value"}
+    key, value = row[source], row.get("value", "")
+    if source not in _SIGNAL_SOURCES or not _SIGNAL_KEY.fullmatch(key) or not _SIGNAL_VALUE.fullmatch(value):
+        raise ValueError(source)
+    return NodeSignal(cast("SignalSource", source), key, value)
+
+
 def _lower(parse: Callable[[str], str]) -> Callable[[str], str]:
     return lambda text: parse(text.lower())
 
@@ -203,6 +228,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "namespaces": _names,
     "trainer_pull_policy": _choice(*_PULL_POLICIES),
     "elastic_workload_priority": str,
+    "node_signals": _node_signals,
     "service": _name,
     "webhook_enabled": _flag,
     "webhook_service": _name,

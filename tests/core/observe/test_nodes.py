@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.builders import NOW, Manifest, ready_node
 from tests.support.scenes import TAINT, Scene, lose_node, operate_from
+from trainingjob_operator.core.node_signals import BUILTIN_SIGNALS, NodeSignal
 from trainingjob_operator.core.observe.nodes import find_termination_notice, is_node_status_reliable
 
 LABEL = "cloud.google.com/active-node-maintenance"
@@ -27,6 +28,44 @@ NODES: dict[str, tuple[dict[str, Any] | None, str]] = {
 @pytest.mark.parametrize(("node", "want"), NODES.values(), ids=NODES)
 def test_a_notice_is_read_from_a_node(node: dict[str, Any] | None, want: str) -> None:
     assert find_termination_notice(node) == want
+
+
+def node_with(signal: NodeSignal) -> Manifest:
+    """Return a node that has a signal."""
+    match signal.source:
+        case "taint":
+            return {"spec": {"taints": [{"key": signal.key, "value": signal.value, "effect": "NoSchedule"}]}}
+        case "label":
+            return {"metadata": {"labels": {signal.key: signal.value}}}
+        case "condition":
+            return {"status": {"conditions": [{"type": signal.key, "status": signal.value or "True"}]}}
+
+
+@pytest.mark.parametrize("signal", BUILTIN_SIGNALS, ids=str)
+def test_each_builtin_signal_is_found(signal: NodeSignal) -> None:
+    assert find_termination_notice(node_with(signal)) == str(signal)
+
+
+ADDED: dict[str, tuple[NodeSignal, Manifest, str]] = {
+    "a taint": (NodeSignal("taint", "a"), node_with(NodeSignal("taint", "a", "b")), "a"),
+    "a taint with another value": (NodeSignal("taint", "a", "c"), node_with(NodeSignal("taint", "a", "b")), ""),
+    "a taint with its value": (NodeSignal("taint", "a", "b"), node_with(NodeSignal("taint", "a", "b")), "a=b"),
+    "a label": (NodeSignal("label", "a"), node_with(NodeSignal("label", "a", "")), "a"),
+    "a label with another value": (NodeSignal("label", "a", "c"), node_with(NodeSignal("label", "a", "b")), ""),
+    "a condition": (NodeSignal("condition", "A"), node_with(NodeSignal("condition", "A")), "condition A"),
+    "a condition that is false": (NodeSignal("condition", "A"), node_with(NodeSignal("condition", "A", "False")), ""),
+    "a condition with its status": (
+        NodeSignal("condition", "A", "Unknown"),
+        node_with(NodeSignal("condition", "A", "Unknown")),
+        "condition A=Unknown",
+    ),
+}
+
+
+@pytest.mark.parametrize(("signal", "node", "want"), ADDED.values(), ids=ADDED)
+def test_added_signals_are_found(signal: NodeSignal, node: Manifest, want: str) -> None:
+    assert find_termination_notice(node, (signal,)) == want
+    assert find_termination_notice(node) == ""
 
 
 def own_node(age: float, *, ready: bool = True) -> Manifest:

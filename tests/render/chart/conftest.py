@@ -31,6 +31,7 @@ EVERYTHING: dict[str, Any] = {
     "topologySpreadConstraints": [],
     "watch": {"namespaces": ["research", "prod"]},
     "kueue": {"elasticWorkloadPriority": "low"},
+    "nodeSignals": [{"taint": "node.example/maintenance"}, {"label": "node.example/health", "value": "bad"}],
     "accelerators": {
         "nvidia-l40s": {
             "platform": "cuda",

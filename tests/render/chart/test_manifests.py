@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.support.webhook_mount import MOUNTED
+from trainingjob_operator.core.node_signals import NodeSignal
 from trainingjob_operator.core.planner.plan import Rates
 from trainingjob_operator.render.render_settings import NetworkRules
 from trainingjob_operator.shell.accelerators import read_accelerators
@@ -100,6 +101,10 @@ def test_operator_reads_every_setting_of_the_chart(chart, variants) -> None:
         namespaces=("research", "prod"),
         trainer_pull_policy="Always",
         elastic_workload_priority="low",
+        node_signals=(
+            NodeSignal("taint", "node.example/maintenance"),
+            NodeSignal("label", "node.example/health", "bad"),
+        ),
         webhook_port=10250,
         certificates=Path("/etc/trainingjob/certificates"),
         accelerators=Path("/etc/trainingjob/accelerators/accelerators.yaml"),

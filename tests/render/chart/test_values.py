@@ -33,6 +33,9 @@ REFUSED = {
     ),
     "a timeout of a minute": ({"webhook": {"timeoutSeconds": 60}}, "/webhook/timeoutSeconds"),
     "no such level": ({"logs": {"level": "loud"}}, "/logs/level"),
+    "a node signal of two kinds": ({"nodeSignals": [{"taint": "a", "label": "b"}]}, "/nodeSignals/0"),
+    "a node signal of no kind": ({"nodeSignals": [{"value": "a"}]}, "/nodeSignals/0"),
+    "a node signal with a space": ({"nodeSignals": [{"taint": "a b"}]}, "/nodeSignals/0/taint"),
     "no image": ({"image": {"repository": ""}}, "/image/repository"),
     "a tag in the repository": ({"image": {"repository": "trainer:1"}}, "/image/repository"),
     "a short digest": ({"trainer": {"image": {"digest": "sha256:12"}}}, "/trainer/image/digest"),
@@ -175,7 +178,7 @@ def test_the_example_of_a_preset_is_a_row(chart) -> None:
 
 
 def test_the_example_of_an_accelerator_is_a_row(chart) -> None:
-    text = (chart.folder / "values.yaml").read_text().split("For example:\n", 1)[1].split("\naccelerators:", 1)[0]
+    text = (chart.folder / "values.yaml").read_text().split("\naccelerators:", 1)[0].split("For example:\n")[-1]
     example, torus = text.split("# Slices with a torus", 1)
     table = read_accelerators(yaml.safe_load("\n".join(line.removeprefix("#") for line in example.splitlines())))
 

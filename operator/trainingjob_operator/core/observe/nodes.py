@@ -3,22 +3,13 @@
 Cloud providers and autoscalers mark a node before they take it away, often long before they evict its first pod.
 """
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from trainingjob_operator.core.manifests import Manifest, find_condition, get_text, get_value, iter_items
+from trainingjob_operator.core.node_signals import BUILTIN_SIGNALS, NodeSignal
 from trainingjob_operator.core.times import parse_time
 
-TERMINATION_TAINTS = (
-    "cloud.google.com/impending-node-termination",
-    "aws-node-termination-handler/spot-itn",
-    "aws-node-termination-handler/scheduled-maintenance",
-    "aws-node-termination-handler/asg-lifecycle-termination",
-    "karpenter.sh/disrupted",
-    "ToBeDeletedByClusterAutoscaler",
-)
-"""Termination taints of GKE, the AWS node termination handler, Karpenter and the cluster autoscaler."""
-MAINTENANCE_LABELS = {"cloud.google.com/active-node-maintenance": "ONGOING"}
-"""Maintenance labels of GKE: https://cloud.google.com/kubernetes-engine/docs/concepts/handle-disruption-gpu-tpu."""
 RECONNECT_TIME = timedelta(seconds=90)
 """Time after an API server outage in which live nodes may still be reported as not ready.
 
@@ -46,10 +37,22 @@ def is_node_ready(node: Manifest | None) -> bool:
     return node is not None and find_condition(node, "Ready").get("status") == "True"
 
 
-def find_termination_notice(node: Manifest | None) -> str:
-    """Return the taint or label that announces the termination of a node. Empty: there is none."""
-    keys = {get_text(taint, "key") for taint in iter_items(node, "spec", "taints")}
-    labels = get_value(node, "metadata", "labels")
-    notices = [key for key in TERMINATION_TAINTS if key in keys]
-    notices += [f"{key}={value}" for key, value in MAINTENANCE_LABELS.items() if get_text(labels, key) == value]
-    return notices[0] if notices else ""
+def find_termination_notice(node: Manifest | None, added_signals: Sequence[NodeSignal] = ()) -> str:
+    """Return the built-in or added signal that announces the end or a fault of a node. Empty: there is none."""
+    return next((str(signal) for signal in (*BUILTIN_SIGNALS, *added_signals) if _has_signal(node, signal)), "")
+
+
+def _has_signal(node: Manifest | None, signal: NodeSignal) -> bool:
+    match signal.source:
+        case "taint":
+            values = [
+                get_text(taint, "value")
+                for taint in iter_items(node, "spec", "taints")
+                if get_text(taint, "key") == signal.key
+            ]
+        case "label":
+            value = get_value(node, "metadata", "labels", signal.key)
+            values = [value] if isinstance(value, str) else []
+        case "condition":
+            return get_text(find_condition(node, signal.key), "status") == (signal.value or "True")
+    return signal.value in values if signal.value else bool(values)

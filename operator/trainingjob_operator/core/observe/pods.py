@@ -140,7 +140,7 @@ def _read_pod(
         is_running=phase == "Running" and not _is_not_running(container),
         last_exit=read_exit(container),
         problem=read_problem(manifest, container),
-        termination_notice=nodes.find_termination_notice(node),
+        termination_notice=nodes.find_termination_notice(node, children.added_signals),
         settled_seconds=seconds_between(max(created, scheduled), now),
     )
 

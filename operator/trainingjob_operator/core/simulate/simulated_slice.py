@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from trainingjob_operator.core.names import base_jobset, slice_jobset
+from trainingjob_operator.core.node_signals import BUILTIN_SIGNALS
 from trainingjob_operator.core.observe.heartbeats import LatestReport
 from trainingjob_operator.core.observe.jobsets import JobSet
-from trainingjob_operator.core.observe.nodes import TERMINATION_TAINTS
 from trainingjob_operator.core.observe.pods import Pod
 from trainingjob_operator.core.simulate.reports import JOB, UID, idle_report, member_report
 from trainingjob_operator.core.simulate.simulated_world import SimulatedWorld
@@ -117,7 +117,7 @@ def _make_pod(number: int, incarnation: int, runs: bool, node_ready: bool, is_go
         is_running=runs,
         last_exit=None,
         problem=None,
-        termination_notice=TERMINATION_TAINTS[0] if is_going else "",
+        termination_notice=BUILTIN_SIGNALS[0].key if is_going else "",
     )
 
 

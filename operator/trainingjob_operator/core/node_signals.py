@@ -1,0 +1,49 @@
+"""Node signals: taints, labels and conditions that announce the end or the fault of a node.
+
+Each component that takes nodes away has its signal. Administrators add those of their cluster in the chart's value
+`nodeSignals`. A world saves and leaves a node with a signal, if the job can train without that node.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+type SignalSource = Literal["taint", "label", "condition"]
+
+
+@dataclass(frozen=True)
+class NodeSignal:
+    """A taint or a label with a key, or a condition with a type."""
+
+    source: SignalSource
+    key: str
+    value: str = ""
+    """Value of the taint or label, or status of the condition. Empty: any value, and the status True."""
+
+    def __str__(self) -> str:
+        """Return the signal as messages name it."""
+        name = f"{self.key}={self.value}" if self.value else self.key
+        return f"condition {name}" if self.source == "condition" else name
+
+
+BUILTIN_SIGNALS = (
+    # GKE, preemption and shutdown: https://cloud.google.com/kubernetes-engine/docs/concepts/spot-vms
+    NodeSignal("taint", "cloud.google.com/impending-node-termination"),
+    # GKE, maintenance: https://cloud.google.com/kubernetes-engine/docs/concepts/handle-disruption-gpu-tpu
+    NodeSignal("label", "cloud.google.com/active-node-maintenance", "ONGOING"),
+    # AWS node termination handler: https://github.com/aws/aws-node-termination-handler
+    NodeSignal("taint", "aws-node-termination-handler/spot-itn"),
+    NodeSignal("taint", "aws-node-termination-handler/scheduled-maintenance"),
+    NodeSignal("taint", "aws-node-termination-handler/asg-lifecycle-termination"),
+    # AKS, preempted, redeployed or terminated machines, with its former name:
+    # https://learn.microsoft.com/en-us/azure/aks/node-auto-drain
+    NodeSignal("taint", "remediator.kubernetes.azure.com/unschedulable"),
+    NodeSignal("taint", "remediator.aks.microsoft.com/unschedulable"),
+    # Karpenter, consolidation, expiry and spot interruption: https://karpenter.sh/docs/concepts/disruption/
+    NodeSignal("taint", "karpenter.sh/disrupted"),
+    # The cluster autoscaler: https://github.com/kubernetes/autoscaler/tree/master/cluster-autoscaler
+    NodeSignal("taint", "ToBeDeletedByClusterAutoscaler"),
+    # Permanent problems of the node problem detector: https://github.com/kubernetes/node-problem-detector
+    NodeSignal("condition", "KernelDeadlock"),
+    NodeSignal("condition", "ReadonlyFilesystem"),
+)
+"""Signals that the operator knows without configuration."""
