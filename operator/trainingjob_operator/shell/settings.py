@@ -201,7 +201,7 @@ def _node_signals(text: str) -> tuple[NodeSignal, ...]:
         return tuple(_node_signal(row) for row in json.loads(text))
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"must be a JSON list of node signals. Each has one of {', '.join(_SIGNAL_SOURCES)}, whose key has letters, "
+            f"must be a JSON list of node signals. Each has one of {', '.join(_SIGNAL_SOURCES)}. Its key has letters, "
             "digits and '-_./'. It may have a `value` of letters, digits and '-_.'. Keys have at most 317 characters, "
             "values 63."
         ) from error
