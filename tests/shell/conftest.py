@@ -166,7 +166,7 @@ class ApiServer:
                 "verbs": ["get", "list", "watch", "patch"],
             }
             for kind in self.kinds
-            if kind.api_version == version
+            if version in (kind.api_version, kind.api_version.partition("/")[0])
         ]
         return (
             web.json_response({"resources": resources})

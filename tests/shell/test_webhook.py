@@ -284,6 +284,36 @@ async def test_rights_to_an_invalid_service_account_are_not_requested() -> None:
     assert rules.asked == []
 
 
+QUEUED = {"scheduling": {"queueName": "research"}}
+WITHOUT_KUEUE = (
+    "spec.scheduling.queueName: 'research' has no effect: Kueue is not installed in this cluster. The pods start at "
+    "once, without a quota."
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "rules", "has_kueue", "want"),
+    [
+        (QUEUED, Rules(), False, [WITHOUT_KUEUE]),
+        (QUEUED, Rules(Found(warnings=(WASTE,))), False, [str(WASTE), WITHOUT_KUEUE]),
+        (QUEUED | ACCOUNT, Rules(), False, [WITHOUT_KUEUE]),
+        (QUEUED, Rules(), True, None),
+        ({}, Rules(), False, None),
+        (QUEUED, Rules(Found((TOO_MANY,))), False, None),
+        (QUEUED | ACCOUNT, Rules(may_use=False), False, None),
+    ],
+)
+async def test_a_queue_without_kueue_is_a_warning(spec: Any, rules: Rules, has_kueue: bool, want: Any) -> None:
+    async def ask_for_kueue() -> bool:
+        return has_kueue
+
+    admission = Admission(examine_here(rules.check), rules.use, ask_for_kueue)
+    answer = (await admission.review(json.dumps(review(spec)).encode()))["response"]
+
+    assert answer.get("warnings") == want
+    assert answer["allowed"] is (rules.may_use and not rules.found.problems)
+
+
 async def test_job_that_cannot_be_checked_is_rejected_temporarily() -> None:
     answer = await ask(Rules(is_down=True), review(ACCOUNT))
 

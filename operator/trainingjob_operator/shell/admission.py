@@ -21,6 +21,8 @@ Raises `NotAReviewError`, `CheckBusyError`, `CheckCpuLimitError`.
 """
 type MayUse = Callable[[Manifest, str, str], Awaitable[bool]]
 """Whether a user may use the ServiceAccount with this namespace and name."""
+type HasKueue = Callable[[], Awaitable[bool]]
+"""Whether Kueue is installed."""
 
 MAX_ACCESS_REVIEWS = 4
 """Maximum number of concurrent SubjectAccessReviews."""
@@ -28,12 +30,17 @@ MAX_ACCESS_REVIEWS = 4
 log = Log("webhook")
 
 
+async def _assume_kueue() -> bool:
+    return True
+
+
 class Admission:
     """Answers AdmissionReviews of TrainingJobs."""
 
-    def __init__(self, examine: EvaluateReview, may_use: MayUse) -> None:
+    def __init__(self, examine: EvaluateReview, may_use: MayUse, has_kueue: HasKueue = _assume_kueue) -> None:
         self._examine = examine
         self._may_use = may_use
+        self._has_kueue = has_kueue
         self._access_review_queue = FairQueue(at_once=MAX_ACCESS_REVIEWS)
 
     async def review(self, body: bytes, peer: str = "") -> Manifest:
@@ -46,6 +53,8 @@ class Admission:
             result = await self._examine(body, peer)
             if (asked := result.access_check) and not await self._is_permitted(asked, peer):
                 return asked.refusal
+            if result.answer_without_kueue and not await self._has_kueue():
+                return result.answer_without_kueue
         except NotAReviewError:
             raise
         except CheckCpuLimitError as error:

@@ -100,6 +100,14 @@ class Api:
             return None
         return found
 
+    async def serves(self, kind: Kind) -> bool:
+        """Return whether the API server serves a version of a kind's API group. Raises `ClusterUnavailableError`."""
+        try:
+            await self._read(f"/apis/{kind.api_version.partition('/')[0]}")
+        except (NotFoundError, MissingKindError):
+            return False
+        return True
+
     async def list_pages(
         self, kind: Kind, namespace: str = "", *, labels: str = "", fields: str = ""
     ) -> AsyncIterator[Page]:

@@ -25,6 +25,7 @@ from trainingjob_operator.shell.admission_review import (
 GENERATED_SUFFIX = "xxxxx"
 """Placeholder for the characters that the API server appends to `metadata.generateName`."""
 SERVICE_ACCOUNT_PATH = "spec.runtime.serviceAccountName"
+QUEUE_PATH = "spec.scheduling.queueName"
 
 
 class CheckedSpec(Protocol):
@@ -57,10 +58,12 @@ class AccessCheck:
 
 @dataclass(frozen=True)
 class ReviewResult:
-    """The response to a review, and the permission that it requires."""
+    """The response to a review, and what it depends on in the cluster."""
 
     answer: Manifest
     access_check: AccessCheck | None = None
+    answer_without_kueue: Manifest | None = None
+    """The response if Kueue is not installed. None: the job is rejected, or has no queue."""
 
 
 def evaluate_review(body: bytes, check: Check) -> ReviewResult:
@@ -111,12 +114,17 @@ def _evaluate(uid: str, request: Manifest, check: Check) -> ReviewResult:
         return deny_response(uid, 422, summarise(name, in_order([*problems, *more])), warning_texts)
 
     answer = refuse() if problems else allow_response(uid, warning_texts)
+    queue = get_text(job, "spec", "scheduling", "queueName")
+    without_kueue = None
+    if queue and not problems:
+        without_kueue = allow_response(uid, [*warning_texts, str(_missing_kueue(queue))])
     wanted = _find_new_account(job, old, checked.problems)
     if not wanted:
-        return ReviewResult(answer)
+        return ReviewResult(answer, None, without_kueue)
     user, namespace = get_value(request, "userInfo"), get_text(request, "namespace")
     denied = refuse(_missing_permission(get_text(user, "username"), namespace, wanted))
-    return ReviewResult(answer, AccessCheck(user if isinstance(user, dict) else {}, namespace, wanted, denied))
+    access = AccessCheck(user if isinstance(user, dict) else {}, namespace, wanted, denied)
+    return ReviewResult(answer, access, without_kueue)
 
 
 def _prepare(job: Any, name: str) -> Manifest:
@@ -145,6 +153,13 @@ def _missing_permission(username: str, namespace: str, name: str) -> Problem:
         "Ask for that right, or leave the field out: the pods then run as `default`."
     )
     return Problem(SERVICE_ACCOUNT_PATH, name, message)
+
+
+def _missing_kueue(queue: str) -> Problem:
+    message = (
+        f"'{queue}' has no effect: Kueue is not installed in this cluster. The pods start at once, without a quota."
+    )
+    return Problem(QUEUE_PATH, queue, message)
 
 
 def _needs_no_check(job: Any, old: Any) -> bool:

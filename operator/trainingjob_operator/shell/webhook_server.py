@@ -1,7 +1,7 @@
 """The webhook as a stateless process: any number of replicas review jobs, while the operator is away or replaced.
 
 The process has no state in the cluster and no leader. The operator or cert-manager issues its certificate, and the
-kubelet mounts it. Of the API server it needs only SubjectAccessReviews.
+kubelet mounts it. Of the API server it needs SubjectAccessReviews, and whether Kueue is installed.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from trainingjob_operator.shell.process import ListenPorts, read_catalog, servin
 from trainingjob_operator.shell.settings import Settings
 from trainingjob_operator.shell.tls import FolderSource, Tls
 from trainingjob_operator.shell.webhook import webhook_app
+from trainingjob_operator.shell.workload_reader import KueueDiscovery
 
 DRAIN_SECONDS = 10.0
 """Time for which a terminating webhook still answers: proxies route to it until they know of its end."""
@@ -39,7 +40,8 @@ class WebhookServer:
         self.tls = Tls(FolderSource(certificates))
         self.metrics = WebhookMetrics(version("trainingjob"))
         self.checks = CheckPool(read_catalog(settings, self.metrics))
-        self.admission = Admission(self.checks.evaluate_review, partial(may_use_service_account, api))
+        may_use = partial(may_use_service_account, api)
+        self.admission = Admission(self.checks.evaluate_review, may_use, KueueDiscovery(api).is_served)
         self._is_draining = False
 
     async def run(self, stop: asyncio.Event, ports: ListenPorts) -> None:
