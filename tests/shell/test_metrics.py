@@ -18,7 +18,15 @@ START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 BEFORE, AFTER = "2026-11-21T11:00:00Z", "2026-11-21T13:00:00Z"
 STATUS = {
     "phase": "Running",
-    "progress": {"step": 120, "of": 300, "loss": 2.5, "tokensPerSecond": 4100.0},
+    "progress": {
+        "step": 120,
+        "of": 300,
+        "loss": 2.5,
+        "tokensPerSecond": 4100.0,
+        "stepSeconds": 0.5,
+        "skipped": 2,
+        "saveSeconds": 1.5,
+    },
     "goodput": {"ratio": 0.9, "seconds": {"training": 90.0, "compiling": 6.0, "starting": 4.0}},
     "checkpoint": {"step": 100, "time": "2026-11-21T12:00:10.500Z"},
     "world": {"slices": [0, 1]},
@@ -67,6 +75,9 @@ NUMBERS = {
     "trainingjob_steps": labelled(300, **J),
     "trainingjob_loss": labelled(2.5, **J),
     "trainingjob_tokens_per_second": labelled(4100, **J),
+    "trainingjob_step_seconds": labelled(0.5, **J),
+    "trainingjob_skipped_steps": labelled(2, **J),
+    "trainingjob_checkpoint_save_seconds": labelled(1.5, **J),
     "trainingjob_goodput_ratio": labelled(0.9, **J),
     "trainingjob_straggler_ratio": labelled(0.4, **J),
     "trainingjob_slices": labelled(2, **J),

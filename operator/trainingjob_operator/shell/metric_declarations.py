@@ -65,6 +65,15 @@ STEP = _of_job("trainingjob_step", "Completed optimizer steps.", "steps")
 STEPS = _of_job("trainingjob_steps", "Total number of optimizer steps.", "steps")
 LOSS = _of_job("trainingjob_loss", "Newest training loss.", "nats per token")
 TOKENS_PER_SECOND = _of_job("trainingjob_tokens_per_second", "Tokens per second over all devices.", "tokens per second")
+STEP_SECONDS = _of_job("trainingjob_step_seconds", "Median duration of the newest optimizer steps.", "seconds")
+SKIPPED_STEPS = _of_job(
+    "trainingjob_skipped_steps", "Steps whose update was skipped: their loss was not finite or a spike.", "steps"
+)
+SAVE_SECONDS = _of_job(
+    "trainingjob_checkpoint_save_seconds",
+    "Seconds for which the newest save blocked training on the slowest host.",
+    "seconds",
+)
 GOODPUT_RATIO = _of_job("trainingjob_goodput_ratio", "Training seconds divided by all seconds.", "ratio")
 STRAGGLER_RATIO = _of_job(
     "trainingjob_straggler_ratio",
@@ -95,8 +104,8 @@ RESTARTS = MetricDeclaration(
 
 METRICS = (
     *(BUILD_INFO, *REFUSED_ROWS.values(), LEADING, RECONCILE_DURATION, RECONCILE_ERRORS, WEBHOOK_DURATION),
-    *(JOBS, STEP, STEPS, LOSS, TOKENS_PER_SECOND, GOODPUT_RATIO, GOODPUT_SECONDS, STRAGGLER_RATIO, SLICES, RESTARTS),
-    *(LAST_COMMIT, CHECKPOINT_FAILING, BACKUP_FAILING, EXPORT_FAILING),
+    *(JOBS, STEP, STEPS, STEP_SECONDS, SKIPPED_STEPS, LOSS, TOKENS_PER_SECOND, SLICES, RESTARTS, STRAGGLER_RATIO),
+    *(GOODPUT_RATIO, GOODPUT_SECONDS, LAST_COMMIT, SAVE_SECONDS, CHECKPOINT_FAILING, BACKUP_FAILING, EXPORT_FAILING),
 )
 """All metrics, in the order of the page."""
 

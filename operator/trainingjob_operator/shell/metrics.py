@@ -26,6 +26,9 @@ GAUGES = (
     (declared.STEPS, ("progress", "of")),
     (declared.LOSS, ("progress", "loss")),
     (declared.TOKENS_PER_SECOND, ("progress", "tokensPerSecond")),
+    (declared.STEP_SECONDS, ("progress", "stepSeconds")),
+    (declared.SKIPPED_STEPS, ("progress", "skipped")),
+    (declared.SAVE_SECONDS, ("progress", "saveSeconds")),
     (declared.GOODPUT_RATIO, ("goodput", "ratio")),
     (declared.STRAGGLER_RATIO, ("straggler", "ratio")),
 )

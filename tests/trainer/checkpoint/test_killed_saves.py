@@ -139,5 +139,5 @@ def find(image: Path, events: AgentEvents, *, frozen: bool) -> int:
 
     assert isinstance(folder, StepFolder)
     assert folder.step == want
-    assert list_steps(image / "lineage-0") == [str(want)] if want == 2 else ["2", "4"]
+    assert list_steps(image / "lineage-0") in ([["2"]] if want == 2 else [["2", "4"], ["4"]])
     return want
