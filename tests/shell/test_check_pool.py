@@ -175,7 +175,8 @@ async def test_a_process_that_is_killed_is_replaced(worker: WorkerProcess) -> No
 async def test_process_that_cannot_start_is_reported(worker: WorkerProcess) -> None:
     worker._command = DYING
 
-    with pytest.raises(CheckFailedError, match="exited with code 7"):
+    # asyncio says 255 if another part of this process has collected the status
+    with pytest.raises(CheckFailedError, match=r"exited with code (7|255)"):
         await worker.run_task(Request(("", "demo", DEMO), CPU_SECONDS))
 
 
