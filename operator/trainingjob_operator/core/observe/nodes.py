@@ -43,16 +43,12 @@ def find_termination_notice(node: Manifest | None, added_signals: Sequence[NodeS
 
 
 def _has_signal(node: Manifest | None, signal: NodeSignal) -> bool:
-    match signal.source:
-        case "taint":
-            values = [
-                get_text(taint, "value")
-                for taint in iter_items(node, "spec", "taints")
-                if get_text(taint, "key") == signal.key
-            ]
-        case "label":
-            value = get_value(node, "metadata", "labels", signal.key)
-            values = [value] if isinstance(value, str) else []
-        case "condition":
-            return get_text(find_condition(node, signal.key), "status") == (signal.value or "True")
+    if signal.source == "condition":
+        return get_text(find_condition(node, signal.key), "status") == (signal.value or "True")
+    if signal.source == "label":
+        value = get_value(node, "metadata", "labels", signal.key)
+        values = [value] if isinstance(value, str) else []
+    else:
+        taints = (taint for taint in iter_items(node, "spec", "taints") if get_text(taint, "key") == signal.key)
+        values = [get_text(taint, "value") for taint in taints]
     return signal.value in values if signal.value else bool(values)
