@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Run the agent of a host."""
+    """Run the agent of a host, and exit with its code."""
     try:
         from trainingjob_agent.main import main as run  # noqa: PLC0415  # its libraries are an extra
     except ModuleNotFoundError as error:
@@ -14,4 +14,4 @@ def main() -> None:
             f"Error: this command needs {error.name}, which is not installed here. Install it: "
             "pip install 'trainingjob[trainer]'."
         )
-    run()
+    sys.exit(run())

@@ -83,9 +83,13 @@ def foreign(scene: Scene) -> Scene:
     return scene
 
 
-def failed_jobset(scene: Scene) -> Scene:
-    scene.jobsets[1]["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
+def ended_jobset(scene: Scene, condition: str) -> Scene:
+    scene.jobsets[1]["status"] = {"conditions": [{"type": condition, "status": "True"}]}
     return scene
+
+
+def failed_jobset(scene: Scene) -> Scene:
+    return ended_jobset(scene, "Failed")
 
 
 def deleting(scene: Scene) -> Scene:
@@ -126,6 +130,15 @@ CASES: dict[str, tuple[Callable[[], Scene], list[tuple[object, ...]]]] = {
     ),
     "JobSets of another owner": (lambda: foreign(Scene().place(0, 1)), []),
     "an elastic JobSet has failed": (lambda: failed_jobset(Scene().place(0, 1)), [("delete jobset", 1)]),
+    "the JobSet of a slice that does not train has completed": (
+        lambda: ended_jobset(drop_pod(Scene().place(0, 1).form(0), 1, 0), "Completed"),
+        [("delete jobset", 1)],
+    ),
+    "the JobSet of a slice that trains has completed": (lambda: ended_jobset(trained(), "Completed"), []),
+    "the JobSet of a slice has completed, and no slice trains": (
+        lambda: ended_jobset(Scene().place(0, 1), "Completed"),
+        [],
+    ),
     "JobSets on their way out": (lambda: deleting(failed_jobset(Scene().place(0, 1))), []),
     "a failed pod": (
         lambda: set_pod(with_jobs(trained(), 0, 1), 1, 1, phase="Failed"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from trainingjob_agent import launch
 from trainingjob_agent.exit_reason import explain_exit
 from trainingjob_agent.generation_file import GenerationFile
 from trainingjob_agent.log_tail import LogTail, excerpt
@@ -220,3 +221,11 @@ def test_deleted_generation_file_leaves_nothing(tmp_path: Path) -> None:
 
     assert ledger.read() == 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_exits_with_the_code_of_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainingjob_agent.main.main", lambda: 143)
+
+    with pytest.raises(SystemExit) as ended:
+        launch.main()
+    assert ended.value.code == 143

@@ -36,6 +36,8 @@ class JobSet:
     deleting: bool
     suspended: bool
     failed: bool
+    completed: bool = False
+    """Whether all its pods ended with success. The JobSet controller creates none of them again."""
     avoided_nodes: frozenset[str] = frozenset()
     """Nodes that its pods must not be scheduled on."""
     created: str = ""
@@ -80,6 +82,7 @@ def read_jobset(manifest: Manifest, job_uid: str, children: Children, now: datet
         deleting=bool(get_value(manifest, "metadata", "deletionTimestamp")),
         suspended=get_value(manifest, "spec", "suspend") is True,
         failed=find_condition(manifest, "Failed").get("status") == "True",
+        completed=find_condition(manifest, "Completed").get("status") == "True",
         avoided_nodes=frozenset(get_text(manifest, "metadata", "annotations", AVOIDED_NODES_ANNOTATION).split()),
         created=created,
         image=_read_image(manifest),
