@@ -356,6 +356,11 @@ class Network:
         """Return the number of parameters that training changes."""
         return sum(tensor.size for tensor in self.tensors if tensor.is_trainable)
 
+    @property
+    def frozen_names(self) -> frozenset[str]:
+        """Return the names of the tensors that training does not change."""
+        return frozenset(tensor.name for tensor in self.tensors if not tensor.is_trainable)
+
     @cached_property
     def num_active_parameters(self) -> int:
         """Return the number of parameters that are active per token: of the routed experts, those that it uses."""

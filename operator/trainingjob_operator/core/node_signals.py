@@ -5,9 +5,10 @@ Each component that takes nodes away has its signal. Administrators add those of
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 type SignalSource = Literal["taint", "label", "condition"]
+SIGNAL_SOURCES: tuple[SignalSource, ...] = get_args(SignalSource.__value__)
 
 
 @dataclass(frozen=True)

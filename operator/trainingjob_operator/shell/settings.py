@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from trainingjob_api.images import TRAINER_REPOSITORIES
-from trainingjob_operator.core.node_signals import NodeSignal, SignalSource
+from trainingjob_operator.core.node_signals import SIGNAL_SOURCES, NodeSignal
 from trainingjob_operator.render.render_settings import NetworkRules
 from trainingjob_operator.shell import logging_setup
 
@@ -25,7 +25,6 @@ SELF_SIGNED = "self"
 """Value of `TRAININGJOB_CERTIFICATES` with which the operator issues its own certificates."""
 
 _LABEL = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
-_SIGNAL_SOURCES = ("taint", "label", "condition")
 _SIGNAL_KEY = re.compile(r"[A-Za-z0-9_./-]{1,317}")
 _SIGNAL_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
@@ -201,7 +200,7 @@ def _node_signals(text: str) -> tuple[NodeSignal, ...]:
         return tuple(_node_signal(row) for row in json.loads(text))
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"must be a JSON list of node signals. Each has one of {', '.join(_SIGNAL_SOURCES)}. Its key has letters, "
+            f"must be a JSON list of node signals. Each has one of {', '.join(SIGNAL_SOURCES)}. Its key has letters, "
             "digits and '-_./'. It may have a `value` of letters, digits and '-_.'. Keys have at most 317 characters, "
             "values 63."
         ) from error
@@ -210,9 +209,9 @@ def _node_signals(text: str) -> tuple[NodeSignal, ...]:
 def _node_signal(row: dict[str, str]) -> NodeSignal:
     (source,) = row.keys() - {"value"}
     key, value = row[source], row.get("value", "")
-    if source not in _SIGNAL_SOURCES or not _SIGNAL_KEY.fullmatch(key) or not _SIGNAL_VALUE.fullmatch(value):
+    if source not in SIGNAL_SOURCES or not _SIGNAL_KEY.fullmatch(key) or not _SIGNAL_VALUE.fullmatch(value):
         raise ValueError(source)
-    return NodeSignal(cast("SignalSource", source), key, value)
+    return NodeSignal(source, key, value)
 
 
 def _lower(parse: Callable[[str], str]) -> Callable[[str], str]:

@@ -19,7 +19,7 @@ from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout, Span
 from trainingjob_trainer.checkpoint import single_replica
-from trainingjob_trainer.checkpoint.frozen_tensors import ArrayFolders, list_frozen, split_items
+from trainingjob_trainer.checkpoint.frozen_tensors import ArrayFolders, split_items
 from trainingjob_trainer.checkpoint.items import saved_items
 from trainingjob_trainer.checkpoint.manifest import Integrity, hash_files, list_files, write_integrity
 from trainingjob_trainer.checkpoint.single_replica import SingleReplicaRestore
@@ -56,7 +56,7 @@ def test_state_read_by_one_replica_is_on_every_device_with_the_same_bits(
     layout: Layout, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = spec_with(**changes)
-    described, tensors = describe(layout, spec), list_frozen(resolve_network(spec))
+    described, tensors = describe(layout, spec), resolve_network(spec).frozen_names
     want = make_state(described, 7)
     folders = ArrayFolders(str(tmp_path / "7"), str(tmp_path / "frozen"), tensors)
     for folder, items in zip(folders[:2], split_items(saved_items(want), tensors), strict=True):

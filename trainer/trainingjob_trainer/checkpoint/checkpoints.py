@@ -18,7 +18,6 @@ from trainingjob_trainer.checkpoint.candidates import Stores
 from trainingjob_trainer.checkpoint.checkpoint_inventory import CheckpointInventory
 from trainingjob_trainer.checkpoint.commit import Committer
 from trainingjob_trainer.checkpoint.fence import Fence
-from trainingjob_trainer.checkpoint.frozen_tensors import list_frozen
 from trainingjob_trainer.checkpoint.items import StateShapes, describe_state, saved_items
 from trainingjob_trainer.checkpoint.kept_exports import KeptExports, find_kept_export
 from trainingjob_trainer.checkpoint.policy import SavePolicy
@@ -50,7 +49,7 @@ class Checkpoints:
         self._fence = fence = Fence(durable, world)
         backup = Backup(config, fence, peers, events, name) if checkpoint.backup else None
         stores = Stores(durable, backup.store if backup else None)
-        self._committer = Committer(durable, peers, name, fence, list_frozen(resolve_network(config.spec)))
+        self._committer = Committer(durable, peers, name, fence, resolve_network(config.spec).frozen_names)
         self._job = RunningJob(config, world, stores, peers, data, events)
         export = find_kept_export(config)
         exports = KeptExports(export, config, durable, fence, peers, events, name) if export else None

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import jax
 
 from trainingjob_agent.checkpoint_layout import MANIFEST_FILE
-from trainingjob_api.network.network import Network
 from trainingjob_trainer.checkpoint.manifest import (
     FileHash,
     Integrity,
@@ -39,11 +38,6 @@ class ArrayFolders(NamedTuple):
         changing, frozen = split_items(items, self.tensors)
         restored = read(self.step, changing) if changing else {}
         return merge_items(restored, read(self.frozen, frozen) if frozen else {})
-
-
-def list_frozen(network: Network) -> frozenset[str]:
-    """Return the names of the tensors that training does not change."""
-    return frozenset(tensor.name for tensor in network.tensors if not tensor.is_trainable)
 
 
 def split_items(items: Mapping[str, Any], tensors: frozenset[str]) -> tuple[Items, Items]:

@@ -60,7 +60,7 @@ def verify(
     except ValueError as error:
         return VerifyResult(str(error))
     except OSError as error:
-        return VerifyResult(unreadable=describe_error(error), error_number=error.errno or errno.EIO)
+        return _unreadable(error)
     return VerifyResult()
 
 
@@ -71,6 +71,10 @@ def verify_frozen(step: StepFolder, reference: SavedFrozen, peers: ProcessGroup)
     except ValueError as error:
         return VerifyResult(str(error))
     except OSError as error:
-        return VerifyResult(unreadable=describe_error(error), error_number=error.errno or errno.EIO)
+        return _unreadable(error)
     found = verify(folder, peers)
     return found._replace(damage=describe_frozen_damage(folder, found.damage)) if found.damage else found
+
+
+def _unreadable(error: OSError) -> VerifyResult:
+    return VerifyResult(unreadable=describe_error(error), error_number=error.errno or errno.EIO)

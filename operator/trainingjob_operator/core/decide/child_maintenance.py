@@ -140,10 +140,13 @@ def _list_jobset_operations(plan: Plan, seen: Observed, training: Sequence[int])
         return tuple(DeleteJobSet(jobset) for jobset in (*others, *([base] if is_former_layout else [])))
     avoided = find_avoided_nodes(plan, seen, seen.status.nodes)
     idle = [jobset for jobset in others if jobset.slices.start not in training]  # others drain first
-    unwanted = [one for one in idle if one.slices.start not in elastic or _is_misplaced(seen, one, avoided)]
-    # The JobSet of a slice that trains may complete at the end of the job. Its pods then show that they have finished.
-    ended = [one for one in _list_owned_jobsets(seen) if one.failed or (training and one.completed and one in idle)]
-    away = tuple(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen) if jobset in ended or jobset in unwanted)
+    # JobSets also complete at the end of a job. Those of the world stay: their pods show that they have finished.
+    unwanted = [
+        one
+        for one in idle
+        if one.slices.start not in elastic or _is_misplaced(seen, one, avoided) or (training and one.completed)
+    ]
+    away = tuple(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen) if jobset.failed or jobset in unwanted)
     can_grow = bool(training) or all(one.is_placed for one in required)
     wanted = elastic if can_grow else range(base.slices.stop, len(required))
     missing = [number for number in wanted if seen.find_jobset(seen.slices[number].jobset) is None]

@@ -91,7 +91,7 @@ def snapshot_bytes(spec: TrainingJobSpec, layout: Layout) -> int:
 def save_bytes(spec: TrainingJobSpec, layout: Layout) -> int:
     """Return the most bytes that a host writes in a save after the first, without the frozen tensors."""
     workload = describe_workload(spec)
-    frozen = frozenset(leaf.name for leaf in workload.network.tensors if not leaf.is_trainable)
+    frozen = workload.network.frozen_names
     return _state_bytes(spec, layout, [leaf for leaf in workload.saved_tensors if leaf.name not in frozen])
 
 
