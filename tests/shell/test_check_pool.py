@@ -215,6 +215,18 @@ def test_a_process_that_grew_is_worn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(Request(("", "demo", DEMO), CPU_SECONDS), BUILTIN).needs_replacement
 
 
+async def test_the_memory_of_the_operator_does_not_replace_its_processes(worker: WorkerProcess) -> None:
+    ballast = b"x" * (2 * check_worker.MAX_RESIDENT_KIB * 1024)
+
+    pids = set()
+    for _ in range(2):
+        await worker.run_task(Request(("", "demo", DEMO), CPU_SECONDS))
+        pids.add((await worker.start()).pid)
+
+    assert ballast
+    assert len(pids) == 1
+
+
 async def test_a_worn_process_is_replaced(worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     async def worn(request: Request) -> Result:
         await worker.start()

@@ -17,6 +17,7 @@ import sys
 import traceback
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from trainingjob_operator.core.catalog import AddedRows, Catalog
@@ -93,8 +94,19 @@ def run(request: Request, catalog: Catalog) -> Result:
         return Result(error)
     except Exception:  # noqa: BLE001  # the operator logs the traceback
         return Result(None, traceback.format_exc())
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return Result(value, needs_replacement=most > MAX_RESIDENT_KIB)
+    return Result(value, needs_replacement=peak_memory_kib() > MAX_RESIDENT_KIB)
+
+
+def peak_memory_kib() -> int:
+    """Return the peak resident memory of this program in KiB; 0: unknown.
+
+    `getrusage` counts the memory of the parent that started this process, too: Linux keeps that peak across `exec`.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except FileNotFoundError:  # only Linux has it
+        return 0
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
 def _read(stream: BinaryIO) -> Any:
