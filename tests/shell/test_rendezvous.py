@@ -72,6 +72,56 @@ async def test_report_is_recorded_and_answered(service: Service) -> None:
     assert service.hub.heartbeat_state(KEY).latest_reports["pod-0-0"].report == make_report()
 
 
+def make_large_world(generation: int, num_hosts: int = 512) -> World:
+    members = tuple(
+        Member(process=host, pod=f"pod-0-{host}", pod_uid=f"pod-0-{host}", slice=0, host=host, address="10.0.0.1")
+        for host in range(num_hosts)
+    )
+    return World(generation=generation, job_uid=UID, coordinator="10.0.0.1:5000", members=members)
+
+
+async def test_a_known_answer_is_repeated_without_its_world(service: Service) -> None:
+    body = make_report().model_dump_json(by_alias=True).encode()
+    headers = {"Authorization": "Bearer good"}
+    answers = []
+    for generation in (1, 1, 2):
+        service.hub.publish(KEY, JobDirective(Directive.TRAIN, make_large_world(generation)))
+        async with service.client.post(REPORT_PATH, data=body, headers=headers) as response:
+            text = await response.text()
+            answers.append((response.status, Answer.model_validate_json(text).world if text else None))
+            headers["If-None-Match"] = response.headers["ETag"]
+
+    assert answers == [(200, make_large_world(1)), (304, None), (200, make_large_world(2))]
+
+
+@pytest.mark.parametrize(("accepted", "encoding"), [("gzip, deflate", "gzip"), ("identity", None)])
+async def test_a_large_world_is_compressed_for_those_who_can_read_it(
+    service: Service, accepted: str, encoding: str | None
+) -> None:
+    service.hub.publish(KEY, JobDirective(Directive.TRAIN, make_large_world(1)))
+    headers = {"Authorization": "Bearer good", "Accept-Encoding": accepted}
+
+    async with service.client.post(
+        REPORT_PATH, data=make_report().model_dump_json(by_alias=True), headers=headers
+    ) as response:
+        assert response.headers.get("Content-Encoding") == encoding
+        answer = Answer.model_validate_json(await response.text())
+
+    assert answer.world == make_large_world(1)
+
+
+async def test_hosts_of_a_world_share_one_answer() -> None:
+    hub = Hub(lambda: 0.0, lambda namespace, name: None)
+    hub.publish(KEY, JobDirective(Directive.TRAIN, make_large_world(1)))
+
+    answers = [await hub.answer(Caller(f"pod-0-{host}", NAMESPACE, NAME, UID), "a", 0) for host in range(3)]
+    stranger = await hub.answer(Caller("pod-9-9", NAMESPACE, NAME, UID), "a", 0)
+
+    assert answers[0] is answers[1] is answers[2]
+    assert stranger
+    assert stranger.world is None
+
+
 async def test_report_of_a_newer_agent_is_parsed(service: Service) -> None:
     service.hub.publish(KEY, JobDirective(Directive.WAIT))
     body = make_report().model_dump(mode="json", by_alias=True) | {"newInThisVersion": 1}

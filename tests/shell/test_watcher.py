@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import kopf
 import pytest
 from aiohttp import ClientSession, web
 from kopf._cogs.aiokits.aiotasks import Scheduler
@@ -115,6 +116,18 @@ async def test_nothing_is_written(start: Any, heard: Heard, api_server: Any) -> 
 
     assert {request.split()[0] for request in api_server.requests} == {"GET"}
     assert not any(path.endswith(("/namespaces", "/customresourcedefinitions")) for path in api_server.requests)
+
+
+async def test_kopf_copies_no_object(
+    start: Any, heard: Heard, api_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[object] = []
+    monkeypatch.setattr(kopf.DiffBaseStorage, "build", lambda self, *, body, extra_fields=None: built.append(body))
+    api_server.put(TRAINING_JOB, JOB)
+    start()
+    await heard.wait_for("TrainingJob", None, "llama")
+
+    assert built == []
 
 
 async def test_only_its_namespaces_are_watched(start: Any, heard: Heard, api_server: Any) -> None:

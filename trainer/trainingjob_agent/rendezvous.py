@@ -5,6 +5,7 @@ every report.
 """
 
 import ssl
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,6 +24,14 @@ class RendezvousError(Exception):
     """The operator is unreachable, refuses the report, or sends an invalid answer. The text names the case."""
 
 
+@dataclass(frozen=True)
+class _TaggedAnswer:
+    """An answer with the operator's ETag of it."""
+
+    tag: str
+    answer: Answer
+
+
 class Rendezvous:
     """A client of the operator's rendezvous at `url`; `ca` is None for plain http on loopback."""
 
@@ -30,6 +39,7 @@ class Rendezvous:
         self._url = url + REPORT_PATH
         self._token = token
         self._authority = _Authority(ca) if ca else None
+        self._known: _TaggedAnswer | None = None
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS, sock_connect=CONNECT_SECONDS),
             connector=aiohttp.TCPConnector(limit=4),  # the newest report, those that it overtook, the last one
@@ -46,16 +56,22 @@ class Rendezvous:
     async def post(self, report: HostReport) -> Answer:
         """Send a report and return the answer, which the operator may delay until it has a change.
 
-        Unknown fields of an answer are ignored: the operator may be newer than its pods.
+        Unknown fields of an answer are ignored: the operator may be newer than its pods. An answer names all hosts of a
+        world, so the operator repeats the last one only as status 304.
 
         Raises:
             RendezvousError: no valid answer.
         """
+        known = self._known
         try:
             async with self._session.post(
                 self._url,
                 data=report.model_dump_json(by_alias=True),
-                headers={"Content-Type": "application/json", "Authorization": f"Bearer {self._read_token()}"},
+                headers={
+                    "Content-Type": "application/json",
+                    "Authorization": f"Bearer {self._read_token()}",
+                    **({"If-None-Match": known.tag} if known else {}),
+                },
                 ssl=self._authority.context() if self._authority else True,
                 allow_redirects=False,
             ) as response:
@@ -64,12 +80,17 @@ class Rendezvous:
             raise RendezvousError(f"no answer within {TIMEOUT_SECONDS:.0f} s") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise RendezvousError(f"{type(error).__name__}: {error}") from error
+        if known and response.status == 304:
+            return known.answer
         if response.status != 200:
             raise RendezvousError(f"refused with status {response.status}: {text[:MAX_SHOWN_CHARACTERS].strip()}")
         try:
-            return Answer.model_validate_json(text, extra="ignore")
+            answer = Answer.model_validate_json(text, extra="ignore")
         except ValueError as error:
             raise RendezvousError(f"an answer that this agent does not understand: {error}") from error
+        if tag := response.headers.get("ETag"):
+            self._known = _TaggedAnswer(tag, answer)
+        return answer
 
     def _read_token(self) -> str:
         return self._token.read_text().strip()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
+from trainingjob_api.drill import Drill
 from trainingjob_api.inspection import Inspection, InspectionRequest
 from trainingjob_api.protocol import FILE_PHASES, Answer, Directive, HostReport, Phase
 from trainingjob_api.world import World
@@ -57,6 +58,12 @@ class _JobState:
     max_unconfirmed_generation: int = 0
     paused_until: float = -inf
     answer_changed: asyncio.Event = field(default_factory=asyncio.Event)
+    members: frozenset[str] = frozenset()
+    """Pods of the published world."""
+    standby_worlds: dict[str, World] = field(default_factory=dict)
+    """Published hot standby worlds by their pods."""
+    answers: dict[object, Answer] = field(default_factory=dict)
+    """Answers to the published directive that differ. Thousands of hosts share them."""
 
 
 class Hub:
@@ -111,7 +118,7 @@ class Hub:
             pass
         if line.broadcast is None:
             return None
-        answer = _build_answer(line.broadcast, caller.pod_uid)
+        answer = _find_answer(line, line.broadcast, caller.pod_uid)
         if voice is not None:
             voice.delivered = _answer_key(instance, answer)
         return answer
@@ -149,6 +156,10 @@ class Hub:
         if job_directive.world and (before is None or before.generation != job_directive.world.generation):
             line.published_at = self._clock()
         line.broadcast = job_directive
+        world, standby_worlds = job_directive.world, reversed(job_directive.standby_worlds)
+        line.members = frozenset(member.pod_uid for member in world.members) if world else frozenset()
+        line.standby_worlds = {member.pod_uid: standby for standby in standby_worlds for member in standby.members}
+        line.answers = {}
         self._drop_stale_pods(line)
         line.answer_changed.set()
         line.answer_changed = asyncio.Event()
@@ -192,10 +203,9 @@ class Hub:
         return self._jobs.setdefault(job, _JobState())
 
     def _drop_stale_pods(self, line: _JobState) -> None:
-        now, world = self._clock(), line.broadcast.world if line.broadcast else None
+        now = self._clock()
         for pod_uid, pod_state in tuple(line.pod_states.items()):
-            is_member = world is not None and world.find_member(pod_uid) is not None
-            if now - pod_state.reported_at > RETENTION_SECONDS and not is_member:
+            if now - pod_state.reported_at > RETENTION_SECONDS and pod_uid not in line.members:
                 del line.pod_states[pod_uid]
 
 
@@ -211,30 +221,48 @@ def _exclude_outage(line: _JobState, now: float) -> None:
         voice.active_at += now - line.heard - OUTAGE_SECONDS
 
 
-def _build_answer(job_directive: JobDirective, pod_uid: str) -> Answer:
-    """Return the answer to one host. A host outside the world waits."""
+def _find_answer(line: _JobState, published: JobDirective, pod_uid: str) -> Answer:
+    """Return the answer to one host. Hosts with the same part in the directive get the same object."""
+    is_member = pod_uid in line.members
+    order = published.injection_order
+    drill = order.drill if order and pod_uid in order.pods else None
+    inspection = _find_inspection(published.inspection, published.world, pod_uid) if is_member else None
+    standby = line.standby_worlds.get(pod_uid)
+    part = (is_member, drill and drill.id, inspection and inspection.id, standby and standby.shadow)
+    if part not in line.answers:
+        line.answers[part] = _build_answer(published, drill, inspection, standby, is_member=is_member)
+    return line.answers[part]
+
+
+def _build_answer(
+    published: JobDirective,
+    drill: Drill | None,
+    inspection: Inspection | None,
+    standby: World | None,
+    *,
+    is_member: bool,
+) -> Answer:
+    """Return the answer to hosts with this part in a directive. A host outside the world waits."""
     again = REPORT_DELAY_SECONDS
-    if job_directive.directive is Directive.FINISH:
-        return Answer(directive=job_directive.directive, outcome=job_directive.outcome, report_again_seconds=again)
-    if job_directive.world is None or job_directive.world.find_member(pod_uid) is None:
+    if published.directive is Directive.FINISH:
+        return Answer(directive=published.directive, outcome=published.outcome, report_again_seconds=again)
+    if published.world is None or not is_member:
         return Answer(directive=Directive.WAIT, report_again_seconds=again)
     return Answer(
-        directive=job_directive.directive,
-        world=job_directive.world,
-        collect_diagnostics=job_directive.collects_diagnostics,
-        drill=job_directive.injection_order.drill
-        if job_directive.injection_order and pod_uid in job_directive.injection_order.pods
-        else None,
-        inspection=_find_inspection(job_directive.inspection, job_directive.world, pod_uid),
-        moves=job_directive.moves,
-        shadow=next((one for one in job_directive.standby_worlds if one.find_member(pod_uid)), None),
+        directive=published.directive,
+        world=published.world,
+        collect_diagnostics=published.collects_diagnostics,
+        drill=drill,
+        inspection=inspection,
+        moves=published.moves,
+        shadow=standby,
         report_again_seconds=again,
     )
 
 
-def _find_inspection(request: InspectionRequest | None, world: World, pod_uid: str) -> Inspection | None:
+def _find_inspection(request: InspectionRequest | None, world: World | None, pod_uid: str) -> Inspection | None:
     """Return the inspection of a host; None: it is not inspected."""
-    if request is None or (request.hosts == "first" and world.members[0].pod_uid != pod_uid):
+    if request is None or world is None or (request.hosts == "first" and world.members[0].pod_uid != pod_uid):
         return None
     return Inspection(id=request.id, kind=request.kind, steps=request.steps)
 
@@ -243,7 +271,7 @@ def _has_new_answer(line: _JobState, pod_uid: str, instance: str) -> bool:
     if line.broadcast is None:
         return False
     voice = line.pod_states.get(pod_uid)
-    return voice is None or voice.delivered != _answer_key(instance, _build_answer(line.broadcast, pod_uid))
+    return voice is None or voice.delivered != _answer_key(instance, _find_answer(line, line.broadcast, pod_uid))
 
 
 def needs_reconcile(before: HostReport, after: HostReport) -> bool:

@@ -8,13 +8,17 @@ If the operator has no reliable answer, it responds 503 with a reason. Agents th
 """
 
 import asyncio
+import gzip
+import hashlib
 import hmac
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from aiohttp import web
 from pydantic import ValidationError
 
-from trainingjob_api.protocol import REPORT_PATH, HostReport
+from trainingjob_api.protocol import REPORT_PATH, Answer, HostReport
 from trainingjob_operator.shell.connections import AUTHENTICATE
 from trainingjob_operator.shell.hub import Hub
 from trainingjob_operator.shell.interfaces import (
@@ -28,6 +32,10 @@ from trainingjob_operator.shell.logging_setup import Log, RateLimitedLog
 
 LONG_POLL_SECONDS = 1.0
 MAX_BODY_BYTES = 64 * 1024
+MIN_COMPRESSED_BYTES = 16 * 1024
+"""Size from which an answer is compressed: that of a world with about a hundred hosts."""
+MAX_ENCODED = 1024
+"""Maximum number of encoded answers that are kept. A job has a few."""
 type Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 SCHEMA = HostReport.model_json_schema()
@@ -56,6 +64,24 @@ def route_reports(report: Handler) -> web.Application:
     return app
 
 
+@dataclass(frozen=True)
+class _EncodedAnswer:
+    """An answer of the hub, the operator's secret in it, and its bytes."""
+
+    answer: Answer
+    secret: str
+    body: bytes
+    compressed: bytes
+    """The body with gzip. Empty: it is small."""
+    tag: str
+
+    @classmethod
+    def of(cls, answer: Answer, secret: str, body: bytes) -> "_EncodedAnswer":
+        """Return an answer with its bytes."""
+        compressed = gzip.compress(body, compresslevel=1) if len(body) >= MIN_COMPRESSED_BYTES else b""
+        return cls(answer, secret, body, compressed, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+
+
 class Rendezvous:
     """Handler of reports."""
 
@@ -71,6 +97,7 @@ class Rendezvous:
         self._authenticator = authenticator
         self._is_leading = is_leading
         self._secret = secret
+        self._encoded: OrderedDict[int, _EncodedAnswer] = OrderedDict()
         self._refusals = RateLimitedLog(log, asyncio.get_running_loop().time)
 
     async def report(self, request: web.Request) -> web.Response:
@@ -102,17 +129,39 @@ class Rendezvous:
             return _error_response(403, words)
         if self._hub.paused_seconds(caller.job_key):
             return _error_response(503, "a drill: this operator does not respond to the job")
-        return await self._answer(caller, report)
+        return await self._answer(caller, report, request)
 
-    async def _answer(self, caller: Caller, report: HostReport) -> web.Response:
-        """Store a report, and answer when the answer changes or the hold time ends."""
+    async def _answer(self, caller: Caller, report: HostReport, request: web.Request) -> web.Response:
+        """Store a report, and answer when the answer changes or the hold time ends.
+
+        An answer names all hosts of a world. An agent that sends the ETag of its last answer gets the same one only as
+        status 304.
+        """
         self._hub.receive(caller, report)
         answer = await self._hub.answer(caller, report.instance, LONG_POLL_SECONDS)
         if answer is None or not self._is_leading():
             return _error_response(503, "the job has not been reconciled yet; retry")
-        if answer.world or answer.shadow:  # only members of a world, not every pod of the namespace
-            answer = answer.model_copy(update={"program_secret": derive_program_secret(self._secret(), caller)})
-        return web.Response(text=answer.model_dump_json(by_alias=True), content_type="application/json")
+        encoded = self._encode(answer, caller)
+        headers = {"ETag": encoded.tag}
+        if request.headers.get("If-None-Match") == encoded.tag:
+            return web.Response(status=304, headers=headers)
+        body, accepted = encoded.body, request.headers.get("Accept-Encoding", "")
+        if encoded.compressed and "gzip" in accepted:
+            body = encoded.compressed
+            headers["Content-Encoding"] = "gzip"
+        return web.Response(body=body, headers=headers, content_type="application/json")
+
+    def _encode(self, answer: Answer, caller: Caller) -> "_EncodedAnswer":
+        """Return an answer as it is sent. The hosts of a job share the answer, so it is encoded once."""
+        secret = self._secret() if answer.world or answer.shadow else ""  # only for members of a world
+        known = self._encoded.pop(id(answer), None)
+        if known is None or known.answer is not answer or known.secret != secret:
+            sent = answer.model_copy(update={"program_secret": derive_program_secret(secret, caller)})
+            known = _EncodedAnswer.of(answer, secret, sent.model_dump_json(by_alias=True).encode())
+        self._encoded[id(answer)] = known
+        if len(self._encoded) > MAX_ENCODED:
+            self._encoded.popitem(last=False)
+        return known
 
     async def _authenticate(self, request: web.Request) -> Caller:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")

@@ -104,6 +104,23 @@ class _InfiniteBackoff:
         return itertools.chain(RETRY_SECONDS, itertools.repeat(RETRY_SECONDS[-1]))
 
 
+class _NoDiffBase(kopf.DiffBaseStorage):
+    """A state of objects that is always empty, since no handler reads differences.
+
+    kopf copies each object deeply to compare it with its former state, which takes longer than a reconcile.
+    """
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        """Return an empty state."""
+        return kopf.BodyEssence()
+
+    def fetch(self, **_: Any) -> None:
+        """Return no former state."""
+
+    def store(self, **_: Any) -> None:
+        """Store nothing."""
+
+
 class _KopfRun:
     """One run of kopf, in the thread that calls `main`."""
 
@@ -195,6 +212,7 @@ def make_settings(kinds: Iterable[Kind]) -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.process.ultimate_exiting_timeout = None  # it sends SIGKILL to the process, which may still wait for kopf
     settings.posting.enabled = False
+    settings.persistence.diffbase_storage = _NoDiffBase()
     settings.scanning.disabled = True  # scanning watches all CRDs and namespaces; the feed finds missing kinds
     settings.networking.request_timeout = LIST_TIMEOUT_SECONDS
     settings.networking.connect_timeout = REQUEST_TIMEOUT_SECONDS

@@ -61,7 +61,29 @@ async def test_a_report_arrives_and_its_answer_comes_back(token: Path) -> None:
     assert received == [("Bearer first", REPORT), ("Bearer second", REPORT)]
 
 
+async def test_an_unchanged_answer_is_not_sent_again(token: Path) -> None:
+    asked = []
+    texts = {"1": '{"directive": "wait"}', "2": '{"directive": "finish"}'}
+    current = ["1"]
+
+    async def handle(request: web.Request) -> web.Response:
+        asked.append(request.headers.get("If-None-Match"))
+        tag = current[0]
+        if asked[-1] == tag:
+            return web.Response(status=304, headers={"ETag": tag})
+        return web.Response(text=texts[tag], headers={"ETag": tag})
+
+    async with serve(handle) as server, Rendezvous(url(server), token, None) as rendezvous:
+        answers = [await rendezvous.post(REPORT), await rendezvous.post(REPORT)]
+        current[0] = "2"
+        answers.append(await rendezvous.post(REPORT))
+
+    assert [answer.directive for answer in answers] == [Directive.WAIT, Directive.WAIT, Directive.FINISH]
+    assert asked == [None, "1", "1"]
+
+
 ANSWERS: dict[str, tuple[int, str, str]] = {
+    "unchanged without a former answer": (304, "", "refused with status 304"),
     "refused": (403, "pod uid-1 is not of this job", "refused with status 403: pod uid-1 is not of this job"),
     "sent elsewhere": (302, "", "refused with status 302"),
     "a riddle": (200, '{"directive": "dance"}', "an answer that this agent does not understand"),
