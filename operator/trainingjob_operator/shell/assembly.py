@@ -100,7 +100,8 @@ class Operator:
             if settings.pod
             else None
         )
-        self.authenticator = PodAuthenticator(api, self.store)
+        self._review_api = api.with_separate_pool()  # thousands of starting hosts must not delay reconciles
+        self.authenticator = PodAuthenticator(self._review_api, self.store)
 
     async def run(self, stop: asyncio.Event, ports: ListenPorts) -> None:
         """Run the operator until `stop` is set.
@@ -109,7 +110,7 @@ class Operator:
             OSError: a port is already in use.
             Exception: a component failed and cannot recover within this process.
         """
-        async with self._lease_api, self.checks, contextlib.AsyncExitStack() as servers:
+        async with self._lease_api, self._review_api, self.checks, contextlib.AsyncExitStack() as servers:
             health = health_app(self.metrics.registry, self._health_problem, self._readiness_problem)
             await servers.enter_async_context(serving(health, ports.metrics))
             rendezvous = rendezvous_app(

@@ -27,11 +27,12 @@ from trainingjob_operator.shell.interfaces import (
 from trainingjob_operator.shell.kinds import ACCESS_REVIEW, JOB, JOB_SET, POD, TOKEN_REVIEW, TRAINING_JOB, Kind
 from trainingjob_operator.shell.store import Store
 
-ACCEPTED_CACHE_SECONDS = 60.0
+ACCEPTED_CACHE_SECONDS = 120.0
+"""As long as the API server itself keeps the answers of a token webhook by default."""
 REJECTED_CACHE_SECONDS = 5.0
 MAX_CACHED = 8192
-MAX_REVIEWS = 4
-"""Maximum number of concurrent TokenReviews of unknown tokens, a part of the client's connections."""
+MAX_REVIEWS = 16
+"""Maximum number of concurrent TokenReviews of unknown tokens. Thousands of hosts start, or reconnect, at once."""
 MAX_WAITING = 64
 """Maximum number of queued unknown tokens per peer."""
 WAIT_SECONDS = 5.0
