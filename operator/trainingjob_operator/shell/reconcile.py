@@ -63,6 +63,7 @@ from trainingjob_operator.core.validation.validate import ValidationResult, vali
 from trainingjob_operator.render.render_settings import RenderSettings
 from trainingjob_operator.shell.check_pool import CheckCpuLimitError
 from trainingjob_operator.shell.children import CREATE_BACKOFF_SECONDS, ChildCreator
+from trainingjob_operator.shell.cold_cache import ColdCache
 from trainingjob_operator.shell.hub import Hub
 from trainingjob_operator.shell.interfaces import (
     Children,
@@ -133,8 +134,8 @@ class Reconciler:
         self._clock_adjustment = set_by
         self._check_account = check_account
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        self._checked: dict[str, tuple[int, ValidationResult]] = {}
-        self._status_caches: dict[str, _StatusCache] = {}
+        self._checked: ColdCache[tuple[int, ValidationResult]] = ColdCache()
+        self._status_caches: ColdCache[_StatusCache] = ColdCache()
         self._uids: dict[tuple[str, str], str] = {}
 
     async def reconcile(self, namespace: str, name: str) -> float | None:  # None: the job was deleted
@@ -210,7 +211,7 @@ class Reconciler:
         await self._emit_events(job, (*happenings, *list_recreation_events(chores)))
         if pause := operator_pause_seconds(seen, fresh):
             self._hub.pause_job(_job_key(job), pause)
-            self._status_caches.pop(uid, None)
+            self._status_caches.pop(uid)
             return pause
         if strikes or refusal:  # the next reconcile writes the rejection to the status
             return FORMING_REQUEUE_SECONDS
@@ -274,9 +275,9 @@ class Reconciler:
         """Write a status if its changes are significant, and keep it in memory in any case. Return the current job."""
         if should_write(read_status(job), fresh, self._now()):
             job = await self._cluster.write_status(job, write_status(fresh))
-        self._status_caches[uid] = _StatusCache(
-            get_value(job, "status") or {}, fresh, self._status_caches[uid].clock_adjustment
-        )
+        known = self._status_caches.get(uid)
+        adjustment = known.clock_adjustment if known else self._clock_adjustment()
+        self._status_caches[uid] = _StatusCache(get_value(job, "status") or {}, fresh, adjustment)
         return job
 
     def _newest_status(self, uid: str, job: Manifest) -> tuple[TrainingJobStatus, datetime]:
@@ -314,8 +315,8 @@ class Reconciler:
         """Drop the state of a deleted job with this name."""
         former = self._uids.pop((namespace, name), "")
         if former and former != uid:
-            for memory in (self._checked, self._status_caches):
-                memory.pop(former, None)
+            self._checked.pop(former)
+            self._status_caches.pop(former)
             self._child_creator.forget(former)
             self._hub.drop_job((namespace, former))
         if uid:

@@ -1,0 +1,45 @@
+"""A cache of many values, of which few are in use at a time. The others are compressed, at a tenth of their memory."""
+
+import pickle
+import zlib
+from collections import OrderedDict
+
+NUM_WARM = 128
+"""Number of values that are kept as they are."""
+
+
+class ColdCache[V]:
+    """Values by key, without a limit of their number. The caller must not change a value.
+
+    A value that was not used lately takes about a millisecond to read.
+    """
+
+    def __init__(self, num_warm: int = NUM_WARM) -> None:
+        self._num_warm = num_warm
+        self._warm: OrderedDict[str, V] = OrderedDict()
+        self._cold: dict[str, bytes] = {}
+
+    def __len__(self) -> int:
+        """Return the number of values."""
+        return len(self._warm) + len(self._cold)
+
+    def __setitem__(self, key: str, value: V) -> None:
+        """Store a value."""
+        self._cold.pop(key, None)
+        self._warm[key] = value
+        self._warm.move_to_end(key)
+        if len(self._warm) > self._num_warm:
+            oldest, cooled = self._warm.popitem(last=False)
+            self._cold[oldest] = zlib.compress(pickle.dumps(cooled, pickle.HIGHEST_PROTOCOL), level=1)
+
+    def get(self, key: str) -> V | None:
+        """Return a value. None: there is none."""
+        if key in self._cold:
+            value: V = pickle.loads(zlib.decompress(self._cold[key]))  # noqa: S301  # this process wrote it
+            self[key] = value
+        return self._warm.get(key)
+
+    def pop(self, key: str) -> None:
+        """Remove a value, if there is one."""
+        self._warm.pop(key, None)
+        self._cold.pop(key, None)
