@@ -6,6 +6,7 @@ from tests.support.builders import KEY, NAME, NAMESPACE, UID
 from tests.support.simulation import Simulation
 from trainingjob_api.protocol import Directive
 from trainingjob_operator.core.names import base_jobset, config_map, slice_jobset
+from trainingjob_operator.core.report.rejected_creations import explain_rejection
 from trainingjob_operator.core.validation.validate import ValidationResult
 from trainingjob_operator.render.render_settings import RenderSettings
 from trainingjob_operator.shell import children
@@ -211,8 +212,8 @@ async def test_slice_that_cannot_be_recreated_stops_no_other_slice(error: Except
     assert sim.steps[shrunk.world.generation] > 1, "it trains"
     if isinstance(error, ForbiddenError):
         messages = {one.type: one.message for one in shrunk.conditions}
-        assert messages["Degraded"].endswith(f"host 0 has no pod yet; {DOWN}")
-        assert messages["Running"].endswith(DOWN)
+        assert messages["Degraded"].endswith(f"host 0 has no pod yet; {explain_rejection(DOWN)}")
+        assert messages["Running"].endswith(explain_rejection(DOWN))
     sim.cluster.before = lambda write: None
     await sim.run(60)
 

@@ -3,6 +3,7 @@
 import json
 
 from trainingjob_operator.core.manifests import Manifest
+from trainingjob_operator.core.report.rejected_creations import WEBHOOK_FAILED
 from trainingjob_operator.shell.interfaces import (
     ClusterUnavailableError,
     ConflictError,
@@ -11,8 +12,6 @@ from trainingjob_operator.shell.interfaces import (
 )
 
 _RETRY_LATER = frozenset({408, 429, 500, 502, 503, 504})
-_WEBHOOK_FAILED = "failed calling webhook"
-"""Part of the API server's error message if an admission webhook failed; the server itself works."""
 
 
 class NotFoundError(Exception):
@@ -32,7 +31,7 @@ def map_error(request_name: str, status: int, text: bytes, retry_after: str) -> 
             return ConflictError(message)
         case 401:  # refreshed credentials failed too; they may be renewed soon
             return ClusterUnavailableError(f"{message} (the credentials may have expired)")
-        case 500 if _WEBHOOK_FAILED in str(body.get("message")):
+        case 500 if WEBHOOK_FAILED in str(body.get("message")):
             return ForbiddenError(str(body["message"]))
         case _ if status in _RETRY_LATER:
             return ClusterUnavailableError(message, retry_after=_seconds(retry_after))

@@ -24,6 +24,7 @@ from trainingjob_operator.core.observe.pods import ObjectProblem
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.run_config import build_run_config
 from trainingjob_operator.core.reasons import Reason
+from trainingjob_operator.core.report.rejected_creations import explain_rejection
 from trainingjob_operator.render.configmap import render_config_map
 from trainingjob_operator.render.jobset import render_base_jobset, render_slice_jobset
 from trainingjob_operator.render.network_policy import render_network_policy
@@ -106,7 +107,7 @@ class ChildCreator:
                 with suppress(ConflictError):  # it is there; the next look sees it
                     await self._cluster.create(child)
         except ForbiddenError as error:
-            return ObjectProblem(Reason.CREATION_REJECTED, str(error))
+            return ObjectProblem(Reason.CREATION_REJECTED, explain_rejection(str(error)))
         return None
 
 

@@ -13,6 +13,7 @@ from trainingjob_operator.core.reasons import Reason
 QUEUED = {"queueName": "research"}
 FULL = "insufficient unused quota for pods in flavor default, 1 more needed"
 NO_QUOTA = "insufficient quota for cpu in flavor default, current podset request (100m) > maximum capacity (0)"
+NO_NAMESPACE = "workload namespace doesn't match ClusterQueue selector"
 TIMEOUT = "Exceeded the PodsReady timeout default/a"
 
 
@@ -25,6 +26,7 @@ def held(*conditions: dict[str, str], owner: str = "jobset-1", queue: str = "res
     scene = Scene(plan=make_plan(scheduling=QUEUED)).place(0)
     scene.jobsets[1] = jobset_manifest(scene.plan, 1, suspend=True)
     scene.jobsets[1]["metadata"]["labels"][QUEUE_LABEL] = queue
+    scene.jobsets[1]["metadata"]["namespace"] = "research"
     owners: list[Any] = [{"uid": owner}]
     scene.workloads = [{"metadata": {"ownerReferences": owners}, "status": {"conditions": list(conditions)}}]
     return scene
@@ -41,17 +43,28 @@ CASES = {
     "its queue does not exist": (
         held(condition("QuotaReserved", "False", "Inadmissible", "LocalQueue research doesn't exist")),
         Reason.WAITING_FOR_QUOTA,
-        "queue `research` has not admitted it: LocalQueue research doesn't exist",
+        (
+            "queue `research` has not admitted it: LocalQueue research doesn't exist. `spec.scheduling.queueName`: "
+            "namespace `research` must have a LocalQueue 'research'. Create it, or create the job again with one of "
+            "`kubectl get localqueues -n research`"
+        ),
     ),
     "the ClusterQueue was deleted": (
         held(condition("QuotaReserved", "False", "Inadmissible", "ClusterQueue gpus doesn't exist")),
         Reason.WAITING_FOR_QUOTA,
-        "queue `research` has not admitted it: ClusterQueue gpus doesn't exist",
+        (
+            "queue `research` has not admitted it: ClusterQueue gpus doesn't exist. `spec.scheduling.queueName`: "
+            "LocalQueue 'research' needs ClusterQueue 'gpus'. Create it. If it is being deleted, its deletion ends "
+            "when no job holds its quota: `trainingjob suspend` releases that of this job"
+        ),
     ),
     "the quota is zero": (
         held(condition("QuotaReserved", "False", "Pending", NO_QUOTA)),
         Reason.WAITING_FOR_QUOTA,
-        f"queue `research` has not admitted it: {NO_QUOTA}",
+        (
+            f"queue `research` has not admitted it: {NO_QUOTA}. One slice requests more cpu than the ClusterQueue of "
+            "'research' can ever have. Raise its `nominalQuota`, or create the job again with smaller slices"
+        ),
     ),
     "Kueue preempts other jobs for it": (
         held(condition("QuotaReserved", "False", "WaitingForPreemptedWorkloads", "pending the preemption of 1")),
@@ -77,6 +90,62 @@ CASES = {
         held(condition("Evicted", "True", "ClusterQueueStopped")),
         Reason.EVICTED,
         "Kueue evicted it from queue `research`: ClusterQueueStopped",
+    ),
+    "its ClusterQueue drains": (
+        held(
+            condition("Evicted", "True", "ClusterQueueStopped", "The ClusterQueue is stopped"),
+            condition("QuotaReserved", "False", "Inadmissible", "The ClusterQueue is stopped"),
+        ),
+        Reason.EVICTED,
+        (
+            "Kueue evicted it from queue `research`: The ClusterQueue is stopped. `spec.scheduling.queueName`: the "
+            "ClusterQueue of 'research' must be active. Set its `spec.stopPolicy` to None"
+        ),
+    ),
+    "its ClusterQueue is stopped after an eviction": (
+        held(
+            condition("Evicted", "True", "PodsReadyTimeout", TIMEOUT),
+            condition("QuotaReserved", "False", "Inadmissible", "ClusterQueue gpus is stopped"),
+        ),
+        Reason.EVICTED_NOT_READY,
+        (
+            f"Kueue evicted it because its pods were not ready in time; it waits in queue `research`: {TIMEOUT}; "
+            "ClusterQueue gpus is stopped. `spec.scheduling.queueName`: ClusterQueue 'gpus' must be active. Set its "
+            "`spec.stopPolicy` to None; `kubectl describe clusterqueue gpus` shows another cause"
+        ),
+    ),
+    "other jobs use the quota after a drain": (
+        held(
+            condition("Evicted", "True", "ClusterQueueStopped", "The ClusterQueue is stopped"),
+            condition("QuotaReserved", "False", "Pending", FULL),
+        ),
+        Reason.EVICTED,
+        f"Kueue evicted it from queue `research`: The ClusterQueue is stopped; {FULL}",
+    ),
+    "its LocalQueue is inactive": (
+        held(condition("QuotaReserved", "False", "Inadmissible", "LocalQueue research is inactive")),
+        Reason.WAITING_FOR_QUOTA,
+        (
+            "queue `research` has not admitted it: LocalQueue research is inactive. `spec.scheduling.queueName`: "
+            "LocalQueue 'research' must be active. Set its `spec.stopPolicy` to None; `kubectl describe localqueue "
+            "research -n research` shows another cause"
+        ),
+    ),
+    "its ClusterQueue does not select the namespace": (
+        held(condition("QuotaReserved", "False", "Inadmissible", NO_NAMESPACE)),
+        Reason.WAITING_FOR_QUOTA,
+        (
+            f"queue `research` has not admitted it: {NO_NAMESPACE}. `spec.scheduling.queueName`: the ClusterQueue of "
+            "'research' must select namespace `research`. Change its `spec.namespaceSelector`"
+        ),
+    ),
+    "its Workload is deactivated": (
+        held(condition("Evicted", "True", "Deactivated", "The workload is deactivated")),
+        Reason.EVICTED,
+        (
+            "Kueue evicted it from queue `research`: The workload is deactivated. Set `spec.active` of its Workload "
+            "to true: `kubectl get workloads -n research` lists them"
+        ),
     ),
 }
 

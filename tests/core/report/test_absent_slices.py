@@ -12,6 +12,7 @@ from trainingjob_operator.core.decide.decision_rules import decide
 from trainingjob_operator.core.observe.pods import ObjectProblem
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.report.job_status import next_status
+from trainingjob_operator.core.report.rejected_creations import explain_rejection
 
 
 def waiting(reason: str, message: str = "", last: str = "") -> list[dict[str, Any]]:
@@ -215,6 +216,32 @@ def test_rejection_by_the_api_server_is_reported() -> None:
     scene.status = next_status(scene.plan, seen, decide(scene.plan, seen, scene.now), scene.now, refusal=refusal)
 
     assert (find(scene, "Queued").reason, find(scene, "Queued").message) == (refusal.reason, refusal.message)
+
+
+FAILED = 'failed calling webhook "mjobset.kb.io"'
+POST = 'Post "https://kueue-webhook-service.kueue-system.svc:443/mutate?timeout=10s": connection refused'
+REJECTIONS = {
+    "a quota": ("exceeded quota: research", ""),
+    "Kueue's webhook has no pod": (
+        f"{FAILED}: {POST}",
+        (
+            ". Webhook `mjobset.kb.io` must answer before the operator can create pods: check the pods of Service "
+            "`kueue-webhook-service` in namespace `kueue-system`. Running hosts continue, and the operator retries"
+        ),
+    ),
+    "a webhook at a URL": (
+        f"{FAILED}: timeout",
+        (
+            ". Webhook `mjobset.kb.io` must answer before the operator can create pods: check the target of its "
+            "configuration. Running hosts continue, and the operator retries"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("message", "advice"), REJECTIONS.values(), ids=REJECTIONS.keys())
+def test_rejection_by_a_webhook_that_fails_has_a_next_step(message: str, advice: str) -> None:
+    assert explain_rejection(message) == message + advice
 
 
 def test_smaller_world_reports_why_slices_are_absent() -> None:

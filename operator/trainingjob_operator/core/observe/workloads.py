@@ -7,6 +7,7 @@ eviction suspends it again. The conditions of a Workload are those of Kueue's AP
 from trainingjob_operator.core.manifests import Children, Manifest, find_condition, get_text, get_value, iter_items
 from trainingjob_operator.core.names import QUEUE_LABEL
 from trainingjob_operator.core.observe.pods import ObjectProblem
+from trainingjob_operator.core.observe.queue_faults import advise_on_queue
 from trainingjob_operator.core.reasons import Reason
 
 DOMAIN = "kueue.x-k8s.io/"
@@ -24,17 +25,18 @@ def find_hold(jobset: Manifest, children: Children) -> ObjectProblem | None:  # 
     queue = get_text(jobset, "metadata", "labels", QUEUE_LABEL)
     if not queue:
         return ObjectProblem(Reason.WAITING_FOR_QUOTA, "its JobSet is suspended")
-    workload = _find_workload(jobset, children)
-    evicted = find_condition(workload, "Evicted")
+    workload, namespace = _find_workload(jobset, children), get_text(jobset, "metadata", "namespace")
+    evicted, quota = find_condition(workload, "Evicted"), find_condition(workload, "QuotaReserved")
+    blocker = get_text(quota, "message") if quota.get("status") == "False" else ""
     if evicted.get("status") == "True":  # until Kueue reserves quota again
-        return _describe_eviction(evicted, queue)
-    quota = find_condition(workload, "QuotaReserved")
+        return _describe_eviction(evicted, blocker, queue, namespace)
     if quota.get("status") == "True":
         checks = get_text(find_condition(workload, "Admitted"), "message")
         return _make_hold(Reason.WAITING_FOR_ADMISSION, f"queue `{queue}` has reserved its quota", checks)
     is_preempting = quota.get("reason") == PREEMPTING
     reason = Reason.WAITING_FOR_ADMISSION if is_preempting else Reason.WAITING_FOR_QUOTA
-    return _make_hold(reason, f"queue `{queue}` has not admitted it", get_text(quota, "message"))
+    advice = advise_on_queue(blocker, namespace, queue)
+    return _make_hold(reason, f"queue `{queue}` has not admitted it", blocker, advice)
 
 
 def describe_ignored_keys(job: Manifest, queue: str | None) -> tuple[str, ...]:
@@ -49,14 +51,17 @@ def describe_ignored_keys(job: Manifest, queue: str | None) -> tuple[str, ...]:
     return tuple(f"metadata: `{key}` has no effect on a TrainingJob.{advice.get(key, '')}" for key in ignored)
 
 
-def _describe_eviction(evicted: Manifest, queue: str) -> ObjectProblem:
+def _describe_eviction(evicted: Manifest, blocker: str, queue: str, namespace: str) -> ObjectProblem:
+    """Return the reason of an eviction. `blocker` is why Kueue has not admitted the slice again; empty: unknown."""
     why = get_text(evicted, "message") or get_text(evicted, "reason")
+    explanation = "; ".join(dict.fromkeys(filter(None, (why, blocker))))
+    advice = advise_on_queue(blocker or why, namespace, queue)
     if evicted.get("reason") == NOT_READY_EVICTION:
         text = f"Kueue evicted it because its pods were not ready in time; it waits in queue `{queue}`"
-        return _make_hold(Reason.EVICTED_NOT_READY, text, why)
+        return _make_hold(Reason.EVICTED_NOT_READY, text, explanation, advice)
     if evicted.get("reason") == PREEMPTION:
-        return _make_hold(Reason.PREEMPTED, f"Kueue preempted it; it waits in queue `{queue}`", why)
-    return _make_hold(Reason.EVICTED, f"Kueue evicted it from queue `{queue}`", why)
+        return _make_hold(Reason.PREEMPTED, f"Kueue preempted it; it waits in queue `{queue}`", explanation, advice)
+    return _make_hold(Reason.EVICTED, f"Kueue evicted it from queue `{queue}`", explanation, advice)
 
 
 def _find_workload(jobset: Manifest, children: Children) -> Manifest:  # empty: unknown
@@ -70,5 +75,6 @@ def _find_workload(jobset: Manifest, children: Children) -> Manifest:  # empty: 
     return next(owned, {})
 
 
-def _make_hold(reason: Reason, text: str, explanation: str) -> ObjectProblem:
-    return ObjectProblem(reason, f"{text}: {explanation[:MAX_EXPLANATION_LENGTH]}" if explanation else text)
+def _make_hold(reason: Reason, text: str, explanation: str, advice: str = "") -> ObjectProblem:
+    message = f"{text}: {explanation[:MAX_EXPLANATION_LENGTH]}" if explanation else text
+    return ObjectProblem(reason, f"{message}. {advice}" if advice else message)
