@@ -2,6 +2,7 @@
 
 from tests.mutation_tables.mutation import TRAINER, Mutation
 
+AGREEMENT = "tests/trainer/replicas/test_round_agreement.py"
 PIPELINE = "tests/trainer/models/test_alternating_pipeline.py"
 
 TRAINER_MUTATIONS = (
@@ -200,5 +201,68 @@ TRAINER_MUTATIONS = (
         "    check_image(config.accelerator_platform, has_trained=bool(start.world.lineage))\n",
         "",
         ("tests/trainer/runtime/test_image_check.py",),
+    ),
+    Mutation(
+        "end a round without a live replica",
+        f"{TRAINER}/replicas/round_agreement.py",
+        "        if missing and not is_overdue:\n",
+        "        if False:\n",
+        (AGREEMENT,),
+    ),
+    Mutation(
+        "mix deltas of other outer parameters",
+        f"{TRAINER}/replicas/round_agreement.py",
+        "            if start == base:\n",
+        "            if True:\n",
+        (AGREEMENT,),
+    ),
+    Mutation(
+        "decide a deleted round again",
+        f"{TRAINER}/replicas/round_agreement.py",
+        "        self._check_newest(record.round)\n",
+        "",
+        (AGREEMENT,),
+    ),
+    Mutation(
+        "replace a record that another replica writes",
+        f"{TRAINER}/replicas/round_agreement.py",
+        "            if members and not is_being_written:\n",
+        "            if members:\n",
+        (AGREEMENT,),
+    ),
+    Mutation(
+        "apply a damaged delta",
+        f"{TRAINER}/replicas/round_files.py",
+        " or zlib.crc32(content) != place.crc32",
+        "",
+        ("tests/trainer/replicas/test_round_files.py",),
+    ),
+    Mutation(
+        "read a record that is not complete",
+        f"{TRAINER}/replicas/round_files.py",
+        '            if content.endswith(b"\\n"):\n',
+        "            if content:\n",
+        ("tests/trainer/replicas/test_round_files.py",),
+    ),
+    Mutation(
+        "delete the record of a round before its deltas",
+        f"{TRAINER}/replicas/round_files.py",
+        '            self._store.delete_tree(f"{self._folder(number)}/{replica.folder}")\n',
+        "            break\n",
+        ("tests/trainer/replicas/test_round_files.py",),
+    ),
+    Mutation(
+        "apply the outer update without Nesterov's momentum",
+        f"{TRAINER}/replicas/outer_update.py",
+        "        np.add(direction, mean, out=direction)\n",
+        "",
+        ("tests/trainer/replicas/test_outer_update.py",),
+    ),
+    Mutation(
+        "count the delta of a late replica",
+        f"{TRAINER}/replicas/replica_rounds.py",
+        "        self._apply(record, params if is_member else None)\n        if not is_member:\n",
+        "        self._apply(record, params)\n        if False:\n",
+        ("tests/trainer/replicas/test_replica_rounds.py",),
     ),
 )

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from trainingjob_api.spec.training import BatchSizes
 from trainingjob_trainer.data.sampler import (
+    WHOLE_BATCH,
     ExcludedSamples,
+    SampleShare,
     continue_batch_sizes,
     count_samples,
     exclude_samples,
@@ -201,3 +203,13 @@ def test_a_rollback_leaves_out_what_its_own_batch_sizes_took(
     skipped = exclude_samples((), parent, parent + length, sizes)
 
     assert skipped == ((count_samples(parent, sizes), count_samples(parent + length, sizes)),)
+
+
+@pytest.mark.parametrize(("num_samples", "sizes"), [(12, {3}), (10, {2, 3}), (3, {0, 1})])
+def test_the_shares_of_replicas_are_the_samples_of_a_step(num_samples: int, sizes: set[int]) -> None:
+    samples = np.arange(40, 40 + num_samples)
+    shares = [SampleShare(part, 4).take(samples) for part in range(4)]
+
+    assert np.concatenate(shares).tolist() == samples.tolist()
+    assert {len(share) for share in shares} == sizes
+    assert WHOLE_BATCH.take(samples).tolist() == samples.tolist()

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding
 from trainingjob_api.spec.training import BatchSizes
 from trainingjob_api.world import Layout
 from trainingjob_trainer.data.mixture import TrainingText
-from trainingjob_trainer.data.sampler import ExcludedSamples, samples_of_step, size_of_step
+from trainingjob_trainer.data.sampler import WHOLE_BATCH, ExcludedSamples, SampleShare, samples_of_step, size_of_step
 from trainingjob_trainer.data.token_dataset import Sequences, TokenDataset
 from trainingjob_trainer.data.training_length import TrainingLength
 from trainingjob_trainer.state import Batch, BatchShape
@@ -27,7 +27,8 @@ class BatchLoader:
     """Creates the batches of a job over one layout. `skipped` are the excluded sample indices.
 
     `sizes` are the global batch sizes of the job's history. None: all steps have the largest size, which held-out
-    batches have too. `length` is that of the training. None: all batches are full.
+    batches have too. `length` is that of the training. None: all batches are full. `share` is the share of each batch
+    of training that is loaded: the shapes of `layout` are those of the share.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class BatchLoader:
         skipped: ExcludedSamples = (),
         sizes: BatchSizes | None = None,
         length: TrainingLength | None = None,
+        share: SampleShare = WHOLE_BATCH,
     ) -> None:
         self._layout = layout
         self._sharding = sharding
@@ -45,6 +47,7 @@ class BatchLoader:
         self._sizes = sizes or ((1, largest_batch),)
         self._skipped = skipped
         self._length = length
+        self._share = share
 
     @property
     def held_out_shape(self) -> BatchShape:
@@ -57,7 +60,7 @@ class BatchLoader:
 
     def train_batch(self, text: TrainingText, step: int, seed: int) -> Batch:
         """Return the batch of a step, counted from 1."""
-        rows = text.choose_sequences(self.samples(step), seed, self._first_sample)
+        rows = text.choose_sequences(self._share.take(self.samples(step)), seed, self._first_sample)
         return self._to_mesh(text, rows, batch_shape(self._layout.for_batch(self.size_of_step(step))))
 
     def samples(self, step: int) -> np.ndarray:

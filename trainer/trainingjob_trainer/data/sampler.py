@@ -10,6 +10,7 @@ carries.
 
 import hashlib
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,20 @@ from trainingjob_api.spec.training import BatchSizes
 type ExcludedSamples = tuple[tuple[int, int], ...]
 """Excluded sample indices: half-open ranges, ascending and not adjacent."""
 
+
+class SampleShare(NamedTuple):
+    """The share that a replica has of each step's samples: part `part` of `parts`, counted from 0."""
+
+    part: int
+    parts: int
+
+    def take(self, samples: np.ndarray) -> np.ndarray:
+        """Return the part of the samples of a step. The parts of a batch that does not divide differ by one sample."""
+        bounds = [len(samples) * part // self.parts for part in (self.part, self.part + 1)]
+        return samples[slice(*bounds)]
+
+
+WHOLE_BATCH = SampleShare(0, 1)
 NUM_ROUNDS = 6
 """Rounds of the Feistel network: four with good round functions make a pseudorandom permutation, two more are margin.
 """

@@ -80,10 +80,10 @@ class SnapshotRestore:
         return broadcast_shards(self._programs, self._state, assemble(self._snapshots.shards, self._state, held, sent))
 
 
-def assemble(
-    shards: Shards, state: State, held: Mapping[int, np.ndarray], gives: Collection[int] | None
-) -> State:  # gives None: every device has its own shards
-    """Return a state of the shards that this process holds.
+def assemble[T](
+    shards: Shards, state: T, held: Mapping[int, np.ndarray], gives: Collection[int] | None
+) -> T:  # gives None: every device has its own shards
+    """Return a state, or a part of it, of the shards that this process holds.
 
     For a broadcast, it has one replica of each shard in `gives`, and zeros elsewhere.
     """
@@ -100,7 +100,7 @@ def assemble(
         jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, arrays[number])
         for number, leaf in enumerate(leaves)
     ]
-    assembled: State = jax.block_until_ready(jax.tree.unflatten(tree, whole))
+    assembled: T = jax.block_until_ready(jax.tree.unflatten(tree, whole))
     return assembled
 
 

@@ -15,8 +15,6 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from trainingjob_trainer.state import State
-
 type Box = tuple[tuple[int, int], ...]
 """Start and end of a shard along each dimension of its array."""
 
@@ -41,9 +39,12 @@ class Shard:
 
 
 class Shards:
-    """All shards of a state, and those that this process needs. `state` holds the state's shapes and shardings."""
+    """All shards of a state, or of a part of it, and those that this process needs.
 
-    def __init__(self, state: State, local: Collection[jax.Device] | None = None) -> None:
+    `state` holds the shapes and shardings.
+    """
+
+    def __init__(self, state: Any, local: Collection[jax.Device] | None = None) -> None:
         """Number the shards; `local` are the devices of this process, by default JAX's local devices."""
         self._local = frozenset(jax.local_devices() if local is None else local)
         self.all: tuple[Shard, ...] = tuple(_list_shards(state))
@@ -57,7 +58,7 @@ class Shards:
         """Return the devices of this process that hold a replica."""
         return [device for device in shard.devices if device in self._local]
 
-    def local_arrays(self, state: State) -> list[tuple[Shard, jax.Array]]:
+    def local_arrays(self, state: Any) -> list[tuple[Shard, jax.Array]]:
         """Return one replica of each shard of a state that this process has."""
         on_device = [{piece.device: piece.data for piece in leaf.addressable_shards} for leaf in jax.tree.leaves(state)]
         return [(shard, on_device[shard.leaf][self.replica_devices(shard)[0]]) for shard in self.local_shards.values()]
@@ -75,7 +76,7 @@ def hash_shapes(tree: Any) -> str:
     return hashlib.sha256(json.dumps(sorted(described)).encode()).hexdigest()
 
 
-def _list_shards(state: State) -> list[Shard]:
+def _list_shards(state: Any) -> list[Shard]:
     shards = []
     for number, (path, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(state)):
         boxes: dict[Box, list[jax.Device]] = {}

@@ -1,0 +1,1 @@
+"""Replicas that train alone and synchronize rarely: the outer update, and the rounds in which they exchange deltas."""
