@@ -265,4 +265,18 @@ TRAINER_MUTATIONS = (
         "        self._apply(record, params)\n        if False:\n",
         ("tests/trainer/replicas/test_replica_rounds.py",),
     ),
+    Mutation(
+        "begin the rounds of an older checkpoint from zeros",
+        f"{TRAINER}/state.py",
+        '    "outer_params": ItemRule.PARAMS,\n',
+        '    "outer_params": ItemRule.ZEROS,\n',
+        ("tests/trainer/replicas/test_outer_items.py",),
+    ),
+    Mutation(
+        "delete rounds that no checkpoint has",
+        f"{TRAINER}/replicas/round_files.py",
+        "            if number <= saved:\n",
+        "            if True:\n",
+        ("tests/trainer/replicas/test_round_files.py",),
+    ),
 )

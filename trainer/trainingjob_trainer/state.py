@@ -34,6 +34,12 @@ class State(NamedTuple):
     """The trained parameters before the first step, which the loss compares with. None: the objective needs none."""
     teacher: jax.Array | None = None
     """Hash of the teacher's parameters, uint32; 0: it is not known yet. None: the objective has no teacher."""
+    outer_params: Params | None = None
+    """Outer parameters of replicas, float32, in host memory. None: a state on the devices, or no replicas."""
+    outer_momentum: Params | None = None
+    """Momentum of the outer optimizer, likewise."""
+    outer_base: jax.Array | None = None
+    """The base of the next round of replicas, uint32 [8], likewise. Zeros: no round has ended."""
 
     @property
     def slots(self) -> Slots:
@@ -66,6 +72,9 @@ ITEM_RULES: Mapping[str, ItemRule] = {
     "average": ItemRule.PARAMS,
     "reference": ItemRule.PARAMS,
     "teacher": ItemRule.ZEROS,
+    "outer_params": ItemRule.PARAMS,
+    "outer_momentum": ItemRule.ZEROS,
+    "outer_base": ItemRule.ZEROS,
 }
 """The rule of each item of `State`."""
 

@@ -61,16 +61,6 @@ def test_replicas_with_rate_one_and_no_momentum_take_the_mean_of_their_parameter
         np.testing.assert_allclose(shard, np.mean([replica[name] for replica in replicas], axis=0), atol=1e-6)
 
 
-def test_the_state_keeps_no_array_of_its_source() -> None:
-    params = {"scale": np.ones(2, np.float32)}
-    outer = begin_outer(params)
-
-    update_outer(outer, {"scale": np.ones(2, np.float32)}, OuterRates(0.5, 0.0))
-
-    assert outer.params["scale"].tolist() == [0.5, 0.5]
-    assert params["scale"].tolist() == [1.0, 1.0]
-
-
 def test_deltas_stay_unchanged() -> None:
     delta = np.ones(2, np.float32)
 

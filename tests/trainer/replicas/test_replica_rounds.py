@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,13 @@ import pytest
 
 from tests.support.patience import ENDLESS_SECONDS
 from tests.support.trainer.tiny import UID, make_layout
-from tests.support.trainer.training import BATCH, ONE, Run, spec_with
+from tests.support.trainer.training import BATCH, ONE, Run, save_and_restore, spec_with
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.sampler import SampleShare
+from trainingjob_trainer.replicas.outer_items import attach_outer, copy_shards, describe_outer, detach_outer
 from trainingjob_trainer.replicas.outer_update import OuterRates, begin_outer
-from trainingjob_trainer.replicas.replica_rounds import ReplicaRounds, RoundEnd, read_shards
+from trainingjob_trainer.replicas.replica_rounds import ReplicaRounds, RoundEnd
 from trainingjob_trainer.replicas.round_agreement import RoundAgreement
 from trainingjob_trainer.replicas.round_files import FIRST_BASE, Replica, RoundFiles
 from trainingjob_trainer.runtime.process_group import ProcessGroup
@@ -45,7 +45,7 @@ class TrainedReplica:
             ProcessGroup(0, 1),
             params,
             job.rates,
-            begin_outer(read_shards(params)),
+            begin_outer(copy_shards(params)),
             0,
             FIRST_BASE,
         )
@@ -60,8 +60,8 @@ class TrainedReplica:
         return losses
 
     def end_round(self) -> RoundEnd:
-        end = self.rounds.end_round(self.run.state.params)
-        self.run.state = self.run.state._replace(params=self.rounds.place_params())
+        end = self.rounds.end_round(int(self.run.state.step), self.run.state.params)
+        self.run.state = continue_after(end.step, self.run.state)._replace(params=self.rounds.place_params())
         return end
 
     def params(self) -> list[np.ndarray]:
@@ -73,19 +73,27 @@ class TrainedReplica:
 
 
 class Checkpoint:
-    """What a checkpoint at the end of a round has: the state of the replica that saves, and that of the rounds."""
+    """A checkpoint at the end of a round: the state of the replica that saves, and that of the outer optimizer."""
 
-    def __init__(self, saved: TrainedReplica) -> None:
-        self.state: State = jax.device_get(saved.run.state)
-        self._outer, self._round, self._base = deepcopy(saved.rounds.outer), saved.rounds.round, saved.rounds.base
+    def __init__(self, folder: Path, saved: TrainedReplica) -> None:
+        state, shapes = saved.run.state, saved.run.steps.state_shapes
+        described = describe_outer(shapes, shapes.params)
+        whole = attach_outer(state, described, saved.rounds.outer, saved.rounds.base)
+        self._restored = save_and_restore(folder, whole, described)
+        self.state: State = jax.device_get(state)
 
     def join(self, replica: TrainedReplica) -> int:
-        """Restore the checkpoint for a replica, and let the replica join; return the round that it continues after."""
-        replica.run.state = jax.device_put(self.state, jax.tree.map(lambda leaf: leaf.sharding, replica.run.state))
-        replica.rounds.outer, replica.rounds.round, replica.rounds.base = self._outer, self._round, self._base
-        joined = replica.rounds.join()
-        replica.run.state = replica.run.state._replace(params=replica.rounds.place_params())
-        return joined
+        """Restore the checkpoint for a replica, and let the replica join; return the step that it continues after."""
+        state, replica.rounds.outer, replica.rounds.base = detach_outer(self._restored)
+        replica.rounds.step = int(state.step)
+        step = replica.rounds.join()
+        replica.run.state = continue_after(step, state)._replace(params=replica.rounds.place_params())
+        return step
+
+
+def continue_after(step: int, state: State) -> State:
+    """Return a state whose next step is that after a step."""
+    return state._replace(step=jax.device_put(np.int32(step), state.step.sharding))
 
 
 class ReplicatedJob:
@@ -166,16 +174,16 @@ def test_rounds_with_a_lost_and_a_late_replica_are_those_of_the_paper(tmp_path: 
     for first in (1, 3):
         train(first, (0, 1))
         ends = job.end_round(*ours)
-        assert ends == [RoundEnd(first // 2 + 1, (0, 1), is_member=True)] * 2
+        assert ends == [RoundEnd(first + 1, (0, 1), is_member=True)] * 2
         reference.end_round(theirs)
         check_equal(reference, *ours)
 
     # Round 3: replica 1 is lost in the middle, and the other one does not wait.
-    checkpoint = Checkpoint(ours[0])
+    checkpoint = Checkpoint(tmp_path, ours[0])
     ours[1].train(5, 1)
     job.live = (0,)
     train(5, (0,))
-    assert job.end_round(ours[0]) == [RoundEnd(3, (0,), is_member=True)]
+    assert job.end_round(ours[0]) == [RoundEnd(6, (0,), is_member=True)]
     reference.end_round(theirs[:1])
     check_equal(reference, ours[0])
 
@@ -184,8 +192,8 @@ def test_rounds_with_a_lost_and_a_late_replica_are_those_of_the_paper(tmp_path: 
     with ThreadPoolExecutor(1) as pool:
         joining = pool.submit(checkpoint.join, ours[1])
         train(7, (0,))
-        assert job.end_round(ours[0]) == [RoundEnd(4, (0,), is_member=True)]
-        assert joining.result(ENDLESS_SECONDS) == 4
+        assert job.end_round(ours[0]) == [RoundEnd(8, (0,), is_member=True)]
+        assert joining.result(ENDLESS_SECONDS) == 8
     theirs[1] = ReferenceReplica(spec, 1, checkpoint.state)
     reference.end_round(theirs[:1], theirs[1:])
     check_equal(reference, *ours)
@@ -193,19 +201,19 @@ def test_rounds_with_a_lost_and_a_late_replica_are_those_of_the_paper(tmp_path: 
     # Round 5: both are members again, of two generations.
     job.live = (0, 1)
     train(9, (0, 1))
-    assert job.end_round(*ours) == [RoundEnd(5, (0, 1), is_member=True)] * 2
+    assert job.end_round(*ours) == [RoundEnd(10, (0, 1), is_member=True)] * 2
     reference.end_round(theirs)
     check_equal(reference, *ours)
 
     # Rounds 6 and 7: replica 1 is so late that its delta is dropped. It continues with the others after round 7.
     job.live = (0,)
     train(11, (0, 1))
-    for number in (6, 7):
-        assert job.end_round(ours[0]) == [RoundEnd(number, (0,), is_member=True)]
-        reference.end_round(theirs[:1], theirs[1:] if number == 7 else ())
-        if number == 6:
+    for step in (12, 14):
+        assert job.end_round(ours[0]) == [RoundEnd(step, (0,), is_member=True)]
+        reference.end_round(theirs[:1], theirs[1:] if step == 14 else ())
+        if step == 12:
             train(13, (0,))
-    assert job.end_round(ours[1]) == [RoundEnd(7, (0,), is_member=False)]
+    assert job.end_round(ours[1]) == [RoundEnd(14, (0,), is_member=False)]
     check_equal(reference, *ours)
 
 

@@ -137,20 +137,21 @@ def test_other_outer_parameters_are_not_mixed(files: RoundFiles) -> None:
     record = make_agreement(files).agree(1, FIRST_BASE)
 
     assert members_of(record) == [FIRST]
-    for find in (make_agreement(files).agree, make_agreement(files).find_record):
+    for find, number in ((make_agreement(files).agree, 1), (make_agreement(files).find_next, 0)):
         with pytest.raises(ReplicaBehindError, match="other outer parameters"):
-            find(1, "other")
+            find(number, "other")
 
 
 def test_a_deleted_round_is_not_decided_again(files: RoundFiles) -> None:
-    for number in (1, 2):
-        files.create_record(record_of(contribute(files, FIRST, number=number), number=number), 0)
+    first = record_of(contribute(files, FIRST))
+    files.create_record(first, 0)
+    files.create_record(record_of(contribute(files, FIRST, number=2), base=first.next_base(), number=2), 0)
     files.delete_round(1)
 
-    with pytest.raises(ReplicaBehindError, match="round 1 has no members any more, and round 2 has"):
-        make_agreement(files).find_record(1, FIRST_BASE)
+    with pytest.raises(ReplicaBehindError, match="round 2 has members with other outer parameters"):
+        make_agreement(files).find_next(0, FIRST_BASE)
     contribute(files, SECOND)
-    with pytest.raises(ReplicaBehindError):
+    with pytest.raises(ReplicaBehindError, match="round 1 has no members any more, and round 2 has"):
         make_agreement(files, wait_seconds=0.0).agree(1, FIRST_BASE)
     assert files.find_record(1).record is None
 
@@ -159,10 +160,10 @@ def test_a_joining_replica_waits_for_the_end_of_a_round(files: RoundFiles) -> No
     record = record_of(contribute(files, FIRST))
     live = after_polls(lambda: files.create_record(record, 0), (0, 1), (0, 1))
 
-    assert make_agreement(files, live).wait_to_join(1, FIRST_BASE, 1) == record
+    assert make_agreement(files, live).wait_to_join(0, FIRST_BASE, 1) == record
 
 
 def test_a_joining_replica_waits_only_while_others_train(files: RoundFiles) -> None:
     live = after_polls(lambda: None, (0, 1), (1,))
 
-    assert make_agreement(files, live).wait_to_join(1, FIRST_BASE, 1) is None
+    assert make_agreement(files, live).wait_to_join(0, FIRST_BASE, 1) is None

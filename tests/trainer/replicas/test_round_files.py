@@ -1,11 +1,13 @@
 """The log of rounds in a store: what a reader accepts, and what it rejects."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.support.trainer.object_servers import SCHEMES, ObjectServers, new_root
 from tests.support.trainer.object_store import ObjectStore
 from tests.support.trainer.tiny import UID
 from trainingjob_trainer.replicas.round_files import (
@@ -16,7 +18,8 @@ from trainingjob_trainer.replicas.round_files import (
     RoundMember,
     RoundRecord,
 )
-from trainingjob_trainer.store.posix import PosixStore
+from trainingjob_trainer.store.opening import open_store
+from trainingjob_trainer.store.port import Store
 
 FOLDER = "replicas/lineage-0/1"
 FIRST, SECOND = Replica(0, 3), Replica(1, 4)
@@ -35,13 +38,17 @@ def record_of(*members: RoundMember, base: str = FIRST_BASE, number: int = 1) ->
     return RoundRecord(job_uid=UID, round=number, base=base, members=members)
 
 
-@pytest.fixture(params=["posix", "objects"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> PosixStore | ObjectStore:
-    return PosixStore(tmp_path) if request.param == "posix" else ObjectStore()
+@pytest.fixture(params=["posix", "objects", *SCHEMES])
+def store(request: pytest.FixtureRequest, tmp_path: Path, object_servers: ObjectServers) -> Iterator[Store]:
+    if request.param in SCHEMES:
+        with object_servers.environment(request.param):
+            yield open_store(new_root(request.param))
+    else:
+        yield open_store(tmp_path) if request.param == "posix" else ObjectStore()
 
 
 @pytest.fixture
-def files(store: PosixStore | ObjectStore) -> RoundFiles:
+def files(store: Store) -> RoundFiles:
     return RoundFiles(store, UID, 0)
 
 
@@ -60,9 +67,7 @@ def test_a_delta_without_its_last_object_is_no_contribution(files: RoundFiles) -
     assert files.list_contributions(2) == {}
 
 
-def test_a_contribution_of_another_job_round_or_replica_is_left_out(
-    files: RoundFiles, store: PosixStore | ObjectStore
-) -> None:
+def test_a_contribution_of_another_job_round_or_replica_is_left_out(files: RoundFiles, store: Store) -> None:
     contribute(files, FIRST)
     content = store.read(f"{FOLDER}/{FIRST.folder}/contribution.json", 10_000)
     others = (
@@ -79,7 +84,7 @@ def test_a_contribution_of_another_job_round_or_replica_is_left_out(
         assert files.list_contributions(1) == {}
 
 
-def test_names_of_other_programs_are_ignored(files: RoundFiles, store: PosixStore | ObjectStore) -> None:
+def test_names_of_other_programs_are_ignored(files: RoundFiles, store: Store) -> None:
     for name in ("notes.txt", "members-x.json", "slice-1", "slice-01-1/host-0", "slice-1-2-3/host-0"):
         store.write(f"{FOLDER}/{name}", (b"x",))
     store.write("replicas/lineage-0/notes/a", (b"x",))
@@ -90,7 +95,7 @@ def test_names_of_other_programs_are_ignored(files: RoundFiles, store: PosixStor
     assert files.list_rounds() == [1]
 
 
-def test_the_record_of_the_latest_complete_attempt_counts(files: RoundFiles, store: PosixStore | ObjectStore) -> None:
+def test_the_record_of_the_latest_complete_attempt_counts(files: RoundFiles, store: Store) -> None:
     member = contribute(files, FIRST)
     store.write(f"{FOLDER}/members-0.json", ())
     assert files.find_record(1).is_unfinished
@@ -104,7 +109,7 @@ def test_the_record_of_the_latest_complete_attempt_counts(files: RoundFiles, sto
         files.create_record(record_of(member), 1)
 
 
-def test_a_record_of_another_job_or_round_is_an_error(files: RoundFiles, store: PosixStore | ObjectStore) -> None:
+def test_a_record_of_another_job_or_round_is_an_error(files: RoundFiles, store: Store) -> None:
     member, other = contribute(files, FIRST), contribute(files, SECOND)
     good = json.loads(record_of(member, other).model_dump_json())
     bad = (
@@ -135,7 +140,7 @@ def test_bases_depend_on_all_that_was_applied(files: RoundFiles) -> None:
     assert record_of(first).next_base() == record_of(first).next_base()
 
 
-def test_a_damaged_delta_is_rejected(files: RoundFiles, store: PosixStore | ObjectStore) -> None:
+def test_a_damaged_delta_is_rejected(files: RoundFiles, store: Store) -> None:
     member = contribute(files, FIRST)
     contribution, name = files.read_contribution(1, member), f"{FOLDER}/{FIRST.folder}/host-0"
     content = store.read(name, 100)
@@ -152,7 +157,7 @@ def test_a_damaged_delta_is_rejected(files: RoundFiles, store: PosixStore | Obje
             files.read_delta(contribution, shard, shape)
 
 
-def test_a_contribution_that_was_replaced_is_rejected(files: RoundFiles, store: PosixStore | ObjectStore) -> None:
+def test_a_contribution_that_was_replaced_is_rejected(files: RoundFiles, store: Store) -> None:
     member = contribute(files, FIRST)
     contribute(files, FIRST, base="other")
 
@@ -164,12 +169,12 @@ def test_a_contribution_that_was_replaced_is_rejected(files: RoundFiles, store: 
 
 
 def test_a_deleted_round_keeps_its_record_until_its_deltas_are_gone(
-    files: RoundFiles, store: PosixStore | ObjectStore, monkeypatch: pytest.MonkeyPatch
+    files: RoundFiles, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files.create_record(record_of(contribute(files, FIRST)), 0)
     delete, deleted = type(store).delete_tree, list[str]()
 
-    def interrupt(self: PosixStore | ObjectStore, folder: str) -> None:
+    def interrupt(self: Store, folder: str) -> None:
         if deleted:
             raise OSError("the host dies")
         deleted.append(folder)
@@ -184,3 +189,17 @@ def test_a_deleted_round_keeps_its_record_until_its_deltas_are_gone(
     assert files.find_record(1).record
     files.delete_round(1)
     assert files.list_rounds() == []
+
+
+@pytest.mark.parametrize(
+    ("saved", "left"), [(0, [2, 4, 6, 8]), (4, [6, 8]), (5, [6, 8]), (6, [6, 8]), (9, [6, 8]), (3, [4, 6, 8])]
+)
+def test_rounds_of_a_checkpoint_are_deleted(tmp_path: Path, saved: int, left: list[int]) -> None:
+    files = RoundFiles(open_store(tmp_path), UID, 0)
+    for number in (2, 4, 6, 8):
+        contribute(files, FIRST, number=number)
+
+    files.delete_rounds(saved)
+
+    assert files.list_rounds() == left
+    assert [files.find_next_record(number) for number in left] == [None] * len(left)

@@ -34,10 +34,9 @@ class NonFiniteDeltaError(ValueError):
     """A replica has parameters that are not finite; its delta would spread them to all others."""
 
 
-def begin_outer(params: Mapping[str, np.ndarray]) -> OuterState:
-    """Return the state before the first round, from the parameters that all replicas start with."""
-    outer = {name: np.array(shard, np.float32) for name, shard in params.items()}
-    return OuterState(outer, {name: np.zeros_like(shard) for name, shard in outer.items()})
+def begin_outer(params: HostShards) -> OuterState:
+    """Return the state before the first round, which owns the parameters that all replicas start with."""
+    return OuterState(params, {name: np.zeros_like(shard) for name, shard in params.items()})
 
 
 def compute_delta(name: str, outer: np.ndarray, params: np.ndarray) -> np.ndarray:

@@ -32,8 +32,8 @@ PLACES = TypeAdapter(dict[str, DeltaShard])
 class RoundEnd(NamedTuple):
     """The end of a round, as a replica has seen it."""
 
-    number: int
-    """The round that it continues after: later than the one that it trained, if it was behind."""
+    step: int
+    """The step that it continues after: later than its own, if it was behind."""
     members: tuple[int, ...]
     """The slices whose deltas were applied in the round that it trained."""
     is_member: bool
@@ -43,8 +43,9 @@ class RoundEnd(NamedTuple):
 class ReplicaRounds:
     """The rounds of one replica on one process.
 
-    `params` has the shapes and shardings of the trained parameters. `outer` is the state after `round` rounds, whose
-    base is `base`. `end_round` and `join` change it.
+    `params` has the shapes and shardings of the trained parameters. `outer` is the state after the round that ended
+    with `step`, and `base` is that of the next round. `end_round` and `join` change them. A replica that starts from
+    scratch has step 0 and `FIRST_BASE`.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class ReplicaRounds:
         params: Params,
         rates: OuterRates,
         outer: OuterState,
-        number: int,
+        step: int,
         base: str,
     ) -> None:
         self._agreement = agreement
@@ -67,11 +68,11 @@ class ReplicaRounds:
         self._shards = Shards(params)
         self._exchanges = 0
         self.outer = outer
-        self.round = number
+        self.step = step
         self.base = base
 
     def join(self) -> int:
-        """Apply all rounds that have ended, wait for the end of one that others train, and return the number of rounds.
+        """Apply all rounds that have ended, wait for the end of one that others train, and return its step.
 
         Raises:
             ReplicaBehindError: rounds after the restored one are deleted.
@@ -79,14 +80,14 @@ class ReplicaRounds:
             OSError, ValueError: as for `RoundFiles`.
         """
         self._apply_ended()
-        record = self._share(lambda: self._agreement.wait_to_join(self.round + 1, self.base, self._replica.slice))
+        record = self._share(lambda: self._agreement.wait_to_join(self.step, self.base, self._replica.slice))
         if record:
             self._apply(record)
             self._apply_ended()
-        return self.round
+        return self.step
 
-    def end_round(self, params: Params) -> RoundEnd:
-        """Contribute to a round, and apply the update of its members to the outer parameters.
+    def end_round(self, step: int, params: Params) -> RoundEnd:
+        """Contribute to the round that ends with a step, and apply the update of its members to the outer parameters.
 
         A replica that is late applies all rounds that have ended, and its delta is dropped.
 
@@ -96,19 +97,18 @@ class ReplicaRounds:
             DamagedDeltaError: the delta of a member cannot be read.
             OSError, ValueError: as for `RoundFiles`.
         """
-        number = self.round + 1
-        record = self._share(lambda: self._agreement.find_record(number, self.base))
+        record = self._share(lambda: self._agreement.find_next(self.step, self.base))
         is_late = record is not None
         if record is None:
-            self._contribute(number, params)
-            record = self._share(lambda: self._agreement.agree(number, self.base))
+            self._contribute(step, params)
+            record = self._share(lambda: self._agreement.agree(step, self.base))
         assert record is not None  # noqa: S101  # an agreement is a record
         is_member = not is_late and self._replica in [member.replica for member in record.members]
         self._apply(record, params if is_member else None)
         if not is_member:
-            LOG.warning("dropped the delta of a round round=%d slice=%d", number, self._replica.slice)
+            LOG.warning("dropped the delta of a round step=%d slice=%d", step, self._replica.slice)
             self._apply_ended()
-        return RoundEnd(self.round, tuple(member.slice for member in record.members), is_member)
+        return RoundEnd(self.step, tuple(member.slice for member in record.members), is_member)
 
     def place_params(self) -> Params:
         """Return the outer parameters on the devices, in the format of the parameters."""
@@ -118,7 +118,7 @@ class ReplicaRounds:
         }
         return assemble(self._shards, self._params, held, None)
 
-    def _contribute(self, number: int, params: Params) -> None:
+    def _contribute(self, step: int, params: Params) -> None:
         """Write the delta of this replica, each shard by the first process that has it."""
         own = {
             shard.name
@@ -126,15 +126,15 @@ class ReplicaRounds:
             if self._peers.process_of(shard.devices[0]) == self._peers.process
         }
         deltas = self._iterate_deltas(params, own)
-        places = self._files.write_delta(number, self._replica, self._peers.process, deltas)
+        places = self._files.write_delta(step, self._replica, self._peers.process, deltas)
         texts = self._exchange(PLACES.dump_json(places).decode())
         if self._peers.process == 0:
             merged = {name: place for text in texts for name, place in PLACES.validate_json(text).items()}
-            self._files.write_contribution(number, self._replica, self.base, merged)
+            self._files.write_contribution(step, self._replica, self.base, merged)
 
     def _apply_ended(self) -> None:
         """Apply the rounds that have ended without this replica, in their order."""
-        while record := self._share(lambda: self._agreement.find_record(self.round + 1, self.base)):
+        while record := self._share(lambda: self._agreement.find_next(self.step, self.base)):
             self._apply(record)
 
     def _apply(self, record: RoundRecord, own: Params | None = None) -> None:
@@ -151,7 +151,7 @@ class ReplicaRounds:
         shards = tuple(self._shards.local_shards.values())
         means = map_in_flight(read_mean, shards, PARALLEL_READS)
         update_outer(self.outer, dict(zip((shard.name for shard in shards), means, strict=True)), self._rates)
-        self.round, self.base = record.round, record.next_base()
+        self.step, self.base = record.round, record.next_base()
 
     def _list_deltas(
         self, shard: Shard, contributions: Sequence[Contribution], own: Mapping[str, jax.Array]
@@ -180,8 +180,3 @@ class ReplicaRounds:
     def _exchange(self, text: str) -> tuple[str, ...]:
         self._exchanges += 1
         return self._peers.exchange(f"round/{self._exchanges}", text, EXCHANGE_SECONDS)
-
-
-def read_shards(params: Params) -> dict[str, np.ndarray]:
-    """Return the shards of parameters that this process holds, by name, on the host."""
-    return {shard.name: np.asarray(array) for shard, array in Shards(params).local_arrays(params)}

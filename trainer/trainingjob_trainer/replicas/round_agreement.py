@@ -39,17 +39,14 @@ class RoundAgreement:
     poll_seconds: float = POLL_SECONDS
     unfinished_seconds: float = UNFINISHED_SECONDS
 
-    def find_record(self, number: int, base: str) -> RoundRecord | None:  # None: the round has no record yet
-        """Return the record of a round that starts from a base.
+    def find_next(self, after: int, base: str) -> RoundRecord | None:  # None: no later round has ended
+        """Return the record of the first round that has ended after a given one, and that starts from its base.
 
         Raises:
-            ReplicaBehindError: the record has another base, or it is deleted.
+            ReplicaBehindError: the record has another base: rounds between them are deleted, or this replica differs.
             OSError, ValueError: as for `RoundFiles`.
         """
-        record = _check_base(self.files.find_record(number).record, base)
-        if record is None:
-            self._check_newest(number)
-        return record
+        return _check_base(self.files.find_next_record(after), base)
 
     def agree(self, number: int, base: str) -> RoundRecord:
         """Return the record of a round to which this replica has contributed, as soon as there is one.
@@ -73,18 +70,18 @@ class RoundAgreement:
             else:
                 time.sleep(self.poll_seconds)
 
-    def wait_to_join(self, number: int, base: str, own_slice: int) -> RoundRecord | None:
-        """Wait until a round that others train has a record. None: no other replica trains any more.
+    def wait_to_join(self, after: int, base: str, own_slice: int) -> RoundRecord | None:
+        """Wait for the end of the round that others train, and return its record. None: no other replica trains.
 
         A replica that began in the middle of a round would keep all others waiting at its end.
 
         Raises:
-            ReplicaBehindError: the record has another base.
+            ReplicaBehindError: as for `find_next`.
             OSError, ValueError: as for `RoundFiles`.
         """
         while True:
             has_others = bool(self.live_slices() - {own_slice})
-            if (record := self.find_record(number, base)) or not has_others:
+            if (record := self.find_next(after, base)) or not has_others:
                 return record
             time.sleep(self.poll_seconds)
 

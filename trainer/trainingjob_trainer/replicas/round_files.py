@@ -1,9 +1,10 @@
 """The rounds of replicas as objects of a store: a log of deltas, with one record of the members of each round.
 
-    replicas/lineage-<n>/<round>/slice-<i>-<generation>/host-<p>           shards of a delta
-    replicas/lineage-<n>/<round>/slice-<i>-<generation>/contribution.json  where each shard is; written last
-    replicas/lineage-<n>/<round>/members-<attempt>.json                    the members of the round; created exclusively
+    replicas/lineage-<n>/<step>/slice-<i>-<generation>/host-<p>           shards of a delta
+    replicas/lineage-<n>/<step>/slice-<i>-<generation>/contribution.json  where each shard is; written last
+    replicas/lineage-<n>/<step>/members-<attempt>.json                    the members of the round; created exclusively
 
+A round has the number of the step after which it ends, so that an edit of the interval leaves the log readable.
 Deltas are little-endian float32. Each shard of a replica is written once, by the first process that holds it.
 """
 
@@ -28,8 +29,11 @@ from trainingjob_trainer.store.port import Store
 LOG = logging.getLogger(__name__)
 ROUNDS_FOLDER = "replicas"
 CONTRIBUTION_FILE = "contribution.json"
+KEPT_ROUNDS = 2
+"""The newest rounds, which are kept even if a checkpoint has them: a replica may be reading them."""
 DELTA_DTYPE = np.dtype("<f4")
-FIRST_BASE = "0"
+BASE_BYTES = hashlib.sha256().digest_size
+FIRST_BASE = bytes(BASE_BYTES).hex()
 """The base of the first round, before which no replica has trained."""
 REPLICA_NAME = re.compile(r"slice-(?P<slice>[0-9]+)-(?P<generation>[0-9]+)")
 RECORD_NAME = re.compile(r"members-(?P<attempt>[0-9]+)[.]json")
@@ -134,6 +138,11 @@ class RoundFiles:
         entries = self._store.list_folder(self._root, is_current=True)
         return sorted(number for entry in entries if (number := parse_number(entry.name)) is not None)
 
+    def find_next_record(self, after: int) -> RoundRecord | None:  # None: no later round has ended
+        """Return the record of the first round after a given one that has a complete record."""
+        later = (number for number in self.list_rounds() if number > after)
+        return next((record for number in later if (record := self.find_record(number).record)), None)
+
     def find_newest_record(self, after: int) -> int | None:  # None: no later round has a record
         """Return the newest round after a given one that has a complete record."""
         later = (number for number in reversed(self.list_rounds()) if number > after)
@@ -232,6 +241,12 @@ class RoundFiles:
         if len(content) != place.stop - place.start or zlib.crc32(content) != place.crc32:
             raise DamagedDeltaError(f"{folder}: {shard} has changed since it was written")
         return np.frombuffer(content, DELTA_DTYPE).reshape(shape)
+
+    def delete_rounds(self, saved: int) -> None:
+        """Delete the rounds up to a step that is saved in a checkpoint, except the newest `KEPT_ROUNDS`."""
+        for number in self.list_rounds()[:-KEPT_ROUNDS]:
+            if number <= saved:
+                self.delete_round(number)
 
     def delete_round(self, number: int) -> None:
         """Delete a round. Its records come last: a replica that is behind must not decide the round again."""
