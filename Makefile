@@ -192,6 +192,10 @@ bench-simulate: install ## Measure the simulator: a year of 1,024 slices under f
 bench-webhook: install ## Measure the webhook: twenty concurrent creates of the largest example, and the costliest rejection
 	$(BIN)/python -m e2e.benchmarks.webhook
 
+.PHONY: bench-operator
+bench-operator: install ## Measure the operator with 5,000 jobs and 4,096 hosts, next to Kubeflow Trainer's controller (ARGS="--jobs=100")
+	$(BIN)/python -m e2e.operator_scale $(ARGS)
+
 .PHONY: bench-attacks
 bench-attacks: install ## Attack the operator on loopback for a minute: event loop, Lease and memory
 	$(BIN)/python -m e2e.benchmarks.attacks

@@ -28,6 +28,7 @@ from kubernetes.aio.client import Configuration
 from rich.console import Console
 
 from e2e.benchmarks.figures import Figure, publish
+from e2e.benchmarks.process_usage import memory_bytes
 from e2e.benchmarks.webhook import review
 from tests.shell.conftest import ApiServer, child
 from tests.support.tokens import make_token
@@ -155,17 +156,6 @@ async def attack(ca: str) -> None:
             *(post(client, PORTS.rendezvous, REPORT_PATH, {}, token) for token in tokens),
         )
         await asyncio.to_thread(sys.stdin.read)
-
-
-def memory_bytes(pid: int) -> int:
-    """Return the resident memory of a process and its children; shared pages count once."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    total = 0
-    for each in (str(pid), *children):
-        with contextlib.suppress(OSError):
-            lines = Path(f"/proc/{each}/smaps_rollup").read_text().splitlines()
-            total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024
-    return total
 
 
 def chart_limit_bytes() -> int:

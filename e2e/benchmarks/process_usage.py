@@ -1,0 +1,33 @@
+"""Memory and CPU time of a process and its children."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def memory_bytes(pid: int) -> int:
+    """Return the resident memory of a process and its children; shared pages count once."""
+    total = 0
+    for each in _with_children(pid):
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{each}/smaps_rollup").read_text().splitlines()
+            total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024
+    return total
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time that a process and its running children have used."""
+    total = 0
+    for each in _with_children(pid):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+            total += int(fields[11]) + int(fields[12])
+    return total / TICKS_PER_SECOND
+
+
+def _with_children(pid: int) -> Iterator[int]:
+    yield pid
+    yield from map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
