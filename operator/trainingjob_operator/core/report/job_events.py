@@ -53,6 +53,8 @@ class JobDirective:
     """Whether a world that drains may skip the save."""
     standby_worlds: tuple[World, ...] = ()
     """Hot standby worlds that some hosts wait in."""
+    heartbeat_timeout_seconds: float = 0.0
+    """Seconds without a report after which a host of the world counts as silent. 0: no world trains."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ def make_directive(plan: Plan, seen: Observed, decision: Decision, written: Trai
         inspection=seen.inspection,
         moves=drain is not None and drain.drains_to_memory,
         standby_worlds=plan_hot_standby_worlds(plan, seen),
+        heartbeat_timeout_seconds=plan.heartbeat_timeout_seconds,
     )
 
 
