@@ -58,6 +58,15 @@ CASES = {
             "when no job holds its quota: `trainingjob suspend` releases that of this job"
         ),
     ),
+    "the ClusterQueue is being deleted": (
+        held(condition("QuotaReserved", "False", "Inadmissible", "ClusterQueue gpus is inactive")),
+        Reason.WAITING_FOR_QUOTA,
+        (
+            "queue `research` has not admitted it: ClusterQueue gpus is inactive. `spec.scheduling.queueName`: "
+            "ClusterQueue 'gpus' must be active; `kubectl describe clusterqueue gpus` shows the cause. A deletion ends "
+            "when no job holds its quota: `trainingjob suspend` releases that of this job. Then create it again"
+        ),
+    ),
     "the quota is zero": (
         held(condition("QuotaReserved", "False", "Pending", NO_QUOTA)),
         Reason.WAITING_FOR_QUOTA,
@@ -111,7 +120,7 @@ CASES = {
         (
             f"Kueue evicted it because its pods were not ready in time; it waits in queue `research`: {TIMEOUT}; "
             "ClusterQueue gpus is stopped. `spec.scheduling.queueName`: ClusterQueue 'gpus' must be active. Set its "
-            "`spec.stopPolicy` to None; `kubectl describe clusterqueue gpus` shows another cause"
+            "`spec.stopPolicy` to None"
         ),
     ),
     "other jobs use the quota after a drain": (

@@ -31,10 +31,15 @@ _FAULTS = (
         ),
     ),
     (
-        r"ClusterQueue (?P<name>\S+) is (?:stopped|inactive)",
+        r"ClusterQueue (?P<name>\S+) is stopped",
+        "`spec.scheduling.queueName`: ClusterQueue '{name}' must be active. Set its `spec.stopPolicy` to None",
+    ),
+    (
+        r"ClusterQueue (?P<name>\S+) is inactive",
         (
-            "`spec.scheduling.queueName`: ClusterQueue '{name}' must be active. Set its `spec.stopPolicy` to None; "
-            "`kubectl describe clusterqueue {name}` shows another cause"
+            "`spec.scheduling.queueName`: ClusterQueue '{name}' must be active; `kubectl describe clusterqueue {name}` "
+            "shows the cause. A deletion ends when no job holds its quota: `trainingjob suspend` releases that of "
+            "this job. Then create it again"
         ),
     ),
     (
