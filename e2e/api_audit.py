@@ -30,6 +30,8 @@ ALLOWED_VERBS: dict[str, tuple[str, ...]] = {
     "events": ("list", "create", "patch"),
     "nodes": READS,
     "workloads": ("list",),  # of Kueue, while it suspends a JobSet
+    "localqueues": ("get",),  # of Kueue, for jobs with a queue
+    "clusterqueues": ("get",),
     "leases": (*READS, "create", "update"),
     "secrets": ("get", "update"),
     "validatingwebhookconfigurations": ("get", "patch"),

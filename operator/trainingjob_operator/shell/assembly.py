@@ -20,6 +20,7 @@ from trainingjob_operator.shell.leader_label import LeaderLabel
 from trainingjob_operator.shell.metrics import Metrics
 from trainingjob_operator.shell.probes import health_app
 from trainingjob_operator.shell.process import ListenPorts, read_catalog, serving
+from trainingjob_operator.shell.queue_reader import QueueReader
 from trainingjob_operator.shell.reconcile import Reconciler
 from trainingjob_operator.shell.reflector import KINDS, RELIST_SECONDS, Reflector
 from trainingjob_operator.shell.rendezvous import rendezvous_app
@@ -85,6 +86,7 @@ class Operator:
             set_by=lambda: api.clock.total_adjustment,
             check=self.checks.check,
             check_account=accounts.find_problem,
+            read_queue=QueueReader(api).read,
         )
         self._lease_api = api.with_separate_pool()  # many other requests must not delay a Lease renewal
         self.lease = LeaderElection(

@@ -59,6 +59,7 @@ from trainingjob_operator.core.report.job_status import blocked_status, invalid_
 from trainingjob_operator.core.report.status_writes import should_write
 from trainingjob_operator.core.stored_status import read_status, write_status
 from trainingjob_operator.core.times import seconds_between
+from trainingjob_operator.core.validation.queue_limits import describe_queue_limits
 from trainingjob_operator.core.validation.validate import ValidationResult, validate_job
 from trainingjob_operator.render.render_settings import RenderSettings
 from trainingjob_operator.shell.check_pool import CheckCpuLimitError
@@ -101,10 +102,15 @@ class _StatusCache:
 
 
 type CheckAccount = Callable[[Manifest], Awaitable[Problem | None]]
+type ReadQueue = Callable[[str, str | None], Awaitable[Manifest]]
 
 
 async def _allow_any_account(job: Manifest) -> Problem | None:
     return None
+
+
+async def _know_no_queue(namespace: str, name: str | None) -> Manifest:
+    return {}
 
 
 class Reconciler:
@@ -120,10 +126,12 @@ class Reconciler:
         set_by: Callable[[], float] = lambda: 0.0,
         check: Check | None = None,  # None: check in this process
         check_account: CheckAccount = _allow_any_account,
+        read_queue: ReadQueue = _know_no_queue,
     ) -> None:
         """Reconcile with a cluster, and publish through a hub. `settings` may change while the operator runs.
 
-        `check_account` returns why a job must not use its ServiceAccount, or None.
+        `check_account` returns why a job must not use its ServiceAccount, or None. `read_queue` returns the
+        ClusterQueue of a namespace and a LocalQueue; empty: unknown, or the job has no queue.
         `set_by` returns the total adjustment of the clock of `now` in seconds since the process started.
         """
         self._cluster = cluster
@@ -133,6 +141,7 @@ class Reconciler:
         self._check_job = check or _check_in_process(catalog)
         self._clock_adjustment = set_by
         self._check_account = check_account
+        self._read_queue = read_queue
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._checked: ColdCache[tuple[int, ValidationResult]] = ColdCache()
         self._status_caches: ColdCache[_StatusCache] = ColdCache()
@@ -190,7 +199,8 @@ class Reconciler:
             return None
         chores = list_child_operations(plan, seen, decision)
         ignored = describe_ignored_keys(job, plan.spec.scheduling.queue_name)
-        message = (*(str(warning) for warning in warnings), *ignored)
+        limits = describe_queue_limits(plan, await self._read_queue(seen.namespace, plan.spec.scheduling.queue_name))
+        message = (*(str(warning) for warning in warnings), *ignored, *limits)
         fresh = next_status(
             plan, seen, decision, now, warnings=message, refusal=self._child_creator.last_rejection(uid)
         )

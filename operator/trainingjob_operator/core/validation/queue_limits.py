@@ -1,0 +1,92 @@
+"""Limits that a ClusterQueue of Kueue sets to a job: whether it admits slices at all, and how many at most.
+
+The number is an upper bound. It counts accelerators and CPUs against `nominalQuota`, and against `borrowingLimit` in a
+cohort. Other jobs in the queue, node selectors and the remaining resources can only make it smaller. Resources that the
+ClusterQueue does not cover, and amounts without a limit, do not count.
+"""
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+from trainingjob_operator.core.manifests import Manifest, get_text, get_value, iter_items
+from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.units import pluralize
+from trainingjob_operator.core.validation.quantity import parse_quantity
+
+
+def describe_queue_limits(plan: Plan, cluster_queue: Manifest) -> tuple[str, ...]:
+    """Return warnings about the ClusterQueue of a job. `cluster_queue` is empty if it is unknown."""
+    name = get_text(cluster_queue, "metadata", "name")
+    if not name:
+        return ()
+    policy = get_text(cluster_queue, "spec", "stopPolicy") or "None"
+    stopped = (
+        f"spec.scheduling.queueName: ClusterQueue `{name}` has the stop policy {policy} and admits no slice. Set its "
+        "`spec.stopPolicy` to None."
+    )
+    warnings = [stopped] if policy != "None" else []
+    most = _count_admissible_slices(plan, cluster_queue)
+    if most is not None:
+        warnings += _describe_quota(plan, name, most)
+    return tuple(warnings)
+
+
+def _describe_quota(plan: Plan, name: str, most: int) -> list[str]:
+    fewest, wanted = plan.allowed_sizes[0], plan.allowed_sizes[-1]
+    quota = f"ClusterQueue `{name}` has quota for {pluralize(most, 'slice')}"
+    if most < fewest:
+        smaller = f", or create the job with at most {pluralize(most, 'slice')}" if most else ""
+        return [
+            f"spec.slices: {fewest} or more are needed, and {quota}. No world starts. Raise `nominalQuota`{smaller}."
+        ]
+    if most < wanted:
+        return [
+            f"spec.slices.max: {wanted} must be at most {most}: {quota}. Set it to {most}, or raise `nominalQuota`."
+        ]
+    return []
+
+
+def _count_admissible_slices(plan: Plan, cluster_queue: Manifest) -> int | None:  # None: no limit is known
+    """Return the slices for which all quota of the ClusterQueue is enough.
+
+    A Workload takes one flavor of each group of resources. The slices of a job of a fixed size are one Workload.
+    """
+    requests = _slice_requests(plan)
+    is_one_workload = plan.allowed_sizes[0] == plan.allowed_sizes[-1]
+    limits: list[int] = []
+    for group in iter_items(cluster_queue, "spec", "resourceGroups"):
+        flavors = [_count_slices_of(flavor, requests, cluster_queue) for flavor in iter_items(group, "flavors")]
+        known = [one for one in flavors if one is not None]
+        if len(known) == len(flavors):
+            limits.append(max(known, default=0) if is_one_workload else sum(known))
+    return min(limits, default=None)
+
+
+def _count_slices_of(flavor: Manifest, requests: Mapping[str, Fraction], cluster_queue: Manifest) -> int | None:
+    """Return the slices for which a flavor has quota. None: no limit is known."""
+    limits = [
+        int(limit / requests[name])
+        for resource in iter_items(flavor, "resources")
+        if (name := get_text(resource, "name")) in requests
+        and (limit := _read_limit(resource, cluster_queue)) is not None
+    ]
+    return min(limits, default=None)
+
+
+def _read_limit(resource: Manifest, cluster_queue: Manifest) -> Fraction | None:  # None: unlimited, or unknown
+    """Return the amount of a resource that a ClusterQueue can ever have."""
+    is_in_cohort = any(get_text(cluster_queue, "spec", key) for key in ("cohortName", "cohort"))  # v1beta2, v1beta1
+    parts = ("nominalQuota", "borrowingLimit") if is_in_cohort else ("nominalQuota",)
+    try:
+        return sum((parse_quantity(str(get_value(resource, part))) for part in parts), Fraction())
+    except ValueError:
+        return None
+
+
+def _slice_requests(plan: Plan) -> dict[str, Fraction]:
+    """Return the accelerators and CPUs that the pods of a slice request. A pod profile may request other CPUs."""
+    shape, cpu = plan.shape, parse_quantity(plan.spec.runtime.resources.cpu)
+    requests = {shape.resource: Fraction(shape.num_chips)} if shape.resource else {}
+    if cpu and shape.profile is None:
+        requests["cpu"] = cpu * shape.num_hosts
+    return requests
