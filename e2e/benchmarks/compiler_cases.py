@@ -67,6 +67,7 @@ CHUNKS = {"lossChunks": 8}
 FLOAT32 = {"compute": "float32"}
 STATE_ON_HOST = {"remat": "full", "offload": ["optimizer"]}
 ADAFACTOR, MUON = ({"type": kind, "learningRate": 0.001} for kind in ("adafactor", "muon"))
+TRAINED_NORMS = {"learningRate": 0.001, "trainable": ["*_norm.scale"]}
 PAIRS = {"train": [{"name": "pairs", "path": "/data/pairs", "format": "jsonl", "chosen": "good", "rejected": "bad"}]}
 FURTHER = {"multiTokenPrediction": {"depth": 1}}
 INT8, FP8 = ({"quantization": {"type": kind}} for kind in ("int8", "fp8"))
@@ -194,6 +195,12 @@ COMPILER_CASES: dict[str, TrainingJobSpec] = {
     "v5p 2x2x1 fsdp, dropless": job("tpu-v5p", "2x2x1", REST, model=DROPLESS, training=ROWS_OF_FOUR),
     "v5e 2x2 fsdp, adapters": job(
         "tpu-v5e", "2x2", REST, model=WIDE, training=ROWS_OF_FOUR, lora=ADAPTERS, checkpoint=FROM_BASE
+    ),
+    "v5e 2x2 fsdp, adapters, remat": job(
+        "tpu-v5e", "2x2", REST, model=WIDE, training=ROWS_OF_FOUR, lora=ADAPTERS, checkpoint=FROM_BASE, memory=FULL
+    ),
+    "v5e 2x2 fsdp, trained norms": job(
+        "tpu-v5e", "2x2", REST, model=WIDE, training=ROWS_OF_FOUR, optimizer=TRAINED_NORMS
     ),
     "v5e 2x2 fsdp, adafactor": job("tpu-v5e", "2x2", REST, model=DEEP, training=ROWS_OF_FOUR, optimizer=ADAFACTOR),
     "v5e 2x2 fsdp, muon": job("tpu-v5e", "2x2", REST, model=DEEP, training=ROWS_OF_FOUR, optimizer=MUON),

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -16,7 +16,15 @@ from trainingjob_api.network.attention_costs import ScoreCosts, ScoreShapes, cou
 from trainingjob_api.network.attention_kernel import CPU, AttentionCase, KernelChoice, KernelName, choose_attention
 from trainingjob_api.network.matrix_init import BY_WIDTH, InitRule
 from trainingjob_api.network.norm import HiddenNorm, Norm
-from trainingjob_api.network.part import BACKWARD_FLOPS, FORWARD_FLOPS, Part, PartTraffic, PassFlops, Shard
+from trainingjob_api.network.part import (
+    BACKWARD_FLOPS,
+    FORWARD_FLOPS,
+    GradientInput,
+    Part,
+    PartTraffic,
+    PassFlops,
+    Shard,
+)
 from trainingjob_api.network.ring_blocks import Ring, find_ring
 from trainingjob_api.network.rope import Rope
 from trainingjob_api.network.tensor import DecayClass, Role, Tensor, Zeros, make_bias
@@ -202,6 +210,18 @@ class CausalAttention(Part):
             num_bytes += costs.saved_bytes
         return (*super().activations(shard), Activation(ATTENTION_OUTPUT, num_bytes, flops))
 
+    def gradient_inputs(self, shard: Shard) -> tuple[GradientInput, ...]:
+        """Return what the heads read, unless the gradients of the scores need it too, and those of the norms."""
+        shapes = self.score_shapes(shard)
+        num_bytes = shapes.heads * shapes.value_width * shard.compute_bytes
+        is_plain = self.choose_kernel(shard).name == "plain"
+        outputs = (GradientInput(frozenset({"out"}), num_bytes, ATTENTION_OUTPUT),) if is_plain else ()
+        return (*outputs, *self.norm_inputs(shard))
+
+    @abstractmethod
+    def norm_inputs(self, shard: Shard) -> tuple[GradientInput, ...]:
+        """Return the values that only the gradients of the norms need, and those of the matrices that read them."""
+
     def backward_bytes(self, shard: Shard) -> int:
         """Return the bytes of the gradients of the scores."""
         return self.score_costs(shard).backward_bytes
@@ -294,6 +314,18 @@ class GroupedQueryAttention(CausalAttention):
         gathered = shard.compute_bytes * self.heads.head_dim * 2 * kv_heads * (self.key_copies(shard) - 1)
         norms = (heads + kv_heads) * self._saved_norm_bytes(shard)
         return projections + norms + gathered + self.score_costs(shard).saved_bytes
+
+    def norm_inputs(self, shard: Shard) -> tuple[GradientInput, ...]:
+        """Return the normalized queries and keys."""
+        heads = {"query_norm": shard.split(self.heads.num_heads, "heads")}
+        heads["key_norm"] = shard.split(self.heads.num_kv_heads, "kv_heads")
+        norm = HiddenNorm(self.heads.head_dim, self.norm)
+        return tuple(
+            replace(one.nest(f"{name}."), num_bytes=count * one.num_bytes)
+            for name, count in heads.items()
+            if self.norms[name]
+            for one in norm.gradient_inputs(shard)
+        )
 
     def _saved_norm_bytes(self, shard: Shard) -> int:
         """Return the bytes that the norm of one head's queries or keys saves."""

@@ -17,7 +17,7 @@ from trainingjob_api.network.attention import Attention, CacheEntry, CausalAtten
 from trainingjob_api.network.attention_costs import ScoreShapes
 from trainingjob_api.network.matrix_init import BY_WIDTH, InitRule
 from trainingjob_api.network.norm import HiddenNorm, Norm
-from trainingjob_api.network.part import BACKWARD_FLOPS, FORWARD_FLOPS, PartTraffic, Shard
+from trainingjob_api.network.part import BACKWARD_FLOPS, FORWARD_FLOPS, GradientInput, PartTraffic, Shard
 from trainingjob_api.network.rope import Rope
 from trainingjob_api.network.tensor import DecayClass, Role, Tensor
 from trainingjob_api.token_order import Exchange
@@ -136,6 +136,14 @@ class LatentAttention(CausalAttention):
         norms = [norm.saved_bytes(shard) for norm in self.norms.values() if norm]
         scores = self.score_costs(shard).saved_bytes
         return shard.compute_bytes * (own + latent.rope_dim) + sum(norms) + scores
+
+    def norm_inputs(self, shard: Shard) -> tuple[GradientInput, ...]:
+        """Return the normalized latent vectors: before their scales, and after them for the matrices that follow."""
+        readers = {"query_norm": frozenset({"query_up"}), "key_value_norm": frozenset({"key", "value"})}
+        norms = [(name, norm) for name, norm in self.norms.items() if norm]
+        scales = (one.nest(f"{name}.") for name, norm in norms for one in norm.gradient_inputs(shard))
+        results = (GradientInput(readers[name], shard.compute_bytes * norm.width) for name, norm in norms)
+        return (*scales, *results)
 
     def traffic(self, length: int) -> PartTraffic:
         """Return the sums of the output and of the input's gradient, and the gathered keys and values."""

@@ -9,7 +9,7 @@ from pydantic import Field
 from trainingjob_api.base import Strict
 from trainingjob_api.meta import NO_UNIT, Example
 from trainingjob_api.network.matrix_init import BY_WIDTH, InitRule
-from trainingjob_api.network.part import Part, PartTraffic, Shard
+from trainingjob_api.network.part import GradientInput, Part, PartTraffic, Shard
 from trainingjob_api.network.tensor import DecayClass, Role, Tensor, make_bias
 
 
@@ -63,6 +63,10 @@ class DenseMlp(Part):
     def saved_bytes(self, shard: Shard) -> int:
         """Return the bytes of intermediate values of the hidden width."""
         return self.options.saved_values * shard.compute_bytes * shard.split(self.hidden, "mlp")
+
+    def gradient_inputs(self, shard: Shard) -> tuple[GradientInput, ...]:
+        """Return the hidden values that the last matrix reads."""
+        return (GradientInput(frozenset({"down"}), shard.compute_bytes * shard.split(self.hidden, "mlp")),)
 
     def recomputed_bytes(self, shard: Shard) -> int:
         """Return the bytes of the products, and of the gradient of the hidden values: XLA fuses the others."""

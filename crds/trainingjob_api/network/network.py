@@ -12,12 +12,12 @@ from trainingjob_api.network.attention import GroupedQueryAttention
 from trainingjob_api.network.attention_kernel import KernelChoice
 from trainingjob_api.network.embedding import Embedding, Head
 from trainingjob_api.network.latent_attention import LatentAttention
+from trainingjob_api.network.layer_costs import LayerCosts
 from trainingjob_api.network.mlp import DenseMlp
 from trainingjob_api.network.multi_token_prediction import PREDICTION_PREFIX, PredictionModules
 from trainingjob_api.network.norm import HiddenNorm
-from trainingjob_api.network.part import FORWARD_FLOPS, Part, PassFlops, Shard
+from trainingjob_api.network.part import Part, PassFlops, Shard
 from trainingjob_api.network.quantized_matmuls import QuantizedMatmuls
-from trainingjob_api.network.recomputed_layer import RecomputedLayer, count_stream_bytes
 from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.network.tensor import Gradients, Role, Tensor, mark_frozen
 from trainingjob_api.sharding import ShardCounts
@@ -153,51 +153,15 @@ class Block:
         return costs.saved_bytes - kept + gradients + costs.workspace_bytes
 
     @cached_property
-    def _costs(self) -> dict[Hashable, "LayerCosts"]:
+    def _costs(self) -> dict[Hashable, LayerCosts]:
         return {}
 
-    def _on(self, shard: Shard) -> "LayerCosts":
+    def _on(self, shard: Shard) -> LayerCosts:
         """Return the costs on a device. A search for a mesh asks for each of them hundreds of times."""
         known = self._costs.get(shard.key)
         if known is None:
             known = self._costs[shard.key] = LayerCosts(self, shard)
         return known
-
-
-class LayerCosts:
-    """What one layer costs a device per token, whichever activations it saves."""
-
-    def __init__(self, block: Block, shard: Shard) -> None:
-        parts = block.parts.values()
-        named = [activation for part in parts for activation in part.activations(shard)]
-        if isinstance(block.mlp, DenseMlp) and not block.mlp_output_norm:
-            named = [activation for activation in named if activation.name != MLP_OUTPUT]
-        flops = [part.flops(shard) for part in parts]
-        frozen = [tensor for tensor in block.tensors if tensor.is_matrix and not tensor.is_trainable]
-        own = FORWARD_FLOPS * sum([block.part_of(tensor).product_size(tensor, shard) for tensor in frozen])
-        self.activations = tuple(named)
-        self.flops = PassFlops(
-            sum([one.forward for one in flops]),
-            0 if block.is_forward_only else sum([one.backward for one in flops]) - own,
-            sum([one.recomputed for one in flops]),
-        )
-        norms = sum([part.saved_bytes(shard) for part in parts if isinstance(part, HiddenNorm)])
-        self.saved_bytes = norms // block.count_stream_shards(shard)
-        """Bytes that the forward pass saves without rematerialization."""
-        self.saved_bytes += sum([part.saved_bytes(shard) for part in parts if not isinstance(part, HiddenNorm)])
-        adapted = block.adaptation.saved_bytes(block.tensors_by_name, shard) if block.adaptation else 0
-        self.saved_bytes += adapted
-        is_scaled = block.quantized is not None and block.quantized.type == "int8"
-        scaling = block.mlp.scaling_bytes(shard) if is_scaled and isinstance(block.mlp, RoutedMlp) else 0
-        self.recomputed: RecomputedLayer | None = None
-        """What lives in the backward pass of a layer that is computed again; None: what is saved, and workspace."""
-        if block.attention.stores_no_scores(shard):
-            num_norms = sum([isinstance(part, HiddenNorm) for part in parts])
-            whole = block.attention.width * shard.compute_bytes
-            stream = count_stream_bytes(whole, num_norms, block.count_stream_shards(shard)) + adapted
-            self.recomputed = RecomputedLayer.describe(block.attention, block.mlp, stream, scaling, shard)
-        self.gradient_bytes = sum([part.backward_bytes(shard) for part in parts])
-        self.workspace_bytes = scaling + sum([part.workspace_bytes(shard) for part in parts])
 
 
 @dataclass(frozen=True)
@@ -255,6 +219,11 @@ class Network:
         prediction = self.prediction.on(accelerator, exchange) if self.prediction else None
         groups = tuple(group.on(accelerator, exchange, shards_stream=shards_stream) for group in self.groups)
         return replace(self, groups=groups, prediction=prediction)
+
+    @property
+    def accelerator(self) -> str:
+        """Return the name in the hardware table of the accelerator that runs the network. Empty: not known."""
+        return next(block.attention.accelerator for block in self.blocks)
 
     @property
     def exchange(self) -> Exchange:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from trainingjob_api.base import Strict
 from trainingjob_api.meta import NO_UNIT, Example
-from trainingjob_api.network.part import FLOAT32, Part, Shard
+from trainingjob_api.network.part import FLOAT32, GradientInput, Part, Shard
 from trainingjob_api.network.tensor import DecayClass, Ones, Role, Tensor, Zeros
 
 
@@ -53,3 +53,7 @@ class HiddenNorm(Part):
     def saved_bytes(self, shard: Shard) -> int:
         """Return the bytes of three intermediate values in float32, and of the result."""
         return self.width * (3 * FLOAT32 + shard.compute_bytes)
+
+    def gradient_inputs(self, shard: Shard) -> tuple[GradientInput, ...]:
+        """Return the normalized values, which the gradient of the scale needs."""
+        return (GradientInput(frozenset({"scale"}), FLOAT32 * self.width),)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from trainingjob_api.base import Axis
-from trainingjob_api.network.activations import PRODUCTS, Activation
+from trainingjob_api.network.activations import PRODUCTS, Activation, SavedName
 from trainingjob_api.network.tensor import GATHERED_AXES, Role, Tensor
 from trainingjob_api.sharding import ShardCounts, count_shards, shards_of_dim
 
@@ -81,6 +81,22 @@ class PartTraffic:
     """All-reduces over `tensor` of the hidden states that are gathered along `expert`."""
 
 
+@dataclass(frozen=True)
+class GradientInput:
+    """A value that the forward pass saves only for the gradients of some tensors. Without them it is not saved."""
+
+    names: frozenset[str]
+    """Names of the tensors in their part."""
+    num_bytes: int
+    """Bytes per token on one device, part of `Part.saved_bytes`."""
+    activation: SavedName | None = None
+    """Its name for rematerialization, which does not compute it again without these gradients."""
+
+    def nest(self, prefix: str) -> "GradientInput":
+        """Return the same value of a part inside another one."""
+        return GradientInput(frozenset(f"{prefix}{name}" for name in self.names), self.num_bytes, self.activation)
+
+
 def find_product(matrix: Tensor, shard: Shard, slots: float = 1.0) -> Activation:
     """Return the product of a matrix per token, or for so many capacity slots per token."""
     size, input_size = matrix.gathered_size(shard.ways), 1
@@ -102,6 +118,10 @@ class Part(ABC):
     @abstractmethod
     def saved_bytes(self, shard: Shard) -> int:
         """Return the bytes per token that the forward pass saves for the backward pass without rematerialization."""
+
+    def gradient_inputs(self, shard: Shard) -> tuple[GradientInput, ...]:
+        """Return the values of `saved_bytes` that only gradients of the part's tensors need."""
+        return ()
 
     def backward_bytes(self, shard: Shard) -> int:
         """Return the bytes per token of the gradients that live beside what `saved_bytes` counts."""

@@ -50,15 +50,25 @@ class RecomputedLayer:
 
     @classmethod
     def describe(
-        cls, attention: CausalAttention, mlp: Part, stream: int, scaling: int, shard: Shard
+        cls, attention: CausalAttention, mlp: Part, stream: int, scaling: int, unneeded: Mapping[str, int], shard: Shard
     ) -> "RecomputedLayer":
-        """Return the bytes for the parts of a layer. `scaling`: those of the MLP's operands while they are scaled."""
-        whole = mlp.saved_bytes(shard)
-        fused = mlp.recomputed_bytes(shard) if attention.accelerator.startswith(TPU) else whole
+        """Return the bytes for the parts of a layer.
+
+        Args:
+            attention: the attention of the layer.
+            mlp: its MLP or experts.
+            stream: bytes of values of the residual stream's width.
+            scaling: those of the MLP's operands while they are scaled.
+            unneeded: those of values that only gradients of frozen tensors need, by part.
+            shard: the share of a device.
+        """
+        whole = mlp.saved_bytes(shard) - unneeded["mlp"]
+        is_fused = attention.accelerator.startswith(TPU)
+        fused = min(mlp.recomputed_bytes(shard), whole) if is_fused else whole
         workspace = mlp.workspace_bytes(shard) + scaling
         return cls(
             stream,
-            attention.saved_bytes(shard),
+            attention.saved_bytes(shard) - unneeded["attention"],
             fused + workspace,
             whole + workspace,
             attention.workspace_bytes(shard),

@@ -21,6 +21,7 @@ from trainingjob_api.network.part import (
     BACKWARD_FLOPS,
     FLOAT32,
     FORWARD_FLOPS,
+    GradientInput,
     Part,
     PartTraffic,
     PassFlops,
@@ -230,11 +231,26 @@ class RoutedMlp(Part):
         one = self.options.saved_values * shard.compute_bytes * shard.split(self.hidden, "mlp")
         row, routing = one + 3 * shard.compute_bytes * self.width, 4 * FLOAT32 * self.experts.count
         if self.experts.dispatch == "dropless":
-            rows = self.experts.per_token * shard.degrees.get("expert", 1)
+            rows = self._num_rows(shard)
             return rows * (row + 4 * FLOAT32) + routing + self.experts.shared * one  # 4: expert, order, place, weight
         slots = self._num_slots(shard.length)
         in_slots = slots * row // self.experts.group_size(shard.length)
         return in_slots + slots * shard.compute_bytes + routing + self.experts.shared * one
+
+    def gradient_inputs(self, shard: Shard) -> tuple[GradientInput, ...]:
+        """Return what the matrices of the routed experts read, and what those of the shared experts read."""
+        if self.experts.dispatch == "dropless":
+            slots, tokens = self._num_rows(shard), 1
+        else:
+            slots, tokens = self._num_slots(shard.length), self.experts.group_size(shard.length)
+        first = frozenset(matrix.name for matrix in self._matrices if matrix.name != "down")
+        hidden = shard.split(self.hidden, "mlp")
+        shared = self.shared.gradient_inputs(shard) if self.shared else ()
+        return (
+            GradientInput(first, slots * shard.compute_bytes * self.width // tokens),
+            GradientInput(frozenset({"down"}), slots * shard.compute_bytes * hidden // tokens),
+            *(one.nest("shared.") for one in shared),
+        )
 
     def scaling_bytes(self, shard: Shard) -> int:
         """Return the bytes per token of int8 products of dropless experts, in int32, and of the scales of their rows.
@@ -243,8 +259,7 @@ class RoutedMlp(Part):
         """
         if self.experts.dispatch == "capacity":
             return 0
-        rows = self.experts.per_token * shard.degrees.get("expert", 1)
-        return rows * 2 * 2 * FLOAT32 * shard.split(self.hidden, "mlp")
+        return self._num_rows(shard) * 2 * 2 * FLOAT32 * shard.split(self.hidden, "mlp")
 
     def traffic(self, length: int) -> PartTraffic:
         """Return the sums for each capacity slot, also an empty one, and the tokens that move to slots and back.
@@ -257,6 +272,10 @@ class RoutedMlp(Part):
             return PartTraffic(tensor_sums=2 * shared + 2, gathered_sums=2, separate_sums=separate, gathered_tokens=1.5)
         slots = self._num_slots(length) / self.experts.group_size(length) + shared
         return PartTraffic(tensor_sums=2 * slots, separate_sums=separate, expert_slots=slots)
+
+    def _num_rows(self, shard: Shard) -> int:
+        """Return the rows of dropless experts per token, if all tokens along `expert` choose those of one device."""
+        return self.experts.per_token * shard.degrees.get("expert", 1)
 
     def _num_slots(self, length: int) -> int:
         """Return the capacity slots of a routing group."""

@@ -53,14 +53,27 @@ def test_an_int8_base_has_one_byte_for_each_number_of_the_layers(make_spec: Make
     )
 
 
-def test_the_residuals_hold_products_with_adapters_and_inputs_after_dropout(make_spec: MakeSpec) -> None:
-    plain, adapted, dropping = (
-        estimate_device_memory(make_spec(changes), ONE).residuals_per_sequence
-        for changes in ({}, LORA, {"lora": QUERIES | {"dropout": 0.1}})
-    )
+WIDTH, HIDDEN, RANK = 64, 192, 4
+ATTENTION_OUTPUT = WIDTH
+NORMALIZED = 2 * WIDTH  # of two norms, before their scales
 
-    assert adapted - plain == 2 * 64 * 4 * 4  # layers, tokens, rank, bytes
-    assert dropping - adapted == 2 * 64 * 64 * 4
+
+@pytest.mark.parametrize(
+    ("changes", "values"),
+    [
+        ({"lora": QUERIES}, RANK - NORMALIZED - WIDTH - HIDDEN - ATTENTION_OUTPUT),
+        # The adapter has a copy of the result of the norm.
+        ({"lora": QUERIES | {"dropout": 0.1}}, RANK - NORMALIZED - WIDTH - HIDDEN - ATTENTION_OUTPUT),
+        ({"lora": QUERIES | {"targets": ["*.mlp.down"]}}, RANK - NORMALIZED - 2 * WIDTH - ATTENTION_OUTPUT),
+        ({"optimizer.trainable": ["*.mlp.up", "*.attention.out"]}, -NORMALIZED - WIDTH - HIDDEN),
+        ({"optimizer.trainable": ["*_norm.scale"]}, -2 * WIDTH - HIDDEN - ATTENTION_OUTPUT),
+        ({"optimizer.trainable": ["*"]}, 0),
+    ],
+)
+def test_residuals_hold_no_inputs_of_frozen_tensors(make_spec: MakeSpec, changes: dict[str, Any], values: int) -> None:
+    plain, frozen = (estimate_device_memory(make_spec(one), ONE).residuals_per_sequence for one in ({}, changes))
+
+    assert frozen - plain == 2 * 64 * 4 * values  # layers, tokens, bytes
 
 
 @pytest.mark.parametrize("policy", ["none", "full", "minimal"])

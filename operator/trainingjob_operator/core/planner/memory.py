@@ -21,6 +21,7 @@ from functools import lru_cache
 from trainingjob_api.base import Axis
 from trainingjob_api.decoding import count_cache_bytes, find_decoding_shape
 from trainingjob_api.loss_chunks import MAX_LOGITS_BYTES
+from trainingjob_api.network.attention_kernel import TPU
 from trainingjob_api.network.part import Shard
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.tensor import Gradients, Tensor
@@ -333,9 +334,13 @@ def _max_whole_sequences(memory: Memory, numbers: int) -> int:
 
 
 def _logit_bytes(program: Workload) -> int:
-    """Return the bytes of a logit, and of its gradient in the format of the matmul."""
+    """Return the bytes of a logit, and of its gradient in the format of the matmuls.
+
+    XLA for TPUs fuses the gradient into its matmul if there is one alone: that with a frozen matrix.
+    """
     number = 2 * FLOAT32 if program.is_cpu else program.logit_bytes
-    return number + program.compute_bytes
+    is_fused = program.network.accelerator.startswith(TPU) and not program.network.head_matrix.is_trainable
+    return number + (0 if is_fused else program.compute_bytes)
 
 
 def count_sample_bytes(spec: TrainingJobSpec, size: SizePlan) -> int:

@@ -1,0 +1,74 @@
+"""The costs of a layer on one device, from those of its parts."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from trainingjob_api.network.activations import MLP_OUTPUT
+from trainingjob_api.network.mlp import DenseMlp
+from trainingjob_api.network.norm import HiddenNorm
+from trainingjob_api.network.part import FORWARD_FLOPS, GradientInput, PassFlops, Shard
+from trainingjob_api.network.recomputed_layer import RecomputedLayer, count_stream_bytes
+from trainingjob_api.network.routed_mlp import RoutedMlp
+
+if TYPE_CHECKING:  # a layer has these costs
+    from trainingjob_api.network.network import Block
+
+
+class LayerCosts:
+    """What one layer costs a device per token, whichever activations it saves."""
+
+    def __init__(self, block: "Block", shard: Shard) -> None:
+        parts = block.parts.values()
+        unneeded = find_unneeded_values(block, shard)
+        unneeded_bytes = {name: sum([one.num_bytes for one in values]) for name, values in unneeded.items()}
+        unneeded_names = {one.activation for values in unneeded.values() for one in values}
+        named = [activation for part in parts for activation in part.activations(shard)]
+        if isinstance(block.mlp, DenseMlp) and not block.mlp_output_norm:
+            named = [activation for activation in named if activation.name != MLP_OUTPUT]
+        self.activations = tuple(activation for activation in named if activation.name not in unneeded_names)
+        uncomputed = sum([activation.flops for activation in named if activation.name in unneeded_names])
+        flops = [part.flops(shard) for part in parts]
+        frozen = [tensor for tensor in block.tensors if tensor.is_matrix and not tensor.is_trainable]
+        own = FORWARD_FLOPS * sum([block.part_of(tensor).product_size(tensor, shard) for tensor in frozen])
+        self.flops = PassFlops(
+            sum([one.forward for one in flops]),
+            0 if block.is_forward_only else sum([one.backward for one in flops]) - own,
+            sum([one.recomputed for one in flops]) - uncomputed,
+        )
+        saved = {name: part.saved_bytes(shard) - unneeded_bytes[name] for name, part in block.parts.items()}
+        norms = sum([saved[name] for name, part in block.parts.items() if isinstance(part, HiddenNorm)])
+        adapted = block.adaptation.saved_bytes(block.tensors_by_name, shard) if block.adaptation else 0
+        self.saved_bytes = sum(saved.values()) - norms + norms // block.count_stream_shards(shard) + adapted
+        """Bytes that the forward pass saves without rematerialization."""
+        is_scaled = block.quantized is not None and block.quantized.type == "int8"
+        scaling = block.mlp.scaling_bytes(shard) if is_scaled and isinstance(block.mlp, RoutedMlp) else 0
+        self.recomputed: RecomputedLayer | None = None
+        """What lives in the backward pass of a layer that is computed again; None: what is saved, and workspace."""
+        if block.attention.stores_no_scores(shard):
+            num_norms = sum([isinstance(part, HiddenNorm) for part in parts])
+            whole = block.attention.width * shard.compute_bytes
+            stream = count_stream_bytes(whole, num_norms, block.count_stream_shards(shard)) + adapted
+            self.recomputed = RecomputedLayer.describe(
+                block.attention, block.mlp, stream, scaling, unneeded_bytes, shard
+            )
+        self.gradient_bytes = sum([part.backward_bytes(shard) for part in parts])
+        self.workspace_bytes = scaling + sum([part.workspace_bytes(shard) for part in parts])
+
+
+def find_unneeded_values(block: "Block", shard: Shard) -> Mapping[str, tuple[GradientInput, ...]]:
+    """Return the values that each part would save only for gradients of frozen tensors.
+
+    The gradients of an adapter need the input of its matrix, or with dropout a copy, which the adapter counts.
+    """
+    if block.is_forward_only:
+        return dict.fromkeys(block.parts, ())
+    needed = {tensor.name for tensor in block.tensors if tensor.is_trainable}
+    if block.adaptation and not block.adaptation.dropout:
+        needed |= block.adaptation.targets
+    values = {name: [one.nest(f"{name}.") for one in part.gradient_inputs(shard)] for name, part in block.parts.items()}
+    for name, norm in (("attention", block.attention_norm), ("mlp", block.mlp_norm)):
+        if norm:
+            matrices = [tensor.nest(f"{name}.") for tensor in block.parts[name].tensors if tensor.is_matrix]
+            readers = frozenset(matrix.name for matrix in matrices if matrix.axes[0] == "embed")
+            values[f"{name}_norm"].append(GradientInput(readers, shard.compute_bytes * norm.width))
+    return {name: tuple(one for one in found if not one.names & needed) for name, found in values.items()}
