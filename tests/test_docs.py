@@ -24,6 +24,7 @@ PAGES = (*WRITTEN, ROOT / "docs/fields.md")
 FOLDERS = ("charts", "crds", "docs", "e2e", "operator", "tests", "tools", "trainer")
 OUTSIDE = frozenset(
     (
+        "jax-cache/",
         "kopf/on.py",
         "programs/",
         "stacks/",

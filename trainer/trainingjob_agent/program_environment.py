@@ -16,6 +16,8 @@ from trainingjob_api.spec.program import PLACEHOLDER
 PREFIX = "TRAININGJOB_"
 OWN_VARIABLES = frozenset({EVENTS_FD_VARIABLE, LEAVE_FILE_VARIABLE})
 """Variables of the agent that the program keeps. The others with the prefix are for agents alone."""
+CACHE_VARIABLE = "JAX_COMPILATION_CACHE_DIR"
+"""Variable with the folder of JAX's own cache of compiled programs."""
 MPI_LAUNCHER = "0.0;tcp://127.0.0.1:0"
 """Address of Open MPI's launcher. JAX checks that it is set, and reads it only without a coordinator's address."""
 
@@ -54,7 +56,7 @@ def program_environment(start: StartWorld, inherited: Mapping[str, str]) -> dict
             del environment[name]
         else:
             environment[name] = changed
-    cache = {"JAX_COMPILATION_CACHE_DIR": start.compile_cache} if start.compile_cache else {}
+    cache = {CACHE_VARIABLE: start.compile_cache} if start.compile_cache else {}
     return {
         **cache,
         **environment,

@@ -6,10 +6,12 @@ The program prints an answer, because its exit code may be lost: the agent reaps
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 
 from trainingjob_agent.world_environment import without_world_variables
 
 PROGRAM = (sys.executable, "-m", "trainingjob_trainer.store.agent_requests")
+CACHE_PROGRAM = (sys.executable, "-m", "trainingjob_trainer.runtime.jax_cache")
 DONE = "done"
 """The answer to a request that succeeded."""
 MAX_MESSAGE_CHARACTERS = 300
@@ -17,19 +19,27 @@ MAX_MESSAGE_CHARACTERS = 300
 
 def write_text(root: str, name: str, text: str) -> str:
     """Write an object below the root of a store; return the reason if that fails, empty: done."""
-    return _run("write", root, name, text=text)
+    return _run(PROGRAM, "write", root, name, text=text)
 
 
 def corrupt_newest_checkpoint(root: str) -> str:
     """Flip a bit in the largest file of the newest checkpoint; return the reason if that fails, empty: done."""
-    return _run("corrupt", root)
+    return _run(PROGRAM, "corrupt", root)
 
 
-def _run(*arguments: str, text: str = "") -> str:
+def synchronize_cache(root: str, folder: str, secret: str) -> str:
+    """Copy entries of JAX's cache between a folder of this host and a store: to each side those that it lacks.
+
+    Return the reason if that fails, empty: done.
+    """
+    return _run(CACHE_PROGRAM, root, folder, text=secret)
+
+
+def _run(program: Sequence[str], *arguments: str, text: str = "") -> str:
     """Return the reason for which a request fails, empty: it has succeeded. A hanging store is awaited."""
     try:
         ended = subprocess.run(
-            (*PROGRAM, *arguments),
+            (*program, *arguments),
             input=text.encode(errors="replace"),
             capture_output=True,
             check=False,

@@ -24,6 +24,7 @@ from trainingjob_agent.host_report import HostIdentity, is_urgent, make_report
 from trainingjob_agent.operator_session import Reporter
 from trainingjob_agent.orphans import reap_orphans
 from trainingjob_agent.ports import ReservedPort
+from trainingjob_agent.program_cache import ProgramCache
 from trainingjob_agent.program_process import LAUNCHER, ProgramChild
 from trainingjob_agent.redaction import Redactor, find_secrets
 from trainingjob_agent.rendezvous import Rendezvous
@@ -94,6 +95,7 @@ class Supervisor:
         self._redactor = Redactor(find_secrets(config.spec, os.environ))
         self._generation_file = GenerationFile(environment.pod_uid)
         self._program_secret = ""
+        self._program_cache = ProgramCache()
         self._port = ReservedPort(environment.address)
         self._hot_standby_port = ReservedPort(environment.address)
         self._children: dict[int, Child] = {}
@@ -241,6 +243,8 @@ class Supervisor:
         self._port.release()
         self._port = ReservedPort(self._environment.address)
         self._children[number].start(start)
+        if self._host.runs_program:
+            self._program_cache.begin_world(start)
 
     def _use_hot_standby_port(self, action: StartHotStandby | RenewHotStandbyPort) -> None:
         self._hot_standby_port.release()

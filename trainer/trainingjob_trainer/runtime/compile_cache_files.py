@@ -32,9 +32,14 @@ def write_program(store: Store, name: str, content: bytes, secret: str) -> None:
     if not content:
         return
     try:
-        store.write(name, (_sign(name, content, secret), content))
+        store.write(name, sign_program(name, content, secret))
     except OSError as error:
         LOG.warning("cannot keep a compiled program path=%s error=%s", store.locate(name), error)
+
+
+def sign_program(name: str, content: bytes, secret: str) -> tuple[bytes, bytes]:
+    """Return the content of a program's file, in two parts: its authentication code and the program."""
+    return _sign(name, content, secret), content
 
 
 def read_program(store: Store, name: str, secret: str) -> bytes:

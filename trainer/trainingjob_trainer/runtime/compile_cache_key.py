@@ -28,6 +28,7 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.variables import SLICE_VARIABLES, WORLD_VARIABLES
 from trainingjob_api.world import Layout, RunConfig
 from trainingjob_trainer.runtime.entrypoint_module import load_entrypoint
+from trainingjob_trainer.runtime.processor import describe_processor
 
 PACKAGES = tuple(Path(package.__path__[0]) for package in (trainingjob_api, trainingjob_agent, trainingjob_trainer))
 """The packages whose modules shape programs."""
@@ -254,15 +255,6 @@ def hash_libraries(search_path: tuple[str, ...]) -> str:
 def _target_key(accelerator_platform: str) -> list[str]:
     """Return the compilation target: a CPU's instruction sets, or a device with its runtime."""
     if accelerator_platform == "cpu":
-        return [platform.machine(), _cpu_features()]
+        return describe_processor()
     device = jax.devices()[0]
     return [platform.machine(), device.device_kind, device.client.platform_version]
-
-
-def _cpu_features() -> str:
-    """Return the processor's instruction sets: a CPU program does not run on a processor that lacks any of them."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
