@@ -6,6 +6,7 @@ import kubernetes_validate
 import pytest
 
 from trainingjob_operator.render.jobset import render_base_jobset, render_jobsets, render_slice_jobset
+from trainingjob_operator.render.node_preference import NodePreference
 from trainingjob_operator.render.pod_policy import check_jobset
 from trainingjob_operator.render.render_settings import RenderSettings
 
@@ -27,7 +28,7 @@ def test_the_base_holds_the_fewest_slices_and_each_other_slice_is_a_jobset(job, 
 
 def test_recreated_slice_avoids_excluded_nodes(job, settings, cpu_plan) -> None:
     plan = cpu_plan(slices=ELASTIC)
-    jobset = render_slice_jobset(job, plan, settings, 3, ("node-a", "node-b"))
+    jobset = render_slice_jobset(job, plan, settings, 3, NodePreference(("node-a", "node-b")))
     pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
 
     fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in ("node-a", "node-b")]
@@ -38,6 +39,17 @@ def test_recreated_slice_avoids_excluded_nodes(job, settings, cpu_plan) -> None:
     others = render_slice_jobset(job, plan, settings, 3)
     assert "trainingjob.dev/avoids" not in others["metadata"]["annotations"]
     assert "affinity" not in others["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+
+
+def test_disfavored_nodes_are_used_last(job, settings, cpu_plan) -> None:
+    jobset = render_base_jobset(job, cpu_plan(), settings, NodePreference(disfavors=("node-a", "node-b")))
+    pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in ("node-a", "node-b")]
+    preferred = [{"weight": 100, "preference": {"matchFields": fields}}]
+    assert pod["spec"]["affinity"] == {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+    assert check_jobset(jobset) == []
+    kubernetes_validate.validate({"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": pod["spec"]}, "1.37")
 
 
 def test_a_job_of_a_fixed_size_is_one_jobset(job, settings, cpu_plan) -> None:

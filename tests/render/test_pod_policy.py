@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from trainingjob_operator.render.jobset import render_base_jobset
+from trainingjob_operator.render.node_preference import NodePreference
 from trainingjob_operator.render.pod import render_pod_template
 from trainingjob_operator.render.pod_policy import LABELS, TOPOLOGY_ANNOTATIONS, check_jobset, check_pod
 
@@ -15,7 +16,9 @@ def pod(job, settings, cpu_plan) -> dict:
     env = [{"name": "KEY", "secretKeyRef": {"name": "keys", "key": "key"}}]
     volumes = [{"name": "shared", "claimName": "shared", "mountPath": "/shared"}]
     plan = cpu_plan(runtime={"env": env, "volumes": volumes, "imagePullSecrets": ["pull"]})
-    return render_pod_template(job, plan, settings, {"trainingjob.dev/slice-offset": "0"}, ["node-7"])
+    return render_pod_template(
+        job, plan, settings, {"trainingjob.dev/slice-offset": "0"}, NodePreference(("node-7",), ("node-8",))
+    )
 
 
 def place(pod: dict, path: str) -> tuple[dict | list, str | int]:
@@ -41,7 +44,10 @@ NEW_FIELDS = {
     "sysctls": ("spec/securityContext/sysctls", [{"name": "kernel.msgmax", "value": "1"}]),
     "selinux": ("spec/securityContext/seLinuxOptions", {"type": "spc_t"}),
     "an affinity to pods": ("spec/affinity/podAffinity", {}),
-    "a choice of nodes": ("spec/affinity/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution", []),
+    "a choice of nodes by label": (
+        "spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchExpressions",
+        [],
+    ),
     "privileged": ("spec/containers/0/securityContext/privileged", True),
     "more capabilities": ("spec/containers/0/securityContext/capabilities/add", ["SYS_PTRACE"]),
     "an own user": ("spec/containers/0/securityContext/runAsUser", 0),

@@ -9,7 +9,13 @@ from aiohttp import web
 
 from tests.support.builders import ready_node
 from trainingjob_operator.core.node_signals import NodeSignal
-from trainingjob_operator.shell.cluster import MAX_WARNINGS, WARNINGS_SECONDS, KubernetesCluster
+from trainingjob_operator.shell.cluster import (
+    AVOIDED_NODES_SECONDS,
+    MAX_AVOIDED_NODES,
+    MAX_WARNINGS,
+    WARNINGS_SECONDS,
+    KubernetesCluster,
+)
 from trainingjob_operator.shell.events import MIN_REPEAT_SECONDS
 from trainingjob_operator.shell.interfaces import (
     ClusterUnavailableError,
@@ -113,6 +119,26 @@ async def test_it_reads_the_node_of_the_operator_itself(
     assert children.added_signals == signals
     assert children.nodes == {}
     assert (await cluster.read_children("research", "job-uid")).own_node is None
+
+
+async def test_it_reads_all_nodes_that_new_pods_must_avoid_and_rarely(
+    api: Any, api_server: Any, store: Store, feed: Reflector, cluster: KubernetesCluster, clock: Clock
+) -> None:
+    signals = (NodeSignal("label", "burn-in", effect="avoid"), NodeSignal("label", "maintenance"))
+    marked = KubernetesCluster(api, store, feed, clock, added_signals=signals)
+
+    async def read_avoided(**labels: dict[str, str]) -> frozenset[str]:
+        for name, node_labels in labels.items():
+            api_server.put(NODE, ready_node(name) | {"metadata": {"name": name, "labels": node_labels}})
+        await feed.list_all(NODE)
+        return (await marked.read_children("research", "job-uid")).avoided_nodes
+
+    assert await read_avoided(a={"burn-in": "true"}, b={"maintenance": "true"}, c={}) == {"a"}
+    many = {f"n{number:03}": {"burn-in": "true"} for number in range(MAX_AVOIDED_NODES)}
+    assert await read_avoided(**many) == {"a"}, "it was read a moment ago"
+    marked._avoided_nodes = (-AVOIDED_NODES_SECONDS, frozenset())
+    assert await read_avoided() == {"a", *sorted(many)[:-1]}
+    assert (await cluster.read_children("research", "job-uid")).avoided_nodes == frozenset()
 
 
 async def test_deleted_pod_is_observed_as_terminating(

@@ -18,7 +18,7 @@ FULL = {
     "TRAININGJOB_NAMESPACES": "research, prod,research",
     "TRAININGJOB_TRAINER_PULL_POLICY": "Never",
     "TRAININGJOB_ELASTIC_WORKLOAD_PRIORITY": "low",
-    "TRAININGJOB_NODE_SIGNALS": '[{"taint": "a.b/c"}, {"condition": "Broken", "value": "Unknown"}]',
+    "TRAININGJOB_NODE_SIGNALS": '[{"taint": "a.b/c"}, {"condition": "Broken", "value": "Unknown", "effect": "avoid"}]',
     "TRAININGJOB_SERVICE": "tj",
     "TRAININGJOB_WEBHOOK_ENABLED": "False",
     "TRAININGJOB_WEBHOOK_SERVICE": "tj-checks",
@@ -54,7 +54,7 @@ def test_all_variables_are_read() -> None:
         namespaces=("research", "prod"),
         trainer_pull_policy="Never",
         elastic_workload_priority="low",
-        node_signals=(NodeSignal("taint", "a.b/c"), NodeSignal("condition", "Broken", "Unknown")),
+        node_signals=(NodeSignal("taint", "a.b/c"), NodeSignal("condition", "Broken", "Unknown", "avoid")),
         service="tj",
         webhook_enabled=False,
         webhook_service="tj-checks",
@@ -150,6 +150,8 @@ def test_all_mistakes_at_once() -> None:
         '[{"taint": "a b"}]',
         '[{"label": "a", "value": 5}]',
         '[{"label": "a", "value": "b c"}]',
+        '[{"label": "a", "effect": "evict"}]',
+        '[{"label": "a", "effect": 5}]',
     ],
 )
 def test_invalid_node_signals_are_named(text: str) -> None:

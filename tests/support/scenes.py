@@ -29,7 +29,9 @@ from trainingjob_operator.core.decide.decisions import (
     Wait,
 )
 from trainingjob_operator.core.manifests import Children
+from trainingjob_operator.core.node_signals import NodeSignal
 from trainingjob_operator.core.observe.heartbeats import HeartbeatState, LatestReport
+from trainingjob_operator.core.observe.nodes import find_avoid_signal
 from trainingjob_operator.core.observe.observed import Observed, observe
 from trainingjob_operator.core.observe.pods import ObjectProblem
 from trainingjob_operator.core.planner.plan import Plan
@@ -39,6 +41,8 @@ from trainingjob_operator.core.times import format_time
 
 TAINT = "cloud.google.com/impending-node-termination"
 """What GKE puts on a node that is about to go."""
+AVOID_SIGNAL = NodeSignal("label", "node.example/burn-in", effect="avoid")
+"""A signal of an administrator against new pods."""
 
 
 @dataclass
@@ -101,6 +105,10 @@ class Scene:
             preparation_pods=tuple(self.preparation_pods),
             warnings=tuple(self.warnings),
             workloads=tuple(self.workloads),
+            added_signals=(AVOID_SIGNAL,),
+            avoided_nodes=frozenset(
+                name for name, node in self.nodes.items() if find_avoid_signal(node, (AVOID_SIGNAL,))
+            ),
         )
         hearing = HeartbeatState(self.news, self.listening, self.announced, self.burned)
         job = job_manifest(self.plan)
@@ -237,4 +245,11 @@ def edited(scene: Scene, *sizes: int, **changes: object) -> Scene:
 
 def announce(scene: Scene, name: str) -> Scene:
     scene.nodes[name] |= {"spec": {"taints": [{"key": TAINT, "effect": "NoSchedule"}]}}
+    return scene
+
+
+def avoid(scene: Scene, *names: str) -> Scene:
+    """Ask to place nothing new on nodes."""
+    for name in names:
+        scene.nodes.setdefault(name, ready_node(name))["metadata"]["labels"] = {AVOID_SIGNAL.key: "true"}
     return scene

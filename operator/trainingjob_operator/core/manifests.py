@@ -33,6 +33,8 @@ class Children:
     """Kueue's Workloads of the suspended JobSets. Empty: none is suspended, or they are unknown."""
     added_signals: tuple[NodeSignal, ...] = ()
     """Node signals that administrators added to the built-in ones."""
+    avoided_nodes: frozenset[str] = frozenset()
+    """Nodes of the cluster with a signal of the effect `avoid`, whether pods of the job run there or not."""
     preparation: Manifest | None = None
     """The Job of the preparation phase. None: it does not exist, or another owner has it."""
     preparation_pods: tuple[Manifest, ...] = ()

@@ -1,14 +1,17 @@
 """Node signals: taints, labels and conditions that announce the end or the fault of a node.
 
 Each component that takes nodes away has its signal. Administrators add those of their cluster in the chart's value
-`nodeSignals`. A world saves and leaves a node with a signal, if the job can train without that node.
+`nodeSignals`. If a job can train without a node, a signal keeps the job off it. The effect `drain` lets a running world
+save and leave. With the effect `avoid` only new pods and new worlds stay away.
 """
 
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 type SignalSource = Literal["taint", "label", "condition"]
+type SignalEffect = Literal["drain", "avoid"]
 SIGNAL_SOURCES: tuple[SignalSource, ...] = get_args(SignalSource.__value__)
+SIGNAL_EFFECTS: tuple[SignalEffect, ...] = get_args(SignalEffect.__value__)
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,8 @@ class NodeSignal:
     key: str
     value: str = ""
     """Value of the taint or label, or status of the condition. Empty: any value, and the status True."""
+    effect: SignalEffect = "drain"
+    """`drain`: a world saves and leaves the node. `avoid`: the job places no new pods there."""
 
     def __str__(self) -> str:
         """Return the signal as messages name it."""

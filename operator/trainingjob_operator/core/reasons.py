@@ -54,6 +54,7 @@ class Reason(StrEnum):
     DRAINING = "Draining"
     # The end of a world
     NODE_TERMINATING = "NodeTerminating"
+    NODE_AVOIDED = "NodeAvoided"
     NODE_LOST = "NodeLost"
     POD_DELETED = "PodDeleted"
     POD_FAILED = "PodFailed"

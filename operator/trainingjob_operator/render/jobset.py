@@ -8,7 +8,6 @@ The template hash shows whether the JobSet was rendered from another plan.
 
 import hashlib
 import json
-from collections.abc import Sequence
 
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.core.manifests import Manifest
@@ -23,6 +22,7 @@ from trainingjob_operator.core.names import (
 )
 from trainingjob_operator.core.planner.plan import Plan, SliceShape
 from trainingjob_operator.render.metadata import job_labels, owner_references
+from trainingjob_operator.render.node_preference import ANY_NODE, NodePreference
 from trainingjob_operator.render.pod import render_pod_template
 from trainingjob_operator.render.render_settings import RenderSettings
 
@@ -35,22 +35,24 @@ GROUP_SIZE_ANNOTATION = "kueue.x-k8s.io/podset-slice-size"
 MAX_INT32 = 2**31 - 1
 
 
-def render_base_jobset(job: JobIdentity, plan: Plan, settings: RenderSettings) -> Manifest:
+def render_base_jobset(
+    job: JobIdentity, plan: Plan, settings: RenderSettings, nodes: NodePreference = ANY_NODE
+) -> Manifest:
     """Return the JobSet of the job's minimum number of slices, from slice 0 on; of slice 0 alone under Kueue."""
-    name = base_jobset(job.name, job.uid)
-    return _render(job, plan, settings, name, offset=0, num_slices=plan.num_base_slices, labels=queue_labels(plan))
+    name, labels = base_jobset(job.name, job.uid), queue_labels(plan)
+    return _render(job, plan, settings, name, offset=0, num_slices=plan.num_base_slices, labels=labels, nodes=nodes)
 
 
 def render_slice_jobset(
-    job: JobIdentity, plan: Plan, settings: RenderSettings, slice_number: int, excluded_nodes: Sequence[str] = ()
+    job: JobIdentity, plan: Plan, settings: RenderSettings, slice_number: int, nodes: NodePreference = ANY_NODE
 ) -> Manifest:
-    """Return the JobSet of one slice outside the base, which must not run on the nodes in `excluded_nodes`."""
+    """Return the JobSet of one slice outside the base."""
     name = slice_jobset(job.name, job.uid, slice_number)
     labels = queue_labels(plan)
     is_elastic = slice_number >= plan.spec.slices.min_slices
     if labels and is_elastic and settings.elastic_workload_priority:
         labels |= {WORKLOAD_PRIORITY_LABEL: settings.elastic_workload_priority}
-    return _render(job, plan, settings, name, offset=slice_number, num_slices=1, labels=labels, avoids=excluded_nodes)
+    return _render(job, plan, settings, name, offset=slice_number, num_slices=1, labels=labels, nodes=nodes)
 
 
 def render_jobsets(job: JobIdentity, plan: Plan, settings: RenderSettings) -> list[Manifest]:
@@ -71,10 +73,10 @@ def _render(
     offset: int,
     num_slices: int,
     labels: Manifest,
-    avoids: Sequence[str] = (),
+    nodes: NodePreference,
 ) -> Manifest:
     slice_labels = job_labels(job) | {SLICE_OFFSET_LABEL: str(offset)}
-    pod_template = render_pod_template(job, plan, settings, slice_labels, avoids)
+    pod_template = render_pod_template(job, plan, settings, slice_labels, nodes)
     if topology := _topology_request(plan, num_slices):
         pod_template["metadata"]["annotations"] = pod_template["metadata"].get("annotations", {}) | topology
     manifest: Manifest = {
@@ -84,7 +86,8 @@ def _render(
             "name": name,
             "namespace": job.namespace,
             "labels": slice_labels | labels,
-            "annotations": _placement(plan.shape) | ({AVOIDED_NODES_ANNOTATION: " ".join(avoids)} if avoids else {}),
+            "annotations": _placement(plan.shape)
+            | ({AVOIDED_NODES_ANNOTATION: " ".join(nodes.avoids)} if nodes.avoids else {}),
             "ownerReferences": owner_references(job),
         },
         "spec": {

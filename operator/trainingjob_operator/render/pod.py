@@ -18,6 +18,7 @@ from trainingjob_operator.core.planner.run_config import expected_hardware
 from trainingjob_operator.core.validation.quantity import format_bytes, parse_bytes
 from trainingjob_operator.render.env import render_env, render_preparation_env
 from trainingjob_operator.render.metadata import job_labels
+from trainingjob_operator.render.node_preference import ANY_NODE, NodePreference, render_node_affinity
 from trainingjob_operator.render.profile import add_profile
 from trainingjob_operator.render.render_settings import RenderSettings
 from trainingjob_operator.render.volumes import MountedVolume, pod_volumes, preparation_volumes
@@ -37,9 +38,9 @@ LOST_NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreacha
 
 
 def render_pod_template(
-    job: JobIdentity, plan: Plan, settings: RenderSettings, labels: Manifest, avoids: Sequence[str] = ()
+    job: JobIdentity, plan: Plan, settings: RenderSettings, labels: Manifest, nodes: NodePreference = ANY_NODE
 ) -> Manifest:
-    """Return the pod template of a slice's hosts, which must not run on the nodes in `avoids`."""
+    """Return the pod template of a slice's hosts."""
     scheduling, shape = plan.spec.scheduling, plan.shape
     volumes = pod_volumes(job, plan.spec.runtime, shape, plan.snapshots)
     pod = _render_pod(
@@ -47,7 +48,7 @@ def render_pod_template(
         labels,
         {
             **_optional("nodeSelector", dict(shape.node_labels) | scheduling.node_selector),
-            **_optional("affinity", _node_exclusion(avoids)),
+            **_optional("affinity", render_node_affinity(nodes)),
             "tolerations": _tolerations(shape.taints, scheduling),
             **_optional("topologySpreadConstraints", [] if shape.resource else _topology_spread(job)),
         },
@@ -190,13 +191,6 @@ def _tolerations(taints: Sequence[str], scheduling: Scheduling) -> list[Manifest
 
 def _user_toleration(toleration: Toleration) -> Manifest:
     return toleration.model_dump(by_alias=True, exclude_none=True)
-
-
-def _node_exclusion(nodes: Sequence[str]) -> Manifest:
-    """Return the node affinity that excludes nodes by name, since a node's hostname label can differ from its name."""
-    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
-    terms = {"nodeSelectorTerms": [{"matchFields": fields}]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}} if nodes else {}
 
 
 def _topology_spread(job: JobIdentity) -> list[Manifest]:

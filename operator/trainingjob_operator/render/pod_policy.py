@@ -43,9 +43,11 @@ _NOT_ROOT = FieldRule("a number greater than 0", lambda user: type(user) is int 
 
 _TOKEN: AllowList = {"audience": required(TOKEN_AUDIENCE), "expirationSeconds": ANYTHING, "path": TEXT}
 _NODE_EXCLUSION: AllowList = {
-    "nodeSelectorTerms": [
-        {"matchFields": [{"key": required("metadata.name"), "operator": required("NotIn"), "values": ANYTHING}]}
-    ]
+    "matchFields": [{"key": required("metadata.name"), "operator": required("NotIn"), "values": ANYTHING}]
+}
+_NODE_AFFINITY: AllowList = {
+    "requiredDuringSchedulingIgnoredDuringExecution": OptionalObject({"nodeSelectorTerms": [_NODE_EXCLUSION]}),
+    "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": ANYTHING, "preference": _NODE_EXCLUSION}],
 }
 
 CONTAINER: AllowList = {
@@ -100,9 +102,7 @@ POD: AllowList = {
             "seccompProfile": {"type": required("RuntimeDefault")},
         },
         "nodeSelector": ANYTHING,
-        "affinity": OptionalObject(
-            {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _NODE_EXCLUSION}}
-        ),
+        "affinity": OptionalObject({"nodeAffinity": _NODE_AFFINITY}),
         "tolerations": ANYTHING,
         "topologySpreadConstraints": ANYTHING,
         "containers": [CONTAINER],

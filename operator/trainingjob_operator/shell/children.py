@@ -28,6 +28,7 @@ from trainingjob_operator.core.report.rejected_creations import explain_rejectio
 from trainingjob_operator.render.configmap import render_config_map
 from trainingjob_operator.render.jobset import render_base_jobset, render_slice_jobset
 from trainingjob_operator.render.network_policy import render_network_policy
+from trainingjob_operator.render.node_preference import NodePreference
 from trainingjob_operator.render.pod_policy import check_jobset, check_preparation
 from trainingjob_operator.render.preparation_job import render_preparation
 from trainingjob_operator.render.render_settings import RenderSettings
@@ -119,8 +120,8 @@ def _render_child(
         case CreatePreparation():
             preparation = render_preparation(job, plan, settings, plan.spec.data.prepare or Prepare())
             return preparation, check_preparation(preparation, plan.shape.profile)
-        case CreateBase():
-            jobset = render_base_jobset(job, plan, settings)
-        case CreateSlice(number, avoids):
-            jobset = render_slice_jobset(job, plan, settings, number, avoids)
+        case CreateBase(disfavors):
+            jobset = render_base_jobset(job, plan, settings, NodePreference(disfavors=disfavors))
+        case CreateSlice(number, avoids, disfavors):
+            jobset = render_slice_jobset(job, plan, settings, number, NodePreference(avoids, disfavors))
     return jobset, check_jobset(jobset, plan.shape.profile)

@@ -11,6 +11,7 @@ from datetime import datetime
 
 from trainingjob_operator.core.manifests import get_int, get_text, iter_items
 from trainingjob_operator.core.node_signals import NodeSignal
+from trainingjob_operator.core.observe.nodes import find_avoid_signal
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.api_errors import NotFoundError
 from trainingjob_operator.shell.events import EventRecorder
@@ -30,6 +31,9 @@ from trainingjob_operator.shell.workload_reader import WorkloadReader
 
 WARNINGS_SECONDS = 5.0
 MAX_WARNINGS = 32
+AVOIDED_NODES_SECONDS = 5.0
+MAX_AVOIDED_NODES = 256
+"""First avoided nodes by name: JobSets list them. Further nodes are not avoided."""
 MAX_KEPT_WARNINGS = 4096
 """Newest events that are kept per namespace: users can create any number of events."""
 
@@ -50,6 +54,7 @@ class KubernetesCluster:
     ) -> None:
         """Read from a store that `feed` keeps current; `own_node` is the node of the operator's pod. Empty: none."""
         self._added_signals = added_signals
+        self._avoided_nodes: tuple[float, frozenset[str]] = (-AVOIDED_NODES_SECONDS, frozenset())  # with their time
         self._api = api
         self._store = store
         self._feed = feed
@@ -98,6 +103,7 @@ class KubernetesCluster:
             warnings,
             workloads=workloads,
             added_signals=self._added_signals,
+            avoided_nodes=self._find_avoided_nodes(),
         )
 
     async def create(self, manifest: Manifest) -> None:
@@ -135,6 +141,15 @@ class KubernetesCluster:
     async def emit(self, job: Manifest, *, warning: bool, reason: str, message: str) -> None:
         """Record an event on the job; a failure is only logged."""
         await self._events.write(job, warning=warning, reason=reason, message=message)
+
+    def _find_avoided_nodes(self) -> frozenset[str]:
+        """Return the nodes with an `avoid` signal, cached for `AVOIDED_NODES_SECONDS`: a cluster has many nodes."""
+        signals = tuple(signal for signal in self._added_signals if signal.effect == "avoid")
+        now = asyncio.get_running_loop().time()
+        if signals and now - self._avoided_nodes[0] >= AVOIDED_NODES_SECONDS:
+            names = (node["metadata"]["name"] for node in self._store[NODE] if find_avoid_signal(node, signals))
+            self._avoided_nodes = now, frozenset(heapq.nsmallest(MAX_AVOIDED_NODES, names))
+        return self._avoided_nodes[1]
 
     async def _read_warnings(self, namespace: str) -> tuple[Manifest, ...]:
         """Return the namespace's Warning events, cached for `WARNINGS_SECONDS`: many jobs request them at once."""

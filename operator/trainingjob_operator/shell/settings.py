@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from trainingjob_api.images import TRAINER_REPOSITORIES
-from trainingjob_operator.core.node_signals import SIGNAL_SOURCES, NodeSignal
+from trainingjob_operator.core.node_signals import SIGNAL_EFFECTS, SIGNAL_SOURCES, NodeSignal
 from trainingjob_operator.render.render_settings import NetworkRules
 from trainingjob_operator.shell import logging_setup
 
@@ -202,16 +202,18 @@ def _node_signals(text: str) -> tuple[NodeSignal, ...]:
         raise ValueError(
             f"must be a JSON list of node signals. Each has one of {', '.join(SIGNAL_SOURCES)}. Its key has letters, "
             "digits and '-_./'. It may have a `value` of letters, digits and '-_.'. Keys have at most 317 characters, "
-            "values 63."
+            f"values 63. It may have an `effect`: {', '.join(SIGNAL_EFFECTS)}."
         ) from error
 
 
 def _node_signal(row: dict[str, str]) -> NodeSignal:
-    (source,) = row.keys() - {"value"}
-    key, value = row[source], row.get("value", "")
+    (source,) = row.keys() - {"value", "effect"}
+    key, value, effect = row[source], row.get("value", ""), row.get("effect", "drain")
     if source not in SIGNAL_SOURCES or not _SIGNAL_KEY.fullmatch(key) or not _SIGNAL_VALUE.fullmatch(value):
         raise ValueError(source)
-    return NodeSignal(source, key, value)
+    if effect not in SIGNAL_EFFECTS:
+        raise ValueError(effect)
+    return NodeSignal(source, key, value, effect)
 
 
 def _lower(parse: Callable[[str], str]) -> Callable[[str], str]:

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.builders import failure, make_plan, pod_manifest
-from tests.support.scenes import Scene
+from tests.support.scenes import Scene, avoid
 from trainingjob_api.protocol import Phase, Progress
 from trainingjob_operator.core.decide.decisions import Claim, Decision, DrainWorld, EndWorld, Fail
 from trainingjob_operator.core.decide.restarts import MAX_RESTART_BACK_OFF_SECONDS
@@ -17,7 +17,7 @@ from trainingjob_operator.core.planner.plan import Plan
 
 WINDOW = 5.0
 SHRINK_AFTER = 60.0
-EVENTS = ("lose slice", "lose host", "crash", "crash", "fall silent", "return", "save", "wait", "wait long")
+EVENTS = ("lose slice", "lose host", "crash", "crash", "fall silent", "return", "save", "wait", "wait long", "avoid")
 PLANS = {
     "one or two slices": (1, 2, ()),
     "two or three slices": (2, 3, ()),
@@ -64,10 +64,10 @@ class Story:
                 self.bring(number % scene.plan.spec.slices.max_slices)
             case "save" if scene.see().world:
                 self.train(30, committed=20)
-            case "wait":
-                self.look(10.0)
-            case "wait long":
-                self.look(200.0)
+            case "avoid":
+                avoid(scene, *(scene.pods[key]["spec"]["nodeName"] for key in hosts))
+            case "wait" | "wait long":
+                self.look(10.0 if event == "wait" else 200.0)
 
     def crash(self, number: int, host: int) -> None:
         world = self.scene.see().world

@@ -1,5 +1,6 @@
 """What a node announces of its end."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from tests.support.builders import NOW, Manifest, ready_node
 from tests.support.scenes import TAINT, Scene, lose_node, operate_from
 from trainingjob_operator.core.node_signals import BUILTIN_SIGNALS, NodeSignal
-from trainingjob_operator.core.observe.nodes import find_termination_notice, is_node_status_reliable
+from trainingjob_operator.core.observe.nodes import find_avoid_signal, find_termination_notice, is_node_status_reliable
 
 LABEL = "cloud.google.com/active-node-maintenance"
 NODES: dict[str, tuple[dict[str, Any] | None, str]] = {
@@ -66,6 +67,15 @@ ADDED: dict[str, tuple[NodeSignal, Manifest, str]] = {
 def test_added_signals_are_found(signal: NodeSignal, node: Manifest, want: str) -> None:
     assert find_termination_notice(node, (signal,)) == want
     assert find_termination_notice(node) == ""
+    assert find_avoid_signal(node, (signal,)) == ""
+
+
+@pytest.mark.parametrize(("signal", "node", "want"), ADDED.values(), ids=ADDED)
+def test_signals_against_new_pods_are_no_termination_notices(signal: NodeSignal, node: Manifest, want: str) -> None:
+    signals = (replace(signal, effect="avoid"),)
+
+    assert find_avoid_signal(node, signals) == want
+    assert find_termination_notice(node, signals) == ""
 
 
 def own_node(age: float, *, ready: bool = True) -> Manifest:

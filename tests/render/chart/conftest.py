@@ -31,7 +31,10 @@ EVERYTHING: dict[str, Any] = {
     "topologySpreadConstraints": [],
     "watch": {"namespaces": ["research", "prod"]},
     "kueue": {"elasticWorkloadPriority": "low"},
-    "nodeSignals": [{"taint": "node.example/maintenance"}, {"label": "node.example/health", "value": "bad"}],
+    "nodeSignals": [
+        {"taint": "node.example/maintenance"},
+        {"label": "node.example/health", "value": "bad", "effect": "avoid"},
+    ],
     "accelerators": {
         "nvidia-l40s": {
             "platform": "cuda",

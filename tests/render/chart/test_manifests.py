@@ -103,7 +103,7 @@ def test_operator_reads_every_setting_of_the_chart(chart, variants) -> None:
         elastic_workload_priority="low",
         node_signals=(
             NodeSignal("taint", "node.example/maintenance"),
-            NodeSignal("label", "node.example/health", "bad"),
+            NodeSignal("label", "node.example/health", "bad", "avoid"),
         ),
         webhook_port=10250,
         certificates=Path("/etc/trainingjob/certificates"),

@@ -20,7 +20,7 @@ from trainingjob_operator.core.decide.decisions import (
     is_released,
 )
 from trainingjob_operator.core.decide.preparation_phase import is_preparing
-from trainingjob_operator.core.diagnose.bad_nodes import find_avoided_nodes
+from trainingjob_operator.core.diagnose.avoided_nodes import find_avoided_nodes, find_disfavored_nodes
 from trainingjob_operator.core.diagnose.slice_recreation import find_slices_to_recreate
 from trainingjob_operator.core.observe.jobsets import ChildJob, JobSet
 from trainingjob_operator.core.observe.observed import Observed, Slice
@@ -41,15 +41,24 @@ MAX_SILENT_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class CreateBase:
-    """Create the base JobSet, which contains the minimum number of slices, or slice 0 under Kueue."""
+    """Create the base JobSet, which contains the minimum number of slices, or slice 0 under Kueue.
+
+    `disfavors`: nodes that its pods use only if no other node is free.
+    """
+
+    disfavors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class CreateSlice:
-    """Create the JobSet of one slice outside the base. `avoids`: nodes that its pods must not be scheduled on."""
+    """Create the JobSet of one slice outside the base.
+
+    `avoids`: nodes that its pods must not be scheduled on. `disfavors`: nodes that they use only if no other is free.
+    """
 
     number: int
     avoids: tuple[str, ...] = ()
+    disfavors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -129,7 +138,7 @@ def _list_jobset_operations(plan: Plan, seen: Observed, training: Sequence[int])
     """Return the operations that bring the JobSets to the wanted state."""
     base = seen.base
     if base is None:
-        return (CreateBase(),)
+        return (CreateBase(find_disfavored_nodes(seen)),)
     required = seen.list_required_slices(plan)
     elastic = range(base.slices.stop, plan.spec.slices.max_slices)
     others = [jobset for jobset in _list_owned_jobsets(seen) if jobset.name != base.name]
@@ -150,7 +159,8 @@ def _list_jobset_operations(plan: Plan, seen: Observed, training: Sequence[int])
     can_grow = bool(training) or all(one.is_placed for one in required)
     wanted = elastic if can_grow else range(base.slices.stop, len(required))
     missing = [number for number in wanted if seen.find_jobset(seen.slices[number].jobset) is None]
-    return (*away, *(CreateSlice(number, tuple(sorted(avoided))) for number in missing))
+    avoids, disfavors = tuple(sorted(avoided)), find_disfavored_nodes(seen, avoided)
+    return (*away, *(CreateSlice(number, avoids, disfavors) for number in missing))
 
 
 def _is_misplaced(seen: Observed, jobset: JobSet, avoided: frozenset[str]) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from trainingjob_api.live import live_fields
 from trainingjob_api.world import Member, Rollback, World, join_address
+from trainingjob_operator.core.diagnose.avoided_nodes import exclude_avoided_slices
 from trainingjob_operator.core.diagnose.bad_nodes import Faults, exclude_bad_nodes
 from trainingjob_operator.core.diagnose.health import WorldEnd
 from trainingjob_operator.core.diagnose.slice_recreation import find_slices_to_recreate
@@ -58,8 +59,9 @@ def exclude_without_standby(plan: Plan, seen: Observed, ready: Sequence[Slice]) 
 
 
 def list_usable_slices(plan: Plan, seen: Observed, ready: Sequence[Slice], faults: Faults) -> list[Slice]:
-    """Return the slices to form a world of, without bad nodes and termination notices if the others suffice."""
-    return exclude_draining_slices(plan, exclude_bad_nodes(plan, seen, ready, faults))
+    """Return the slices to form a world of, without bad, avoided and terminating nodes if the others suffice."""
+    sound = exclude_bad_nodes(plan, seen, ready, faults)
+    return exclude_draining_slices(plan, exclude_avoided_slices(plan, seen, sound))
 
 
 def choose_slices(

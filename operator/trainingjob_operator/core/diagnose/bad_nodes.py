@@ -71,8 +71,8 @@ def count_faults(seen: Observed, end: WorldEnd | None, now: datetime) -> Faults:
     return tuple(faults_by_node.values())[-MAX_NODES:]
 
 
-def find_avoided_nodes(plan: Plan, seen: Observed, faults: Faults) -> frozenset[str]:
-    """Return the nodes that new slices must avoid; empty if the job could not reach its minimum without them."""
+def find_bad_nodes(plan: Plan, seen: Observed, faults: Faults) -> frozenset[str]:
+    """Return the bad nodes that slices must avoid; empty if the job could not reach its minimum without them."""
     bad = frozenset(one.node for one in faults if one.faults >= MIN_FAULTS)
     if plan.spec.elastic.node_exclusion == "report" or not bad:
         return frozenset()
@@ -82,10 +82,10 @@ def find_avoided_nodes(plan: Plan, seen: Observed, faults: Faults) -> frozenset[
 
 def exclude_bad_nodes(plan: Plan, seen: Observed, ready: Sequence[Slice], faults: Faults) -> list[Slice]:
     """Return the slices to form a world of, without movable slices on bad nodes if the others suffice."""
-    avoided = find_avoided_nodes(plan, seen, faults)
-    if not avoided:
+    bad = find_bad_nodes(plan, seen, faults)
+    if not bad:
         return list(ready)
-    sound = [one for one in ready if not (one.nodes & avoided and is_movable(seen, one))]
+    sound = [one for one in ready if not (one.nodes & bad and is_movable(seen, one))]
     return sound if plan.find_largest_size(len(sound)) else list(ready)
 
 

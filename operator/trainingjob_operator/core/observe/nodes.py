@@ -1,4 +1,4 @@
-"""Node manifests: readiness and termination notices.
+"""Node manifests: readiness, termination notices and signals against new pods.
 
 Cloud providers and autoscalers mark a node before they take it away, often long before they evict its first pod.
 """
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from trainingjob_operator.core.manifests import Manifest, find_condition, get_text, get_value, iter_items
-from trainingjob_operator.core.node_signals import BUILTIN_SIGNALS, NodeSignal
+from trainingjob_operator.core.node_signals import BUILTIN_SIGNALS, NodeSignal, SignalEffect
 from trainingjob_operator.core.times import parse_time
 
 RECONNECT_TIME = timedelta(seconds=90)
@@ -39,7 +39,16 @@ def is_node_ready(node: Manifest | None) -> bool:
 
 def find_termination_notice(node: Manifest | None, added_signals: Sequence[NodeSignal] = ()) -> str:
     """Return the built-in or added signal that announces the end or a fault of a node. Empty: there is none."""
-    return next((str(signal) for signal in (*BUILTIN_SIGNALS, *added_signals) if _has_signal(node, signal)), "")
+    return _find_signal(node, (*BUILTIN_SIGNALS, *added_signals), "drain")
+
+
+def find_avoid_signal(node: Manifest | None, added_signals: Sequence[NodeSignal]) -> str:
+    """Return the added signal that asks to place nothing new on a node. Empty: there is none."""
+    return _find_signal(node, added_signals, "avoid")
+
+
+def _find_signal(node: Manifest | None, signals: Sequence[NodeSignal], effect: SignalEffect) -> str:
+    return next((str(signal) for signal in signals if signal.effect == effect and _has_signal(node, signal)), "")
 
 
 def _has_signal(node: Manifest | None, signal: NodeSignal) -> bool:

@@ -102,6 +102,12 @@ class Slice:
         return tuple(f"node {pod.node} has {pod.termination_notice}" for pod in pods if pod.termination_notice)
 
     @property
+    def avoid_signals(self) -> tuple[str, ...]:
+        """Return a description of each signal on its nodes that asks to place nothing new there."""
+        pods = (host.pod for host in self.hosts if host.pod)
+        return tuple(f"node {pod.node} has {pod.avoid_signal}" for pod in pods if pod.avoid_signal)
+
+    @property
     def is_starting(self) -> bool:
         """Return whether all its pods are scheduled and none of them has a known problem."""
         return self.is_placed and all(
@@ -140,6 +146,8 @@ class Observed:
     """The newest request for traces or stacks in the job's annotation. None: there is none, or it is stale."""
     preparation: PreparationJob | None = None
     """The Job of the preparation phase. None: it does not exist."""
+    avoided_nodes: frozenset[str] = frozenset()
+    """Nodes of the cluster whose signals ask to place nothing new there."""
 
     @property
     def is_over(self) -> bool:
@@ -211,6 +219,7 @@ def observe(
         drill=_read_request(job, uid),
         inspection=_read_inspection(job, uid, now),
         preparation=read_preparation(children, heartbeats),
+        avoided_nodes=children.avoided_nodes,
     )
 
 
@@ -228,6 +237,7 @@ def assemble_observed(
     drill: DrillRequest | None = None,
     inspection: InspectionRequest | None = None,
     preparation: PreparationJob | None = None,
+    avoided_nodes: frozenset[str] = frozenset(),
 ) -> Observed:
     """Return the observed state of a job from its parsed children. Adds the world, its members and its lineage."""
     world = members.rebuild_world(status, job.uid, pods)
@@ -258,6 +268,7 @@ def assemble_observed(
         drill=drill,
         inspection=inspection,
         preparation=preparation,
+        avoided_nodes=avoided_nodes,
     )
 
 

@@ -72,6 +72,8 @@ class Pod:
     problem: ObjectProblem | None
     termination_notice: str = ""
     """Termination notice of its node. Empty: there is none."""
+    avoid_signal: str = ""
+    """Signal of its node that asks to place nothing new there. Empty: there is none."""
     settled_seconds: float = 0.0
     """Seconds since it was created, scheduled or found unschedulable."""
 
@@ -141,6 +143,7 @@ def _read_pod(
         last_exit=read_exit(container),
         problem=read_problem(manifest, container),
         termination_notice=nodes.find_termination_notice(node, children.added_signals),
+        avoid_signal=nodes.find_avoid_signal(node, children.added_signals),
         settled_seconds=seconds_between(max(created, scheduled), now),
     )
 

@@ -22,13 +22,14 @@ def find_slice_problem(slice_: Slice, heartbeat_timeout: float) -> ObjectProblem
 
 
 def find_absence_reason(one: Slice, window: float) -> ObjectProblem | None:  # None: it can join a world
-    """Return why a slice is in no world: its problem, or a termination notice."""
-    termination = (
-        ObjectProblem(Reason.NODE_TERMINATING, f"termination notice: {one.termination_notices[0]}")
-        if one.termination_notices
-        else None
-    )
-    return find_slice_problem(one, window) or termination
+    """Return why a slice is in no world: its problem, a termination notice, or a signal against new pods."""
+    if trouble := find_slice_problem(one, window):
+        return trouble
+    if one.termination_notices:
+        return ObjectProblem(Reason.NODE_TERMINATING, f"termination notice: {one.termination_notices[0]}")
+    if one.avoid_signals:
+        return ObjectProblem(Reason.NODE_AVOIDED, f"avoided node: {one.avoid_signals[0]}")
+    return None
 
 
 def describe_absence(one: Slice, trouble: ObjectProblem) -> str:

@@ -16,7 +16,7 @@ from trainingjob_api.world import JobIdentity, World
 from trainingjob_operator.core.decide.child_maintenance import ChildOperation, DeleteJobSet, list_child_operations
 from trainingjob_operator.core.decide.decision_rules import decide
 from trainingjob_operator.core.decide.decisions import Claim, CollectDiagnostics, Decision, DrainWorld, EndWorld, Wait
-from trainingjob_operator.core.diagnose.bad_nodes import find_avoided_nodes
+from trainingjob_operator.core.diagnose.bad_nodes import find_bad_nodes
 from trainingjob_operator.core.observe.heartbeats import HeartbeatState
 from trainingjob_operator.core.observe.jobsets import JobSet
 from trainingjob_operator.core.observe.observed import Host, Observed, Slice, assemble_observed
@@ -114,7 +114,7 @@ class SimulatedJob:
             case EndWorld():
                 self._record_progress()
                 self.training = None
-        if find_avoided_nodes(self.plan, seen, self.status.nodes):
+        if find_bad_nodes(self.plan, seen, self.status.nodes):
             self._recreate_slices(list_child_operations(self.plan, seen, decision))
         return decision
 
