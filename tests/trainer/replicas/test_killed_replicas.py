@@ -1,4 +1,4 @@
-"""Replicas of real processes, of which one is killed: the other keeps training in its processes, and a new one joins."""
+"""Replicas of real processes, one of which is killed: the other keeps its processes, and a new one joins."""
 
 import time
 from collections.abc import Callable, Iterable
