@@ -19,12 +19,8 @@ from trainingjob_operator.shell.interfaces import (
     ForbiddenError,
     Manifest,
 )
-from trainingjob_operator.shell.reconcile import (
-    FORMING_REQUEUE_SECONDS,
-    IDLE_REQUEUE_SECONDS,
-    MAX_CONFLICT_ATTEMPTS,
-    Reconciler,
-)
+from trainingjob_operator.shell.job_evaluation import FORMING_REQUEUE_SECONDS, IDLE_REQUEUE_SECONDS
+from trainingjob_operator.shell.reconcile import MAX_CONFLICT_ATTEMPTS, Reconciler
 
 
 def events(sim: Simulation) -> list[tuple[bool, str]]:

@@ -34,15 +34,11 @@ from trainingjob_operator.core.decide.child_maintenance import (
     DeletePreparation,
     list_child_operations,
 )
-from trainingjob_operator.core.decide.decision_rules import decide
-from trainingjob_operator.core.decide.decisions import Claim, Decision, DeleteExpired, Wait, is_released
+from trainingjob_operator.core.decide.decisions import Claim, DeleteExpired
 from trainingjob_operator.core.decide.drill_injection import list_pods_to_delete, operator_pause_seconds, refuse_strike
-from trainingjob_operator.core.decide.preparation_phase import is_preparing
-from trainingjob_operator.core.diagnose.hangs import seconds_until_hang
 from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get_value
 from trainingjob_operator.core.observe.clock_changes import shift_times
 from trainingjob_operator.core.observe.members import rebuild_world
-from trainingjob_operator.core.observe.observed import Observed, observe
 from trainingjob_operator.core.observe.ownership import filter_owned
 from trainingjob_operator.core.observe.pods import read_pods
 from trainingjob_operator.core.observe.workloads import describe_ignored_keys
@@ -55,10 +51,9 @@ from trainingjob_operator.core.report.job_events import (
     list_recreation_events,
     make_directive,
 )
-from trainingjob_operator.core.report.job_status import blocked_status, invalid_status, next_status
+from trainingjob_operator.core.report.job_status import blocked_status, invalid_status
 from trainingjob_operator.core.report.status_writes import should_write
 from trainingjob_operator.core.stored_status import read_status, write_status
-from trainingjob_operator.core.times import seconds_between
 from trainingjob_operator.core.validation.queue_limits import describe_queue_limits
 from trainingjob_operator.core.validation.validate import ValidationResult, validate_job
 from trainingjob_operator.render.render_settings import RenderSettings
@@ -75,14 +70,14 @@ from trainingjob_operator.shell.interfaces import (
     JobKey,
     MissingKindError,
 )
+from trainingjob_operator.shell.job_evaluation import (
+    FORMING_REQUEUE_SECONDS,
+    IDLE_REQUEUE_SECONDS,
+    evaluate,
+    requeue_delay,
+)
 from trainingjob_operator.shell.logging_setup import Log
 
-IDLE_REQUEUE_SECONDS = 300.0
-"""Reconcile interval of a job that only an event can change, in case an event is lost."""
-WAITING_REQUEUE_SECONDS = 5.0
-FORMING_REQUEUE_SECONDS = 0.5
-NEW_HOLD_SECONDS = 30.0
-"""Seconds in which Kueue explains in the Workload why it suspends a JobSet. The operator does not watch Workloads."""
 MAX_CONFLICT_ATTEMPTS = 5
 
 type Check = Callable[[str, str, object], Awaitable[ValidationResult]]
@@ -190,20 +185,16 @@ class Reconciler:
 
     async def _act(self, job: Manifest, plan: Plan, warnings: Sequence[Problem], children: Children) -> float | None:
         """Observe, decide and act once for a job with a valid spec."""
-        uid = get_text(job, "metadata", "uid")
+        uid, queue = get_text(job, "metadata", "uid"), plan.spec.scheduling.queue_name
+        limits = describe_queue_limits(plan, await self._read_queue(get_text(job, "metadata", "namespace"), queue))
+        notes = (*(str(warning) for warning in warnings), *describe_ignored_keys(job, queue), *limits)
         status, now = self._newest_status(uid, job)
-        seen = observe(plan, job, status, children, self._hub.heartbeat_state(_job_key(job)), now)
-        decision = decide(plan, seen, now)
+        heartbeats, refusal = self._hub.heartbeat_state(_job_key(job)), self._child_creator.last_rejection(uid)
+        seen, decision, fresh = await evaluate(plan, job, status, children, heartbeats, now, notes, refusal)
         if isinstance(decision, DeleteExpired):
             await self._cluster.delete(job)
             return None
         chores = list_child_operations(plan, seen, decision)
-        ignored = describe_ignored_keys(job, plan.spec.scheduling.queue_name)
-        limits = describe_queue_limits(plan, await self._read_queue(seen.namespace, plan.spec.scheduling.queue_name))
-        message = (*(str(warning) for warning in warnings), *ignored, *limits)
-        fresh = next_status(
-            plan, seen, decision, now, warnings=message, refusal=self._child_creator.last_rejection(uid)
-        )
         try:
             job = await self._write_if_changed(job, uid, fresh)
         except ClusterUnavailableError:
@@ -225,7 +216,7 @@ class Reconciler:
             return pause
         if strikes or refusal:  # the next reconcile writes the rejection to the status
             return FORMING_REQUEUE_SECONDS
-        requeue = _requeue_delay(plan, seen, decision, fresh, now)
+        requeue = requeue_delay(plan, seen, decision, fresh, now)
         return min(requeue, CREATE_BACKOFF_SECONDS) if self._child_creator.last_rejection(uid) else requeue
 
     async def _report_invalid(self, job: Manifest, checked: ValidationResult) -> float:
@@ -340,37 +331,6 @@ def _check_in_process(catalog: Catalog) -> Check:
         return validate_job(name, spec, catalog, namespace)
 
     return check
-
-
-def _requeue_delay(plan: Plan, seen: Observed, decision: Decision, status: TrainingJobStatus, now: datetime) -> float:
-    """Return the seconds until the decision can change without an event."""
-    if status.completion_time is not None:
-        ttl = plan.spec.ttl_seconds_after_finished
-        left = (
-            IDLE_REQUEUE_SECONDS
-            if ttl is None
-            else ttl - seconds_between(status.completion_time, now) + FORMING_REQUEUE_SECONDS
-        )
-        return min(max(left, FORMING_REQUEUE_SECONDS), IDLE_REQUEUE_SECONDS)
-    if is_preparing(plan, seen) or is_released(decision):
-        return WAITING_REQUEUE_SECONDS
-    if isinstance(decision, Wait) and seen.world is not None and decision.reason == Reason.TRAINING:
-        oldest = max(
-            (member_view.latest_report.report_age for member_view in seen.member_views if member_view.latest_report),
-            default=0.0,
-        )
-        until_silent = max(plan.heartbeat_timeout_seconds - oldest, FORMING_REQUEUE_SECONDS)
-        until_hung = max(seconds_until_hang(plan, seen), 0.0)
-        return min(until_silent, until_hung, WAITING_REQUEUE_SECONDS)
-    has_fresh_heartbeat = any(
-        news.report_age <= plan.heartbeat_timeout_seconds for news in seen.heartbeats.latest_reports.values()
-    )
-    if not has_fresh_heartbeat and not seen.pods:  # events of the cluster wake the job
-        is_hold_new = any(jobset.hold and jobset.settled_seconds < NEW_HOLD_SECONDS for jobset in seen.jobsets)
-        return WAITING_REQUEUE_SECONDS if is_hold_new else IDLE_REQUEUE_SECONDS
-    if not seen.heartbeats.latest_reports:
-        return WAITING_REQUEUE_SECONDS
-    return FORMING_REQUEUE_SECONDS
 
 
 def _generation(job: Manifest) -> int:

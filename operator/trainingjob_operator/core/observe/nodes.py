@@ -3,11 +3,11 @@
 Cloud providers and autoscalers mark a node before they take it away, often long before they evict its first pod.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from trainingjob_operator.core.manifests import Manifest, find_condition, get_text, get_value, iter_items
-from trainingjob_operator.core.node_signals import BUILTIN_SIGNALS, NodeSignal, SignalEffect
+from trainingjob_operator.core.node_signals import BUILTIN_SIGNALS, NodeSignal, SignalEffect, SignalSource
 from trainingjob_operator.core.times import parse_time
 
 RECONNECT_TIME = timedelta(seconds=90)
@@ -48,16 +48,31 @@ def find_avoid_signal(node: Manifest | None, added_signals: Sequence[NodeSignal]
 
 
 def _find_signal(node: Manifest | None, signals: Sequence[NodeSignal], effect: SignalEffect) -> str:
-    return next((str(signal) for signal in signals if signal.effect == effect and _has_signal(node, signal)), "")
+    values = _read_signals(node) if signals else {}
+    return next((str(signal) for signal in signals if signal.effect == effect and _is_present(signal, values)), "")
 
 
-def _has_signal(node: Manifest | None, signal: NodeSignal) -> bool:
+def _read_signals(node: Manifest | None) -> dict[SignalSource, dict[str, list[str]]]:
+    """Return the values of all taints, labels and conditions of a node by their keys.
+
+    A job of thousands of hosts has as many nodes, so a node is read once for all signals.
+    """
+    labels, taints = get_value(node, "metadata", "labels"), dict[str, list[str]]()
+    for taint in iter_items(node, "spec", "taints"):
+        taints.setdefault(get_text(taint, "key"), []).append(get_text(taint, "value"))
+    conditions: dict[str, list[str]] = {}
+    for condition in iter_items(node, "status", "conditions"):
+        conditions.setdefault(get_text(condition, "type"), [get_text(condition, "status")])
+    known = labels if isinstance(labels, dict) else {}
+    return {
+        "taint": taints,
+        "label": {key: [value] for key, value in known.items() if isinstance(value, str)},
+        "condition": conditions,
+    }
+
+
+def _is_present(signal: NodeSignal, values: Mapping[SignalSource, Mapping[str, Sequence[str]]]) -> bool:
+    found = values[signal.source].get(signal.key, ())
     if signal.source == "condition":
-        return get_text(find_condition(node, signal.key), "status") == (signal.value or "True")
-    if signal.source == "label":
-        value = get_value(node, "metadata", "labels", signal.key)
-        values = [value] if isinstance(value, str) else []
-    else:
-        taints = (taint for taint in iter_items(node, "spec", "taints") if get_text(taint, "key") == signal.key)
-        values = [get_text(taint, "value") for taint in taints]
-    return signal.value in values if signal.value else bool(values)
+        return (signal.value or "True") in found
+    return signal.value in found if signal.value else bool(found)

@@ -1,0 +1,71 @@
+"""The pure part of a reconcile: when it is repeated, and the thread that runs it."""
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.builders import jobset_manifest, make_plan
+from tests.support.scenes import Scene
+from trainingjob_api.status.world_status import AdmissionBackOff
+from trainingjob_operator.core.decide.decisions import Decision, Wait
+from trainingjob_operator.core.manifests import Children
+from trainingjob_operator.core.observe.heartbeats import HeartbeatState
+from trainingjob_operator.core.reasons import Reason
+from trainingjob_operator.core.times import format_time
+from trainingjob_operator.shell import job_evaluation
+from trainingjob_operator.shell.job_evaluation import (
+    IDLE_REQUEUE_SECONDS,
+    MANY_PODS,
+    WAITING_REQUEUE_SECONDS,
+    evaluate,
+    requeue_delay,
+)
+
+
+def test_a_back_off_for_quota_ends_in_time() -> None:
+    scene = Scene(plan=make_plan(2, 4, scheduling={"queueName": "research"}))
+    scene.status = scene.status.model_copy(
+        update={"admission": AdmissionBackOff(releases=1, released=format_time(scene.now))}
+    )
+    decision = scene.decide()
+
+    assert isinstance(decision, Wait)
+    assert decision.reason == Reason.QUOTA_BACK_OFF
+    assert requeue_delay(scene.plan, scene.see(), decision, scene.status, scene.now) == WAITING_REQUEUE_SECONDS
+
+
+@pytest.mark.parametrize(("age", "want"), [(2.0, WAITING_REQUEUE_SECONDS), (31.0, IDLE_REQUEUE_SECONDS)])
+def test_kueue_s_reason_is_read_again_while_the_jobset_is_new(age: float, want: float) -> None:
+    """Kueue writes the reason after it has created the Workload, and the operator may have read in between."""
+    scene = Scene(plan=make_plan(2, 4, scheduling={"queueName": "nowhere"}))
+    scene.jobsets[0] = jobset_manifest(scene.plan, 0, suspend=True)
+    scene.jobsets[0]["metadata"]["creationTimestamp"] = format_time(scene.now - timedelta(seconds=age))
+    decision = scene.decide()
+
+    assert requeue_delay(scene.plan, scene.see(), decision, scene.status, scene.now) == want
+
+
+@pytest.mark.parametrize(("num_pods", "is_elsewhere"), [(MANY_PODS - 1, False), (MANY_PODS, True)])
+async def test_a_job_with_many_pods_does_not_delay_the_answers_to_them(
+    num_pods: int, is_elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def decide(*arguments: Any) -> Decision:
+        threads.append(threading.current_thread())
+        return scene.decide()
+
+    monkeypatch.setattr(job_evaluation, "decide", decide)
+    scene = Scene(plan=make_plan(2, 4))
+    children = Children((), (), ({"metadata": {}},) * num_pods, (), {})
+    job = {"metadata": {"name": "demo", "namespace": "research", "uid": "u"}}
+
+    _, decision, status = await evaluate(
+        scene.plan, job, scene.status, children, HeartbeatState(), scene.now, ("a note",), None
+    )
+
+    assert [thread is not threading.current_thread() for thread in threads] == [is_elsewhere]
+    assert decision == scene.decide()
+    assert "a note" in str(status.conditions)
