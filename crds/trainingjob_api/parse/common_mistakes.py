@@ -174,7 +174,7 @@ def holds_axes(location: Location) -> bool:
 
 
 def hint_unknown(location: Location, value: Any) -> str:
-    """Return the replacement of a field from a pod spec; empty: no such replacement."""
+    """Return the replacement of a field from a pod spec or another framework; empty: no such replacement."""
     *parents, last = ("[]" if isinstance(part, int) else part for part in location)
     name, given = str(last), value if isinstance(value, dict) else {}
     match parents:
@@ -193,6 +193,12 @@ def hint_unknown(location: Location, value: Any) -> str:
             return "Accelerators of a host follow from spec.slices."
         case ["data", "train", "[]"] | ["evaluation", "[]"] if name in ("repo", "repoId", "dataset", "split", "subset"):
             return "Data sets of the Hugging Face Hub must be written to text files on a volume first."
+        case ["schedule"] if name == "stable":
+            return (
+                "The rate is stable between `warmup` and the decay: write the length of the decay, `wsd: {decay: 10%}`."
+            )
+        case ["scheduling"] if name == "maxChipHours":
+            return "`spec.activeDeadlineSeconds` limits the run time, and `spec.slices.max` the chips."
     return ""
 
 
