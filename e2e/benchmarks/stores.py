@@ -2,7 +2,8 @@
 
 The raw rate is that of TensorStore's own client with the same number of requests in flight. The floor of a rate is 0.7
 of it. An upload to Google Cloud Storage ends with the request that composes its parts. The raw rate has one as well,
-because the server of the tests copies and hashes the parts in it; Google's own only links them. A save to a bucket must
+because the server of the tests copies and hashes the parts in it; Google's own only links them. Another row compares
+with the rate of one plain object of the same bytes, which is written with one request. A save to a bucket must
 block training no longer than a save to a folder of this machine.
 """
 
@@ -53,6 +54,9 @@ def measure_rates(scheme: str) -> list[Figure]:
         if scheme == "gs":
             _compose([f"{raw_root}/{number}" for number in range(NUM_PARTS)])
 
+    def upload_plain() -> None:
+        raw.write("plain", content * NUM_PARTS).result()
+
     def download_raw() -> None:
         for future in [raw.read(f"{number}") for number in range(NUM_PARTS)]:
             future.result()
@@ -62,9 +66,10 @@ def measure_rates(scheme: str) -> list[Figure]:
             pass
 
     upload = _rate(lambda: store.write("large", (content for _ in range(NUM_PARTS))))
-    up, down = _rate(upload_raw), _rate(download_raw)
+    up, plain, down = _rate(upload_raw), _rate(upload_plain), _rate(download_raw)
     return [
         Figure(f"{scheme}: upload", upload, "MB/s", FLOOR * up),
+        Figure(f"{scheme}: upload, to one plain object", upload, "MB/s", FLOOR * plain),
         Figure(f"{scheme}: download", _rate(download), "MB/s", FLOOR * down),
     ]
 
