@@ -123,11 +123,11 @@ soak-short: install ## Run a soak of three minutes
 
 .PHONY: soak-cluster
 soak-cluster: install ## Inject long operator faults on the real cluster: kills, two operators, partitions
-	$(PYTEST) -m soak e2e/journeys --ignore=e2e/journeys/test_kueue.py
+	$(PYTEST) -m soak e2e/journeys --ignore-glob='*/test_kueue*'
 
 .PHONY: journeys-kueue
 journeys-kueue: install ## Run elastic jobs under the real Kueue, which is built once per machine
-	$(PYTEST) -v -m soak e2e/journeys/test_kueue.py
+	$(PYTEST) -v -m soak e2e/journeys/test_kueue.py e2e/journeys/test_kueue_faults.py
 
 .PHONY: test
 test: lint coverage thorough slow soak-short journeys ## Run everything: the checks, all tests, slow tests, random faults, then the journeys on a real cluster

@@ -1,16 +1,20 @@
 """Shared fixtures of the journeys: one cluster for the whole run, and its diagnostics if a journey fails."""
 
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from e2e.cluster.interface import Cluster
+from e2e.cluster.local import LocalCluster
 from e2e.cluster.run_program import ClusterError
 from e2e.cluster.select_cluster import open_cluster
-from e2e.product import Product
+from e2e.kueue.installation import install_kueue, make_local_queue, make_priority
+from e2e.kueue.queued_jobs import ELASTIC, URGENT, render_queued_job
+from e2e.product import Job, Product, wait_until
 
 DIAGNOSTICS_FOLDER = Path(__file__).parents[2] / "build" / "e2e-logs"
 
@@ -58,6 +62,41 @@ def product(cluster: Cluster) -> Product:
     installed = Product(cluster)
     installed.install()
     return installed
+
+
+@pytest.fixture(scope="module")
+def queue_namespace(cluster: Cluster, product: Product) -> Iterator[str]:
+    """A namespace with a LocalQueue, while Kueue is installed."""
+    if not isinstance(cluster, LocalCluster):
+        pytest.skip(f"Kueue with short timeouts is not installed on the {cluster.name} cluster")
+    with install_kueue(cluster):
+        make_priority(cluster, ELASTIC, -1)
+        make_priority(cluster, URGENT, 100)
+        pod_priority = {"kind": "PriorityClass", "metadata": {"name": URGENT}, "value": 100}
+        product.apply({"apiVersion": "scheduling.k8s.io/v1", "preemptionPolicy": "Never", **pod_priority})
+        Product(cluster, {"kueue.elasticWorkloadPriority": ELASTIC}).install()
+        try:
+            with product.namespace("journey-kueue") as name:
+                make_local_queue(cluster, name)
+                yield name
+        finally:
+            cluster.kubectl("delete", "priorityclass", URGENT, "--ignore-not-found")
+            product.install()
+
+
+@pytest.fixture
+def submit(product: Product, queue_namespace: str) -> Iterator[Callable[..., Job]]:
+    """A function that submits a job of `render_queued_job`; its jobs are deleted after the test."""
+    jobs: list[Job] = []
+
+    def create(name: str, *sizes: int, **changes: Any) -> Job:
+        jobs.append(product.submit(queue_namespace, render_queued_job(name, *sizes, **changes), name=name))
+        return jobs[-1]
+
+    yield create
+    for job in jobs:
+        job.delete()
+    wait_until("the pods to be gone", lambda: not any(job.pods() for job in jobs) or None, 60)
 
 
 @pytest.fixture(autouse=True)

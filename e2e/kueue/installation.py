@@ -85,9 +85,9 @@ def count_used_quota(cluster: LocalCluster) -> int:
     return round(parse_quantity(usage.get("cpu", "0")) * 1000 / SLICE_MILLICPU)
 
 
-def make_local_queue(cluster: LocalCluster, namespace: str) -> None:
-    """Create the LocalQueue of a namespace."""
-    _apply(cluster, "LocalQueue", QUEUE, namespace=namespace, spec={"clusterQueue": QUEUE})
+def make_local_queue(cluster: LocalCluster, namespace: str, name: str = QUEUE) -> None:
+    """Create a LocalQueue of the ClusterQueue."""
+    _apply(cluster, "LocalQueue", name, namespace=namespace, spec={"clusterQueue": QUEUE})
 
 
 def make_priority(cluster: LocalCluster, name: str, value: int) -> None:

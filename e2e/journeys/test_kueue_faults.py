@@ -1,0 +1,126 @@
+"""Faults of Kueue while a job trains: the condition has the next step, all steps remain, and the job recovers."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from e2e.cluster.interface import Cluster
+from e2e.kueue.installation import NAMESPACE, NUM_SLICES, QUEUE, make_local_queue, set_quota
+from e2e.kueue.queued_jobs import GROW_SECONDS, SHRINK_SECONDS, START_SECONDS, lose_slice, trains_on
+from e2e.product import Job, Manifest, wait_until
+from e2e.status import condition, generation_of, step_of
+
+pytestmark = pytest.mark.soak
+
+MESSAGE_SECONDS = 120
+CONTROLLER = ("deployment/kueue-controller-manager", "-n", NAMESPACE)
+MORE_STEPS = 10
+"""Steps that a world trains under a fault that must not concern it."""
+
+
+def explains(kind: str, text: str) -> Callable[[Manifest], bool]:
+    """Return a check of a status: a condition is true, and its message has a text."""
+    return lambda status: (
+        condition(status, kind).get("status") == "True" and text in condition(status, kind).get("message", "")
+    )
+
+
+def assert_trains_on(job: Job, before: Manifest) -> None:
+    """Check that the world of a status trains further steps."""
+    step = step_of(job.status()) + MORE_STEPS
+    after = job.wait(f"step {step}", lambda status: step_of(status) >= step, SHRINK_SECONDS)
+    assert generation_of(after) == generation_of(before)
+
+
+def assert_nothing_lost(status: Manifest) -> None:
+    assert status["restarts"]["counted"] == 0
+    assert [one for one in status["attempts"] if one.get("lostSteps", 0) > 1] == []
+
+
+def stop_queue(cluster: Cluster, policy: str) -> None:
+    """Set the stop policy of the ClusterQueue."""
+    patch = json.dumps({"spec": {"stopPolicy": policy}})
+    cluster.kubectl("patch", "clusterqueue", QUEUE, "--type=merge", "-p", patch)
+
+
+def test_a_quota_of_zero_ends_no_training(submit, cluster: Cluster) -> None:
+    set_quota(cluster, NUM_SLICES)
+    job = submit("zero", 2, NUM_SLICES)
+    before = job.wait("training on all slices", trains_on(NUM_SLICES), START_SECONDS)
+
+    set_quota(cluster, 0)
+    assert_trains_on(job, before)
+    with lose_slice(cluster, job, 3):
+        advice = (
+            f"One slice requests more cpu than the ClusterQueue of '{QUEUE}' can ever have. Raise its `nominalQuota`"
+        )
+        job.wait("the quota in the condition", explains("Degraded", advice), MESSAGE_SECONDS)
+        assert len(job.status()["world"]["slices"]) == NUM_SLICES - 1
+    set_quota(cluster, NUM_SLICES)
+    assert_nothing_lost(job.wait("training on all slices again", trains_on(NUM_SLICES), GROW_SECONDS))
+
+
+def test_a_deleted_cluster_queue_ends_no_training(submit, cluster: Cluster) -> None:
+    set_quota(cluster, NUM_SLICES)
+    job = submit("deleted", 2, NUM_SLICES)
+    before = job.wait("training on all slices", trains_on(NUM_SLICES), START_SECONDS)
+
+    cluster.kubectl("delete", "clusterqueue", QUEUE, "--wait=false")
+    assert_trains_on(job, before)
+    with lose_slice(cluster, job, 3):
+        advice = f"`spec.scheduling.queueName`: ClusterQueue '{QUEUE}' must be active"
+        job.wait("the ClusterQueue in the condition", explains("Degraded", advice), MESSAGE_SECONDS)
+
+    job.patch({"suspend": True})
+    cluster.kubectl("wait", "clusterqueue", QUEUE, "--for=delete", "--timeout=60s")
+    job.patch({"suspend": False})
+    job.wait("the queue in the condition", explains("Queued", "`spec.scheduling.queueName`: "), MESSAGE_SECONDS)
+    set_quota(cluster, NUM_SLICES)
+    assert_nothing_lost(job.wait("training on all slices again", trains_on(NUM_SLICES), START_SECONDS))
+
+
+def test_a_drained_cluster_queue_saves_the_job(submit, cluster: Cluster) -> None:
+    set_quota(cluster, NUM_SLICES)
+    job = submit("drained", 2, NUM_SLICES)
+    before = job.wait("training on all slices", trains_on(NUM_SLICES), START_SECONDS)
+
+    stop_queue(cluster, "HoldAndDrain")
+    try:
+        advice = "must be active. Set its `spec.stopPolicy` to None"
+        job.wait("the stop in the condition", explains("Queued", advice), MESSAGE_SECONDS)
+        wait_until("the pods to be gone", lambda: not job.pods() or None, MESSAGE_SECONDS)
+    finally:
+        stop_queue(cluster, "None")
+    after = job.wait("training on all slices again", trains_on(NUM_SLICES), START_SECONDS)
+    assert_nothing_lost(after)
+    assert step_of(after) >= step_of(before)
+
+
+def test_a_webhook_without_pods_ends_no_training(submit, cluster: Cluster) -> None:
+    set_quota(cluster, NUM_SLICES)
+    job = submit("unanswered", 2, NUM_SLICES - 1)
+    before = job.wait("training on three slices", trains_on(NUM_SLICES - 1), START_SECONDS)
+
+    cluster.kubectl("scale", *CONTROLLER, "--replicas=0")
+    cluster.kubectl("wait", "pod", "--all", "--for=delete", "-n", NAMESPACE, "--timeout=60s")
+    try:
+        assert_trains_on(job, before)
+        job.patch({"slices": {"max": NUM_SLICES}})
+        advice = "Webhook `mjobset.kb.io` must answer before the operator can create pods: check the pods of Service "
+        job.wait("the webhook in the condition", explains("Degraded", advice), MESSAGE_SECONDS)
+        assert_trains_on(job, before)
+    finally:
+        cluster.kubectl("scale", *CONTROLLER, "--replicas=1")
+        cluster.kubectl("rollout", "status", *CONTROLLER, "--timeout=120s")
+    assert_nothing_lost(job.wait("training on all slices", trains_on(NUM_SLICES), START_SECONDS))
+
+
+def test_a_job_of_an_unknown_queue_starts_when_the_queue_exists(submit, cluster: Cluster) -> None:
+    set_quota(cluster, NUM_SLICES)
+    job = submit("unknown", 2, NUM_SLICES, queueName="nowhere")
+
+    advice = f"`spec.scheduling.queueName`: namespace `{job.namespace}` must have a LocalQueue 'nowhere'"
+    job.wait("the queue in the condition", explains("Queued", advice), MESSAGE_SECONDS)
+    make_local_queue(cluster, job.namespace, "nowhere")
+    assert_nothing_lost(job.wait("training on all slices", trains_on(NUM_SLICES), START_SECONDS))
