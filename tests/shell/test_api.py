@@ -57,10 +57,12 @@ async def test_rejected_write_contains_the_reason(
 ) -> None:
     payload = body["text"].encode() if "text" in body else body
     kmock["post /api/v1/namespaces/ns/pods"] << code << payload
-
+    counted: list[str] = []
+    mocked.on_error = counted.append
     with pytest.raises(want) as caught:
         await mocked.create(POD, POD_A, "ns")
 
+    assert counted == [str(code)]
     assert body.get("text", body.get("message")) in str(caught.value)
 
 
@@ -167,9 +169,12 @@ async def test_a_server_that_hangs_at_a_write_is_given_up(_: str, write: Any, un
 
 
 async def test_a_server_that_is_not_there(unused_tcp_port: int) -> None:
+    counted: list[str] = []
     async with Api(Configuration(host=f"http://127.0.0.1:{unused_tcp_port}")) as api:
+        api.on_error = counted.append
         with pytest.raises(Unavailable, match=r"cannot connect to 127.0.0.1:[0-9]+: Connection refused"):
             await api.get(POD, "ns", "a")
+    assert counted == ["unreachable"]
 
 
 async def test_a_list_comes_in_pages_and_shows_one_state(api: Api, api_server: Any, make_child: Any) -> None:

@@ -31,7 +31,9 @@ STATUS = {
     "checkpoint": {"step": 100, "time": "2026-11-21T12:00:10.500Z"},
     "world": {"slices": [0, 1]},
     "straggler": {"slice": 1, "host": 0, "ratio": 0.4},
+    "nodes": [{"node": "a", "faults": 1}, {"node": "b", "faults": 2}],
 }
+SLICES = {"min": 1, "max": 4}
 J = {"namespace": "research", "name": "llama"}
 
 
@@ -48,6 +50,7 @@ class Jobs:
         self.version += 1
         metadata = {"name": name, "namespace": "research", "uid": f"uid-{name}", "creationTimestamp": created}
         job = {"metadata": {**metadata, "resourceVersion": str(self.version)}, "status": status}
+        job["spec"] = {"slices": SLICES}
         self.shelf.put(job)
         return job
 
@@ -81,6 +84,9 @@ NUMBERS = {
     "trainingjob_goodput_ratio": labelled(0.9, **J),
     "trainingjob_straggler_ratio": labelled(0.4, **J),
     "trainingjob_slices": labelled(2, **J),
+    "trainingjob_wanted_slices": labelled(4, **J),
+    "trainingjob_bad_nodes": labelled(1, **J),
+    "trainingjob_lost_steps_total": labelled(0, **J),
     "trainingjob_checkpoint_last_commit_timestamp_seconds": labelled(START.timestamp() + 10.5, **J),
     "trainingjob_checkpoint_failing": labelled(0, **J),
     "trainingjob_backup_failing": labelled(0, **J),
@@ -145,8 +151,9 @@ def test_a_job_that_is_gone_takes_its_numbers_along(jobs: Jobs) -> None:
 
     jobs.shelf.remove(gone)
 
-    left = [name for name in (*NUMBERS, "trainingjob_restarts_total") if jobs.read(name)]
-    assert left == ["trainingjob_jobs", "trainingjob_build_info"]
+    names = (*NUMBERS, "trainingjob_restarts_total")
+    assert [name for name in names if any(("name", "llama") in labels for labels in jobs.read(name))] == []
+    assert jobs.read("trainingjob_jobs") == labelled(1, namespace="research", phase="Suspended")
     jobs.put(created=AFTER)
     assert jobs.read("trainingjob_restarts_total") == {}, "a namesake starts at zero"
 
@@ -176,6 +183,33 @@ def test_each_end_of_a_world_counts_once(jobs: Jobs) -> None:
     assert jobs.read("trainingjob_restarts_total") == labelled(2, reason="NodeLost", **J) | labelled(
         1, reason="Crash", **J
     )
+
+
+def test_lost_steps_of_each_attempt_count_once(jobs: Jobs) -> None:
+    first = {"generation": 1, "lostSteps": 3}
+    jobs.put(attempts=[first])
+    assert jobs.read("trainingjob_lost_steps_total") == labelled(3, **J)
+
+    jobs.put(attempts=[first, {"generation": 2}])
+    jobs.read("trainingjob_lost_steps_total")
+    jobs.put(attempts=[first, {"generation": 2, "lostSteps": 5}])
+
+    assert jobs.read("trainingjob_lost_steps_total") == labelled(8, **J)
+
+
+def test_lost_steps_before_this_process_are_left_out(jobs: Jobs) -> None:
+    jobs.put(created=BEFORE, attempts=[{"generation": 1, "lostSteps": 3}])
+
+    assert jobs.read("trainingjob_lost_steps_total") == labelled(0, **J)
+
+
+def test_failed_requests_and_the_queue_are_exported(jobs: Jobs) -> None:
+    jobs.metrics.record_api_error("503")
+    jobs.metrics.record_api_error("503")
+    jobs.metrics.register_queue(lambda: 3)
+
+    assert jobs.read("trainingjob_api_errors_total") == labelled(2, code="503")
+    assert jobs.read("trainingjob_reconcile_queue_length") == labelled(3)
 
 
 def test_counts_of_an_earlier_process_are_not_added_again(jobs: Jobs) -> None:

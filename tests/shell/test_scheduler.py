@@ -87,6 +87,19 @@ async def test_a_burst_while_it_looks_is_one_more_look(running) -> None:
     assert reconciler.most_running == 1
 
 
+async def test_jobs_beyond_the_workers_wait_in_the_queue(running) -> None:
+    scheduler = running(Reconciler(100.0), num_workers=1)
+    for name in ("a", "b", "c"):
+        scheduler.wake("ns", name)
+    await asyncio.sleep(0.5)
+    assert scheduler.queue_length == 2
+
+    await asyncio.sleep(1.0)
+    assert scheduler.queue_length == 1
+    await asyncio.sleep(3.0)
+    assert scheduler.queue_length == 0
+
+
 async def test_deleted_job_is_dropped(running) -> None:
     scheduler = running(reconciler := Reconciler(None))
     scheduler.wake("ns", "a")

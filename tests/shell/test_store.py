@@ -138,8 +138,8 @@ SLIM = {
     ),
     "training job": (
         TRAINING_JOB,
-        {"spec": {"a": "b"}, "status": {"phase": "Running"}},
-        {"status": {"phase": "Running"}},
+        {"spec": {"a": "b", "slices": {"count": 2}}, "status": {"phase": "Running"}},
+        {"spec": {"slices": {"count": 2}}, "status": {"phase": "Running"}},
     ),
 }
 

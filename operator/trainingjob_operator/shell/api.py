@@ -46,6 +46,8 @@ PAGE_BYTES = 8 * 1024 * 1024
 REQUEST_TIMEOUT_SECONDS = 10.0
 LIST_TIMEOUT_SECONDS = 30.0
 NUM_CONNECTIONS = 20
+UNREACHABLE = "unreachable"
+"""Code of a request without a complete response, among the HTTP statuses of failed requests."""
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 JSON_PATCH = "application/json-patch+json"
 _CLIENT_LOG = "kubernetes.aio.config.kube_config"
@@ -77,14 +79,18 @@ class Api:
         self.configuration = configuration
         self.clock = ServerClock()
         """The API server's wall clock."""
+        self.on_error: Callable[[str], None] = lambda code: None
+        """Called with the HTTP status of each failed request, or with `unreachable`."""
         self._client = ApiClient(configuration)
         self._client.user_agent = FIELD_MANAGER
 
     def with_separate_pool(self) -> "Api":
         """Return a client of the same API server with a separate connection pool."""
-        return Api(
+        api = Api(
             self.configuration, log_in=self._refresh_credentials, request_timeout_seconds=self._request_timeout_seconds
         )
+        api.on_error = self.on_error
+        return api
 
     async def __aenter__(self) -> Self:
         return self
@@ -239,12 +245,17 @@ class Api:
         seconds: float = 0.0,
     ) -> bytes:
         what = f"{method} {path}"
-        with _translate_errors(what):
-            response = await self._open(
-                method, path, query, body, content_type, seconds or self._request_timeout_seconds
-            )
-            text = await response.read()
+        try:
+            with _translate_errors(what):
+                response = await self._open(
+                    method, path, query, body, content_type, seconds or self._request_timeout_seconds
+                )
+                text = await response.read()
+        except ClusterUnavailableError:
+            self.on_error(UNREACHABLE)
+            raise
         if response.status >= 400:
+            self.on_error(str(response.status))
             raise map_error(what, response.status, text, response.headers.get("Retry-After", ""))
         return text
 

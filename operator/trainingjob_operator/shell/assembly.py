@@ -58,8 +58,10 @@ class Operator:
         )
         self.store = Store(KINDS)
         self.metrics = Metrics(version("trainingjob"))
+        api.on_error = self.metrics.record_api_error
         self.metrics.register_jobs(self.store[TRAINING_JOB], api.clock.now(), lambda: self.lease.is_last_known_leader)
         self.scheduler = Scheduler(self._reconcile, self.metrics.record_reconcile)
+        self.metrics.register_queue(lambda: self.scheduler.queue_length)
         self.feed = Reflector(api, self.store, settings.namespaces, self.scheduler.wake, self._restart_watcher)
         self.watcher = Watcher(
             api.configuration,

@@ -51,6 +51,19 @@ RECONCILE_DURATION = MetricDeclaration(
 RECONCILE_ERRORS = MetricDeclaration(
     "trainingjob_reconcile_errors_total", "counter", "Reconciliations of a job that failed and are retried."
 )
+QUEUE_LENGTH = MetricDeclaration(
+    "trainingjob_reconcile_queue_length",
+    "gauge",
+    "Jobs that are due for a reconciliation and wait for a worker.",
+    (),
+    "jobs",
+)
+API_ERRORS = MetricDeclaration(
+    "trainingjob_api_errors_total",
+    "counter",
+    "Requests to the API server that failed, without watches. Conflicts and missing objects (409, 404) are normal.",
+    ("code",),
+)
 WEBHOOK_DURATION = MetricDeclaration(
     "trainingjob_webhook_duration_seconds",
     "histogram",
@@ -81,6 +94,8 @@ STRAGGLER_RATIO = _of_job(
     "ratio",
 )
 SLICES = _of_job("trainingjob_slices", "Slices in the current world.", "slices")
+WANTED_SLICES = _of_job("trainingjob_wanted_slices", "Largest number of slices that the spec allows.", "slices")
+BAD_NODES = _of_job("trainingjob_bad_nodes", "Nodes that alone ended two worlds of the job within a day.", "nodes")
 LAST_COMMIT = _of_job(
     "trainingjob_checkpoint_last_commit_timestamp_seconds", "Time of the newest durable checkpoint.", "Unix seconds"
 )
@@ -94,6 +109,9 @@ GOODPUT_SECONDS = MetricDeclaration(
     (*JOB_LABELS, "bucket"),
     "seconds",
 )
+LOST_STEPS = MetricDeclaration(
+    "trainingjob_lost_steps_total", "counter", "Steps of earlier worlds that were trained again.", JOB_LABELS, "steps"
+)
 RESTARTS = MetricDeclaration(
     "trainingjob_restarts_total",
     "counter",
@@ -103,8 +121,10 @@ RESTARTS = MetricDeclaration(
 )
 
 METRICS = (
-    *(BUILD_INFO, *REFUSED_ROWS.values(), LEADING, RECONCILE_DURATION, RECONCILE_ERRORS, WEBHOOK_DURATION),
-    *(JOBS, STEP, STEPS, STEP_SECONDS, SKIPPED_STEPS, LOSS, TOKENS_PER_SECOND, SLICES, RESTARTS, STRAGGLER_RATIO),
+    *(BUILD_INFO, *REFUSED_ROWS.values(), LEADING, RECONCILE_DURATION, RECONCILE_ERRORS),
+    *(QUEUE_LENGTH, API_ERRORS, WEBHOOK_DURATION),
+    *(JOBS, STEP, STEPS, STEP_SECONDS, SKIPPED_STEPS, LOSS, TOKENS_PER_SECOND, SLICES, WANTED_SLICES, BAD_NODES),
+    *(RESTARTS, LOST_STEPS, STRAGGLER_RATIO),
     *(GOODPUT_RATIO, GOODPUT_SECONDS, LAST_COMMIT, SAVE_SECONDS, CHECKPOINT_FAILING, BACKUP_FAILING, EXPORT_FAILING),
 )
 """All metrics, in the order of the page."""
@@ -136,5 +156,6 @@ def render_metrics_page() -> str:
     table = ["| metric | type | unit | labels | exported by | meaning |", "|---|---|---|---|---|---|", *rows]
     labels = ["## Values of labels", "", "| label | values |", "|---|---|", f"| `bucket` | {buckets} |"]
     labels.append("| `reason` | the reason of an attempt's cause: [troubleshooting.md](troubleshooting.md) |")
+    labels.append("| `code` | the HTTP status, or `unreachable`: no complete response |")
     labels.append("| `allowed` | `true`, `false` |")
     return "\n".join([PAGE_HEADER, *table, "", *labels]) + "\n"

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from trainingjob_operator.core.diagnose.bad_nodes import MIN_FAULTS
 from trainingjob_operator.core.goodput import Bucket
 from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get_value, iter_items
 from trainingjob_operator.core.times import parse_time
@@ -85,12 +86,23 @@ class Metrics(ProcessMetrics):
         errors = declared.RECONCILE_ERRORS
         self.reconcile_errors = Counter(errors.name, errors.meaning, errors.labels, registry=self.registry)
         self.leader = self._make_gauge(declared.LEADING)
+        failed = declared.API_ERRORS
+        self.api_errors = Counter(failed.name, failed.meaning, failed.labels, registry=self.registry)
+        self._queue_length = self._make_gauge(declared.QUEUE_LENGTH)
 
     def record_reconcile(self, seconds: float, has_failed: bool) -> None:  # noqa: FBT001  # the scheduler's callback
         """Record one reconcile."""
         self.reconcile_seconds.observe(seconds)
         if has_failed:
             self.reconcile_errors.inc()
+
+    def record_api_error(self, code: str) -> None:
+        """Record one failed request to the API server, by HTTP status, or `unreachable`."""
+        self.api_errors.labels(code).inc()
+
+    def register_queue(self, measure: Callable[[], float]) -> None:
+        """Let each scrape measure the length of the queue of reconciles."""
+        self._queue_length.set_function(measure)
 
     def register_jobs(self, jobs: KindStore, since: datetime, is_leading: Callable[[], bool] = lambda: True) -> None:
         """Register the metrics of all jobs; `since` is the start time of this process.
@@ -108,7 +120,7 @@ class JobCollector(Collector):
         self._is_leading = is_leading
         self._jobs = jobs
         self._since = since
-        self._restarts: dict[str, _Restarts] = {}
+        self._counts: dict[str, _Counts] = {}
 
     def collect(self) -> Iterator[Metric]:
         """Yield the current metrics."""
@@ -119,52 +131,66 @@ class JobCollector(Collector):
         for metric, path in GAUGES:
             yield _gauge(metric, jobs, path)
         yield _slices(jobs)
+        yield _wanted_slices(jobs)
+        yield _bad_nodes(jobs)
         yield _last_commits(jobs)
         for metric, field in FAILING:
             yield _failing(metric, jobs, field)
         yield _goodput_seconds(jobs)
-        yield self._count_restarts(jobs)
+        yield from self._count_attempts(jobs)
 
-    def _count_restarts(self, jobs: Iterable[Manifest]) -> Metric:
-        metric = declared.RESTARTS
-        family = CounterMetricFamily(metric.name, metric.meaning, labels=metric.labels)
+    def _count_attempts(self, jobs: Iterable[Manifest]) -> tuple[Metric, Metric]:
+        restarts, lost_steps = _counter_family(declared.RESTARTS), _counter_family(declared.LOST_STEPS)
         counted = {}
         for job in jobs:
             uid = get_text(job, "metadata", "uid")
-            restarts = counted[uid] = self._restarts.get(uid) or _Restarts(self._baseline(job))
-            restarts.update(job)
-            for reason, count in restarts.by_reason.items():
-                family.add_metric([*_names(job), reason], count)
-        self._restarts = counted  # drops the counts of deleted jobs
-        return family
+            counts = counted[uid] = self._counts.get(uid) or self._start_counts(job)
+            counts.update(job)
+            for reason, count in counts.by_reason.items():
+                restarts.add_metric([*_names(job), reason], count)
+            lost_steps.add_metric(_names(job), counts.lost_steps)
+        self._counts = counted  # drops the counts of deleted jobs
+        return restarts, lost_steps
 
-    def _baseline(self, job: Manifest) -> int:
-        """Return the newest ended generation; 0 for a job that was created after the start of this process."""
+    def _start_counts(self, job: Manifest) -> "_Counts":
+        """Return the counts of a job. Those of a job that is older than this process leave out all known attempts."""
         created = parse_time(get_text(job, "metadata", "creationTimestamp"))
         if created is not None and created >= self._since:
-            return 0
-        ended = [
-            get_int(attempt, "generation") or 0
-            for attempt in iter_items(job, "status", "attempts")
-            if "cause" in attempt
-        ]
-        return max(ended, default=0)
+            return _Counts(0, 0)
+        return _Counts(_newest_with(job, "cause"), _newest_with(job, "lostSteps"))
 
 
-class _Restarts:
-    """Number of ended worlds of one job, by reason."""
+class _Counts:
+    """Counts over the attempts of one job: ended worlds by reason, and lost steps."""
 
-    def __init__(self, baseline: int) -> None:
+    def __init__(self, counted_end: int, counted_loss: int) -> None:
+        """Count attempts of later generations only."""
         self.by_reason: dict[str, int] = {}
-        self._counted = baseline
+        self.lost_steps = 0
+        self._counted_end = counted_end
+        self._counted_loss = counted_loss
 
     def update(self, job: Manifest) -> None:
-        """Count newly ended worlds."""
+        """Count worlds that have ended, and worlds that have trained steps again, since the last update."""
         for attempt in iter_items(job, "status", "attempts"):
             generation, reason = get_int(attempt, "generation") or 0, get_text(attempt, "cause", "reason")
-            if reason and generation > self._counted:
-                self._counted = generation
+            if reason and generation > self._counted_end:
+                self._counted_end = generation
                 self.by_reason[reason] = self.by_reason.get(reason, 0) + 1
+            lost = get_int(attempt, "lostSteps")
+            if lost is not None and generation > self._counted_loss:
+                self._counted_loss = generation
+                self.lost_steps += lost
+
+
+def _newest_with(job: Manifest, field: str) -> int:
+    """Return the newest generation whose attempt has a field; 0 without one."""
+    attempts = iter_items(job, "status", "attempts")
+    return max((get_int(attempt, "generation") or 0 for attempt in attempts if field in attempt), default=0)
+
+
+def _counter_family(metric: MetricDeclaration) -> CounterMetricFamily:
+    return CounterMetricFamily(metric.name, metric.meaning, labels=metric.labels)
 
 
 def _jobs_by_phase(jobs: Iterable[Manifest]) -> Metric:
@@ -196,6 +222,23 @@ def _slices(jobs: Iterable[Manifest]) -> Metric:
         slices = get_value(job, "status", "world", "slices")
         if isinstance(slices, list):
             family.add_metric(_names(job), len(slices))
+    return family
+
+
+def _wanted_slices(jobs: Iterable[Manifest]) -> Metric:
+    family = _family(declared.WANTED_SLICES)
+    for job in jobs:
+        slices = get_value(job, "spec", "slices")
+        if (wanted := get_int(slices, "count") or get_int(slices, "max")) is not None:
+            family.add_metric(_names(job), wanted)
+    return family
+
+
+def _bad_nodes(jobs: Iterable[Manifest]) -> Metric:
+    family = _family(declared.BAD_NODES)
+    for job in jobs:
+        faults = [get_int(node, "faults") or 0 for node in iter_items(job, "status", "nodes")]
+        family.add_metric(_names(job), sum(count >= MIN_FAULTS for count in faults))
     return family
 
 

@@ -64,6 +64,11 @@ class Scheduler:
         """Return the number of scheduled jobs."""
         return len(self._entries)
 
+    @property
+    def queue_length(self) -> int:
+        """Return the number of jobs that are due and wait for a worker."""
+        return sum(entry.task is not None and not entry.has_worker for entry in self._entries.values())
+
     def wake(self, namespace: str, name: str) -> None:
         """Schedule a reconcile of a job as soon as possible."""
         self._schedule((namespace, name), self._loop.time())

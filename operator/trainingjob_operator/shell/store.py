@@ -193,7 +193,8 @@ def trim_manifest(kind: Kind, manifest: Manifest) -> Manifest:
             "replicatedJobs": [_trim_replicated_job(job) for job in jobs],
         }
     elif kind is TRAINING_JOB:
-        trimmed.pop("spec", None)  # read from the API server; a change is visible in the generation
+        # Read from the API server; a change is visible in the generation. Metrics need the slices.
+        trimmed["spec"] = {key: spec[key] for key in ("slices",) if key in spec}
     elif kind is CONFIG_MAP:
         return {
             **{key: manifest[key] for key in ("apiVersion", "kind") if key in manifest},
