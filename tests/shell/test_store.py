@@ -1,6 +1,8 @@
 """The store orders objects by version, in any order of arrival."""
 
+import json
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -11,6 +13,7 @@ from trainingjob_operator.shell.store import (
     MAX_ANNOTATION,
     MAX_EVENT_MESSAGE,
     MAX_OWNERS,
+    STATUS_HASH,
     KindStore,
     Store,
     hash_data,
@@ -47,6 +50,35 @@ def test_changes_of_unused_fields_wake_no_reconciler(shelf: KindStore) -> None:
 
     assert not shelf.put(second)
     assert not shelf.put(second)
+
+
+def training_job(version: int, **status: Any) -> dict[str, Any]:
+    metadata = {"name": "llama", "namespace": "ns", "uid": "u", "resourceVersion": str(version)}
+    return {"metadata": metadata, "spec": {"model": {}, "slices": {"max": 2}}, "status": status}
+
+
+def test_the_status_of_a_job_is_kept_for_metrics_and_all_its_changes_are_seen() -> None:
+    shelf = KindStore(TRAINING_JOB)
+    world = {"generation": 3, "slices": [0, 1], "members": [{"pod": "a"}]}
+
+    assert shelf.put(training_job(1, phase="Running", world=world, conditions=[{"type": "Valid"}]))
+    assert not shelf.put(training_job(2, phase="Running", world=world, conditions=[{"type": "Valid"}]))
+    assert shelf.put(training_job(3, phase="Running", world=world, conditions=[{"type": "Failed"}]))
+    assert shelf.put(training_job(4, phase="Running", world=world | {"members": []}, conditions=[{"type": "Failed"}]))
+
+    kept = shelf.find("ns", "llama")
+    assert kept
+    status = {key: value for key, value in kept["status"].items() if key != STATUS_HASH}
+    assert status == {"phase": "Running", "world": {"generation": 3, "slices": [0, 1]}}
+    assert trim_manifest(TRAINING_JOB, kept) == kept
+
+
+def test_objects_share_their_keys(shelf: KindStore) -> None:
+    for name in ("a", "b"):
+        shelf.put(json.loads(json.dumps(pod(name, phase="Running"))))
+
+    first, second = shelf
+    assert next(iter(first["status"])) is next(iter(second["status"]))
 
 
 def test_a_list_drops_what_it_does_not_show(shelf: KindStore) -> None:
@@ -139,7 +171,7 @@ SLIM = {
     "training job": (
         TRAINING_JOB,
         {"spec": {"a": "b", "slices": {"count": 2}}, "status": {"phase": "Running"}},
-        {"spec": {"slices": {"count": 2}}, "status": {"phase": "Running"}},
+        {"spec": {"slices": {"count": 2}}, "status": {"phase": "Running", STATUS_HASH: ANY}},
     ),
 }
 

@@ -10,7 +10,9 @@ size of most manifests, so data that is only compared is stored as a hash.
 
 import hashlib
 import json
+import sys
 from collections.abc import Container, Iterable, Iterator
+from typing import Any
 
 from trainingjob_api.drill import DRILL_ANNOTATION
 from trainingjob_api.inspection import INSPECTION_ANNOTATION
@@ -35,6 +37,8 @@ type EventType = str | None
 
 DATA_HASH = "dataHash"
 """Key of the data hash in a trimmed ConfigMap. The API server allows no such field."""
+STATUS_HASH = "restHash"
+"""Key of the hash of what a trimmed TrainingJob's status leaves out. The API server allows no such field."""
 MAX_OWNERS = 16
 MAX_ANNOTATION = 16 * 1024
 """Maximum length of a stored annotation. A longer value is stored as a hash, so that a change is still detected."""
@@ -52,6 +56,8 @@ _METADATA = (
 )
 _LABELS = (JOB_LABEL, UID_LABEL, SLICE_OFFSET_LABEL, JOB_INDEX_LABEL, HOST_LABEL, QUEUE_LABEL)
 _ANNOTATIONS = (DRILL_ANNOTATION, INSPECTION_ANNOTATION, AVOIDED_NODES_ANNOTATION, TEMPLATE_HASH_ANNOTATION)
+_UNREAD_STATUS = ("conditions", "display", "drills", "lineage", "problems", "rollbacks")
+"""Large fields of a TrainingJob's status that are read from the API server, as is the spec."""
 _EVENT = ("type", "reason", "lastTimestamp", "eventTime", "series")
 _NODE_CONDITION = ("type", "status", "reason", "message", "lastTransitionTime")
 
@@ -176,6 +182,20 @@ class Store:
 
 def trim_manifest(kind: Kind, manifest: Manifest) -> Manifest:
     """Return a manifest with only the fields that the operator reads."""
+    trimmed: Manifest = _share_keys(_trim(kind, manifest))
+    return trimmed
+
+
+def _share_keys(value: Any) -> Any:
+    """Return a value whose keys share memory with equal keys of other objects."""
+    if isinstance(value, dict):
+        return {sys.intern(key): _share_keys(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_share_keys(one) for one in value]
+    return value
+
+
+def _trim(kind: Kind, manifest: Manifest) -> Manifest:
     if kind is NODE:
         return _trim_node(manifest)
     if kind is EVENT:
@@ -195,6 +215,8 @@ def trim_manifest(kind: Kind, manifest: Manifest) -> Manifest:
     elif kind is TRAINING_JOB:
         # Read from the API server; a change is visible in the generation. Metrics need the slices.
         trimmed["spec"] = {key: spec[key] for key in ("slices",) if key in spec}
+        if isinstance(status := manifest.get("status"), dict):
+            trimmed["status"] = _trim_status(status)
     elif kind is CONFIG_MAP:
         return {
             **{key: manifest[key] for key in ("apiVersion", "kind") if key in manifest},
@@ -202,6 +224,18 @@ def trim_manifest(kind: Kind, manifest: Manifest) -> Manifest:
             DATA_HASH: hash_data(manifest),
         }
     return trimmed
+
+
+def _trim_status(status: Manifest) -> Manifest:
+    """Trim a TrainingJob's status to what metrics read. The hash of the rest shows a change of it."""
+    if STATUS_HASH in status:  # it is trimmed already
+        return status
+    kept = {key: value for key, value in status.items() if key not in _UNREAD_STATUS}
+    rest: Manifest = {key: status[key] for key in _UNREAD_STATUS if key in status}
+    if isinstance(world := status.get("world"), dict):
+        rest["world"] = world
+        kept["world"] = {key: world[key] for key in ("generation", "slices") if key in world}
+    return kept | {STATUS_HASH: _hash(json.dumps(rest, sort_keys=True))}
 
 
 def _trim_replicated_job(job: Manifest) -> Manifest:
