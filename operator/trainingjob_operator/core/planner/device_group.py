@@ -13,6 +13,8 @@ from trainingjob_api.compile_report import Network
 
 MIN_DECOMPOSED_RING = 4
 """Devices of a ring from which on XLA for TPUs takes it apart."""
+WHOLE_RING_SLICES = {"tpu-v5p": 4}
+"""Devices of the slices whose rings XLA leaves whole, by accelerator, as compiled steps show."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,14 @@ class DeviceGroup:
     ici: int
     dcn: int
     platform: str
+    is_whole: bool = False
+    """Whether XLA leaves rings of this slice whole."""
 
     @property
     def is_decomposed(self) -> bool:
         """Whether the compiler takes its gathers apart."""
-        return self.platform == "tpu" and self.ici >= MIN_DECOMPOSED_RING and len(self.axes) == 1
+        is_long = self.ici >= MIN_DECOMPOSED_RING and len(self.axes) == 1
+        return self.platform == "tpu" and is_long and not self.is_whole
 
     @property
     def size(self) -> int:

@@ -30,7 +30,7 @@ from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.network.tensor import GATHERED_AXES, OUTPUTS, DecayClass, Gradients, Role, Tensor
 from trainingjob_api.sharding import RULES, count_shards, merge_rules
 from trainingjob_api.world import Layout
-from trainingjob_operator.core.planner.device_group import MIN_DECOMPOSED_RING, DeviceGroup, Traffic
+from trainingjob_operator.core.planner.device_group import MIN_DECOMPOSED_RING, WHOLE_RING_SLICES, DeviceGroup, Traffic
 from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.workload import FLOAT32, Workload, count_chunks_of_loss
 
@@ -103,7 +103,9 @@ class _StepTraffic:
         ici = math.prod(getattr(self._layout.ici, axis) for axis in axes)
         dcn = math.prod(getattr(self._layout.dcn, axis) for axis in axes)
         split = tuple(axis for axis in AXES if axis in axes and self._degrees[axis] > 1)
-        return DeviceGroup(split, ici, dcn, self._platform)
+        slice_size = math.prod(getattr(self._layout.ici, axis) for axis in AXES)
+        is_whole = WHOLE_RING_SLICES.get(self._network.accelerator) == slice_size
+        return DeviceGroup(split, ici, dcn, self._platform, is_whole)
 
     def _layer_traffic(self, leaf: Tensor) -> Iterator[Traffic]:
         """Yield what one matrix of the layers sends: gathered forward and back, its gradient summed."""
@@ -115,9 +117,12 @@ class _StepTraffic:
         if not set(leaf.axes) & set(GATHERED_AXES[1:]):  # a side of an adapter is replicated, and its gradient summed
             yield from ring.all_reduce(size * leaf.is_trainable)
             return
-        extra_pieces = 2 if ring.ici > MIN_DECOMPOSED_RING else 0
+        extra_pieces = 2 if ring.ici > MIN_DECOMPOSED_RING and not self._is_copied(leaf) else 0
         yield from ring.all_gather(gathered, extra=extra_pieces)
         if leaf.gradients is Gradients.NONE:
+            return
+        if self._is_copied(leaf):
+            yield from self._copy_traffic(leaf, ring, size)
             return
         if self._alternates and leaf.is_layered:  # the stage runs forward again
             yield from ring.all_gather(gathered, extra=extra_pieces)
@@ -143,6 +148,16 @@ class _StepTraffic:
             # Where both axes split tokens, TPUs sum a part of this gradient along one after the other.
             yield from fsdp.all_reduce(size / context.size)
             yield from context.all_reduce(size / fsdp.size)
+
+    def _copy_traffic(self, leaf: Tensor, ring: DeviceGroup, size: int) -> Iterator[Traffic]:
+        """Yield what a matrix of dropless experts sends after its first gather.
+
+        The backward pass reads the gathered copy, unless it computes the layer again. No product is taken apart: the
+        program gathers and scatters by itself.
+        """
+        if self._has_remat or (self._alternates and leaf.is_layered):
+            yield from ring.all_gather(size)
+        yield from ring.reduce_scatter(size * leaf.is_trainable)
 
     def _is_repeated(self, leaf: Tensor) -> bool:
         """Return whether the backward pass computes the product of a matrix again."""
