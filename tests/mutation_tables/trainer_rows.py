@@ -261,8 +261,8 @@ TRAINER_MUTATIONS = (
     Mutation(
         "count the delta of a late replica",
         f"{TRAINER}/replicas/replica_rounds.py",
-        "        self._apply(record, params if is_member else None)\n        if not is_member:\n",
-        "        self._apply(record, params)\n        if False:\n",
+        "            self._apply(record, params if is_member else None)\n            if not is_member:\n",
+        "            self._apply(record, params)\n            if False:\n",
         ("tests/trainer/replicas/test_replica_rounds.py",),
     ),
     Mutation(
@@ -278,5 +278,12 @@ TRAINER_MUTATIONS = (
         "            if number <= saved:\n",
         "            if True:\n",
         ("tests/trainer/replicas/test_round_files.py",),
+    ),
+    Mutation(
+        "fail the job because of a delta that another slice damaged",
+        f"{TRAINER}/replicas/round_errors.py",
+        "value=files.uri, fatal=False",
+        "value=files.uri, fatal=True",
+        ("tests/trainer/replicas/test_round_errors.py",),
     ),
 )

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.replicas.outer_update import OuterRates, OuterState, compute_delta, mean_delta, update_outer
 from trainingjob_trainer.replicas.round_agreement import RoundAgreement
+from trainingjob_trainer.replicas.round_errors import training_errors
 from trainingjob_trainer.replicas.round_files import Contribution, DeltaShard, Replica, RoundFiles, RoundRecord
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.snapshots.snapshot_restore import assemble
@@ -75,15 +76,14 @@ class ReplicaRounds:
         """Apply all rounds that have ended, wait for the end of one that others train, and return its step.
 
         Raises:
-            ReplicaBehindError: rounds after the restored one are deleted.
-            DamagedDeltaError: the delta of a member cannot be read.
-            OSError, ValueError: as for `RoundFiles`.
+            TrainingError: rounds after the restored one are deleted or damaged, or the store does not respond.
         """
-        self._apply_ended()
-        record = self._share(lambda: self._agreement.wait_to_join(self.step, self.base, self._replica.slice))
-        if record:
-            self._apply(record)
+        with training_errors(self._files):
             self._apply_ended()
+            record = self._share(lambda: self._agreement.wait_to_join(self.step, self.base, self._replica.slice))
+            if record:
+                self._apply(record)
+                self._apply_ended()
         return self.step
 
     def end_round(self, step: int, params: Params) -> RoundEnd:
@@ -92,22 +92,21 @@ class ReplicaRounds:
         A replica that is late applies all rounds that have ended, and its delta is dropped.
 
         Raises:
-            NonFiniteDeltaError: the parameters are not finite.
-            ReplicaBehindError: rounds are deleted, or other replicas have other outer parameters.
-            DamagedDeltaError: the delta of a member cannot be read.
-            OSError, ValueError: as for `RoundFiles`.
+            TrainingError: the parameters are not finite, rounds are deleted or damaged, other replicas have other outer
+                parameters, or the store does not respond.
         """
-        record = self._share(lambda: self._agreement.find_next(self.step, self.base))
-        is_late = record is not None
-        if record is None:
-            self._contribute(step, params)
-            record = self._share(lambda: self._agreement.agree(step, self.base))
-        assert record is not None  # noqa: S101  # an agreement is a record
-        is_member = not is_late and self._replica in [member.replica for member in record.members]
-        self._apply(record, params if is_member else None)
-        if not is_member:
-            LOG.warning("dropped the delta of a round step=%d slice=%d", step, self._replica.slice)
-            self._apply_ended()
+        with training_errors(self._files):
+            record = self._share(lambda: self._agreement.find_next(self.step, self.base))
+            is_late = record is not None
+            if record is None:
+                self._contribute(step, params)
+                record = self._share(lambda: self._agreement.agree(step, self.base))
+            assert record is not None  # noqa: S101  # an agreement is a record
+            is_member = not is_late and self._replica in [member.replica for member in record.members]
+            self._apply(record, params if is_member else None)
+            if not is_member:
+                LOG.warning("dropped the delta of a round step=%d slice=%d", step, self._replica.slice)
+                self._apply_ended()
         return RoundEnd(self.step, tuple(member.slice for member in record.members), is_member)
 
     def place_params(self) -> Params:

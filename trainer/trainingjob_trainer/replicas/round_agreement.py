@@ -44,7 +44,7 @@ class RoundAgreement:
 
         Raises:
             ReplicaBehindError: the record has another base: rounds between them are deleted, or this replica differs.
-            OSError, ValueError: as for `RoundFiles`.
+            OSError, UntrustedFileError: as for `RoundFiles`.
         """
         return _check_base(self.files.find_next_record(after), base)
 
@@ -53,7 +53,7 @@ class RoundAgreement:
 
         Raises:
             ReplicaBehindError: the record has another base, or a later round was decided without this one.
-            OSError, ValueError: as for `RoundFiles`.
+            OSError, UntrustedFileError: as for `RoundFiles`.
         """
         begun = time.monotonic()
         unfinished_since: float | None = None  # None: no record is unfinished
@@ -77,7 +77,7 @@ class RoundAgreement:
 
         Raises:
             ReplicaBehindError: as for `find_next`.
-            OSError, ValueError: as for `RoundFiles`.
+            OSError, UntrustedFileError: as for `RoundFiles`.
         """
         while True:
             has_others = bool(self.live_slices() - {own_slice})

@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from trainingjob_agent.checkpoint_layout import lineage_folder
-from trainingjob_agent.shared_files import MAX_JSON_BYTES, parse_number, parse_untrusted_json
+from trainingjob_agent.shared_files import MAX_JSON_BYTES, UntrustedFileError, parse_number, parse_untrusted_json
 from trainingjob_api.base import Open
 from trainingjob_api.world import Count
 from trainingjob_trainer.store.port import Store
@@ -121,17 +121,17 @@ class FoundRecord(NamedTuple):
 class RoundFiles:
     """The rounds of one lineage of a job.
 
-    All methods raise `OSError` if the store does not respond, and `ValueError` for a record in another format.
+    All methods raise `OSError` if the store does not respond, and `UntrustedFileError` for a record in another format.
     """
 
     def __init__(self, store: Store, job_uid: str, lineage: int) -> None:
         self._store = store
         self._job_uid = job_uid
         self._root = f"{ROUNDS_FOLDER}/{lineage_folder(lineage)}"
-
-    def locate(self, number: int) -> str:
-        """Return the path or URI of the folder of a round."""
-        return self._store.locate(self._folder(number))
+        self.uri = store.root
+        """The root of the store."""
+        self.location = store.locate(self._root)
+        """The path or URI of the folder of all rounds."""
 
     def list_rounds(self) -> list[int]:
         """Return the rounds that have a folder, ascending."""
@@ -182,7 +182,7 @@ class RoundFiles:
                 content = self._read_contribution(number, replica)
                 try:
                     contribution = self._parse_contribution(number, replica, content)
-                except ValueError as error:
+                except UntrustedFileError as error:
                     LOG.warning("ignored a contribution round=%d replica=%s error=%s", number, replica, error)
                     continue
                 member = RoundMember(
@@ -216,13 +216,14 @@ class RoundFiles:
         Raises:
             DamagedDeltaError: it is missing, or not that of the record.
         """
+        name = f"{number}/{member.replica.folder}/{CONTRIBUTION_FILE}"
         try:
             content = self._read_contribution(number, member.replica)
             if _hash_bytes(content) == member.contribution:
                 return self._parse_contribution(number, member.replica, content)
-        except (FileNotFoundError, ValueError) as error:
-            raise DamagedDeltaError(f"{member.replica.folder}/{CONTRIBUTION_FILE} cannot be read: {error}") from error
-        raise DamagedDeltaError(f"{member.replica.folder}/{CONTRIBUTION_FILE} has changed since the round ended")
+        except (FileNotFoundError, UntrustedFileError) as error:
+            raise DamagedDeltaError(f"{name} cannot be read: {error}") from error
+        raise DamagedDeltaError(f"{name} has changed since the round ended")
 
     def read_delta(self, contribution: Contribution, shard: str, shape: tuple[int, ...]) -> np.ndarray:
         """Return a shard of the delta of a member, float32.
@@ -230,10 +231,10 @@ class RoundFiles:
         Raises:
             DamagedDeltaError: it is missing, or has changed since it was written.
         """
-        folder, place = contribution.replica.folder, contribution.shards.get(shard)
+        folder, place = f"{contribution.round}/{contribution.replica.folder}", contribution.shards.get(shard)
         if place is None or place.stop - place.start != int(np.prod(shape, dtype=np.int64)) * DELTA_DTYPE.itemsize:
             raise DamagedDeltaError(f"{folder} does not have {shard}")
-        name = f"{self._folder(contribution.round)}/{folder}/host-{place.process}"
+        name = f"{self._root}/{folder}/host-{place.process}"
         try:
             content = self._store.read_range(name, place.start, place.stop)
         except FileNotFoundError as error:
@@ -270,7 +271,7 @@ class RoundFiles:
     def _parse_contribution(self, number: int, replica: Replica, content: bytes) -> Contribution:
         contribution = _parse(Contribution, CONTRIBUTION_FILE, content)
         if (contribution.job_uid, contribution.round, contribution.replica) != (self._job_uid, number, replica):
-            raise ValueError(f"{CONTRIBUTION_FILE} is that of another job, round or replica")
+            raise UntrustedFileError(f"{CONTRIBUTION_FILE} is that of another job, round or replica")
         return contribution
 
     def _parse_record(self, number: int, attempt: int, content: bytes) -> RoundRecord:
@@ -278,7 +279,7 @@ class RoundFiles:
         record = _parse(RoundRecord, name, content)
         slices = [member.slice for member in record.members]
         if (record.job_uid, record.round) != (self._job_uid, number) or slices != sorted(set(slices)):
-            raise ValueError(f"{name} is not a record of this round")
+            raise UntrustedFileError(f"{name} is not a record of this round")
         return record
 
 
@@ -302,7 +303,7 @@ def _parse[M: Open](model: type[M], name: str, content: bytes) -> M:
     try:
         return model.model_validate(parse_untrusted_json(name, content))
     except ValidationError as error:
-        raise ValueError(f"{name} cannot be read: {error.errors(include_input=False)[0]['msg']}") from error
+        raise UntrustedFileError(f"{name} cannot be read: {error.errors(include_input=False)[0]['msg']}") from error
 
 
 def _dump(value: Open) -> bytes:
