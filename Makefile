@@ -123,11 +123,15 @@ soak-short: install ## Run a soak of three minutes
 
 .PHONY: soak-cluster
 soak-cluster: install ## Inject long operator faults on the real cluster: kills, two operators, partitions
-	$(PYTEST) -m soak e2e/journeys --ignore-glob='*/test_kueue*'
+	$(PYTEST) -m soak e2e/journeys --ignore-glob='*/test_kueue*' --ignore=e2e/journeys/test_maxtext.py
 
 .PHONY: journeys-kueue
 journeys-kueue: install ## Run elastic jobs under the real Kueue, which is built once per machine
 	$(PYTEST) -v -m soak e2e/journeys/test_kueue.py e2e/journeys/test_kueue_faults.py
+
+.PHONY: journeys-maxtext
+journeys-maxtext: install ## Run MaxText as a program: it loses a slice and regains it; builds an image of 2 GB at the first run
+	$(PYTEST) -v -m soak e2e/journeys/test_maxtext.py
 
 .PHONY: test
 test: lint coverage thorough slow soak-short journeys ## Run everything: the checks, all tests, slow tests, random faults, then the journeys on a real cluster

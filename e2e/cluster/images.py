@@ -25,6 +25,7 @@ OPERATOR_IMAGE = "localhost/trainingjob-operator:dev"
 TRAINER_IMAGE = "localhost/trainingjob-trainer:dev"
 JOBSET_IMAGE = "localhost/trainingjob-jobset:dev"
 COREDNS_IMAGE = "localhost/trainingjob-coredns:dev"
+MAXTEXT_IMAGE = "localhost/trainingjob-maxtext:dev"
 
 CONTAINERFILES = Path(__file__).parent / "images"
 SOURCES = (
@@ -33,6 +34,7 @@ SOURCES = (
         "crds/trainingjob_api",
         "operator/trainingjob_operator",
         "trainer/trainingjob_agent",
+        "trainer/trainingjob_program",
         "trainer/trainingjob_trainer",
     ),
 )
@@ -102,6 +104,12 @@ def project_recipes() -> list[Recipe]:
         )
         for image, folder in ((OPERATOR_IMAGE, "operator"), (TRAINER_IMAGE, "trainer"))
     ]
+
+
+def maxtext_recipe() -> Recipe:
+    """Return the image of a user with MaxText, which one journey needs."""
+    lock = "e2e/maxtext.lock"
+    return Recipe(MAXTEXT_IMAGE, CONTAINERFILES / "maxtext.Containerfile", CHECKOUT, (*SOURCES, lock), has_base=True)
 
 
 def find_operator_key() -> str:

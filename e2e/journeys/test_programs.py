@@ -10,7 +10,7 @@ from e2e.status import is_full, steps_trained
 pytestmark = pytest.mark.cluster
 MANY_STEPS = 1_000_000
 SAVE_STEPS = 20
-"""Steps between the saves of both examples."""
+"""Steps between the saves of all examples."""
 CODE = "/shared/code"
 RESOURCES = {"resources": {"cpu": "250m", "memory": "1200Mi"}}
 VOLUMES = {"volumes": [{"name": "shared", "claimName": "shared", "mountPath": "/shared"}]}
@@ -26,13 +26,16 @@ def namespace(product: Product):
         yield name
 
 
-def lose_and_regain_slice(job: Job) -> Manifest:
-    """Delete the pod of slice 1 while both slices train; return the status of the world that has grown back."""
-    job.wait("steps on both slices", lambda one: is_full(one) and steps_trained(one) > 2 * SAVE_STEPS, 180)
+def lose_and_regain_slice(job: Job, seconds: float = 180) -> Manifest:
+    """Delete the pod of slice 1 while both slices train; return the status of the world that has grown back.
+
+    `seconds` is the maximum for each of the three worlds to start and train.
+    """
+    job.wait("steps on both slices", lambda one: is_full(one) and steps_trained(one) > 2 * SAVE_STEPS, seconds)
     (victim,) = (name for name, pod in job.pods().items() if slice_of(pod) == 1)
     job.cluster.kubectl("delete", "pod", victim, "-n", job.namespace, "--grace-period=0", "--force", "--wait=false")
-    job.wait("a world after the loss", lambda one: len(one["attempts"]) > 1 and steps_trained(one) > 0, 120)
-    return job.wait("both slices again", lambda one: is_full(one) and steps_trained(one) > SAVE_STEPS, 180)
+    job.wait("a world after the loss", lambda one: len(one["attempts"]) > 1 and steps_trained(one) > 0, seconds)
+    return job.wait("both slices again", lambda one: is_full(one) and steps_trained(one) > SAVE_STEPS, seconds)
 
 
 def test_a_program_of_flax_and_orbax_resumes_from_its_saved_steps(product: Product, namespace: str) -> None:
