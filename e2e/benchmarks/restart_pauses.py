@@ -4,6 +4,7 @@ The job is the demo's, with snapshots and without a cluster. `RUNS` is the numbe
 by name. A pause lasts from the loss to the first new step, by the trainer's metrics lines. The figure excludes the
 duration of that step, and for a hang also its budget. The reference is a full recreation: all pods die and are
 recreated. One row is that of a program with Flax and Orbax, whose processes import and compile again in each world.
+Another one is that of the built-in trainer with the loss of a user, which keeps its standbys and compiled programs.
 """
 
 import asyncio
@@ -117,8 +118,11 @@ LOSSES: dict[str, Loss[LossInjection]] = {
     "planned shrink": Loss(shrink, 2.0, back="planned growth", undo=grow, is_planned=True),
     "slice killed, shadow": Loss(kill_slice, HOT_STANDBY_GOAL, back="slice back, shadow", has_hot_standby=True),
 }
-PROGRAM_LOSSES: dict[str, Loss[LossInjection]] = {"program killed": Loss(kill_process, 15.0)}
-"""Losses of a job with `program.command`, for comparison with those of the same name without it."""
+PROGRAM_LOSSES: dict[str, Loss[LossInjection]] = {
+    "program killed": Loss(kill_process, 15.0),
+    "entrypoint killed": Loss(kill_process, 1.5),
+}
+"""Losses of jobs with code of a user, for comparison with `process killed`. `make_program_specs` has their specs."""
 
 
 class HostReadiness:
@@ -167,8 +171,12 @@ def make_spec(**changes: Any) -> Manifest:
     return spec
 
 
-def make_program_spec() -> Manifest:
-    """Return the spec of a program that never ends, on as many hosts as the demo."""
+def make_program_specs() -> dict[str, Manifest]:
+    """Return the spec of each of `PROGRAM_LOSSES`: jobs that never end, on as many hosts as the demo."""
+    return {"program killed": _make_command_spec(), "entrypoint killed": _make_entrypoint_spec()}
+
+
+def _make_command_spec() -> Manifest:
     program = (str(ROOT / "e2e/benchmarks/timed_program.py"), str(EXAMPLES / "flax_program.py"))
     spec: Manifest = load_example(
         "flax-program",
@@ -177,6 +185,19 @@ def make_program_spec() -> Manifest:
         checkpoint={"uri": f"{SHARED}/{NAME}"},
         elastic={name: value for name, value in ELASTIC.items() if name != "progressTimeout"},
         runtime=RUNTIME,
+    )["spec"]
+    return spec
+
+
+def _make_entrypoint_spec() -> Manifest:
+    spec: Manifest = load_example(
+        "entrypoint",
+        slices__topology="2x2",
+        program__workingDirectory=str(EXAMPLES),
+        checkpoint={"uri": f"{SHARED}/{NAME}", "save": {"everySteps": 20}, "snapshots": {"everySteps": 5}},
+        elastic=dict(ELASTIC),
+        runtime=RUNTIME,
+        **ENDLESS,
     )["spec"]
     return spec
 
@@ -262,9 +283,10 @@ async def measure(console: Console) -> list[Figure]:
         if losses := select_losses(LOSSES, has_hot_standby=has_hot_standby):
             async with running_job(AWAY_SECONDS, make_spec(elastic__hotStandby=has_hot_standby)) as stage:
                 await measure_losses(LocalTarget(stage), losses, report)
-    if any(map(is_selected, PROGRAM_LOSSES)):
-        async with running_job(AWAY_SECONDS, make_program_spec()) as stage:
-            await measure_losses(LocalTarget(stage), PROGRAM_LOSSES, report)
+    for name, spec in make_program_specs().items():
+        if is_selected(name):
+            async with running_job(AWAY_SECONDS, spec) as stage:
+                await measure_losses(LocalTarget(stage), {name: PROGRAM_LOSSES[name]}, report)
     if is_selected(RECREATED):
         async with running_job(0.0, make_spec()) as stage:
             pauses, _ = await measure_loss(LocalTarget(stage), RECREATED, Loss(kill_all, 0.0), console)
