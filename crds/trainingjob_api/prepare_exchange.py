@@ -1,7 +1,12 @@
-"""The request of the command line to the trainer to tokenize the text of a job, and the answers."""
+"""Requests of the command line to the trainer to tokenize the text of a job, or to store a teacher's probabilities."""
+
+from typing import Annotated
+
+from pydantic import Field
 
 from trainingjob_api.base import Strict
 from trainingjob_api.data_report import DataReport, PreparationProgress
+from trainingjob_api.spec.distillation import MAX_PER_TOKEN
 from trainingjob_api.spec.job import TrainingJobSpec
 
 
@@ -28,3 +33,27 @@ class PrepareAnswer(Strict):
     """What was read, once all of it is tokenized."""
     error: str = ""
     """Why the text cannot be tokenized."""
+
+
+class TeachRequest(PrepareRequest):
+    """Store the probabilities of a job's teacher for the tokens of its training text, which are created first."""
+
+    per_token: Annotated[int, Field(ge=1, le=MAX_PER_TOKEN)]
+    rank: Annotated[int, Field(ge=0)] = 0
+    """Number of this process among those that share the work."""
+    count: Annotated[int, Field(ge=1)] = 1
+    """Number of processes that share the work."""
+
+
+class TeachAnswer(Strict):
+    """One line of answers: the progress, or the error. The last line is complete, or has the error."""
+
+    tokenizing: PreparationProgress | None = None
+    """How much is tokenized so far."""
+    done_sequences: int = 0
+    """Sequences whose probabilities are stored."""
+    total_sequences: int = 0
+    """Sequences of the text. 0: they are not known yet."""
+    is_complete: bool = False
+    error: str = ""
+    """Why the probabilities cannot be stored."""

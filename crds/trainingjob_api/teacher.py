@@ -15,6 +15,21 @@ FIELDS = {
 """The fields of a job, and those of the teacher that stand in their place."""
 
 
+SMALL_VOCABULARY = 1 << 16
+"""Largest vocabulary whose ids are stored in 2 bytes."""
+
+
+def count_stored_bytes(per_token: int, vocab_size: int) -> int:
+    """Return the bytes of a token's stored probabilities: ids, probabilities in float16, and an entropy in float32."""
+    of_id = 2 if vocab_size <= SMALL_VOCABULARY else 4
+    return per_token * (of_id + 2) + 4
+
+
+def count_batch_bytes(per_token: int) -> int:
+    """Return the bytes of a token's stored probabilities in a batch, whose ids are int32."""
+    return count_stored_bytes(per_token, SMALL_VOCABULARY + 1)
+
+
 def describe_teacher(spec: TrainingJobSpec) -> TrainingJobSpec | None:  # None: the job has no teacher
     """Return the spec of a job that has the teacher as its model, with all tensors frozen.
 

@@ -9,7 +9,13 @@ from trainingjob_api.spec.checkpoint import InitializeFrom
 from trainingjob_api.spec.distillation import Distill, Teacher
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.objective import Objective
-from trainingjob_api.teacher import describe_source, describe_teacher, move_to_teacher
+from trainingjob_api.teacher import (
+    count_batch_bytes,
+    count_stored_bytes,
+    describe_source,
+    describe_teacher,
+    move_to_teacher,
+)
 
 MODEL = {"vocabSize": 257, "embedDim": 64, "mlpDim": 96, "numLayers": 2, "numHeads": 4}
 STEP = {"uri": "/shared/teacher", "step": 7}
@@ -66,6 +72,26 @@ def test_other_objectives_have_no_teacher() -> None:
     assert describe_teacher(spec.model_copy(update={"objective": None})) is None
     assert describe_teacher(spec.model_copy(update={"objective": Objective(type="sft", distill=distill)})) is None
     assert describe_teacher(spec.model_copy(update={"objective": Objective(type="distill")})) is None
+
+
+def test_stored_probabilities_are_no_teacher() -> None:
+    objective = {"type": "distill", "distill": {"probabilities": {"uri": "/shared/taught"}}}
+    sections = {name: section for name, section in SAMPLE.items() if name != "program"}
+
+    spec = parse_spec(sections | {"objective": objective}).spec
+
+    assert spec
+    assert spec.objective
+    assert describe_teacher(spec) is None
+    assert spec.objective.probabilities
+    assert spec.objective.probabilities.per_token == 12
+    assert Objective(type="sft", distill=spec.objective.distill).probabilities is None
+    assert "teacher" not in spec.objective.model_dump()["distill"]
+
+
+def test_bytes_of_stored_probabilities() -> None:
+    assert [count_stored_bytes(12, size) for size in (1 << 16, (1 << 16) + 1)] == [52, 76]
+    assert count_batch_bytes(12) == 76
 
 
 def test_an_unknown_preset_of_the_teacher_is_a_problem_of_the_teacher() -> None:

@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -23,8 +24,10 @@ def blocks_of(kind: str) -> list[str]:
 
 @pytest.mark.slow
 def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
-    for name, text in zip(JOBS, blocks_of("yaml"), strict=False):
+    texts = blocks_of("yaml")
+    for name, text in zip(JOBS, texts, strict=False):
         (tmp_path / f"{name}.yaml").write_text(text)
+    (tmp_path / "stored.yaml").write_text(yaml.safe_dump(stored_job(yaml.safe_load(texts[1]), texts[3])))
     lines = "".join(blocks_of("console")).splitlines()
 
     for line in lines:
@@ -39,10 +42,19 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
     divergences = [step["teacher_divergence"] for step in steps if "teacher_divergence" in step]
     assert divergences[-1] < divergences[0]
     assert any("held_out_teacher_divergence" in step for step in steps)
+    stored = (tmp_path / "runs/stored/metrics/metrics.jsonl").read_text().splitlines()
+    first, *_, last = (step["teacher_divergence"] for step in map(json.loads, stored) if "teacher_divergence" in step)
+    assert 0 < last < first
+
+
+def stored_job(student: dict[str, Any], section: str) -> dict[str, Any]:
+    """Return the job of a student with the section that names stored probabilities."""
+    checkpoint = student["spec"]["checkpoint"] | {"uri": "/shared/runs/stored"}
+    return student | {"spec": student["spec"] | yaml.safe_load(section) | {"checkpoint": checkpoint}}
 
 
 def test_sections_of_the_page_are_valid() -> None:
-    *jobs, published, schedules, features = map(yaml.safe_load, blocks_of("yaml"))
+    *jobs, published, _, schedules, features = map(yaml.safe_load, blocks_of("yaml"))
 
     student = parse_spec(jobs[1]["spec"])
     distill = {"type": "distill", "distill": published | schedules}
@@ -50,6 +62,7 @@ def test_sections_of_the_page_are_valid() -> None:
     imitating = {"type": "distill", "distill": jobs[1]["spec"]["objective"]["distill"] | features}
     assert not parse_spec(jobs[1]["spec"] | {"objective": imitating}).problems
     assert not student.problems
+    assert not parse_spec(stored_job(jobs[1], blocks_of("yaml")[3])["spec"]).problems
     assert not other.problems
     assert student.spec
     assert other.spec

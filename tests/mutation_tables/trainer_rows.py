@@ -112,6 +112,20 @@ TRAINER_MUTATIONS = (
         ("tests/trainer/test_distillation.py::test_loss_and_gradient_are_those_of_the_rows_alone",),
     ),
     Mutation(
+        "stored probabilities do not count their entropy",
+        f"{TRAINER}/models/divergence.py",
+        "vocab_axes) - stored.entropy",
+        "vocab_axes)",
+        ("tests/trainer/test_stored_distillation.py::test_the_mean_of_all_choices_is_the_distribution",),
+    ),
+    Mutation(
+        "probabilities below the limit are chosen without their weight",
+        f"{TRAINER}/teach/choose_shares.py",
+        "top_CK, limits_C[:, None]",
+        "top_CK, limits_C[:, None] / 2",
+        ("tests/trainer/test_stored_distillation.py::test_the_mean_of_all_choices_is_the_distribution",),
+    ),
+    Mutation(
         "a start trains with another teacher",
         f"{TRAINER}/checkpoint/teacher_params.py",
         "if int(state.teacher) not in (0, int(found)):",

@@ -21,7 +21,7 @@ from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.models.sharded_model import Hidden, ShardedModel
 from trainingjob_trainer.objectives.batch_sums import choose_objective
 from trainingjob_trainer.objectives.objective import Objective, Terms, add_load_balance, metric_names
-from trainingjob_trainer.objectives.teacher import Teacher
+from trainingjob_trainer.objectives.teacher import AnyTeacher
 from trainingjob_trainer.runtime.entrypoint_module import entrypoint_error, explain_errors, load_entrypoint
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.state import Batch, Controls, State, StepMetrics, TrainStep
@@ -79,7 +79,7 @@ class Parts(NamedTuple):
     wrap_step: Callable[[TrainStep], TrainStep] = lambda step: step
 
 
-def choose_parts(spec: TrainingJobSpec, mesh: Mesh, network: Network, teacher: Teacher | None) -> Parts:
+def choose_parts(spec: TrainingJobSpec, mesh: Mesh, network: Network, teacher: AnyTeacher | None) -> Parts:
     """Return the built-in parts of the training step, or those that the function of `program.entrypoint` returns.
 
     Raises:

@@ -94,7 +94,8 @@ def run(
 
     events.enter_phase(Phase.COMPILING)
     state = restored.state or _initial_state(start.config.spec, joined.steps, joined.programs, joined.peers, events)
-    state, teacher = load_teacher(start.config.spec, joined.steps.teacher_shapes, state, joined.peers)
+    steps, stored = joined.steps, joined.datasets.train.stored_hash
+    state, teacher = load_teacher(start.config.spec, steps.teacher_shapes, state, joined.peers, stored)
     compiled = compiled or compile_steps(start, joined)
     joined.peers.barrier("ready", READY_SECONDS)  # a first collective fails if a peer is 30 s late
 

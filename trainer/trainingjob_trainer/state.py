@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from trainingjob_trainer.models.decoder import Params
+from trainingjob_trainer.models.divergence import StoredShares
 from trainingjob_trainer.optim.slot_paths import Slots
 from trainingjob_trainer.optim.spike_detection import SpikeWindow
 
@@ -103,6 +104,8 @@ class Batch(NamedTuple):
     tokens in the order of the mesh. None: there is no teacher."""
     taught_layers: jax.Array | None = None
     """Outputs of the teacher's layers that the student imitates [M, R, N, L, D], likewise. None: there are none."""
+    stored: StoredShares | None = None
+    """Stored probabilities of a teacher for each target [A, M, R, L]. None: the objective reads none."""
 
 
 class Signal(IntFlag):

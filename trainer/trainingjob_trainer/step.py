@@ -34,7 +34,7 @@ from trainingjob_trainer.objectives.batch_sums import BatchSums, as_float32
 from trainingjob_trainer.objectives.distill import loss_at_start, loss_of_step
 from trainingjob_trainer.objectives.objective import REWARD_ACCURACY, REWARD_METRICS
 from trainingjob_trainer.objectives.scoring import EvaluateStep, Scorer, ScoreSums
-from trainingjob_trainer.objectives.teacher import make_teacher, with_teacher
+from trainingjob_trainer.objectives.teacher import Teacher, describe_stored, make_teacher, with_teacher
 from trainingjob_trainer.optim.clipping import clip_factor, clip_values
 from trainingjob_trainer.optim.expert_balance import ExpertBalance
 from trainingjob_trainer.optim.factory import make_optimizer
@@ -79,7 +79,9 @@ class StepPrograms:
         objective, self._metrics, self._wrap_step = choose_parts(spec, mesh, self._model.network, self._teacher)
         self._pair_metrics = tuple(name for name in self._metrics if name in REWARD_METRICS and name != REWARD_ACCURACY)
         self._sums = BatchSums(objective, self._metrics, self._model, self._rules, mesh, gradients, self._teacher)
-        self._scorer = Scorer(self._model, mesh, self._teacher)
+        # Held-out text has no stored probabilities.
+        self._scored_teacher = self._teacher if isinstance(self._teacher, Teacher) else None
+        self._scorer = Scorer(self._model, mesh, self._scored_teacher)
         self._shard = zero1_shardings if spec.parallelism.shard_optimizer_over_data else param_shardings
         self._moment_shardings = self._shard_moments()
         self.state_shapes = self._shard_state()
@@ -160,7 +162,7 @@ class StepPrograms:
     def compile_evaluate(self, programs: CompileCache, shape: BatchShape, name: str = "evaluate") -> EvaluateStep:
         """Return `evaluate` compiled for batches of a shape, under a name."""
         everywhere: Any = self._replicated
-        batch = self._batch_shape(shape)
+        batch = self._batch_shape(shape)._replace(stored=None)
         compiled: EvaluateStep = programs.compile_or_load(
             name,
             self.evaluate,
@@ -177,7 +179,7 @@ class StepPrograms:
                     everywhere,
                     everywhere,
                     dict.fromkeys(self._pair_metrics, everywhere),
-                    everywhere if self._teacher else None,
+                    everywhere if self._scored_teacher else None,
                 ),
                 0,
             ),
@@ -334,11 +336,11 @@ class StepPrograms:
         `reference` is that of the state, or the parameters of the teacher.
         """
         with matmul_precision(self._spec.precision):
-            if self._distill and reference is not None:
+            if self._scored_teacher and self._distill and reference is not None:
                 # The same temperature in all evaluations, so that they can be compared.
                 numbers = loss_at_start(self._distill)
                 sums = self._scorer.compute(with_teacher(params, reference, numbers), batch)
-            elif reference is None:
+            elif self._distill or reference is None:
                 sums = self._scorer.compute(params, batch)
             else:
                 terms = self._sums.compute(*self._add_reference(params, reference, batch))
@@ -361,7 +363,7 @@ class StepPrograms:
     def _batch_shape(self, shape: BatchShape) -> Batch:
         whole = (*shape, self._spec.training.sequence_length)
         tokens: Any = jax.ShapeDtypeStruct(whole, jnp.int32, sharding=self.batch_sharding)
-        batch = Batch(tokens, tokens, tokens.update(dtype=jnp.float32))
+        batch = Batch(tokens, tokens, tokens.update(dtype=jnp.float32), stored=describe_stored(self._spec, tokens))
         return batch._replace(segment_ids=tokens, positions=tokens) if self._spec.data.isolates_documents else batch
 
     def _shard_moments(self) -> Any:

@@ -109,10 +109,36 @@ class Features(Strict):
     )
 
 
+DEFAULT_PER_TOKEN = 12
+"""Probabilities of each token that are stored by default."""
+MAX_PER_TOKEN = 255
+
+
+class StoredProbabilities(Strict):
+    """Samples of a teacher's probabilities, which `trainingjob teach` has written."""
+
+    uri: Annotated[StoreUri, Example("/shared/taught")] = Field(
+        description="Folder on a volume of `runtime.volumes` or in a bucket. It is only read."
+    )
+    per_token: Annotated[int, Field(ge=1, le=MAX_PER_TOKEN), NO_UNIT, Example(12)] = Field(
+        default=DEFAULT_PER_TOKEN,
+        description="Probabilities of each token, as `trainingjob teach` has stored them.",
+    )
+
+
 class Distill(Strict):
     """Distillation (Hinton et al., arXiv 1503.02531): the model also learns the probabilities of a teacher."""
 
-    teacher: Teacher = Field(description="Model that the student imitates: its dimensions and its parameters.")
+    teacher: Teacher | None = Field(
+        default=None,
+        description="Model that the student imitates: its dimensions and its parameters. It runs in each step.",
+        exclude_if=lambda teacher: teacher is None,
+    )
+    probabilities: StoredProbabilities | None = Field(
+        default=None,
+        description="Stored probabilities in place of the teacher. They need `temperature: 1`.",
+        exclude_if=lambda stored: stored is None,  # an agent before 0.1 refuses a field that it does not know
+    )
     weight: Annotated[float, Field(ge=0, le=1), NO_UNIT, Example(0.5)] = Field(
         default=0.5,
         description="Share of the teacher in the loss. The cross-entropy of the targets has the rest.",
@@ -131,4 +157,15 @@ class Distill(Strict):
     features: Features | None = Field(
         default=None,
         description="Comparison of hidden states, added to the loss. Unset: only probabilities are compared.",
+    )
+
+    cel_rules = (
+        cel_rule(
+            "has(self.teacher) != has(self.probabilities)", "must have exactly one of `teacher` and `probabilities`."
+        ),
+        cel_rule(
+            "!has(self.probabilities) || !has(self.features)",
+            "must not be set with `probabilities`, which hold no hidden states.",
+            "features",
+        ),
     )

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from trainingjob_api.base import Strict
 from trainingjob_api.meta import NO_UNIT, Example, alternatives, cel_rule
-from trainingjob_api.spec.distillation import Distill, Features, Teacher
+from trainingjob_api.spec.distillation import Distill, Features, StoredProbabilities, Teacher
 
 ObjectiveType = Literal["nextToken", "sft", "dpo", "distill"]
 DEFAULT_TYPE: ObjectiveType = "nextToken"
@@ -86,8 +86,13 @@ class Objective(Strict):
 
     @property
     def teacher(self) -> Teacher | None:
-        """Return the model that the job distills. None: it distills none."""
+        """Return the model that runs in each step of a distillation. None: there is none."""
         return self.distill.teacher if self.type == DISTILL and self.distill else None
+
+    @property
+    def probabilities(self) -> StoredProbabilities | None:
+        """Return the stored probabilities of a teacher that the job distills. None: it reads none."""
+        return self.distill.probabilities if self.type == DISTILL and self.distill else None
 
     @property
     def features(self) -> Features | None:

@@ -103,6 +103,10 @@ def version() -> None:
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="YAML file with one TrainingJob; `-` is standard input.")]
 Files = Annotated[list[str], typer.Argument(metavar="FILE...", help="YAML files; `-` is standard input.")]
+VolumeFolders = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=FOLDER", help="Folder of this machine that holds the files of a volume."),
+]
 Accelerators = Annotated[
     Path | None,
     typer.Option(

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from trainingjob_operator.cli.app import Accelerators, File, Files, PodProfiles, Presets, app
+from trainingjob_api.spec.distillation import DEFAULT_PER_TOKEN
+from trainingjob_operator.cli.app import Accelerators, File, Files, PodProfiles, Presets, VolumeFolders, app
 from trainingjob_operator.cli.errors import UsageError
 
 
@@ -230,10 +231,7 @@ def prepare(
         str | None,
         typer.Option(metavar="FOLDER", help="Folder or URI for the tokens. Default: that of `checkpoint.uri`."),
     ] = None,
-    volume: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=FOLDER", help="Folder of this machine that holds the files of a volume."),
-    ] = None,
+    volume: VolumeFolders = None,
     accelerators: Accelerators = None,
     presets: Presets = None,
 ) -> None:
@@ -249,6 +247,31 @@ def prepare(
     from trainingjob_operator.cli.prepare_folder import PrepareOptions, prepare_file
 
     prepare_file(file, PrepareOptions(output, volume or ()), read_catalog(accelerators, presets))
+
+
+@app.command()
+def teach(
+    file: File,
+    output: Annotated[str, typer.Option(metavar="FOLDER", help="Folder or URI for the probabilities and the tokens.")],
+    per_token: Annotated[int, typer.Option(metavar="K", help="Probabilities of each token.")] = DEFAULT_PER_TOKEN,
+    share: Annotated[str, typer.Option(metavar="N/COUNT", help="Which of several processes this is.")] = "1/1",
+    volume: VolumeFolders = None,
+    accelerators: Accelerators = None,
+    presets: Presets = None,
+) -> None:
+    """Store the probabilities of a job's teacher, so that other jobs distill it without running it.
+
+    The trainer tokenizes the training text and runs the teacher on the devices of this machine. The same command
+    resumes after an interruption. With --share, several machines write parts of one folder.
+
+    Exit codes: 0 all probabilities of the share are stored, 1 the job has problems, 2 the text, the teacher or the
+    folder cannot be used.
+    """
+    from trainingjob_operator.cli.documents import read_catalog
+    from trainingjob_operator.cli.teach_folder import TeachOptions, teach_file
+
+    options = TeachOptions(output, per_token, share, volume or ())
+    teach_file(file, options, read_catalog(accelerators, presets))
 
 
 @app.command("import")

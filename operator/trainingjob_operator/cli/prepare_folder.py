@@ -60,8 +60,8 @@ def prepare_file(file: str, options: PrepareOptions, catalog: Catalog) -> None:
     echo(f"tokens in {request.output}/data, for jobs whose `spec.checkpoint.uri` is this folder", err=True)
 
 
-def make_request(spec: TrainingJobSpec, options: PrepareOptions) -> PrepareRequest:
-    """Return the request for the trainer, with the paths of this machine.
+def make_request(spec: TrainingJobSpec, options: PrepareOptions, sections: Sequence[str] = SECTIONS) -> PrepareRequest:
+    """Return the request for the trainer, with the paths of this machine in some sections.
 
     Raises:
         CommandError: a volume or the output cannot be used.
@@ -69,7 +69,7 @@ def make_request(spec: TrainingJobSpec, options: PrepareOptions) -> PrepareReque
     folders = choose_folders(spec.runtime.volumes, options.volumes)
     mounts = {volume.mount_path: folders[volume.name] for volume in spec.runtime.volumes if volume.name in folders}
     raw = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    moved = {name: move_paths(raw[name], mounts) for name in SECTIONS if name in raw}
+    moved = {name: move_paths(raw[name], mounts) for name in sections if name in raw}
     try:
         local = TrainingJobSpec.model_validate(raw | moved)
     except ValidationError as error:  # the checks of `choose_folders` leave few characters

@@ -21,6 +21,7 @@ from trainingjob_operator.core.planner.strategy import describe_search
 from trainingjob_operator.core.planner.summary import describe_parameters
 from trainingjob_operator.core.planner.traffic import predict_traffic, sum_by_axes
 from trainingjob_operator.core.planner.workload import describe_workload
+from trainingjob_operator.core.units import format_size
 
 type MakeSpec = Callable[[dict[str, Any]], TrainingJobSpec]
 
@@ -86,6 +87,37 @@ def test_a_mesh_search_depends_on_the_compared_layers(make_spec: MakeSpec) -> No
 
     assert plain != spec
     assert spec == same
+
+
+def stored(per_token: int = 12) -> dict[str, Any]:
+    options = {"probabilities": {"uri": "/shared/taught", "perToken": per_token}}
+    return {"objective": {"type": "distill", "distill": options}, "model.vocabSize": 256}
+
+
+def test_stored_probabilities_cost_their_bytes_alone(make_spec: MakeSpec) -> None:
+    plain, spec = (make_spec(changes) for changes in (PLAIN, stored()))
+    before, after = (estimate_device_memory(one, ONE) for one in (plain, spec))
+    flops = [count_step_flops(describe_workload(one), layout_of(fsdp=8)) for one in (plain, spec)]
+
+    length = spec.training.sequence_length
+    assert (after.params, after.optimizer) == (before.params, before.optimizer)
+    assert after.residuals_per_sequence - before.residuals_per_sequence == length * (12 * 6 + 4)
+    assert after.peak_points[0].per_sequence - before.peak_points[0].per_sequence == 4 * length * 256
+    assert after.chunked_loss.fixed_bytes > before.chunked_loss.fixed_bytes
+    assert flops[0] == flops[1]
+    assert describe_parameters(plan_job(spec)).endswith(
+        f" · stored probabilities: 52 B a token, {format_size(52 * plan_job(spec).tokens_per_step)} a step"
+    )
+
+
+def test_a_mesh_search_depends_on_the_number_of_stored_probabilities(make_spec: MakeSpec) -> None:
+    shape = BUILTIN.find_shape("nvidia-h100", "8")
+    assert shape
+    plain, one, more = (describe_search(make_spec(H100 | changes), shape) for changes in (PLAIN, stored(), stored(13)))
+
+    assert one
+    assert one == describe_search(make_spec(H100 | stored()), shape)
+    assert len({plain, one, more}) == 3
 
 
 def test_no_snapshot_has_the_teacher(make_spec: MakeSpec) -> None:

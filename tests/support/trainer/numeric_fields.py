@@ -68,6 +68,7 @@ NOT_OF_A_STEP = {
     },
     **{f"objective.dpo.{field}": "tests/trainer/test_preferences.py" for field in ("beta", "labelSmoothing")},
     **{f"objective.distill.{field}": "tests/trainer/test_distillation.py" for field in OF_DISTILLATION},
+    "objective.distill.probabilities.perToken": "tests/trainer/test_stored_distillation.py",
     "objective.distill.teacher.initializeFrom.step": "tests/trainer/checkpoint/test_teacher_params.py",
     "objective.zLoss": "it has a test: tests/trainer/models/test_z_loss.py",
     "checkpoint.save.everySteps": OUTSIDE,

@@ -1,6 +1,7 @@
 """Training in the test's own process: tiny jobs, over as many of its eight devices as a layout has."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from tests.support.trainer.distillation import MadeUpShares
 from tests.support.trainer.tiny import make_config, make_layout, make_spec, make_world
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees
@@ -43,7 +45,9 @@ def make_index(spec: TrainingJobSpec) -> TokenDataset:
     if packing:
         ends = np.append(np.sort(rng.choice(np.arange(1, 1000), 120, replace=False)), 1000)
         pieces = pack_documents(ends, length, packing)
-    return TokenDataset("made up", tokens, length, pieces)
+    index = TokenDataset("made up", tokens, length, pieces)
+    stored = spec.objective.probabilities if spec.objective else None
+    return replace(index, stored=MadeUpShares(index, spec.model.vocab_size, stored.per_token)) if stored else index
 
 
 class Run:
@@ -108,7 +112,7 @@ def place_teacher(steps: StepPrograms, spec: TrainingJobSpec) -> Params | None:
     """Return random parameters of the teacher of a job, if it has one."""
     described = describe_teacher(spec)
     if described is None:
-        return None
+        return steps.teacher_shapes  # no parameters, or none at all
     params = split_model_of(described).init(TEACHER_SEED)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.teacher_shapes)
     placed: Params = jax.device_put(params, shardings)

@@ -37,7 +37,7 @@ def test_a_job_finds_the_tokens_by_the_paths_in_its_pods(tmp_path: Path, reads: 
     paths = {"spec.data.train[0]": str(pod / "text"), "spec.evaluation[0]": str(pod / "held")}
 
     spec = spec_of(here)
-    report = prepare_folder(open_store(here / "checkpoints"), spec, paths, ignore_preparation)
+    report = prepare_folder(open_store(here / "checkpoints"), spec, paths, ignore_preparation).report
     shutil.copytree(here / "checkpoints", pod / "checkpoints")
     by_preparation = list(reads)
     found = train(pod)

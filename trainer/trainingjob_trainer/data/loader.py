@@ -13,8 +13,10 @@ from trainingjob_api.spec.training import BatchSizes
 from trainingjob_api.world import Layout
 from trainingjob_trainer.data.mixture import TrainingText
 from trainingjob_trainer.data.sampler import WHOLE_BATCH, ExcludedSamples, SampleShare, samples_of_step, size_of_step
+from trainingjob_trainer.data.stored_probabilities import StoredRows
 from trainingjob_trainer.data.token_dataset import Sequences, TokenDataset
 from trainingjob_trainer.data.training_length import TrainingLength
+from trainingjob_trainer.models.divergence import StoredShares
 from trainingjob_trainer.state import Batch, BatchShape
 
 
@@ -114,12 +116,12 @@ class BatchLoader:
             )
             sequences = text.sequences(wanted.reshape(-1))
             sequences.loss_weights[padded.reshape(-1)] = 0.0
-            ahead = (*wanted.shape[:2], -1, text.sequence_length)
-            shaped: Sequences = jax.tree.map(lambda array: array.reshape(ahead), sequences)
+            ahead, dims = (*wanted.shape[:2], -1, text.sequence_length), sequences.tokens.ndim
+            shaped: Sequences = jax.tree.map(lambda array: array.reshape(*ahead, *array.shape[dims:]), sequences)
             return shaped
 
-        def make(part: Callable[[Sequences], Any]) -> jax.Array:
-            whole = (*of_batch, text.sequence_length)
+        def make(part: Callable[[Sequences], Any], *further: int) -> jax.Array:
+            whole = (*of_batch, text.sequence_length, *further)
             return jax.make_array_from_callback(whole, self._sharding, lambda place: part(load((place or ())[:3])))
 
         return Batch(
@@ -129,7 +131,19 @@ class BatchLoader:
             segment_ids=make(lambda sequences: sequences.segment_ids) if text.is_isolated else None,
             positions=make(lambda sequences: sequences.positions) if text.is_isolated else None,
             target_bytes=make(lambda sequences: count_bytes(sequences.targets)) if count_bytes else None,
+            stored=StoredShares(
+                make(lambda sequences: _stored(sequences).ids, text.per_token),
+                make(lambda sequences: _stored(sequences).shares, text.per_token),
+                make(lambda sequences: _stored(sequences).entropy),
+            )
+            if text.per_token
+            else None,
         )
+
+
+def _stored(sequences: Sequences) -> StoredRows:
+    assert sequences.stored is not None  # noqa: S101  # the text has stored probabilities
+    return sequences.stored
 
 
 def _of_examples(sequences: tuple[slice, ...], per_example: int) -> slice:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from trainingjob_trainer.data.stored_probabilities import hash_descriptions
 from trainingjob_trainer.data.token_dataset import FirstSample, Sequences, TokenDataset
 
 PERIOD = 1 << 16
@@ -105,6 +106,16 @@ class Mixture:
     def has_pairs(self) -> bool:
         """Return whether two sequences are one example."""
         return self.datasets[0].has_pairs
+
+    @property
+    def per_token(self) -> int:
+        """Return the stored probabilities of each token; 0 without any."""
+        return self.datasets[0].per_token
+
+    @property
+    def stored_hash(self) -> int:
+        """Return a hash of the teacher of the stored probabilities; 0 without any."""
+        return hash_descriptions([one.stored for one in self.datasets if one.stored]) if self.datasets[0].stored else 0
 
     @property
     def num_tokens(self) -> int:

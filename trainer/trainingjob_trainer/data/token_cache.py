@@ -9,7 +9,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from trainingjob_agent.shared_files import MAX_JSON_BYTES, UntrustedFileError, parse_untrusted_json
@@ -39,8 +39,10 @@ from trainingjob_trainer.data.mixture import Mixture, Phase, TrainingText
 from trainingjob_trainer.data.preparation.listed_files import Sources
 from trainingjob_trainer.data.preparation.preparation_tracker import PreparationTracker, Report, ignore_preparation
 from trainingjob_trainer.data.sources.hub_dataset import delete_downloads, download_sources, wait_for_sources
+from trainingjob_trainer.data.stored_probabilities import open_stored
 from trainingjob_trainer.data.token_dataset import FOLDER, IDENTITY, TokenDataset, open_dataset
 from trainingjob_trainer.runtime.errors import foreign_error, storage_error
+from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.store.port import Store, has_object
 
 POLL_SECONDS = 0.05
@@ -93,8 +95,8 @@ def prepare_datasets(
     return found
 
 
-def prepare_folder(store: Store, spec: TrainingJobSpec, paths: Mapping[str, str], report: Report) -> DataReport:
-    """Create the token datasets of a spec that are missing, for the jobs that will use the store.
+def prepare_folder(store: Store, spec: TrainingJobSpec, paths: Mapping[str, str], report: Report) -> JobDatasets:
+    """Create the token datasets of a spec that are missing, for the jobs that will use the store; return all of them.
 
     `paths` is as in `plan_dataset`. Downloads stay: a job finds out by them that their tokens exist.
 
@@ -103,7 +105,8 @@ def prepare_folder(store: Store, spec: TrainingJobSpec, paths: Mapping[str, str]
     """
     try:
         made, texts = _create_datasets(store, spec, HostShare(), report, paths)
-        return _open_datasets(store, {name: one.folder for name, one in made.items()}, texts, spec).report
+        folders = {name: one.folder for name, one in made.items()}
+        return _open_datasets(store, folders, texts, spec, reads_stored=False)
     except OSError as error:
         raise storage_error(error, f"preparing the data in {store.locate(FOLDER)}", store.root) from error
     except UntrustedFileError as error:
@@ -131,17 +134,30 @@ def _create_datasets(
 
 
 def _open_datasets(
-    store: Store, folders: Mapping[str, str], texts: Sequence[DatasetReport], spec: TrainingJobSpec
+    store: Store,
+    folders: Mapping[str, str],
+    texts: Sequence[DatasetReport],
+    spec: TrainingJobSpec,
+    *,
+    reads_stored: bool = True,
 ) -> JobDatasets:
     """Return the token datasets of a job. `folders` has the folder of each by name, and `texts` the reports of texts.
 
+    With `reads_stored`, those of training have the stored probabilities of the job's teacher, if it reads any.
+
     Raises:
-        TrainingError: a file is cut off.
+        TrainingError: a file is cut off, or stored probabilities cannot be used.
         UntrustedFileError: a folder does not hold a dataset.
     """
     opened = {
         name: open_dataset(store, folders[name], spec.training.sequence_length) for name, _ in _sources_by_dataset(spec)
     }
+    evaluated = {one.name for one in spec.evaluation}
+    if reads_stored and spec.objective and spec.objective.probabilities:
+        stored = open_store(spec.objective.probabilities.uri)
+        for name in opened.keys() - evaluated:
+            reader = open_stored(stored, opened[name].dataset_hash, opened[name].num_sequences, spec)
+            opened[name] = replace(opened[name], stored=reader)
     train = _join_training_text(opened, spec)
     evaluations = {one.name: opened[one.name] for one in spec.evaluation}
     rows = {name: one.num_sequences for name, one in evaluations.items()}

@@ -23,6 +23,7 @@ from trainingjob_agent.shared_files import MAX_JSON_BYTES, UntrustedFileError, p
 from trainingjob_api.protocol import FailureReason
 from trainingjob_trainer.data.packing.pieces import Pieces, place_tokens
 from trainingjob_trainer.data.sampler import sequences_of_samples
+from trainingjob_trainer.data.stored_probabilities import StoredReader, StoredRows, hash_descriptions
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.store.port import Store
 
@@ -53,6 +54,8 @@ class Sequences(NamedTuple):
     """Document of each token, int32 [R, L], from 1; 0 for padding. None: documents are not isolated."""
     positions: np.ndarray | None = None
     """Position of each token in its document, int32 [R, L]. None: documents are not isolated."""
+    stored: StoredRows | None = None
+    """Stored probabilities of a teacher for each target. None: the job reads none."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ class TokenDataset:
     """Whether an example is two sequences, each with one document."""
     is_shuffled: bool = True
     """Whether the sequences of each epoch are permuted."""
+    stored: StoredReader | None = None
+    """Stored probabilities of a teacher for the sequences. None: the job reads none."""
 
     @property
     def num_sequences(self) -> int:
@@ -110,18 +115,32 @@ class TokenDataset:
         dataset_hash = hashlib.sha256(f"{self.dataset_hash}, in the order of the text".encode()).hexdigest()
         return replace(self, dataset_hash=dataset_hash, is_shuffled=False)
 
+    @property
+    def per_token(self) -> int:
+        """Return the stored probabilities of each token; 0 without any."""
+        return self.stored.description.per_token if self.stored else 0
+
+    @property
+    def stored_hash(self) -> int:
+        """Return a hash of the teacher of the stored probabilities; 0 without any."""
+        return hash_descriptions([self.stored]) if self.stored else 0
+
     def sequences(self, numbers: np.ndarray) -> Sequences:
         """Return sequences, or pairs of them, by their numbers.
 
         Raises:
-            TrainingError: the files of the dataset are damaged.
+            TrainingError: the files of the dataset, or its stored probabilities, are damaged.
         """
-        numbers = numbers.astype(np.int64)
+        found = self._take(numbers.astype(np.int64))
+        return found._replace(stored=self.stored.read(numbers)) if self.stored else found
+
+    def _take(self, numbers: np.ndarray) -> Sequences:
         if self.pieces is not None and self.has_pairs:
             rows = self._isolated(self.pieces, np.stack([2 * numbers, 2 * numbers + 1], axis=1).reshape(-1))
             # Padding follows each answer, so that causal attention needs no segments.
             arrays = (rows.tokens, rows.targets, rows.loss_weights)
-            return Sequences(*(array.reshape(len(numbers), 2, -1) for array in arrays))
+            tokens, targets, weights = (array.reshape(len(numbers), 2, -1) for array in arrays)
+            return Sequences(tokens, targets, weights)
         return self._concatenated(numbers) if self.pieces is None else self._isolated(self.pieces, numbers)
 
     def _concatenated(self, numbers: np.ndarray) -> Sequences:

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from trainingjob_trainer.models.divergence import SoftLoss, diverge
+from trainingjob_trainer.models.divergence import SoftLoss, StoredShares, diverge, diverge_from_stored
 from trainingjob_trainer.models.token_losses import TokenLosses, add_divergence, count_earlier, find_hits, lose
 from trainingjob_trainer.parallel.sharding import Axes, partition_spec
 
@@ -79,6 +79,14 @@ class TeacherStates(NamedTuple):
     soft: SoftLoss
 
 
+class StoredStates(NamedTuple):
+    """Stored probabilities of a teacher, and how much of the loss they make. They have no gradient."""
+
+    x: StoredShares
+    """Those of tokens [T, S, R, L]."""
+    soft: SoftLoss
+
+
 def sum_losses(
     head: LmHead,
     num_chunks: int,
@@ -86,23 +94,31 @@ def sum_losses(
     matrix: jax.Array,
     targets: jax.Array,
     weights: jax.Array,
-    teacher: TeacherStates | None = None,
+    teacher: TeacherStates | StoredStates | None = None,
 ) -> TokenLosses:
     """Return the weighted sums of the losses, float32 scalars. A token of weight 0 may have any loss.
 
-    Targets and weights are [T, S, R, L]. Their gradients are those of the total: it alone may be differentiated. The
-    states are those of `head.teacher`.
+    Targets and weights are [T, S, R, L]. Their gradients are those of the total: it alone may be differentiated.
+    `TeacherStates` are those of `head.teacher`.
     """
 
     @jax.custom_vjp
     def sums(
-        x: jax.Array, matrix: jax.Array, targets: jax.Array, weights: jax.Array, teacher: TeacherStates | None
+        x: jax.Array,
+        matrix: jax.Array,
+        targets: jax.Array,
+        weights: jax.Array,
+        teacher: TeacherStates | StoredStates | None,
     ) -> TokenLosses:
         losses: TokenLosses = _run(head, num_chunks, x, matrix, targets, teacher=teacher)[0]
         return losses.sum(weights)
 
     def forward(
-        x: jax.Array, matrix: jax.Array, targets: jax.Array, weights: jax.Array, teacher: TeacherStates | None
+        x: jax.Array,
+        matrix: jax.Array,
+        targets: jax.Array,
+        weights: jax.Array,
+        teacher: TeacherStates | StoredStates | None,
     ) -> Any:
         losses, dx, *dmatrix = _run(head, num_chunks, x, matrix, targets, weights, teacher)
         return losses.sum(weights), (dx, dmatrix, losses.total)
@@ -156,13 +172,13 @@ def _run(
     matrix: jax.Array,
     targets: jax.Array,
     weights: jax.Array | None = None,
-    teacher: TeacherStates | None = None,
+    teacher: TeacherStates | StoredStates | None = None,
 ) -> tuple[Any, ...]:
     """Return the `TokenLosses` and, with weights, the gradients of the weighted sum of their total.
 
     A frozen matrix has none. The gradient of the matrix is sharded like the stored matrix by the built-in rules.
     """
-    if teacher is not None:
+    if isinstance(teacher, TeacherStates):
         teacher = teacher._replace(matrix=teacher.matrix.astype(head.dtype))
     arguments = (x, matrix.astype(head.dtype), targets, weights, teacher)
     mesh = jax.sharding.get_abstract_mesh()
@@ -173,19 +189,17 @@ def _run(
         gathered, stored = (partition_spec(head.axes(width), matrix.shape, mesh) for width in (None, "embed"))
         dims = ((gathered[head.vocab_dim],), tokens, (stored[1 - head.vocab_dim],))
         shards = _Shards(*(tuple(name for name in _names(dim) if mesh.shape[name] > 1) for dim in dims))
-        optional = (head.z_loss is not None, head.counts_hits, head.teacher is not None)
+        optional = (head.z_loss is not None, head.counts_hits, teacher is not None)
         losses: Any = tokens, tokens, *(tokens if is_computed else None for is_computed in optional)
-        of_teacher: Any = None
-        if teacher is not None and head.teacher is not None:
-            of_teacher = (
-                partition_spec(HIDDEN, teacher.x.shape, mesh),
-                partition_spec(head.teacher.axes(None), teacher.matrix.shape, mesh),
-                (PartitionSpec(), PartitionSpec()),
-            )
-            of_teacher = jax.tree.unflatten(jax.tree.structure(teacher), jax.tree.leaves(of_teacher))
         mapped: Any = jax.shard_map(
             partial(_run_shard, head, num_chunks, shards),
-            in_specs=(hidden, gathered, tokens, None if weights is None else tokens, of_teacher),
+            in_specs=(
+                hidden,
+                gathered,
+                tokens,
+                None if weights is None else tokens,
+                _teacher_specs(head, teacher, mesh),
+            ),
             out_specs=(TokenLosses(*losses), hidden, stored)[: 1 if weights is None else 2 + head.is_trained],
             check_vma=False,
         )
@@ -193,6 +207,17 @@ def _run(
     # A gradient has the format of its argument.
     losses, *grads = found
     return losses, *(grad.astype(argument.dtype) for grad, argument in zip(grads, (x, matrix), strict=False))
+
+
+def _teacher_specs(head: LmHead, teacher: TeacherStates | StoredStates | None, mesh: Any) -> Any:
+    """Return how the mesh shards the states of a teacher, as a tree of the same structure."""
+    if teacher is None:
+        return None
+    specs: Any = [partition_spec(HIDDEN[: leaf.ndim], leaf.shape, mesh) for leaf in jax.tree.leaves(teacher.x)]
+    if isinstance(teacher, TeacherStates) and head.teacher is not None:
+        specs.append(partition_spec(head.teacher.axes(None), teacher.matrix.shape, mesh))
+    specs += [PartitionSpec(), PartitionSpec()]
+    return jax.tree.unflatten(jax.tree.structure(teacher), specs)
 
 
 def _names(entries: Iterable[str | tuple[str, ...] | None]) -> Iterator[str]:
@@ -209,7 +234,7 @@ def _run_shard(
     matrix: jax.Array,
     targets: jax.Array,
     weights: jax.Array | None = None,
-    teacher: TeacherStates | None = None,
+    teacher: TeacherStates | StoredStates | None = None,
 ) -> tuple[Any, ...]:
     """Return the result of `_run` for the shards of one device: losses and, with weights, both gradients."""
     num_tokens = targets.size
@@ -230,9 +255,9 @@ def _run_shard(
         )
 
     def step(dmatrix: Any, chunk: Any) -> Any:
-        x_CD, targets_C, weights_C, taught_CD = chunk
+        x_CD, targets_C, weights_C, taught_C = chunk
         logits_CV, finish = jax.vjp(head.finish, head.multiply(x_CD, matrix))
-        losses_C, grads_CV = _differentiate(head, teacher, logits_CV, targets_C, taught_CD, columns, shards.vocab)
+        losses_C, grads_CV = _differentiate(head, teacher, logits_CV, targets_C, taught_C, columns, shards.vocab)
         if weights_C is None:
             return None, (losses_C, None)
         grads_CV *= weights_C[:, None]
@@ -247,7 +272,7 @@ def _run_shard(
         split(x),
         split(targets),
         None if weights is None else split(weights),
-        None if teacher is None else split(teacher.x),
+        None if teacher is None else jax.tree.map(split, teacher.x),
     )
     has_sum = weights is not None and head.is_trained
     dmatrix, (losses, dx) = jax.lax.scan(step, jnp.zeros(matrix.shape, jnp.float32) if has_sum else None, chunks)
@@ -265,24 +290,28 @@ def _run_shard(
 
 def _differentiate(
     head: LmHead,
-    teacher: TeacherStates | None,
+    teacher: TeacherStates | StoredStates | None,
     logits_CV: jax.Array,
     targets_C: jax.Array,
-    taught_CD: jax.Array | None,
+    taught_C: jax.Array | StoredShares | None,
     columns_V: jax.Array,
     vocab_axes: tuple[str, ...],
 ) -> tuple[TokenLosses, jax.Array]:
     """Return the losses of tokens [C], and the gradients [C, V] of their totals by the logits.
 
-    `taught_CD` are the hidden states of the teacher, if there is one.
+    `taught_C` are the hidden states [C, D] of the teacher, or its stored probabilities, if there is one.
     """
     log_sums_C, target_logits_C, hits_C = _reduce_logits(logits_CV, targets_C, columns_V, head, vocab_axes)
     losses_C = lose(head.z_loss, log_sums_C, target_logits_C)._replace(hits=hits_C)
     shares_CV = jnp.exp(logits_CV - log_sums_C[:, None])
     grads_CV = shares_CV - (targets_C[:, None] == columns_V[None, :])
-    if teacher is not None and head.teacher is not None and taught_CD is not None:
-        taught_CV = head.teacher.finish(head.teacher.multiply(taught_CD, teacher.matrix))
-        divergence = diverge(logits_CV, taught_CV, teacher.soft.temperature, vocab_axes)
+    if teacher is not None and taught_C is not None:
+        if isinstance(taught_C, StoredShares):
+            divergence = diverge_from_stored(logits_CV, log_sums_C, taught_C, columns_V, vocab_axes)
+        else:
+            assert isinstance(teacher, TeacherStates) and head.teacher is not None  # noqa: PT018, S101
+            taught_CV = head.teacher.finish(head.teacher.multiply(taught_C, teacher.matrix))
+            divergence = diverge(logits_CV, taught_CV, teacher.soft.temperature, vocab_axes)
         losses_C = add_divergence(losses_C, teacher.soft, divergence.values)
         weight = teacher.soft.weight
         grads_CV = (1 - weight) * grads_CV + weight * divergence.gradient

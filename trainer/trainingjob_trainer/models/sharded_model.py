@@ -20,18 +20,19 @@ from trainingjob_api.sharding import count_shards, shards_of_dim
 from trainingjob_trainer.models.chunked_loss import (
     HIDDEN,
     LmHead,
+    StoredStates,
     TeacherStates,
     sum_losses,
     token_losses,
 )
 from trainingjob_trainer.models.decoder import Params, SplitModel
-from trainingjob_trainer.models.divergence import SoftLoss
+from trainingjob_trainer.models.divergence import SoftLoss, StoredShares
 from trainingjob_trainer.models.dropout import mix_name
 from trainingjob_trainer.models.layer_taps import make_taps
 from trainingjob_trainer.models.layers import HiddenStates
 from trainingjob_trainer.models.prediction import Shifted, shift
 from trainingjob_trainer.models.routed_mlp import RoutingStats
-from trainingjob_trainer.models.token_losses import TeacherLogits, TokenLosses, losses_of_logits
+from trainingjob_trainer.models.token_losses import TeacherLogits, TeacherShares, TokenLosses, losses_of_logits
 from trainingjob_trainer.parallel.collective_order import (
     order_collectives,
     order_earlier_part,
@@ -68,9 +69,26 @@ class TeacherHidden(NamedTuple):
     hidden: Hidden
     soft: SoftLoss
 
-    def logits(self, x_RLD: jax.Array) -> TeacherLogits:
-        """Return the logits of one microbatch, whose hidden states are given."""
+    @property
+    def per_token(self) -> jax.Array:
+        """Return the arrays of tokens [M, R, L, ...] in the order of the mesh."""
+        return self.hidden.x
+
+    def attach(self, x_RLD: jax.Array) -> TeacherLogits:
+        """Return what the loss of one microbatch needs, whose hidden states are given."""
         return TeacherLogits(jax.lax.stop_gradient(self.model.logits(self.params, x_RLD)), self.soft)
+
+
+class TeacherStored(NamedTuple):
+    """The stored probabilities of a teacher of the same vocabulary, and how much of the loss they make."""
+
+    per_token: StoredShares
+    """Those of tokens [M, R, L], in the order of the mesh."""
+    soft: SoftLoss
+
+    def attach(self, stored: StoredShares) -> TeacherShares:
+        """Return what the loss of one microbatch needs, whose stored probabilities are given."""
+        return TeacherShares(stored, self.soft)
 
 
 class ShardedModel:
@@ -184,20 +202,20 @@ class ShardedModel:
         z_loss: float | None = None,
         *,
         counts_hits: bool = False,
-        teacher: TeacherHidden | None = None,
+        teacher: TeacherHidden | TeacherStored | None = None,
     ) -> TokenLosses:
         """Return the losses [M, R, L] of targets in the order of the mesh, from whole logits."""
 
-        def run(x_RLD: jax.Array, targets_RL: jax.Array, taught_RLD: jax.Array | None) -> TokenLosses:
-            taught = teacher.logits(taught_RLD) if teacher and taught_RLD is not None else None
+        def run(x_RLD: jax.Array, targets_RL: jax.Array, taught_RL: Any) -> TokenLosses:
+            taught = teacher.attach(taught_RL) if teacher else None
             logits_RLV = self.logits(params, x_RLD)
             return losses_of_logits(logits_RLV, targets_RL, z_loss, counts_hits=counts_hits, teacher=taught)
 
-        taught = teacher.hidden.x if teacher else None
+        arrays = hidden.x, targets_MRL, teacher.per_token if teacher else None
         if self._num_stages == 1:
-            losses: TokenLosses = run(hidden.x[0], targets_MRL[0], None if taught is None else taught[0])
+            losses: TokenLosses = run(*jax.tree.map(lambda leaf: leaf[0], arrays))
         else:
-            ticks = tuple(None if one is None else self._by_tick(one) for one in (hidden.x, targets_MRL, taught))
+            ticks = jax.tree.map(self._by_tick, arrays)
             losses = jax.lax.map(lambda tick: jax.vmap(run)(*tick), ticks)
         shaped: TokenLosses = jax.tree.map(lambda one: one.reshape(targets_MRL.shape), losses)
         return shaped
@@ -211,7 +229,7 @@ class ShardedModel:
         z_loss: float | None = None,
         *,
         counts_hits: bool = False,
-        teacher: TeacherHidden | None = None,
+        teacher: TeacherHidden | TeacherStored | None = None,
     ) -> TokenLosses:
         """Return the weighted sums of the losses, float32 scalars; `z_loss` is the weight of the squared log-partition.
 
@@ -224,8 +242,11 @@ class ShardedModel:
         if num_chunks > 1:
             head, x, matrix = self.read_hidden(params, hidden)
             targets, weights = self._by_tick(targets_MRL), self._by_tick(weights_MRL)
-            head, states = replace(head, z_loss=z_loss, counts_hits=counts_hits), None
-            if teacher:
+            head = replace(head, z_loss=z_loss, counts_hits=counts_hits)
+            states: TeacherStates | StoredStates | None = None
+            if isinstance(teacher, TeacherStored):
+                states = StoredStates(jax.tree.map(self._by_tick, teacher.per_token), teacher.soft)
+            elif teacher:
                 taught_head, taught_x, taught_matrix = teacher.model.read_hidden(teacher.params, teacher.hidden)
                 head, states = replace(head, teacher=taught_head), TeacherStates(taught_x, taught_matrix, teacher.soft)
             return sum_losses(head, num_chunks, x, matrix, targets, weights, states)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from trainingjob_trainer.models.divergence import SoftLoss, diverge
+from trainingjob_trainer.models.divergence import SoftLoss, StoredShares, diverge, diverge_from_stored
 
 
 class TokenLosses(NamedTuple):
@@ -44,21 +44,33 @@ class TeacherLogits(NamedTuple):
     soft: SoftLoss
 
 
+class TeacherShares(NamedTuple):
+    """Stored probabilities of a teacher, and how much of the loss they make."""
+
+    values: StoredShares
+    """Those of tokens [R, L]."""
+    soft: SoftLoss
+
+
 def losses_of_logits(
     logits_RLV: jax.Array,
     targets_RL: jax.Array,
     z_loss: float | None = None,
     *,
     counts_hits: bool = False,
-    teacher: TeacherLogits | None = None,
+    teacher: TeacherLogits | TeacherShares | None = None,
 ) -> TokenLosses:
     """Return the losses of targets [R, L] from whole logits in float32."""
     columns = jnp.arange(logits_RLV.shape[-1])
     # Comparison instead of a gather, which XLA cannot partition over the vocabulary in a partly manual shard_map.
     is_target_RLV = targets_RL[..., None] == columns[None, None, :]
     target_logits_RL = jnp.sum(jnp.where(is_target_RLV, logits_RLV, 0.0), axis=-1)
-    losses = lose(z_loss, jax.nn.logsumexp(logits_RLV, axis=-1), target_logits_RL)
-    if teacher is not None:
+    log_sums_RL = jax.nn.logsumexp(logits_RLV, axis=-1)
+    losses = lose(z_loss, log_sums_RL, target_logits_RL)
+    if isinstance(teacher, TeacherShares):
+        divergence_RL = diverge_from_stored(logits_RLV, log_sums_RL, teacher.values, columns).values
+        losses = add_divergence(losses, teacher.soft, divergence_RL)
+    elif teacher is not None:
         divergence_RL = diverge(logits_RLV, teacher.values, teacher.soft.temperature).values
         losses = add_divergence(losses, teacher.soft, divergence_RL)
     if not counts_hits:

@@ -23,7 +23,7 @@ from trainingjob_trainer.objectives.dpo import answer_log_probs, dpo
 from trainingjob_trainer.objectives.next_token import next_token
 from trainingjob_trainer.objectives.objective import Objective, Terms
 from trainingjob_trainer.objectives.pipeline_gradients import PipelineGradients
-from trainingjob_trainer.objectives.teacher import Teacher
+from trainingjob_trainer.objectives.teacher import AnyTeacher
 from trainingjob_trainer.parallel.collective_order import order_collectives
 from trainingjob_trainer.parallel.sharding import constrain
 from trainingjob_trainer.state import Batch
@@ -44,7 +44,7 @@ class BatchSums:
         rules: Table,
         mesh: Mesh,
         dtype: Any = jnp.float32,
-        teacher: Teacher | None = None,
+        teacher: AnyTeacher | None = None,
     ) -> None:
         self._objective = objective
         self._teacher = teacher
@@ -144,7 +144,7 @@ def as_float32(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)
 
 
-def choose_objective(section: ObjectiveSection, teacher: Teacher | None = None) -> Objective:
+def choose_objective(section: ObjectiveSection, teacher: AnyTeacher | None = None) -> Objective:
     """Return the objective of a section, with its options."""
     if section.type == DISTILL and teacher:
         return partial(distill, section.z_loss, section.features, teacher)

@@ -30,7 +30,7 @@ from trainingjob_trainer.objectives.objective import (
     Terms,
     add_load_balance,
 )
-from trainingjob_trainer.objectives.teacher import LossNumbers, Teacher, TeacherParams
+from trainingjob_trainer.objectives.teacher import AnyTeacher, LossNumbers, TeacherParams
 from trainingjob_trainer.state import Batch
 
 type Schedule = WeightSchedule | TemperatureSchedule | FeatureWeightSchedule
@@ -39,7 +39,7 @@ type Schedule = WeightSchedule | TemperatureSchedule | FeatureWeightSchedule
 def distill(
     z_loss: float | None,
     features: Features | None,
-    teacher: Teacher,
+    teacher: AnyTeacher,
     model: ShardedModel,
     params: Params,
     batch: Batch,
@@ -79,7 +79,7 @@ def _move(start: jax.Array, schedule: Schedule | None, progress: jax.Array) -> j
 
 def _sum_losses(
     model: ShardedModel,
-    teacher: Teacher,
+    teacher: AnyTeacher,
     z_loss: float | None,
     features: Features | None,
     params: Params,

@@ -1,12 +1,14 @@
 """The teacher of a distillation on a mesh: a frozen model that runs forward, before the student.
 
-Its parameters are an entry of the student's. No network has a tensor of that name, so that it counts as frozen.
+Its parameters are an entry of the student's. No network has a tensor of that name, so that it counts as frozen. A job
+that reads stored probabilities has the entry without parameters.
 """
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from trainingjob_api.network.resolve import resolve_network
@@ -14,8 +16,8 @@ from trainingjob_api.sharding import Table
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.teacher import describe_teacher
 from trainingjob_trainer.models.decoder import Params, SplitModel, split_model_of
-from trainingjob_trainer.models.divergence import SoftLoss
-from trainingjob_trainer.models.sharded_model import Hidden, ShardedModel, TeacherHidden
+from trainingjob_trainer.models.divergence import SoftLoss, StoredShares
+from trainingjob_trainer.models.sharded_model import Hidden, ShardedModel, TeacherHidden, TeacherStored
 from trainingjob_trainer.parallel.collective_order import order_collectives
 from trainingjob_trainer.parallel.sharding import param_shardings
 from trainingjob_trainer.state import Batch
@@ -87,8 +89,42 @@ class Teacher:
         return TeacherHidden(reader, head.params, Hidden(batch.taught, None), head.loss.soft)
 
 
-def make_teacher(spec: TrainingJobSpec, mesh: Mesh) -> Teacher | None:  # None: the job has no teacher
+class StoredTeacher:
+    """A teacher whose probabilities are part of each batch. It has no parameters, and runs never."""
+
+    def describe_params(self, _rules: Table) -> Params:
+        """Return no parameters."""
+        return {}
+
+    def add_hidden(self, params: Params, batch: Batch) -> tuple[Params, Batch]:
+        """Return the arguments of the student unchanged."""
+        return params, batch
+
+    def select_head(self, _student: ShardedModel, params: Params) -> TeacherParams:
+        """Return the numbers of the loss alone."""
+        found: TeacherParams = params[TEACHER]
+        return found
+
+    def attach(self, student: ShardedModel, batch: Batch, head: TeacherParams) -> TeacherStored:
+        """Return what the loss of the student needs, inside of a read-out."""
+        assert batch.stored is not None  # noqa: S101  # the loader adds them
+
+        def order(array_MRLK: jax.Array) -> jax.Array:
+            (ordered,) = student.order_tokens(jnp.moveaxis(array_MRLK, -1, 2))
+            return jnp.moveaxis(ordered, 2, -1)
+
+        stored = batch.stored
+        (entropy_MRL,) = student.order_tokens(stored.entropy)
+        return TeacherStored(StoredShares(order(stored.ids), order(stored.shares), entropy_MRL), head.loss.soft)
+
+
+type AnyTeacher = Teacher | StoredTeacher
+
+
+def make_teacher(spec: TrainingJobSpec, mesh: Mesh) -> AnyTeacher | None:  # None: the job has no teacher
     """Return the teacher of a job."""
+    if spec.objective and spec.objective.probabilities:
+        return StoredTeacher()
     described = describe_teacher(spec)
     if described is None:
         return None
@@ -96,6 +132,15 @@ def make_teacher(spec: TrainingJobSpec, mesh: Mesh) -> Teacher | None:  # None: 
     features = spec.objective.features if spec.objective else None
     pairs = features.layers if features else ()
     return Teacher(split_model_of(described), mesh, first, tuple(pair.teacher for pair in pairs))
+
+
+def describe_stored(spec: TrainingJobSpec, tokens: Any) -> StoredShares | None:  # None: the job reads none
+    """Return the shapes of the stored probabilities of a batch whose tokens [A, M, R, L] have a shape and sharding."""
+    stored = spec.objective.probabilities if spec.objective else None
+    if stored is None:
+        return None
+    ids = tokens.update(shape=(*tokens.shape, stored.per_token))
+    return StoredShares(ids, ids.update(dtype=jnp.float16), tokens.update(dtype=jnp.float32))
 
 
 def with_teacher(params: Params, teacher: Params, loss: LossNumbers) -> Params:

@@ -25,7 +25,7 @@ def main() -> None:
         if not is_bucket(request.output):
             Path(request.output).mkdir(parents=True, exist_ok=True)
         store = open_store(request.output)
-        report = prepare_folder(
+        found = prepare_folder(
             store,
             resolve_tokenizer(request.spec, store, is_leader=True),
             request.paths,
@@ -36,7 +36,7 @@ def main() -> None:
     except OSError as error:
         send(PrepareAnswer(error=f"{request.output}: {error.strerror}"))
     else:
-        send(PrepareAnswer(report=report))
+        send(PrepareAnswer(report=found.report))
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ from trainingjob_api.sharding import (
 )
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import Memory
+from trainingjob_api.teacher import count_batch_bytes
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine_degrees
 from trainingjob_operator.core.planner.plan import MemoryEstimate, SizePlan
@@ -77,7 +78,7 @@ class TeacherMemory:
     """What the teacher of a distillation adds to the memory of one device, beside its parameters."""
 
     hidden_per_sequence: int = 0
-    """Hidden states after its last layer and its tapped layers, which wait for the loss."""
+    """Hidden states after its last layer and its tapped layers, or stored probabilities, which wait for the loss."""
     whole_loss: PeakPoint = PeakPoint(0, 0)
     chunked_loss: PeakPoint = PeakPoint(0, 0)
     layers: tuple[PeakPoint, ...] = ()
@@ -286,8 +287,16 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
 def _estimate_teacher(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> TeacherMemory:
     """Return what a teacher adds to the memory of a device; nothing without one.
 
-    Its logits are as many as those of the student, and its embedding table is gathered before its first layer.
+    Its logits are as many as those of the student, and its embedding table is gathered before its first layer. Stored
+    probabilities wait for the loss, too, and may be spread over the vocabulary there.
     """
+    if program.stored_per_token:
+        degrees = dict(axes)
+        length = program.length // degrees["context"]
+        logits = FLOAT32 * length * program.split_vocabulary(degrees)
+        fixed_chunk, chunk = _chunk_bytes(program, logits, logits // FLOAT32)
+        waiting = length * count_batch_bytes(program.stored_per_token)
+        return TeacherMemory(waiting, PeakPoint(0, logits), PeakPoint(fixed_chunk, chunk))
     if program.reference is None or not program.reference.gives_logits:
         return TeacherMemory()
     second = program.reference.workload

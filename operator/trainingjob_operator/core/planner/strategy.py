@@ -21,7 +21,7 @@ from itertools import islice
 from trainingjob_api.base import AXES, Axis
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.spec.data import Data
-from trainingjob_api.spec.distillation import Distill, Features, Teacher, TeacherSource
+from trainingjob_api.spec.distillation import Distill, Features, StoredProbabilities, Teacher, TeacherSource
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import NO_REMAT, OPTIMIZER, Remat
 from trainingjob_api.spec.objective import Objective
@@ -142,6 +142,9 @@ def describe_search(spec: TrainingJobSpec, shape: SliceShape) -> "MeshSearch | N
 
 def _describe_objective(objective: Objective) -> Objective:
     """Return an objective with only the fields that determine a plan."""
+    if stored := objective.probabilities:
+        stored = StoredProbabilities(uri="/", per_token=stored.per_token)
+        return Objective(type=objective.type, distill=Distill(probabilities=stored))
     if objective.teacher is None:
         return Objective(type=objective.type)
     teacher = Teacher(model=objective.teacher.model, initialize_from=TeacherSource())

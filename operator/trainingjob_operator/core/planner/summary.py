@@ -5,9 +5,10 @@ import shlex
 from trainingjob_api.network.fingerprint import fingerprint
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.status.plan_status import KernelStatus, OptimizerMemoryStatus, PlanStatus, SizeStatus
+from trainingjob_api.teacher import count_stored_bytes
 from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan
-from trainingjob_operator.core.units import format_count, format_ranges, pluralize
+from trainingjob_operator.core.units import format_count, format_ranges, format_size, pluralize
 
 
 def describe_plan(plan: Plan) -> PlanStatus:
@@ -38,7 +39,7 @@ def describe_parameters(plan: Plan) -> str:
     """Return the model size as text: `8.03 B parameters`, `46.7 B parameters · 8 experts, 12.9 B active`.
 
     With frozen tensors also the number of trained parameters: `8.03 B parameters, 13.6 M trained`. A distillation adds
-    `teacher of 70.6 B`. A program is described by its command.
+    `teacher of 70.6 B`, or `stored probabilities: 76 B a token, 10 MB a step`. A program is described by its command.
     """
     if plan.spec.command_program:
         return f"program {shlex.join(plan.spec.command_program.command or ())}"
@@ -47,6 +48,11 @@ def describe_parameters(plan: Plan) -> str:
         parameters += f", {format_count(plan.num_trainable_parameters)} trained"
     if experts:
         parameters += f" · {pluralize(experts.count, 'expert')}, {format_count(plan.num_active_parameters)} active"
+    stored = plan.spec.objective.probabilities if plan.spec.objective else None
+    if stored:
+        num_bytes = count_stored_bytes(stored.per_token, plan.spec.model.vocab_size)
+        of_step = format_size(num_bytes * plan.tokens_per_step)
+        parameters += f" · stored probabilities: {num_bytes:,} B a token, {of_step} a step"
     teacher = plan.spec.objective.teacher if plan.spec.objective else None
     return f"{parameters} · teacher of {format_count(resolve(teacher.model).num_parameters)}" if teacher else parameters
 

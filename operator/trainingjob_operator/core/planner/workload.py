@@ -67,6 +67,8 @@ class Workload:
     """Whether the backward pass computes logits in chunks again: the gradients of tokens depend on the whole loss."""
     slots_on_host: bool = False
     """Whether slots of matrices are in host memory between updates."""
+    stored_per_token: int = 0
+    """Stored probabilities of a teacher for each token. 0: the loss reads none."""
     reference: Reference | None = None
     """None: the objective has none."""
     tapped_layers: int = 0
@@ -171,6 +173,9 @@ def describe_workload(spec: TrainingJobSpec) -> Workload:
         is_cpu,
         slots_on_host=choose_optimizer_memory(spec).name == "host",
     )
+    stored = spec.objective.probabilities if spec.objective else None
+    if stored:
+        return replace(workload, stored_per_token=stored.per_token)
     teacher = describe_teacher(spec)
     if teacher:
         features = spec.objective.features if spec.objective else None

@@ -15,7 +15,11 @@ from trainingjob_operator.core.planner.problem_messages import has_no_effect, qu
 from trainingjob_operator.core.validation import validate_experts, validate_layers, validate_model
 from trainingjob_operator.core.validation.rule import Rule
 from trainingjob_operator.core.validation.validate_storage import MOUNTS
-from trainingjob_operator.core.validation.validate_weights import check_initialize_from, check_source_folders
+from trainingjob_operator.core.validation.validate_weights import (
+    check_initialize_from,
+    check_source_folder,
+    check_source_folders,
+)
 
 type Check = Callable[[TrainingJobSpec], Iterable[Problem]]
 
@@ -29,6 +33,42 @@ def check_distill(spec: TrainingJobSpec) -> Iterator[Problem]:
     if spec.objective and spec.objective.type == DISTILL and spec.objective.distill is None:
         message = f"must be set with {_TYPE}. Write the `teacher`: its `model`, and `initializeFrom`."
         yield Problem(SECTION, None, message)
+
+
+def check_alternatives(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A distillation must have either a teacher, or its stored probabilities."""
+    distill = _find_distill(spec)
+    if distill and (distill.teacher is None) == (distill.probabilities is None):
+        found = "both. Remove one" if distill.teacher else "none. Add one"
+        yield Problem(SECTION, None, f"must have exactly one of `teacher` and `probabilities`, but has {found}.")
+
+
+def check_stored_probabilities(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Stored probabilities are those of temperature 1, and hold no hidden states."""
+    distill = _find_distill(spec)
+    if distill is None or distill.probabilities is None:
+        return
+    stored, size = distill.probabilities.per_token, spec.model.vocab_size
+    if stored > size:
+        message = f"{stored} must be at most {quote_field('spec.model.vocabSize', size)}."
+        yield Problem(f"{SECTION}.probabilities.perToken", stored, message, (str(size),))
+    with_them = f"with `{SECTION}.probabilities`"
+    if distill.temperature != 1:
+        message = f"{distill.temperature:g} must be 1 {with_them}, which are those of temperature 1."
+        yield Problem(f"{SECTION}.temperature", distill.temperature, message, ("1",))
+    if distill.temperature_schedule:
+        message = f"must not be set {with_them}, which are those of temperature 1. Remove it."
+        yield Problem(f"{SECTION}.temperatureSchedule", None, message)
+    if distill.features:
+        message = f"must not be set {with_them}, which hold no hidden states. Remove it, or write the `teacher`."
+        yield Problem(f"{SECTION}.features", None, message)
+
+
+def check_stored_folder(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """Stored probabilities must be in a bucket or on a volume, outside the job's own checkpoint folder."""
+    stored = spec.objective.probabilities if spec.objective else None
+    if stored:
+        yield from check_source_folder(spec, f"{SECTION}.probabilities.uri", stored.uri)
 
 
 def check_vocabularies(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -86,7 +126,7 @@ def check_teacher_options(spec: TrainingJobSpec) -> Iterator[Problem]:
 def check_features(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Layers whose outputs are compared must exist, once in the student, and have the same width in both models."""
     distill = _find_distill(spec)
-    if distill is None or distill.features is None:
+    if distill is None or distill.features is None or distill.teacher is None:
         return
     path, own, other = f"{SECTION}.features.layers", spec.model, distill.teacher.model
     if own.embed_dim != other.embed_dim:
@@ -117,7 +157,7 @@ def check_features(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 def check_excluded_by_teacher(spec: TrainingJobSpec) -> Iterator[Problem]:
     """Distillation excludes modules that predict further tokens, and on alternating stages compared layers."""
-    if _find_teacher(spec) is None:
+    if _find_distill(spec) is None:
         return
     prediction, pipeline = spec.model.multi_token_prediction, spec.parallelism.pipeline
     if prediction:
@@ -133,7 +173,8 @@ def warn_of_unused_teacher(spec: TrainingJobSpec) -> Iterator[Problem]:
     distill = _find_distill(spec)
     schedule = distill.weight_schedule if distill else None
     if distill and distill.weight == 0 and (schedule is None or schedule.end == 0):
-        message = has_no_effect("the loss has no part of the teacher, which runs all the same", "0")
+        costs = "which runs" if distill.teacher else "whose probabilities are read"
+        message = has_no_effect(f"the loss has no part of the teacher, {costs} all the same", "0")
         yield Problem(f"{SECTION}.weight", 0, message, ("0.5",))
 
 
@@ -164,7 +205,7 @@ def warn_of_constant_schedules(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def _find_distill(spec: TrainingJobSpec) -> Distill | None:  # None: the job has another objective
-    return spec.objective.distill if spec.objective and spec.objective.teacher else None
+    return spec.objective.distill if spec.objective and spec.objective.type == DISTILL else None
 
 
 def _find_teacher(spec: TrainingJobSpec) -> Teacher | None:
@@ -179,6 +220,9 @@ def _check_teacher(described: TrainingJobSpec, checks: Iterable[Check]) -> Itera
 
 RULES = (
     Rule(("objective",), check_distill),
+    Rule(("objective",), check_alternatives),
+    Rule(("objective", "model.vocabSize"), check_stored_probabilities),
+    Rule(("objective", "checkpoint.uri", MOUNTS), check_stored_folder),
     Rule(("objective", "model.vocabSize"), check_vocabularies),
     Rule(
         ("objective", *sorted({path for rule in _MODEL_RULES for path in rule.reads if not path.startswith("model")})),

@@ -31,6 +31,7 @@ SIZE_FIELDS = (
     "data.packing",
     "objective.type",
     "objective.distill.teacher.model",
+    "objective.distill.probabilities.perToken",
     "lora",
     "optimizer.trainable",
     "optimizer.average",

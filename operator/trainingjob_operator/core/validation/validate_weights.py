@@ -83,10 +83,11 @@ def check_source_folders(spec: TrainingJobSpec) -> Iterator[Problem]:
     }
     for path, folder in folders.items():
         if folder is not None:
-            yield from _check_source_folder(spec, path, folder)
+            yield from check_source_folder(spec, path, folder)
 
 
-def _check_source_folder(spec: TrainingJobSpec, path: str, folder: str) -> Iterator[Problem]:
+def check_source_folder(spec: TrainingJobSpec, path: str, folder: str) -> Iterator[Problem]:
+    """Yield the problems of a folder that a job reads: it must be in a bucket or on a volume, apart from its own."""
     uri, own = PurePosixPath(folder), spec.checkpoint.uri
     problems = tuple(check_bucket(path, folder)) if is_bucket(folder) else ()
     if problems:
