@@ -230,3 +230,18 @@ def test_a_job_without_a_teacher_loads_nothing(tmp_path: Path) -> None:
     state = fresh(steps)
 
     assert load(spec, steps, state) == (state, None)
+
+
+def test_a_start_needs_the_same_stored_probabilities(tmp_path: Path) -> None:
+    objective = {"type": "distill", "distill": {"probabilities": {"uri": "/shared/taught"}}}
+    spec = TrainingJobSpec.model_validate(make_spec(tmp_path / "run", tmp_path, objective=objective))
+    steps = programs(spec, fsdp=8)
+
+    state, params = load_teacher(spec, steps.teacher_shapes, fresh(steps), ALONE, 7)
+    with pytest.raises(TrainingError) as caught:
+        load_teacher(spec, steps.teacher_shapes, state, ALONE, 8)
+
+    assert state.teacher is not None
+    assert (int(state.teacher), params) == (7, {})
+    assert caught.value.path == "spec.objective.distill.probabilities.uri"
+    assert "/shared/taught has others" in str(caught.value)
