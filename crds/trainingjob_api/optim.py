@@ -58,6 +58,19 @@ def is_orthogonalized(tensor: Tensor) -> bool:
     return is_of_layer and tensor.decay is not DecayClass.ROUTER
 
 
+MAX_PADDING = 2
+"""Most matrices that devices orthogonalize, as a multiple of those that exist."""
+
+
+def count_whole_matrices(num_matrices: int, shards: int) -> int:
+    """Return how many whole matrices each device orthogonalizes if `shards` devices share them; 0: each has its parts.
+
+    Devices exchange parts for whole matrices unless padding to an equal number for each would more than double them.
+    """
+    each = -(-num_matrices // shards)
+    return each if shards > 1 and each * shards <= MAX_PADDING * num_matrices else 0
+
+
 FLOAT_BYTES: dict[FloatType, int] = {"float32": 4, "bfloat16": 2}
 OptimizerType = Literal["adamw", "adafactor", "lion", "muon", "sgd"]
 SLOTS: dict[OptimizerType, tuple[Slot, ...]] = {

@@ -68,9 +68,9 @@ class StepPrograms:
         self._spec = spec
         self._mesh = mesh
         self._model = split_model_of(spec)
-        self._optimizer = make_optimizer(spec.optimizer, self._model.network, spec.precision)
-        self._balance = ExpertBalance(self._model.network)
         self._rules = merge_rules(spec.parallelism.rules.overrides())
+        self._optimizer = make_optimizer(spec.optimizer, self._model.network, spec.precision, mesh, self._rules)
+        self._balance = ExpertBalance(self._model.network)
         gradients = DTYPES[spec.precision.gradients]
         self._teacher = make_teacher(spec, mesh)
         self._distill = spec.objective.distill if spec.objective and self._teacher else None

@@ -22,12 +22,9 @@ UNPLANNED_TRAFFIC = (
     "v5p 2x2x2 tensor, 131,072 tokens, remat, sharded stream",
     "v5p 2x2x2 fsdp, 131,072 tokens, remat",
     "v5p 2x2x1 fsdp tensor, latent attention",
-    "v5e 2x2 fsdp, muon",
-    "cpu 1x8 fsdp, muon",
 )
 """Rows whose traffic differs from the plan. XLA exchanges long operands in windows, or sums all of them before it
-scatters. For Muon, it gathers sharded matrices in each iteration that orthogonalizes an update: twice the plan. For
-latent attention it moves 31 MB more along both axes together."""
+scatters. For latent attention it moves 31 MB more along both axes together."""
 
 UNSEEN_FLOPS = ("v5p 2x2x1 fsdp, dropless",)
 """Rows with matrices that a kernel multiplies: the compiler does not count what a kernel computes."""

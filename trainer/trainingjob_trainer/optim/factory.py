@@ -6,10 +6,12 @@ from typing import Any
 
 import jax
 import optax
+from jax.sharding import Mesh
 
 from trainingjob_api.network.network import Network
 from trainingjob_api.network.tensor import DecayClass
 from trainingjob_api.optim import find_rate_scale
+from trainingjob_api.sharding import RULES, Table
 from trainingjob_api.spec.optimizer import Adafactor, AdamW, Lion, Muon, Optimizer, Sgd
 from trainingjob_api.spec.precision import Precision
 from trainingjob_trainer.models.decoder import Params
@@ -20,13 +22,21 @@ from trainingjob_trainer.optim.clipping import clip_update_rms
 from trainingjob_trainer.optim.muon import scale_by_adam, scale_by_muon_and_adam
 
 
-def make_optimizer(optimizer: Optimizer, network: Network, precision: Precision) -> optax.GradientTransformation:
+def make_optimizer(
+    optimizer: Optimizer,
+    network: Network,
+    precision: Precision,
+    mesh: Mesh | None = None,
+    rules: Table = RULES,
+) -> optax.GradientTransformation:
     """Return the direction of an update and weight decay; the caller clips gradients, and applies the learning rate.
+
+    `rules` shard the parameters over the mesh. None: they are on one device.
 
     Where the spec limits updates, or has factors of the learning rate, these are included.
     """
     decay = optimizer.weight_decay
-    direction = _make_direction(optimizer, network, DTYPES[precision.moments])
+    direction = _make_direction(optimizer, network, DTYPES[precision.moments], mesh, rules)
     limit, resolved = optimizer.update_rms_limit, optimizer.resolved()
     if limit is not None:
         direction = _then(direction, lambda updates, _: clip_update_rms(network, limit, updates))
@@ -40,7 +50,9 @@ def make_optimizer(optimizer: Optimizer, network: Network, precision: Precision)
     )
 
 
-def _make_direction(optimizer: Optimizer, network: Network, moment_dtype: Any) -> optax.GradientTransformation:
+def _make_direction(
+    optimizer: Optimizer, network: Network, moment_dtype: Any, mesh: Mesh | None, rules: Table
+) -> optax.GradientTransformation:
     match optimizer.resolved():
         case AdamW() as adamw:
             return scale_by_adam(adamw, moment_dtype)
@@ -49,7 +61,7 @@ def _make_direction(optimizer: Optimizer, network: Network, moment_dtype: Any) -
         case Lion() as lion:
             return optax.scale_by_lion(b1=lion.beta1, b2=lion.beta2, mu_dtype=moment_dtype)
         case Muon() as muon:
-            return scale_by_muon_and_adam(muon, network, moment_dtype)
+            return scale_by_muon_and_adam(muon, network, moment_dtype, mesh, rules)
         case Sgd(momentum=None):
             return optax.identity()
         case Sgd(momentum=float(momentum), nesterov=nesterov):

@@ -38,7 +38,7 @@ def _count_model_flops(workload: Workload, layout: Layout) -> int:
 
 
 def _count_update_flops(workload: Workload, degrees: Mapping[Axis, int]) -> int:
-    """Return the FLOPs of one device that orthogonalize the updates of a step. The mesh splits them like the slots."""
+    """Return the FLOPs of one device that orthogonalize the updates of a step, of whole matrices or of its parts."""
     if not workload.newton_schulz_steps:
         return 0
     ways, flops = count_shards(degrees, merge_rules(workload.rules.overrides())), 0
@@ -46,7 +46,7 @@ def _count_update_flops(workload: Workload, degrees: Mapping[Axis, int]) -> int:
         if tensor.is_trainable and is_orthogonalized(tensor):
             side, other = sorted(tensor.matrix_shape)
             # With X of `side` rows: X times its transpose A, A times A, and a sum of both times X.
-            size = tensor.shard_size(ways)
+            size = workload.count_whole_matrices(tensor, ways) * side * other or tensor.shard_size(ways)
             flops += FORWARD_FLOPS * (2 * size * side + size * side**2 // other)
     return workload.newton_schulz_steps * flops
 

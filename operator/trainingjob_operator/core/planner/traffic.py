@@ -28,7 +28,8 @@ from trainingjob_api.network.part import PartTraffic
 from trainingjob_api.network.ring_blocks import count_ring_hops
 from trainingjob_api.network.routed_mlp import RoutedMlp
 from trainingjob_api.network.tensor import GATHERED_AXES, OUTPUTS, DecayClass, Gradients, Role, Tensor
-from trainingjob_api.sharding import RULES, count_shards, merge_rules
+from trainingjob_api.optim import is_orthogonalized
+from trainingjob_api.sharding import RULES, count_shards, merge_rules, shards_of_dim
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.device_group import MIN_DECOMPOSED_RING, WHOLE_RING_SLICES, DeviceGroup, Traffic
 from trainingjob_operator.core.planner.mesh import combine_degrees
@@ -89,6 +90,8 @@ class _StepTraffic:
         yield from self._lm_head_traffic()
         yield from self._tensor_parallel_traffic()
         yield from self._token_traffic()
+        if self._workload.newton_schulz_steps:
+            yield from self._orthogonalization_traffic()
         sharded_params = sum(leaf.shard_size(self._ways) for leaf in matrices if leaf.is_trainable)
         gradients = self._workload.gradient_bytes * sharded_params
         yield from self._device_group(("data",)).all_reduce(gradients, is_awaited=True)
@@ -168,6 +171,17 @@ class _StepTraffic:
         """Return whether a matrix reaches each device in the compute format: one of dropless experts."""
         part = next((block.mlp for block in self._network.blocks if isinstance(block.mlp, RoutedMlp)), None)
         return leaf.decay is DecayClass.EXPERT and part is not None and part.experts.dispatch == "dropless"
+
+    def _orthogonalization_traffic(self) -> Iterator[Traffic]:
+        """Yield what devices exchange to have whole matrices of Muon's updates, and then their parts again."""
+        rules = merge_rules(self._workload.rules.overrides())
+        ways = count_shards(self._degrees, rules)
+        for leaf in self._network.tensors:
+            if leaf.is_trainable and is_orthogonalized(leaf):
+                dims = zip(leaf.axes, leaf.shape, strict=True)
+                axes = tuple(axis for name, size in dims if shards_of_dim(name, size, ways) > 1 for axis in rules[name])
+                num_bytes = FLOAT32 * self._workload.count_whole_matrices(leaf, ways) * math.prod(leaf.matrix_shape)
+                yield from self._device_group(axes).exchange(2 * num_bytes)
 
     def _embedding_traffic(self) -> Iterator[Traffic]:
         """Yield the traffic of the embedding: gathers of the whole table, and the exchange of the stream's gradient."""

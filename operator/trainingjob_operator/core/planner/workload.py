@@ -1,5 +1,6 @@
 """The part of a spec that determines memory, FLOPs and traffic of a train step, as a hashable value."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -11,9 +12,10 @@ from trainingjob_api.network.network import Block, Network
 from trainingjob_api.network.part import Shard
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.network.tensor import Storage, Tensor
-from trainingjob_api.optim import FLOAT_BYTES, Slot, list_slots
+from trainingjob_api.optim import FLOAT_BYTES, Slot, count_whole_matrices, list_slots
 from trainingjob_api.optimizer_memory import choose_optimizer_memory, is_offloaded
 from trainingjob_api.pipeline import PipelineSchedule
+from trainingjob_api.sharding import ShardCounts, shards_of_dim
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.optimizer import Muon
@@ -120,6 +122,14 @@ class Workload:
             return []
         slots = [slot for slot in self.slots if slot.is_kept_for(tensor) and is_offloaded(slot, tensor)]
         return [(slot.shape_like(tensor), slot.num_bytes) for slot in slots]
+
+    def count_whole_matrices(self, tensor: Tensor, ways: ShardCounts) -> int:
+        """Return how many whole matrices of a tensor each device orthogonalizes in a step; 0: it has parts of all."""
+        num_layers, *experts = tensor.shape[: tensor.num_stack_dims]
+        # A streamed update has one layer of each shard at a time.
+        at_once = shards_of_dim(tensor.axes[0], num_layers, ways) if self.list_offloaded_slots(tensor) else num_layers
+        each = count_whole_matrices(at_once * math.prod(experts), tensor.size // tensor.shard_size(ways))
+        return each * num_layers // at_once
 
     @property
     def gradient_bytes(self) -> int:
