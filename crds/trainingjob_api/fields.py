@@ -42,7 +42,8 @@ class SpecField:
     @property
     def may_be_absent(self) -> bool:
         """Return whether the API server stores objects without this field."""
-        return not self.info.is_required() and (self.info.default is None or self.info.default_factory is not None)
+        is_stored = self.info.default is not None and self.info.default_factory is None and self.stores_defaults
+        return not self.info.is_required() and not is_stored
 
     @property
     def unit(self) -> Unit | None:

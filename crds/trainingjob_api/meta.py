@@ -75,9 +75,12 @@ class Immutable:
 
 @dataclass(frozen=True)
 class NoStoredDefaults:
-    """An object whose defaults the API server does not write into the spec, where they would look like user values.
+    """A field whose defaults, and those of all fields below it, the API server does not write into the spec.
 
-    A stored default could not be told from a value that overrides one of a model preset.
+    One reason is a model preset: a stored default looks like a value of the user, which overrides one of the preset.
+    The other is a field that an older version does not know. The API server writes defaults before it calls the
+    webhook, so the webhook of the older version would reject each job during an upgrade, and after a rollback. Such a
+    default must never change.
     """
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from trainingjob_api.base import Strict
 from trainingjob_api.cel import ROOT_RULES, SPEC_RULES
 from trainingjob_api.fields import fields_of
 from trainingjob_api.spec.job import GROUP, KIND, PLURAL, VERSION, TrainingJobSpec
@@ -91,9 +92,7 @@ def _column(name: str, kind: str, path: str, priority: int) -> Schema:
 
 def _object_schema() -> Schema:
     spec = spec_schema()
-    for field in fields_of(TrainingJobSpec):
-        if not field.stores_defaults:
-            _describe_defaults(spec["properties"][field.name])
+    _drop_defaults(spec, TrainingJobSpec)
     for path, rules in SPEC_RULES.items():
         place = spec
         for name in path:
@@ -114,10 +113,20 @@ def _object_schema() -> Schema:
     }
 
 
+def _drop_defaults(node: Schema, model: type[Strict]) -> None:
+    """Describe the defaults that the API server does not write in objects, instead of declaring them."""
+    for field in fields_of(model):
+        child = node["properties"][field.name]
+        if not field.stores_defaults:
+            _describe_defaults(child)
+        elif field.model:
+            _drop_defaults(child["items"] if field.is_list else child, field.model)
+
+
 def _describe_defaults(node: Schema) -> None:
     """Replace the defaults of a structural schema by a sentence in the descriptions."""
     default = node.pop("default", None)
-    if default is not None and node["type"] != "object":
+    if default is not None and node.get("type") != "object":
         text = f"{default:g}" if isinstance(default, float) else json.dumps(default).strip('"')
         node["description"] += f" Unset: {text}."
     for child in (*node.get("properties", {}).values(), *([node["items"]] if "items" in node else [])):

@@ -11,7 +11,7 @@ from trainingjob_api.base import (
     ObjectName,
     Strict,
 )
-from trainingjob_api.meta import Example, Live, Unit
+from trainingjob_api.meta import Example, Live, NoStoredDefaults, Unit
 
 START_TIMEOUT = "15m"
 """Default of `startTimeout`: longer than a cloud usually takes for further nodes."""
@@ -69,7 +69,7 @@ class Scheduling(Strict):
         exclude_if=lambda level: level is None,  # an agent before 0.1 refuses a field that it does not know
         description="Level of Kueue's Topology in one domain of which the hosts of a JobSet should run.",
     )
-    start_timeout: Annotated[Duration, Example("30m"), Live()] = Field(
+    start_timeout: Annotated[Duration, Example("30m"), Live(), NoStoredDefaults()] = Field(
         default=START_TIMEOUT,
         exclude_if=lambda timeout: timeout == START_TIMEOUT,  # as for `podProfile`
         description="Time after which a job without a queue releases its pods while the cluster runs only a part of "

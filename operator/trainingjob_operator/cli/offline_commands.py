@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from trainingjob_api.spec.distillation import DEFAULT_PER_TOKEN
 from trainingjob_operator.cli.app import Accelerators, File, Files, PodProfiles, Presets, VolumeFolders, app
 from trainingjob_operator.cli.errors import UsageError
 
@@ -253,7 +252,9 @@ def prepare(
 def teach(
     file: File,
     output: Annotated[str, typer.Option(metavar="FOLDER", help="Folder or URI for the probabilities and the tokens.")],
-    per_token: Annotated[int, typer.Option(metavar="K", help="Probabilities of each token.")] = DEFAULT_PER_TOKEN,
+    per_token: Annotated[
+        int | None, typer.Option(metavar="K", help="Probabilities of each token. Default: that of `perToken`.")
+    ] = None,
     share: Annotated[str, typer.Option(metavar="N/COUNT", help="Which of several processes this is.")] = "1/1",
     volume: VolumeFolders = None,
     accelerators: Accelerators = None,
@@ -267,10 +268,11 @@ def teach(
     Exit codes: 0 all probabilities of the share are stored, 1 the job has problems, 2 the text, the teacher or the
     folder cannot be used.
     """
+    from trainingjob_api.spec.distillation import DEFAULT_PER_TOKEN
     from trainingjob_operator.cli.documents import read_catalog
     from trainingjob_operator.cli.teach_folder import TeachOptions, teach_file
 
-    options = TeachOptions(output, per_token, share, volume or ())
+    options = TeachOptions(output, DEFAULT_PER_TOKEN if per_token is None else per_token, share, volume or ())
     teach_file(file, options, read_catalog(accelerators, presets))
 
 
