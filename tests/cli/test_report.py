@@ -80,6 +80,10 @@ def test_running_job_is_described_completely() -> None:
         export={"step": 46000, "time": "2026-11-21T10:10:00Z"},
         failingExports={"step": 48000, "since": "2026-11-21T12:07:00Z", "message": "host 0 of slice 0: Broken pipe"},
         straggler={"slice": 1, "host": 0, "node": "gke-9ab", "ratio": 0.41, "since": START},
+        nodes=[
+            {"node": "gke-11c9", "faults": 1, "until": START, "why": "NodeLost: not ready", "probation": True},
+            {"node": "gke-12aa", "faults": 1, "until": START, "why": "Crash"},
+        ],
         attempts=[
             attempt(
                 1,
@@ -112,6 +116,7 @@ def test_running_job_is_described_completely() -> None:
         "copies to the backup have failed for 3 m 0 s, the last one of step 48,000: host 1 of slice 1: Broken pipe",
         "exports have failed for 3 m 0 s, the last one of step 48,000: host 0 of slice 0: Broken pipe",
         "host 0 of slice 1 (node gke-9ab) is a straggler: all other hosts wait for it during 41.0 % of each step",
+        "node gke-11c9 is on probation after 1 fault: NodeLost: not ready",
         "attempts",
         "  #1  4 slices  step       0  -> 31,977  node gke-11c9 is not ready  back in 4.1 s from memory, 3 steps lost",
         "  #2  3 slices  step  31,974  -> now",

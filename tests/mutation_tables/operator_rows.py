@@ -2,6 +2,36 @@
 
 from tests.mutation_tables.mutation import API, CORE, SHELL, Mutation
 
+NODE_MUTATIONS = (
+    Mutation(
+        "a node stays on probation for ever",
+        f"{CORE}/diagnose/bad_nodes.py",
+        "    is_recent = seconds_between(fault.until, latest) < seconds(plan.spec.elastic.node_probation)\n",
+        "    is_recent = True\n",
+        ("tests/core/diagnose/test_node_probation.py",),
+    ),
+    Mutation(
+        "a slice on a node on probation joins as early as others",
+        f"{CORE}/decide/world_formation.py",
+        "        is_last = bool(on_probation) and bool(one.nodes & on_probation)\n",
+        "        is_last = False\n",
+        ("tests/core/diagnose/test_node_probation.py",),
+    ),
+    Mutation(
+        "new pods are placed anywhere after a fault",
+        f"{CORE}/diagnose/avoided_nodes.py",
+        "(seen.avoided_nodes | find_probation_nodes(seen.status.nodes)) - avoided",
+        "seen.avoided_nodes - avoided",
+        ("tests/core/diagnose/test_node_probation.py",),
+    ),
+    Mutation(
+        "a signal against new pods ends the world there",
+        f"{CORE}/diagnose/avoided_nodes.py",
+        "one.number in current or not (one.avoid_signals",
+        "not (one.avoid_signals",
+        ("tests/core/diagnose/test_avoided_nodes.py",),
+    ),
+)
 SHELL_MUTATIONS = (
     Mutation(
         "announce before the status is written",

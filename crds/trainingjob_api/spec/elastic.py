@@ -10,6 +10,9 @@ from trainingjob_api.base import (
 )
 from trainingjob_api.meta import PODS, Example, Unit
 
+FAULT_LIFETIME_SECONDS = 86_400
+"""Seconds after which the operator discards a fault of a node."""
+
 
 class Elastic(Strict):
     """Elasticity: how the job reacts to lost and recovered slices."""
@@ -38,6 +41,11 @@ class Elastic(Strict):
         default="avoid",
         description="Reaction to a node that alone ended two worlds within a day. `avoid` recreates a slice above "
         "the minimum elsewhere; `report` only emits an event.",
+    )
+    node_probation: Annotated[Duration, Example("12h")] = Field(
+        default="24h",
+        exclude_if=lambda probation: probation == "24h",  # an agent before 0.1 refuses a field that it does not know
+        description="Time after a fault for which the job uses a node last. The maximum is 24h.",
     )
     grow_cooldown: Annotated[Duration, Example("1m")] = Field(
         default="1m", description="Minimum time between a change of size and the next growth."

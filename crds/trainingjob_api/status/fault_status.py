@@ -19,6 +19,7 @@ class NodeFaults(Open):
     faults: int = Field(description="Number of worlds that this node alone ended. From 2 on it is a bad node.")
     until: Time = Field(description="Time at which the operator discards this record.")
     why: Text = Field(default="", description="Cause of the last of these ends.")
+    probation: bool = Field(default=False, description="Whether the job uses the node last.")
 
 
 _FORMER_STRAGGLER_REASONS = {"ComesLate": "SlowStep", "StandsStill": "CpuStarved"}

@@ -44,6 +44,7 @@ def describe_job(name: str, status: TrainingJobStatus, now: datetime) -> list[st
     lines += _describe_failures(status, now)
     if status.straggler:
         lines.append(describe_straggler(status.straggler))
+    lines += _describe_probations(status)
     lines += [describe_rollback(one) for one in status.rollbacks[-1:]]
     drills = describe_drills(status.drills)
     return [*lines, *describe_attempts(status.attempts), *drills, *describe_goodput(status.goodput)]
@@ -75,6 +76,15 @@ def _describe_failures(status: TrainingJobStatus, now: datetime) -> list[str]:
         f"{failing.step:,}: {failing.message}"
         for name, failing in failures
         if failing
+    ]
+
+
+def _describe_probations(status: TrainingJobStatus) -> list[str]:
+    """Return a line about each node on probation."""
+    return [
+        f"node {one.node} is on probation after {pluralize(one.faults, 'fault')}: {one.why}"
+        for one in status.nodes
+        if one.probation
     ]
 
 

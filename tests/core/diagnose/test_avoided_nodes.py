@@ -1,7 +1,7 @@
 """Nodes on which administrators place nothing new: worlds there train on, and new slices go elsewhere."""
 
 from tests.support.builders import make_plan, ready_node
-from tests.support.scenes import Scene, avoid, claim, drop_pod, kind, trained
+from tests.support.scenes import Scene, avoid, claim, drop_pod, fail, kind, trained
 from trainingjob_api.protocol import Phase
 from trainingjob_operator.core.decide.child_maintenance import CreateBase, CreateSlice, DeleteJobSet
 from trainingjob_operator.core.decide.decisions import Claim, Wait
@@ -19,6 +19,12 @@ def test_a_world_trains_on_where_nothing_new_is_placed() -> None:
 
     assert kind(scene.step()) == (Wait, Reason.TRAINING)
     assert scene.chores() == ()
+
+
+def test_the_slice_stays_after_a_restart() -> None:
+    scene = fail(avoid(trained(), "node-1-0"), 0, 0)
+
+    assert claim(scene).world.slices == (0, 1)
 
 
 def test_a_new_world_does_not_take_the_slice_which_is_recreated_elsewhere() -> None:

@@ -137,7 +137,8 @@ def _form_initial_world(plan: Plan, seen: Observed, now: datetime) -> Decision:
     if seen.status.world is None and (broken := find_startup_failure(plan, seen)):
         return broken
     ready = [slice_ for slice_ in list_ready_slices(plan, seen) if slice_.has_standbys]
-    chosen = choose_slices(plan, list_usable_slices(plan, seen, ready, seen.status.nodes))
+    faults = seen.status.nodes
+    chosen = choose_slices(plan, list_usable_slices(plan, seen, ready, faults), faults)
     if not chosen:
         return wait_for_admission(plan, seen, now) or Wait(*_too_few_slices(plan, ready))
     wait = restart_backoff(seen, seen.status.restarts, now)
@@ -158,12 +159,13 @@ def _form_next_world(plan: Plan, seen: Observed, end: WorldEnd | None, now: date
     `end` is None if the world drained as requested.
     """
     ready = exclude_without_standby(plan, seen, list_ready_slices(plan, seen, end))
-    usable = list_usable_slices(plan, seen, ready, count_faults(seen, end, now))
+    faults = count_faults(plan, seen, end, now)
+    usable = list_usable_slices(plan, seen, ready, faults)
     if end is None and _has_unsaved_steps(plan, seen):  # unsaved steps matter more than a bad node
         kept_numbers = {*(one.number for one in usable), *seen.current_slices}
         usable = [one for one in exclude_draining_slices(plan, ready) if one.number in kept_numbers]
     standby_worlds = find_ready_standby_worlds(plan, seen)
-    chosen = choose_slices(plan, usable, preferred_numbers=seen.current_slices, waiting=standby_worlds)
+    chosen = choose_slices(plan, usable, faults, preferred_numbers=seen.current_slices, waiting=standby_worlds)
     end = end or WorldEnd(find_drain_cause(plan, seen, chosen), is_planned=True)
     if plan.spec.suspend:
         return EndWorld(end, Reason.SUSPENDED, "`spec.suspend` is true")

@@ -142,7 +142,9 @@ def _list_returned_slices(plan: Plan, seen: Observed) -> list[int]:
     usable = {one.number for one in list_usable_slices(plan, seen, candidates, seen.status.nodes)}
     # Keep the current slices: the chosen world must be a superset of this one.
     candidates = [one for one in candidates if one.number in usable or one.number in current]
-    chosen = {one.number for one in choose_slices(plan, candidates, preferred_numbers=tuple(current))}
+    chosen = {
+        one.number for one in choose_slices(plan, candidates, seen.status.nodes, preferred_numbers=tuple(current))
+    }
     returned = sorted(chosen - current) if chosen > current else []
     num_further = count_starting_slices(seen, prepared)
     can_grow_further = (plan.find_largest_size(len(chosen) + num_further) or 0) > len(chosen)

@@ -1,7 +1,7 @@
 """World formation: which slices, in which order of processes, under which generation.
 
 Slices of the previous world are preferred, because their snapshots and caches stay useful. Slices whose hosts already
-wait in a hot standby world (`elastic.hotStandby`) of that size come first.
+wait in a hot standby world (`elastic.hotStandby`) of that size come first. New slices on nodes on probation come last.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from trainingjob_api.live import live_fields
 from trainingjob_api.world import Member, Rollback, World, join_address
 from trainingjob_operator.core.diagnose.avoided_nodes import exclude_avoided_slices
-from trainingjob_operator.core.diagnose.bad_nodes import Faults, exclude_bad_nodes
+from trainingjob_operator.core.diagnose.bad_nodes import Faults, exclude_bad_nodes, find_probation_nodes
 from trainingjob_operator.core.diagnose.health import WorldEnd
 from trainingjob_operator.core.diagnose.slice_recreation import find_slices_to_recreate
 from trainingjob_operator.core.diagnose.termination_notices import exclude_draining_slices
@@ -65,7 +65,11 @@ def list_usable_slices(plan: Plan, seen: Observed, ready: Sequence[Slice], fault
 
 
 def choose_slices(
-    plan: Plan, healthy: Sequence[Slice], preferred_numbers: Sequence[int] = (), waiting: Sequence[World] = ()
+    plan: Plan,
+    healthy: Sequence[Slice],
+    faults: Faults,
+    preferred_numbers: Sequence[int] = (),
+    waiting: Sequence[World] = (),
 ) -> tuple[Slice, ...]:
     """Return the slices of the largest world that healthy slices can form, ascending; empty if they are too few.
 
@@ -74,10 +78,13 @@ def choose_slices(
     size = plan.find_largest_size(len(healthy))
     numbers = {one.number for one in healthy}
     shadow = next((one.slices for one in waiting if len(one.slices) == size and numbers.issuperset(one.slices)), ())
-    first, current_numbers = set(shadow), set(preferred_numbers)
-    preferred = sorted(
-        healthy, key=lambda one: (one.number not in first, one.number not in current_numbers, one.number)
-    )
+    first, current_numbers, on_probation = set(shadow), set(preferred_numbers), find_probation_nodes(faults)
+
+    def rank(one: Slice) -> tuple[bool, bool, bool, int]:
+        is_last = bool(on_probation) and bool(one.nodes & on_probation)
+        return one.number not in first, one.number not in current_numbers, is_last, one.number
+
+    preferred = sorted(healthy, key=rank)
     return tuple(sorted(preferred[: size or 0], key=lambda one: one.number))
 
 

@@ -98,7 +98,7 @@ def next_status(
             "checkpoint": find_checkpoint(seen, now),
             # The end that fails a job causes no restart.
             "restarts": count_restarts(seen, end, now) if situation.bucket else previous.restarts,
-            "nodes": count_faults(seen, end, now),
+            "nodes": count_faults(plan, seen, end, now),
             "waiting": start_repair_wait(plan, seen, end, now) if end else continue_repair_wait(plan, seen, now),
             "admission": update_admission(plan, seen, now),
             "failing_saves": update_failing_saves(seen, now),

@@ -6,7 +6,7 @@ from trainingjob_api.base import seconds
 from trainingjob_api.pod_variables import SECRET_PARENTS, secret_variables
 from trainingjob_api.problem import Problem
 from trainingjob_api.spec.data import PrepareResources
-from trainingjob_api.spec.elastic import Elastic
+from trainingjob_api.spec.elastic import FAULT_LIFETIME_SECONDS, Elastic
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.runtime import EnvVar, Resources
 from trainingjob_api.spec.scheduling import START_TIMEOUT
@@ -125,6 +125,14 @@ def check_heartbeat_timeout(spec: TrainingJobSpec) -> Iterator[Problem]:
         bound = f"at least {MIN_HEARTBEAT_TIMEOUT}s"
         message = f"{heartbeat_timeout} must be {bound}. A healthy host reports about once a second."
         yield Problem("spec.elastic.heartbeatTimeout", heartbeat_timeout, message, (f"{MIN_HEARTBEAT_TIMEOUT}s",))
+
+
+def check_node_probation(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`elastic.nodeProbation` must be greater than 0s and at most 24h: the operator then forgets a fault."""
+    probation = spec.elastic.node_probation
+    if not 0 < seconds(probation) <= FAULT_LIFETIME_SECONDS:
+        message = f"{probation} must be greater than 0s and at most 24h. The operator discards a fault after a day."
+        yield Problem("spec.elastic.nodeProbation", probation, message, ("24h" if seconds(probation) else "1s",))
 
 
 def check_progress_timeout(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -274,6 +282,7 @@ RULES: tuple[Rule | HardwareRule, ...] = (
     Rule(("scheduling.startTimeout",), check_start_timeout),
     HardwareRule(("slices.accelerator", "slices.topology", "scheduling.nodeSelector"), check_node_selector),
     Rule(("elastic.heartbeatTimeout",), check_heartbeat_timeout),
+    Rule(("elastic.nodeProbation",), check_node_probation),
     Rule(("elastic.progressTimeout", "elastic.heartbeatTimeout"), check_progress_timeout),
     HardwareRule(("slices.accelerator", "slices.topology", "elastic.hotStandby"), check_hot_standby_platform),
     Rule(("slices.count", "elastic.hotStandby", "runtime.compileCache"), check_hot_standby_requirements),

@@ -1,0 +1,93 @@
+"""Nodes that ended a world lately: the job uses them last, but never waits for others."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.builders import make_plan
+from tests.support.scenes import Scene, drop_pod, fail, kind, trained
+from trainingjob_api.protocol import Phase
+from trainingjob_api.status.fault_status import NodeFaults
+from trainingjob_operator.core.decide.child_maintenance import CreateBase, CreateSlice
+from trainingjob_operator.core.decide.decisions import Claim, DrainWorld
+from trainingjob_operator.core.diagnose.bad_nodes import FAULT_LIFETIME
+from trainingjob_operator.core.reasons import Reason
+from trainingjob_operator.core.times import format_time
+
+
+def suspect(scene: Scene, *nodes: str) -> Scene:
+    """Record that each node ended a world just now."""
+    until = format_time(scene.now + FAULT_LIFETIME)
+    faults = tuple(NodeFaults(node=node, faults=1, until=until, why="NodeLost", probation=True) for node in nodes)
+    scene.status = scene.status.model_copy(update={"nodes": faults})
+    return scene
+
+
+def with_three(*allowed: int) -> Scene:
+    """Return a job without a world whose three slices are ready."""
+    scene = Scene(plan=make_plan(1, 3, allowed=allowed)).place(0, 1, 2)
+    return scene.hear_slice(0, 1, 2, phase=Phase.IDLE, still=1000.0)
+
+
+@pytest.mark.parametrize(
+    ("probation", "seconds", "want"),
+    [
+        pytest.param({}, 23 * 3600.0, True, id="a day by default"),
+        pytest.param({"nodeProbation": "1h"}, 3599.0, True, id="before its end"),
+        pytest.param({"nodeProbation": "1h"}, 3600.0, False, id="at its end"),
+        pytest.param({"nodeProbation": "1h"}, -60.0, True, id="after a clock was set back"),
+    ],
+)
+def test_a_fault_begins_the_probation_of_a_node(probation: dict[str, Any], seconds: float, want: bool) -> None:
+    scene = fail(trained(plan=make_plan(elastic=probation)), 1, 1)
+    scene.step()
+    assert [(one.node, one.probation) for one in scene.status.nodes] == [("node-1-1", True)]
+
+    scene.now += timedelta(seconds=seconds)
+    scene.step()
+
+    assert [(one.node, one.probation) for one in scene.status.nodes] == [("node-1-1", want)]
+
+
+def test_a_world_takes_slices_on_other_nodes_first() -> None:
+    scene = suspect(with_three(1, 2), "node-1-0")
+
+    assert kind(scene.decide()) == (Claim, (0, 2), None, None)
+
+
+@pytest.mark.parametrize("nodes", [("node-1-0",), ("node-0-0", "node-1-0", "node-2-0")], ids=["one", "all"])
+def test_a_job_that_needs_the_nodes_uses_them(nodes: tuple[str, ...]) -> None:
+    scene = suspect(with_three(1, 2, 3), *nodes)
+
+    assert kind(scene.decide()) == (Claim, (0, 1, 2), None, None)
+
+
+def test_a_slice_that_trains_on_the_node_stays() -> None:
+    """Its snapshots stay useful, and no world is drained to exchange a slice."""
+    scene = with_three(1, 2)
+    scene.step()
+    scene.train(step=20, restored=10)
+    suspect(scene, "node-1-0")
+    scene.hear_slice(2, still=100.0)
+    assert scene.step(100.0).reason == Reason.TRAINING  # type: ignore[union-attr]
+
+    fail(scene, 0, 0, message="other")
+    assert kind(scene.decide())[:2] == (Claim, (0, 1))
+
+
+def test_a_world_grows_onto_the_node_without_another_slice() -> None:
+    scene = Scene(plan=make_plan(1, 2)).form(0, step=20, restored=10).place(1)
+    suspect(scene, "node-1-0").hear_slice(1, still=100.0)
+
+    assert kind(scene.step(100.0)) == (DrainWorld, Reason.GROWING)
+
+
+def test_new_pods_use_the_node_last() -> None:
+    scene = suspect(trained(), "node-1-0", "node-0-1")
+    del scene.jobsets[1]
+    drop_pod(drop_pod(scene, 1, 0), 1, 1)
+    scene.step()
+
+    assert scene.chores() == (CreateSlice(1, (), ("node-0-1", "node-1-0")),)
+    assert suspect(Scene(), "node-1-0").chores() == (CreateBase(("node-1-0",)),)
