@@ -1,7 +1,6 @@
 """Reports of hosts are stored with their age; a directive is sent once it is new to its host."""
 
 import asyncio
-import contextlib
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -221,33 +220,6 @@ async def test_an_answer_waits_for_news_and_comes_at_once_with_it(desk: Desk) ->
     assert answer
     assert answer.world
     assert answer.world.generation == 2
-
-
-HOLDS = {
-    "few hosts": (100, 4.0, 1.0),
-    "many hosts": (2250, 4.0, 1.5),
-    "thousands of hosts": (9000, 10.0, 2.0),
-    "a short timeout": (9000, 2.5, 1.25),
-    "the shortest timeout": (9000, 2.0, 1.0),
-    "no world": (9000, 0.0, 1.0),
-}
-
-
-@pytest.mark.parametrize(("num_hosts", "heartbeat_timeout", "held"), HOLDS.values(), ids=HOLDS.keys())
-async def test_answers_wait_longer_with_thousands_of_hosts(
-    desk: Desk, num_hosts: int, heartbeat_timeout: float, held: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    holds: list[float | None] = []
-    for number in range(num_hosts):
-        desk.receive(make_report(pod_uid=f"pod-{number}"))
-    desk.hub.publish(KEY, replace(train(1, "pod-0"), heartbeat_timeout_seconds=heartbeat_timeout))
-    monkeypatch.setattr(asyncio, "timeout", lambda hold: (holds.append(hold), contextlib.nullcontext())[1])
-    monkeypatch.setattr("trainingjob_operator.shell.hub._has_new_answer", lambda *_: True)
-
-    desk.now += 1.0
-    await desk.hub.answer(caller("pod-0"), "a", 1.0)
-
-    assert holds == [held]
 
 
 async def test_members_get_the_request_for_diagnostics_at_once(desk: Desk) -> None:

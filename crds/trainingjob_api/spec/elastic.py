@@ -8,7 +8,7 @@ from trainingjob_api.base import (
     Duration,
     Strict,
 )
-from trainingjob_api.meta import PODS, Example, Unit
+from trainingjob_api.meta import PODS, Example, NoStoredDefaults, Unit
 
 FAULT_LIFETIME_SECONDS = 86_400
 """Seconds after which the operator discards a fault of a node."""
@@ -42,7 +42,7 @@ class Elastic(Strict):
         description="Reaction to a node that alone ended two worlds within a day. `avoid` recreates a slice above "
         "the minimum elsewhere; `report` only emits an event.",
     )
-    node_probation: Annotated[Duration, Example("12h")] = Field(
+    node_probation: Annotated[Duration, Example("12h"), NoStoredDefaults()] = Field(
         default="24h",
         exclude_if=lambda probation: probation == "24h",  # an agent before 0.1 refuses a field that it does not know
         description="Time after a fault for which the job uses a node last. The maximum is 24h.",
