@@ -223,7 +223,7 @@ class Network:
     @property
     def accelerator(self) -> str:
         """Return the name in the hardware table of the accelerator that runs the network. Empty: not known."""
-        return next(block.attention.accelerator for block in self.blocks)
+        return next((block.attention.accelerator for block in self.blocks), "")
 
     @property
     def exchange(self) -> Exchange:

@@ -119,9 +119,9 @@ class Part(ABC):
     def saved_bytes(self, shard: Shard) -> int:
         """Return the bytes per token that the forward pass saves for the backward pass without rematerialization."""
 
+    @abstractmethod
     def gradient_inputs(self, shard: Shard) -> tuple[GradientInput, ...]:
         """Return the values of `saved_bytes` that only gradients of the part's tensors need."""
-        return ()
 
     def backward_bytes(self, shard: Shard) -> int:
         """Return the bytes per token of the gradients that live beside what `saved_bytes` counts."""
