@@ -207,7 +207,9 @@ class Hub:
         if now - self._hosts_counted_at >= COUNT_SECONDS:
             self._num_hosts = sum(len(job.pod_states) for job in self._jobs.values())
             self._hosts_counted_at = now
-        longest = min(line.broadcast.heartbeat_timeout_seconds / 2, MAX_HOLD_SECONDS) if line.broadcast else 0.0
+        if line.broadcast is None or self._num_hosts <= REPORTS_PER_SECOND:
+            return hold_seconds
+        longest = min(line.broadcast.heartbeat_timeout_seconds / 2, MAX_HOLD_SECONDS)
         return max(hold_seconds, min(self._num_hosts / REPORTS_PER_SECOND, longest))
 
     def _line_of(self, job: JobKey) -> _JobState:
