@@ -123,7 +123,8 @@ soak-short: install ## Run a soak of three minutes
 
 .PHONY: soak-cluster
 soak-cluster: install ## Inject long operator faults on the real cluster: kills, two operators, partitions
-	$(PYTEST) -m soak e2e/journeys --ignore-glob='*/test_kueue*' --ignore=e2e/journeys/test_maxtext.py
+	$(PYTEST) -m soak e2e/journeys --ignore-glob='*/test_kueue*' --ignore=e2e/journeys/test_maxtext.py \
+	  --ignore=e2e/journeys/test_release_upgrade.py
 
 .PHONY: journeys-kueue
 journeys-kueue: install ## Run elastic jobs under the real Kueue, which is built once per machine
@@ -143,6 +144,10 @@ test-one-core: ## Run everything with the CPU time of one core: no test may depe
 .PHONY: soak-kueue
 soak-kueue: install ## Preempt the elastic slices of one job under the real Kueue, and print what each preemption costs (PREEMPTIONS=50)
 	PREEMPTIONS=$(or $(PREEMPTIONS),50) $(PYTEST) -v -s -m soak e2e/journeys/test_kueue.py -k repeated_preemptions
+
+.PHONY: soak-upgrade
+soak-upgrade: install ## Upgrade from the previous release, roll back and drain, with 200 applies (PREVIOUS_RELEASE=cb3df6dc)
+	$(PYTEST) -v -s -m soak e2e/journeys/test_release_upgrade.py
 
 .PHONY: cluster-up
 cluster-up: install ## Start the local four-node cluster and build its images

@@ -223,6 +223,7 @@ class Product:
 
     cluster: Cluster
     values: dict[str, str] = field(default_factory=dict)
+    chart: Path = CHART
 
     def install(self) -> None:
         """Install or upgrade the chart with the cluster's images, and wait until the operator is ready.
@@ -242,7 +243,7 @@ class Product:
         for key, value in system_placement(self.cluster).items():
             flags += ["--set-json", f"{key}={json.dumps(value)}"]
         self.cluster.helm(
-            *("upgrade", "--install", RELEASE, str(CHART)),
+            *("upgrade", "--install", RELEASE, str(self.chart)),
             *("--namespace", SYSTEM_NAMESPACE, "--create-namespace", "--wait", "--timeout", "3m"),
             *flags,
         )
