@@ -110,7 +110,7 @@ meshes: install ## Train small models on every mesh axis, pair and triple; the s
 
 .PHONY: journeys
 journeys: install ## Run the journeys on a real cluster (E2E_CLUSTER=local|kind|existing)
-	$(PYTEST) -v -m cluster $(SLOWEST) e2e/journeys tests
+	$(PYTEST) -v -m 'cluster and not soak' $(SLOWEST) e2e/journeys tests
 	$(PYTEST) tests/render/chart # skipped by `make check` on a machine without helm, which the cluster has installed by now
 
 .PHONY: soak
@@ -122,7 +122,7 @@ soak-short: install ## Run a soak of three minutes
 	$(BIN)/python -m e2e.soak --seconds 110
 
 .PHONY: soak-cluster
-soak-cluster: install ## Inject long operator faults on the real cluster: kills, two operators, partitions
+soak-cluster: install ## Run the journeys that take more than a minute: faults of the operator, upgrades, own programs
 	$(PYTEST) -m soak e2e/journeys --ignore-glob='*/test_kueue*' --ignore=e2e/journeys/test_maxtext.py \
 	  --ignore=e2e/journeys/test_release_upgrade.py
 

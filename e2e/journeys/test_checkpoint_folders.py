@@ -62,6 +62,7 @@ def test_training_never_begins_from_scratch_in_silence(product: Product, namespa
     assert all(word in failed["message"] for word in words), failed["message"]
 
 
+@pytest.mark.soak
 def test_damaged_step_is_reported_and_training_resumes_from_the_previous_one(product: Product, namespace: str) -> None:
     job = save_and_suspend(product, namespace)
     newest = job.status()["checkpoint"]["step"]

@@ -88,6 +88,7 @@ def test_a_step_that_is_not_finite_makes_no_update(job: Job) -> None:
     assert "1 update skipped" in text
 
 
+@pytest.mark.soak
 def test_a_slow_host_is_named_while_it_is_slow(job: Job) -> None:
     job.wait("both slices", is_full, PATIENCE_SECONDS)
     job.command("drill", "slow", "--slice", "1", "--host", "1", "--seconds", "60")

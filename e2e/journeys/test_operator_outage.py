@@ -202,6 +202,7 @@ def test_slice_that_is_not_admitted_stops_no_other_slice(product: Product, names
     job.delete()
 
 
+@pytest.mark.soak
 def test_an_upgrade_of_the_operator_changes_nothing_that_trains(product: Product, namespace: str) -> None:
     manifest = load_example("demo", training__steps=100_000, checkpoint__uri="/shared/upgraded")
     job = product.submit(namespace, manifest, name="upgraded")

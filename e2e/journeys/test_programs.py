@@ -38,6 +38,7 @@ def lose_and_regain_slice(job: Job, seconds: float = 180) -> Manifest:
     return job.wait("both slices again", lambda one: is_full(one) and steps_trained(one) > SAVE_STEPS, seconds)
 
 
+@pytest.mark.soak
 def test_a_program_of_flax_and_orbax_resumes_from_its_saved_steps(product: Product, namespace: str) -> None:
     command = ["python", f"{CODE}/flax_program.py", f"--steps={MANY_STEPS}"]
     manifest = load_example("flax-program", program={"command": command}, runtime=RESOURCES | VOLUMES)
@@ -53,6 +54,7 @@ def test_a_program_of_flax_and_orbax_resumes_from_its_saved_steps(product: Produ
     assert (attempts[-1]["firstStep"], attempts[-1]["lostSteps"]) == (attempts[-2]["lastStep"], 0)
 
 
+@pytest.mark.soak
 def test_the_trainer_with_the_loss_of_a_user_keeps_its_curve(product: Product, namespace: str) -> None:
     manifest = load_example(
         "entrypoint",
