@@ -21,7 +21,8 @@ class LayerCosts:
         parts = block.parts.values()
         unneeded = find_unneeded_values(block, shard)
         unneeded_bytes = {name: sum([one.num_bytes for one in values]) for name, values in unneeded.items()}
-        unneeded_names = {one.activation for values in unneeded.values() for one in values}
+        unread = find_unneeded_values(block, shard, reads_copies=False)
+        unneeded_names = {one.activation for values in unread.values() for one in values}
         named = [activation for part in parts for activation in part.activations(shard)]
         if isinstance(block.mlp, DenseMlp) and not block.mlp_output_norm:
             named = [activation for activation in named if activation.name != MLP_OUTPUT]
@@ -55,15 +56,18 @@ class LayerCosts:
         self.workspace_bytes = scaling + sum([part.workspace_bytes(shard) for part in parts])
 
 
-def find_unneeded_values(block: "Block", shard: Shard) -> Mapping[str, tuple[GradientInput, ...]]:
+def find_unneeded_values(
+    block: "Block", shard: Shard, *, reads_copies: bool = True
+) -> Mapping[str, tuple[GradientInput, ...]]:
     """Return the values that each part would save only for gradients of frozen tensors.
 
-    The gradients of an adapter need the input of its matrix, or with dropout a copy, which the adapter counts.
+    The gradients of an adapter need the input of its matrix, or with dropout a copy, which the adapter counts. Without
+    `reads_copies` the value itself is needed: rematerialization computes the copy from it.
     """
     if block.is_forward_only:
         return dict.fromkeys(block.parts, ())
     needed = {tensor.name for tensor in block.tensors if tensor.is_trainable}
-    if block.adaptation and not block.adaptation.dropout:
+    if block.adaptation and not (block.adaptation.dropout and reads_copies):
         needed |= block.adaptation.targets
     values = {name: [one.nest(f"{name}.") for one in part.gradient_inputs(shard)] for name, part in block.parts.items()}
     for name, norm in (("attention", block.attention_norm), ("mlp", block.mlp_norm)):
