@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import os
-import resource
 import shutil
 import ssl
 import sys
@@ -28,7 +27,7 @@ from kubernetes.aio.client import Configuration
 from rich.console import Console
 
 from e2e.benchmarks.figures import Figure, publish
-from e2e.benchmarks.process_usage import memory_bytes
+from e2e.benchmarks.process_usage import memory_bytes, raise_file_limit
 from e2e.benchmarks.webhook import review
 from tests.shell.conftest import ApiServer, child
 from tests.support.tokens import make_token
@@ -57,12 +56,6 @@ ATTACKER, CLIENT = "127.0.0.1", "127.0.0.2"
 SERVE, ATTACK = "serve", "attack"
 SETTINGS = Settings(trainer_image="trainer:1", namespace="ml", service="trainingjob-operator")
 HOSTS = {PORTS.webhook: SETTINGS.webhook_host, PORTS.rendezvous: SETTINGS.host}
-
-
-def raise_file_limit() -> None:
-    """Raise this process's limit of open files to its maximum."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def runqueue_seconds() -> float:

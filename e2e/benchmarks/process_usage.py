@@ -1,11 +1,18 @@
-"""Memory and CPU time of a process and its children."""
+"""Memory and CPU time of a process and its children, and the limit of open files."""
 
 import contextlib
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def raise_file_limit() -> None:
+    """Raise this process's limit of open files to its maximum."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def memory_bytes(pid: int) -> int:

@@ -1,6 +1,5 @@
 """Kubernetes and its companion programs."""
 
-import json
 import re
 import shutil
 from collections.abc import Iterable
@@ -44,10 +43,9 @@ def ensure_charts() -> Path:
     """Return the folder of JobSet's Helm charts, copied from the source of its release."""
     charts = binaries_dir() / CHARTS
     if not charts.exists():
-        source = json.loads(_tools().run_go("mod", "download", "-json", JOBSET))["Dir"]
         scratch = charts.with_suffix(".new")
         shutil.rmtree(scratch, ignore_errors=True)
-        shutil.copytree(Path(source) / "charts", scratch)
+        shutil.copytree(_tools().module_folder(JOBSET) / "charts", scratch)
         scratch.rename(charts)
     return charts
 

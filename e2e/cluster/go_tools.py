@@ -7,6 +7,7 @@ version is built once per machine.
 
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -66,6 +67,10 @@ class GoTools:
             ClusterError: it failed; the message ends with its output.
         """
         return run([ensure_go(), *words], cwd=self.folder, env=_environment())
+
+    def module_folder(self, module: str) -> Path:
+        """Return the folder with the source of a pinned module. Raises `ClusterError` if it cannot be downloaded."""
+        return Path(json.loads(self.run_go("mod", "download", "-json", module))["Dir"])
 
     @cached_property
     def _pins_hash(self) -> str:

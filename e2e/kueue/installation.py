@@ -114,10 +114,9 @@ def _chart() -> Path:
     """Return Kueue's own Helm chart, copied from the source of the pinned release."""
     chart = CONTROLLER.binaries / "chart"
     if not chart.exists():
-        source = json.loads(CONTROLLER.run_go("mod", "download", "-json", MODULE))["Dir"]
         scratch = chart.with_suffix(".new")
         shutil.rmtree(scratch, ignore_errors=True)
-        shutil.copytree(Path(source) / "charts" / "kueue", scratch)
+        shutil.copytree(CONTROLLER.module_folder(MODULE) / "charts" / "kueue", scratch)
         scratch.rename(chart)
     return chart
 

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from e2e.benchmarks.attacks import raise_file_limit
 from e2e.benchmarks.figures import Figure, publish
-from e2e.benchmarks.process_usage import cpu_seconds, memory_bytes
+from e2e.benchmarks.process_usage import cpu_seconds, memory_bytes, raise_file_limit
 from e2e.cluster.progress import print_progress
 from e2e.cluster.run_program import ClusterError
 from e2e.operator_scale.api_server import Server, running_api_server

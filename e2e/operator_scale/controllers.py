@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import shutil
 import sys
@@ -134,7 +133,7 @@ class KubeflowTrainer:
 
 async def define_kinds(server: Server) -> None:
     """Install the CRDs of JobSet, of this project and of the peer, the peer's JAX runtime, and the namespaces."""
-    source = Path(await asyncio.to_thread(_module_folder)) / "manifests" / "base"
+    source = await asyncio.to_thread(PEER.module_folder, MODULE) / "manifests" / "base"
     files = [*(ensure_charts() / "jobset" / "crds").glob("*.yaml"), ROOT / "crds" / "trainingjob.yaml"]
     for file in (*files, *sorted((source / "crds").glob("trainer*.yaml"))):
         await server.define(file)
@@ -143,11 +142,6 @@ async def define_kinds(server: Server) -> None:
     for name in (NAMESPACE, OPERATOR_NAMESPACE):
         manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
         await server.apply("/api/v1/namespaces", manifest)
-
-
-def _module_folder() -> str:
-    folder: str = json.loads(PEER.run_go("mod", "download", "-json", MODULE))["Dir"]
-    return folder
 
 
 async def _ready(url: str, name: str, server: Server, process: asyncio.subprocess.Process) -> None:

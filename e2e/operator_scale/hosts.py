@@ -66,7 +66,7 @@ class Record:
 
 
 def make_large_job(name: str, slices: int, topology: str) -> Manifest:
-    """Return a job on TPU slices: MaxText's preset with the smallest memory, with its data on a volume."""
+    """Return a job on TPU slices: the model of the demo, with a batch for thousands of hosts."""
     manifest = Operator().make_job(name)
     manifest["spec"]["slices"] = {"accelerator": "tpu-v5p", "topology": topology, "min": slices, "max": slices}
     manifest["spec"]["training"]["globalBatchSize"] = 65536

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.trainer.cases import each
 from tests.support.trainer.distillation import TEACHER, distillation
-from tests.support.trainer.numeric_gradients import check_gradients
+from tests.support.trainer.distillation_checks import check_equal_steps, check_first_step
 from tests.support.trainer.reference import row_logits
 from tests.support.trainer.tiny import make_layout
 from tests.support.trainer.training import BATCH, NUM_STEPS, ONE, Run, flat, numpy_tree, sequences_of, spec_with
@@ -74,19 +74,9 @@ CHUNKS: dict[str, dict[str, Any]] = {"whole logits": {}, "chunks": {"memory__los
 @pytest.mark.parametrize("changes", CHUNKS.values(), ids=CHUNKS)
 def test_loss_and_gradient_are_those_of_the_rows_alone(changes: dict[str, Any]) -> None:
     run = Run(spec_with(**CHANGES | changes), ONE)
-    before = numpy_tree(run.state.params)
-    loss, cross_entropy, divergence = mean_losses(run, before)
-
-    (measures,) = run.train(1)
-
+    *_, divergence = mean_losses(run, numpy_tree(run.state.params))
     assert divergence > 0.05, "the models must differ"
-    assert float(measures.loss) == pytest.approx(loss, abs=1e-4)
-    found = {name: float(metric) for name, metric in measures.objective.items()}
-    assert found == pytest.approx({"cross_entropy": cross_entropy, "teacher_divergence": divergence}, abs=1e-4)
-    gradients = jax.tree.map(lambda old, new: (old - new) / RATE, before, numpy_tree(run.state.params))
-    first = run.batch(1)
-    run.batch = lambda _: first  # type: ignore[method-assign]
-    check_gradients(lambda leaves: mean_losses(run, leaves)[0], before, gradients, np.random.default_rng(3))
+    check_first_step(run, mean_losses, RATE)
 
 
 @pytest.mark.thorough
@@ -136,11 +126,7 @@ def check_equal(layout: Layout, **changes: Any) -> None:
     plain = {name: value for name, value in changes.items() if name.startswith(of_model)}
     alone = Run(spec_with(**CHANGES | plain, optimizer__learningRate=0.1), ONE)
     spread = Run(spec_with(**CHANGES | changes, optimizer__learningRate=0.1), layout)
-    for want, found in zip(alone.train(3), spread.train(3), strict=True):
-        assert float(found.loss) == pytest.approx(float(want.loss), abs=1e-4)
-        assert float(found.grad_norm) == pytest.approx(float(want.grad_norm), abs=1e-3)
-        for name, metric in want.objective.items():
-            assert float(found.objective[name]) == pytest.approx(float(metric), abs=1e-3), name
+    check_equal_steps(alone, spread)
 
 
 def scheduled(shape: str, progress: float, start: float, end: float) -> float:

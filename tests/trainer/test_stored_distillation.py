@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.trainer.cases import each
 from tests.support.trainer.distillation import stored_distillation
-from tests.support.trainer.numeric_gradients import check_gradients
+from tests.support.trainer.distillation_checks import check_equal_steps, check_first_step
 from tests.support.trainer.reference import row_logits
 from tests.support.trainer.tiny import make_layout
 from tests.support.trainer.training import BATCH, ONE, Run, numpy_tree, sequences_of, spec_with
@@ -54,18 +54,7 @@ def mean_losses(run: Run, params: Any) -> tuple[float, float, float]:
 @each("changes", CHUNKS, "chunks")
 def test_loss_and_gradient_are_those_of_the_rows_alone(changes: dict[str, Any]) -> None:
     run = Run(spec_with(**CHANGES | changes), ONE)
-    before = numpy_tree(run.state.params)
-    loss, cross_entropy, divergence = mean_losses(run, before)
-
-    (measures,) = run.train(1)
-
-    assert float(measures.loss) == pytest.approx(loss, abs=1e-4)
-    found = {name: float(metric) for name, metric in measures.objective.items()}
-    assert found == pytest.approx({"cross_entropy": cross_entropy, "teacher_divergence": divergence}, abs=1e-4)
-    gradients = jax.tree.map(lambda old, new: (old - new) / RATE, before, numpy_tree(run.state.params))
-    first = run.batch(1)
-    run.batch = lambda _: first  # type: ignore[method-assign]
-    check_gradients(lambda leaves: mean_losses(run, leaves)[0], before, gradients, np.random.default_rng(3))
+    check_first_step(run, mean_losses, RATE)
 
 
 SPLITS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -92,11 +81,7 @@ def test_splits_change_no_loss(split: tuple[str, dict[str, Any]]) -> None:
     alone = Run(spec_with(**CHANGES, optimizer__learningRate=0.1), ONE)
     spread = Run(spec_with(**changes), LAYOUTS[name])
 
-    for want, found in zip(alone.train(3), spread.train(3), strict=True):
-        assert float(found.loss) == pytest.approx(float(want.loss), abs=1e-4)
-        assert float(found.grad_norm) == pytest.approx(float(want.grad_norm), abs=1e-3)
-        for metric, value in want.objective.items():
-            assert float(found.objective[metric]) == pytest.approx(float(value), abs=1e-3), metric
+    check_equal_steps(alone, spread)
 
 
 @pytest.mark.thorough

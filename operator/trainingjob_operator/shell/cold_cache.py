@@ -32,12 +32,22 @@ class ColdCache[V]:
             oldest, cooled = self._warm.popitem(last=False)
             self._cold[oldest] = zlib.compress(pickle.dumps(cooled, pickle.HIGHEST_PROTOCOL), level=1)
 
-    def get(self, key: str) -> V | None:
-        """Return a value. None: there is none."""
+    def __contains__(self, key: str) -> bool:
+        """Return whether there is a value."""
+        return key in self._warm or key in self._cold
+
+    def __getitem__(self, key: str) -> V:
+        """Return a value. Raises `KeyError` if there is none."""
         if key in self._cold:
             value: V = pickle.loads(zlib.decompress(self._cold[key]))  # noqa: S301  # this process wrote it
             self[key] = value
-        return self._warm.get(key)
+        return self._warm[key]
+
+    def get(self, key: str) -> V | None:
+        """Return a value. None: there is none."""
+        if key not in self:
+            return None
+        return self[key]
 
     def pop(self, key: str) -> None:
         """Remove a value, if there is one."""

@@ -276,9 +276,9 @@ class Reconciler:
         """Write a status if its changes are significant, and keep it in memory in any case. Return the current job."""
         if should_write(read_status(job), fresh, self._now()):
             job = await self._cluster.write_status(job, write_status(fresh))
-        known = self._status_caches.get(uid)
-        adjustment = known.clock_adjustment if known else self._clock_adjustment()
-        self._status_caches[uid] = _StatusCache(get_value(job, "status") or {}, fresh, adjustment)
+        self._status_caches[uid] = _StatusCache(
+            get_value(job, "status") or {}, fresh, self._status_caches[uid].clock_adjustment
+        )
         return job
 
     def _newest_status(self, uid: str, job: Manifest) -> tuple[TrainingJobStatus, datetime]:

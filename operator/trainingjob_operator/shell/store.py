@@ -100,7 +100,7 @@ class KindStore:
         # An unknown object with an older version than the last list was deleted before that list.
         if version <= (version_of(known) if known else self._listed_version(key[0])):
             return False
-        slim = trim_manifest(self.kind, manifest)
+        slim: Manifest = _share_keys(trim_manifest(self.kind, manifest))
         self._drop(key)
         self._objects[key] = slim
         self._uids.setdefault(key[0], set()).add(get_text(slim, "metadata", "uid"))
@@ -180,12 +180,6 @@ class Store:
             self._kind_stores[kind].remove(manifest)
 
 
-def trim_manifest(kind: Kind, manifest: Manifest) -> Manifest:
-    """Return a manifest with only the fields that the operator reads."""
-    trimmed: Manifest = _share_keys(_trim(kind, manifest))
-    return trimmed
-
-
 def _share_keys(value: Any) -> Any:
     """Return a value whose keys share memory with equal keys of other objects."""
     if isinstance(value, dict):
@@ -195,7 +189,8 @@ def _share_keys(value: Any) -> Any:
     return value
 
 
-def _trim(kind: Kind, manifest: Manifest) -> Manifest:
+def trim_manifest(kind: Kind, manifest: Manifest) -> Manifest:
+    """Return a manifest with only the fields that the operator reads."""
     if kind is NODE:
         return _trim_node(manifest)
     if kind is EVENT:

@@ -62,7 +62,7 @@ def scale_by_muon_and_adam(
 
 
 def _number_dims(tensor: Tensor, num_stacked: int | None = None) -> MuonDimensionNumbers:
-    """Return the dims of inputs and outputs of a tensor, or of one with so many stacked dims in place of its own."""
+    """Return the dims of inputs and outputs of a tensor, or those of it with so many stacked dims."""
     shift = 0 if num_stacked is None else num_stacked - tensor.num_stack_dims
     inputs, outputs = (tuple(dim + shift for dim in dims) for dims in (tensor.input_dims, tensor.output_dims))
     return MuonDimensionNumbers(inputs, outputs)

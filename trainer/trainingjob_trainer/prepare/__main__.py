@@ -1,6 +1,5 @@
 """Tokenize the text of a job for the command line: JSON on standard input, an answer a line on standard output."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -8,18 +7,14 @@ from trainingjob_api.base import is_bucket
 from trainingjob_api.prepare_exchange import PrepareAnswer, PrepareRequest
 from trainingjob_trainer.data.token_cache import prepare_folder
 from trainingjob_trainer.huggingface.hub_tokenizer import resolve_tokenizer
+from trainingjob_trainer.runtime.answers import open_answers
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.store.opening import open_store
 
 
 def main() -> None:
     """Answer the request."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # libraries that print must not break the answers
-
-    def send(answer: PrepareAnswer) -> None:
-        print(answer.model_dump_json(), file=answers, flush=True)
-
+    send = open_answers()
     request = PrepareRequest.model_validate_json(sys.stdin.read())
     try:
         if not is_bucket(request.output):

@@ -1,8 +1,6 @@
 """Store a teacher's probabilities for the command line: JSON on standard input, an answer a line on standard output."""
 
-import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from trainingjob_api.base import is_bucket
@@ -12,22 +10,16 @@ from trainingjob_trainer.data.stored_probabilities import Description
 from trainingjob_trainer.data.token_cache import prepare_folder
 from trainingjob_trainer.data.token_dataset import TokenDataset
 from trainingjob_trainer.huggingface.hub_tokenizer import resolve_tokenizer
+from trainingjob_trainer.runtime.answers import Send, open_answers
 from trainingjob_trainer.runtime.errors import TrainingError, storage_error
 from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.teach.teacher_program import TeacherProgram
 from trainingjob_trainer.teach.write_probabilities import write_dataset
 
-type Send = Callable[[TeachAnswer], None]
-
 
 def main() -> None:
     """Answer the request."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # libraries that print must not break the answers
-
-    def send(answer: TeachAnswer) -> None:
-        print(answer.model_dump_json(), file=answers, flush=True)
-
+    send = open_answers()
     request = TeachRequest.model_validate_json(sys.stdin.read())
     try:
         teach(request, send)

@@ -1,6 +1,5 @@
 """Answer one request of the command line: JSON on standard input, an answer a line on standard output."""
 
-import os
 import sys
 
 from pydantic import Field, RootModel
@@ -14,6 +13,7 @@ from trainingjob_api.weights_exchange import (
     SampleRequest,
 )
 from trainingjob_trainer.huggingface.safetensors import WeightsError
+from trainingjob_trainer.runtime.answers import open_answers
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.weights_exchange.evaluate_text import evaluate_text
 from trainingjob_trainer.weights_exchange.export_checkpoint import export_checkpoint
@@ -29,12 +29,7 @@ class Request(RootModel[InspectRequest | ExportRequest | SampleRequest | Evaluat
 
 def main() -> None:
     """Answer the request."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # libraries that print must not break the answers
-
-    def send(answer: ExchangeAnswer) -> None:
-        print(answer.model_dump_json(), file=answers, flush=True)
-
+    send = open_answers()
     request = Request.model_validate_json(sys.stdin.read()).root
     try:
         if isinstance(request, InspectRequest):
