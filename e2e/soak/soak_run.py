@@ -1,9 +1,11 @@
 """One job under faults: bursts of faults alternate with calms, in which the job must save a new highest step."""
 
 import asyncio
+import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -11,13 +13,13 @@ from typing import TextIO
 
 from rich.console import Console
 
-from e2e.soak.error_capture import capture_errors
 from e2e.soak.faults import CLOCK_FAULT, COUNTED_FAULTS, UNCOUNTED_FAULTS, FaultInjection, skew_clock
 from e2e.soak.harness import JobHarness, StateTimeoutError
 from e2e.soak.job import STEPS, make_spec
 from e2e.soak.result_check import check_result
 from trainingjob_api.status.world_status import Attempt
 from trainingjob_operator.core.times import parse_time
+from trainingjob_operator.shell.logging_setup import TextFormatter
 
 type Note = Callable[[str], None]
 
@@ -143,3 +145,27 @@ async def run_reference(folder: Path, cache: Path, console: Console) -> dict[int
     losses = {line["step"]: line["loss"] for line in stage.lines()}
     console.print(f"undisturbed: {len(losses)} steps in {stage.ended - stage.begun:.1f} s, loss {losses[STEPS]:.4f}")
     return losses
+
+
+@contextmanager
+def capture_errors() -> Iterator[list[str]]:
+    """Yield a list that receives every error logged meanwhile, by any logger, with its traceback.
+
+    A soak injects only expected faults, so no error may be logged.
+    """
+    watch = _CapturingHandler(logging.ERROR)
+    logging.getLogger().addHandler(watch)
+    try:
+        yield watch.lines
+    finally:
+        logging.getLogger().removeHandler(watch)
+
+
+class _CapturingHandler(logging.Handler):
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.setFormatter(TextFormatter())
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(f"an operator logged {self.format(record)}")

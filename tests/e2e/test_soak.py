@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from e2e.soak.error_capture import capture_errors
 from e2e.soak.faults import CLOCK_FAULT, COUNTED_FAULTS, UNCOUNTED_FAULTS
 from e2e.soak.invariants import InvariantChecker, find_problems
 from e2e.soak.report import list_recoveries
 from e2e.soak.result_check import check_result, find_split_brain
-from e2e.soak.soak_run import MAX_BURST_FAULTS, draw_burst
+from e2e.soak.soak_run import MAX_BURST_FAULTS, capture_errors, draw_burst
 from tests.support.builders import make_report
 from trainingjob_api.protocol import Progress
 from trainingjob_api.status.training_job_status import TrainingJobStatus

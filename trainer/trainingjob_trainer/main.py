@@ -35,7 +35,7 @@ from trainingjob_trainer.runtime.compile_cache_key import hash_modules
 from trainingjob_trainer.runtime.entrypoint_module import load_entrypoint
 from trainingjob_trainer.runtime.failure_records import failure_record
 from trainingjob_trainer.runtime.preflight import expected_digests
-from trainingjob_trainer.runtime.process_exit import exit_now
+from trainingjob_trainer.runtime.process_output import exit_now
 
 LOG = logging.getLogger(__name__)
 FAILED = 1

@@ -23,8 +23,8 @@ from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.runtime.agent_events import EXIT_ORPHANED
 from trainingjob_trainer.runtime.available_memory import resident_memory
 from trainingjob_trainer.runtime.compile_cache import SHARED_FOLDER, CompileCache
-from trainingjob_trainer.runtime.process_exit import exit_now
 from trainingjob_trainer.runtime.process_group import ProcessGroup, configure
+from trainingjob_trainer.runtime.process_output import exit_now
 from trainingjob_trainer.sampling.token_programs import PROGRAM_NAMES, make_generator
 from trainingjob_trainer.snapshots.snapshot_restore import compile_broadcast
 from trainingjob_trainer.step import StepPrograms

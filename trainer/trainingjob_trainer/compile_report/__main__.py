@@ -11,7 +11,7 @@ from trainingjob_api.compile_report import CompileAnswer
 from trainingjob_api.world import Layout, RunConfig
 from trainingjob_trainer.compile_report.compile_account import compile_step
 from trainingjob_trainer.compile_report.mock_devices import NoCompilerError, prepare
-from trainingjob_trainer.runtime.answers import open_answers
+from trainingjob_trainer.runtime.process_output import open_answers
 
 DUMP_VARIABLE = "TRAININGJOB_DUMP_HLO"
 """A folder for the text of the programs. Unset: it is not kept."""

@@ -7,8 +7,8 @@ from trainingjob_api.base import is_bucket
 from trainingjob_api.prepare_exchange import PrepareAnswer, PrepareRequest
 from trainingjob_trainer.data.token_cache import prepare_folder
 from trainingjob_trainer.huggingface.hub_tokenizer import resolve_tokenizer
-from trainingjob_trainer.runtime.answers import open_answers
 from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.runtime.process_output import open_answers
 from trainingjob_trainer.store.opening import open_store
 
 

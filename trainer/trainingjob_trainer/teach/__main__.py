@@ -10,8 +10,8 @@ from trainingjob_trainer.data.stored_probabilities import Description
 from trainingjob_trainer.data.token_cache import prepare_folder
 from trainingjob_trainer.data.token_dataset import TokenDataset
 from trainingjob_trainer.huggingface.hub_tokenizer import resolve_tokenizer
-from trainingjob_trainer.runtime.answers import Send, open_answers
 from trainingjob_trainer.runtime.errors import TrainingError, storage_error
+from trainingjob_trainer.runtime.process_output import Send, open_answers
 from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.teach.teacher_program import TeacherProgram
 from trainingjob_trainer.teach.write_probabilities import write_dataset

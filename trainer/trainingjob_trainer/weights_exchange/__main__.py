@@ -13,8 +13,8 @@ from trainingjob_api.weights_exchange import (
     SampleRequest,
 )
 from trainingjob_trainer.huggingface.safetensors import WeightsError
-from trainingjob_trainer.runtime.answers import open_answers
 from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.runtime.process_output import open_answers
 from trainingjob_trainer.weights_exchange.evaluate_text import evaluate_text
 from trainingjob_trainer.weights_exchange.export_checkpoint import export_checkpoint
 from trainingjob_trainer.weights_exchange.inspect_weights import inspect_weights
