@@ -12,6 +12,7 @@ from tests.support.trainer.object_servers import SCHEMES, ObjectServers, new_roo
 from tests.support.trainer.texts import fail, make_tokenizer
 from tests.support.trainer.tiny import make_config, make_spec
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_trainer.data import token_cache
 from trainingjob_trainer.huggingface.hub_tokenizer import resolve_tokenizer
 from trainingjob_trainer.huggingface.tokenizer_files import read_chat_template, read_tokenizer_files
 from trainingjob_trainer.store.opening import open_store
@@ -69,6 +70,27 @@ def test_each_host_of_a_job_in_a_bucket_has_a_copy(
     assert resolved[0] == resolved[1]
     assert Path(resolved[0].path or "").is_relative_to(tmp_path)
     assert read_tokenizer_files(resolved[0]).content == content
+
+
+def test_hosts_with_other_temporary_folders_agree_on_the_tokens(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tokenizer(tmp_path / "tokenizer.json", "a", "<unk>")
+    bucket = open_store(root)
+    bucket.write("mine/tokenizer.json", ((tmp_path / "tokenizer.json").read_bytes(),))
+    bucket.write("chat.jinja", (b"{{ messages }}",))
+    spec = spec_with(tmp_path, f"{root}/mine", "huggingFace", chatTemplate={"path": f"{root}/chat.jinja"})
+    names, paths = set(), set()
+
+    for host in ("one", "two"):
+        (tmp_path / host).mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / host))
+        resolved = resolve_tokenizer(spec, open_store(f"{root}/run"), is_leader=host == "one")
+        paths.add(resolved.tokenizer.path)
+        names.add(token_cache._hash_sections(resolved))
+
+    assert len(paths) == 2
+    assert len(names) == 1
 
 
 @pytest.mark.parametrize("kind", ["tokenizers", "huggingFace"])

@@ -11,7 +11,7 @@ import pytest
 from tests.support.trainer.huggingface import FOLDER, Fixture, to_host
 from tests.support.trainer.tiny import make_spec
 from tests.support.trainer.training import ONE, Run, spec_with
-from tests.trainer.sampling.test_sample_text import WORDS, checkpoint, make_tokenizer
+from tests.trainer.sampling.test_sample_text import WORDS, checkpoint, make_tokenizer, save_steps
 from trainingjob_api.spec.data import TextSource
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.weights_exchange import EvaluateReport, EvaluateRequest, ExchangeAnswer, ExchangeProgress
@@ -47,6 +47,11 @@ def scores_of_job(steps: int, tokens: list[int], num_batches: int) -> Scores:
     """Return the scores that a job measures after some steps."""
     run = Run(spec_with(training__steps=6), ONE)
     list(run.train(steps))
+    return scores_of_run(run, tokens, num_batches)
+
+
+def scores_of_run(run: Run, tokens: list[int], num_batches: int) -> Scores:
+    """Return the scores of the state of a run."""
     sizes = np.ones(257, np.uint32)
     sizes[256] = 0
     index = TokenDataset("", np.array(tokens, np.uint16), 16, token_bytes=sizes)
@@ -68,6 +73,27 @@ def test_a_checkpoint_has_the_scores_that_its_job_measures(checkpoint: Path, tex
         assert (found.num_sequences, found.num_predictions) == (25, 400)
         assert (found.loss, found.accuracy, found.bits_per_byte) == pytest.approx(want[:3], rel=1e-5)
         assert [(one.done, one.total) for one in progress][-1] == (25, 25)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_adapters_are_part_of_the_model(quantization: str | None, tmp_path: Path, text: Path) -> None:
+    lora = {"rank": 2, "alpha": 64, "targets": ["*.attention.*", "*.mlp.up"], "baseQuantization": quantization}
+    run = Run(spec_with(training__steps=6, lora=lora, optimizer__learningRate=0.03), ONE)
+    save_steps(tmp_path, run, lora=lora)
+
+    report, _ = evaluate(tmp_path, text)
+
+    want = scores_of_run(run, [*TEXT.encode(), 256], 99)
+    assert report.texts[0].loss == pytest.approx(want.loss, rel=1e-4)
+
+
+def test_adapters_of_an_unknown_scale_are_refused(tmp_path: Path, text: Path) -> None:
+    lora = {"rank": 2, "alpha": 64, "targets": ["*.attention.query"]}
+    save_steps(tmp_path, Run(spec_with(training__steps=6, lora=lora), ONE))
+
+    with pytest.raises(WeightsError, match=r"step 2 of .* has adapters without their scale"):
+        evaluate(tmp_path, text)
 
 
 def test_the_evaluations_of_a_job_are_run_with_their_numbers_of_batches(checkpoint: Path, text: Path) -> None:

@@ -46,18 +46,23 @@ def sample(path: Path, prompt: str, **options: Any) -> tuple[str, SampleReport]:
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the checkpoint folder of a job with bytes as tokens, and steps 0 and 1."""
     folder = tmp_path_factory.mktemp("run")
-    run = Run(spec_with(training__steps=6), ONE)
+    # all tensors are trained, so that each step needs frozen ones that no other step has
+    save_steps(folder, Run(spec_with(training__steps=6), ONE), optimizer__trainable=["layers.*"])
+    return folder
+
+
+def save_steps(folder: Path, run: Run, **changes: Any) -> None:
+    """Train and save steps 1 and 2 below a folder, with changes of the spec that is saved."""
     keep_model_files(open_store(folder), run.spec)
     with (folder / "events").open("wb", buffering=0) as file:
         world, peers = make_world(1, 1), ProcessGroup(0, 1)
-        config = make_config(make_spec(folder, folder, optimizer__trainable=["layers.*"]))
+        config = make_config(make_spec(folder, folder, **changes))
         for step in (1, 2):
-            list(run.train(1))  # with all tensors, so that each step needs its own frozen ones
+            list(run.train(1))
             checkpoints = Checkpoints(str(folder), config, world, peers, "index", AgentEvents(file.fileno()))
             checkpoints.save(step, run.state)
             checkpoints.wait()
     assert list_steps(folder / "lineage-0") == ["1", "2"]
-    return folder
 
 
 def tokens_of_job(prompt: str, steps: int, randomness: Randomness, temperature: float | None) -> list[int]:

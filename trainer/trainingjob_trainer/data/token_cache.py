@@ -41,6 +41,7 @@ from trainingjob_trainer.data.preparation.preparation_tracker import Preparation
 from trainingjob_trainer.data.sources.hub_dataset import delete_downloads, download_sources, wait_for_sources
 from trainingjob_trainer.data.stored_probabilities import open_stored
 from trainingjob_trainer.data.token_dataset import FOLDER, IDENTITY, TokenDataset, open_dataset
+from trainingjob_trainer.huggingface.hub_tokenizer import drop_host_folder
 from trainingjob_trainer.runtime.errors import foreign_error, storage_error
 from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.store.port import Store, has_object
@@ -232,7 +233,8 @@ def _hash_sections(spec: TrainingJobSpec) -> str:
         [source.model_dump(include=of_a_source, exclude_none=True) | {"pattern": source.glob} for _, source in sources]
         for _, sources in _sources_by_dataset(spec)
     ]
-    parts = [CACHE_FORMAT, sources, spec.tokenizer.model_dump(), spec.training.sequence_length, spec.model.vocab_size]
+    tokenizer = drop_host_folder(spec.tokenizer).model_dump()
+    parts = [CACHE_FORMAT, sources, tokenizer, spec.training.sequence_length, spec.model.vocab_size]
     if spec.data.is_mixture:
         parts.append([source.name for source in spec.data.train])
     if spec.objective and spec.objective.type in (SFT, DISTILL):

@@ -26,6 +26,7 @@ from trainingjob_trainer.store.port import Store, has_object
 FIELD = "spec.tokenizer.huggingFace"
 PATH_FIELD, TEMPLATE_FIELD = "spec.tokenizer.path", "spec.tokenizer.chatTemplate.path"
 CHUNK_BYTES = 1 << 20
+COPY_PREFIX = "tokenizer-"
 
 
 def resolve_tokenizer(spec: TrainingJobSpec, own: Store, *, is_leader: bool) -> TrainingJobSpec:
@@ -46,6 +47,20 @@ def resolve_tokenizer(spec: TrainingJobSpec, own: Store, *, is_leader: bool) -> 
     if path := _find_files(tokenizer, own, is_leader=is_leader):
         tokenizer = tokenizer.model_copy(update={"path": path})
     return spec if tokenizer is spec.tokenizer else spec.model_copy(update={"tokenizer": tokenizer})
+
+
+def drop_host_folder(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a tokenizer with paths that are equal on all hosts: those of a host's copies lose its temporary folder."""
+    template = tokenizer.chat_template
+    if template:
+        template = template.model_copy(update={"path": _drop_temporary_folder(template.path)})
+    path = tokenizer.path and _drop_temporary_folder(tokenizer.path)
+    return tokenizer.model_copy(update={"path": path, "chat_template": template})
+
+
+def _drop_temporary_folder(path: str) -> str:
+    copies = f"{gettempdir()}/{COPY_PREFIX}"
+    return f"{COPY_PREFIX}{path.removeprefix(copies)}" if path.startswith(copies) else path
 
 
 def _find_files(tokenizer: Tokenizer, own: Store, *, is_leader: bool) -> str:
@@ -105,7 +120,7 @@ def _open_files(own: Store, folder: str) -> str:
     if not is_bucket(own.root):
         return own.locate(folder)
     name = hashlib.sha256(own.locate(folder).encode()).hexdigest()[:16]
-    local = Path(gettempdir(), f"tokenizer-{name}")
+    local = Path(gettempdir(), f"{COPY_PREFIX}{name}")
     copies = open_store(local)
     try:
         for file in own.list_files(folder):

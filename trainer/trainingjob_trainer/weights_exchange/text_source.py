@@ -27,10 +27,13 @@ from trainingjob_api.world import Layout
 from trainingjob_trainer.checkpoint.formats.saved_arrays import SavedParams
 from trainingjob_trainer.checkpoint.frozen_tensors import find_array_folders
 from trainingjob_trainer.checkpoint.initialize import find_intact_step
+from trainingjob_trainer.checkpoint.manifest import read_integrity
 from trainingjob_trainer.data.model_files import MODEL_FILE, read_model_file
 from trainingjob_trainer.data.tokenizers import DocumentEncoder
 from trainingjob_trainer.huggingface.companion_files import MAX_BYTES
+from trainingjob_trainer.huggingface.export_weights import Gather
 from trainingjob_trainer.huggingface.import_weights import add_prefix, import_params, match_tensors
+from trainingjob_trainer.huggingface.merge_adapters import merge_adapters
 from trainingjob_trainer.huggingface.published_params import read_model
 from trainingjob_trainer.huggingface.safetensors import WeightsError
 from trainingjob_trainer.huggingface.tokenizer_files import FOLDER_FILES, PIECES_FILE, TOKENIZER_FILE, published_name
@@ -43,6 +46,7 @@ from trainingjob_trainer.sampling.token_programs import give_room
 from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.store.port import Store
 from trainingjob_trainer.weights_exchange.export_checkpoint import ALONE, check_shapes
+from trainingjob_trainer.weights_exchange.saved_network import find_saved_network
 
 GENERATION_FILE = "generation_config.json"
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions")
@@ -139,8 +143,10 @@ def _open_checkpoint(request: ModelRequest, store: Store, names: set[str]) -> Te
             "export`, and name the exported folder"
         )
     folder = find_intact_step(InitializeFrom(uri=request.path, step=request.step), ALONE)
-    saved = SavedParams(*find_array_folders(folder)[:2])
-    check_shapes(saved, resolve(described.model), f"step {folder.step} of {request.path}")
+    manifest, name = read_integrity(folder), f"step {folder.step} of {request.path}"
+    saved = SavedParams(*find_array_folders(folder, manifest)[:2])
+    network, lora = find_saved_network(saved, described.model, manifest.lora if manifest else None, name)
+    check_shapes(saved, network, name)
     precision = described.precision.model_copy(update={"compute": _compute_format(described.precision.compute)})
     split, mesh, shapes = _prepare(described.model, precision)
     tokenizer = described.tokenizer
@@ -155,7 +161,7 @@ def _open_checkpoint(request: ModelRequest, store: Store, names: set[str]) -> Te
         model=split,
         mesh=mesh,
         shapes=shapes,
-        load=lambda: _read_params(saved, shapes),
+        load=lambda: _read_params(merge_adapters(saved.read, network, lora), shapes),
         encoder=encoder,
         has_special_tokens=False,
         ends=frozenset(() if encoder.end is None else (encoder.end,)),
@@ -194,14 +200,14 @@ def _prepare(model: Model, precision: Precision) -> tuple[SplitModel, Mesh, Para
     return split, mesh, shapes
 
 
-def _read_params(saved: SavedParams, shapes: Params) -> Params:
-    """Return the parameters of a step."""
+def _read_params(gather: Gather, shapes: Params) -> Params:
+    """Return the parameters of which `gather` returns regions."""
 
     def read(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
         def read_shard(index: tuple[slice, ...] | None) -> np.ndarray:
             assert index is not None  # noqa: S101  # the array is not empty
             region = tuple(part.indices(size)[:2] for part, size in zip(index, leaf.shape, strict=True))
-            return saved.read(tensor_name(path), region).astype(leaf.dtype)
+            return gather(tensor_name(path), region).astype(leaf.dtype)
 
         assert leaf.sharding is not None  # noqa: S101  # `_prepare` has set it
         return jax.make_array_from_callback(leaf.shape, leaf.sharding, read_shard)
