@@ -38,10 +38,10 @@ _STORES: dict[str, str] = {
     **dict.fromkeys(("gs", "gcs", "s3", "s3a", "s3n", "r2", "oci", "oss"), (
         "must be a path in the pod. An object store is reached through a volume of its CSI driver: " + _VOLUME
     )),
-    **dict.fromkeys(("hf", "huggingface"), (
-        "must be a path in the pod. What is on the Hugging Face Hub must be copied to a volume first: " + _VOLUME
-    )),
 }  # fmt: skip
+_HUB = ("hf", "huggingface")
+_HUB_KINDS = ("datasets", "models")
+"""First parts of the paths that `hf://` names."""
 _BUCKETS = {"gs": "gs", "gcs": "gs", "s3": "s3", "s3a": "s3", "s3n": "s3"}
 """The scheme of a store for each scheme that programs use for it."""
 _FILES = (SOURCE_PATH, TOKENIZER_PATH, TEMPLATE_PATH)
@@ -68,6 +68,8 @@ def correct_path(
     is_plain = pattern in (PLAIN_PATH, STORE_URI)
     if match := _URL.fullmatch(path):
         scheme, rest = match[1].lower(), f"/{match[2].lstrip('/')}"
+        if scheme in _HUB:
+            return _correct_hub(location, match[2]), ()
         local = (_clean(rest) if is_plain else rest,) if scheme == "file" else ()
         words = "must be a path in the pod, without `file:`." if local else _STORES.get(scheme, _OTHER_STORE)
         return words, tuple(map(as_text, local))
@@ -75,7 +77,7 @@ def correct_path(
         return "must be written out: `~` and variables are not replaced in this field.", ()
     is_hub_id = _HUB_ID.fullmatch(path) and path.partition("/")[0] not in _FOLDERS and not _FILE.search(path)
     if is_hub_id and location[-1] == "path":
-        return _STORES["hf"], ()
+        return _correct_hub(location, path), ()
     if "\\" in path:
         return "must be a path of Linux: folders are separated by `/`.", ()
     if not is_plain:
@@ -85,6 +87,24 @@ def correct_path(
         names = ", ".join(_name(character) for character in strange)
         return f"must hold letters, digits and `_@%+=:,.-` only, but has {names}.", _cleaned_if_different(path)
     return ("must not have an empty folder name, `//`.", _cleaned_if_different(path)) if path.startswith("/") else None
+
+
+def _correct_hub(location: Location, path: str) -> str:
+    """Return the error of a path that names a repository of the Hugging Face Hub."""
+    parts = [part for part in path.split("/") if part]
+    repository = "/".join(parts[1:3] if parts[:1] and parts[0] in _HUB_KINDS else parts[:2])
+    first = "must be a path in the pod or the URI of a bucket."
+    match location:
+        case [*_, "huggingFace", "path"]:
+            return f"{first} For the Hugging Face Hub, write `repository: {repository}` in its place."
+        case ["data", "train", _, "path"] | ["evaluation", _, "path"]:
+            return f"{first} For the Hugging Face Hub, write `huggingFace: {{repository: {repository}}}` in its place."
+        case ["tokenizer", "path"]:
+            return (
+                f"{first} For the Hugging Face Hub, write `type: huggingFace` and `huggingFace: {{repository: "
+                f"{repository}}}` in its place."
+            )
+    return f"{first} What is on the Hugging Face Hub must be copied to a volume first: {_VOLUME}"
 
 
 def _correct_files(kept: str, scheme: str, rest: str, pattern: str) -> Correction:
@@ -192,7 +212,8 @@ def hint_unknown(location: Location, value: Any) -> str:
         case ["runtime", "resources"] if "/" in name or name.lower() in ("gpu", "gpus", "tpu", "tpus"):
             return "Accelerators of a host follow from spec.slices."
         case ["data", "train", "[]"] | ["evaluation", "[]"] if name in ("repo", "repoId", "dataset", "split", "subset"):
-            return "Data sets of the Hugging Face Hub must be written to text files on a volume first."
+            field = {"split": "split", "subset": "configuration"}.get(name, "repository")
+            return f"For the Hugging Face Hub, write it as `huggingFace.{field}`."
         case ["schedule"] if name == "stable":
             return (
                 "The rate is stable between `warmup` and the decay: write the length of the decay, `wsd: {decay: 10%}`."
