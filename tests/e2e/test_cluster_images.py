@@ -4,12 +4,16 @@ import hashlib
 import io
 import json
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from e2e.cluster.image_delta import write_delta
-from e2e.cluster.images import Recipe, pip_settings
+from e2e.cluster.image_store import CONTENT, load
+from e2e.cluster.images import Image, Recipe, pip_settings
+from e2e.cluster.machine import Machine
+from e2e.cluster.run_program import ClusterError
 
 
 @pytest.fixture
@@ -131,3 +135,27 @@ def test_every_blob_of_a_delta_is_named_by_its_content(archive: Path, tmp_path: 
 
     assert len(blobs) == 4
     assert all(name == f"blobs/sha256/{sha(content)}" for name, content in blobs.items())
+
+
+def test_a_node_that_lost_the_files_of_a_layer_gets_the_whole_image(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine("node", setup="")
+    blobs = tmp_path / "containerd" / CONTENT / "blobs/sha256"
+    blobs.mkdir(parents=True)
+    (blobs / sha(BASE)).write_bytes(BASE)
+    imported: list[dict[str, bytes]] = []
+
+    def run(self: Machine, argv: Sequence[str | Path], stdin: str | None = None) -> str:
+        if "import" in argv:
+            imported.append(read_delta(tmp_path / "delta.tar"))
+            if len(imported) == 1:
+                raise ClusterError("parent snapshot does not exist")
+        return "the output"
+
+    monkeypatch.setattr(Machine, "run", run)
+
+    load(machine, tmp_path, [Image("localhost/x:dev", "key", archive)])
+
+    assert [f"blobs/sha256/{sha(BASE)}" in files for files in imported] == [False, True]
+    assert json.loads((tmp_path / "images.json").read_text()) == {"localhost/x:dev": "key"}

@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.cli.yaml_output import to_yaml
-from trainingjob_operator.core.planner.planning import plan_job
 from trainingjob_operator.core.planner.run_config import build_run_config
+from trainingjob_operator.core.validation.validate import validate_job
 from trainingjob_operator.render.configmap import render_config_map
 from trainingjob_operator.render.jobset import render_jobsets
 from trainingjob_operator.render.pod_policy import check_jobset
@@ -29,7 +28,8 @@ def manifests(example, settings) -> list[dict]:
     job = JobIdentity(
         name=document["metadata"]["name"], namespace="default", uid="00000000-0000-0000-0000-000000000001"
     )
-    plan = plan_job(TrainingJobSpec.model_validate(document["spec"]))
+    plan = validate_job(job.name, document["spec"]).plan
+    assert plan
     return [render_config_map(build_run_config(job, plan), settings), *render_jobsets(job, plan, settings)]
 
 
