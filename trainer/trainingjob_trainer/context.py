@@ -8,6 +8,7 @@ import jax
 from jax.sharding import Mesh
 
 from trainingjob_agent.trainer_protocol import AgentEvent, StartWorld
+from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.protocol import Phase
 from trainingjob_api.spec.checkpoint import MEMORY
 from trainingjob_api.spec.job import TrainingJobSpec
@@ -37,7 +38,7 @@ from trainingjob_trainer.runtime.process_group import ProcessGroup, configure, c
 from trainingjob_trainer.sampling.token_programs import TokenPrograms, make_generator
 from trainingjob_trainer.snapshots.snapshot_restore import SnapshotRestore
 from trainingjob_trainer.snapshots.snapshotter import Snapshots
-from trainingjob_trainer.snapshots.state_shards import Shards
+from trainingjob_trainer.snapshots.state_shards import Shards, find_constant_leaves
 from trainingjob_trainer.state import Batch, BatchShape, Controls, Signal, State, TrainStep
 from trainingjob_trainer.step import StepPrograms
 from trainingjob_trainer.store.opening import open_store
@@ -238,6 +239,7 @@ def restore_state(start: StartWorld, joined: JoinedWorld, events: AgentEvents) -
         dataset_hash,
         shapes,
         joined.shards,
+        constant=find_constant_leaves(shapes, resolve_network(start.config.spec).frozen_names),
         max_every=max_every,
         in_memory=checkpoint.snapshots is None or checkpoint.snapshots.medium == MEMORY,
     )

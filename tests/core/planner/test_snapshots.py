@@ -16,6 +16,8 @@ from trainingjob_operator.core.planner.snapshots import (
     HASH_RATE,
     MAX_COPY_SHARE,
     TARGET_COPY_SHARE,
+    background_seconds,
+    copy_seconds,
     is_snapshot_compatible,
     snapshot_cost_share,
     steps_between_saves,
@@ -82,6 +84,20 @@ def test_the_interval_is_the_shortest_within_the_share_at_every_size(save: int, 
     interval = planned.snapshots.every_steps
     assert seconds <= share * interval * step
     assert seconds > share * (interval - 1) * step
+
+
+def test_the_interval_follows_from_what_training_changes() -> None:
+    spec = load_example("fine-tune")["spec"]
+    tuned = plan(spec)
+
+    assert tuned.snapshots
+    layout, gigabyte = tuned.layout(1), 10**9
+    assert tuned.snapshots.bytes_per_host > 16 * gigabyte, "a file has the frozen tensors, so that it is whole"
+    copied = 12 * 30_670_848  # parameters and two moments of the adapters, in float32
+    assert copy_seconds(tuned.spec, tuned.shape, layout) * 8 * COPY_RATE == pytest.approx(copied, rel=0.01)
+    assert background_seconds(tuned.spec, layout) * HASH_RATE == pytest.approx(copied, rel=0.01)
+    every = tuned.snapshots.every_steps
+    assert snapshot_cost_share(tuned.spec, tuned.shape, layout, every, 1.0) < MAX_COPY_SHARE
 
 
 def test_there_are_two_between_checkpoints_where_that_is_within_the_share() -> None:

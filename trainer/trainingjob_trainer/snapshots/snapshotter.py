@@ -9,7 +9,7 @@ import logging
 import mmap
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -35,6 +35,7 @@ class Snapshots:
     """The snapshots of one host. `folder` is the volume; no snapshots are taken if it is empty or `every` is 0.
 
     `data` is the hash of the job's token cache, `state` has the shapes and shardings, `shards` are the state's shards.
+    `constant` are the positions of the arrays that training never changes: a file keeps them from its first snapshot.
     If snapshots cost too much, the interval grows up to `most` steps; 0: the interval stays at `every`. `in_memory`
     says whether the volume is in memory, not on disk.
     """
@@ -48,6 +49,7 @@ class Snapshots:
         state: State,
         shards: Shards,
         *,
+        constant: Collection[int] = (),
         max_every: int = 0,
         in_memory: bool = True,
     ) -> None:
@@ -60,6 +62,9 @@ class Snapshots:
         self._slots = tuple(Slot(Path(folder), number, in_memory=in_memory) for number in numbers)
         self._in_memory = in_memory
         self.shards = shards
+        self._constant = frozenset(shard.name for shard in shards.local_shards.values() if shard.leaf in constant)
+        self._written: dict[Slot, dict[str, ShardEntry]] = {slot: {} for slot in self._slots}
+        """The constant shards that this world has written into each file."""
         self._offsets, self._size = lay_out_shards(self.shards.local_shards.values())
         self._copiers = ThreadPoolExecutor(
             jax.local_device_count(), "snapshot-copy"
@@ -145,7 +150,7 @@ class Snapshots:
         room = self._buffer.result()  # the previous snapshot is complete, so all hosts have snapshots of the same steps
         if room:
             slot, memory = room
-            pieces = self.shards.local_arrays(state)
+            pieces = [one for one in self.shards.local_arrays(state) if one[0].name not in self._written[slot]]
             for _ in self._copiers.map(lambda piece: self._copy(memory, *piece), pieces):
                 pass
             self._buffer = self._writer.submit(self._finish, slot, memory, step, tuple(self.metrics))
@@ -179,11 +184,14 @@ class Snapshots:
 
     def _finish(self, slot: Slot, memory: mmap.mmap, step: int, metrics: tuple[Line, ...]) -> SnapshotBuffer | None:
         view = memoryview(memory)
-        pieces: dict[str, ShardEntry] = {}
+        pieces = dict(self._written[slot])
         for shard in self.shards.local_shards.values():
+            if shard.name in pieces:
+                continue
             first = self._offsets[shard.name]
             checksum = zlib.crc32(view[first : first + shard.num_bytes])
             pieces[shard.name] = ShardEntry(offset=first, size=shard.num_bytes, crc32=checksum)
+        self._written[slot] = {name: entry for name, entry in pieces.items() if name in self._constant}
         header = Header(
             job_uid=self._world.job_uid,
             generation=self._world.generation,

@@ -15,6 +15,8 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from trainingjob_trainer.models.trainable import tensor_name
+
 type Box = tuple[tuple[int, int], ...]
 """Start and end of a shard along each dimension of its array."""
 
@@ -74,6 +76,19 @@ def hash_shapes(tree: Any) -> str:
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     described = [[jax.tree_util.keystr(path), list(leaf.shape), str(leaf.dtype)] for path, leaf in leaves]
     return hashlib.sha256(json.dumps(sorted(described)).encode()).hexdigest()
+
+
+def find_constant_leaves(state: Any, frozen: Collection[str]) -> frozenset[int]:
+    """Return the positions of the arrays of a state that training never changes.
+
+    They are the parameters whose names are in `frozen`, and the reference of preference optimization.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    return frozenset(
+        number
+        for number, ((item, *path), _) in enumerate(leaves)
+        if item.name == "reference" or (item.name == "params" and tensor_name(path) in frozen)
+    )
 
 
 def _list_shards(state: Any) -> list[Shard]:

@@ -1,10 +1,10 @@
 """Size of the state that a host keeps or writes: snapshots in host memory with their interval, and checkpoint saves.
 
 A host copies each shard of its devices once, without replicas: parameters and the optimizer's state slots, and
-the reference of preference optimization. Training
-stops during the copy, so
+the reference of preference optimization. Each of its files keeps the tensors that training never changes from its
+first snapshot, so that later copies leave them out. Training stops during the copy, so
 
-    interval = the fewest steps with  bytes per host / rate <= share x interval x seconds per step
+    interval = the fewest steps with  copied bytes per host / rate <= share x interval x seconds per step
 
 Here one thread per device copies at the slower of the device's rate (`Rates.host`) and the thread's rate (`COPY_RATE`).
 The share is `TARGET_COPY_SHARE`. It rises up to `MAX_COPY_SHARE` where otherwise fewer than two snapshots would fit
@@ -88,6 +88,12 @@ def snapshot_bytes(spec: TrainingJobSpec, layout: Layout) -> int:
     return _state_bytes(spec, layout, describe_workload(spec).saved_tensors)
 
 
+def copied_bytes(spec: TrainingJobSpec, layout: Layout) -> int:
+    """Return the most bytes that a host copies for a snapshot after the first ones: those that training changes."""
+    workload = describe_workload(spec)
+    return _state_bytes(spec, layout, [leaf for leaf in workload.network.tensors if leaf.is_trainable])
+
+
 def save_bytes(spec: TrainingJobSpec, layout: Layout) -> int:
     """Return the most bytes that a host writes in a save after the first, without the frozen tensors."""
     workload = describe_workload(spec)
@@ -147,7 +153,7 @@ def background_seconds(spec: TrainingJobSpec, layout: Layout) -> float:
     """Return the seconds after a copy before the next snapshot can begin: its hash, and on disk its writing."""
     snapshots = spec.checkpoint.snapshots
     rate = min(HASH_RATE, DISK_RATE) if snapshots and snapshots.medium == DISK else HASH_RATE
-    return snapshot_bytes(spec, layout) / rate
+    return copied_bytes(spec, layout) / rate
 
 
 def steps_between_saves(spec: TrainingJobSpec, step_seconds: float) -> int:
@@ -159,9 +165,9 @@ def steps_between_saves(spec: TrainingJobSpec, step_seconds: float) -> int:
 
 
 def copy_seconds(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> float:
-    """Return the seconds that a host needs to copy one snapshot. An unknown device rate is not a limit."""
+    """Return the seconds that a host needs to copy a snapshot after the first ones. No device rate: it is no limit."""
     rate = min(shape.rates.host or COPY_RATE, COPY_RATE) * shape.devices_per_host
-    return snapshot_bytes(spec, layout) / rate
+    return copied_bytes(spec, layout) / rate
 
 
 def _state_degrees(spec: TrainingJobSpec, layout: Layout) -> dict[Axis, int]:
