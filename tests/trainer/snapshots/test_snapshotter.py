@@ -1,10 +1,7 @@
 """Snapshots in a host's memory: taken, kept, rejected, and restored to the same bits, on any mesh."""
 
 import errno
-import mmap
 import os
-import re
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -18,7 +15,6 @@ from tests.support.trainer.cases import each
 from tests.support.trainer.meeting import together
 from tests.support.trainer.tiny import make_config, make_layout, make_spec, make_world
 from tests.support.trainer.training import spec_with
-from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout, Rollback, Span, World
@@ -27,10 +23,10 @@ from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.snapshots.lineage import Provenance
-from trainingjob_trainer.snapshots.snapshot_files import NUM_SLOTS, Key
+from trainingjob_trainer.snapshots.snapshot_files import Key
 from trainingjob_trainer.snapshots.snapshot_restore import SnapshotRestore, assemble, broadcast_shards
 from trainingjob_trainer.snapshots.snapshotter import Snapshots
-from trainingjob_trainer.snapshots.state_shards import Shard, Shards, find_constant_leaves
+from trainingjob_trainer.snapshots.state_shards import Shards
 from trainingjob_trainer.state import State
 from trainingjob_trainer.step import StepPrograms
 
@@ -88,13 +84,10 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
         described: State | None = None,
         data: str = DATA,
         folder: Path = tmp_path,
-        *,
-        constant: frozenset[int] = frozenset(),
-        in_memory: bool = True,
+        **settings: Any,
     ) -> Snapshots:
         state = described or describe()
-        shards = Shards(state)
-        everything.append(Snapshots(str(folder), 5, world, data, state, shards, constant=constant, in_memory=in_memory))
+        everything.append(Snapshots(str(folder), 5, world, data, state, Shards(state), **settings))
         return everything[-1]
 
     yield open_snapshots
@@ -141,50 +134,6 @@ def test_a_snapshot_is_put_back_to_the_last_bit(layout: Layout, changes: dict[st
     assert [leaf.sharding for leaf in jax.tree.leaves(restored)] == [
         leaf.sharding for leaf in jax.tree.leaves(described)
     ]
-
-
-CONSTANT: dict[str, tuple[dict[str, Any], str]] = {
-    "frozen tensors": ({"optimizer__trainable": ["layers.*"]}, r"\.params\['(embed|head|norm)"),
-    "the reference of preferences": ({"objective": {"type": "dpo"}}, r"\.reference"),
-}
-
-
-@pytest.mark.parametrize(("changes", "pattern"), CONSTANT.values(), ids=CONSTANT)
-def test_what_training_never_changes_is_copied_once_into_each_file(
-    changes: dict[str, Any], pattern: str, opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = spec_with(**changes)
-    described = describe(TWO_SLICES, spec)
-    constant = find_constant_leaves(described, resolve_network(spec).frozen_names)
-    snapshots = opened(WORLD, described, constant=constant)
-    times: Counter[str] = Counter()
-    copy = Snapshots._copy
-
-    def count(self: Snapshots, memory: mmap.mmap, shard: Shard, replica: jax.Array) -> None:
-        times[shard.name] += 1
-        copy(self, memory, shard, replica)
-
-    monkeypatch.setattr(Snapshots, "_copy", count)
-    first = jax.tree.leaves(make_state(described, 0))
-    snapshots.begin(None, Provenance())
-
-    for step in (5, 10, 15, 20, 25):
-        changed = jax.tree.leaves(make_state(described, step))
-        leaves = [first[number] if number in constant else leaf for number, leaf in enumerate(changed)]
-        snapshots.take(step, jax.tree.unflatten(jax.tree.structure(described), leaves))
-    snapshots.wait()
-
-    assert {number for name, number in times.items() if re.match(pattern, name)} == {NUM_SLOTS}
-    assert {number for name, number in times.items() if not re.match(pattern, name)} == {5}
-    found = recall(opened(NEXT, described), described)
-    for step in (20, 25):
-        restored = found.load((1, step))
-        assert restored is not None
-        wanted = read_bits(make_state(described, step))
-        for number, leaf in enumerate(first):
-            if number in constant:
-                wanted[number] = np.asarray(leaf).tobytes()
-        assert read_bits(restored) == wanted
 
 
 def test_a_snapshot_on_disk_is_put_back_and_one_is_cached_at_a_time(opened: Opened) -> None:
