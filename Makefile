@@ -24,6 +24,8 @@ SLOW := -m slow -n auto --maxprocesses=2 --dist worksteal $(SLOWEST)
 PURE := tests/api tests/core tests/corpus
 # Separate run: JAX's threads conflict with the child processes of the command line's tests.
 TRAINER := tests/trainer
+# Tests of the agent. Those of checkpoints and stores cover how it reads and writes files that others can change.
+AGENT := $(TRAINER)/agent $(TRAINER)/checkpoint/test_foreign.py $(TRAINER)/store/test_agent_requests.py
 LOCK := $(BIN)/uv pip compile -q pyproject.toml --generate-hashes --universal --python-version 3.12 \
   --no-emit-index-url --no-header --no-annotate
 # The object stores of the tests are built during the first tests. The trainer's tests wait for them.
@@ -85,6 +87,13 @@ coverage: install ## Test the pure packages and require their full branch covera
 	  $(PYTEST) $(EXAMPLES) $(PURE) --cov --cov-report=term:skip-covered --cov-fail-under=100; \
 	  $(AWAIT_OBJECT_STORES)
 	$(PYTEST) $(PROPERTIES) $(PURE)
+
+.PHONY: coverage-shell
+coverage-shell: install ## Require 95 % branch coverage of the operator's shell and of the agent by their own tests
+	$(PYTEST) $(THOROUGH) tests/shell --cov=trainingjob_operator.shell --cov-report=
+	$(BIN)/coverage report --include='operator/trainingjob_operator/shell/*' --skip-covered --show-missing --fail-under=95
+	$(PYTEST) $(THOROUGH) $(AGENT) --cov=trainingjob_agent --cov-report=
+	$(BIN)/coverage report --include='trainer/trainingjob_agent/*' --skip-covered --show-missing --fail-under=95
 
 .PHONY: thorough
 thorough: install ## Run all other tests that need no cluster and take less than ten seconds

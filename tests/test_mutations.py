@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutation_tables.guarantees import GUARANTEES, Guarantee
 from tests.mutation_tables.mutation import Mutation
 from tests.mutation_tables.tables import MUTATIONS
 from tests.mutations import ROOT, copy_repository, find_stale, survives
@@ -17,6 +18,22 @@ def test_every_row_names_a_line_that_is_there_once() -> None:
 def test_names_are_unique_and_tests_exist() -> None:
     assert [name for name, number in Counter(row.name for row in MUTATIONS).items() if number > 1] == []
     assert [test for row in MUTATIONS for test in row.tests if not (ROOT / test.partition("::")[0]).exists()] == []
+
+
+def test_there_are_thirty_guarantees() -> None:
+    assert len({one.statement for one in GUARANTEES}) == 30
+    assert all(one.tests and one.mutations for one in GUARANTEES)
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES, ids=[one.statement for one in GUARANTEES])
+def test_each_guarantee_has_tests_and_a_mutation_that_they_kill(guarantee: Guarantee) -> None:
+    rows = {row.name: row for row in MUTATIONS}
+
+    for path, _, name in (test.partition("::") for test in guarantee.tests):
+        assert f"def {name}(" in (ROOT / path).read_text()
+    for mutation in guarantee.mutations:
+        killers = {*guarantee.tests, *(test.partition("::")[0] for test in guarantee.tests)}
+        assert killers.intersection(rows[mutation].tests), f"the tests of '{mutation}' are those of no guarantee"
 
 
 EXAMPLE = "def double(x: int) -> int:\n    return x * 2\n"

@@ -6,6 +6,7 @@ Each part of the code has a table. `make mutations` runs them all.
 from tests.mutation_tables.agent_rows import AGENT_MUTATIONS
 from tests.mutation_tables.checkpoint_rows import CHECKPOINT_MUTATIONS
 from tests.mutation_tables.data_rows import DATA_MUTATIONS
+from tests.mutation_tables.guarantee_rows import GUARANTEE_MUTATIONS
 from tests.mutation_tables.learning_rows import LEARNING_MUTATIONS
 from tests.mutation_tables.mutation import Mutation
 from tests.mutation_tables.network_rows import NETWORK_MUTATIONS
@@ -28,4 +29,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *NETWORK_MUTATIONS,
     *DATA_MUTATIONS,
     *LEARNING_MUTATIONS,
+    *GUARANTEE_MUTATIONS,
 )

@@ -68,11 +68,12 @@ async def test_lost_event_is_recovered_by_the_next_list(
     assert store[POD].find("research", "p") is None
 
 
-@pytest.mark.parametrize("lost", range(5))
+@pytest.mark.parametrize("lost", range(6))
 async def test_whichever_event_is_lost_the_next_list_ends_the_same(
     lost: int, feed: Reflector, api_server: Any, store: Store, make_child: Any
 ) -> None:
-    api_server.put(POD, make_child("old"))
+    for name in ("old", "gone"):
+        api_server.put(POD, make_child(name))
     await feed.list_all(POD)
     reported: list[tuple[str, Any]] = [
         ("ADDED", api_server.put(POD, make_child("new"))),
@@ -82,6 +83,8 @@ async def test_whichever_event_is_lost_the_next_list_ends_the_same(
     ]
     api_server.drop(POD, "research", "old", silently=True)
     reported.append(("ADDED", api_server.put(POD, make_child("old"))))  # a namesake
+    reported.append(("DELETED", api_server.find(POD, "research", "gone")))
+    api_server.drop(POD, "research", "gone", silently=True)
 
     for number, (event, manifest) in enumerate(reported):
         if number != lost:

@@ -2,7 +2,14 @@
 
 import pytest
 
-from trainingjob_agent.checkpoint_layout import StepName, Writer, hash_job, parse_lineage, parse_step_name
+from trainingjob_agent.checkpoint_layout import (
+    StepName,
+    Writer,
+    hash_job,
+    lineage_folder,
+    parse_lineage,
+    parse_step_name,
+)
 
 NAMES = {
     "20": StepName(20),
@@ -48,6 +55,7 @@ def test_lineages_are_numbered() -> None:
         None,
         None,
     ]
+    assert [parse_lineage(lineage_folder(number)) for number in (0, 12)] == [0, 12]
 
 
 def test_jobs_have_different_short_hashes() -> None:

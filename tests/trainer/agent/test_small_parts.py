@@ -106,6 +106,11 @@ MISSED: dict[str, tuple[str, str, tuple[int, ...]]] = {
         "(stopped sending heartbeats):\n12\n3\nThe\n(stopped sending heartbeats):\n3\n",
         (3, 12),
     ),
+    "the service itself": (
+        "SIGABRT",
+        "DEADLINE_EXCEEDED: no answer\n\nRPC: /xla.coordination.CoordinationService/Heartbeat",
+        (0,),
+    ),
     "nobody": ("SIGABRT", "", ()),
     "in the log of one that was killed": ("SIGKILL", "(stopped sending heartbeats):\n3\n", ()),
 }
@@ -229,3 +234,19 @@ def test_the_command_exits_with_the_code_of_the_agent(monkeypatch: pytest.Monkey
     with pytest.raises(SystemExit) as ended:
         launch.main()
     assert ended.value.code == 143
+
+
+def test_a_library_that_is_missing_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("main", "supervisor", "rendezvous", "operator_session"):
+        monkeypatch.delitem(sys.modules, f"trainingjob_agent.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+
+    with pytest.raises(SystemExit, match=r"needs aiohttp, .* pip install 'trainingjob\[trainer\]'"):
+        launch.main()
+
+
+def test_a_missing_module_of_this_project_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "trainingjob_agent.main", None)
+
+    with pytest.raises(ModuleNotFoundError):
+        launch.main()

@@ -20,6 +20,7 @@ from tests.trainer.checkpoint.test_checkpoints import FROZEN, describe, make_sta
 from trainingjob_api.world import Span
 from trainingjob_trainer.checkpoint.candidates import Expected, Stores
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
+from trainingjob_trainer.checkpoint.manifest import list_files, read_integrity
 from trainingjob_trainer.checkpoint.restore_search import RestoreSearch
 from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.runtime.agent_events import AgentEvents
@@ -139,5 +140,9 @@ def find(image: Path, events: AgentEvents, *, frozen: bool) -> int:
 
     assert isinstance(folder, StepFolder)
     assert folder.step == want
+    record = read_integrity(folder)
+    assert record
+    assert record.files, "a step without files is no step"
+    assert list_files(folder) == sorted(record.files)
     assert list_steps(image / "lineage-0") in ([["2"]] if want == 2 else [["2", "4"], ["4"]])
     return want
