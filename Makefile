@@ -24,8 +24,9 @@ SLOW := -m slow -n auto --maxprocesses=2 --dist worksteal $(SLOWEST)
 PURE := tests/api tests/core tests/corpus
 # Separate run: JAX's threads conflict with the child processes of the command line's tests.
 TRAINER := tests/trainer
-# Tests of the agent. Those of checkpoints and stores cover how it reads and writes files that others can change.
-AGENT := $(TRAINER)/agent $(TRAINER)/checkpoint/test_foreign.py $(TRAINER)/store/test_agent_requests.py
+# Tests of the agent. The last three cover how it reads and writes files that others can change.
+AGENT := $(TRAINER)/agent $(TRAINER)/checkpoint/test_foreign.py $(TRAINER)/store/test_agent_requests.py \
+  $(TRAINER)/trackers/test_metrics_file.py
 LOCK := $(BIN)/uv pip compile -q pyproject.toml --generate-hashes --universal --python-version 3.12 \
   --no-emit-index-url --no-header --no-annotate
 # The object stores of the tests are built during the first tests. The trainer's tests wait for them.
