@@ -12,9 +12,9 @@ from e2e.cluster.interface import Cluster
 from e2e.cluster.local import LocalCluster
 from e2e.cluster.run_program import ClusterError
 from e2e.cluster.select_cluster import open_cluster
-from e2e.kueue.installation import install_kueue, make_local_queue, make_priority
-from e2e.kueue.queued_jobs import ELASTIC, URGENT, render_queued_job
-from e2e.product import Job, Product, wait_until
+from e2e.kueue.installation import NUM_SLICES, install_kueue, make_local_queue, make_priority, set_quota
+from e2e.kueue.queued_jobs import ELASTIC, START_SECONDS, URGENT, render_queued_job, trains_on
+from e2e.product import Job, Manifest, Product, wait_until
 
 DIAGNOSTICS_FOLDER = Path(__file__).parents[2] / "build" / "e2e-logs"
 
@@ -97,6 +97,18 @@ def submit(product: Product, queue_namespace: str) -> Iterator[Callable[..., Job
     for job in jobs:
         job.delete()
     wait_until("the pods to be gone", lambda: not any(job.pods() for job in jobs) or None, 60)
+
+
+@pytest.fixture
+def train(submit: Callable[..., Job], cluster: Cluster) -> Callable[..., tuple[Job, Manifest]]:
+    """A function that submits a job under a quota of `NUM_SLICES` and returns it with its status, once it trains."""
+
+    def start(name: str, most: int = NUM_SLICES) -> tuple[Job, Manifest]:
+        set_quota(cluster, NUM_SLICES)
+        job = submit(name, 2, most)
+        return job, job.wait(f"training on {most} slices", trains_on(most), START_SECONDS)
+
+    return start
 
 
 @pytest.fixture(autouse=True)

@@ -30,10 +30,8 @@ MAX_FREED_QUOTA_SECONDS = 45
 PREEMPTIONS = int(os.environ.get("PREEMPTIONS", "3"))
 
 
-def test_a_lost_slice_is_evicted_alone(submit, cluster: Cluster) -> None:
-    set_quota(cluster, NUM_SLICES)
-    job = submit("lost", 2, NUM_SLICES)
-    job.wait("training on all slices", trains_on(NUM_SLICES), START_SECONDS)
+def test_a_lost_slice_is_evicted_alone(train, cluster: Cluster) -> None:
+    job, _ = train("lost")
     before = {number: pod_of(job, number)["metadata"]["uid"] for number in (0, 2, 3)}
     children = {number: one["metadata"]["uid"] for number, one in jobsets(job).items()}
 
@@ -48,10 +46,8 @@ def test_a_lost_slice_is_evicted_alone(submit, cluster: Cluster) -> None:
     assert grown["attempts"][-1].get("lostSteps", 0) == 0
 
 
-def test_evicted_slices_save_and_return(submit, cluster: Cluster) -> None:
-    set_quota(cluster, NUM_SLICES)
-    job = submit("elastic", 2, NUM_SLICES)
-    job.wait("training on all slices", trains_on(NUM_SLICES), START_SECONDS)
+def test_evicted_slices_save_and_return(train) -> None:
+    job, _ = train("elastic")
 
     set_active(job, (2, 3), active=False)
     shrunk = job.wait("training on the minimum", trains_on(2), SHRINK_SECONDS)
@@ -80,10 +76,8 @@ def test_slices_that_are_admitted_together_join_at_once(submit, cluster: Cluster
     assert attempt["lostSteps"] == 0
 
 
-def test_a_job_of_a_higher_priority_preempts_elastic_slices_alone(submit, cluster: Cluster) -> None:
-    set_quota(cluster, NUM_SLICES)
-    job = submit("victim", 2, NUM_SLICES)
-    before = job.wait("training on all slices", trains_on(NUM_SLICES), START_SECONDS)
+def test_a_job_of_a_higher_priority_preempts_elastic_slices_alone(submit, train) -> None:
+    job, before = train("victim")
 
     urgent = submit("urgent", 2, 2, steps=30, priorityClassName=URGENT)
     shrunk = job.wait("training on the minimum", trains_on(2), SHRINK_SECONDS)
@@ -97,11 +91,9 @@ def test_a_job_of_a_higher_priority_preempts_elastic_slices_alone(submit, cluste
     assert grown["restarts"]["total"] == 0
 
 
-def test_repeated_preemptions_lose_no_steps(submit, cluster: Cluster, queue_namespace: str) -> None:
+def test_repeated_preemptions_lose_no_steps(train, cluster: Cluster, queue_namespace: str) -> None:
     """Preempt the elastic slices of one job `PREEMPTIONS` times. The output has one line per preemption."""
-    set_quota(cluster, NUM_SLICES)
-    job = submit("preempted", 2, NUM_SLICES)
-    status = job.wait("training on all slices", trains_on(NUM_SLICES), START_SECONDS)
+    job, status = train("preempted")
     print("preemption  lost steps  seconds to shrink  seconds to grow  failures")
     for number in range(1, PREEMPTIONS + 1):
         generation = status["world"]["generation"]

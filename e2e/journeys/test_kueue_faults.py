@@ -44,10 +44,8 @@ def stop_queue(cluster: Cluster, policy: str) -> None:
     cluster.kubectl("patch", "clusterqueue", QUEUE, "--type=merge", "-p", patch)
 
 
-def test_a_quota_of_zero_ends_no_training(submit, cluster: Cluster) -> None:
-    set_quota(cluster, NUM_SLICES)
-    job = submit("zero", 2, NUM_SLICES)
-    before = job.wait("training on all slices", trains_on(NUM_SLICES), START_SECONDS)
+def test_a_quota_of_zero_ends_no_training(train, cluster: Cluster) -> None:
+    job, before = train("zero")
 
     set_quota(cluster, 0)
     assert_trains_on(job, before)
@@ -61,10 +59,8 @@ def test_a_quota_of_zero_ends_no_training(submit, cluster: Cluster) -> None:
     assert_nothing_lost(job.wait("training on all slices again", trains_on(NUM_SLICES), GROW_SECONDS))
 
 
-def test_a_deleted_cluster_queue_ends_no_training(submit, cluster: Cluster) -> None:
-    set_quota(cluster, NUM_SLICES)
-    job = submit("deleted", 2, NUM_SLICES)
-    before = job.wait("training on all slices", trains_on(NUM_SLICES), START_SECONDS)
+def test_a_deleted_cluster_queue_ends_no_training(train, cluster: Cluster) -> None:
+    job, before = train("deleted")
 
     cluster.kubectl("delete", "clusterqueue", QUEUE, "--wait=false")
     assert_trains_on(job, before)
@@ -80,10 +76,8 @@ def test_a_deleted_cluster_queue_ends_no_training(submit, cluster: Cluster) -> N
     assert_nothing_lost(job.wait("training on all slices again", trains_on(NUM_SLICES), START_SECONDS))
 
 
-def test_a_drained_cluster_queue_saves_the_job(submit, cluster: Cluster) -> None:
-    set_quota(cluster, NUM_SLICES)
-    job = submit("drained", 2, NUM_SLICES)
-    before = job.wait("training on all slices", trains_on(NUM_SLICES), START_SECONDS)
+def test_a_drained_cluster_queue_saves_the_job(train, cluster: Cluster) -> None:
+    job, before = train("drained")
 
     stop_queue(cluster, "HoldAndDrain")
     try:
@@ -97,10 +91,8 @@ def test_a_drained_cluster_queue_saves_the_job(submit, cluster: Cluster) -> None
     assert step_of(after) >= step_of(before)
 
 
-def test_a_webhook_without_pods_ends_no_training(submit, cluster: Cluster) -> None:
-    set_quota(cluster, NUM_SLICES)
-    job = submit("unanswered", 2, NUM_SLICES - 1)
-    before = job.wait("training on three slices", trains_on(NUM_SLICES - 1), START_SECONDS)
+def test_a_webhook_without_pods_ends_no_training(train, cluster: Cluster) -> None:
+    job, before = train("unanswered", NUM_SLICES - 1)
 
     cluster.kubectl("scale", *CONTROLLER, "--replicas=0")
     cluster.kubectl("wait", "pod", "--all", "--for=delete", "-n", NAMESPACE, "--timeout=60s")
