@@ -40,6 +40,7 @@ class Phase(StrEnum):
     RESTORING = "restoring"
     COMPILING = "compiling"
     TRAINING = "training"
+    SYNCHRONIZING = "synchronizing"  # waiting for other replicas, or exchanging deltas with them
     EVALUATING = "evaluating"
     SAVING = "saving"
     LEFT = "left"  # saved at a step boundary and left the world, as requested
@@ -47,7 +48,9 @@ class Phase(StrEnum):
     FAILED = "failed"  # the child exited without a request; `failure` has the reason
 
 
-FILE_PHASES = frozenset({Phase.PREPARING, Phase.RESTORING, Phase.COMPILING, Phase.EVALUATING, Phase.SAVING})
+FILE_PHASES = frozenset(
+    {Phase.PREPARING, Phase.RESTORING, Phase.COMPILING, Phase.SYNCHRONIZING, Phase.EVALUATING, Phase.SAVING}
+)
 """Phases in which reading and writing counts as progress. In TRAINING only a step counts."""
 STARTUP_PHASES = frozenset({Phase.PREPARING, Phase.CONNECTING, Phase.RESTORING, Phase.COMPILING})
 """Phases of a world before training."""
@@ -171,6 +174,9 @@ class Progress(ObjectiveMetrics):
     skipped: Reported = Field(default=0, description="Steps of the whole training whose update was skipped.")
     skipped_lately: Reported = Field(
         default=0, description="Number of skipped updates in the newest `RECENT_STEPS` steps of this world."
+    )
+    dropped_steps: Reported = Field(
+        default=0, description="Steps of this world whose delta came after the end of their round and was dropped."
     )
     snapshot: Reported | None = Field(
         default=None,

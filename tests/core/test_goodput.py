@@ -31,6 +31,8 @@ def test_phases_of_a_world_are_where_the_time_goes() -> None:
     scene.step(10.0)
     scene.hear_slice(0, 1, phase=Phase.EVALUATING)
     scene.step(10.0)
+    scene.hear_slice(0, 1, phase=Phase.SYNCHRONIZING)
+    scene.step(10.0)
     scene.step(10.0)
 
     assert scene.status.goodput.seconds == {
@@ -39,8 +41,9 @@ def test_phases_of_a_world_are_where_the_time_goes() -> None:
         "compiling": 10.0,
         "training": 20.0,
         "evaluating": 10.0,
+        "synchronizing": 10.0,
     }
-    assert scene.status.goodput.ratio == round(20 / 70, 4)
+    assert scene.status.goodput.ratio == round(20 / 80, 4)
 
 
 def test_no_training_time_counts_after_the_last_heartbeat_of_a_lost_slice() -> None:

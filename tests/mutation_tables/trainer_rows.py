@@ -191,8 +191,8 @@ TRAINER_MUTATIONS = (
     Mutation(
         "the metrics of a step are read after the program of the next batch size is compiled",
         f"{TRAINER}/monitoring/step_actions.py",
-        " or due.comparison or due.new_batch_size,",
-        " or due.comparison,",
+        ", due.comparison, due.new_batch_size\n",
+        ", due.comparison\n",
         ("tests/trainer/test_loop.py",),
     ),
     Mutation(

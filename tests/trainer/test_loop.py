@@ -180,6 +180,17 @@ ORDERS: dict[str, tuple[Notes, str]] = {
         Notes(2, asked={2: Signal.RESCALE}),
         "step 1, step 2, report 1, report 2, snapshot 2, save 2, done",
     ),
+    "a replica ends a round before it compares, keeps, evaluates and saves": (
+        Notes(3, rounds=2, compare=2, snapshot=2, evaluate=2, save=2),
+        (
+            "join 0, step 1, step 2, report 1, report 2, end round 2, compare 2, snapshot 2, evaluate 2, save 2, "
+            "step 3, report 3, compare 3, save 3, done"
+        ),
+    ),
+    "a replica that was behind continues after the step of the others, and does what follows that one": (
+        Notes(7, rounds=2, joins=2, behind={4: 6}, evaluate=4, save=6),
+        "join 2, step 3, step 4, report 3, report 4, end round 4, drop 2, save 6, step 7, report 7, save 7, done",
+    ),
     "who is asked at the last step is done": (
         Notes(2, asked={2: Signal.EXIT}),
         "step 1, step 2, report 1, report 2, snapshot 2, save 2, done",

@@ -134,6 +134,16 @@ def test_events_are_lines_and_each_phase_is_reported_once(tmp_path: Path) -> Non
     assert events.step == 3
 
 
+def test_dropped_steps_add_up_and_stay_in_later_reports(tmp_path: Path) -> None:
+    with reporting(tmp_path) as (reporter, events):
+        reporter.report_dropped(4)
+        reporter.report(1, make_measures())
+        reporter.report_dropped(3)
+        reporter.report(2, make_measures())
+
+    assert [event.progress.dropped_steps for event in events if event.progress] == [4, 7, 7]
+
+
 def test_evaluation_losses_of_the_last_step_are_reported(tmp_path: Path) -> None:
     with reporting(tmp_path, restored=5) as (reporter, events):
         reporter.report(6, make_measures())

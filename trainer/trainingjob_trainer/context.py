@@ -28,6 +28,7 @@ from trainingjob_trainer.monitoring.step_profiler import StepProfiler
 from trainingjob_trainer.monitoring.step_reporter import StepReporter
 from trainingjob_trainer.monitoring.text_samples import TextSampler
 from trainingjob_trainer.parallel.mesh import build_mesh
+from trainingjob_trainer.replicas.replica_training import ReplicaTraining
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.entrypoint_module import compare_sources, load_entrypoint
@@ -156,6 +157,8 @@ class Context:
     signals: ControlSignals
     teacher: Params | None = None
     """The parameters of the teacher. None: the objective has no teacher."""
+    rounds: ReplicaTraining | None = None
+    """The rounds of the job's replicas. None: one world trains the job."""
 
     @property
     def last_step(self) -> int:

@@ -45,6 +45,7 @@ from trainingjob_trainer.monitoring.step_profiler import StepProfiler
 from trainingjob_trainer.monitoring.step_reporter import StepReporter
 from trainingjob_trainer.monitoring.text_samples import TextSampler
 from trainingjob_trainer.prepare.job_folder import claim_folder, prepare_weights, resolve_start
+from trainingjob_trainer.replicas.replica_training import ReplicaTraining
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.errors import shorten
@@ -242,8 +243,10 @@ def train(state: State, compiled: CompiledSteps, context: Context, losses: Mappi
     if checkpoints.newest >= last and not checkpoints.inventory.is_saved:  # an edit has lowered spec.training.steps
         checkpoints.save(checkpoints.newest, state, losses)
     gc.freeze()  # existing objects stay: each collection scanned them for 0.1 s, on all hosts at the same step
+    step, state = _join_rounds(state, context)
     reporter.enter_phase(Phase.TRAINING)
-    for step in range(checkpoints.newest + 1, last + 1):
+    while step < last:
+        step += 1
         train_step = _load_train_step(step, context)
         batch = context.train_batch(step)
         reporter.report_entry(f"step {step}")
@@ -259,6 +262,8 @@ def train(state: State, compiled: CompiledSteps, context: Context, losses: Mappi
             continue
         signals |= reporter.report(step, metrics)
         unreported = None
+        if context.rounds and context.rounds.is_due(step):
+            step, state = _end_round(step, state, context.rounds, reporter)
         snapshots.apply_stretch(step, signals)
         actions = step_actions(step, signals, _find_due(step, compiled, context))
         actions = _finish_step(step, state, actions, compiled, context)
@@ -299,9 +304,28 @@ def _load_train_step(step: int, context: Context) -> TrainStep:
     return programs.choose(step, size)
 
 
+def _join_rounds(state: State, context: Context) -> tuple[int, State]:
+    """Return the step that training continues after, and its state: the newest one, or that of the other replicas."""
+    if context.rounds is None:
+        return context.checkpoints.newest, state
+    context.reporter.enter_phase(Phase.SYNCHRONIZING)
+    step, state, _ = context.rounds.join(state)
+    return step, state
+
+
+def _end_round(step: int, state: State, rounds: ReplicaTraining, reporter: StepReporter) -> tuple[int, State]:
+    """Synchronize with the other replicas; return the step that training continues after, and its state."""
+    reporter.enter_phase(Phase.SYNCHRONIZING)
+    step, state, dropped_steps = rounds.end_round(step, state)
+    if dropped_steps:
+        reporter.report_dropped(dropped_steps)
+    return step, state
+
+
 def _find_due(step: int, compiled: CompiledSteps, context: Context) -> Due:
     return Due(
         last_step=context.last_step,
+        round_end=context.rounds is not None and context.rounds.is_due(step),
         save=context.checkpoints.is_due(step),
         snapshot=context.snapshots.is_due(step),
         evaluation=context.evaluator.is_due(step),

@@ -24,6 +24,7 @@ class Bucket(StrEnum):
     RESTORING = "restoring"
     COMPILING = "compiling"
     TRAINING = "training"
+    SYNCHRONIZING = "synchronizing"  # waiting for other replicas
     EVALUATING = "evaluating"
     SAVING = "saving"
     DETECTING = "detecting"  # from the last step of a failed world to the detection of the failure
@@ -39,6 +40,7 @@ BUCKET_BY_PHASE = {
     Phase.RESTORING: Bucket.RESTORING,
     Phase.COMPILING: Bucket.COMPILING,
     Phase.TRAINING: Bucket.TRAINING,
+    Phase.SYNCHRONIZING: Bucket.SYNCHRONIZING,
     Phase.EVALUATING: Bucket.EVALUATING,
     Phase.SAVING: Bucket.SAVING,
 }

@@ -94,6 +94,7 @@ BUDGETS: dict[str, tuple[Callable[[], Scene], float]] = {
         ),
         30.0,
     ),
+    "replicas wait for each other at the end of a round": (lambda: standing(0.0, phase=Phase.SYNCHRONIZING), 3300.0),
     "all are through with a step, and one still saves it": (
         lambda: standing(0.0, progress=stepping(0.1)).hear(1, 0, still=0.0, phase=Phase.SAVING, progress=stepping(0.1)),
         1500.0,

@@ -13,6 +13,7 @@ from trainingjob_trainer.data.sampler import size_of_step
 from trainingjob_trainer.loop import _train_and_back_up, train
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.objectives.scoring import Scores
+from trainingjob_trainer.replicas.replica_training import EndedRound
 from trainingjob_trainer.state import Signal, TrainStep
 
 AVERAGED: Any = object()
@@ -28,6 +29,9 @@ class Notes:
     `failing`: the steps that cannot be saved, `best`: those whose evaluation requests a save. `leave`: the activity
     during which this process gets the request to drain. `held`: whether this process has its snapshot in memory, and
     whether the other one has. `sizes`: the batch sizes, of which the program of the first is loaded.
+
+    `rounds`: the interval of the rounds of replicas. `joins`: the step that this replica joins after. `behind`: the
+    steps that it continues after where it is late, by the steps at which it ends its rounds.
     """
 
     def __init__(
@@ -48,6 +52,9 @@ class Notes:
         samples: bool = False,
         held: tuple[bool, bool] = (True, True),
         sizes: BatchSizes = ((1, 8),),
+        rounds: int = 0,
+        joins: int = 0,
+        behind: dict[int, int] | None = None,
     ) -> None:
         self.said: list[str] = []
         self.leave = leave
@@ -88,6 +95,7 @@ class Notes:
             enter_phase=self._enter_phase,
             report_entry=lambda name: None,
             report=self._report,
+            report_dropped=lambda num_steps: self.said.append(f"drop {num_steps}"),
             report_evaluations=lambda step, measured: self.said.append(f"evaluate {step}"),
             report_samples=lambda step, texts: self.said.extend(f"{text} {step}" for text in texts),
         )
@@ -103,6 +111,9 @@ class Notes:
         world: Any = SimpleNamespace(peers=peers, steps=steps, train=programs, datasets=SimpleNamespace(train=None))
         batches: Any = SimpleNamespace(train_batch=self._read, size_of_step=partial(size_of_step, sizes=sizes))
         sampler: Any = SimpleNamespace(write=self._sample)
+        self.joins, self.behind = joins, behind or {}
+        replica = self._part("round", rounds)
+        replica.join, replica.end_round = self._join, self._end_round
         self.context = Context(
             config,
             world,
@@ -114,6 +125,7 @@ class Notes:
             self.reporter,
             profiler,
             self.asks,
+            rounds=replica if rounds else None,
         )
 
     def train(self) -> list[str]:
@@ -203,6 +215,16 @@ class Notes:
         self.said.append(f"step {batch}")
         self.told[batch] = controls
         return state, batch
+
+    def _join(self, state: Any) -> EndedRound:
+        assert self.phase is Phase.SYNCHRONIZING
+        self.said.append(f"join {self.joins}")
+        return EndedRound(self.joins, state, 0)
+
+    def _end_round(self, step: int, state: Any) -> EndedRound:
+        assert self.phase is Phase.SYNCHRONIZING
+        self.said.append(f"end round {step}")
+        return EndedRound(self.behind.get(step, step), state, 2 if step in self.behind else 0)
 
     def _report(self, step: int, measures: Any) -> Signal:
         assert measures == step

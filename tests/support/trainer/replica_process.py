@@ -23,10 +23,12 @@ from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Member, World
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.sampler import SampleShare
+from trainingjob_trainer.models.decoder import split_model_of
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.replicas.outer_items import copy_shards
 from trainingjob_trainer.replicas.outer_update import OuterRates, begin_outer
 from trainingjob_trainer.replicas.replica_rounds import ReplicaRounds
+from trainingjob_trainer.replicas.replica_training import ReplicaTraining
 from trainingjob_trainer.replicas.round_agreement import RoundAgreement
 from trainingjob_trainer.replicas.round_files import FIRST_BASE, Replica, RoundFiles
 from trainingjob_trainer.runtime.process_group import configure, connect
@@ -115,22 +117,24 @@ def train_slice(host: Host) -> None:
     replica, rates = Replica(host.slice, host.generation), OuterRates(0.3, 0.9)
     begun = begin_outer(copy_shards(state.params))
     rounds = ReplicaRounds(agreement, replica, peers, state.params, rates, begun, 0, FIRST_BASE)
+    training = ReplicaTraining(rounds, split_model_of(spec).param_split, SYNC_EVERY, ENDLESS_STEPS)
     with host.log.open("a", buffering=1) as log:
 
         def report(**values: object) -> None:
             log.write(json.dumps({"pid": os.getpid(), "time": time.monotonic(), **values}) + "\n")
 
-        number = rounds.join()
-        state = state._replace(params=rounds.place_params())
+        number, state, _ = training.join(state)
         report(joined=number)
         while number < read_job(host.folder)[1]:
             number += 1
             batch = batches.train_batch(index, number, spec.training.seed)
             state, metrics = step(state, batch, controls)
             report(step=number, loss=float(metrics.loss))
-            if number % SYNC_EVERY == 0:
-                end = rounds.end_round(number, state.params)
-                number, state = end.step, state._replace(params=rounds.place_params())
+            if training.is_due(number):
+                ended = number
+                number, state, dropped_steps = training.end_round(ended, state)
+                record = files.find_record(ended).record
+                members = [member.slice for member in record.members] if record else []
                 outer = hashlib.sha256(b"".join(shard.tobytes() for shard in rounds.outer.params.values())).hexdigest()
-                report(ended=number, members=end.members, base=rounds.base, outer=outer)
+                report(ended=number, members=members, dropped=dropped_steps, base=rounds.base, outer=outer)
         peers.exit_barrier(ENDLESS_SECONDS)

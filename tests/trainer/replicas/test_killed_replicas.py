@@ -71,5 +71,6 @@ def test_a_killed_replica_stops_no_other_and_joins_a_later_round(tmp_path: Path)
     assert {tuple(line["members"]) for (_, step), line in ours.items() if step <= min(joined)} >= {(0, 1), (0,)}
     assert ours[0, min(joined)]["members"] == [0]
     assert ours[0, last]["members"] == [0, 1]
+    assert all(line["dropped"] == 0 for line in (*ours.values(), *theirs.values()))
     for key, line in theirs.items():  # the same outer parameters, of the same shards
         assert (line["base"], line["outer"]) == (ours[key]["base"], ours[key]["outer"])

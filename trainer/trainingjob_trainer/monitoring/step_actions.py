@@ -1,8 +1,9 @@
 """Decision after a training step: which actions follow it, and whether the world is left.
 
-The actions run in this order: report, compare replicas, snapshot, evaluate, save, leave. A step is reported first,
-because its world may end with any later action. A process that receives EXIT may be killed soon. Its world therefore
-saves before it evaluates; the next world runs the missing evaluation. While saves fail, no world leaves without a save.
+The actions run in this order: report, end the round, compare replicas, snapshot, evaluate, save, leave. A step is
+reported first, because its world may end with any later action. A process that receives EXIT may be killed soon. Its
+world therefore saves before it evaluates; the next world runs the missing evaluation. While saves fail, no world leaves
+without a save.
 """
 
 from dataclasses import dataclass, replace
@@ -16,6 +17,8 @@ class Due:
     """What the job requires after one step, before any signal is considered. It is the same on all processes."""
 
     last_step: int
+    round_end: bool = False
+    """Whether a round of the job's replicas ends. It may continue after a later step: decide again then."""
     save: bool = False
     snapshot: bool = False
     evaluation: bool = False
@@ -85,8 +88,9 @@ def step_actions(step: int, signals: Signal, due: Due) -> StepActions:
     snapshot = due.snapshot or leave is not Leave.NO
     save |= leave is Leave.WITH_CHECKPOINT
     evaluate = due.evaluation and leave is not Leave.WITH_CHECKPOINT
+    need_report = due.round_end, due.snapshot, due.evaluation, due.comparison, due.new_batch_size
     return StepActions(
-        report=bool(signals) or save or due.snapshot or due.evaluation or due.comparison or due.new_batch_size,
+        report=bool(signals) or save or any(need_report),
         compare=due.comparison or snapshot or save,
         snapshot=snapshot,
         evaluate=evaluate,

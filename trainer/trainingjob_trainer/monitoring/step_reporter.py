@@ -82,6 +82,7 @@ class StepReporter:
         self._timer_start = time.monotonic()
         self._step_times: deque[float] = deque(maxlen=WINDOW_STEPS)
         self._wait_times: deque[float] = deque(maxlen=WINDOW_STEPS)
+        self._dropped_steps = 0
         self._skips: deque[bool] = deque(maxlen=RECENT_STEPS)
         self._open = ExitStack()
         self._writer: MetricsWriter | None = None
@@ -154,6 +155,7 @@ class StepReporter:
             skipped=int(step_metrics.skipped),
             skipped_lately=sum(self._skips),
             save_seconds=self._save_seconds,
+            dropped_steps=self._dropped_steps,
             **_report_objective(step_metrics),
             **self._describe_snapshot(),
         )
@@ -181,6 +183,13 @@ class StepReporter:
         if self._newest:
             update = {"evaluations": self._evaluations, "scores": self._scores}
             self._events.send(AgentEvent(progress=self._newest.model_copy(update=update)))
+
+    def report_dropped(self, num_steps: int) -> None:
+        """Report that no other replica received the newest steps of this one."""
+        self._dropped_steps += num_steps
+        if self._newest:
+            self._newest = self._newest.model_copy(update={"dropped_steps": self._dropped_steps})
+            self._events.send(AgentEvent(progress=self._newest))
 
     def report_samples(self, step: int, samples: Sequence[TextOfPrompt]) -> None:
         """Log the texts that the model wrote after a step, and write them to files."""

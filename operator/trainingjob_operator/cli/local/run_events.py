@@ -51,7 +51,8 @@ def read_run_progress(status: TrainingJobStatus, heartbeats: HeartbeatState) -> 
         step=newest.step if newest else step,
         num_slices=len(status.world.slices),
         activity="" if newest and slowest is Phase.TRAINING else activity,
-        is_training=newest is not None and slowest in (Phase.TRAINING, Phase.EVALUATING, Phase.SAVING),
+        is_training=newest is not None
+        and slowest in (Phase.TRAINING, Phase.SYNCHRONIZING, Phase.EVALUATING, Phase.SAVING),
         progress=newest,
         total_steps=next((report.total_steps for report in reports if report.total_steps), None),
     )

@@ -38,7 +38,7 @@ from trainingjob_operator.core.units import format_duration, pluralize
 
 SUSPEND_SAVE_TIMEOUT_SECONDS = 300.0
 """Seconds that a suspended job may try to save while its saves fail or no host reports. After them it ends unsaved."""
-WORKING_PHASES = frozenset({Phase.TRAINING, Phase.EVALUATING, Phase.SAVING})
+WORKING_PHASES = frozenset({Phase.TRAINING, Phase.SYNCHRONIZING, Phase.EVALUATING, Phase.SAVING})
 
 
 def decide_healthy_world(plan: Plan, seen: Observed, uncertainty: str, now: datetime) -> Decision:

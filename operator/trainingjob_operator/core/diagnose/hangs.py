@@ -50,6 +50,7 @@ MIN_PHASE_TIMEOUT_SECONDS = {
     Phase.CONNECTING: 240.0,  # the trainer's own limit is 300
     Phase.RESTORING: 1500.0,  # this and the next ones: the trainer's limit is 1800
     Phase.COMPILING: 1500.0,
+    Phase.SYNCHRONIZING: 3300.0,  # the trainer's limit is 3600
     Phase.EVALUATING: 1500.0,
     Phase.SAVING: 1500.0,
 }
@@ -62,7 +63,7 @@ Before the first step it is also the minimum timeout of a host that uses no CPU 
 IO_PHASES = frozenset({Phase.PREPARING, Phase.RESTORING, Phase.SAVING})
 """Phases that consist of file I/O, once the text is tokenized."""
 WORKING_STATES = (MemberState.ACTIVE, MemberState.JOINING)
-SYNCHRONOUS_PHASES = frozenset({Phase.EVALUATING, Phase.SAVING})
+SYNCHRONOUS_PHASES = frozenset({Phase.SYNCHRONIZING, Phase.EVALUATING, Phase.SAVING})
 """Phases that all members enter together, after each has completed a step."""
 NOT_JOINED_EVIDENCE = Diagnostics(state=ProcessState.SLEEPING, cores=0.0, entered=0, newest="nothing")
 """Evidence of a member whose agent has not passed the world to a trainer process yet."""
