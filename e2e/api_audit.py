@@ -27,6 +27,7 @@ ALLOWED_VERBS: dict[str, tuple[str, ...]] = {
     "pods": (*READS, "delete", "patch"),  # patch: the label of the leader
     "configmaps": (*READS, "patch"),
     "networkpolicies": ("patch",),
+    "podgroups": ("create",),  # where the API server serves them
     "events": ("list", "create", "patch"),
     "nodes": READS,
     "workloads": ("list",),  # of Kueue, while it suspends a JobSet
@@ -156,7 +157,10 @@ def _find_unguarded_writes(request: Request) -> Iterator[str]:
         yield f"deleted by its name alone: {request}"
     if request.resource == STATUS and not metadata.get("resourceVersion"):
         yield f"written over whatever is there: {request}"
-    makes = request.resource in (*CREATED_ONCE, "configmaps", "networkpolicies") and request.verb in ("create", "patch")
+    makes = request.resource in (*CREATED_ONCE, "configmaps", "networkpolicies", "podgroups") and request.verb in (
+        "create",
+        "patch",
+    )
     if makes and not any(owner.get("uid") and owner.get("controller") for owner in metadata.get("ownerReferences", [])):
         yield f"made for nobody: {request}"
 

@@ -68,6 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--tpus", type=int, dest="tpus_per_host", help="pretended google.com/tpu on each worker (0)")
     up.add_argument("--tpu-accelerator", help="value of the workers' gke-tpu-accelerator label")
     up.add_argument("--tpu-topology", help="value of the workers' gke-tpu-topology label")
+    up.add_argument(
+        "--gang-scheduling", action="store_true", default=None, help="enable the alpha feature gates of PodGroups (off)"
+    )
     verbs.add_parser("down", help="stop everything and leave nothing behind")
     verbs.add_parser("status", help="show what each node is doing")
     verbs.add_parser("images", help="build the project's images and load them into the nodes")
@@ -82,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _topology(arguments: argparse.Namespace) -> Topology | None:
     """Return the topology of the options; None if no option was given, so that any topology is accepted."""
-    fields = ("slices", "hosts", "tpus_per_host", "tpu_accelerator", "tpu_topology")
+    fields = ("slices", "hosts", "tpus_per_host", "tpu_accelerator", "tpu_topology", "gang_scheduling")
     given = {field: value for field in fields if (value := getattr(arguments, field)) is not None}
     return Topology(**given) if given else None
 

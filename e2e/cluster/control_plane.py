@@ -1,6 +1,5 @@
 """The control plane: etcd, API server, controller manager and scheduler on one machine, and its credentials."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from e2e.cluster import audit, network, pki
@@ -8,7 +7,7 @@ from e2e.cluster.binaries import binaries_dir
 from e2e.cluster.machine import Daemon, Machine
 from e2e.cluster.paths import KUBECONFIG, PKI, STATE
 from e2e.cluster.run_program import run
-from e2e.cluster.topology import CONTROL_PLANE_ADDRESS, KUBERNETES_SERVICE, POD_RANGE, SERVICE_RANGE, Node
+from e2e.cluster.topology import CONTROL_PLANE_ADDRESS, KUBERNETES_SERVICE, POD_RANGE, SERVICE_RANGE, Topology
 
 # One SIGKILL stops API server and etcd together. An API server without etcd would keep running for over a minute.
 MACHINE = Machine("control-plane")
@@ -24,6 +23,11 @@ SERVER_NAMES = (
     "kubernetes.default.svc.cluster.local",
 )
 
+GANG_GATES = ["--feature-gates=GenericWorkload=true,GangScheduling=true"]
+"""Flags of each part with which the scheduler places the pods of a PodGroup at once: alpha, and off by default."""
+GANG_API = ["--runtime-config=scheduling.k8s.io/v1alpha2=true"]
+"""Flags with which the API server serves PodGroups."""
+
 
 def write_credentials() -> None:
     """Create the authority and the kubeconfigs of the administrator and the control plane, unless they exist."""
@@ -33,16 +37,17 @@ def write_credentials() -> None:
         pki.ensure_kubeconfig(PKI / f"{name}.kubeconfig", f"system:{name}")
 
 
-def start(nodes: Iterable[Node]) -> None:
+def start(topology: Topology) -> None:
     """Start the missing parts of the control plane and wait for the API server."""
+    gates = GANG_GATES if topology.gang_scheduling else []
     if MACHINE.find_init() is None:
         MACHINE.boot()
-        network.connect_machine(MACHINE, OCTET, nodes)
+        network.connect_machine(MACHINE, OCTET, topology.nodes())
     MACHINE.start(Daemon("etcd", etcd_command()))
-    MACHINE.start(Daemon("kube-apiserver", api_server_command()))
+    MACHINE.start(Daemon("kube-apiserver", [*api_server_command(), *gates, *(gates and GANG_API)]))
     MACHINE.wait_for("kube-apiserver", _is_api_ready, "the API server to be ready", seconds=90)
-    MACHINE.start(Daemon("kube-controller-manager", controller_manager_command()))
-    MACHINE.start(Daemon("kube-scheduler", scheduler_command()))
+    MACHINE.start(Daemon("kube-controller-manager", [*controller_manager_command(), *gates]))
+    MACHINE.start(Daemon("kube-scheduler", [*scheduler_command(), *gates]))
 
 
 def _is_api_ready() -> bool:

@@ -166,7 +166,7 @@ class LocalCluster:
         try:
             yield
         finally:
-            control_plane.start(self.topology().nodes())
+            control_plane.start(self.topology())
 
     def read_requests(self, since: datetime) -> list[audit.Event]:
         """Return the API requests of the operator's namespace since a time, oldest first."""
@@ -212,7 +212,7 @@ class LocalCluster:
         # A restarted node shows its stale Ready condition for a while.
         since = datetime.now(UTC)
         restarted = [one for one in nodes if not Machine(one.name).is_running("kubelet")]
-        start_control_plane = partial(control_plane.start, nodes)
+        start_control_plane = partial(control_plane.start, self.topology())
         _in_parallel([start_control_plane, *(partial(self._start_runtime, one) for one in nodes)])
         _in_parallel([partial(self._start_kubelet, one) for one in nodes])
         addons.ensure_addons()

@@ -57,7 +57,7 @@ class Topology:
     """The requested shape of the cluster.
 
     `tpu_accelerator` and `tpu_topology` become the labels that GKE sets on TPU nodes. `tpus_per_host` is the capacity
-    that a device plugin would report.
+    that a device plugin would report. `gang_scheduling` enables the alpha feature gates of PodGroups.
     """
 
     slices: int = 2
@@ -65,6 +65,7 @@ class Topology:
     tpus_per_host: int = 0
     tpu_accelerator: str = ""
     tpu_topology: str = ""
+    gang_scheduling: bool = False
 
     def __post_init__(self) -> None:
         if self.slices < 1 or self.hosts < 1 or self.slices * self.hosts >= MAX_NODES:
@@ -96,7 +97,8 @@ class Topology:
         """Return the topology as readable text."""
         words = ["TPUs:", str(self.tpus_per_host), "a host", self.tpu_accelerator, self.tpu_topology]
         tpus = f" ({' '.join(filter(None, words))})" if self.tpus_per_host else ""
-        return f"{self.slices} slices of {self.hosts} hosts{tpus}"
+        gangs = ", gang scheduling" if self.gang_scheduling else ""
+        return f"{self.slices} slices of {self.hosts} hosts{tpus}{gangs}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the topology as plain data; `Topology(**data)` reads it back."""

@@ -3,15 +3,12 @@
 from typing import Any
 
 import pytest
-from aiohttp import web
 
-from tests.shell.conftest import ApiServer
-from trainingjob_operator.shell import workload_reader
-from trainingjob_operator.shell.api import Api, Page
+from trainingjob_operator.shell.api import Page
 from trainingjob_operator.shell.interfaces import ClusterUnavailableError, ForbiddenError, MissingKindError
 from trainingjob_operator.shell.kinds import JOB_SET, WORKLOAD
 from trainingjob_operator.shell.store import trim_manifest
-from trainingjob_operator.shell.workload_reader import KueueDiscovery, WorkloadReader
+from trainingjob_operator.shell.workload_reader import WorkloadReader
 
 QUEUE = {"kueue.x-k8s.io/queue-name": "research"}
 
@@ -63,22 +60,3 @@ async def test_a_refused_request_is_no_error_and_is_repeated_later(error: Except
     for uid in ("a", "b"):
         assert await reader.read("research", [jobset(uid, QUEUE, suspend=True)]) == ()
     assert len(api.requests) == 1
-
-
-async def test_discovery_knows_whether_kueue_is_installed(
-    api: Api, api_server: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    discovery = KueueDiscovery(api)
-
-    assert not await discovery.is_served()
-    assert not await discovery.is_served()
-    assert api_server.requests == ["GET /apis/kueue.x-k8s.io"]
-    api_server.kinds.add(WORKLOAD)
-    monkeypatch.setattr(workload_reader, "SERVED_SECONDS", 0.0)
-    assert await discovery.is_served()
-
-
-async def test_kueue_counts_as_installed_while_the_api_server_is_away(api: Api, api_server: ApiServer) -> None:
-    api_server.fault = lambda request: web.Response(status=503)
-
-    assert await KueueDiscovery(api).is_served()

@@ -67,6 +67,11 @@ def network_policy(job: str, uid: str) -> str:
     return f"{job}-{uid_hash(uid)}-network"
 
 
+def pod_group(jobset: str, num_pods: int) -> str:
+    """Return the name of the PodGroup of a JobSet's pods. A PodGroup is immutable: each size has its own."""
+    return f"{jobset}-gang-{num_pods}"
+
+
 def preparation_job(job: str, uid: str) -> str:
     """Return the name of the Job that tokenizes the text. Its pods have shorter names than hosts."""
     return f"{job}-{uid_hash(uid)}-prep"

@@ -101,6 +101,7 @@ POD: AllowList = {
             "fsGroupChangePolicy": ANYTHING,
             "seccompProfile": {"type": required("RuntimeDefault")},
         },
+        "schedulingGroup": OptionalObject({"podGroupName": TEXT}),
         "nodeSelector": ANYTHING,
         "affinity": OptionalObject({"nodeAffinity": _NODE_AFFINITY}),
         "tolerations": ANYTHING,

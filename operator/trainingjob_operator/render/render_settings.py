@@ -37,6 +37,9 @@ class RenderSettings:
     network: NetworkRules | None = None
     """Rules of the NetworkPolicy of each job. None: jobs have no policy."""
 
+    serves_pod_groups: bool = False
+    """Whether the API server serves the PodGroups by which the Kubernetes scheduler places all pods or none."""
+
     def image_for(self, platform: str) -> str:
         """Return the trainer image of jobs on a platform of JAX."""
         return self.trainer_images.get(IMAGE_PLATFORMS[platform], self.trainer_image)

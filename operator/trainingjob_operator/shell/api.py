@@ -17,6 +17,7 @@ import aiohttp
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
+from trainingjob_operator.core.manifests import iter_items
 from trainingjob_operator.shell.api_errors import NotFoundError, map_error
 from trainingjob_operator.shell.clock import ServerClock
 from trainingjob_operator.shell.interfaces import (
@@ -106,13 +107,14 @@ class Api:
             return None
         return found
 
-    async def serves(self, kind: Kind) -> bool:
-        """Return whether the API server serves a version of a kind's API group. Raises `ClusterUnavailableError`."""
+    async def serves(self, kind: Kind, *, any_version: bool = False) -> bool:
+        """Return whether a kind is served, or any version of its group. Raises `ClusterUnavailableError`."""
+        group, _, _ = kind.api_version.partition("/")
         try:
-            await self._read(f"/apis/{kind.api_version.partition('/')[0]}")
+            found = await self._read(f"/apis/{group if any_version else kind.api_version}")
         except (NotFoundError, MissingKindError):
             return False
-        return True
+        return any_version or any(one.get("name") == kind.plural for one in iter_items(found, "resources"))
 
     async def list_pages(
         self, kind: Kind, namespace: str = "", *, labels: str = "", fields: str = ""

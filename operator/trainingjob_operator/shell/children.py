@@ -5,7 +5,7 @@ in the job's status and retries it only after `CREATE_BACKOFF_SECONDS`, since ho
 second.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -29,6 +29,7 @@ from trainingjob_operator.render.configmap import render_config_map
 from trainingjob_operator.render.jobset import render_base_jobset, render_slice_jobset
 from trainingjob_operator.render.network_policy import render_network_policy
 from trainingjob_operator.render.node_preference import NodePreference
+from trainingjob_operator.render.pod_group import render_pod_group
 from trainingjob_operator.render.pod_policy import check_jobset, check_preparation
 from trainingjob_operator.render.preparation_job import render_preparation
 from trainingjob_operator.render.render_settings import RenderSettings
@@ -50,9 +51,16 @@ class _Rejection:
 class ChildCreator:
     """Creates the children of jobs. `settings` may change while the operator runs."""
 
-    def __init__(self, cluster: Cluster, settings: Callable[[], RenderSettings], now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: Callable[[], RenderSettings],
+        now: Callable[[], datetime],
+        serves_pod_groups: Callable[[], Awaitable[bool]],
+    ) -> None:
         self._cluster = cluster
         self._settings = settings
+        self._serves_pod_groups = serves_pod_groups
         self._now = now
         self._rejections: dict[str, _Rejection] = {}
 
@@ -101,12 +109,16 @@ class ChildCreator:
                     if settings.network:  # first: the ConfigMap has the hash of an applied policy
                         await self._cluster.apply(render_network_policy(job, settings.network))
                     await self._cluster.apply(config)
+            if wanted:
+                settings = replace(settings, serves_pod_groups=await self._serves_pod_groups())
             for chore in wanted:
                 child, violations = _render_child(job, plan, settings, chore)
                 if violations:
                     return ObjectProblem(Reason.CREATION_REJECTED, "; ".join(violations))
-                with suppress(ConflictError):  # it is there; the next look sees it
-                    await self._cluster.create(child)
+                group = {} if isinstance(chore, CreatePreparation) else render_pod_group(job, plan, settings, child)
+                for manifest in filter(None, (group, child)):  # pods wait until their group exists
+                    with suppress(ConflictError):  # it is there; the next look sees it
+                        await self._cluster.create(manifest)
         except ForbiddenError as error:
             return ObjectProblem(Reason.CREATION_REJECTED, explain_rejection(str(error)))
         return None

@@ -33,6 +33,7 @@ NODE = Kind("v1", "Node", "nodes", is_namespaced=False)
 WORKLOAD = Kind("kueue.x-k8s.io/v1beta2", "Workload", "workloads")
 LOCAL_QUEUE = Kind("kueue.x-k8s.io/v1beta2", "LocalQueue", "localqueues")
 CLUSTER_QUEUE = Kind("kueue.x-k8s.io/v1beta2", "ClusterQueue", "clusterqueues", is_namespaced=False)
+POD_GROUP = Kind("scheduling.k8s.io/v1alpha2", "PodGroup", "podgroups")
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
 TOKEN_REVIEW = Kind("authentication.k8s.io/v1", "TokenReview", "tokenreviews", is_namespaced=False)
 ACCESS_REVIEW = Kind("authorization.k8s.io/v1", "SubjectAccessReview", "subjectaccessreviews", is_namespaced=False)
@@ -48,7 +49,7 @@ CHILDREN = (JOB_SET, JOB, POD, CONFIG_MAP)
 """Kinds of a job's children, which carry its UID label."""
 _BY_NAME = {
     (kind.api_version, kind.name): kind
-    for kind in (TRAINING_JOB, *CHILDREN, NETWORK_POLICY, SECRET, EVENT, NODE, LEASE)
+    for kind in (TRAINING_JOB, *CHILDREN, NETWORK_POLICY, POD_GROUP, SECRET, EVENT, NODE, LEASE)
 }
 
 

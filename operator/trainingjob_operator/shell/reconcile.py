@@ -104,6 +104,10 @@ async def _allow_any_account(job: Manifest) -> Problem | None:
     return None
 
 
+async def _serve_no_pod_groups() -> bool:
+    return False
+
+
 async def _know_no_queue(namespace: str, name: str | None) -> Manifest:
     return {}
 
@@ -122,16 +126,18 @@ class Reconciler:
         check: Check | None = None,  # None: check in this process
         check_account: CheckAccount = _allow_any_account,
         read_queue: ReadQueue = _know_no_queue,
+        serves_pod_groups: Callable[[], Awaitable[bool]] = _serve_no_pod_groups,
     ) -> None:
         """Reconcile with a cluster, and publish through a hub. `settings` may change while the operator runs.
 
         `check_account` returns why a job must not use its ServiceAccount, or None. `read_queue` returns the
         ClusterQueue of a namespace and a LocalQueue; empty: unknown, or the job has no queue.
+        `serves_pod_groups` returns whether the API server serves PodGroups of the Kubernetes scheduler.
         `set_by` returns the total adjustment of the clock of `now` in seconds since the process started.
         """
         self._cluster = cluster
         self._hub = hub
-        self._child_creator = ChildCreator(cluster, settings, now)
+        self._child_creator = ChildCreator(cluster, settings, now, serves_pod_groups)
         self._now = now
         self._check_job = check or _check_in_process(catalog)
         self._clock_adjustment = set_by

@@ -198,7 +198,7 @@ def trim_manifest(kind: Kind, manifest: Manifest) -> Manifest:
     trimmed = {**manifest, "metadata": _trim_metadata(manifest["metadata"])}
     spec = manifest.get("spec") or {}
     if kind is POD:
-        trimmed["spec"] = {key: spec[key] for key in ("nodeName",) if key in spec}
+        trimmed["spec"] = {key: spec[key] for key in ("nodeName", "schedulingGroup") if key in spec}
     elif kind is JOB:
         trimmed["spec"] = {key: value for key, value in spec.items() if key != "template"}
     elif kind is JOB_SET:

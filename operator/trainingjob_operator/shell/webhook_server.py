@@ -17,6 +17,7 @@ from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.authentication import may_use_service_account
 from trainingjob_operator.shell.check_pool import CheckPool
 from trainingjob_operator.shell.connections import Handler
+from trainingjob_operator.shell.kind_discovery import KueueDiscovery
 from trainingjob_operator.shell.logging_setup import Log
 from trainingjob_operator.shell.metrics import WebhookMetrics
 from trainingjob_operator.shell.probes import health_app
@@ -24,7 +25,6 @@ from trainingjob_operator.shell.process import ListenPorts, read_catalog, servin
 from trainingjob_operator.shell.settings import Settings
 from trainingjob_operator.shell.tls import FolderSource, Tls
 from trainingjob_operator.shell.webhook import webhook_app
-from trainingjob_operator.shell.workload_reader import KueueDiscovery
 
 DRAIN_SECONDS = 10.0
 """Time for which a terminating webhook still answers: proxies route to it until they know of its end."""

@@ -1,7 +1,4 @@
-"""Kueue's Workloads of suspended JobSets, read on demand: without Kueue, no request and no watch exists for them.
-
-The webhook asks whether the API server serves Kueue's group at all.
-"""
+"""Kueue's Workloads of suspended JobSets, read on demand: without Kueue, no request and no watch exists for them."""
 
 import asyncio
 from collections.abc import Iterable
@@ -17,8 +14,6 @@ WORKLOADS_SECONDS = 5.0
 """Lifetime of the Workloads of a job in memory."""
 RETRY_SECONDS = 60.0
 """Seconds without a request after the API server refused one, or does not serve Workloads."""
-SERVED_SECONDS = 60.0
-"""Lifetime of the answer whether the API server serves Kueue's group."""
 JOB_UID_LABEL = "kueue.x-k8s.io/job-uid"
 """Set by Kueue on Workloads: the UID of the JobSet."""
 
@@ -56,27 +51,6 @@ class WorkloadReader:
             log.warning("cannot read Workloads", namespace=namespace, error=str(error))
             self._retry_at = asyncio.get_running_loop().time() + RETRY_SECONDS
         return tuple(found)
-
-
-class KueueDiscovery:
-    """Knows whether Kueue is installed."""
-
-    def __init__(self, api: Api) -> None:
-        self._api = api
-        self._asked_at = -SERVED_SECONDS
-        self._is_served = True
-
-    async def is_served(self) -> bool:
-        """Return whether the API server serves Kueue's group; true while it is unknown."""
-        now = asyncio.get_running_loop().time()
-        if now - self._asked_at >= SERVED_SECONDS:
-            self._asked_at = now
-            try:
-                self._is_served = await self._api.serves(WORKLOAD)
-            except ClusterUnavailableError as error:
-                log.warning("cannot ask whether Kueue is installed", error=str(error))
-                self._is_served = True
-        return self._is_served
 
 
 def _is_held(jobset: Manifest) -> bool:

@@ -76,6 +76,8 @@ class Pod:
     """Signal of its node that asks to place nothing new there. Empty: there is none."""
     settled_seconds: float = 0.0
     """Seconds since it was created, scheduled or found unschedulable."""
+    group: str = ""
+    """PodGroup whose pods the scheduler should place all at once. Empty: none."""
 
     @property
     def is_alive(self) -> bool:
@@ -145,6 +147,7 @@ def _read_pod(
         termination_notice=nodes.find_termination_notice(node, children.added_signals),
         avoid_signal=nodes.find_avoid_signal(node, children.added_signals),
         settled_seconds=seconds_between(max(created, scheduled), now),
+        group=get_text(manifest, "spec", "schedulingGroup", "podGroupName"),
     )
 
 

@@ -34,6 +34,7 @@ from trainingjob_operator.core.observe.pods import ObjectProblem
 from trainingjob_operator.core.observe.progress import find_preparation, find_progress
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.reasons import Reason
+from trainingjob_operator.core.report.ignored_gangs import describe_ignored_gang
 from trainingjob_operator.core.report.outcome_messages import describe_completion, describe_skipped_updates
 from trainingjob_operator.core.report.unused_slices import describe_absence, find_absence_reason, find_slice_problem
 from trainingjob_operator.core.units import format_count, format_duration, format_size, pluralize
@@ -297,5 +298,6 @@ def _find_base_problem(plan: Plan, seen: Observed) -> ObjectProblem | None:  # N
     window = plan.heartbeat_timeout_seconds
     for one in seen.list_required_slices(plan):
         if trouble := find_slice_problem(one, window):
-            return ObjectProblem(trouble.reason, describe_absence(one, trouble))
+            words = filter(None, (describe_absence(one, trouble), describe_ignored_gang(seen)))
+            return ObjectProblem(trouble.reason, "; ".join(words))
     return None
