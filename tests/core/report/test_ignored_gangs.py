@@ -5,13 +5,14 @@ import pytest
 from tests.core.decide.test_start_barrier import TIMEOUT, is_released, partly_scheduled
 from tests.support.scenes import Scene
 from trainingjob_operator.core.decide.decisions import Wait
+from trainingjob_operator.core.names import pod_group
 from trainingjob_operator.core.report.ignored_gangs import SETTLED_SECONDS, describe_ignored_gang
 from trainingjob_operator.core.report.situation import derive_situation
 
 
 def in_gang(scene: Scene) -> Scene:
     for pod in scene.pods.values():
-        pod["spec"]["schedulingGroup"] = {"podGroupName": "tiny-gang-4"}
+        pod["spec"]["schedulingGroup"] = {"podGroupName": pod_group("tiny", 4)}
     return scene
 
 
