@@ -140,6 +140,11 @@ soak-cluster: install ## Run the journeys that take more than a minute: faults o
 journeys-kueue: install ## Run elastic jobs under the real Kueue, which is built once per machine
 	$(PYTEST) -v -m soak e2e/journeys/test_kueue.py e2e/journeys/test_kueue_faults.py
 
+.PHONY: journeys-gangs
+journeys-gangs: install ## Run two jobs that compete for nodes under the gang scheduling of Kubernetes, which is alpha
+	trap "$(BIN)/python -m e2e.cluster down" EXIT; $(BIN)/python -m e2e.cluster up --gang-scheduling; \
+	  $(PYTEST) -v -m soak e2e/journeys/test_gangs.py
+
 .PHONY: journeys-maxtext
 journeys-maxtext: install ## Run MaxText as a program: it loses a slice and regains it; builds an image of 2 GB at the first run
 	$(PYTEST) -v -m soak e2e/journeys/test_maxtext.py

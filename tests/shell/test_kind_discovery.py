@@ -1,5 +1,7 @@
 """Whether the API server serves Kueue's group, and the PodGroups of the Kubernetes scheduler."""
 
+import asyncio
+
 import pytest
 from aiohttp import web
 
@@ -35,6 +37,15 @@ async def test_discovery_knows_whether_a_version_has_a_kind(
         api_server.fault = lambda request, answer=answer: web.json_response(answer)
         assert await discovery.is_served() is is_served
     assert api_server.requests[0] == "GET /apis/scheduling.k8s.io/v1alpha2"
+
+
+async def test_jobs_that_start_together_get_the_same_answer(api: Api, api_server: ApiServer) -> None:
+    answer = {"resources": [{"name": "podgroups"}]}
+    api_server.fault = lambda request: web.json_response(answer)
+    discovery = KindDiscovery(api, POD_GROUP)
+
+    assert await asyncio.gather(discovery.is_served(), discovery.is_served()) == [True, True]
+    assert len(api_server.requests) == 1
 
 
 async def test_only_kueue_counts_as_served_while_the_api_server_is_away(api: Api, api_server: ApiServer) -> None:

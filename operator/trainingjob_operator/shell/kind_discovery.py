@@ -26,18 +26,20 @@ class _Discovery:
         self._unless_known = unless_known
         self._asked_at = -SERVED_SECONDS
         self._is_served = unless_known
+        self._asking = asyncio.Lock()
 
     async def is_served(self) -> bool:
-        """Return the answer, at most `SERVED_SECONDS` old."""
-        now = asyncio.get_running_loop().time()
-        if now - self._asked_at >= SERVED_SECONDS:
-            self._asked_at = now
-            try:
-                self._is_served = await self._ask()
-            except ClusterUnavailableError as error:
-                log.warning("cannot ask what the API server serves", kind=self._what, error=str(error))
-                self._is_served = self._unless_known
-        return self._is_served
+        """Return the answer, at most `SERVED_SECONDS` old. Calls that come while it is asked for wait for it."""
+        async with self._asking:
+            now = asyncio.get_running_loop().time()
+            if now - self._asked_at >= SERVED_SECONDS:
+                self._asked_at = now
+                try:
+                    self._is_served = await self._ask()
+                except ClusterUnavailableError as error:
+                    log.warning("cannot ask what the API server serves", kind=self._what, error=str(error))
+                    self._is_served = self._unless_known
+            return self._is_served
 
 
 class KueueDiscovery(_Discovery):
