@@ -10,6 +10,7 @@ import yaml
 from trainingjob_api.network.attention import Attention
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.network.routed_mlp import Experts
+from trainingjob_api.parse.parser import parse_spec
 from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.model import Model
 from trainingjob_api.spec.precision import Precision
@@ -39,9 +40,9 @@ SMALL_MODELS: dict[str, dict[str, Any]] = {
 MODELS = {
     **{name: Model(**SMALL | fields) for name, fields in SMALL_MODELS.items()},
     **{
-        path.stem: Model.model_validate(spec["model"])
+        path.stem: parsed.model
         for path in sorted(EXAMPLES.glob("*.yaml"))
-        if "program" not in (spec := yaml.safe_load(path.read_text())["spec"])
+        if "program" not in (spec := yaml.safe_load(path.read_text())["spec"]) and (parsed := parse_spec(spec).spec)
     },
 }
 
