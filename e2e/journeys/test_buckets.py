@@ -9,7 +9,7 @@ from e2e.cluster.interface import Cluster
 from e2e.cluster.local import LocalCluster
 from e2e.cluster.topology import HOST_ADDRESS
 from e2e.node_faults import power_off_nodes, slice_nodes
-from e2e.object_stores.servers import BUCKET, SERVE, ObjectServer
+from e2e.object_stores.servers import BUCKET, ObjectServer, serve_gcs
 from e2e.product import Manifest, Product, load_example
 from e2e.status import generation_of, is_full, steps_trained
 
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.cluster
 PATIENCE_SECONDS = 300
 
 
-@pytest.fixture(params=SERVE)
-def server(request: pytest.FixtureRequest, drilled: Cluster, tmp_path: Path) -> Iterator[ObjectServer]:
-    """Return an object store that the pods reach."""
+@pytest.fixture
+def server(drilled: Cluster, tmp_path: Path) -> Iterator[ObjectServer]:
+    """Return an object store that the pods reach. The fine-tune of `test_fine_tuning.py` resumes from S3."""
     if not isinstance(drilled, LocalCluster):
         pytest.skip("pods of another cluster do not reach a server of this host")
-    with SERVE[request.param](tmp_path, HOST_ADDRESS) as running:
+    with serve_gcs(tmp_path, HOST_ADDRESS) as running:
         yield running
 
 
