@@ -12,6 +12,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
 from trainingjob_api.base import AXES
+from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Layout
 
 
@@ -41,3 +42,17 @@ def build_mesh(devices: Sequence[jax.Device], layout: Layout) -> Mesh:
 
 def _slice_of(device: jax.Device) -> int:
     return getattr(device, "slice_index", 0) if device.platform == "tpu" else 0
+
+
+def one_replica(num_devices: int, rows_per_device: int = 1) -> Layout:
+    """Return a layout whose devices share the parameters, and each batch."""
+    return Layout(
+        num_slices=1,
+        hosts_per_slice=1,
+        devices_per_host=num_devices,
+        ici=AxisDegrees(fsdp=num_devices),
+        dcn=AxisDegrees(),
+        rows_per_shard=rows_per_device,
+        accumulation=1,
+        padding_rows=0,
+    )

@@ -12,9 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from trainingjob_api.sharding import RULES, merge_rules
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.teacher import describe_teacher
-from trainingjob_api.world import Layout
 from trainingjob_trainer.checkpoint.teacher_params import read_teacher
 from trainingjob_trainer.data.stored_probabilities import StoredRows
 from trainingjob_trainer.data.token_dataset import Sequences
@@ -24,7 +22,7 @@ from trainingjob_trainer.models.params import matmul_precision
 from trainingjob_trainer.models.sharded_model import ShardedModel
 from trainingjob_trainer.objectives.teacher import Teacher
 from trainingjob_trainer.parallel.bit_sums import hash_arrays
-from trainingjob_trainer.parallel.mesh import build_mesh
+from trainingjob_trainer.parallel.mesh import build_mesh, one_replica
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.teach.choose_shares import choose_shares
 
@@ -46,7 +44,7 @@ class TeacherProgram:
         self.num_sequences = len(devices)
         """Sequences that one call reads."""
         self._spec, self._per_token = spec, per_token
-        self._mesh = build_mesh(devices, _spread_over(len(devices)))
+        self._mesh = build_mesh(devices, one_replica(len(devices)))
         model = split_model_of(described)
         self._model = ShardedModel(model, self._mesh)
         shapes = Teacher(model, self._mesh, ()).describe_params(merge_rules(spec.parallelism.rules.overrides()))
@@ -100,17 +98,3 @@ class TeacherProgram:
 
         joined: StoredShares = jax.tree.map(join, chunks)
         return joined
-
-
-def _spread_over(num_devices: int) -> Layout:
-    """Return a layout whose devices shard parameters and sequences."""
-    return Layout(
-        num_slices=1,
-        hosts_per_slice=1,
-        devices_per_host=num_devices,
-        ici=AxisDegrees(fsdp=num_devices),
-        dcn=AxisDegrees(),
-        rows_per_shard=1,
-        accumulation=1,
-        padding_rows=0,
-    )

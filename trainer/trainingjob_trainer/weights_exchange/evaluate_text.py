@@ -28,11 +28,12 @@ from trainingjob_trainer.huggingface.safetensors import WeightsError
 from trainingjob_trainer.models.decoder import Params
 from trainingjob_trainer.models.params import matmul_precision
 from trainingjob_trainer.objectives.scoring import Scorer, Scores, ScoreSums, add_sums
+from trainingjob_trainer.parallel.mesh import one_replica
 from trainingjob_trainer.runtime.errors import TrainingError
 from trainingjob_trainer.state import Batch
 from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.weights_exchange.text_source import TextSource as ModelSource
-from trainingjob_trainer.weights_exchange.text_source import one_replica, open_text_source
+from trainingjob_trainer.weights_exchange.text_source import open_text_source
 
 OPTION = "--data"
 """The option of the command line that names a text."""

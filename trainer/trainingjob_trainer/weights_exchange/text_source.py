@@ -19,11 +19,9 @@ from trainingjob_api.sharding import RULES
 from trainingjob_api.spec.checkpoint import InitializeFrom
 from trainingjob_api.spec.memory import Memory
 from trainingjob_api.spec.model import Model
-from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.spec.precision import Precision
 from trainingjob_api.spec.tokenizer import HUGGING_FACE, SENTENCE_PIECE, TOKENIZERS, Tokenizer, TokenizerType
 from trainingjob_api.weights_exchange import ModelRequest
-from trainingjob_api.world import Layout
 from trainingjob_trainer.checkpoint.formats.saved_arrays import SavedParams
 from trainingjob_trainer.checkpoint.frozen_tensors import find_array_folders
 from trainingjob_trainer.checkpoint.initialize import find_intact_step
@@ -40,7 +38,7 @@ from trainingjob_trainer.huggingface.tokenizer_files import FOLDER_FILES, PIECES
 from trainingjob_trainer.huggingface.weights_folder import CONFIG_FILE, open_weights, read_json
 from trainingjob_trainer.models.decoder import Params, SplitModel
 from trainingjob_trainer.models.trainable import tensor_name
-from trainingjob_trainer.parallel.mesh import build_mesh
+from trainingjob_trainer.parallel.mesh import build_mesh, one_replica
 from trainingjob_trainer.parallel.sharding import param_shardings
 from trainingjob_trainer.sampling.token_programs import give_room
 from trainingjob_trainer.store.opening import open_store
@@ -170,20 +168,6 @@ def _open_checkpoint(request: ModelRequest, store: Store, names: set[str]) -> Te
         tokenizer=tokenizer,
         sequence_length=described.sequence_length,
         step=folder.step,
-    )
-
-
-def one_replica(num_devices: int, rows_per_device: int = 1) -> Layout:
-    """Return a layout whose devices share the parameters, and each batch."""
-    return Layout(
-        num_slices=1,
-        hosts_per_slice=1,
-        devices_per_host=num_devices,
-        ici=AxisDegrees(fsdp=num_devices),
-        dcn=AxisDegrees(),
-        rows_per_shard=rows_per_device,
-        accumulation=1,
-        padding_rows=0,
     )
 
 
