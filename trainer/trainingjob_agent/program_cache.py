@@ -24,6 +24,12 @@ class ProgramCache:
     def __init__(self) -> None:
         self._start: StartWorld | None = None  # None: no world has begun
         self._is_due = threading.Event()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """End the thread after the copy that it makes; nothing waits for it."""
+        self._is_closed = True
+        self._is_due.set()
 
     def begin_world(self, start: StartWorld) -> None:
         """Fill the folder for a world, in the background. A folder that `runtime.env` names is the user's own."""
@@ -42,6 +48,8 @@ class ProgramCache:
         while True:
             is_new_world = self._is_due.wait(CHECK_SECONDS)
             self._is_due.clear()
+            if self._is_closed:
+                return
             start = self._start
             assert start, "the thread starts with a world"  # noqa: S101
             problem, settled = "", synchronized

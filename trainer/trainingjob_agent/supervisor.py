@@ -124,6 +124,7 @@ class Supervisor:
         finally:
             for child in self._children.values():  # children whose `forward_output` was cancelled before it began
                 child.close()
+            self._program_cache.close()
             self._port.release()
             self._hot_standby_port.release()
             for number in (signal.SIGCHLD, *END_SIGNALS):

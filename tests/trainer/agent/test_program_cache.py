@@ -3,6 +3,8 @@
 import logging
 import os
 import queue
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,18 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
     return found
 
 
+@pytest.fixture
+def cache() -> Iterator[ProgramCache]:
+    """Yield a cache whose thread ends with the test: it would log into later tests."""
+    found = ProgramCache()
+    yield found
+    found.close()
+    for thread in threading.enumerate():
+        if thread.name == "program-cache":
+            thread.join(SECONDS)
+            assert not thread.is_alive()
+
+
 def make_start(tmp_path: Path, uri: str = BUCKET, folder: str = "cache", secret: str = SECRET) -> StartWorld:
     config = make_config(make_spec(tmp_path, tmp_path))
     checkpoint = config.spec.checkpoint.model_copy(update={"uri": uri})
@@ -57,8 +71,8 @@ def make_start(tmp_path: Path, uri: str = BUCKET, folder: str = "cache", secret:
     return StartWorld(config=config, world=make_world(1, 1), process=0, compile_cache=cache, program_secret=secret)
 
 
-def test_a_world_and_a_new_entry_have_the_bucket_compared(tmp_path: Path, copies: Copies) -> None:
-    cache, start = ProgramCache(), make_start(tmp_path)
+def test_a_world_and_a_new_entry_have_the_bucket_compared(tmp_path: Path, copies: Copies, cache: ProgramCache) -> None:
+    start = make_start(tmp_path)
     expected = (BUCKET, start.compile_cache, SECRET)
 
     cache.begin_world(start)
@@ -74,14 +88,14 @@ def test_a_world_and_a_new_entry_have_the_bucket_compared(tmp_path: Path, copies
 
 
 def test_a_failed_copy_is_repeated_and_reported_once(
-    tmp_path: Path, copies: Copies, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, copies: Copies, cache: ProgramCache, caplog: pytest.LogCaptureFixture
 ) -> None:
     copies.answers = ["no permission"] * 3
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / ENTRY).write_bytes(b"program")
 
     with caplog.at_level(logging.WARNING):
-        ProgramCache().begin_world(make_start(tmp_path))
+        cache.begin_world(make_start(tmp_path))
         for _ in range(4):
             copies.wait()
 
@@ -92,10 +106,9 @@ def test_a_failed_copy_is_repeated_and_reported_once(
 
 
 def test_an_unreadable_folder_stops_no_later_copy(
-    tmp_path: Path, copies: Copies, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, copies: Copies, cache: ProgramCache, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "cache").touch()
-    cache = ProgramCache()
 
     with caplog.at_level(logging.WARNING):
         cache.begin_world(make_start(tmp_path))
@@ -117,10 +130,15 @@ def test_an_unreadable_folder_stops_no_later_copy(
     ],
 )
 def test_nothing_is_copied(
-    change: dict[str, str], variable: str, tmp_path: Path, copies: Copies, monkeypatch: pytest.MonkeyPatch
+    change: dict[str, str],
+    variable: str,
+    tmp_path: Path,
+    copies: Copies,
+    cache: ProgramCache,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(os.environ, "JAX_COMPILATION_CACHE_DIR", variable)
 
-    ProgramCache().begin_world(make_start(tmp_path, **change))
+    cache.begin_world(make_start(tmp_path, **change))
 
     assert copies.is_idle()
