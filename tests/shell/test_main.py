@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from trainingjob_operator import launch
 from trainingjob_operator.shell import main as main_module
 from trainingjob_operator.shell.kinds import LEASE
 from trainingjob_operator.shell.main import EXIT_BAD_SETTINGS, main, operate
@@ -97,6 +98,17 @@ def test_unexpected_error_has_a_traceback(monkeypatch: pytest.MonkeyPatch, caplo
 
     assert ended.value.code == 1
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_modules_are_imported_without_collections(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(arguments: list[str]) -> None:
+        started.append((gc.isenabled(), gc.get_freeze_count() > 0))
+
+    started: list[tuple[bool, bool]] = []
+    monkeypatch.setattr(main_module, "main", run)
+    launch.main()
+
+    assert started == [(True, True)]
 
 
 def test_code_and_tables_are_left_out_of_collections(monkeypatch: pytest.MonkeyPatch) -> None:

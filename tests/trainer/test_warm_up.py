@@ -1,5 +1,6 @@
 """What a standby does in advance: all of a restart that needs no device, and nothing that needs one."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from tests.support.trainer.tiny import make_config, make_layout, make_spec
 from tests.support.trainer.training import spec_with
-from trainingjob_agent.trainer_protocol import CONFIG_VARIABLE
+from trainingjob_agent.trainer_protocol import CONFIG_VARIABLE, EVENTS_FD_VARIABLE
 from trainingjob_trainer.main import warm_up
 from trainingjob_trainer.models.decoder import split_model
 from trainingjob_trainer.parallel.mesh import build_mesh
@@ -30,6 +31,12 @@ assert expected_digests.cache_info().currsize == 1
 assert not xla_bridge.backends_are_initialized()
 """
 
+COUNT_COLLECTIONS = """
+import gc, os, runpy
+gc.callbacks.append(lambda phase, info: os.write(1, b"x") if phase == "start" else 0)
+runpy.run_module("trainingjob_trainer.main", run_name="__main__")
+"""
+
 
 def write_config(folder: Path) -> str:
     path = folder / "run.json"
@@ -42,6 +49,21 @@ def test_a_standby_traces_the_model_and_touches_no_device(tmp_path: Path, monkey
     monkeypatch.setenv(CONFIG_VARIABLE, write_config(tmp_path))
 
     subprocess.run([sys.executable, "-c", STANDBY], check=True)
+
+
+@pytest.mark.thorough
+def test_a_standby_scans_no_objects_before_it_is_ready() -> None:
+    ready, events = os.pipe()
+    command = [sys.executable, "-c", COUNT_COLLECTIONS]
+    environment = os.environ | {EVENTS_FD_VARIABLE: str(events)}
+    collections = subprocess.check_output(
+        command, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=[events]
+    )
+    os.close(events)
+
+    assert b'"ready":true' in os.read(ready, 1000)
+    assert len(collections) < 5
+    os.close(ready)
 
 
 def test_a_world_of_the_same_model_does_not_trace_it_again(tmp_path: Path) -> None:

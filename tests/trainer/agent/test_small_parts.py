@@ -1,5 +1,6 @@
 """The agent's small parts: the end of a log, why a child ended, counters of the kernel, ports, orphans, the ledger."""
 
+import gc
 import socket
 import subprocess
 import sys
@@ -229,7 +230,13 @@ def test_deleted_generation_file_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_the_command_exits_with_the_code_of_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainingjob_agent.main.main", lambda: 143)
+    def run() -> int:
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > 0
+        return 143
+
+    gc.unfreeze()
+    monkeypatch.setattr("trainingjob_agent.main.main", run)
 
     with pytest.raises(SystemExit) as ended:
         launch.main()

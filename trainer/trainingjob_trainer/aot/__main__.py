@@ -3,6 +3,11 @@
 The process exits when its parent exits, which closes standard input, and before it exceeds its memory limit.
 """
 
+import gc
+
+if __name__ == "__main__":
+    gc.disable()  # as in a trainer, whose start this process would delay
+
 import logging
 import select
 import sys
@@ -36,6 +41,8 @@ COMPILED, FAILED, OVER_MEMORY_LIMIT = 0, 1, 4
 
 def main() -> NoReturn:
     """Compile the requested programs."""
+    gc.freeze()
+    gc.enable()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s", force=True)
     request = CompileRequest.model_validate_json(sys.stdin.buffer.readline())
     threading.Thread(

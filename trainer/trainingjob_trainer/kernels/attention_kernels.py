@@ -19,7 +19,6 @@ from jax.ad_checkpoint import checkpoint_name
 from trainingjob_api.network.activations import ATTENTION_OUTPUT
 from trainingjob_api.network.attention_blocks import CausalScope
 from trainingjob_api.network.attention_kernel import KernelName
-from trainingjob_trainer.kernels import splash_attention
 from trainingjob_trainer.kernels.chunked_attention import chunked_attention
 from trainingjob_trainer.kernels.cudnn_attention import cudnn_attention
 from trainingjob_trainer.kernels.plain_attention import plain_attention
@@ -87,6 +86,8 @@ def attention(
     if kernel == "cudnn":
         run = partial(cudnn_attention, scope=scope)
     elif kernel == "splash":
+        from trainingjob_trainer.kernels import splash_attention  # noqa: PLC0415  # other kernels need no Pallas for TPUs
+
         heads, shards = q_BLHK.shape[2] // degrees.get("tensor", 1), degrees.get("context", 1)
         splash = splash_attention.make_kernel(
             q_BLHK.shape[1], shards, heads, scope, soft_cap, interpret=splash_attention.INTERPRET

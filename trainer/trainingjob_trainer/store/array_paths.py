@@ -19,8 +19,6 @@ from orbax.checkpoint._src.serialization import tensorstore_utils  # it has no p
 
 from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.store.port import Store, has_object
-from trainingjob_trainer.store.s3_bucket import find_endpoint
-from trainingjob_trainer.store.s3_credentials import find_region
 
 MAX_FILE_BYTES = 1 << 30
 """Maximum bytes of a file that Orbax reads as a whole: metadata and shardings."""
@@ -101,6 +99,9 @@ def kvstore_spec(location: str) -> dict[str, Any]:
     bucket, _, path = rest.partition("/")
     if scheme == "gs":
         return {"driver": "gcs", "bucket": bucket, "path": path}
+    from trainingjob_trainer.store.s3_bucket import find_endpoint  # noqa: PLC0415  # a job with volumes needs no client
+    from trainingjob_trainer.store.s3_credentials import find_region  # noqa: PLC0415  # as above
+
     endpoint = find_endpoint(os.environ)
     place = {"endpoint": endpoint} if endpoint else {}
     return {"driver": "s3", "bucket": bucket, "path": path, "aws_region": find_region(os.environ), **place}
