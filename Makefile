@@ -24,6 +24,11 @@ SLOW := -m slow -n auto --maxprocesses=2 --dist worksteal $(SLOWEST)
 PURE := tests/api tests/core tests/corpus
 # Separate run: JAX's threads conflict with the child processes of the command line's tests.
 TRAINER := tests/trainer
+# Tests that only compute: no other load can make them fail.
+NUMERICS := $(addprefix $(TRAINER)/,compile_report hlo_analysis kernels models objectives optim parallel sampling)
+NUMERICS_LOG := build/numerics.log
+# Linux weighs sessions first, then the processes in each: `nice` alone would change nothing for other sessions.
+AT_LOW_PRIORITY := setsid nice -n 10 bash -c 'echo 10 >/proc/self/autogroup || true; exec "$$@"' bash
 # Tests of the agent. The last three cover how it reads and writes files that others can change.
 AGENT := $(TRAINER)/agent $(TRAINER)/checkpoint/test_foreign.py $(TRAINER)/store/test_agent_requests.py \
   $(TRAINER)/trackers/test_metrics_file.py
@@ -97,9 +102,9 @@ coverage-shell: install ## Require 95 % branch coverage of the operator's shell 
 	$(BIN)/coverage report --include='trainer/trainingjob_agent/*' --skip-covered --show-missing --fail-under=95
 
 .PHONY: thorough
-thorough: install ## Run all other tests that need no cluster and take less than ten seconds
+thorough: install ## Run all other tests that need no cluster and take less than ten seconds, without those of `make numerics`
 	$(PYTEST) $(THOROUGH) tests $(PURE:%=--ignore=%) --ignore=$(TRAINER)
-	$(PYTEST) $(THOROUGH) $(TRAINER)
+	$(PYTEST) $(THOROUGH) $(TRAINER) $(NUMERICS:%=--ignore=%)
 
 .PHONY: object-stores
 object-stores: install ## Build the object stores of the tests, once per machine: `make check` does it during the first tests
@@ -110,9 +115,14 @@ mutations: install ## Mutate copies of the code one by one; fast tests must fail
 	$(BIN)/python -m tests.mutations $(if $(ONLY),"$(ONLY)")
 
 .PHONY: slow
-slow: install ## Run the slow tests: whole runs of the trainer on this machine (ALL_CASES=1: all cases of each table)
-	$(PYTEST) $(SLOW) tests --ignore=$(TRAINER)
-	$(PYTEST) $(SLOW) $(TRAINER)
+slow: install ## Run the slow tests: whole runs of the trainer on this machine, without those of `make numerics`
+	$(PYTEST) $(SLOW) tests $(PURE:%=--ignore=%) --ignore=$(TRAINER)
+	$(PYTEST) $(SLOW) $(TRAINER) $(NUMERICS:%=--ignore=%)
+
+.PHONY: numerics
+numerics: install ## Run the tests that only compute: slow ones of the planner, all of models and optimizers (ALL_CASES=1: each table whole)
+	$(PYTEST) $(SLOW) $(PURE)
+	$(PYTEST) -m 'not cluster' $(WORKERS) $(SLOWEST) $(NUMERICS)
 
 .PHONY: meshes
 meshes: install ## Train small models on every mesh axis, pair and triple; the slow tests take a third of them
@@ -150,7 +160,11 @@ journeys-maxtext: install ## Run MaxText as a program: it loses a slice and rega
 	$(PYTEST) -v -m soak e2e/journeys/test_maxtext.py
 
 .PHONY: test
-test: lint coverage thorough slow soak-short journeys ## Run everything: the checks, all tests, slow tests, random faults, then the journeys on a real cluster
+test: lint coverage thorough slow soak-short ## Run everything: the checks, all tests, slow tests, random faults, then the journeys on a real cluster
+	@# Journeys wait for half of their time. The numerics compute meanwhile, at a low priority.
+	mkdir -p build; $(AT_LOW_PRIORITY) $(MAKE) numerics >$(NUMERICS_LOG) 2>&1 & numerics=$$!; \
+	  trap "kill $$numerics 2>/dev/null || true" EXIT; \
+	  $(MAKE) journeys; wait $$numerics || { cat $(NUMERICS_LOG); exit 1; }; cat $(NUMERICS_LOG)
 
 .PHONY: test-one-core
 test-one-core: ## Run everything with the CPU time of one core: no test may depend on the machine's speed

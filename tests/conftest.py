@@ -2,6 +2,7 @@
 
 import asyncio
 import difflib
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,12 @@ ROOT = Path(__file__).parent.parent
 
 # The test plugins ask for the current event loop; without this the first to ask makes one that nobody closes.
 asyncio.set_event_loop(None)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected out of garbage collections, which take a tenth of the time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -14,13 +14,17 @@ from tests.support.trainer.crew import Crew
 from tests.support.trainer.object_servers import ObjectServers
 from tests.support.trainer.shelf import Shelf
 from tests.support.trainer.stores import Stores
+from trainingjob_agent.world_environment import CPU_COLLECTIVE_FLAGS
 
 COMPILED = Path(__file__).parents[2] / "build" / "compiled-by-tests"
 MAX_MAPPINGS = 30_000
 """Memory mappings of a process, of which Linux allows 65,530: XLA crashes when it loads a program beyond them."""
 
-# Tests compile much and compute little. Trainer processes inherit it.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
+# Tests compile much and compute little, perhaps on a busy machine. Workers and trainer processes inherit the flags.
+# Each flag stands there once: it is part of the keys of compiled programs.
+for flag in ("--xla_backend_optimization_level=0", *CPU_COLLECTIVE_FLAGS):
+    if flag not in (given := os.environ.get("XLA_FLAGS", "").split()):
+        os.environ["XLA_FLAGS"] = " ".join([*given, flag])
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 logging.getLogger("jax").setLevel(logging.WARNING)  # as in a trainer
