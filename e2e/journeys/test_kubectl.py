@@ -1,8 +1,8 @@
-"""kubectl output for users: the columns of a training job, and the explanation of every field."""
+"""What kubectl shows of a job that has ended, and of the fields."""
 
 import pytest
 
-from e2e.product import Product, load_example
+from e2e.product import Job, Product, load_example, wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -13,12 +13,16 @@ def namespace(product: Product):
         yield name
 
 
-def test_get_shows_the_columns_of_a_training_job(product: Product, namespace: str) -> None:
+@pytest.fixture(scope="module")
+def ended(product: Product, namespace: str) -> Job:
     job = product.submit(namespace, load_example("fixed", checkpoint__uri="/shared/seen"), name="seen")
     job.wait_for_phase("Succeeded", timeout=300)
+    return job
 
+
+def test_get_shows_the_columns_of_a_training_job(product: Product, namespace: str, ended: Job) -> None:
     header, row = product.cluster.kubectl("get", "trainingjobs", "-n", namespace).splitlines()
-    status = job.status()
+    status = ended.status()
 
     assert header.split() == ["NAME", "STATUS", "SLICES", "STEP", "LOSS", "GOODPUT", "RESTARTS", "AGE"]
     display = status["display"]
@@ -32,15 +36,10 @@ def test_get_shows_the_columns_of_a_training_job(product: Product, namespace: st
     assert wide.split()[-5:] == ["MESH", "TOKENS/S", "ETA", "CHECKPOINT", "REASON"]
 
 
-def test_the_step_column_is_true_within_fifteen_seconds(product: Product, namespace: str) -> None:
-    manifest = load_example("fixed", checkpoint__uri="/shared/fresh", training__steps=100_000)
-    job = product.submit(namespace, manifest, name="fresh")
-    job.wait_for_step(1, timeout=180)
+def test_an_ended_job_is_deleted_after_its_ttl(ended: Job) -> None:
+    ended.patch({"ttlSecondsAfterFinished": 1})
 
-    # The status lags the trainer by at most fifteen seconds, so the step advances within that time.
-    first = job.status()["progress"]["step"]
-    job.wait("the next step", lambda status: status["progress"]["step"] > first, timeout=15)
-    job.delete()
+    wait_until("the job to be deleted", lambda: True if not ended.read() else None, 60, describe_actual=ended.describe)
 
 
 def test_explain_describes_every_field(product: Product) -> None:

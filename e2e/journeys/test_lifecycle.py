@@ -18,11 +18,12 @@ def namespace(product: Product):
         yield name
 
 
-@pytest.fixture(autouse=True)
-def no_job_is_left(product: Product, namespace: str):
-    """Delete all jobs after each journey, so that a failed one does not occupy the nodes."""
-    yield
-    product.cluster.kubectl("delete", "trainingjobs", "--all", "-n", namespace, "--wait=false")
+@pytest.fixture(scope="module")
+def job(product: Product, namespace: str):
+    """Return a job that trains. The last journey with it deletes it."""
+    job = long_job(product, namespace, "sleeper")
+    yield job
+    job.delete()
 
 
 def long_job(product: Product, namespace: str, name: str) -> Job:
@@ -43,8 +44,22 @@ def wait_until_gone(job: Job, uid: str) -> None:
     )
 
 
-def test_suspend_saves_and_resume_continues_from_the_saved_step(product: Product, namespace: str) -> None:
-    job = long_job(product, namespace, "sleeper")
+def test_nothing_carries_a_finalizer(job: Job) -> None:
+    job.wait_for_step(1, timeout=180)
+    uid = job.read()["metadata"]["uid"]
+    objects = [job.read(), *(child for kind in ("jobsets", "jobs", "configmaps") for child in job.children(kind, uid))]
+
+    ours = {o["metadata"]["name"]: o["metadata"].get("finalizers", []) for o in objects}
+    assert all(not finalizers for finalizers in ours.values()), ours
+
+
+def test_the_step_column_is_true_within_fifteen_seconds(job: Job) -> None:
+    # The status lags the trainer by at most fifteen seconds, so the step advances within that time.
+    first = job.wait_for_step(1, timeout=180)["progress"]["step"]
+    job.wait("the next step", lambda status: status["progress"]["step"] > first, timeout=15)
+
+
+def test_suspend_saves_and_resume_continues_from_the_saved_step(job: Job) -> None:
     job.wait_for_step(5, timeout=180)
     job.patch({"suspend": True})
     suspended = job.wait("suspension", lambda status: condition(status, "Suspended").get("status") == "True", 120)
@@ -56,11 +71,9 @@ def test_suspend_saves_and_resume_continues_from_the_saved_step(product: Product
     resumed = job.wait_for_step(step + 2, timeout=180)
     assert resumed["attempts"][-1]["firstStep"] == step
     assert resumed["restarts"]["total"] == 0
-    job.delete()
 
 
-def test_an_edit_takes_effect_while_training_and_loses_no_step(product: Product, namespace: str) -> None:
-    job = long_job(product, namespace, "edited")
+def test_an_edit_takes_effect_while_training_and_loses_no_step(job: Job) -> None:
     job.wait_for_step(5, timeout=180)
     job.wait("training on both slices", is_full, timeout=600)
 
@@ -77,11 +90,9 @@ def test_an_edit_takes_effect_while_training_and_loses_no_step(product: Product,
     wait_until("its pods to go", lambda: True if len(job.pods()) == 2 else None, timeout=3 * GRACE_SECONDS)
     with pytest.raises(ClusterError, match=r"1 must be at least .*, the current step of the job"):
         job.patch({"training": {"steps": 1}})
-    job.delete()
 
 
-def test_delete_while_training_leaves_nothing(product: Product, namespace: str) -> None:
-    job = long_job(product, namespace, "deleted")
+def test_delete_while_training_leaves_nothing(job: Job) -> None:
     job.wait_for_step(3, timeout=180)
     uid = job.read()["metadata"]["uid"]
     assert leftovers(job, uid)
@@ -101,6 +112,7 @@ def test_delete_with_the_operator_down_leaves_nothing(product: Product, namespac
         wait_until_gone(job, uid)
     finally:
         product.scale_operator(1)
+        job.delete()
 
 
 def test_a_namespace_that_is_deleted_takes_a_training_job_along(product: Product) -> None:
@@ -121,22 +133,3 @@ def test_a_namespace_that_is_deleted_takes_a_training_job_along(product: Product
 def read_namespace(product: Product, name: str) -> str:
     """Return a namespace with the reasons that delay its deletion; empty if it is gone."""
     return product.cluster.kubectl("get", "namespace", name, "-o", "json", "--ignore-not-found")
-
-
-def test_nothing_carries_a_finalizer(product: Product, namespace: str) -> None:
-    job = long_job(product, namespace, "plain")
-    job.wait_for_step(1, timeout=180)
-    uid = job.read()["metadata"]["uid"]
-    objects = [job.read(), *(child for kind in ("jobsets", "jobs", "configmaps") for child in job.children(kind, uid))]
-
-    ours = {o["metadata"]["name"]: o["metadata"].get("finalizers", []) for o in objects}
-    assert all(not finalizers for finalizers in ours.values()), ours
-    job.delete()
-
-
-def test_an_ended_job_is_deleted_after_its_ttl(product: Product, namespace: str) -> None:
-    manifest = load_example("fixed", checkpoint__uri="/shared/brief", ttlSecondsAfterFinished=5)
-    job = product.submit(namespace, manifest, name="brief")
-    wait_until(
-        "the job to be deleted", lambda: True if not job.read() else None, timeout=300, describe_actual=job.describe
-    )
