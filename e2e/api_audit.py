@@ -36,8 +36,8 @@ ALLOWED_VERBS: dict[str, tuple[str, ...]] = {
     "leases": (*READS, "create", "update"),
     "secrets": ("get", "update"),
     "validatingwebhookconfigurations": ("get", "patch"),
-    "tokenreviews": ("create",),
-    "subjectaccessreviews": ("create",),
+    "tokenreviews": ("create",),  # of agents, and of scrapers
+    "subjectaccessreviews": ("create",),  # of creators of jobs, and of scrapers
 }
 """The verbs that the operator uses, by resource. The check exposes rights that the chart grants without need."""
 CREATED_ONCE = ("jobsets", "jobs")

@@ -40,9 +40,9 @@ AGENT_MUTATIONS = (
     ),
     Mutation(
         "carry on what the API server quotes of a token",
-        f"{SHELL}/authentication.py",
-        '        error = get_text(status, "error").replace(token, "TOKEN")\n',
-        '        error = get_text(status, "error")\n',
+        f"{SHELL}/reviews.py",
+        '    return {**status, "error": get_text(status, "error").replace(token, "TOKEN")}\n',
+        "    return status\n",
         ("tests/shell/test_secrets.py",),
     ),
     Mutation(

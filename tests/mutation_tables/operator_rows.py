@@ -133,8 +133,15 @@ SHELL_MUTATIONS = (
         ("tests/shell/test_rendezvous.py",),
     ),
     Mutation(
+        "read metrics with any token that the API server knows",
+        f"{SHELL}/scraper_access.py",
+        "        return Access.GRANTED if allowed is True else Access.FORBIDDEN\n",
+        "        return Access.GRANTED\n",
+        ("tests/shell/test_scraper_access.py",),
+    ),
+    Mutation(
         "keep tokens instead of their hashes",
-        f"{SHELL}/authentication.py",
+        f"{SHELL}/reviews.py",
         "        digest = hashlib.sha256(token.encode()).hexdigest()\n",
         "        digest = token\n",
         ("tests/shell/test_authentication.py",),

@@ -73,7 +73,8 @@ async def start(server: Any, monkeypatch: pytest.MonkeyPatch, unused_tcp_port_fa
         async def begin(settings: Settings = SETTINGS) -> Running:
             monkeypatch.setattr(assembly, "lease_identity", lambda: f"operator-{len(begun)}")
             api = await stack.enter_async_context(Api(Configuration(host=server[1])))
-            ports = {name: unused_tcp_port_factory() for name in ("rendezvous", "metrics")}
+            names = ("rendezvous", "metrics", *(("metrics_tls",) if settings.metrics_authentication else ()))
+            ports = {name: unused_tcp_port_factory() for name in names}
             running = Running(Operator(settings, api), ports)
             begun.append(asyncio.create_task(running.operator.run(running.stop, ListenPorts(**ports))))
             stack.push_async_callback(end, begun[-1], running.stop)
@@ -223,6 +224,20 @@ async def test_probes_and_metrics(start: Any, api_server: Any, job: Any) -> None
     _, text = await running.get("/metrics")
     assert "trainingjob_leading 1.0" in text
     assert 'trainingjob_jobs{namespace="research",phase=' in text
+
+
+async def test_metrics_over_tls_need_a_token(start: Any) -> None:
+    running = await start(replace(SETTINGS, metrics_authentication=True))
+    await until(lambda: running.operator.lease.is_leading, "it leads")
+
+    trusting = ssl.create_default_context(cadata=running.operator.tls.bundle)
+    url = f"https://127.0.0.1:{running.ports['metrics_tls']}/metrics"
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusting)) as session,
+        session.get(url, server_hostname=HOST) as response,
+    ):
+        assert response.status == 401
+    assert (await running.get("/metrics"))[0] == 404
 
 
 def spec_on(accelerator: str) -> dict[str, Any]:

@@ -8,10 +8,9 @@ from aiohttp import web
 from tests.support.tokens import make_token
 from trainingjob_api.protocol import TOKEN_AUDIENCE
 from trainingjob_api.spec.job import GROUP, KIND
-from trainingjob_operator.shell import authentication
+from trainingjob_operator.shell import reviews
 from trainingjob_operator.shell.authentication import (
     ACCEPTED_CACHE_SECONDS,
-    MAX_TOKEN,
     REJECTED_CACHE_SECONDS,
     PodAuthenticator,
     may_use_service_account,
@@ -19,6 +18,7 @@ from trainingjob_operator.shell.authentication import (
 from trainingjob_operator.shell.check_pool import FairQueue
 from trainingjob_operator.shell.interfaces import Caller, ClusterUnavailableError, UnauthenticatedCallerError
 from trainingjob_operator.shell.kinds import JOB, JOB_SET, POD, TRAINING_JOB, Kind
+from trainingjob_operator.shell.reviews import MAX_TOKEN
 from trainingjob_operator.shell.store import Store
 
 TOKEN = make_token()
@@ -261,8 +261,8 @@ async def test_an_answer_is_good_for_a_while(authenticator: PodAuthenticator, ap
     await authenticator.authenticate(TOKEN)
     with pytest.raises(UnauthenticatedCallerError):
         await authenticator.authenticate(make_token("another token"))
-    for digest, (until, answer) in tuple(authenticator._accepted.items()):
-        authenticator._accepted[digest] = (until - ACCEPTED_CACHE_SECONDS, answer)
+    for digest, (until, answer) in tuple(authenticator._cache._accepted.items()):
+        authenticator._cache._accepted[digest] = (until - ACCEPTED_CACHE_SECONDS, answer)
     with pytest.raises(UnauthenticatedCallerError):
         await authenticator.authenticate(TOKEN)
 
@@ -275,8 +275,8 @@ async def test_a_refusal_is_good_for_a_little_while(authenticator: PodAuthentica
     assert len(api_server.requests) == 1
 
     accept(api_server, pod)
-    ((digest, (until, answer)),) = authenticator._rejected.items()
-    authenticator._rejected[digest] = (until - REJECTED_CACHE_SECONDS, answer)
+    ((digest, (until, answer)),) = authenticator._cache._rejected.items()
+    authenticator._cache._rejected[digest] = (until - REJECTED_CACHE_SECONDS, answer)
     assert await authenticator.authenticate(TOKEN)
 
 
@@ -302,8 +302,8 @@ async def test_cached_answer_about_a_deleted_pod_expires(
     assert await authenticator.authenticate(TOKEN), (
         "the API server itself takes a deleted pod's token for a minute more"
     )
-    for digest, (until, answer) in tuple(authenticator._accepted.items()):
-        authenticator._accepted[digest] = (until - ACCEPTED_CACHE_SECONDS, answer)
+    for digest, (until, answer) in tuple(authenticator._cache._accepted.items()):
+        authenticator._cache._accepted[digest] = (until - ACCEPTED_CACHE_SECONDS, answer)
     with pytest.raises(UnauthenticatedCallerError, match="no longer exists"):
         await authenticator.authenticate(TOKEN)
 
@@ -312,7 +312,7 @@ async def test_no_token_is_kept(authenticator: PodAuthenticator, api_server: Any
     accept(api_server, pod)
     await authenticator.authenticate(make_token("very-secret"))
 
-    assert make_token("very-secret") not in repr(vars(authenticator))
+    assert make_token("very-secret") not in repr(vars(authenticator)) + repr(vars(authenticator._cache))
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ async def test_the_right_to_use_a_service_account(status: Any, want: bool, api: 
 async def test_a_flood_of_strangers_makes_no_pod_a_stranger(
     authenticator: PodAuthenticator, api_server: Any, pod: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(authentication, "MAX_CACHED", 4)
+    monkeypatch.setattr(reviews, "MAX_CACHED", 4)
     accept(api_server, pod)
     await authenticator.authenticate(TOKEN)
     api_server.reviews["tokenreviews"] = lambda _: {"authenticated": False}
@@ -370,7 +370,7 @@ async def test_a_flood_of_strangers_makes_no_pod_a_stranger(
             await authenticator.authenticate(make_token(f"bad-{number}"))
 
     assert await authenticator.authenticate(TOKEN)
-    assert len(authenticator._rejected) == 4
+    assert len(authenticator._cache._rejected) == 4
 
 
 async def test_a_pod_that_is_known_does_not_wait_with_strangers(
@@ -378,8 +378,8 @@ async def test_a_pod_that_is_known_does_not_wait_with_strangers(
 ) -> None:
     accept(api_server, pod)
     await authenticator.authenticate(TOKEN)
-    for digest, (until, answer) in tuple(authenticator._accepted.items()):
-        authenticator._accepted[digest] = (until - ACCEPTED_CACHE_SECONDS, answer)
-    monkeypatch.setattr(authenticator, "_review_queue", FairQueue(at_once=0))
+    for digest, (until, answer) in tuple(authenticator._cache._accepted.items()):
+        authenticator._cache._accepted[digest] = (until - ACCEPTED_CACHE_SECONDS, answer)
+    monkeypatch.setattr(authenticator._cache, "_review_queue", FairQueue(at_once=0))
 
     assert await authenticator.authenticate(TOKEN)

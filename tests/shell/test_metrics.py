@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -11,7 +12,7 @@ from trainingjob_operator.core.goodput import Bucket
 from trainingjob_operator.shell.kinds import TRAINING_JOB
 from trainingjob_operator.shell.metric_declarations import METRICS
 from trainingjob_operator.shell.metrics import Metrics, WebhookMetrics
-from trainingjob_operator.shell.probes import health_app
+from trainingjob_operator.shell.probes import MetricsEndpoint, health_app
 from trainingjob_operator.shell.store import KindStore
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -272,7 +273,8 @@ def test_operator_s_memory_is_a_metric(jobs: Jobs) -> None:
 
 async def test_prometheus_can_read_them(jobs: Jobs) -> None:
     jobs.put(**STATUS)
-    app = health_app(jobs.metrics.registry, healthy=lambda: "", ready=lambda: "")
+    app = web.Application()
+    MetricsEndpoint(jobs.metrics.registry).register(app)
 
     async with TestClient(TestServer(app)) as client, client.get("/metrics") as response:
         text = await response.text()
@@ -284,7 +286,7 @@ async def test_prometheus_can_read_them(jobs: Jobs) -> None:
 
 async def test_probes_report_the_cause(jobs: Jobs) -> None:
     trouble = {"/healthz": "", "/readyz": ""}
-    app = health_app(jobs.metrics.registry, lambda: trouble["/healthz"], lambda: trouble["/readyz"])
+    app = health_app(lambda: trouble["/healthz"], lambda: trouble["/readyz"])
 
     async with TestClient(TestServer(app)) as client:
         for path in trouble:

@@ -23,7 +23,7 @@ from trainingjob_operator.shell.hub import Hub
 from trainingjob_operator.shell.interfaces import Caller, ClusterUnavailableError, UnauthenticatedCallerError
 from trainingjob_operator.shell.kinds import TRAINING_JOB
 from trainingjob_operator.shell.metrics import Metrics
-from trainingjob_operator.shell.probes import health_app
+from trainingjob_operator.shell.probes import MetricsEndpoint, health_app
 from trainingjob_operator.shell.reflector import KINDS
 from trainingjob_operator.shell.store import Store
 
@@ -168,7 +168,8 @@ async def test_a_secret_of_the_trainers_environment_is_nowhere_after_a_whole_lif
 
 async def test_probes_and_scrapes_contain_no_headers_of_the_caller() -> None:
     metrics = Metrics("1")
-    app = health_app(metrics.registry, lambda: "", lambda: "there is no leader yet")
+    app = health_app(lambda: "", lambda: "there is no leader yet")
+    MetricsEndpoint(metrics.registry).register(app)
     async with TestClient(TestServer(app)) as client:
         for path in ("/healthz", "/readyz", "/metrics", f"/{CANARY}"):
             async with client.get(path, headers={"Authorization": f"Bearer {CANARY}"}) as response:

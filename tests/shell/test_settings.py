@@ -24,6 +24,8 @@ FULL = {
     "TRAININGJOB_WEBHOOK_SERVICE": "tj-checks",
     "TRAININGJOB_WEBHOOK_PORT": "10250",
     "TRAININGJOB_METRICS_PORT": "9090",
+    "TRAININGJOB_METRICS_TLS_PORT": "9091",
+    "TRAININGJOB_METRICS_AUTHENTICATION": "true",
     "TRAININGJOB_UNCHECKED_SERVICE_ACCOUNTS": "True",
     "TRAININGJOB_WEBHOOK_CONFIGURATION": "tj-webhook",
     "TRAININGJOB_CERTIFICATES": "/certificates",
@@ -60,6 +62,8 @@ def test_all_variables_are_read() -> None:
         webhook_service="tj-checks",
         webhook_port=10250,
         metrics_port=9090,
+        metrics_tls_port=9091,
+        metrics_authentication=True,
         unchecked_service_accounts=True,
         webhook_configuration="tj-webhook",
         certificates=Path("/certificates"),
@@ -122,6 +126,7 @@ def test_all_mistakes_at_once() -> None:
                 "TRAININGJOB_CERTIFICATES": "here",
                 "TRAININGJOB_ACCELERATORS": "rows.yaml",
                 "TRAININGJOB_LOG_FORMAT": "xml",
+                "TRAININGJOB_METRICS_AUTHENTICATION": "true",
             }
         )
 
@@ -134,6 +139,7 @@ def test_all_mistakes_at_once() -> None:
         "TRAININGJOB_CERTIFICATES: 'here' must be 'self' or the absolute path of a folder.",
         "TRAININGJOB_ACCELERATORS: 'rows.yaml' must be the absolute path of a file.",
         "TRAININGJOB_LOG_FORMAT: 'xml' must be one of json, text.",
+        "TRAININGJOB_METRICS_TLS_PORT: must be set with TRAININGJOB_METRICS_AUTHENTICATION: tokens need TLS.",
     ]
 
 

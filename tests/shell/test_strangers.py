@@ -8,8 +8,9 @@ import pytest
 
 from tests.support.tokens import make_token
 from trainingjob_api.protocol import TOKEN_AUDIENCE
-from trainingjob_operator.shell.authentication import MAX_REVIEWS, MAX_WAITING, PodAuthenticator, has_operator_audience
+from trainingjob_operator.shell.authentication import MAX_REVIEWS, PodAuthenticator, has_operator_audience
 from trainingjob_operator.shell.interfaces import BusyError, UnauthenticatedCallerError
+from trainingjob_operator.shell.reviews import MAX_WAITING
 from trainingjob_operator.shell.store import Store
 
 NOT_OURS = {

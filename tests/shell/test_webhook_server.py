@@ -123,7 +123,8 @@ async def start(server: Any, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, 
 
         async def begin(settings: Settings = SETTINGS) -> Replica:
             api = await stack.enter_async_context(Api(Configuration(host=server[1])))
-            ports = ListenPorts(unused_tcp_port_factory(), 0, unused_tcp_port_factory())
+            tls_port = unused_tcp_port_factory() if settings.metrics_authentication else None
+            ports = ListenPorts(unused_tcp_port_factory(), 0, unused_tcp_port_factory(), tls_port)
             replica = Replica(WebhookServer(settings, api, cluster.folder), ports)
             stack.push_async_callback(end, replica)
             return replica
@@ -246,6 +247,21 @@ async def test_the_right_to_use_a_service_account_is_checked(start: Any, cluster
 
     assert answer["allowed"] is False
     assert "'alice' needs the right to `use` ServiceAccount 'gcs'" in answer["status"]["message"]
+
+
+async def test_metrics_over_tls_need_a_token(start: Any, cluster: Cluster) -> None:
+    await cluster.issue()
+    replica = await start(replace(SETTINGS, metrics_authentication=True))
+    await until(replica.is_ready, "it is ready")
+
+    trusting = ssl.create_default_context(cadata=cluster.bundle)
+    url = f"https://127.0.0.1:{replica.ports.metrics_tls}/metrics"
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusting)) as session,
+        session.get(url, server_hostname=SETTINGS.webhook_host) as response,
+    ):
+        assert response.status == 401
+    assert (await probe(replica.ports.metrics, "/metrics"))[0] == 404
 
 
 @pytest.mark.thorough

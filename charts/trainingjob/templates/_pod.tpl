@@ -65,9 +65,26 @@ trainingjob.dev/{{ kebabcase $table }}: {{ toJson . | sha256sum }}
   value: {{ .root.Values.webhook.port | quote }}
 - name: TRAININGJOB_METRICS_PORT
   value: {{ .metricsPort | quote }}
+- name: TRAININGJOB_METRICS_TLS_PORT
+  value: {{ ternary .root.Values.metrics.tls.port "" .root.Values.metrics.tls.enabled | quote }}
+- name: TRAININGJOB_METRICS_AUTHENTICATION
+  value: {{ .root.Values.metrics.authentication.enabled | quote }}
 {{- with .root.Values.extraEnv }}
 {{ toYaml . }}
 {{- end }}
+{{- end }}
+
+{{- /* Ports of the probes and the metrics. Takes a dict with `root` and `port`. */ -}}
+{{- define "trainingjob.metricsPorts" -}}
+- {name: {{ include "trainingjob.probePort" .root }}, containerPort: {{ .port }}}
+{{- if .root.Values.metrics.tls.enabled }}
+- {name: metrics, containerPort: {{ .root.Values.metrics.tls.port }}}
+{{- end }}
+{{- end }}
+
+{{- /* Name of the port of the probes. The kubelet does not depend on certificates. */ -}}
+{{- define "trainingjob.probePort" -}}
+{{ ternary "health" "metrics" .Values.metrics.tls.enabled }}
 {{- end }}
 
 {{- define "trainingjob.volumeMounts" -}}

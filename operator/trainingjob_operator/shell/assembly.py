@@ -19,13 +19,14 @@ from trainingjob_operator.shell.kinds import POD_GROUP, TRAINING_JOB
 from trainingjob_operator.shell.leader_election import LeaderElection
 from trainingjob_operator.shell.leader_label import LeaderLabel
 from trainingjob_operator.shell.metrics import Metrics
-from trainingjob_operator.shell.probes import health_app
+from trainingjob_operator.shell.probes import MetricsEndpoint, health_app, serving_probes
 from trainingjob_operator.shell.process import ListenPorts, read_catalog, serving
 from trainingjob_operator.shell.queue_reader import QueueReader
 from trainingjob_operator.shell.reconcile import Reconciler
 from trainingjob_operator.shell.reflector import KINDS, RELIST_SECONDS, Reflector
 from trainingjob_operator.shell.rendezvous import rendezvous_app
 from trainingjob_operator.shell.scheduler import Scheduler
+from trainingjob_operator.shell.scraper_access import ScraperAccess
 from trainingjob_operator.shell.service_account_check import ServiceAccountCheck
 from trainingjob_operator.shell.settings import Settings
 from trainingjob_operator.shell.store import Store
@@ -108,6 +109,7 @@ class Operator:
         )
         self._review_api = api.with_separate_pool()  # thousands of starting hosts must not delay reconciles
         self.authenticator = PodAuthenticator(self._review_api, self.store)
+        self._scraper_access = ScraperAccess(self._review_api) if settings.metrics_authentication else None
 
     async def run(self, stop: asyncio.Event, ports: ListenPorts) -> None:
         """Run the operator until `stop` is set.
@@ -117,8 +119,9 @@ class Operator:
             Exception: a component failed and cannot recover within this process.
         """
         async with self._lease_api, self._review_api, self.checks, contextlib.AsyncExitStack() as servers:
-            health = health_app(self.metrics.registry, self._health_problem, self._readiness_problem)
-            await servers.enter_async_context(serving(health, ports.metrics))
+            health = health_app(self._health_problem, self._readiness_problem)
+            endpoint = MetricsEndpoint(self.metrics.registry, self._scraper_access)
+            await servers.enter_async_context(serving_probes(health, endpoint, ports, self.tls.context))
             rendezvous = rendezvous_app(
                 self.hub, self.authenticator, lambda: self.lease.is_last_known_leader, lambda: self.tls.secret
             )

@@ -4,39 +4,30 @@ A pod authenticates with a bound service account token of the operator's audienc
 and the pod's owner references lead to the job. A user needs the verb `use` on a ServiceAccount to set it in a job.
 """
 
-import asyncio
 import base64
-import hashlib
 import json
-from collections import OrderedDict
 from collections.abc import Sequence
 
 from trainingjob_api.protocol import TOKEN_AUDIENCE
 from trainingjob_api.spec.job import KIND
 from trainingjob_operator.core.manifests import Manifest, get_text, get_value, iter_items
 from trainingjob_operator.shell.api import Api
-from trainingjob_operator.shell.api_errors import NotFoundError
-from trainingjob_operator.shell.check_pool import FairQueue
 from trainingjob_operator.shell.interfaces import (
     Caller,
     ClusterUnavailableError,
-    ForbiddenError,
     MissingKindError,
     UnauthenticatedCallerError,
 )
-from trainingjob_operator.shell.kinds import ACCESS_REVIEW, JOB, JOB_SET, POD, TOKEN_REVIEW, TRAINING_JOB, Kind
+from trainingjob_operator.shell.kinds import ACCESS_REVIEW, JOB, JOB_SET, POD, TRAINING_JOB, Kind
+from trainingjob_operator.shell.reviews import MAX_TOKEN, CacheLimits, TokenCache, create_review, review_token
 from trainingjob_operator.shell.store import Store
 
 ACCEPTED_CACHE_SECONDS = 120.0
 """As long as the API server itself keeps the answers of a token webhook by default."""
 REJECTED_CACHE_SECONDS = 5.0
-MAX_CACHED = 8192
 MAX_REVIEWS = 16
 """Maximum number of concurrent TokenReviews of unknown tokens. Thousands of hosts start, or reconnect, at once."""
-MAX_WAITING = 64
-"""Maximum number of queued unknown tokens per peer."""
-WAIT_SECONDS = 5.0
-MAX_TOKEN = 16 * 1024
+LIMITS = CacheLimits(ACCEPTED_CACHE_SECONDS, REJECTED_CACHE_SECONDS, MAX_REVIEWS)
 
 OWNER_CHAINS = ((JOB, JOB_SET, TRAINING_JOB), (JOB, TRAINING_JOB))
 """Chains of controllers from a pod to its TrainingJob: that of a host, and that of a pod that tokenizes text."""
@@ -52,10 +43,7 @@ class PodAuthenticator:
         """Review tokens with the API server; look up pods in the store first."""
         self._api = api
         self._store = store
-        # Keyed by hash, never by token. Two caches, so that many invalid tokens cannot evict those of pods.
-        self._accepted: OrderedDict[str, tuple[float, Caller | str]] = OrderedDict()
-        self._rejected: OrderedDict[str, tuple[float, Caller | str]] = OrderedDict()
-        self._review_queue = FairQueue(MAX_WAITING, MAX_REVIEWS)
+        self._cache = TokenCache[Caller | str](LIMITS, lambda answer: isinstance(answer, Caller))
 
     async def authenticate(self, token: str, peer: str = "") -> Caller:
         """Return the pod to which a token was issued.
@@ -69,42 +57,16 @@ class PodAuthenticator:
             raise UnauthenticatedCallerError("a bearer token is needed")
         if not has_operator_audience(token):
             raise UnauthenticatedCallerError(f"the token is not a JSON web token for {TOKEN_AUDIENCE}")
-        digest = hashlib.sha256(token.encode()).hexdigest()
-        now = asyncio.get_running_loop().time()
-        good_until, answer = self._accepted.get(digest) or self._rejected.get(digest) or (0.0, "")
-        if good_until <= now:
-            if digest in self._accepted:
-                answer = await self._review_token(token)
-            else:
-                async with self._review_queue.acquire(peer, seconds=WAIT_SECONDS):
-                    answer = await self._review_token(token)
-            self._cache(digest, now, answer)
+        answer = await self._cache.find(token, peer, self._review_token)
         if isinstance(answer, str):
             raise UnauthenticatedCallerError(answer)
         return answer
 
-    def _cache(self, digest: str, now: float, answer: Caller | str) -> None:
-        is_known = isinstance(answer, Caller)
-        good_for, kept = (
-            (ACCEPTED_CACHE_SECONDS, self._accepted) if is_known else (REJECTED_CACHE_SECONDS, self._rejected)
-        )
-        for each in (self._accepted, self._rejected):
-            each.pop(digest, None)
-        kept[digest] = (now + good_for, answer)
-        if len(kept) > MAX_CACHED:
-            kept.popitem(last=False)
-
     async def _review_token(self, token: str) -> Caller | str:
         """Review a token. Return the caller, or why the token is rejected."""
-        spec = {"token": token, "audiences": [TOKEN_AUDIENCE]}
-        try:
-            status = await create_review(self._api, TOKEN_REVIEW, spec)
-        except ClusterUnavailableError as unavailable:  # the message may contain the request
-            words = str(unavailable).replace(token, "TOKEN")
-            raise ClusterUnavailableError(words, retry_after=unavailable.retry_after) from None
-        error = get_text(status, "error").replace(token, "TOKEN")
+        status = await review_token(self._api, token, (TOKEN_AUDIENCE,))
         if status.get("authenticated") is not True or TOKEN_AUDIENCE not in (status.get("audiences") or ()):
-            return f"the token is not valid for {TOKEN_AUDIENCE}: {error or 'refused'}"
+            return f"the token is not valid for {TOKEN_AUDIENCE}: {get_text(status, 'error') or 'refused'}"
         user = get_text(status, "user", "username")
         if not user.startswith(_SERVICE_ACCOUNT):
             return f"'{user}' is not a service account"
@@ -186,21 +148,6 @@ async def may_use_service_account(api: Api, user: Manifest, namespace: str, name
         },
     }
     return (await create_review(api, ACCESS_REVIEW, spec)).get("allowed") is True
-
-
-async def create_review(api: Api, kind: Kind, spec: Manifest) -> Manifest:
-    """Create a review in the API server and return its status.
-
-    Raises:
-        ClusterUnavailableError: the API server is unreachable, or the operator may not create reviews.
-    """
-    manifest = {"apiVersion": kind.api_version, "kind": kind.name, "spec": spec}
-    try:
-        answer = await api.create(kind, manifest)
-    except (ForbiddenError, MissingKindError, NotFoundError) as error:
-        raise ClusterUnavailableError(f"cannot request a {kind.name}: {error}") from error
-    status = answer.get("status")
-    return status if isinstance(status, dict) else {}
 
 
 def _controller(manifest: Manifest, kind: Kind) -> Manifest:

@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 def find_ports(settings: Settings) -> ListenPorts:
     """Return the ports of the settings."""
-    return ListenPorts(settings.webhook_port, RENDEZVOUS_PORT, settings.metrics_port)
+    return ListenPorts(settings.webhook_port, RENDEZVOUS_PORT, settings.metrics_port, settings.metrics_tls_port)
 
 
 def find_certificates(settings: Settings) -> Path:

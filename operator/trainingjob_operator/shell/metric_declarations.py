@@ -134,7 +134,9 @@ PAGE_HEADER = """\
 # Metrics
 
 The operator and its webhook serve these Prometheus metrics at `/metrics` on port 8080. `metrics.serviceMonitor.enabled`
-or `metrics.podMonitor.enabled` in the chart lets the Prometheus operator scrape them.
+or `metrics.podMonitor.enabled` in the chart lets the Prometheus operator scrape them. `metrics.tls.enabled` serves them
+with HTTPS on port 8444 instead, and `metrics.authentication.enabled` requires a token:
+[operations.md](operations.md#metrics-and-alerts).
 `metrics.alerts.enabled` adds alert rules, each with a link to its section of [troubleshooting.md](troubleshooting.md).
 
 - Metrics with the labels `namespace` and `name` describe a job. Only the leader exports them, so sums count each job

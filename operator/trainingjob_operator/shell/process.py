@@ -31,6 +31,8 @@ class ListenPorts:
     webhook: int = WEBHOOK_PORT
     rendezvous: int = RENDEZVOUS_PORT
     metrics: int = METRICS_PORT
+    metrics_tls: int | None = None
+    """Port of metrics over TLS. None: `metrics` serves them in plain HTTP."""
 
 
 @contextlib.asynccontextmanager

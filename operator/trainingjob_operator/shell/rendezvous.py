@@ -29,6 +29,7 @@ from trainingjob_operator.shell.interfaces import (
     UnauthenticatedCallerError,
 )
 from trainingjob_operator.shell.logging_setup import Log, RateLimitedLog
+from trainingjob_operator.shell.reviews import bearer_token
 
 LONG_POLL_SECONDS = 1.0
 MAX_BODY_BYTES = 64 * 1024
@@ -164,10 +165,9 @@ class Rendezvous:
         return known
 
     async def _authenticate(self, request: web.Request) -> Caller:
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not token.strip():
+        if not (token := bearer_token(request)):
             raise UnauthenticatedCallerError("a report needs the header `Authorization: Bearer TOKEN`")
-        caller = await self._authenticator.authenticate(token.strip(), request.remote or "")
+        caller = await self._authenticator.authenticate(token, request.remote or "")
         if prove := request.get(AUTHENTICATE):
             prove(caller.pod_uid)
         return caller

@@ -61,6 +61,10 @@ class Settings:
     """Service through which the API server reaches the webhook."""
     webhook_port: int = WEBHOOK_PORT
     metrics_port: int = METRICS_PORT
+    metrics_tls_port: int | None = None
+    """Port of metrics over TLS. None: `metrics_port` serves them in plain HTTP."""
+    metrics_authentication: bool = False
+    """Whether scrapers need a bearer token with the right to read `/metrics`. Needs `metrics_tls_port`."""
     unchecked_service_accounts: bool = False
     """Whether a job may use a ServiceAccount although no webhook verified the creator's permission."""
     webhook_configuration: str = "trainingjob-operator"
@@ -116,6 +120,11 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
             values[setting.name] = parse(text)
         except ValueError as error:
             problems.append(f"{variable}: '{text}' {error}")
+    if values.get("metrics_authentication") and "metrics_tls_port" not in values:
+        variable = environment_variable("metrics_tls_port")
+        problems.append(
+            f"{variable}: must be set with {environment_variable('metrics_authentication')}: tokens need TLS."
+        )
     if problems:
         raise InvalidSettingsError("\n".join(problems))
     return Settings(**values)
@@ -235,6 +244,8 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "webhook_service": _name,
     "webhook_port": _port,
     "metrics_port": _port,
+    "metrics_tls_port": _port,
+    "metrics_authentication": _flag,
     "unchecked_service_accounts": _flag,
     "webhook_configuration": str,
     "certificates": _folder,

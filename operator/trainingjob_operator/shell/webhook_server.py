@@ -20,8 +20,9 @@ from trainingjob_operator.shell.connections import Handler
 from trainingjob_operator.shell.kind_discovery import KueueDiscovery
 from trainingjob_operator.shell.logging_setup import Log
 from trainingjob_operator.shell.metrics import WebhookMetrics
-from trainingjob_operator.shell.probes import health_app
+from trainingjob_operator.shell.probes import MetricsEndpoint, health_app, serving_probes
 from trainingjob_operator.shell.process import ListenPorts, read_catalog, serving
+from trainingjob_operator.shell.scraper_access import ScraperAccess
 from trainingjob_operator.shell.settings import Settings
 from trainingjob_operator.shell.tls import FolderSource, Tls
 from trainingjob_operator.shell.webhook import webhook_app
@@ -42,6 +43,7 @@ class WebhookServer:
         self.checks = CheckPool(read_catalog(settings, self.metrics))
         may_use = partial(may_use_service_account, api)
         self.admission = Admission(self.checks.evaluate_review, may_use, KueueDiscovery(api).is_served)
+        self._scraper_access = ScraperAccess(api) if settings.metrics_authentication else None
         self._is_draining = False
 
     async def run(self, stop: asyncio.Event, ports: ListenPorts) -> None:
@@ -51,8 +53,9 @@ class WebhookServer:
             OSError: a port is already in use.
         """
         async with self.checks, contextlib.AsyncExitStack() as servers:
-            health = health_app(self.metrics.registry, lambda: "", self._readiness_problem)
-            await servers.enter_async_context(serving(health, ports.metrics))
+            health = health_app(lambda: "", self._readiness_problem)
+            endpoint = MetricsEndpoint(self.metrics.registry, self._scraper_access)
+            await servers.enter_async_context(serving_probes(health, endpoint, ports, self.tls.context))
             await self.checks.warm_up()
             app = webhook_app(self.admission, self.metrics.record_review)
             app.middlewares.append(self._close_while_draining)

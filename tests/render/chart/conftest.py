@@ -66,6 +66,12 @@ EVERYTHING: dict[str, Any] = {
     "certManager": {"enabled": True},
     "logs": {"level": "debug", "format": "text"},
     "metrics": {
+        "tls": {"enabled": True, "port": 9444},
+        "authentication": {
+            "enabled": True,
+            "scrapers": [{"kind": "ServiceAccount", "name": "prometheus", "namespace": "monitoring"}],
+            "tokenSecret": {"name": "scraper"},
+        },
         "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}, "interval": "15s"},
         "alerts": {"enabled": True, "labels": {"release": "prometheus"}, "runbookUrl": "https://wiki.example/oncall"},
     },

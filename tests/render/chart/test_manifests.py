@@ -106,6 +106,8 @@ def test_operator_reads_every_setting_of_the_chart(chart, variants) -> None:
             NodeSignal("label", "node.example/health", "bad", "avoid"),
         ),
         webhook_port=10250,
+        metrics_tls_port=9444,
+        metrics_authentication=True,
         certificates=Path("/etc/trainingjob/certificates"),
         accelerators=Path("/etc/trainingjob/accelerators/accelerators.yaml"),
         presets=Path("/etc/trainingjob/presets/presets.yaml"),
@@ -291,7 +293,7 @@ def test_the_chart_never_writes_what_the_operator_publishes(chart, variants, var
     [
         ("default", OPERATOR, {8443: 8443, 8080: 8080}),
         ("default", WEBHOOK, {443: 9443, 8080: 8080}),
-        ("everything", WEBHOOK, {443: 10250, 8080: 9090}),
+        ("everything", WEBHOOK, {443: 10250, 9444: 9444}),
     ],
 )
 def test_a_service_reaches_the_pods_of_its_deployment_and_no_others(chart, variants, variant, name, ports) -> None:

@@ -52,9 +52,11 @@ def test_the_webhook_may_only_ask_for_the_rights_of_users(chart, variants, varia
     granted = list(rules(chart.objects(variants[variant])))
     webhook = [rule[1:4] for rule in granted if rule[0] == "trainingjob-operator-webhook"]
 
-    wanted = [("authorization.k8s.io", "subjectaccessreviews", ("create",))]
-    assert webhook == ([] if variant == "little" else wanted)
-    assert [rule for rule in granted if rule[2] == "subjectaccessreviews" and "webhook" not in rule[0]] == []
+    of_users = [("authorization.k8s.io", "subjectaccessreviews", ("create",))]
+    of_scrapers = [("authentication.k8s.io", "tokenreviews", ("create",))] if variant == "everything" else []
+    assert webhook == ([] if variant == "little" else of_users + of_scrapers)
+    operator = [rule for rule in granted if rule[2] == "subjectaccessreviews" and "webhook" not in rule[0]]
+    assert bool(operator) == bool(of_scrapers)
 
 
 def test_without_the_webhook_its_configuration_is_out_of_reach(chart, variants) -> None:
@@ -95,7 +97,7 @@ def bound_rights(manifests: list[dict[str, Any]]) -> Iterator[tuple[Right, set[s
         if reference["name"].endswith("-jobs"):
             scope = "watched namespaces"
         for rule in roles[reference["kind"], reference["name"]]["rules"]:
-            for group in rule["apiGroups"]:
+            for group in rule.get("apiGroups", ()):  # none: nonResourceURLs
                 for resource in rule["resources"]:
                     name = f"{resource}.{group}" if group else resource
                     for each in rule.get("resourceNames", [""]):
@@ -111,7 +113,14 @@ def documented_rights() -> dict[Right, set[str]]:
 
 
 def test_each_right_is_documented_with_its_reason(chart) -> None:
-    assert dict(bound_rights(chart.objects({}))) == documented_rights()
+    secure = {"metrics": {"tls": {"enabled": True}, "authentication": {"enabled": True}}}
+    assert dict(bound_rights(chart.objects(secure))) == documented_rights()
+
+    of_scrapers = documented_rights().keys() - dict(bound_rights(chart.objects({}))).keys()
+    assert {(account, resource.partition(".")[0]) for account, _, resource in of_scrapers} == {
+        ("trainingjob-operator", "subjectaccessreviews"),
+        ("trainingjob-operator-webhook", "tokenreviews"),
+    }
 
 
 def test_values_only_narrow_the_documented_rights(chart, variants, variant) -> None:

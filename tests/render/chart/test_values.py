@@ -84,6 +84,15 @@ REFUSED = {
     "no port of the API server": ({"networkPolicy": {"apiServerPorts": []}}, "/networkPolicy/apiServerPorts"),
     "a goodput in percent": ({"metrics": {"alerts": {"minGoodput": 50}}}, "/metrics/alerts/minGoodput"),
     "a time without its unit": ({"metrics": {"alerts": {"noProgressFor": "30"}}}, "/metrics/alerts/noProgressFor"),
+    "a token without TLS": (
+        {"metrics": {"authentication": {"enabled": True}}},
+        "metrics.authentication.enabled needs metrics.tls.enabled",
+    ),
+    "a PodMonitor without a token": (
+        {"metrics": {"podMonitor": {"enabled": True}, "tls": {"enabled": True}, "authentication": {"enabled": True}}},
+        "metrics.podMonitor needs metrics.authentication.tokenSecret.name",
+    ),
+    "a scraper without its name": ({"metrics": {"authentication": {"scrapers": [{"kind": "User"}]}}}, "scrapers/0"),
     "two monitors": (
         {"metrics": {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}}},
         "every metric would be counted twice",
