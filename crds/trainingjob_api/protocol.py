@@ -160,6 +160,10 @@ class Progress(ObjectiveMetrics):
         default=None,
         description="Median seconds of a step in which this host waited for the result. Unset: too few steps.",
     )
+    load_seconds: Seconds | None = Field(
+        default=None,
+        description="Median seconds in which this host loaded the batch of a step. Unset: too few steps.",
+    )
     stalled_share: Metric | None = Field(
         default=None,
         description="Share of the time in which this host's trainer was not scheduled, as a median of the last "

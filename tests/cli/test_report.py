@@ -38,6 +38,7 @@ def test_running_job_is_described_completely() -> None:
             "percent": 24.1,
             "loss": 2.11312,
             "tokensPerSecond": 2_020_000,
+            "mfu": 0.413,
             "etaSeconds": 457_200,
             "evaluations": {"books": 1.9, "held-out": 2.2, "web": 2.4},
             "scores": {"books": {"accuracy": 0.5}, "held-out": {"accuracy": 0.4212, "bitsPerByte": 0.8412}},
@@ -102,7 +103,8 @@ def test_running_job_is_described_completely() -> None:
         "llama3-8b  Degraded: slice 2: node gke-7f31 of host 0 is not ready",
         (
             "step 48,210 of 200,000 (24 %)   loss 2.113   books 1.9 (50.0 % correct)   "
-            "held-out 2.2 (42.1 % correct, 0.8412 bits per byte)   web 2.4   2.02 M tokens/s   done in about 5 d 7 h"
+            "held-out 2.2 (42.1 % correct, 0.8412 bits per byte)   web 2.4   2.02 M tokens/s   MFU 41.3 %   "
+            "done in about 5 d 7 h"
         ),
         "text 1.23 M tokens   603 rows   1.50 epochs",
         WEB,

@@ -282,6 +282,17 @@ def test_wait_times_are_reported_after_many_steps(tmp_path: Path, clock: Clock) 
     assert reported[-1].typical_seconds == 2.5
 
 
+def test_load_times_are_reported_after_many_steps(tmp_path: Path, clock: Clock) -> None:
+    with reporting(tmp_path) as (reporter, events):
+        for step in range(1, WINDOW_STEPS + 3):
+            with reporter.loading_batch():
+                clock.now += 0.125 if step < WINDOW_STEPS // 2 else 0.25
+            reporter.report(step, make_measures(clock))
+
+    reported = [event.progress for event in events if event.progress]
+    assert [one.load_seconds for one in reported] == [None] * WINDOW_STEPS + [0.25, 0.25]
+
+
 def test_scheduling_delay_is_reported_with_each_step(tmp_path: Path) -> None:
     stalls: Any = SimpleNamespace(delayed_share=None)
     with reporting(tmp_path, stalls=stalls) as (reporter, events):

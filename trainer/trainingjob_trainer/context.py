@@ -172,7 +172,8 @@ class Context:
 
     def train_batch(self, step: int) -> Batch:
         """Return the batch of a step, counted from 1."""
-        return self.batches.train_batch(self.world.datasets.train, step, self.config.spec.training.seed)
+        with self.reporter.loading_batch():
+            return self.batches.train_batch(self.world.datasets.train, step, self.config.spec.training.seed)
 
     def controls(self) -> Controls:
         """Return the controls of the next step, with the signals that this process sends."""

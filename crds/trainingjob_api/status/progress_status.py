@@ -41,6 +41,16 @@ class ProgressStatus(Open):
     learning_rate: float | None = Field(default=None, description="Learning rate of the newest step.")
     tokens_per_second: float | None = Field(default=None, description="Tokens per second over all devices.")
     step_seconds: float | None = Field(default=None, description="Median seconds of the newest optimizer steps.")
+    mfu: float | None = Field(
+        default=None,
+        description="Model FLOPs of the newest step, divided by the peak FLOPs of all devices. Unset: the rates of the "
+        "accelerator or the FLOPs of the program are unknown.",
+    )
+    data_loading_share: float | None = Field(
+        default=None,
+        description="Share of the step time in which the slowest host loads a batch. Loading overlaps with the step "
+        "before, so steps wait for data from about 1 on.",
+    )
     eta_seconds: int | None = Field(default=None, description="Estimated seconds to the last step.")
     evaluations: dict[str, float] = Field(
         default={}, max_length=8, description="Newest evaluation loss by the evaluation's name."

@@ -110,6 +110,8 @@ def describe_progress(progress: ProgressStatus) -> str:
         parts.append(f"{pluralize(progress.skipped, 'update')} skipped")
     if progress.tokens_per_second:
         parts.append(f"{format_count(progress.tokens_per_second)} tokens/s")
+    if progress.mfu:
+        parts.append(f"MFU {format_percent(progress.mfu)}")
     if progress.eta_seconds:
         parts.append(f"done in about {format_duration(progress.eta_seconds)}")
     return "   ".join(parts)

@@ -79,6 +79,18 @@ STEPS = _of_job("trainingjob_steps", "Total number of optimizer steps.", "steps"
 LOSS = _of_job("trainingjob_loss", "Newest training loss.", "nats per token")
 TOKENS_PER_SECOND = _of_job("trainingjob_tokens_per_second", "Tokens per second over all devices.", "tokens per second")
 STEP_SECONDS = _of_job("trainingjob_step_seconds", "Median duration of the newest optimizer steps.", "seconds")
+MFU_RATIO = _of_job(
+    "trainingjob_mfu_ratio",
+    "Model FLOPs of the newest step, divided by the peak FLOPs of all devices. Absent: the accelerator's rates are "
+    "unknown.",
+    "ratio",
+)
+DATA_LOADING_RATIO = _of_job(
+    "trainingjob_data_loading_ratio",
+    "Share of the step time in which the slowest host loads a batch. Loading overlaps with the step before: from about "
+    "1 on, steps wait for data.",
+    "ratio",
+)
 SKIPPED_STEPS = _of_job(
     "trainingjob_skipped_steps", "Steps whose update was skipped: their loss was not finite or a spike.", "steps"
 )
@@ -123,7 +135,20 @@ RESTARTS = MetricDeclaration(
 METRICS = (
     *(BUILD_INFO, *REFUSED_ROWS.values(), LEADING, RECONCILE_DURATION, RECONCILE_ERRORS),
     *(QUEUE_LENGTH, API_ERRORS, WEBHOOK_DURATION),
-    *(JOBS, STEP, STEPS, STEP_SECONDS, SKIPPED_STEPS, LOSS, TOKENS_PER_SECOND, SLICES, WANTED_SLICES, BAD_NODES),
+    *(
+        JOBS,
+        STEP,
+        STEPS,
+        STEP_SECONDS,
+        MFU_RATIO,
+        DATA_LOADING_RATIO,
+        SKIPPED_STEPS,
+        LOSS,
+        TOKENS_PER_SECOND,
+        SLICES,
+        WANTED_SLICES,
+        BAD_NODES,
+    ),
     *(RESTARTS, LOST_STEPS, STRAGGLER_RATIO),
     *(GOODPUT_RATIO, GOODPUT_SECONDS, LAST_COMMIT, SAVE_SECONDS, CHECKPOINT_FAILING, BACKUP_FAILING, EXPORT_FAILING),
 )

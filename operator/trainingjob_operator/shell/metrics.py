@@ -28,6 +28,8 @@ GAUGES = (
     (declared.LOSS, ("progress", "loss")),
     (declared.TOKENS_PER_SECOND, ("progress", "tokensPerSecond")),
     (declared.STEP_SECONDS, ("progress", "stepSeconds")),
+    (declared.MFU_RATIO, ("progress", "mfu")),
+    (declared.DATA_LOADING_RATIO, ("progress", "dataLoadingShare")),
     (declared.SKIPPED_STEPS, ("progress", "skipped")),
     (declared.SAVE_SECONDS, ("progress", "saveSeconds")),
     (declared.GOODPUT_RATIO, ("goodput", "ratio")),

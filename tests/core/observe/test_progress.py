@@ -1,11 +1,18 @@
 """Progress of training and saved steps, as the hosts of a world report them."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from tests.support.builders import make_plan
 from tests.support.scenes import Scene, fail, trained
 from trainingjob_api.protocol import Phase, Progress
 from trainingjob_api.status.progress_status import EvaluationScores
 from trainingjob_api.world import Span
+from trainingjob_operator.core.planner.flops import count_useful_flops
+from trainingjob_operator.core.planner.plan import Rates
+from trainingjob_operator.core.planner.workload import describe_workload
 
 
 def test_progress_follows_the_world_back_to_where_it_restored() -> None:
@@ -46,6 +53,44 @@ def test_a_save_took_as_long_as_the_slowest_host_waited_for_it() -> None:
 
     assert scene.status.progress
     assert scene.status.progress.save_seconds == 0.5
+
+
+@pytest.mark.parametrize(
+    ("seconds", "want"),
+    [
+        pytest.param([(0.1, 0.5), (0.2, 0.5), (None, 0.5)], 0.4, id="the slowest of those that know"),
+        pytest.param([(0.6, 0.5)], 1.0, id="longer than a step"),
+        pytest.param([(None, 0.5), (0.1, None)], None, id="too few steps"),
+    ],
+)
+def test_data_loading_takes_the_share_of_the_slowest_host(seconds: list[Any], want: float | None) -> None:
+    scene = trained()
+    for (slice_number, host), (load, step) in zip(((0, 0), (0, 1), (1, 0)), seconds, strict=False):
+        progress = Progress(step=12, load_seconds=load, typical_seconds=step)
+        scene.hear(slice_number, host, progress=progress)
+    scene.hear(1, 1, progress=Progress(step=12)).step(1.0)
+
+    assert scene.status.progress
+    assert scene.status.progress.data_loading_share == want
+
+
+@pytest.mark.parametrize(
+    ("rate", "tokens", "is_known"),
+    [
+        pytest.param(1e9, 1000.0, True, id="known rates"),
+        pytest.param(1e9, None, False, id="no speed"),
+        pytest.param(0.0, 1000.0, False, id="an accelerator without rates"),
+    ],
+)
+def test_utilization_of_the_devices_follows_from_the_speed(rate: float, tokens: float | None, is_known: bool) -> None:
+    plan = make_plan()
+    scene = trained(plan=replace(plan, shape=replace(plan.shape, rates=Rates(bfloat16=rate, float32=rate))))
+    scene.train(step=12, progress=Progress(step=12, tokens_per_second=tokens)).step(1.0)
+
+    assert scene.status.progress
+    flops = count_useful_flops(describe_workload(plan.spec)) * 1000.0
+    want = round(flops / (2 * plan.shape.num_devices * rate), 4) if is_known else None
+    assert scene.status.progress.mfu == want
 
 
 def test_resuming_from_a_snapshot_creates_no_newer_checkpoint() -> None:

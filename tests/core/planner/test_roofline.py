@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from e2e.benchmarks.compiler_cases import DEEP, WIDE, job, training
 from trainingjob_api.network.resolve import resolve
 from trainingjob_api.spec.parallelism import AxisDegrees
+from trainingjob_api.spec.program import Program
 from trainingjob_operator.core.planner.flops import count_step_flops, count_useful_flops
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.interconnect import axis_bandwidths
 from trainingjob_operator.core.planner.plan import Plan, Rates, SliceShape
 from trainingjob_operator.core.planner.planning import plan_job
-from trainingjob_operator.core.planner.roofline import Roofline, knows_rates, predict_sizes, predict_step
+from trainingjob_operator.core.planner.roofline import Roofline, knows_rates, measure_mfu, predict_sizes, predict_step
 from trainingjob_operator.core.planner.strategy import choose_strategy
 from trainingjob_operator.core.planner.traffic import predict_traffic, sum_by_axes
 from trainingjob_operator.core.planner.workload import describe_workload
@@ -141,6 +142,20 @@ def test_utilisation_is_useful_work_by_what_the_peak_allows() -> None:
 
     assert roofline.mfu == pytest.approx(useful / (8 * 459e12 * roofline.seconds))
     assert roofline.flops == flops_of(plan)
+
+
+def test_measured_speed_has_the_utilisation_of_the_roofline_at_that_speed() -> None:
+    plan = planned("tpu-v5p", "2x2x2", {"fsdp": -1})
+    (roofline,) = predict_sizes(plan).values()
+
+    assert measure_mfu(plan.spec, plan.shape, 1, plan.tokens_per_step / roofline.seconds) == pytest.approx(roofline.mfu)
+
+
+def test_only_a_program_knows_the_flops_of_its_steps() -> None:
+    plan = planned("tpu-v5p", "2x2x2", {"fsdp": -1})
+    spec = plan.spec.model_copy(update={"program": Program(command=("train",))})
+
+    assert measure_mfu(spec, plan.shape, 1, 1000.0) is None
 
 
 def test_computing_again_takes_longer_and_is_no_more_useful() -> None:

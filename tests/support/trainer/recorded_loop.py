@@ -1,6 +1,7 @@
 """A loop whose parts only record their calls."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -94,6 +95,7 @@ class Notes:
         self.reporter: Any = SimpleNamespace(
             enter_phase=self._enter_phase,
             report_entry=lambda name: None,
+            loading_batch=nullcontext,
             report=self._report,
             report_dropped=lambda num_steps: self.said.append(f"drop {num_steps}"),
             report_evaluations=lambda step, measured: self.said.append(f"evaluate {step}"),

@@ -3,8 +3,8 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from math import isfinite
 from statistics import median
@@ -82,6 +82,7 @@ class StepReporter:
         self._timer_start = time.monotonic()
         self._step_times: deque[float] = deque(maxlen=WINDOW_STEPS)
         self._wait_times: deque[float] = deque(maxlen=WINDOW_STEPS)
+        self._load_times: deque[float] = deque(maxlen=WINDOW_STEPS)
         self._dropped_steps = 0
         self._skips: deque[bool] = deque(maxlen=RECENT_STEPS)
         self._open = ExitStack()
@@ -123,6 +124,13 @@ class StepReporter:
         """Report that this process is about to enter an operation that needs all processes."""
         self._events.report_entry(name)
 
+    @contextmanager
+    def loading_batch(self) -> Iterator[None]:
+        """Measure the time for which this process loads the batch of a step."""
+        begun = time.monotonic()
+        yield
+        self._load_times.append(time.monotonic() - begun)
+
     def report(self, step: int, step_metrics: StepMetrics) -> Signal:
         """Wait for a step's metrics and report them; return the signals that any process sent with the step.
 
@@ -136,6 +144,7 @@ class StepReporter:
         if any(first == step for first, _ in self._sizes):
             self._step_times.clear()  # steps of another batch size take another time
             self._wait_times.clear()
+            self._load_times.clear()
         self._step_times.append(seconds)
         self._wait_times.append(now - begun)
         self._skips.append(is_skipped(step_metrics))
@@ -149,6 +158,7 @@ class StepReporter:
             step_seconds=seconds,
             typical_seconds=median(self._step_times) if len(self._step_times) >= MIN_TYPICAL_STEPS else None,
             wait_seconds=median(self._wait_times) if len(self._wait_times) == WINDOW_STEPS else None,
+            load_seconds=median(self._load_times) if len(self._load_times) == WINDOW_STEPS else None,
             stalled_share=self._scheduling_delay.delayed_share if self._scheduling_delay else None,
             evaluations=self._evaluations,
             scores=self._scores,

@@ -11,6 +11,7 @@ from trainingjob_api.world import STORAGE_TIERS
 from trainingjob_operator.core.observe.members import find_restored_step, find_restored_tier
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.planner.roofline import measure_mfu
 from trainingjob_operator.core.times import format_time
 
 
@@ -39,6 +40,8 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
         learning_rate=newest.learning_rate,
         tokens_per_second=newest.tokens_per_second,
         step_seconds=newest.step_seconds,
+        mfu=_measure_mfu(plan, seen, newest),
+        data_loading_share=_data_loading_share(reports),
         eta_seconds=_estimate_rest(total, newest, seen),
         skipped=newest.skipped,
         skipped_lately=newest.skipped_lately,
@@ -46,6 +49,23 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
         save_seconds=max((one.save_seconds for one in reports if one.save_seconds is not None), default=None),
         **_snapshot_fields(reports, len(seen.member_views)),
     )
+
+
+def _measure_mfu(plan: Plan, seen: Observed, newest: Progress) -> float | None:  # None: not known
+    if seen.world is None or newest.tokens_per_second is None:
+        return None
+    mfu = measure_mfu(plan.spec, plan.shape, len(seen.world.slices), newest.tokens_per_second)
+    return None if mfu is None else round(mfu, 4)
+
+
+def _data_loading_share(reports: Sequence[Progress]) -> float | None:  # None: too few steps
+    """Return the share of the slowest host: all hosts of a world start a step together."""
+    shares = [
+        min(one.load_seconds / one.typical_seconds, 1.0)
+        for one in reports
+        if one.load_seconds is not None and one.typical_seconds
+    ]
+    return round(max(shares), 3) if shares else None
 
 
 def find_total_steps(plan: Plan, seen: Observed) -> int | None:  # None: it is not known yet

@@ -99,8 +99,22 @@ def predict_step(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> Ro
         + update_transfer_seconds(spec, shape, layout),
         mfu=0.0,
     )
-    useful = count_useful_flops(workload) * spec.tokens_per_step
-    return replace(roofline, mfu=useful / (layout.num_devices * peak * roofline.seconds))
+    tokens_per_second = spec.tokens_per_step / roofline.seconds
+    return replace(roofline, mfu=_utilization(workload, tokens_per_second, layout.num_devices * peak))
+
+
+def measure_mfu(  # None: not known
+    spec: TrainingJobSpec, shape: SliceShape, num_slices: int, tokens_per_second: float
+) -> float | None:
+    """Return the model FLOPs utilization of a measured speed, on the basis of `Roofline.mfu`."""
+    peak = _peak(spec, shape)
+    if not peak or spec.command_program:  # only the program knows its FLOPs
+        return None
+    return _utilization(describe_workload(spec), tokens_per_second, num_slices * shape.num_devices * peak)
+
+
+def _utilization(workload: Workload, tokens_per_second: float, peak: float) -> float:
+    return count_useful_flops(workload) * tokens_per_second / peak
 
 
 def _matmul_seconds(workload: Workload, layout: Layout, flops: int, peak: float, rates: Rates) -> float:
