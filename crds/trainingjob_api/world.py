@@ -223,6 +223,12 @@ class Rollback(Open):
     )
 
 
+PROBATION_CHECK_SECONDS = 10.0
+"""Seconds of load and repeated products on each device of a new pod on probation, except on `cpu`."""
+EARLY_SAVE_SHARE = 0.25
+"""Share of the usual interval after which the first save of a world with pods on probation is due."""
+
+
 class World(Open):
     """The hosts that train together, their configuration, and the checkpoints that they may resume from.
 
@@ -259,6 +265,12 @@ class World(Open):
         description="Whether its hosts may increase the interval of snapshots that cost too much.",
     )
     live: LiveFields | None = Field(default=None, description="Live fields of the spec.")
+    probation: tuple[Count, ...] = Field(
+        default=(),
+        max_length=MAX_MEMBERS,
+        description="Processes of new pods on nodes that ended a world within `elastic.nodeProbation`. Their devices "
+        "are checked for longer, and the first save of the world comes sooner.",
+    )
     shadow: Annotated[str, Field(max_length=64)] = Field(
         default="",
         description="Name of the hot standby world that takes over, whose processes are connected. Empty: none. "

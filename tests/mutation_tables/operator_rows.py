@@ -25,6 +25,13 @@ NODE_MUTATIONS = (
         ("tests/core/diagnose/test_node_probation.py",),
     ),
     Mutation(
+        "a pod that has trained on a node on probation is checked again",
+        f"{CORE}/decide/world_formation.py",
+        "if one.node in nodes and one.pod_uid not in known)",
+        "if one.node in nodes)",
+        ("tests/core/diagnose/test_node_probation.py",),
+    ),
+    Mutation(
         "a signal against new pods ends the world there",
         f"{CORE}/diagnose/avoided_nodes.py",
         "one.number in current or not (one.avoid_signals",

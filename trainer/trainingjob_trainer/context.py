@@ -217,6 +217,7 @@ def join_world(start: StartWorld, events: AgentEvents) -> JoinedWorld:
         start.expected,
         num_slices=layout.num_slices,
         has_trained=start.proven,
+        on_probation=start.process in start.world.probation,
     )
     steps = StepPrograms(config.spec, mesh)
     steps.log_kernels()

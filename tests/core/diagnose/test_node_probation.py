@@ -83,6 +83,27 @@ def test_a_world_grows_onto_the_node_without_another_slice() -> None:
     assert kind(scene.step(100.0)) == (DrainWorld, Reason.GROWING)
 
 
+def test_a_world_lists_the_new_pods_on_the_node() -> None:
+    """Their devices are checked for longer. Those of a pod that has trained there are known to be fit."""
+    scene = suspect(with_three(1, 2, 3), "node-1-0", "node-1-1")
+    claim = scene.step()
+    assert isinstance(claim, Claim)
+    assert claim.world.probation == (2, 3)
+
+    scene.train(step=20, restored=10).step()
+    fail(scene, 0, 0, message="other")
+    claim = scene.decide()
+    assert isinstance(claim, Claim)
+    assert (len(claim.world.slices), claim.world.probation) == (3, ())
+
+
+def test_a_world_without_such_nodes_lists_no_pod() -> None:
+    claim = suspect(with_three(1, 2, 3), "node-7-0").decide()
+
+    assert isinstance(claim, Claim)
+    assert claim.world.probation == ()
+
+
 def test_new_pods_use_the_node_last() -> None:
     scene = suspect(trained(), "node-1-0", "node-0-1")
     del scene.jobsets[1]

@@ -52,6 +52,28 @@ def test_overdue_save_is_written_at_once(
     assert due == want
 
 
+@pytest.mark.parametrize(("probation", "want"), [((), [40]), ((0,), [37, 40])])
+def test_world_with_a_repaired_node_saves_sooner_once(
+    probation: tuple[int, ...], want: list[int], events: AgentEvents, tmp_path: Path
+) -> None:
+    config = make_config(make_spec(tmp_path, tmp_path, checkpoint__save__everySteps=EVERY))
+    first = Checkpoints(tmp_path, config, make_world(1, 1), ProcessGroup(0, 1), "index", events)
+    first.save(32, make_state((1, 1), 32))
+    first.wait()
+    world = make_world(2, 1, OPEN).model_copy(update={"probation": probation})
+    second = Checkpoints(tmp_path, config, world, ProcessGroup(0, 1), "index", events)
+    second.restore(describe(make_state((1, 1))))
+
+    due = []
+    for step in range(33, 41):
+        if second.is_due(step):
+            due.append(step)
+            second.save(step, make_state((1, 1), step))
+            second.wait()
+
+    assert due == want
+
+
 def test_all_processes_save_after_the_same_step(events: AgentEvents, tmp_path: Path) -> None:
     config = make_config(make_spec(tmp_path, tmp_path, checkpoint__save__everySteps=EVERY))
 

@@ -15,6 +15,8 @@ STEPS: dict[str, tuple[SavePolicy, list[int]]] = {
     "after each step": (SavePolicy(1), list(range(1, 15))),
     "after a snapshot, from the step that the last world owed": (AFTER_SNAPSHOT, [4, *range(8, 15)]),
     "after a snapshot, behind by more than one save": (BEHIND, [4, 8, 12, 14]),
+    "on probation": (SavePolicy(8).on_probation(restored=4), [6, *range(7, 15)]),
+    "on probation, after the first save": (SavePolicy(8).on_probation(restored=4).after_save(), [8]),
     "after the save that was owed": (BEHIND.after_save(), [4, 8, 12]),
 }
 
@@ -37,6 +39,20 @@ TIMES: dict[str, tuple[float, float, bool, bool]] = {
 @pytest.mark.parametrize(("every", "elapsed", "is_failing", "want"), TIMES.values(), ids=TIMES)
 def test_times_after_which_a_save_is_due(every: float, elapsed: float, is_failing: bool, want: bool) -> None:
     assert SavePolicy(4, every).is_due_after(elapsed, is_failing=is_failing) is want
+
+
+@pytest.mark.parametrize(("elapsed", "want"), [(29.9, False), (30.0, True)])
+def test_first_save_by_time_is_due_sooner_on_probation(elapsed: float, want: bool) -> None:
+    policy = SavePolicy(1000, 120.0).on_probation(restored=4)
+
+    assert policy.is_due_after(elapsed, is_failing=False) is want
+    assert not policy.after_save().is_due_after(elapsed, is_failing=False)
+
+
+def test_save_that_is_owed_sooner_stays_due() -> None:
+    owed = SavePolicy(100).after_snapshot(restored=13, newest_saved=0).on_probation(restored=99)
+
+    assert owed.catch_up_step == 100
 
 
 def test_a_spec_without_a_time_saves_by_steps() -> None:

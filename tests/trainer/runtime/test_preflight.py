@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -38,13 +39,27 @@ H100 = ExpectedHardware(flops=989e12, link=450e9, network=200e9, memory=60_000_0
 
 
 def check(
-    tmp_path: Path, platform: str = "cpu", expected: ExpectedHardware = NOTHING, *, is_proven: bool = False
+    tmp_path: Path,
+    platform: str = "cpu",
+    expected: ExpectedHardware = NOTHING,
+    *,
+    is_proven: bool = False,
+    on_probation: bool = False,
 ) -> None:
     config = make_config(make_spec(tmp_path, tmp_path))
     peers = ProcessGroup(0, 1)
     programs = CompileCache("", tmp_path, config, LAYOUT, peers)
     mesh = build_mesh(jax.devices(), LAYOUT)
-    check_world(mesh, programs, peers, platform, expected, num_slices=2, has_trained=is_proven)
+    check_world(
+        mesh,
+        programs,
+        peers,
+        platform,
+        expected,
+        num_slices=2,
+        has_trained=is_proven,
+        on_probation=on_probation,
+    )
 
 
 def test_devices_that_are_right_pass(tmp_path: Path) -> None:
@@ -69,6 +84,34 @@ def test_a_device_that_computes_wrongly_is_named(tmp_path: Path, monkeypatch: py
         check(tmp_path)
 
     assert (caught.value.reason, caught.value.fatal) == (FailureReason.ACCELERATOR, False)
+
+
+def test_device_on_probation_computes_all_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the short check, device 0 computes the first product only."""
+
+    def broken(seed: Any, xp: Any) -> Any:
+        right = matmul_digest(seed, xp)
+        return right if xp is np else right + (seed == NUM_PATTERNS - 1)
+
+    monkeypatch.setattr(preflight, "matmul_digest", broken)
+    monkeypatch.setattr(preflight, "check_arithmetic", lambda *_: None)
+    check(tmp_path)
+    with pytest.raises(TrainingError, match=r"device 0 of this host .* multiplies wrongly") as caught:
+        check(tmp_path, on_probation=True)
+
+    assert caught.value.reason is FailureReason.ACCELERATOR
+
+
+def test_device_on_probation_is_checked_under_load_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, loads = iter(range(100)), []
+    monkeypatch.setattr(preflight, "RATE_SIZE", 8)
+    monkeypatch.setattr(preflight, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    monkeypatch.setattr(preflight, "_multiply", lambda ones: loads.append(ones.device) or ones)
+
+    preflight.check_under_load(4.0)
+
+    assert len(loads) == 3 * len(jax.local_devices())
+    assert {*loads} == {*jax.local_devices()}
 
 
 def test_healthy_host_blames_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

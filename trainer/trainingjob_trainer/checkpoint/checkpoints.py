@@ -80,6 +80,8 @@ class Checkpoints:
         self._bests = BestSteps(self._job.config.spec.checkpoint.keep.best, restored.inventory.losses)
         if restored.snapshot:
             self._policy = self._policy.after_snapshot(restored.step, restored.inventory.newest)
+        if self._job.world.probation:
+            self._policy = self._policy.on_probation(restored.step)
         return restored.state
 
     @property

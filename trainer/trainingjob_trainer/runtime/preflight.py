@@ -9,6 +9,9 @@ with the hardware table and the plan, because a uniformly slow world has no outl
 hosts share processors there, so that a short delay means nothing, and the memory estimate is rough. There, a host only
 logs a warning if it has less memory left than the plan needs.
 
+Devices of a new pod on a node that failed lately are checked for longer and under load: some repairs hold only while a
+device is cold. Their rates are measured after that load.
+
 The checks run after the world was joined, because JAX allows no access to a device before. An unfit host therefore
 costs a world that has not trained yet: seconds, and no step.
 """
@@ -28,7 +31,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from trainingjob_api.base import AXES
 from trainingjob_api.protocol import FailureReason
-from trainingjob_api.world import ExpectedHardware
+from trainingjob_api.world import PROBATION_CHECK_SECONDS, ExpectedHardware
 from trainingjob_trainer.runtime.available_memory import available_memory
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.errors import TrainingError
@@ -76,8 +79,11 @@ def check_world(
     *,
     num_slices: int,
     has_trained: bool,
+    on_probation: bool = False,
 ) -> None:
     """Check the devices of a world, unless the pods of all its hosts have trained before.
+
+    `on_probation`: the node of this host failed lately, so its devices are checked for longer.
 
     Raises:
         TrainingError: a device of this host is unfit, or the sum over all devices is wrong or slow.
@@ -86,6 +92,8 @@ def check_world(
     if all(json.loads(text) for text in texts):
         return
     check_arithmetic(mesh, programs, peers)
+    if on_probation:
+        check_under_load(0.0 if platform == "cpu" else PROBATION_CHECK_SECONDS)
     if platform == "cpu":
         _warn_of_low_memory(expected.memory * jax.local_device_count())
         return
@@ -135,11 +143,7 @@ def check_arithmetic(mesh: Mesh, programs: CompileCache, peers: ProcessGroup) ->
     wrong = [shard.device for shard in found.addressable_shards if np.asarray(shard.data) != expected[shard.index]]
     told = peers.exchange("preflight", str(len(wrong)), EXCHANGE_SECONDS)
     if wrong:
-        message = (
-            f"device {wrong[0].id} of this host ({wrong[0].device_kind}) multiplies wrongly: a product of small "
-            "integers differs from the known result. Take the node out of service."
-        )
-        raise TrainingError(FailureReason.ACCELERATOR, message, fatal=False)
+        raise _wrong_product(wrong[0])
     if any(text != "0" for text in told):
         raise TrainingError(FailureReason.PEER, "a device of another host multiplies wrongly.", fatal=False)
     if np.asarray(total) != np.add.reduce(expected, dtype=np.uint32):
@@ -148,6 +152,36 @@ def check_arithmetic(mesh: Mesh, programs: CompileCache, peers: ProcessGroup) ->
             "numbers change on the network between the hosts."
         )
         raise TrainingError(FailureReason.NETWORK, message, fatal=False)
+
+
+def check_under_load(seconds: float) -> None:
+    """Compute known products on each device of this host, again and again under load; at least all products once.
+
+    Raises:
+        TrainingError: a device computes wrongly.
+    """
+    digest = jax.jit(lambda seed: matmul_digest(seed, jnp))
+    devices, until = jax.local_devices(), time.monotonic() + seconds
+    begun = time.monotonic()
+    num_rounds = 0
+    while not num_rounds or time.monotonic() < until:
+        loads = [_multiply(jax.device_put(_ones(), device)) for device in devices] if seconds else []
+        for seed, expected in enumerate(expected_digests()):
+            found = [digest(jax.device_put(np.uint32(seed), device)) for device in devices]
+            for device, one in zip(devices, found, strict=True):
+                if np.asarray(one) != expected:
+                    raise _wrong_product(device)
+        jax.block_until_ready(loads)
+        num_rounds += 1
+    LOG.info("checked devices on probation seconds=%.1f rounds=%d", time.monotonic() - begun, num_rounds)
+
+
+def _wrong_product(device: jax.Device) -> TrainingError:
+    message = (
+        f"device {device.id} of this host ({device.device_kind}) multiplies wrongly: a product of small "
+        "integers differs from the known result. Take the node out of service."
+    )
+    return TrainingError(FailureReason.ACCELERATOR, message, fatal=False)
 
 
 @cache
@@ -227,13 +261,23 @@ def find_slow_network(
     )
 
 
+def _ones() -> np.ndarray:
+    return np.ones((RATE_SIZE, RATE_SIZE), jnp.bfloat16)
+
+
+@jax.jit
+def _multiply(x: jax.Array) -> jax.Array:
+    """Return a product of `NUM_MATMULS` + 1 matrices, scaled to stay finite."""
+    product: jax.Array = jax.lax.fori_loop(0, NUM_MATMULS, lambda _, y: (x @ y) / RATE_SIZE, x)
+    return product
+
+
 def _measure_device(device: jax.Device) -> DeviceCapabilities:
     """Return the matmul rate of a device, timed in its second run, and its free memory."""
-    ones = jax.device_put(jnp.ones((RATE_SIZE, RATE_SIZE), jnp.bfloat16), device)
-    multiply = jax.jit(lambda x: jax.lax.fori_loop(0, NUM_MATMULS, lambda _, y: (x @ y) / RATE_SIZE, x))
-    multiply(ones).block_until_ready()
+    ones = jax.device_put(_ones(), device)
+    _multiply(ones).block_until_ready()
     begun = time.perf_counter()
-    multiply(ones).block_until_ready()
+    _multiply(ones).block_until_ready()
     seconds = time.perf_counter() - begun
     stats = device.memory_stats() or {}
     free = stats.get("bytes_limit", 0) - stats.get("bytes_in_use", 0)

@@ -1,7 +1,8 @@
 """World formation: which slices, in which order of processes, under which generation.
 
 Slices of the previous world are preferred, because their snapshots and caches stay useful. Slices whose hosts already
-wait in a hot standby world (`elastic.hotStandby`) of that size come first. New slices on nodes on probation come last.
+wait in a hot standby world (`elastic.hotStandby`) of that size come first. New slices on nodes on probation come last,
+and the world lists their processes.
 """
 
 from collections.abc import Sequence
@@ -127,9 +128,17 @@ def form_world(
         rollbacks=tuple(rollbacks),
         committed=find_committed_step(seen),
         live=live_fields(plan.spec),
+        probation=_find_probation_processes(seen, members),
         shadow=shadow.shadow if shadow else "",
     )
     return attach_program_config(world, plan, plan.layout(len(slices)))
+
+
+def _find_probation_processes(seen: Observed, members: Sequence[Member]) -> tuple[int, ...]:
+    """Return the processes of pods that are new on a node on probation. The devices of other pods have trained."""
+    known = {member_view.member.pod_uid for member_view in seen.member_views}
+    nodes = find_probation_nodes(seen.status.nodes)
+    return tuple(one.process for one in members if one.node in nodes and one.pod_uid not in known)
 
 
 def next_generation(seen: Observed) -> int:

@@ -282,4 +282,5 @@ class SimulatedJob:
             # A member may be lost or unreachable without the operator's knowledge.
             broken_at=self.now if any(not self.slices[number].is_reachable for number in world.slices) else None,
             known_phase_seconds=self._known_seconds,
+            on_probation=bool(world.probation),
         )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from trainingjob_api.protocol import Phase
+from trainingjob_api.world import EARLY_SAVE_SHARE, PROBATION_CHECK_SECONDS
 from trainingjob_operator.core.simulate.durations import Durations
 from trainingjob_operator.core.simulate.faults import FaultKind
 
@@ -44,6 +45,8 @@ class SimulatedWorld:
     """The newest committed checkpoint step when the world was formed; `restored_step` may be newer, from memory."""
     snapshot_interval: int | None = None
     """Steps between two snapshots in host memory. None: no snapshots."""
+    on_probation: bool = False
+    """Whether a member is new on a node that ended a world lately."""
     drain_requested_at: float | None = None
     drains_to_memory: bool = False
     """Whether draining keeps the last step in host memory alone, without a checkpoint."""
@@ -65,7 +68,8 @@ class SimulatedWorld:
     @property
     def starts_at(self) -> float:
         """Return the start time of its first step."""
-        return self.formed_at + self.pace.world_join
+        check = PROBATION_CHECK_SECONDS if self.on_probation else 0.0
+        return self.formed_at + self.pace.world_join + check
 
     @property
     def ends_at(self) -> float:
@@ -156,6 +160,8 @@ class SimulatedWorld:
         first_save = max(
             self.committed_step + self.save_interval, self.restored_step + 1
         )  # first save after a restore from a newer snapshot
+        if self.on_probation:
+            first_save = min(first_save, self.restored_step + math.ceil(self.save_interval * EARLY_SAVE_SHARE))
         return (
             first_save
             if first_save <= step and self._time_of(first_save) + self.pace.save <= time
