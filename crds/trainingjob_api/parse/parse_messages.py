@@ -134,12 +134,22 @@ def _unknown(location: Location, value: Any) -> Problem:
     if hint := hint_restructured(location, value) or hint_unknown(location, value):
         return Problem(format_path(location), value, f"{message} {hint}")
     named = sorted([place for place in all_fields() if normalize_name(place[-1]) == normalize_name(name)], key=len)
+    if not close:
+        close = _find_below(parent, named, value)
     elsewhere = [format_path(place) for place in (*named, *find_new_places(name))]
     if not close and elsewhere:
         message += f" Was {' or '.join(elsewhere[:2])} meant?"
     elif not close:
         message += describe_fields(format_path(location))
     return Problem(format_path(location), value, message, close)
+
+
+def _find_below(parent: Location, places: list[Location], value: Any) -> tuple[str, ...]:
+    """Return the only one of some fields that a section has at a lower level, as a path from there, or nothing."""
+    below = [place[len(parent) :] for place in places if parent and place[: len(parent)] == parent]
+    if len(below) == 1 and _has_same_shape(value, sample_at((*parent, *below[0]))):
+        return (".".join(map(str, below[0])),)
+    return ()
 
 
 def describe_fields(path: str) -> str:
@@ -237,6 +247,8 @@ def _choice_message(error: _Error) -> tuple[str, tuple[str, ...]]:
     hint = " Convert its model to a tokenizer.json file." if value in _OTHER_TOKENIZERS else ""
     if location == ("tokenizer", "type") and value in _HUGGING_FACE:
         nearest = ("huggingFace",)
+    if location == ("data", "packing", "type") and normalize_name(str(value)[:MAX_MATCHED]) in _FIRST_FIT:
+        hint = " `bestFit` takes as long as first fit and leaves less padding."
     if location[0] in ("data", "evaluation") and location[-1] == "format" and not nearest:
         hint = " Data of another kind must be converted to one of these formats first."
         if normalize_name(str(value)[:MAX_MATCHED]) in _HUB_FORMATS:
@@ -249,6 +261,7 @@ def _choice_message(error: _Error) -> tuple[str, tuple[str, ...]]:
 
 _HUB_FORMATS = ("huggingface", "huggingfacedisk", "hf", "datasets", "hub")
 _HUGGING_FACE = ("hf", "auto", "fast", "transformers")
+_FIRST_FIT = ("firstfit", "firstfitdecreasing", "ffd")
 _OTHER_TOKENIZERS = ("tiktoken",)
 
 
