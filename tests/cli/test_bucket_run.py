@@ -13,6 +13,7 @@ from e2e.cluster.run_program import ClusterError
 from e2e.object_stores.servers import BUCKET, SERVE, ObjectServer
 from tests.cli.test_run import TINY, end, start, wait_until_nothing_runs, write_job
 from tests.cli.test_weights import call
+from tests.support.builders import spec_manifest
 
 STEPS = 60
 KILLED_AT = 30
@@ -56,6 +57,30 @@ def losses(lines: bytes) -> dict[int, float]:
     return {record["step"]: record["loss"] for record in records if "loss" in record}
 
 
+def check_a_student_of_its_model(tmp_path: Path, uri: str, reader: BucketReader) -> None:
+    """Check that a student with the weights of its teacher, both read from the bucket, begins without a divergence."""
+    folder = tmp_path / "student"
+    folder.mkdir()
+    source = {"uri": uri, "step": STEPS}
+    teacher = {"model": spec_manifest(**TINY)["model"], "initializeFrom": source}
+    write_job(
+        folder,
+        training={**TINY["training"], "steps": 4},
+        slices={**TINY["slices"], "max": 1},
+        objective={"type": "distill", "distill": {"teacher": teacher}},
+        checkpoint={"uri": f"{uri}-student", "initializeFrom": source},
+        metrics={"everySteps": 1},
+        runtime={"image": "x:1", "volumes": []},
+    )
+
+    code, out = end(start(folder))
+
+    assert code == 0, out
+    lines = map(json.loads, reader.read("team/tiny-student/metrics/metrics.jsonl").splitlines())
+    first, *_, last = (line["teacher_divergence"] for line in lines if "teacher_divergence" in line)
+    assert abs(first) < 1e-6 < last
+
+
 @pytest.mark.slow
 def test_a_job_without_volumes_loses_a_slice_and_trains_as_in_a_folder(
     bucket: tuple[str, BucketReader], tmp_path: Path
@@ -88,6 +113,7 @@ def test_a_job_without_volumes_loses_a_slice_and_trains_as_in_a_folder(
     sampled = call("sample", uri, "--prompt", "import ", "--max-tokens", "2")
     assert sampled.code == 0, sampled.err
     assert f"2 tokens from step {STEPS} of {uri}" in sampled.err
+    check_a_student_of_its_model(tmp_path, uri, reader)
 
     wait_until_nothing_runs(tmp_path / "there/run")
     old = json.loads(reader.read("team/tiny/OWNER"))["uid"]
