@@ -91,6 +91,13 @@ TRAINER_MUTATIONS = (
         (f"{PIPELINE}::test_each_microbatch_runs_forward_and_backward_through_all_stages",),
     ),
     Mutation(
+        "gradients of tapped layers do not return through the stages",
+        f"{TRAINER}/models/alternating_pipeline.py",
+        "_mask(is_busy_S, pull_back(gradients))",
+        "_mask(is_busy_S, pull_back(gradients._replace(taps=taps)))",
+        (f"{PIPELINE}::test_outputs_of_all_stages_reach_the_loss_and_their_gradients_return",),
+    ),
+    Mutation(
         "a tied table gets the gradients of the embedding alone",
         f"{TRAINER}/objectives/pipeline_gradients.py",
         "        return joined | shared\n",

@@ -83,11 +83,26 @@ def test_loss_and_gradient_are_those_of_the_rows_alone(loss: str) -> None:
 
 
 DEEP = {"model__numLayers": 4}
+ALTERNATING = {"parallelism__pipeline": {"schedule": "oneForwardOneBackward"}}
 SPLITS: dict[str, tuple[str, dict[str, Any]]] = {
     "stages": ("2 stages, fsdp 2, tensor 2, 4 microbatches", {}),
     "circular stages": (
         "2 stages, fsdp 2, tensor 2, 4 microbatches",
         {"parallelism__pipeline": {"schedule": "circular"}, **DEEP},
+    ),
+    "alternating stages": ("2 stages, fsdp 2, tensor 2, 4 microbatches", ALTERNATING | DEEP),
+    "alternating stages, ring, chunks": (
+        "data 2 over slices, 2 stages, context 2, accumulation 2",
+        ALTERNATING | {"parallelism__context": {"exchange": "ring"}, "memory": {"lossChunks": 4}},
+    ),
+    "alternating stages, experts, sharded stream": (
+        "2 stages, fsdp 2, tensor 2, 4 microbatches",
+        ALTERNATING
+        | {
+            "parallelism__shardStreamOverTensor": True,
+            "memory": {"remat": "full"},
+            "model__experts": {"count": 4, "perToken": 2},
+        },
     ),
     "ring": ("context 4, tensor 2, accumulation 2", {"parallelism__context": {"exchange": "ring"}}),
     "sharded stream": (
@@ -103,7 +118,7 @@ SPLITS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.thorough
-@each("split", SPLITS, "stages", "sharded stream")
+@each("split", SPLITS, "stages", "alternating stages, experts, sharded stream")
 def test_splits_change_no_loss(split: tuple[str, dict[str, Any]]) -> None:
     name, changes = split
     check_equal(LAYOUTS[name], **changes_of() | changes)

@@ -10,7 +10,7 @@ from tests.support.trainer.tiny import make_layout
 from tests.support.trainer.training import Run, spec_with
 from tests.trainer.models.test_experts import LAYOUTS as EXPERT_LAYOUTS
 from tests.trainer.models.test_experts import SPEC
-from tests.trainer.test_feature_distance import changes_of
+from tests.trainer.test_feature_distance import ALTERNATING, changes_of
 from tests.trainer.test_step import LAYOUTS
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.parallelism import AxisDegrees
@@ -90,6 +90,10 @@ CASES: dict[str, tuple[TrainingJobSpec, Layout]] = {
     "features": (spec_with(**changes_of()), LAYOUTS["data 2, fsdp 2, tensor 2, accumulation 2"]),
     "teacher, chunks, stages": (
         spec_with(objective=distillation(), memory__lossChunks=3),
+        make_layout(ici=AxisDegrees(stage=2, context=2, data=2), microbatches=2, **PAIRS),
+    ),
+    "features, chunks, alternating stages": (
+        spec_with(**changes_of(), **ALTERNATING, memory__lossChunks=3),
         make_layout(ici=AxisDegrees(stage=2, context=2, data=2), microbatches=2, **PAIRS),
     ),
     **{name: (spec_with(), layout) for name, layout in LAYOUTS.items() if "2 stages, fsdp" not in name},

@@ -1,6 +1,6 @@
 """A pipeline whose stages alternate between both passes: the loss and gradients of one device, in less memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partialmethod
 from typing import Any
 
@@ -27,7 +27,8 @@ from trainingjob_trainer.models.alternating_pipeline import PartParams, Pipeline
 from trainingjob_trainer.models.attention import GroupedQueries
 from trainingjob_trainer.models.decoder import split_model_of
 from trainingjob_trainer.models.last_stage import LastStage
-from trainingjob_trainer.models.layers import HiddenStates
+from trainingjob_trainer.models.layer_taps import tap_layer
+from trainingjob_trainer.models.layers import HiddenStates, add_taps
 from trainingjob_trainer.models.sharded_model import Hidden
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.step import StepPrograms
@@ -194,9 +195,12 @@ SHAPE = (2, 3, 4)
 
 
 def run_parts(
-    schedule: PipelineSchedule, *, between: Callable[[jax.Array], jax.Array] = jnp.tanh
+    schedule: PipelineSchedule, *, between: Callable[[jax.Array], jax.Array] = jnp.tanh, tapped: Sequence[int] = ()
 ) -> tuple[Any, PartParams, PartParams, jax.Array]:
-    """Return the sums and gradients of a small pipeline, its parameters, and its microbatches."""
+    """Return the sums and gradients of a small pipeline, its parameters, and its microbatches.
+
+    The sums contain the squares of the outputs of tapped stages.
+    """
     keys = jax.random.split(jax.random.key(0), 4)
     S, D = schedule.stages, SHAPE[-1]
     params = PartParams(
@@ -205,11 +209,21 @@ def run_parts(
         jax.random.normal(keys[2], (1, 1, D)),
     )
     batch = 1 + jnp.abs(jax.random.normal(keys[3], (schedule.microbatches, *SHAPE)))
+
+    def run_stage(stream: HiddenStates, layers: Any, _: Any) -> HiddenStates:
+        x = between(stream.x @ layers[0])
+        taps = tap_layer(stream.taps, x, tapped, (None,) * 3) if stream.taps else None
+        return stream._replace(x=x, taps=taps)
+
+    def read_out(head: Any, stream: HiddenStates, _: Any) -> tuple[jax.Array, jax.Array]:
+        found = jnp.sum(stream.x * head) + (jnp.sum(stream.taps.outputs**2) if stream.taps else 0)
+        return found, found
+
     parts = PipelineParts(
-        embed=lambda embedding, rows: HiddenStates(rows * embedding, None),
-        run_stage=lambda stream, layers, _: stream._replace(x=between(stream.x @ layers[0])),
+        embed=lambda embedding, rows: add_taps(HiddenStates(rows * embedding, None), tapped),
+        run_stage=run_stage,
         frozen={},
-        read_out=lambda head, stream, _: (jnp.sum(stream.x * head), jnp.sum(stream.x * head)),
+        read_out=read_out,
         shard=lambda grads: grads,
         order=lambda tree, *_: tree,
     )
@@ -217,11 +231,17 @@ def run_parts(
     return sums, grads, params, batch
 
 
-def total(params: PartParams, batch: jax.Array, between: Callable[[jax.Array], jax.Array] = jnp.tanh) -> jax.Array:
-    x = batch * params.embedding[None]
-    for layer in params.layers:
+def total(
+    params: PartParams,
+    batch: jax.Array,
+    between: Callable[[jax.Array], jax.Array] = jnp.tanh,
+    tapped: Sequence[int] = (),
+) -> jax.Array:
+    x, squares = batch * params.embedding[None], jnp.zeros(())
+    for number, layer in enumerate(params.layers, 1):
         x = between(x @ layer[0])
-    return jnp.sum(x * params.head[None])
+        squares += jnp.sum(x**2) * (number in tapped)
+    return jnp.sum(x * params.head[None]) + squares
 
 
 SCHEDULES = [PipelineSchedule(*sizes, alternates=True) for sizes in ((2, 2), (8, 2), (3, 3), (12, 3), (4, 4), (1, 3))]
@@ -232,6 +252,16 @@ def test_each_microbatch_runs_forward_and_backward_through_all_stages(schedule: 
     sums, grads, params, batch = run_parts(schedule)
 
     want, gradients = jax.value_and_grad(total)(params, batch)
+    assert sums == pytest.approx(float(want), rel=1e-5)
+    for found, expected in zip(grads, gradients, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("tapped", [(1,), (4, 2)], ids=str)
+def test_outputs_of_all_stages_reach_the_loss_and_their_gradients_return(tapped: tuple[int, ...]) -> None:
+    sums, grads, params, batch = run_parts(SCHEDULES[4], tapped=tapped)
+
+    want, gradients = jax.value_and_grad(total)(params, batch, tapped=tapped)
     assert sums == pytest.approx(float(want), rel=1e-5)
     for found, expected in zip(grads, gradients, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

@@ -15,9 +15,13 @@ import jax
 import jax.numpy as jnp
 
 from trainingjob_api.pipeline import PipelineSchedule
+from trainingjob_trainer.models.layer_taps import LayerTaps
 from trainingjob_trainer.models.layers import HiddenStates
 from trainingjob_trainer.models.pipeline import enter, leave, make_idle
 from trainingjob_trainer.parallel.sharding import constrain
+
+NO_ARRAY: Any = None
+"""Leaf of a tree that carries only some of its arrays."""
 
 
 class PartParams(NamedTuple):
@@ -103,7 +107,7 @@ class _Ticks:
         streams = jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), shapes)
         idle = _place(make_idle(streams, self._schedule))
         places = self._schedule.saved_inputs
-        inputs = jax.tree.map(lambda leaf: jnp.zeros_like(leaf, shape=(places, *leaf.shape)), idle)
+        inputs = jax.tree.map(lambda leaf: jnp.zeros_like(leaf, shape=(places, *leaf.shape)), _without_taps(idle))
         inputs = inputs._replace(x=constrain(inputs.x, None, "stages", "batch", "length", None))
         gradients = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), self._params)
         return _Carry(idle, inputs, _floats(idle), sums, self._parts.shard(gradients))
@@ -121,7 +125,7 @@ class _Ticks:
             written: jax.Array = jax.lax.dynamic_update_index_in_dim(places, leaf, tick % len(places), 0)
             return written
 
-        kept = jax.tree.map(keep, carry.inputs, inputs)
+        kept = jax.tree.map(keep, carry.inputs, _without_taps(inputs))
         return carry._replace(outputs=self._run_stages(inputs, self._params.layers), inputs=kept)
 
     def read_out(self, carry: _Carry, tick: jax.Array) -> tuple[_Carry, HiddenStates]:
@@ -151,7 +155,9 @@ class _Ticks:
         def compute(layers: Any, floats: HiddenStates) -> HiddenStates:
             return _floats(self._run_stages(_merge(kept, floats), layers))
 
-        _, pull_back = jax.vjp(compute, self._params.layers, _floats(kept))
+        # A stage hands earlier taps on, so that their gradients depend on no values.
+        taps = jax.tree.map(jnp.zeros_like, gradients.taps)
+        _, pull_back = jax.vjp(compute, self._params.layers, _floats(kept)._replace(taps=taps))
         # What an idle stage computes from old numbers may be infinite.
         layers, gradients = _mask(is_busy_S, pull_back(gradients))
         carry = self._add_gradients(carry._replace(gradients=_place(gradients)), layers=layers)
@@ -183,16 +189,26 @@ class _Ticks:
 
 def _place(stream: HiddenStates) -> HiddenStates:
     """Return hidden states [S, ...] or their gradients at their stages."""
-    return stream._replace(x=constrain(stream.x, "stages", "batch", "length", None))
+    x, taps = constrain(stream.x, "stages", "batch", "length", None), stream.taps
+    if taps and taps.outputs is not NO_ARRAY:
+        taps = taps._replace(outputs=constrain(taps.outputs, "stages", "batch", None, "length", None))
+    return stream._replace(x=x, taps=taps)
 
 
 def _floats(stream: HiddenStates) -> HiddenStates:
     """Return those hidden states that have gradients."""
-    return HiddenStates(stream.x, stream.routing)
+    taps = LayerTaps(stream.taps.outputs, depth=NO_ARRAY) if stream.taps else None
+    return HiddenStates(stream.x, stream.routing, taps=taps)
 
 
 def _merge(stream: HiddenStates, floats: HiddenStates) -> HiddenStates:
-    return stream._replace(x=floats.x, routing=floats.routing)
+    taps = stream.taps._replace(outputs=floats.taps.outputs) if stream.taps and floats.taps else None
+    return stream._replace(x=floats.x, routing=floats.routing, taps=taps)
+
+
+def _without_taps(stream: HiddenStates) -> HiddenStates:
+    """Return hidden states without the outputs of tapped layers, which no stage reads."""
+    return stream._replace(taps=LayerTaps(NO_ARRAY, stream.taps.depth)) if stream.taps else stream
 
 
 def _choose(places: HiddenStates, ticks: Sequence[jax.Array]) -> HiddenStates:

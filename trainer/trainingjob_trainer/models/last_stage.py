@@ -37,7 +37,7 @@ class LastStage(ShardedModel):
         hidden, self._hidden = self._hidden, None
         if self.network.prediction is None:
             return hidden
-        tokens, positions, segments, seeds = batch
+        tokens, positions, segments, seeds = batch  # an objective of further tokens taps no layers
         table = self.after(self._table_params(params), hidden.x)
         return hidden._replace(embedded=self.embed(table, tokens, positions, segments, seeds).x)
 

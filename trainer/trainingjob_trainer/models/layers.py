@@ -24,7 +24,7 @@ from trainingjob_trainer.models.attention import GroupedQueries
 from trainingjob_trainer.models.decoding_cache import GroupCache, LayerCache
 from trainingjob_trainer.models.dropout import drop_features, seeds_of_next_layer, use_seeds
 from trainingjob_trainer.models.latent_attention import LatentQueries
-from trainingjob_trainer.models.layer_taps import LayerTaps, tap_layer
+from trainingjob_trainer.models.layer_taps import LayerTaps, make_taps, tap_layer
 from trainingjob_trainer.models.mlp import MLP
 from trainingjob_trainer.models.norm import Norm
 from trainingjob_trainer.models.quantized_layer import mark_quantized
@@ -149,6 +149,11 @@ def stack_layers(group: Group, precision: Precision, rngs: nnx.Rngs) -> nnx.Modu
     stacked = nnx.vmap(make, in_axes=0, transform_metadata={nnx.PARTITION_NAME: "layers"})
     layers: nnx.Module = stacked(rngs.split(group.repeats))
     return layers
+
+
+def add_taps(stream: HiddenStates, tapped: Sequence[int]) -> HiddenStates:
+    """Return the hidden states before the first layer, with places for the outputs of the tapped layers, if any."""
+    return stream._replace(taps=make_taps(stream.x, len(tapped))) if tapped else stream
 
 
 def run_layers(

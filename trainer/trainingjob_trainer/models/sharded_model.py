@@ -28,8 +28,7 @@ from trainingjob_trainer.models.chunked_loss import (
 from trainingjob_trainer.models.decoder import Params, SplitModel
 from trainingjob_trainer.models.divergence import SoftLoss, StoredShares
 from trainingjob_trainer.models.dropout import mix_name
-from trainingjob_trainer.models.layer_taps import make_taps
-from trainingjob_trainer.models.layers import HiddenStates
+from trainingjob_trainer.models.layers import HiddenStates, add_taps
 from trainingjob_trainer.models.prediction import Shifted, shift
 from trainingjob_trainer.models.routed_mlp import RoutingStats
 from trainingjob_trainer.models.token_losses import TeacherLogits, TeacherShares, TokenLosses, losses_of_logits
@@ -116,8 +115,7 @@ class ShardedModel:
         `tapped`: layers, counted from 1, whose outputs are returned too.
         """
         stream = self.embed(self._table_params(params), tokens_MRL, positions_MRL, segments_MRL, seeds_MR)
-        if tapped:
-            stream = stream._replace(taps=make_taps(stream.x, len(tapped)))
+        stream = add_taps(stream, tapped)
         embedded = stream.x if self.network.prediction else None
         if self._num_stages > 1:
             stream = self._model.run_stages(params, stream, self._num_stages, tapped)

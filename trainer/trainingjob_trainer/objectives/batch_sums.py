@@ -55,9 +55,10 @@ class BatchSums:
         self._mesh = mesh
         self._rules = rules
         matrices = {tensor.name for tensor in model.network.tensors if tensor.is_matrix}
+        tapped = teacher.student_layers if teacher else ()
         is_alternating = model.pipeline.plan(1, mesh.shape["stage"]).alternates
         self._differentiate = (
-            PipelineGradients(objective, model, rules, mesh, self._no_terms()).compute
+            PipelineGradients(objective, model, rules, mesh, self._no_terms(), tapped).compute
             if is_alternating
             else self._differentiate_at_once
         )

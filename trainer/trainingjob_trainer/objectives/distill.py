@@ -45,8 +45,7 @@ def distill(
     batch: Batch,
 ) -> Terms:
     """Return the weighted sums of all parts of the loss, with the auxiliary losses of logits and experts."""
-    tapped = tuple(pair.student for pair in features.layers) if features else ()
-    hidden = model.run(params, batch.tokens, batch.positions, batch.segment_ids, batch.seeds, tapped)
+    hidden = model.run(params, batch.tokens, batch.positions, batch.segment_ids, batch.seeds, teacher.student_layers)
     constants = batch, teacher.select_head(model, params)
     return model.read_out(partial(_sum_losses, model, teacher, z_loss, features), params, hidden, constants)
 

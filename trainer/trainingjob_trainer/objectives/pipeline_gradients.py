@@ -4,6 +4,7 @@ A microbatch is read out as soon as it leaves the last stage, so that its backwa
 therefore called with one microbatch at a time.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 import jax
@@ -14,7 +15,7 @@ from trainingjob_api.sharding import Table
 from trainingjob_trainer.models.alternating_pipeline import PartParams, PipelineParts, differentiate_pipeline
 from trainingjob_trainer.models.decoder import Params, SplitModel
 from trainingjob_trainer.models.last_stage import LastStage, split_vocabulary
-from trainingjob_trainer.models.layers import HiddenStates
+from trainingjob_trainer.models.layers import HiddenStates, add_taps
 from trainingjob_trainer.models.sharded_model import Hidden, ShardedModel
 from trainingjob_trainer.models.trainable import merge_trees
 from trainingjob_trainer.objectives.objective import Objective, Terms
@@ -26,16 +27,25 @@ from trainingjob_trainer.state import Batch
 class PipelineGradients:
     """Sums and gradients over the microbatches of one accumulation step. `rules` shard the gradients.
 
-    `zeros` are sums of no microbatches.
+    `zeros` are sums of no microbatches, `tapped` the layers whose outputs the objective reads.
     """
 
-    def __init__(self, objective: Objective, model: SplitModel, rules: Table, mesh: Mesh, zeros: Terms) -> None:
+    def __init__(
+        self,
+        objective: Objective,
+        model: SplitModel,
+        rules: Table,
+        mesh: Mesh,
+        zeros: Terms,
+        tapped: Sequence[int] = (),
+    ) -> None:
         self._objective = objective
         self._model = model
         self._sharded = ShardedModel(model, mesh)
         self._rules = rules
         self._mesh = mesh
         self._zeros = zeros
+        self._tapped = tapped
         self._num_stages = mesh.shape["stage"]
         (self._group,) = model.network.groups
         self._axes = self._take_parts(model.param_split.split(model.axes).trained)
@@ -48,8 +58,10 @@ class PipelineGradients:
         params = self._take_parts(trained)
         params = params._replace(layers=self._split_layers(params.layers))
         parts = PipelineParts(
-            embed=lambda part, rows: self._model.embed(merge_trees(part, frozen), *rows[0]),
-            run_stage=lambda stream, part, constants: self._model.run_stage(stream, merge_trees(part, constants)),
+            embed=lambda part, rows: add_taps(self._model.embed(merge_trees(part, frozen), *rows[0]), self._tapped),
+            run_stage=lambda stream, part, constants: self._model.run_stage(
+                stream, merge_trees(part, constants), self._tapped
+            ),
             frozen=self._split_layers(frozen.get(self._group.name, {})),
             read_out=lambda part, stream, rows: self._read_out(merge_trees(part, frozen), stream, rows[1]),
             shard=self._shard,
@@ -62,8 +74,11 @@ class PipelineGradients:
 
     def _read_out(self, params: Params, stream: HiddenStates, rows: Batch) -> tuple[jax.Array, Terms]:
         """Return the total and the sums of a microbatch whose hidden states have left the last stage."""
-        x, routing, batch = jax.tree.map(lambda leaf: leaf[None], (stream.x, stream.routing, rows))
-        terms = self._objective(LastStage(self._model, self._mesh, Hidden(x, routing)), params, batch)
+        if rows.taught_layers is not None:  # otherwise XLA gathers those of all microbatches in each tick
+            rows = rows._replace(taught_layers=constrain(rows.taught_layers, "batch", None, "length", None))
+        stream, batch = jax.tree.map(lambda leaf: leaf[None], (stream, rows))
+        hidden = Hidden(stream.x, stream.routing, tapped=stream.taps.outputs if stream.taps else None)
+        terms = self._objective(LastStage(self._model, self._mesh, hidden), params, batch)
         return terms.total, terms
 
     def _shard(self, grads: PartParams) -> PartParams:

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.sharding import Table
+from trainingjob_api.spec.distillation import LayerPair
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.teacher import describe_teacher
 from trainingjob_trainer.models.decoder import Params, SplitModel, split_model_of
@@ -44,13 +45,15 @@ class TeacherParams(NamedTuple):
 class Teacher:
     """A teacher on the devices of a mesh.
 
-    `first` are the parameters with which the student begins, `tapped` the layers whose outputs it imitates.
+    `first` are the parameters with which the student begins, `pairs` the layers whose outputs it imitates.
     """
 
-    def __init__(self, model: SplitModel, mesh: Mesh, first: Collection[str], tapped: Sequence[int] = ()) -> None:
+    def __init__(self, model: SplitModel, mesh: Mesh, first: Collection[str], pairs: Sequence[LayerPair] = ()) -> None:
         self._model = model
         self._first = first
-        self._tapped = tapped
+        self.student_layers = tuple(pair.student for pair in pairs)
+        """Layers of the student that imitate those of the teacher, counted from 1."""
+        self._tapped = tuple(pair.teacher for pair in pairs)
         self._sharded = ShardedModel(model, mesh)
         self._mesh = mesh
 
@@ -92,6 +95,8 @@ class Teacher:
 class StoredTeacher:
     """A teacher whose probabilities are part of each batch. It has no parameters, and runs never."""
 
+    student_layers = ()
+
     def describe_params(self, _rules: Table) -> Params:
         """Return no parameters."""
         return {}
@@ -130,8 +135,7 @@ def make_teacher(spec: TrainingJobSpec, mesh: Mesh) -> AnyTeacher | None:  # Non
         return None
     first = frozenset(tensor.name for tensor in resolve_network(spec).embedding.tensors)
     features = spec.objective.features if spec.objective else None
-    pairs = features.layers if features else ()
-    return Teacher(split_model_of(described), mesh, first, tuple(pair.teacher for pair in pairs))
+    return Teacher(split_model_of(described), mesh, first, features.layers if features else ())
 
 
 def describe_stored(spec: TrainingJobSpec, tokens: Any) -> StoredShares | None:  # None: the job reads none

@@ -156,16 +156,11 @@ def check_features(spec: TrainingJobSpec) -> Iterator[Problem]:
 
 
 def check_excluded_by_teacher(spec: TrainingJobSpec) -> Iterator[Problem]:
-    """Distillation excludes modules that predict further tokens, and on alternating stages compared layers."""
-    if _find_distill(spec) is None:
-        return
-    prediction, pipeline = spec.model.multi_token_prediction, spec.parallelism.pipeline
-    if prediction:
+    """Distillation excludes modules that predict further tokens."""
+    prediction = spec.model.multi_token_prediction
+    if prediction and _find_distill(spec):
         message = f"must not be set with {_TYPE}. The teacher has no probabilities of further tokens. Remove it."
         yield Problem("spec.model.multiTokenPrediction", prediction.model_dump(by_alias=True), message)
-    if pipeline.schedule == "oneForwardOneBackward" and spec.objective and spec.objective.features:
-        message = f"{pipeline.schedule} must not be set with `{SECTION}.features`, which needs outputs of all stages."
-        yield Problem("spec.parallelism.pipeline.schedule", pipeline.schedule, message, ("gpipe",))
 
 
 def warn_of_unused_teacher(spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -231,7 +226,7 @@ RULES = (
     Rule(("objective", "checkpoint.uri", MOUNTS), check_teacher_source),
     Rule(("objective",), check_teacher_options),
     Rule(("objective", "model.embedDim", "model.numLayers"), check_features),
-    Rule(("objective", "model.multiTokenPrediction", "parallelism.pipeline"), check_excluded_by_teacher),
+    Rule(("objective", "model.multiTokenPrediction"), check_excluded_by_teacher),
 )
 WARNINGS = (
     Rule(("objective",), warn_of_unused_teacher),
