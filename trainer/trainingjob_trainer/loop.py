@@ -11,11 +11,10 @@ from contextlib import contextmanager
 import jax
 
 from trainingjob_agent.trainer_protocol import AgentEvent, StartWorld
-from trainingjob_api.protocol import MAX_MESSAGE, Phase
-from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.protocol import Phase
 from trainingjob_trainer.aot.hot_standby import wait_in_hot_standby
 from trainingjob_trainer.aot.neighbor_compiler import NeighborCompiler
-from trainingjob_trainer.checkpoint.initialize import InitialParams, load_initial_params
+from trainingjob_trainer.checkpoint.initial_state import make_initial_state
 from trainingjob_trainer.checkpoint.teacher_params import load_teacher
 from trainingjob_trainer.context import (
     CompiledSteps,
@@ -29,13 +28,9 @@ from trainingjob_trainer.context import (
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.model_files import keep_model_files
 from trainingjob_trainer.data.training_length import TrainingLength, find_training_length, resolve_epochs
-from trainingjob_trainer.huggingface.adapter_files import load_adapters
 from trainingjob_trainer.huggingface.export_weights import gather_from
-from trainingjob_trainer.huggingface.hub_download import ADAPTER, name_source
 from trainingjob_trainer.huggingface.model_export import ExportTarget, export_model
-from trainingjob_trainer.huggingface.published_params import PublishedParams, load_published_params
 from trainingjob_trainer.models.decoder import Params
-from trainingjob_trainer.models.trainable import copy_params
 from trainingjob_trainer.monitoring.bad_steps import BadStepError
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.monitoring.evaluation import Evaluator
@@ -47,11 +42,7 @@ from trainingjob_trainer.monitoring.text_samples import TextSampler
 from trainingjob_trainer.prepare.job_folder import claim_folder, prepare_weights, resolve_start
 from trainingjob_trainer.replicas.replica_training import ReplicaTraining
 from trainingjob_trainer.runtime.agent_events import AgentEvents
-from trainingjob_trainer.runtime.compile_cache import CompileCache
-from trainingjob_trainer.runtime.errors import shorten
-from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.state import Signal, State, StepMetrics, TrainStep
-from trainingjob_trainer.step import StepPrograms
 from trainingjob_trainer.store.opening import open_store
 
 READY_SECONDS = 1800
@@ -94,7 +85,7 @@ def run(
     start = _with_steps(start, length.steps)
 
     events.enter_phase(Phase.COMPILING)
-    state = restored.state or _initial_state(start.config.spec, joined.steps, joined.programs, joined.peers, events)
+    state = restored.state or make_initial_state(start.config.spec, joined.steps, joined.programs, joined.peers, events)
     steps, stored = joined.steps, joined.datasets.train.stored_hash
     state, teacher = load_teacher(start.config.spec, steps.teacher_shapes, state, joined.peers, stored)
     compiled = compiled or compile_steps(start, joined)
@@ -110,32 +101,6 @@ def _with_steps(start: StartWorld, steps: int) -> StartWorld:
     """Return the start of a world with the number of its steps, if `training.epochs` decides it."""
     config = start.config.model_copy(update={"spec": resolve_epochs(start.config.spec, steps)})
     return start.model_copy(update={"config": config})
-
-
-def _initial_state(
-    spec: TrainingJobSpec, steps: StepPrograms, programs: CompileCache, peers: ProcessGroup, events: AgentEvents
-) -> State:
-    """Return the state before the first step."""
-    state = steps.compile_init(programs)()
-    source = spec.checkpoint.initialize_from
-    if source is None:
-        return state
-    base = steps.make_base()
-    initial: InitialParams | PublishedParams
-    own = open_store(spec.checkpoint.uri)
-    if source.hugging_face:
-        initial = load_published_params(source, spec.model, base, state.params, own, is_leader=peers.process == 0)
-    else:
-        initial = load_initial_params(source, base, peers, state.params)
-    params, adapter = load_adapters(spec, initial.params, steps.state_shapes.params), source.adapter
-    words = f"{initial.source}; adapters of {name_source(ADAPTER, adapter, own)}" if adapter else initial.source
-    events.send(AgentEvent(initialized_from=shorten(words, MAX_MESSAGE)))
-    shapes = steps.state_shapes
-    return state._replace(
-        params=params,
-        average=copy_params(shapes.average, params) if shapes.average else None,
-        reference=copy_params(shapes.reference, params) if shapes.reference else None,
-    )
 
 
 @contextmanager

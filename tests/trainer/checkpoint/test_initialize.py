@@ -21,9 +21,9 @@ from trainingjob_api.protocol import MAX_MESSAGE, FailureReason
 from trainingjob_api.spec.checkpoint import InitializeFrom
 from trainingjob_api.world import RunConfig
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
+from trainingjob_trainer.checkpoint.initial_state import make_initial_state
 from trainingjob_trainer.checkpoint.initialize import InitialParams, load_initial_params
 from trainingjob_trainer.checkpoint.manifest import write_integrity
-from trainingjob_trainer.loop import _initial_state
 from trainingjob_trainer.models.base_params import BaseParams
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.runtime.agent_events import AgentEvents
@@ -337,7 +337,7 @@ def test_parameters_are_of_the_source_and_all_else_of_a_fresh_job(tmp_path: Path
         )
         fresh = steps.compile_init(programs)()
 
-        begun = _initial_state(config.spec, steps, programs, ALONE, events)
+        begun = make_initial_state(config.spec, steps, programs, ALONE, events)
 
     saved = {name_leaf(path): leaf for path, leaf in jax.tree.leaves_with_path(base.params)}
     lacks = []
