@@ -13,15 +13,29 @@ CHECKPOINT_MUTATIONS = (
     Mutation(
         "keep a late step of a fenced-off world in place of another",
         f"{TRAINER}/checkpoint/fence.py",
-        "return generation < self.generation and self.resumed_step is not None and step > self.resumed_step\n",
+        "return is_earlier and self.resumed_step is not None and record.step > self.resumed_step\n",
         "return False\n",
         ("tests/trainer/checkpoint/test_fence.py",),
     ),
     Mutation(
+        "a replica that joins deletes what another one has just saved",
+        f"{TRAINER}/checkpoint/fence.py",
+        "return self.slice_number is not None and record.lineage == self._lineage",
+        "return False",
+        ("tests/trainer/checkpoint/test_replica_fences.py",),
+    ),
+    Mutation(
+        "a replica deletes what another one is writing",
+        f"{TRAINER}/checkpoint/fence.py",
+        "for marker in self._list_markers() if not self._excludes(marker))",
+        "for marker in self._list_markers() if False)",
+        ("tests/trainer/checkpoint/test_replica_fences.py",),
+    ),
+    Mutation(
         "a step of the world's own generation is no evidence",
-        f"{TRAINER}/checkpoint/candidates.py",
-        "if newest >= self._world.generation:",
-        "if newest > self._world.generation:",
+        f"{TRAINER}/checkpoint/fence.py",
+        "return generation == self.generation or (",
+        "return (",
         ("tests/trainer/checkpoint/test_reused_generation.py",),
     ),
     Mutation(
@@ -69,8 +83,8 @@ CHECKPOINT_MUTATIONS = (
     Mutation(
         "delete what a later world writes",
         f"{TRAINER}/checkpoint/saved_steps.py",
-        " or writer.generation < fence.generation + own\n",
-        " or True\n",
+        "return writer.generation < fence.generation + own and ",
+        "return ",
         ("tests/trainer/checkpoint/test_restore_search.py",),
     ),
     Mutation(

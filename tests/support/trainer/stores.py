@@ -38,12 +38,16 @@ class Stores:
         return make_config(spec, uid=uid)
 
     def open(
-        self, generation: int = 1, *lineage: Span, rollbacks: tuple[Rollback, ...] = (), **changes: Any
+        self,
+        generation: int = 1,
+        *lineage: Span,
+        rollbacks: tuple[Rollback, ...] = (),
+        slice_number: int | None = None,
+        **changes: Any,
     ) -> "World":
         world = make_world(generation, 1, lineage, changes.get("uid", UID), rollbacks)
-        return World(
-            self, Checkpoints(self.fast, self.config(**changes), world, ProcessGroup(0, 1), "index", self.events)
-        )
+        config, peers = self.config(**changes), ProcessGroup(0, 1)
+        return World(self, Checkpoints(self.fast, config, world, peers, "index", self.events, slice_number))
 
     def told(self) -> list[AgentEvent]:
         return [AgentEvent.model_validate_json(line) for line in self.log.read_text().splitlines()]

@@ -77,17 +77,24 @@ class Stores(NamedTuple):
 
 
 class Candidates:
-    """The steps in the stores of a job, on process 0 of a world."""
+    """The steps in the stores of a job, on process 0 of a world. `slice_number` is that of a replica."""
 
     def __init__(
-        self, stores: Stores, world: World, reports: DamageReports, patience: ReadRetry, *, takeover: bool
+        self,
+        stores: Stores,
+        world: World,
+        reports: DamageReports,
+        patience: ReadRetry,
+        *,
+        takeover: bool,
+        slice_number: int | None = None,
     ) -> None:
         self._stores = stores
         self._world = world
         self._reports = reports
         self._patience = patience
         self._takeover = takeover
-        self._fence = Fence(stores.durable, world)
+        self._fence = Fence(stores.durable, world, slice_number)
         self._unreadable: dict[StepFolder, OSError] = {}
         self._not_quarantined: set[StepFolder] = set()
         """Damaged steps that could not be quarantined, on a read-only store."""
@@ -115,7 +122,9 @@ class Candidates:
         self._reject_reused_generation([*saved, *copies])
         readable = self._quarantine_damaged([*saved, *copies])
         self.saved = [one.integrity for one in readable if one.integrity and not self._stores.is_copy(one.folder)]
-        best = next(iter(rank_restorable(readable, self._world, takeover=self._takeover)), None)
+        is_replica = self._fence.slice_number is not None
+        ranked = rank_restorable(readable, self._world, takeover=self._takeover, is_replica=is_replica)
+        best = next(iter(ranked), None)
         if self._world.committed > (best.step if best else 0):
             self._report_lost_step(saved, is_all=not (best or snapshot))
         if best and best.integrity:
@@ -195,15 +204,15 @@ class Candidates:
             self._reports.report(lost, STEP_MISSING)
 
     def _reject_reused_generation(self, saved: list[SavedStep]) -> None:
-        """Raise TrainingError if this job saved a step in this generation or a later one.
+        """Raise TrainingError if this job saved a step in this generation, or a whole job in a later one.
 
         This world has saved nothing yet, and a marker may be lost with its store. The step would be in no history of
         this world, which would delete it.
         """
-        own = (one.integrity for one in saved if one.integrity and one.integrity.job_uid == self._world.job_uid)
-        newest = max((record.generation for record in own), default=0)
-        if newest >= self._world.generation:
-            raise self._fence.reused_error(newest)
+        records = [one.integrity for one in saved if one.integrity]
+        generations = [record.generation for record in records if record.job_uid == self._world.job_uid]
+        if any(map(self._fence.is_reused, generations)):
+            raise self._fence.reused_error(max(generations))
 
     def _reject_scratch_start(self) -> None:
         """Raise TrainingError if a step was saved before: a start from scratch would hide the loss."""

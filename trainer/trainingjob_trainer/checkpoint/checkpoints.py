@@ -39,18 +39,28 @@ FINAL_RETRY_SECONDS = 10.0
 
 
 class Checkpoints:
-    """The checkpoints of a job, as one process of one world writes and reads them. `data` is the token cache's hash."""
+    """The checkpoints of a job, as one process of one world writes and reads them. `data` is the token cache's hash.
+
+    `slice_number` is that of a replica. None: the world trains the whole job.
+    """
 
     def __init__(
-        self, root: str, config: RunConfig, world: World, peers: ProcessGroup, data: str, events: AgentEvents
+        self,
+        root: str,
+        config: RunConfig,
+        world: World,
+        peers: ProcessGroup,
+        data: str,
+        events: AgentEvents,
+        slice_number: int | None = None,
     ) -> None:
         checkpoint, name = config.spec.checkpoint, _host_name(world, peers.process)
         durable = open_store(root)
-        self._fence = fence = Fence(durable, world)
+        self._fence = fence = Fence(durable, world, slice_number)
         backup = Backup(config, fence, peers, events, name) if checkpoint.backup else None
         stores = Stores(durable, backup.store if backup else None)
         self._committer = Committer(durable, peers, name, fence, resolve_network(config.spec).frozen_names)
-        self._job = RunningJob(config, world, stores, peers, data, events)
+        self._job = RunningJob(config, world, stores, peers, data, events, slice_number)
         export = find_kept_export(config)
         exports = KeptExports(export, config, durable, fence, peers, events, name) if export else None
         self._upkeep = Upkeep(checkpoint.keep, fence, peers, backup, exports)

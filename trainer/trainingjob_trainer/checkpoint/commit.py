@@ -216,12 +216,15 @@ def commit_step(folder: StepFolder, record: Integrity, fence: Fence) -> None:
 
 
 def _has_saved(folder: StepFolder, fence: Fence) -> bool:
-    """Return whether this world or a later one of the job has committed a step with this number."""
+    """Return whether this world or a later one of the job has committed a step with this number.
+
+    Another replica may have: its step is equal, apart from the state of the inner optimizer.
+    """
     job, lineage = hash_job(fence.job_uid), lineage_folder(folder.lineage or 0)
     return any(
         found.step == folder.step
         and found.step_name.job == job
-        and found.step_name.generation >= fence.generation
+        and fence.is_reused(found.step_name.generation)
         and read_integrity(found) is not None
         for found, _, _ in list_step_folders(folder.store, lineage)
     )

@@ -17,10 +17,11 @@ def delete_unused_frozen(store: Store, fence: Fence) -> None:
         TrainingError: a later world exists, so this one is fenced off.
         OSError: the store does not respond, or refuses the deletion.
     """
+    running = fence.find_running()
     earlier = [
         folder
         for folder, _, _ in list_step_folders(store, FROZEN_FOLDER)
-        if _is_of_earlier(folder.step_name.writer, fence)
+        if (writer := folder.step_name.writer) and writer.generation not in running and _is_of_earlier(writer, fence)
     ]
     used = list_references(store) if earlier else None
     for folder in earlier:
@@ -29,5 +30,5 @@ def delete_unused_frozen(store: Store, fence: Fence) -> None:
             delete_step(folder, fence)
 
 
-def _is_of_earlier(writer: Writer | None, fence: Fence) -> bool:
-    return writer is not None and writer.job == hash_job(fence.job_uid) and writer.generation < fence.generation
+def _is_of_earlier(writer: Writer, fence: Fence) -> bool:
+    return writer.job == hash_job(fence.job_uid) and writer.generation < fence.generation

@@ -8,7 +8,7 @@ training: it is reported, and the next save retries it. Before a job ends, all k
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from trainingjob_agent.checkpoint_layout import hash_job
@@ -153,10 +153,11 @@ class KeptExports:
             return
         try:
             needed = set(self._list_kept())
+            running = self._fence.find_running()
             for export in list_exports(self._store):
                 if export.record and export.record.checkpoint in needed and self._has_format(export.record):
                     needed.remove(export.record.checkpoint)
-                elif self._is_deletable(export):
+                elif self._is_deletable(export, running):
                     self._fence.check()
                     delete_export(export.folder)
         except OSError as error:  # the next call retries
@@ -169,11 +170,12 @@ class KeptExports:
     def _has_format(self, record: ExportRecord) -> bool:
         return (record.dtype, record.adapter) == (self._dtype, self._adapter)
 
-    def _is_deletable(self, export: Export) -> bool:
-        """Return whether an export is this job's, and not one that this world is writing."""
+    def _is_deletable(self, export: Export, running: Collection[int]) -> bool:
+        """Return whether an export is this job's, and not one that this world or a running one is writing."""
         name = export.folder.step_name
         is_mine = name.job == hash_job(self._fence.job_uid)
-        return is_mine and (export.record is not None or name.generation < self._fence.generation)
+        is_earlier = name.generation < self._fence.generation
+        return is_mine and (export.record is not None or (is_earlier and name.generation not in running))
 
     def _choose_first(self) -> str:
         """Return the folder of the next step to export, on process 0 if no export runs; empty: none."""

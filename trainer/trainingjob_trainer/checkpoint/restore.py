@@ -24,7 +24,10 @@ from trainingjob_trainer.state import STATE_LAYOUT, State
 
 
 class RunningJob(NamedTuple):
-    """A job as one process of one world runs it. `data` is the hash of the token cache."""
+    """A job as one process of one world runs it. `data` is the hash of the token cache.
+
+    `slice_number` is that of a replica. None: the world trains the whole job.
+    """
 
     config: RunConfig
     world: World
@@ -32,6 +35,7 @@ class RunningJob(NamedTuple):
     peers: ProcessGroup
     data: str
     events: AgentEvents
+    slice_number: int | None = None
 
     def new_record(
         self, step: int, shapes: StateShapes, past: Provenance, evaluations: Mapping[str, float]
@@ -94,7 +98,16 @@ def restore_newest(
     """
     replica = replica if replica and replica.saves_reads else None
     stores, takeover, readers = job.stores, job.config.spec.checkpoint.takeover, replica.readers if replica else None
-    search = RestoreSearch(stores, job.world, job.peers, job.events, memory, takeover=takeover, readers=readers)
+    search = RestoreSearch(
+        stores,
+        job.world,
+        job.peers,
+        job.events,
+        memory,
+        takeover=takeover,
+        readers=readers,
+        slice_number=job.slice_number,
+    )
 
     def fits(saved: Integrity) -> bool:
         return find_restorable(state, saved) is not None

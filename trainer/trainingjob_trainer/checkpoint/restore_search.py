@@ -55,6 +55,7 @@ class RestoreSearch:
         *,
         takeover: bool,
         readers: Sequence[int] | None = None,  # None: all processes read
+        slice_number: int | None = None,  # None: the world trains the whole job
     ) -> None:
         self._stores = stores
         self._peers = peers
@@ -62,7 +63,9 @@ class RestoreSearch:
         self._readers = readers
         self._patience = ReadRetry()
         self._reports = DamageReports(peers, events)
-        self._candidates = Candidates(stores, world, self._reports, self._patience, takeover=takeover)
+        self._candidates = Candidates(
+            stores, world, self._reports, self._patience, takeover=takeover, slice_number=slice_number
+        )
 
     @property
     def saved(self) -> list[Integrity]:

@@ -97,7 +97,7 @@ def _select_latest(
     own: Collection[tuple[StepFolder, Integrity]], fence: Fence
 ) -> dict[int, tuple[StepFolder, Integrity]]:
     """Return the save of each step that counts: the latest that this world has not replaced."""
-    return {pair[1].step: pair for pair in own if not fence.has_replaced(pair[1].generation, pair[1].step)}
+    return {pair[1].step: pair for pair in own if not fence.has_replaced(pair[1])}
 
 
 def choose_deletions(saved: Mapping[int, Mapping[str, float]], keep: Keep, needed: Collection[int]) -> list[int]:

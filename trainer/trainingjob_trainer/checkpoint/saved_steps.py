@@ -1,6 +1,6 @@
 """The steps in a store: which are committed, which are damaged, and which an interrupted save has left."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -125,12 +125,18 @@ def _matches_folder(record: Integrity, folder: StepFolder) -> bool:
     return is_writer and (record.step, record.lineage) == (step, folder.lineage)
 
 
-def rank_restorable(saved: Iterable[SavedStep], world: World, *, takeover: bool) -> list[SavedStep]:
-    """Return the checkpoints that a world may resume from, best first: those of its own job, then the newest."""
+def rank_restorable(
+    saved: Iterable[SavedStep], world: World, *, takeover: bool, is_replica: bool = False
+) -> list[SavedStep]:
+    """Return the checkpoints that a world may resume from, best first: those of its own job, then the newest.
+
+    A later generation of a whole job has the newest steps. Replicas save in any order of their generations.
+    """
     usable = [
-        ((record.job_uid == world.job_uid, record.generation, one.step), one)
+        ((record.job_uid == world.job_uid, *((one.step, number) if is_replica else (number, one.step))), one)
         for one in saved
-        if (record := one.integrity) and is_in_history(record, world, takeover=takeover)
+        if (record := one.integrity) and is_in_history(record, world, takeover=takeover, is_replica=is_replica)
+        for number in (record.generation,)
     ]
     return [one for _, one in sorted(usable, key=lambda pair: pair[0], reverse=True)]
 
@@ -158,17 +164,20 @@ def delete_interrupted(store: Store, fence: Fence, *, own: bool = False) -> None
     Raises:
         OSError: the folders cannot be listed.
     """
+    running = fence.find_running()
     for folder, _, is_quarantined in (*_list_steps(store), *list_step_folders(store, FROZEN_FOLDER)):
         writer = folder.step_name.writer
-        if writer and not is_quarantined and _is_abandoned(writer, fence, own=own):
+        if writer and not is_quarantined and _is_abandoned(writer, fence, running, own=own):
             with suppress(OSError):
                 if not _has_manifest(folder):
                     store.delete_tree(folder.name)
     delete_older_leftovers(store)
 
 
-def _is_abandoned(writer: Writer, fence: Fence, *, own: bool) -> bool:
-    return writer.job != hash_job(fence.job_uid) or writer.generation < fence.generation + own
+def _is_abandoned(writer: Writer, fence: Fence, running: Collection[int], *, own: bool) -> bool:
+    if writer.job != hash_job(fence.job_uid):
+        return True
+    return writer.generation < fence.generation + own and writer.generation not in running
 
 
 def _has_manifest(folder: StepFolder) -> bool:
@@ -181,6 +190,8 @@ def _has_manifest(folder: StepFolder) -> bool:
 def delete_later_steps(store: Store, step: int, fence: Fence) -> list[SavedStep]:
     """Delete a job's own steps after a step, and interrupted saves; return the later steps of other jobs.
 
+    Steps that other replicas have saved meanwhile stay.
+
     Raises:
         OSError: the store refuses the deletion.
     """
@@ -188,6 +199,6 @@ def delete_later_steps(store: Store, step: int, fence: Fence) -> list[SavedStep]
     later = [one for one in _list_after(store, step, ReadRetry(0)) if one.is_committed]
     foreign = [one for one in later if not (one.integrity and one.integrity.job_uid == fence.job_uid)]
     for one in later:
-        if one not in foreign:
+        if one.integrity and one not in foreign and not fence.shares(one.integrity):
             delete_step(one.folder, fence)
     return foreign

@@ -54,14 +54,19 @@ class StepRecord(Provenance):
         return Provenance(skipped=self.skipped, batch_sizes=self.batch_sizes, spans=self.spans)
 
 
-def is_in_history(record: StepRecord, world: World, *, takeover: bool) -> bool:
-    """Return whether a saved or in-memory step is part of the history from which a world resumes."""
+def is_in_history(record: StepRecord, world: World, *, takeover: bool, is_replica: bool = False) -> bool:
+    """Return whether a saved or in-memory step is part of the history from which a world resumes.
+
+    Replicas have one history, whichever of them saves: only a rollback voids steps.
+    """
     step, generation = record.step, record.generation
     if record.job_uid != world.job_uid:
         foreign_restore_point = any(step == span.first - 1 and span.tier in STORAGE_TIERS for span in world.lineage)
         return takeover and (not world.lineage or foreign_restore_point)
     if any(generation <= rollback.generation and step > rollback.parent for rollback in world.rollbacks):
         return False
+    if is_replica:
+        return True
     if own := next((span for span in world.lineage if span.generation == generation), None):
         return own.first <= step and (own.last is None or step <= own.last)
     later = (span.first for span in world.lineage if span.generation > generation)
