@@ -163,7 +163,7 @@ TRAINER_MUTATIONS = (
     Mutation(
         "a world trains on from a step whose loss has ended training",
         f"{TRAINER}/loop.py",
-        "    last = checkpoints.newest if context.evaluator.ends_training(losses) else context.last_step\n",
+        "    last = first if context.evaluator.ends_training(losses) else context.last_step\n",
         "    last = context.last_step\n",
         ("tests/trainer/test_stopping.py",),
     ),
@@ -285,6 +285,27 @@ TRAINER_MUTATIONS = (
         "            self._apply(record, params if is_member else None)\n            if not is_member:\n",
         "            self._apply(record, params)\n            if False:\n",
         ("tests/trainer/replicas/test_replica_rounds.py",),
+    ),
+    Mutation(
+        "every member of a round saves it",
+        f"{TRAINER}/replicas/replica_training.py",
+        "newest.is_member and newest.members[0] == self.rounds.slice",
+        "newest.is_member",
+        ("tests/trainer/replicas/test_replica_training.py",),
+    ),
+    Mutation(
+        "delete the rounds that a replica needs after the checkpoint it reads",
+        f"{TRAINER}/checkpoint/checkpoints.py",
+        "self.replica.delete_rounds(previous)",
+        "self.replica.delete_rounds(record.step)",
+        ("tests/trainer/checkpoint/test_replica_saves.py",),
+    ),
+    Mutation(
+        "leave a step without a checkpoint where a replica joins after the last one",
+        f"{TRAINER}/loop.py",
+        "is_saved = first == checkpoints.newest and checkpoints.inventory.is_saved",
+        "is_saved = first != checkpoints.newest or checkpoints.inventory.is_saved",
+        ("tests/trainer/test_stopping.py",),
     ),
     Mutation(
         "begin the rounds of an older checkpoint from zeros",

@@ -1,11 +1,13 @@
 """The loop: the order in which a step is reported, kept, evaluated and saved."""
 
 import gc
+from types import SimpleNamespace
 
 import pytest
 
-from tests.support.trainer.recorded_loop import Notes
+from tests.support.trainer.recorded_loop import AVERAGED, Notes
 from trainingjob_api.protocol import Phase
+from trainingjob_trainer import loop
 from trainingjob_trainer.state import Signal
 
 
@@ -201,3 +203,19 @@ ORDERS: dict[str, tuple[Notes, str]] = {
 @pytest.mark.parametrize(("notes", "want"), ORDERS.values(), ids=ORDERS.keys())
 def test_the_order_of_a_step(notes: Notes, want: str) -> None:
     assert notes.train() == [*want.split(", ")[:-1], Phase(want.rpartition(", ")[2])]
+
+
+@pytest.mark.parametrize("is_saver", [True, False])
+def test_one_replica_exports_the_trained_weights(is_saver: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    exported: list[object] = []
+    notes = Notes(2, rounds=2, is_saver=is_saver)
+    hugging_face = SimpleNamespace(when="last", dtype="float32", adapter=None, uri="/exports")
+    notes.context.config.spec.checkpoint = SimpleNamespace(
+        export=SimpleNamespace(hugging_face=hugging_face), uri="/run"
+    )
+    monkeypatch.setattr(loop, "gather_from", lambda params: params)
+    monkeypatch.setattr(loop, "export_model", lambda spec, params, *rest: exported.append(params))
+
+    assert notes.train()[-1] is Phase.DONE
+
+    assert exported == ([AVERAGED] if is_saver else [])

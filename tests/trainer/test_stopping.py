@@ -77,6 +77,18 @@ RESUMED: dict[str, tuple[Notes, str]] = {
         Notes(9, stop=4, restored=(4, None), leave="evaluate 4"),
         "break off 4, save 4, left",
     ),
+    "a replica that joins after the last step saves it, and is done": (
+        Notes(6, rounds=2, joins=6, restored=(4, {"news": 4})),
+        "join 6, evaluate 6, save 6, done",
+    ),
+    "a replica that joins after the step that has ended training saves it, and is done": (
+        Notes(9, rounds=2, joins=4, stop=4, restored=(2, {"news": 2})),
+        "join 4, evaluate 4, save 4, done",
+    ),
+    "a replica that must leave while it evaluates a step of the others leaves that step to them": (
+        Notes(9, rounds=2, joins=4, restored=(2, None), leave="evaluate 4"),
+        "join 4, break off 4, left",
+    ),
 }
 
 

@@ -158,16 +158,20 @@ def _open_context(
 
 
 def _train_and_back_up(state: State, compiled: CompiledSteps, context: Context) -> Phase:
-    """Run the evaluation that the previous world owes, train, and wait for the backup if training is done."""
-    checkpoints, restored = context.checkpoints, context.checkpoints.newest
+    """Run the evaluation that the previous world owes, train, and wait for the backup if training is done.
+
+    A replica first joins the others, at a step that may be later than the restored one.
+    """
+    checkpoints = context.checkpoints
+    first, state = _join_rounds(state, context)
     try:
-        losses = checkpoints.inventory.measured
-        if context.evaluator.is_missing(restored, losses):
-            losses = _evaluate(restored, state, compiled, context, context.signals)
+        losses = checkpoints.inventory.measured if first == checkpoints.newest else None
+        if context.evaluator.is_missing(first, losses):
+            losses = _evaluate(first, state, compiled, context, context.signals)
             if losses is None:
-                _save_unsaved(state, context)
+                _save_unsaved(first, state, context)
                 return Phase.LEFT
-        phase = train(state, compiled, context, losses or {})
+        phase = train(first, state, compiled, context, losses or {})
         if phase is Phase.DONE:
             checkpoints.finish_exports()
             checkpoints.wait_for_backup()
@@ -178,20 +182,20 @@ def _train_and_back_up(state: State, compiled: CompiledSteps, context: Context) 
     return phase
 
 
-def _save_unsaved(state: State, context: Context) -> None:
-    """Save the restored step if it is in memory alone."""
+def _save_unsaved(step: int, state: State, context: Context) -> None:
+    """Save a step if it is in memory alone. One that a replica has joined after is in the log of rounds."""
     checkpoints = context.checkpoints
-    if not checkpoints.inventory.is_saved:
+    if step == checkpoints.newest and not checkpoints.inventory.is_saved:
         context.reporter.enter_phase(Phase.SAVING)
-        checkpoints.save(checkpoints.newest, state)
-        checkpoints.save_until_success(checkpoints.newest, state)
+        checkpoints.save(step, state)
+        checkpoints.save_until_success(step, state)
 
 
-def train(state: State, compiled: CompiledSteps, context: Context, losses: Mapping[str, float]) -> Phase:
-    """Train from the newest step on; return DONE, or LEFT if any process of the world received EXIT or RESCALE.
+def train(first: int, state: State, compiled: CompiledSteps, context: Context, losses: Mapping[str, float]) -> Phase:
+    """Train after step `first`; return DONE, or LEFT if any process of the world received EXIT or RESCALE.
 
-    `losses` are the held-out losses of the newest step. Training is done after the last step, or after a step whose
-    held-out loss ends it.
+    `losses` are the held-out losses of that step. Training is done after the last step, or after a step whose held-out
+    loss ends it.
 
     The metrics of a step are read after the next one is dispatched, so that the device never waits for the host. They
     are read at once if an action follows the step. All processes read the same metrics at the same step, so that they
@@ -202,13 +206,14 @@ def train(state: State, compiled: CompiledSteps, context: Context, losses: Mappi
     """
     checkpoints, snapshots = context.checkpoints, context.snapshots
     reporter, profiler = context.reporter, context.profiler
-    last = checkpoints.newest if context.evaluator.ends_training(losses) else context.last_step
+    last = first if context.evaluator.ends_training(losses) else context.last_step
     unreported: StepMetrics | None = None
     actions = StepActions()
-    if checkpoints.newest >= last and not checkpoints.inventory.is_saved:  # an edit has lowered spec.training.steps
-        checkpoints.save(checkpoints.newest, state, losses)
+    is_saved = first == checkpoints.newest and checkpoints.inventory.is_saved
+    if first >= last and not is_saved:  # an edit has lowered spec.training.steps, or replicas have trained all steps
+        checkpoints.save(first, state, losses)
     gc.freeze()  # existing objects stay: each collection scanned them for 0.1 s, on all hosts at the same step
-    step, state = _join_rounds(state, context)
+    step = first
     reporter.enter_phase(Phase.TRAINING)
     while step < last:
         step += 1
@@ -248,7 +253,12 @@ def train(state: State, compiled: CompiledSteps, context: Context, losses: Mappi
 
 
 def _export(state: State, compiled: CompiledSteps, context: Context) -> None:
-    """Write the trained weights for other programs, if the spec has an export of the last step."""
+    """Write the trained weights for other programs, if the spec has an export of the last step.
+
+    One replica does it: if it is lost, the next one that joins after the last step does.
+    """
+    if context.rounds and not context.rounds.is_saver:
+        return
     spec = context.config.spec
     export = spec.checkpoint.export.hugging_face if spec.checkpoint.export else None
     if export and export.when != "kept":

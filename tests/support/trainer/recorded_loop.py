@@ -11,7 +11,7 @@ from trainingjob_api.spec.training import BatchSizes
 from trainingjob_trainer.checkpoint.checkpoint_inventory import CheckpointInventory
 from trainingjob_trainer.context import CompiledSteps, Context
 from trainingjob_trainer.data.sampler import size_of_step
-from trainingjob_trainer.loop import _train_and_back_up, train
+from trainingjob_trainer.loop import _join_rounds, _train_and_back_up, train
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.objectives.scoring import Scores
 from trainingjob_trainer.replicas.replica_training import EndedRound
@@ -32,7 +32,8 @@ class Notes:
     whether the other one has. `sizes`: the batch sizes, of which the program of the first is loaded.
 
     `rounds`: the interval of the rounds of replicas. `joins`: the step that this replica joins after. `behind`: the
-    steps that it continues after where it is late, by the steps at which it ends its rounds.
+    steps that it continues after where it is late, by the steps at which it ends its rounds. `is_saver`: whether it
+    saves, and exports.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Notes:
         rounds: int = 0,
         joins: int = 0,
         behind: dict[int, int] | None = None,
+        is_saver: bool = True,
     ) -> None:
         self.said: list[str] = []
         self.leave = leave
@@ -115,7 +117,7 @@ class Notes:
         sampler: Any = SimpleNamespace(write=self._sample)
         self.joins, self.behind = joins, behind or {}
         replica = self._part("round", rounds)
-        replica.join, replica.end_round = self._join, self._end_round
+        replica.join, replica.end_round, replica.is_saver = self._join, self._end_round, is_saver
         self.context = Context(
             config,
             world,
@@ -133,12 +135,13 @@ class Notes:
     def train(self) -> list[str]:
         """Train to the end and return what happened; `step 3` is its dispatch."""
         self._meet("compile")
-        phase = train(self.state, self.compiled, self.context, self.losses or {})
+        first, state = _join_rounds(self.state, self.context)
+        phase = train(first, state, self.compiled, self.context, self.losses or {})
         return [*self.said, phase]
 
     def resume(self) -> list[str]:
         """Evaluate the restored step, train to the end, and return what happened."""
-        self.evaluator.is_missing = lambda step, losses: step == self.checkpoints.newest
+        self.evaluator.is_missing = lambda step, losses: step == max(self.checkpoints.newest, self.joins)
         phase = _train_and_back_up(self.state, self.compiled, self.context)
         return [*self.said, phase]
 

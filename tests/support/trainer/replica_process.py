@@ -1,7 +1,7 @@
 """One process of a replica that trains a tiny job: a world for each slice, and a store that all slices have in common.
 
-The file `job` in the job's folder stands for the operator: it has the slices that train, and the last step. Each
-process appends a line to `<slice>-<generation>-<process>.jsonl` after each step and each round.
+The file `job` in the job's folder stands for the operator: it has the slices that train, and when they save and end.
+Each process appends a line to `<slice>-<generation>-<process>.jsonl` after each step and each round.
 """
 
 import hashlib
@@ -17,27 +17,29 @@ from typing import Any
 import jax
 
 from tests.support.patience import ENDLESS_SECONDS
-from tests.support.trainer.tiny import UID, free_port, make_layout
+from tests.support.trainer.tiny import UID, free_port, make_config, make_layout, make_spec
 from tests.support.trainer.training import BATCH, make_index, spec_with
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Member, World
+from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.sampler import SampleShare
 from trainingjob_trainer.models.decoder import split_model_of
 from trainingjob_trainer.parallel.mesh import build_mesh
-from trainingjob_trainer.replicas.outer_items import copy_shards
-from trainingjob_trainer.replicas.outer_update import OuterRates, begin_outer
-from trainingjob_trainer.replicas.replica_rounds import ReplicaRounds
-from trainingjob_trainer.replicas.replica_training import ReplicaTraining
+from trainingjob_trainer.replicas.outer_update import OuterRates
+from trainingjob_trainer.replicas.replica_training import RoundSchedule, describe_saved, open_replica
 from trainingjob_trainer.replicas.round_agreement import RoundAgreement
-from trainingjob_trainer.replicas.round_files import FIRST_BASE, Replica, RoundFiles
+from trainingjob_trainer.replicas.round_files import Replica, RoundFiles
+from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.process_group import configure, connect
 from trainingjob_trainer.state import Signal
 from trainingjob_trainer.step import StepPrograms
 from trainingjob_trainer.store.opening import open_store
 
-NUM_SLICES, NUM_HOSTS, SYNC_EVERY = 2, 2, 4
+NUM_SLICES, NUM_HOSTS, SYNC_EVERY, SAVE_EVERY = 2, 2, 4, 8
 ENDLESS_STEPS = 1_000_000
+NONE = (ENDLESS_STEPS, ENDLESS_STEPS)
+type Steps = tuple[int, int]
 LAYOUT = make_layout(
     hosts_per_slice=NUM_HOSTS,
     devices_per_host=1,
@@ -79,21 +81,21 @@ def start_slice(folder: Path, number: int, generation: int) -> dict[Host, BasePr
     return started
 
 
-def set_job(folder: Path, live: tuple[int, ...], last_step: int = ENDLESS_STEPS) -> None:
-    """Set the slices that train, and the last step."""
+def set_job(folder: Path, live: tuple[int, ...], last_step: int = ENDLESS_STEPS, unsaved: Steps = NONE) -> None:
+    """Set the slices that train, the last step, and the first and last of the steps without checkpoints."""
     fresh = folder / "job.new"
-    fresh.write_text(json.dumps([live, last_step]))
+    fresh.write_text(json.dumps([live, last_step, unsaved]))
     fresh.replace(folder / "job")
 
 
-def read_job(folder: Path) -> tuple[list[int], int]:
-    """Return the slices that train, and the last step."""
-    live, last_step = json.loads((folder / "job").read_text())
-    return live, last_step
+def read_job(folder: Path) -> tuple[list[int], int, Steps]:
+    """Return the slices that train, the last step, and the first and last of the steps without checkpoints."""
+    live, last_step, (first, last) = json.loads((folder / "job").read_text())
+    return live, last_step, (first, last)
 
 
 def train_slice(host: Host) -> None:
-    """Join the world of a slice, join the rounds of the others, and train up to the last step."""
+    """Join the world of a slice, restore, join the rounds of the others, and train up to the last step."""
     members = tuple(
         Member(process=process, slice=host.slice, host=process, pod="", pod_uid=f"{process}", address="127.0.0.1")
         for process in range(NUM_HOSTS)
@@ -104,27 +106,32 @@ def train_slice(host: Host) -> None:
     spec = spec_with(schedule__type="constant", training__steps=ENDLESS_STEPS)
     steps = StepPrograms(spec, build_mesh(jax.devices(), LAYOUT))
     shardings = jax.tree.map(lambda leaf: leaf.sharding, steps.state_shapes)
-    state = jax.jit(steps.init, out_shardings=shardings)()
+    store, split = host.folder / "store", split_model_of(spec).param_split
+    events = AgentEvents(os.open(os.devnull, os.O_WRONLY))
+    config = make_config(make_spec(store, store, checkpoint__save__everySteps=SAVE_EVERY))
+    checkpoints = Checkpoints(str(store), config, world, peers, "index", events, host.slice)
+    restored = checkpoints.restore(describe_saved(steps.state_shapes, split))
+    state = restored or jax.jit(steps.init, out_shardings=shardings)()
     batches = BatchLoader(LAYOUT, steps.batch_sharding, BATCH, share=SampleShare(host.slice, NUM_SLICES))
     index, controls = make_index(spec), steps.controls(Signal.NONE, ENDLESS_STEPS)
     program = jax.jit(steps.train, donate_argnums=0, out_shardings=(shardings, None))
     # Before it joins: the others wait for it from then on.
-    step = program.lower(state, batches.train_batch(index, 1, spec.training.seed), controls).compile()
-    files = RoundFiles(open_store(host.folder / "store"), UID, 0)
+    step = program.lower(steps.state_shapes, batches.train_batch(index, 1, spec.training.seed), controls).compile()
+    files = RoundFiles(open_store(store), UID, 0)
     agreement = RoundAgreement(
         files, UID, lambda: frozenset(read_job(host.folder)[0]), ENDLESS_SECONDS, poll_seconds=0.02
     )
     replica, rates = Replica(host.slice, host.generation), OuterRates(0.3, 0.9)
-    begun = begin_outer(copy_shards(state.params))
-    rounds = ReplicaRounds(agreement, replica, peers, state.params, rates, begun, 0, FIRST_BASE)
-    training = ReplicaTraining(rounds, split_model_of(spec).param_split, SYNC_EVERY, ENDLESS_STEPS)
+    schedule = RoundSchedule(SYNC_EVERY, ENDLESS_STEPS, rates)
+    state, training = open_replica(agreement, replica, peers, schedule, split, steps.state_shapes, state)
+    checkpoints.replica = training
     with host.log.open("a", buffering=1) as log:
 
         def report(**values: object) -> None:
             log.write(json.dumps({"pid": os.getpid(), "time": time.monotonic(), **values}) + "\n")
 
         number, state, _ = training.join(state)
-        report(joined=number)
+        report(joined=number, restored=checkpoints.newest)
         while number < read_job(host.folder)[1]:
             number += 1
             batch = batches.train_batch(index, number, spec.training.seed)
@@ -133,8 +140,16 @@ def train_slice(host: Host) -> None:
             if training.is_due(number):
                 ended = number
                 number, state, dropped_steps = training.end_round(ended, state)
-                record = files.find_record(ended).record
-                members = [member.slice for member in record.members] if record else []
-                outer = hashlib.sha256(b"".join(shard.tobytes() for shard in rounds.outer.params.values())).hexdigest()
-                report(ended=number, members=members, dropped=dropped_steps, base=rounds.base, outer=outer)
+                outer = [*training.rounds.outer.params.values(), *training.rounds.outer.momentum.values()]
+                report(
+                    ended=number,
+                    members=training.newest_end.members if training.newest_end else (),
+                    dropped=dropped_steps,
+                    base=training.rounds.base,
+                    outer=hashlib.sha256(b"".join(shard.tobytes() for shard in outer)).hexdigest(),
+                )
+                first, last = read_job(host.folder)[2]
+                if checkpoints.is_due(number) and not first <= number <= last:
+                    checkpoints.save(number, state)
+        checkpoints.wait()
         peers.exit_barrier(ENDLESS_SECONDS)

@@ -15,16 +15,19 @@ from tests.support.trainer.training import BATCH, ONE, Run, save_and_restore, sp
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_trainer.data.loader import BatchLoader
 from trainingjob_trainer.data.sampler import SampleShare
-from trainingjob_trainer.replicas.outer_items import attach_outer, copy_shards, describe_outer, detach_outer
-from trainingjob_trainer.replicas.outer_update import OuterRates, begin_outer
-from trainingjob_trainer.replicas.replica_rounds import ReplicaRounds, RoundEnd
+from trainingjob_trainer.models.decoder import split_model_of
+from trainingjob_trainer.models.trainable import ParamSplit
+from trainingjob_trainer.replicas.outer_update import OuterRates
+from trainingjob_trainer.replicas.replica_rounds import RoundEnd
+from trainingjob_trainer.replicas.replica_training import RoundSchedule, describe_saved, open_replica
 from trainingjob_trainer.replicas.round_agreement import RoundAgreement
-from trainingjob_trainer.replicas.round_files import FIRST_BASE, Replica, RoundFiles
+from trainingjob_trainer.replicas.round_files import Replica, RoundFiles
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 from trainingjob_trainer.state import State
 from trainingjob_trainer.store.posix import PosixStore
 
 NUM_REPLICAS, SYNC_EVERY = 2, 2
+ENDLESS_STEPS = 1_000_000
 RATES = OuterRates(0.3, 0.9)
 HALF = make_layout(devices_per_host=2, rows_per_shard=BATCH // 2 // NUM_REPLICAS)
 
@@ -32,23 +35,26 @@ HALF = make_layout(devices_per_host=2, rows_per_shard=BATCH // 2 // NUM_REPLICAS
 class TrainedReplica:
     """A replica of a job, over two devices of the test's process."""
 
-    def __init__(self, job: "ReplicatedJob", slice_number: int, generation: int = 1) -> None:
+    def __init__(self, job: "ReplicatedJob", slice_number: int) -> None:
         self.run = Run(job.spec, HALF)
         self.batches = BatchLoader(
             HALF, self.run.steps.batch_sharding, BATCH, share=SampleShare(slice_number, NUM_REPLICAS)
         )
         self.slice = slice_number
-        params = self.run.state.params
-        self.rounds = ReplicaRounds(
-            RoundAgreement(job.files, UID, lambda: frozenset(job.live), ENDLESS_SECONDS, poll_seconds=0.002),
-            Replica(slice_number, generation),
-            ProcessGroup(0, 1),
-            params,
-            job.rates,
-            begin_outer(copy_shards(params)),
-            0,
-            FIRST_BASE,
+        self.open(job, Replica(slice_number, 1), self.run.state)
+
+    def open(self, job: "ReplicatedJob", replica: Replica, state: State) -> None:
+        """Begin with a state: a restored one, or that before the first step."""
+        agreement = RoundAgreement(job.files, UID, lambda: frozenset(job.live), ENDLESS_SECONDS, poll_seconds=0.002)
+        schedule = RoundSchedule(SYNC_EVERY, ENDLESS_STEPS, job.rates)
+        self.run.state, self.training = open_replica(
+            agreement, replica, ProcessGroup(0, 1), schedule, self.split, self.run.steps.state_shapes, state
         )
+        self.rounds = self.training.rounds
+
+    @property
+    def split(self) -> ParamSplit:
+        return split_model_of(self.run.spec).param_split
 
     def train(self, first: int, num_steps: int = SYNC_EVERY) -> list[float]:
         """Train steps, and return their losses."""
@@ -60,9 +66,9 @@ class TrainedReplica:
         return losses
 
     def end_round(self) -> RoundEnd:
-        end = self.rounds.end_round(int(self.run.state.step), self.run.state.params)
-        self.run.state = continue_after(end.step, self.run.state)._replace(params=self.rounds.place_params())
-        return end
+        self.run.state = self.training.end_round(int(self.run.state.step), self.run.state).state
+        assert self.training.newest_end
+        return self.training.newest_end
 
     def params(self) -> list[np.ndarray]:
         return [np.asarray(leaf) for leaf in jax.tree.leaves(self.run.state.params)]
@@ -76,24 +82,15 @@ class Checkpoint:
     """A checkpoint at the end of a round: the state of the replica that saves, and that of the outer optimizer."""
 
     def __init__(self, folder: Path, saved: TrainedReplica) -> None:
-        state, shapes = saved.run.state, saved.run.steps.state_shapes
-        described = describe_outer(shapes, shapes.params)
-        whole = attach_outer(state, described, saved.rounds.outer, saved.rounds.base)
-        self._restored = save_and_restore(folder, whole, described)
-        self.state: State = jax.device_get(state)
+        self.state: State = jax.device_get(saved.run.state)
+        whole = saved.training.attach_outer(saved.run.state)
+        self._restored = save_and_restore(folder, whole, describe_saved(saved.run.steps.state_shapes, saved.split))
 
-    def join(self, replica: TrainedReplica) -> int:
+    def join(self, job: "ReplicatedJob", replica: TrainedReplica) -> int:
         """Restore the checkpoint for a replica, and let the replica join; return the step that it continues after."""
-        state, replica.rounds.outer, replica.rounds.base = detach_outer(self._restored)
-        replica.rounds.step = int(state.step)
-        step = replica.rounds.join()
-        replica.run.state = continue_after(step, state)._replace(params=replica.rounds.place_params())
+        replica.open(job, Replica(replica.slice, 2), self._restored)
+        step, replica.run.state, _ = replica.training.join(replica.run.state)
         return step
-
-
-def continue_after(step: int, state: State) -> State:
-    """Return a state whose next step is that after a step."""
-    return state._replace(step=jax.device_put(np.int32(step), state.step.sharding))
 
 
 class ReplicatedJob:
@@ -188,9 +185,9 @@ def test_rounds_with_a_lost_and_a_late_replica_are_those_of_the_paper(tmp_path: 
     check_equal(reference, ours[0])
 
     # Round 4: a new replica 1 restores the checkpoint after round 2, finds round 3, and waits for the end of round 4.
-    ours[1] = TrainedReplica(job, 1, generation=2)
+    ours[1] = TrainedReplica(job, 1)
     with ThreadPoolExecutor(1) as pool:
-        joining = pool.submit(checkpoint.join, ours[1])
+        joining = pool.submit(checkpoint.join, job, ours[1])
         train(7, (0,))
         assert job.end_round(ours[0]) == [RoundEnd(8, (0,), is_member=True)]
         assert joining.result(ENDLESS_SECONDS) == 8

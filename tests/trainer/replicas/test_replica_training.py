@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import pytest
 
 from trainingjob_trainer.models.trainable import ParamGroups
+from trainingjob_trainer.replicas.outer_update import OuterRates
 from trainingjob_trainer.replicas.replica_rounds import RoundEnd
-from trainingjob_trainer.replicas.replica_training import ReplicaTraining
+from trainingjob_trainer.replicas.replica_training import ReplicaTraining, RoundSchedule
 from trainingjob_trainer.state import State
 
 FROZEN, TRAINED, OUTER = jnp.zeros(2), jnp.ones(2), jnp.full(2, 7.0)
@@ -22,6 +23,8 @@ STATE = State(
 
 class Rounds:
     """The rounds of a replica whose newest one ended with step 5."""
+
+    slice = 1
 
     def __init__(self, end: RoundEnd) -> None:
         self.step = 5
@@ -53,7 +56,7 @@ class Split:
 def make_training(end: RoundEnd) -> tuple[ReplicaTraining, Rounds]:
     rounds: Any = Rounds(end)
     split: Any = Split()
-    return ReplicaTraining(rounds, split, 4, 10), rounds
+    return ReplicaTraining(rounds, split, RoundSchedule(4, 10, OuterRates(0.3, 0.9)), STATE), rounds
 
 
 def check_continues(state: State, step: int) -> None:
@@ -94,3 +97,21 @@ def test_a_replica_that_joins_drops_nothing() -> None:
 
     assert (step, dropped_steps) == (12, 0)
     check_continues(state, 12)
+
+
+SAVERS: dict[str, tuple[RoundEnd, bool]] = {
+    "the lowest member": (RoundEnd(8, (1, 2), is_member=True), True),
+    "another member": (RoundEnd(8, (0, 1), is_member=True), False),
+    "one that is late": (RoundEnd(8, (2,), is_member=False), False),
+}
+
+
+@pytest.mark.parametrize(("end", "want"), SAVERS.values(), ids=SAVERS.keys())
+def test_the_member_with_the_lowest_slice_saves_a_round(end: RoundEnd, want: bool) -> None:
+    training, _ = make_training(end)
+    training.join(STATE)
+    assert training.is_saver, "the one that has ended the last round may be lost"
+
+    training.end_round(8, STATE)
+
+    assert training.is_saver is want

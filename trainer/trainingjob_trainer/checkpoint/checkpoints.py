@@ -9,6 +9,7 @@ bookkeeping knows neither generations nor damage.
 import time
 from collections.abc import Mapping
 from math import isfinite
+from typing import Protocol
 
 from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.protocol import FailedSave
@@ -20,11 +21,13 @@ from trainingjob_trainer.checkpoint.commit import Committer
 from trainingjob_trainer.checkpoint.fence import Fence
 from trainingjob_trainer.checkpoint.items import StateShapes, describe_state, saved_items
 from trainingjob_trainer.checkpoint.kept_exports import KeptExports, find_kept_export
+from trainingjob_trainer.checkpoint.manifest import Integrity
 from trainingjob_trainer.checkpoint.policy import SavePolicy
 from trainingjob_trainer.checkpoint.restore import RestoredState, RunningJob, restore_newest
 from trainingjob_trainer.checkpoint.restore_search import SnapshotSource
 from trainingjob_trainer.checkpoint.retention import BestSteps
 from trainingjob_trainer.checkpoint.single_replica import SingleReplicaRestore
+from trainingjob_trainer.checkpoint.step_folders import StepFolder
 from trainingjob_trainer.checkpoint.upkeep import Upkeep
 from trainingjob_trainer.checkpoint.writer import CheckpointWriter
 from trainingjob_trainer.runtime.agent_events import AgentEvents
@@ -38,10 +41,20 @@ FINAL_RETRY_SECONDS = 10.0
 """Seconds between retries when no step is left to train."""
 
 
+class SavingReplica(Protocol):
+    """The replica that a world trains, as its checkpoints use it. Replicas are equal at the end of a round."""
+
+    @property
+    def is_saver(self) -> bool: ...  # noqa: D102  # False: another member of the newest round saves it
+    def attach_outer(self, state: State) -> State: ...  # noqa: D102
+    def delete_rounds(self, saved: int) -> None: ...  # noqa: D102
+
+
 class Checkpoints:
     """The checkpoints of a job, as one process of one world writes and reads them. `data` is the token cache's hash.
 
-    `slice_number` is that of a replica. None: the world trains the whole job.
+    `slice_number` is that of a replica. None: the world trains the whole job. A replica restores into a state with the
+    items of the outer optimizer, and sets `replica` before it saves.
     """
 
     def __init__(
@@ -64,13 +77,15 @@ class Checkpoints:
         export = find_kept_export(config)
         exports = KeptExports(export, config, durable, fence, peers, events, name) if export else None
         self._upkeep = Upkeep(checkpoint.keep, fence, peers, backup, exports)
-        self._writer = CheckpointWriter(self._committer, events, self._upkeep.after_commit)
+        self._writer = CheckpointWriter(self._committer, events, self._after_commit)
         self._policy = SavePolicy.from_spec(checkpoint.save)
         self._bests = BestSteps(checkpoint.keep.best, {})
         self._restored = RestoredState()
         self._shapes: StateShapes | None = None  # None: no state was restored or saved yet
         self._last_save_at = time.monotonic()
         self._has_signaled = False
+        self._newest_left = self._last_committed = 0
+        self.replica: SavingReplica | None = None  # None: the world trains the whole job
 
     def restore(
         self, state: State, memory: SnapshotSource | None = None, replica: SingleReplicaRestore | None = None
@@ -116,8 +131,8 @@ class Checkpoints:
 
     @property
     def newest(self) -> int:
-        """Return the newest step that this world saved or restored; 0: none."""
-        return self._writer.newest or self._restored.step
+        """Return the newest step that this world saved, left to another replica, or restored; 0: none."""
+        return max(self._writer.newest or self._restored.step, self._newest_left)
 
     @property
     def is_failing(self) -> bool:
@@ -143,14 +158,19 @@ class Checkpoints:
     def save(self, step: int, state: State, measured: Mapping[str, float] | None = None) -> None:
         """Copy the state and write it in the background. Waits for the previous save, and raises as `wait` does.
 
-        `measured` are the held-out losses after this step, by evaluation name.
+        `measured` are the held-out losses after this step, by evaluation name. A replica that does not save the step
+        counts it as saved: the log of rounds has it until another replica has saved it.
         """
         self.wait()
         self._last_save_at, self._has_signaled, self._policy = time.monotonic(), False, self._policy.after_save()
         finite = {name: loss for name, loss in (measured or {}).items() if isfinite(loss)}
         self._bests.add(step, finite)
-        self._shapes = self._shapes or describe_state(state)
-        self._writer.begin(self._job.new_record(step, self._shapes, self.past, finite), saved_items(state))
+        if self.replica and not self.replica.is_saver:
+            self._newest_left, self._writer.is_failing = step, False
+            return
+        whole = self.replica.attach_outer(state) if self.replica else state
+        self._shapes = self._shapes or describe_state(whole)
+        self._writer.begin(self._job.new_record(step, self._shapes, self.past, finite), saved_items(whole))
 
     def wait(self) -> None:
         """Wait until the newest save is committed, or has failed.
@@ -181,11 +201,22 @@ class Checkpoints:
 
     def finish_exports(self) -> None:
         """Export all kept steps before the job ends, if the spec exports them; raise TrainingError if one fails."""
-        self._upkeep.finish_exports()
+        if self.replica is None or self.replica.is_saver:
+            self._upkeep.finish_exports()
 
     def raise_background_error(self) -> None:
         """Raise the error of the background thread, if any."""
         self._writer.raise_error()
+
+    def _after_commit(self, folder: StepFolder, record: Integrity) -> None:
+        if self.replica is None:
+            self._upkeep.after_commit(folder, record)
+            return
+        # A replica that joins may be reading the checkpoint before this one, and then needs the rounds after it.
+        previous, self._last_committed = self._last_committed or self._restored.step, record.step
+        self._upkeep.after_commit(folder, record, needed=[previous])
+        if self._job.peers.process == 0:
+            self.replica.delete_rounds(previous)
 
 
 def _host_name(world: World, process: int) -> str:

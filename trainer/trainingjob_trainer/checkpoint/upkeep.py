@@ -1,5 +1,6 @@
 """Work after a commit: copies to the backup, exports of kept steps, and the deletion of steps that are not kept."""
 
+from collections.abc import Iterable
 from contextlib import nullcontext
 
 from trainingjob_api.spec.checkpoint import Keep
@@ -30,15 +31,17 @@ class Upkeep:
         self.restored = 0
         """The step that this world resumed from, which is kept in both stores."""
 
-    def after_commit(self, folder: StepFolder, record: Integrity) -> None:
+    def after_commit(self, folder: StepFolder, record: Integrity, needed: Iterable[int] = ()) -> None:
         """Begin to copy the saved step if a copy is due, and to export it; delete steps that are not kept.
+
+        `needed` are steps that are kept in any case.
 
         Raises:
             TrainingError: a later world exists, so this one is fenced off.
             JaxRuntimeError: another process is gone.
         """
         self._newest = folder, record
-        needed = [self.restored]
+        needed = [self.restored, *needed]
         if self.backup:
             self.backup.copy_if_due(folder, record, self.restored)
             needed += self.backup.steps_in_use

@@ -72,6 +72,11 @@ class ReplicaRounds:
         self.step = step
         self.base = base
 
+    @property
+    def slice(self) -> int:
+        """Return the slice that the replica trains."""
+        return self._replica.slice
+
     def join(self) -> int:
         """Apply all rounds that have ended, wait for the end of one that others train, and return its step.
 
@@ -116,6 +121,13 @@ class ReplicaRounds:
             for number, shard in self._shards.local_shards.items()
         }
         return assemble(self._shards, self._params, held, None)
+
+    def delete_rounds(self, saved: int) -> None:
+        """Delete the rounds that no replica needs once a step is saved. The next call retries what fails."""
+        try:
+            self._files.delete_rounds(saved)
+        except OSError as error:
+            LOG.warning("an old round cannot be deleted error=%s", error)
 
     def _contribute(self, step: int, params: Params) -> None:
         """Write the delta of this replica, each shard by the first process that has it."""
