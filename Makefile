@@ -234,6 +234,10 @@ bench-webhook: install ## Measure the webhook: twenty concurrent creates of the 
 bench-operator: install ## Measure the operator with 5,000 jobs and 4,096 hosts, next to Kubeflow Trainer's controller (ARGS="--jobs=100")
 	$(BIN)/python -m e2e.operator_scale $(ARGS)
 
+.PHONY: check-alerts
+check-alerts: install ## Check the dashboard and the alert rules on a real Prometheus, which is built once per machine
+	$(BIN)/python -m e2e.monitoring
+
 .PHONY: bench-attacks
 bench-attacks: install ## Attack the operator on loopback for a minute: event loop, Lease and memory
 	$(BIN)/python -m e2e.benchmarks.attacks

@@ -39,6 +39,8 @@ class GoTools:
     prefix: str
     duration: str
     linker_flags: str = ""
+    tags: str = ""
+    """Build tags, for programs that have parts which nothing here uses."""
 
     @property
     def binaries(self) -> Path:
@@ -106,7 +108,8 @@ class GoTools:
 
     def _flags(self) -> list[str]:
         # The linker drops debug information (-s -w), so the compiler need not write it.
-        return ["-trimpath", "-gcflags=all=-dwarf=false", f"-ldflags=-s -w {self.linker_flags}".rstrip()]
+        tags = [f"-tags={self.tags}"] if self.tags else []
+        return [*tags, "-trimpath", "-gcflags=all=-dwarf=false", f"-ldflags=-s -w {self.linker_flags}".rstrip()]
 
 
 def ensure_go() -> Path:

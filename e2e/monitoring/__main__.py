@@ -1,0 +1,174 @@
+"""Check the dashboard and the alert rules of the chart on a real Prometheus: `make check-alerts`.
+
+Prometheus scrapes the registries of the operator and the webhook, with jobs that are well. Each query of the dashboard
+must return series, and no alert may be active. Then everything goes wrong, and each alert must become active.
+"""
+
+import json
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prometheus_client import start_http_server
+
+from e2e.cluster.binaries import binaries_dir, ensure_binaries
+from e2e.cluster.run_program import ClusterError, run, wait_until
+from e2e.monitoring.prometheus import Prometheus, running_prometheus
+from trainingjob_operator.core.times import format_time
+from trainingjob_operator.shell.kinds import TRAINING_JOB
+from trainingjob_operator.shell.metrics import Metrics, WebhookMetrics
+from trainingjob_operator.shell.store import KindStore
+
+CHART = Path(__file__).parents[2] / "charts/trainingjob"
+VALUES = ("metrics.alerts.enabled=true", "metrics.dashboard.enabled=true")
+OPERATOR_POD, WEBHOOK_POD = "trainingjob-operator-0", "trainingjob-operator-webhook-0"
+PATIENCE_SECONDS = 60.0
+WELL: dict[str, Any] = {
+    "loss": 2.5,
+    "tokensPerSecond": 4100.0,
+    "stepSeconds": 0.5,
+    "mfu": 0.41,
+    "dataLoadingShare": 0.2,
+    "skipped": 0,
+    "saveSeconds": 1.5,
+}
+
+
+class Exporters:
+    """The operator and its webhook, as Prometheus sees them."""
+
+    def __init__(self) -> None:
+        started = datetime.now(UTC)
+        self._created = format_time(started + timedelta(seconds=1))
+        self._jobs = KindStore(TRAINING_JOB)
+        self._version = 0
+        self.operator, self.webhook = Metrics("1"), WebhookMetrics("1")
+        self.operator.register_jobs(self._jobs, started)
+        self.operator.register_queue(lambda: 0.0)
+        self.operator.leader.set(1)
+        self.ports = {pod: _free_port() for pod in (OPERATOR_POD, WEBHOOK_POD)}
+        self._servers = {
+            pod: start_http_server(port, "127.0.0.1", one.registry)[0]
+            for (pod, port), one in zip(self.ports.items(), (self.operator, self.webhook), strict=True)
+        }
+
+    def work(self) -> None:
+        """Train a step, reconcile and review, as while all is well."""
+        self._version += 1
+        self._put("llama", {"ratio": 0.9, "seconds": {"training": 90.0}}, step=self._version, attempts=1)
+        self.operator.record_reconcile(0.01, has_failed=False)
+        self.operator.record_api_error("409")
+        self.webhook.record_review(0.01, is_allowed=True)
+
+    def fail(self) -> None:
+        """Lose the leader and the webhook, and let reconciles fail and a job restart without a step."""
+        self._version += 1
+        failing = {"failingSaves": {"step": 7}}
+        self._put("stuck", {"ratio": 0.1, "seconds": {"down": 90.0}}, step=7, attempts=self._version, **failing)
+        self.operator.record_reconcile(0.01, has_failed=True)
+        self.operator.leader.set(0)
+        self._stop(WEBHOOK_POD)
+
+    def close(self) -> None:
+        """Stop to serve metrics."""
+        for pod in tuple(self._servers):
+            self._stop(pod)
+
+    def _stop(self, pod: str) -> None:
+        if server := self._servers.pop(pod, None):
+            server.shutdown()
+            server.server_close()
+
+    def _put(self, name: str, goodput: dict[str, Any], *, step: int, attempts: int, **status: Any) -> None:
+        metadata = {"name": name, "namespace": "research", "uid": name, "creationTimestamp": self._created}
+        status |= {
+            "phase": "Running",
+            "progress": {**WELL, "step": step, "of": 100_000},
+            "goodput": goodput,
+            "world": {"slices": [0, 1]},
+            "checkpoint": {"step": 1, "time": self._created},
+            "straggler": {"ratio": 0.1},
+            "nodes": [{"node": "a", "faults": 1}],
+            "attempts": [
+                {"generation": number, "cause": {"reason": "NodeLost"}, "lostSteps": 1}
+                for number in range(1, attempts + 1)
+            ],
+        }
+        spec = {"slices": {"min": 1, "max": 4}}
+        metadata["resourceVersion"] = str(self._version)
+        self._jobs.put({"metadata": metadata, "spec": spec, "status": status})
+
+
+def main() -> None:
+    """Check all queries and rules. Exit with 1 if one of them is wrong."""
+    begun = time.monotonic()
+    rules, queries = read_chart()
+    exporters = Exporters()
+    try:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            running_prometheus(Path(folder), _free_port(), exporters.ports, rules) as prometheus,
+        ):
+            names = check(prometheus, exporters, queries)
+    except ClusterError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(1)
+    sys.stdout.write(f"{len(queries)} queries and {len(names)} alerts in {time.monotonic() - begun:.0f} s\n")
+
+
+def read_chart() -> tuple[Any, list[str]]:
+    """Return the rule groups and the queries of the dashboard that helm renders."""
+    ensure_binaries(["helm"])
+    flags = [f"--set={value}" for value in VALUES]
+    manifests = [
+        one
+        for one in yaml.safe_load_all(run([binaries_dir() / "helm", "template", "trainingjob", CHART, *flags]))
+        if one
+    ]
+    (rules,) = [one["spec"] for one in manifests if one["kind"] == "PrometheusRule"]
+    (board,) = [one["data"] for one in manifests if "trainingjob.json" in one.get("data", {})]
+    panels = json.loads(board["trainingjob.json"])["panels"]
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
+    return rules, [one.replace("$namespace", ".*").replace("$name", ".*") for one in expressions]
+
+
+def check(prometheus: Prometheus, exporters: Exporters, queries: list[str]) -> list[str]:
+    """Check queries and alerts; return the names of the alerts.
+
+    Raises:
+        ClusterError: a query returns nothing or is invalid, or an alert has the wrong state.
+    """
+
+    def settled(change: Callable[[], None], find: Callable[[], list[str]], what: str) -> None:
+        def is_settled() -> bool:
+            change()
+            if wrong := find():
+                raise ClusterError(", ".join(wrong))
+            return True
+
+        wait_until(is_settled, what, seconds=PATIENCE_SECONDS)
+
+    def in_states(*states: str) -> list[str]:
+        return [name for name, state in prometheus.alert_states().items() if state in states]
+
+    settled(exporters.work, lambda: [one for one in queries if not prometheus.query(one)], "series of all queries")
+    settled(exporters.work, lambda: in_states("pending", "firing"), "no alert to be active while all is well")
+    settled(exporters.fail, lambda: in_states("inactive"), "all alerts to be active")
+    return list(prometheus.alert_states())
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+if __name__ == "__main__":
+    main()
