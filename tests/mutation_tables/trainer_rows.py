@@ -287,6 +287,20 @@ TRAINER_MUTATIONS = (
         ("tests/trainer/replicas/test_replica_rounds.py",),
     ),
     Mutation(
+        "a replica leaves within a round",
+        f"{TRAINER}/monitoring/step_actions.py",
+        "    if due.in_round:\n",
+        "    if False:\n",
+        ("tests/trainer/monitoring/test_step_actions.py",),
+    ),
+    Mutation(
+        "forget a save that is due by time within a round",
+        f"{TRAINER}/loop.py",
+        "        deferred = signals & Signal.SAVE if due.in_round else Signal.NONE",
+        "        deferred = Signal.NONE",
+        ("tests/trainer/test_loop.py",),
+    ),
+    Mutation(
         "every member of a round saves it",
         f"{TRAINER}/replicas/replica_training.py",
         "newest.is_member and newest.members[0] == self.rounds.slice",

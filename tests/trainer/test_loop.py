@@ -186,12 +186,37 @@ ORDERS: dict[str, tuple[Notes, str]] = {
         Notes(3, rounds=2, compare=2, snapshot=2, evaluate=2, save=2),
         (
             "join 0, step 1, step 2, report 1, report 2, end round 2, compare 2, snapshot 2, evaluate 2, save 2, "
-            "step 3, report 3, compare 3, save 3, done"
+            "step 3, report 3, end round 3, compare 3, save 3, done"
         ),
     ),
     "a replica that was behind continues after the step of the others, and does what follows that one": (
         Notes(7, rounds=2, joins=2, behind={4: 6}, evaluate=4, save=6),
-        "join 2, step 3, step 4, report 3, report 4, end round 4, drop 2, save 6, step 7, report 7, save 7, done",
+        (
+            "join 2, step 3, step 4, report 3, report 4, end round 4, drop 2, save 6, step 7, report 7, end round 7, "
+            "save 7, done"
+        ),
+    ),
+    "a replica that must leave does so at the end of its round": (
+        Notes(9, rounds=3, asked=dict.fromkeys(range(1, 4), Signal.EXIT)),
+        "join 0, step 1, step 2, report 1, step 3, report 2, report 3, end round 3, snapshot 3, save 3, left",
+    ),
+    "a replica that must leave while it waits for the others does so at once": (
+        Notes(9, rounds=3, leave="end round 3"),
+        "join 0, step 1, step 2, report 1, step 3, report 2, report 3, end round 3, snapshot 3, save 3, left",
+    ),
+    "a replica saves and evaluates what is due within a round at its end alone": (
+        Notes(4, rounds=3, asked={1: Signal.SAVE}, evaluate=2, save=2),
+        (
+            "join 0, step 1, step 2, report 1, step 3, report 2, report 3, end round 3, save 3, step 4, report 4, "
+            "end round 4, evaluate 4, save 4, done"
+        ),
+    ),
+    "a save that is due by time within a round waits for its end, also after a step with other actions": (
+        Notes(4, rounds=3, asked={2: Signal.SAVE}, compare=2),
+        (
+            "join 0, step 1, step 2, report 1, report 2, compare 2, step 3, report 3, end round 3, compare 3, save 3, "
+            "step 4, report 4, end round 4, compare 4, save 4, done"
+        ),
     ),
     "who is asked at the last step is done": (
         Notes(2, asked={2: Signal.EXIT}),

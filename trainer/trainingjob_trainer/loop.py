@@ -201,14 +201,15 @@ def train(first: int, state: State, compiled: CompiledSteps, context: Context, l
     are read at once if an action follows the step. All processes read the same metrics at the same step, so that they
     save, leave and fail together.
 
-    While saves fail, a world that receives EXIT keeps training, and leaves with the next save that succeeds. The next
+    While saves fail, a world that receives EXIT keeps training, and leaves with the next save that succeeds. A replica
+    keeps training up to the end of its round; if it is killed before, its steps of that round are dropped. The next
     world runs an evaluation that is missing, and no world is done before it has run.
     """
     checkpoints, snapshots = context.checkpoints, context.snapshots
     reporter, profiler = context.reporter, context.profiler
     last = first if context.evaluator.ends_training(losses) else context.last_step
     unreported: StepMetrics | None = None
-    actions = StepActions()
+    actions, deferred = StepActions(), Signal.NONE
     is_saved = first == checkpoints.newest and checkpoints.inventory.is_saved
     if first >= last and not is_saved:  # an edit has lowered spec.training.steps, or replicas have trained all steps
         checkpoints.save(first, state, losses)
@@ -224,16 +225,21 @@ def train(first: int, state: State, compiled: CompiledSteps, context: Context, l
         with jax.profiler.StepTraceAnnotation("train", step_num=step):
             state, metrics = train_step(state, batch, context.controls())
         profiler.end_step(step, metrics)
-        signals = reporter.report(step - 1, unreported) if unreported else Signal.NONE
+        signals = deferred | (reporter.report(step - 1, unreported) if unreported else Signal.NONE)
         unreported = metrics
         checkpoints.raise_background_error()
-        actions = step_actions(step, signals, _find_due(step, compiled, context))
+        due = _find_due(step, compiled, context)
+        actions = step_actions(step, signals, due)
+        deferred = signals & Signal.SAVE if due.in_round else Signal.NONE  # it is sent once
         if not actions.report:
             continue
         signals |= reporter.report(step, metrics)
         unreported = None
         if context.rounds and context.rounds.is_due(step):
-            step, state = _end_round(step, state, context.rounds, reporter)
+            step, state, exit_signal = _end_round(step, state, context.rounds, context)
+            signals |= exit_signal
+        elif due.in_round:
+            deferred = signals & Signal.SAVE
         snapshots.apply_stretch(step, signals)
         actions = step_actions(step, signals, _find_due(step, compiled, context))
         actions = _finish_step(step, state, actions, compiled, context)
@@ -288,19 +294,26 @@ def _join_rounds(state: State, context: Context) -> tuple[int, State]:
     return step, state
 
 
-def _end_round(step: int, state: State, rounds: ReplicaTraining, reporter: StepReporter) -> tuple[int, State]:
-    """Synchronize with the other replicas; return the step that training continues after, and its state."""
-    reporter.enter_phase(Phase.SYNCHRONIZING)
+def _end_round(step: int, state: State, rounds: ReplicaTraining, context: Context) -> tuple[int, State, Signal]:
+    """Synchronize with the other replicas; return the step that training continues after, its state, and a signal.
+
+    The signal is EXIT if any process has received it meanwhile: the next round would be a long time to wait.
+    """
+    context.reporter.enter_phase(Phase.SYNCHRONIZING)
+    ended = step
     step, state, dropped_steps = rounds.end_round(step, state)
     if dropped_steps:
-        reporter.report_dropped(dropped_steps)
-    return step, state
+        context.reporter.report_dropped(dropped_steps)
+    mine = "exit" if context.signals.exit_signal else ""
+    exits = any(context.world.peers.exchange(f"exit/{ended}", mine, READY_SECONDS))
+    return step, state, Signal.EXIT if exits else Signal.NONE
 
 
 def _find_due(step: int, compiled: CompiledSteps, context: Context) -> Due:
     return Due(
         last_step=context.last_step,
         round_end=context.rounds is not None and context.rounds.is_due(step),
+        in_round=context.rounds is not None and not context.rounds.is_due(step),
         save=context.checkpoints.is_due(step),
         snapshot=context.snapshots.is_due(step),
         evaluation=context.evaluator.is_due(step),

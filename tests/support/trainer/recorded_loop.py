@@ -81,7 +81,8 @@ class Notes:
         self.snapshots.has_step = lambda step: held[0]
         self.snapshots.stretch_signal = lambda: Signal.NONE
         self.snapshots.apply_stretch = self._stretch
-        peers = SimpleNamespace(exchange=lambda name, text, seconds: (text, "held" if held[1] else ""))
+        other = {"held": "held" if held[1] else "", "exit": ""}
+        peers = SimpleNamespace(exchange=lambda name, text, seconds: (text, other[name.partition("/")[0]]))
         self.evaluator = self._part("evaluate", evaluate)
         self.replicas = self._part("compare", compare)
         self.replicas.check = self._compare
@@ -117,6 +118,7 @@ class Notes:
         sampler: Any = SimpleNamespace(write=self._sample)
         self.joins, self.behind = joins, behind or {}
         replica = self._part("round", rounds)
+        replica.is_due = lambda step: step % rounds == 0 or step == last
         replica.join, replica.end_round, replica.is_saver = self._join, self._end_round, is_saver
         self.context = Context(
             config,
@@ -229,6 +231,7 @@ class Notes:
     def _end_round(self, step: int, state: Any) -> EndedRound:
         assert self.phase is Phase.SYNCHRONIZING
         self.said.append(f"end round {step}")
+        self._meet(f"end round {step}")
         return EndedRound(self.behind.get(step, step), state, 2 if step in self.behind else 0)
 
     def _report(self, step: int, measures: Any) -> Signal:

@@ -200,3 +200,13 @@ def test_an_interrupted_evaluation_ends_in_a_checkpoint(step: int, signals: Sign
     assert rest.evaluation_missing
     assert not rest.evaluate
     assert (before.snapshot, before.compare) == (not rest.snapshot, not rest.compare)
+
+
+@given(st.integers(1, LAST - 1), some_signals, some_dues)
+def test_a_replica_saves_evaluates_and_leaves_at_the_end_of_a_round_alone(
+    step: int, signals: Signal, after: Due
+) -> None:
+    actions = step_actions(step, signals, replace(after, in_round=True))
+
+    assert not any((actions.save, actions.evaluate, actions.evaluation_missing))
+    assert actions.leave is Leave.NO

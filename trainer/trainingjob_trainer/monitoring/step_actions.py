@@ -11,6 +11,9 @@ from enum import Enum
 
 from trainingjob_trainer.state import Signal
 
+WAIT_FOR_ROUND = Signal.EXIT | Signal.SAVE | Signal.RESCALE
+"""Within a round, a replica differs from the others: a checkpoint or an exit there would lose steps."""
+
 
 @dataclass(frozen=True)
 class Due:
@@ -27,6 +30,8 @@ class Due:
     """Whether the next step has another batch size, whose program may have to be compiled first."""
     saves_fail: bool = False
     """Whether the newest awaited save has failed."""
+    in_round: bool = False
+    """Whether a round continues after the step. Saves, evaluations and exits wait for its end."""
 
 
 class Leave(Enum):
@@ -78,6 +83,8 @@ def step_actions(step: int, signals: Signal, due: Due) -> StepActions:
 
     The signals of the step itself are known once it is reported: the actions are then decided again with them.
     """
+    if due.in_round:
+        signals, due = signals & ~WAIT_FOR_ROUND, replace(due, save=False, evaluation=False)
     save = due.save or step == due.last_step or Signal.SAVE in signals
     leave = Leave.NO
     if save or not due.saves_fail:
