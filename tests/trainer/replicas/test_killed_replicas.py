@@ -40,29 +40,32 @@ def rounds_of(hosts: Iterable[Host]) -> dict[tuple[int, int], dict[str, Any]]:
 def test_a_killed_replica_stops_no_other_and_joins_a_later_round(tmp_path: Path) -> None:
     set_job(tmp_path, ())  # none trains yet
     first, second = (start_slice(tmp_path, number, number + 1) for number in (0, 1))
-    processes = [*first.values(), *second.values()]
+    started = processes = [*first.values(), *second.values()]
     try:
         wait_until(lambda: all(has_joined(host) for host in (*first, *second)), processes)
         set_job(tmp_path, (0, 1))
         wait_until(lambda: all(find_last_step(host) >= 3 * SYNC_EVERY for host in (*first, *second)), processes)
+        processes = list(first.values())  # a process of the other slice may end with an error before it is killed
         for process in second.values():
             process.kill()
         killed_at = time.monotonic()
         wait_until(lambda: any(tmp_path.glob("store/lineage-0/*/integrity.json")), processes)
         # A slice would never catch up with such fast steps if each checkpoint made rounds unnecessary.
-        paused = max(map(find_last_step, first)) + 10 * SYNC_EVERY
+        paused = max(map(find_last_step, first)) + 5 * SYNC_EVERY
         set_job(tmp_path, (0,), unsaved=(paused, ENDLESS_STEPS))
+        wait_until(lambda: all(find_last_step(host) > paused for host in first), processes)
         third = start_slice(tmp_path, 1, 3)
+        started = [*started, *third.values()]
         processes += third.values()
         wait_until(lambda: all(has_joined(host) for host in third), processes)
         joined_at = time.monotonic()
-        last = max(map(find_last_step, first)) // SYNC_EVERY * SYNC_EVERY + 20 * SYNC_EVERY
-        set_job(tmp_path, (0, 1), last, unsaved=(paused, last - 10 * SYNC_EVERY))
+        last = max(map(find_last_step, first)) // SYNC_EVERY * SYNC_EVERY + 15 * SYNC_EVERY
+        set_job(tmp_path, (0, 1), last, unsaved=(paused, last - 8 * SYNC_EVERY))
         for process in (*first.values(), *third.values()):
             process.join(PATIENCE)
             assert process.exitcode == 0
     finally:
-        for process in processes:
+        for process in started:
             process.kill()
             process.join()
 
