@@ -71,6 +71,10 @@ TRAINED_NORMS = {"learningRate": 0.001, "trainable": ["*_norm.scale"]}
 PAIRS = {"train": [{"name": "pairs", "path": "/data/pairs", "format": "jsonl", "chosen": "good", "rejected": "bad"}]}
 FURTHER = {"multiTokenPrediction": {"depth": 1}}
 INT8, FP8 = ({"quantization": {"type": kind}} for kind in ("int8", "fp8"))
+SHALLOW = model(1024, 4096, 8, 4, 128, 8192, 4)
+TEACHER = {"model": SHALLOW, "initializeFrom": {"uri": "/data/teacher", "step": 1}}
+FEATURES = {"layers": [{"student": layer, "teacher": layer} for layer in (1, 4)]}
+COMPARED = {"type": "distill", "distill": {"teacher": TEACHER, "features": FEATURES}}
 REST = {"fsdp": -1}
 STAGES = {"ici": {"fsdp": 2, "stage": 2}}
 CIRCULAR = {"pipeline": {"schedule": "circular"}}
@@ -155,6 +159,24 @@ COMPILER_CASES: dict[str, TrainingJobSpec] = {
     ),
     "v5p 2x2x1 fsdp stage, further tokens": job(
         "tpu-v5p", "2x2x1", {}, model=WIDE | FURTHER, training=training(32, 1024, 2), parallelism=STAGES
+    ),
+    "v5p 2x2x1 fsdp stage, compared layers, one forward one backward": job(
+        "tpu-v5p",
+        "2x2x1",
+        {},
+        model=SHALLOW,
+        training=training(32, 1024, 2),
+        parallelism=STAGES | ALTERNATING,
+        objective=COMPARED,
+    ),
+    "v5p 2x2x1 stage, compared layers": job(
+        "tpu-v5p",
+        "2x2x1",
+        {},
+        model=SHALLOW,
+        training=training(16, 1024, 2),
+        parallelism={"ici": {"stage": 4}, "pipeline": {"microbatches": 8}},
+        objective=COMPARED,
     ),
     "v5e 2x2 fsdp, 4,096 tokens": job("tpu-v5e", "2x2", REST, model=SMALL, training=training(8, 4096, 2)),
     "v6e 2x2 fsdp tensor, 4,096 tokens": job(

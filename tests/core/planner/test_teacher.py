@@ -77,6 +77,33 @@ def test_compared_layers_wait_for_the_loss_and_pass_the_stages(make_spec: MakeSp
     assert more > 2 * sent
 
 
+def test_compared_layers_pass_alternating_stages_both_ways(make_spec: MakeSpec) -> None:
+    pipeline = {"parallelism.pipeline": {"schedule": "oneForwardOneBackward"}, "model.embedDim": 64}
+    plain, spec = (make_spec(H100 | distill(SAME_WIDTH, **one) | pipeline) for one in ({}, {"features": FEATURES}))
+    before, after = (estimate_device_memory(one, {**ONE, "stage": 2}) for one in (plain, spec))
+    sent, more = (
+        sum_by_axes(predict_traffic(describe_workload(one), layout_of(stage=2, fsdp=4), "cuda"))["ici", ("stage",)]
+        for one in (plain, spec)
+    )
+
+    hidden = spec.training.sequence_length * 64 * FLOAT_BYTES[spec.precision.compute]
+    assert after.residuals_per_sequence - before.residuals_per_sequence == 2 * 4 * hidden
+    assert after.taught_per_sequence - before.taught_per_sequence == 2 * hidden
+    assert more > 2 * sent
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "circular", "oneForwardOneBackward"])
+def test_a_teacher_returns_no_gradients_through_the_stages(make_spec: MakeSpec, schedule: str) -> None:
+    pipeline = {"model.numLayers": 4, "parallelism.pipeline": {"schedule": schedule}}
+    layout, sent = layout_of(stage=2, fsdp=4), []
+    model = TEACHER | {"numLayers": 4, "embedDim": 64}
+    for one in (PLAIN, distill(model)):
+        spec = make_spec(H100 | one | pipeline | {"model.embedDim": 64})
+        sent.append(sum_by_axes(predict_traffic(describe_workload(spec), layout, "cuda"))["ici", ("stage",)])
+
+    assert 0 < sent[1] - sent[0] < 0.8 * sent[0]
+
+
 def test_a_mesh_search_depends_on_the_compared_layers(make_spec: MakeSpec) -> None:
     shape = BUILTIN.find_shape("nvidia-h100", "8")
     assert shape

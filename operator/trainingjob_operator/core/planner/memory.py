@@ -58,6 +58,9 @@ CHUNKED_HIDDEN_STATES = 4
 """Copies of the hidden states beside the chunks of the logits, with their gradients."""
 STREAMED_COPIES = 2
 """Copies on a device of optimizer state that comes from the host: before and after its update."""
+ALTERNATING_TAPS = 4
+"""Arrays of each tapped layer on a stage that alternates between both passes: the outputs of a microbatch that goes
+forward and of another one that goes backward, and the gradients of both."""
 MAX_SEQUENCES = 2**31
 
 
@@ -225,7 +228,8 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
     fixed_chunk, chunk = _chunk_bytes(program, logits, length * columns)
     teacher = _estimate_teacher(program, axes)
     # Their gradients take the place of the values, as compiled steps show.
-    tapped = program.tapped_layers * length * network.width * program.compute_bytes
+    copies = ALTERNATING_TAPS if alternates else 1
+    tapped = copies * program.tapped_layers * length * network.width * program.compute_bytes
     pipelined = PIPELINE_RESIDUAL_TENTHS if degrees["stage"] > 1 and not alternates else 10
     kept_inputs = program.pipeline.plan(1, degrees["stage"]).saved_inputs * length * network.width
     slots, offloaded_slots = (

@@ -222,7 +222,8 @@ class _StepTraffic:
             yield from ring.reduce_scatter(self._lm_head_runs * gradient_bytes * trained)
         else:
             # Between the turns of a pipeline the gathered head is not kept for the way back, unless it follows.
-            num_gathers = 2 if self._is_pipelined and not self._alternates else 1
+            is_late = self._is_pipelined and not self._alternates and self._network.has_backward
+            num_gathers = 2 if is_late else 1
             runs = self._lm_head_runs * (self._network.num_predictions if self._is_pipelined else 1)
             yield from ring.all_gather(num_gathers * runs * self._value_bytes * size)
             yield from ring.reduce_scatter(runs * gradient_bytes * trained, extra_pieces=2)
@@ -319,13 +320,19 @@ class _StepTraffic:
             yield from self._alternating_traffic(stage)
             return
         network: Network = "dcn" if stage.dcn > 1 else "ici"
-        stream = (1 + self._workload.tapped_layers) * self._hidden_state_bytes
-        yield Traffic(network, stage.axes, 3 * self._ticks * stream, is_exposed=True)
-        yield from stage.all_reduce(2 * self._ticks * stream, is_awaited=True)
-        microbatches = self._layout.accumulation * self._layout.microbatches
+        hidden, has_backward = self._hidden_state_bytes, self._network.has_backward
+        tapped = self._workload.tapped_layers * hidden
+        passes = self._ticks * (1 + has_backward)
+        # The stages hand their streams on in a ring, and the first one gets another instead of the last one's.
+        sent = passes * (hidden + tapped) * (stage.size + 1) // stage.size
+        yield Traffic(network, stage.axes, sent, is_exposed=True)
+        yield from stage.all_reduce(passes * hidden + self._ticks * tapped, is_awaited=True)
         if self._repeats > 1:
             yield from self._regrouping_traffic(stage)
-        yield from stage.all_gather(microbatches * stream, is_awaited=True)
+        if not has_backward:
+            return
+        microbatches = self._layout.accumulation * self._layout.microbatches
+        yield from stage.all_gather(microbatches * hidden, is_awaited=True)
         if self._network.prediction:  # stages share the modules: they gather the gradient of the embedded tokens
             yield from stage.all_gather(microbatches * self._hidden_state_bytes, is_awaited=True)
             modules = [leaf for leaf in self._network.tensors if leaf.is_stacked and not leaf.is_layered]
@@ -336,7 +343,7 @@ class _StepTraffic:
         split = self._device_group(RULES["embed"])
         table = FLOAT32 * self._network.embedding.tensor.size * self._network.table.is_trainable
         yield from stage.all_reduce(table / split.size / self._degrees["tensor"], is_awaited=True)
-        yield from split.all_gather(self._ticks**2 / self._layout.accumulation * split.size * self._hidden_state_bytes)
+        yield from split.all_gather(self._ticks**2 / self._layout.accumulation * split.size * (hidden + tapped))
 
     def _alternating_traffic(self, stage: DeviceGroup) -> Iterator[Traffic]:
         """Yield what stages send that alternate between both passes: hidden states, and gradients of the LM head.
@@ -345,15 +352,17 @@ class _StepTraffic:
         its own columns: the gradients of their inputs are summed, those of the matrix are gathered.
         """
         network: Network = "dcn" if stage.dcn > 1 else "ici"
-        yield Traffic(network, stage.axes, 2 * self._ticks * self._hidden_state_bytes, is_exposed=True)
-        read_outs = self._lm_head_runs * (1 + self._network.has_backward)
-        yield from stage.all_reduce((self._ticks + read_outs) * self._hidden_state_bytes, is_awaited=True)
+        hidden, has_backward = self._hidden_state_bytes, self._network.has_backward
+        tapped = self._workload.tapped_layers * hidden
+        passes = self._ticks * (1 + has_backward) + self._lm_head_runs / stage.size
+        yield Traffic(network, stage.axes, round(passes * (hidden + tapped)), is_exposed=True)
+        is_split = self._workload.split_vocabulary(self._degrees) * self._degrees["tensor"] < self._network.vocab_size
+        read_outs = self._lm_head_runs * (1 + (has_backward and is_split))
+        sums = (self._ticks + read_outs) * hidden + self._lm_head_runs * tapped
+        yield from stage.all_reduce(sums, is_awaited=True)
         head = self._network.head_matrix
         size, times = head.shard_size(self._ways), self._layout.accumulation
-        if self._workload.split_vocabulary(self._degrees) * self._degrees["tensor"] < self._network.vocab_size:
-            # A stage gets its columns from a device of another place in the mesh, as XLA was seen to make it.
-            columns = times * self._value_bytes * size // stage.size
-            yield Traffic(network, stage.axes, columns, is_exposed=True)
+        if is_split:
             yield from stage.all_gather(times * FLOAT32 * size * head.is_trainable, is_awaited=True)
 
     def _regrouping_traffic(self, stage: DeviceGroup) -> Iterator[Traffic]:
@@ -363,7 +372,8 @@ class _StepTraffic:
         """
         storage = count_shards(self._degrees, merge_rules(self._workload.rules.overrides()))
         params = sum(leaf.shard_size(storage) for leaf in self._network.tensors if leaf.is_layered)
-        yield from stage.exchange(2 * self._layout.accumulation * FLOAT32 * params)
+        passes = 1 + self._network.has_backward
+        yield from stage.exchange(passes * self._layout.accumulation * FLOAT32 * params)
 
 
 def sum_by_axes(traffic: tuple[Traffic, ...]) -> Mapping[tuple[Network, tuple[Axis, ...]], int]:
