@@ -256,7 +256,7 @@ def test_a_part_that_the_network_damages_is_sent_again(
 ) -> None:
     monkeypatch.setattr(retry, "FIRST_DELAY_SECONDS", 0.001)
     monkeypatch.setattr(retry, "BUDGET_SECONDS", 20.0)
-    damaged = iter([{"md5Hash": "of other bytes"}])
+    damaged = iter([{"crc32c": "of other bytes"}])
     parse = gcs_bucket._parse
     monkeypatch.setattr(gcs_bucket, "_parse", lambda answer: next(damaged, None) or parse(answer))
     with object_servers.environment("gs"):
@@ -265,7 +265,7 @@ def test_a_part_that_the_network_damages_is_sent_again(
         assert store.size("model") == PART_BYTES + 3
 
         monkeypatch.setattr(retry, "BUDGET_SECONDS", 0.01)
-        monkeypatch.setattr(gcs_bucket, "_hash", lambda _: "of other bytes")
+        monkeypatch.setattr(gcs_bucket, "_checksum", lambda _: "of other bytes")
         with pytest.raises(OSError, match="differs from what was sent"):
             store.write("other", (bytes(PART_BYTES), b"end"))
         assert [entry.name for entry in store.list_folder()] == ["model"]
