@@ -41,6 +41,8 @@ AWAIT_OBJECT_STORES := wait $$built || echo "the tests of object stores are skip
 LOCKED := --no-deps --require-hashes -r
 # A separate environment: the project does not depend on MaxText.
 MAXTEXT := build/maxtext
+INSTALL_MAXTEXT = { test -x $(MAXTEXT)/bin/python || $(BASE_PYTHON) -m venv $(MAXTEXT); } && \
+  $(MAXTEXT)/bin/python -m pip install --quiet $(LOCKED) e2e/maxtext.lock
 export E2E_CLUSTER ?= local
 # Keep the bytecode of tests that pytest rewrote, so that child processes start faster.
 unexport PYTHONDONTWRITEBYTECODE
@@ -203,7 +205,8 @@ bench-demo: install ## Measure the demo: first step, shrink and grow, on the clu
 	$(BIN)/python -m e2e.benchmarks.demo
 
 .PHONY: bench-restart
-bench-restart: install ## Measure the downtime for each kind of loss, without a cluster (RUNS=20, ONLY=hang,planned)
+bench-restart: install ## Measure the downtime for each kind of loss, without a cluster, MaxText's too (RUNS=20, ONLY=hang,planned)
+	$(INSTALL_MAXTEXT)
 	$(BIN)/python -m e2e.benchmarks.restart_pauses
 
 .PHONY: bench-restart-pods
@@ -257,8 +260,7 @@ bench-stores: install ## Measure object stores on loopback: rates against the ra
 .PHONY: bench-trainer
 bench-trainer: install ## Compare the trainer's step and loop with a hand-written donated jit loop of the same model, and with MaxText
 	$(BIN)/python -m e2e.benchmarks.trainer
-	@test -x $(MAXTEXT)/bin/python || $(BASE_PYTHON) -m venv $(MAXTEXT)
-	$(MAXTEXT)/bin/python -m pip install --quiet $(LOCKED) e2e/maxtext.lock
+	$(INSTALL_MAXTEXT)
 	PYTHONPATH=.:crds:operator:trainer $(MAXTEXT)/bin/python -m e2e.benchmarks.maxtext
 
 .PHONY: bench-gradients

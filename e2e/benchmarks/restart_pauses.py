@@ -3,8 +3,9 @@
 The job is the demo's, with snapshots and without a cluster. `RUNS` is the number of repetitions, `ONLY` selects losses
 by name. A pause lasts from the loss to the first new step, by the trainer's metrics lines. The figure excludes the
 duration of that step, and for a hang also its budget. The reference is a full recreation: all pods die and are
-recreated. One row is that of a program with Flax and Orbax, whose processes import and compile again in each world.
-Another one is that of the built-in trainer with the loss of a user, which keeps its standbys and compiled programs.
+recreated. Two rows are those of a program with Flax and Orbax, and of MaxText on two slices of one host. Their
+processes import and compile again in each world. Another one is that of the built-in trainer with the loss of a user,
+which keeps its standbys and compiled programs.
 """
 
 import asyncio
@@ -29,6 +30,7 @@ from e2e.benchmarks.pauses import (
     HOT_STANDBY_GOAL,
     PATIENCE_SECONDS,
     RECREATED,
+    RUNS,
     STEPS_TO_TIME,
     BenchmarkReport,
     Loss,
@@ -52,8 +54,14 @@ from trainingjob_api.protocol import HostReport
 STEADY_STEPS = 12
 """Steps that a full world trains before a loss. Two snapshots are taken by then."""
 RUNTIME = {"volumes": [{"name": "shared", "claimName": "shared", "mountPath": SHARED}]}
+TIMED_PROGRAM = str(ROOT / "e2e/benchmarks/timed_program.py")
+MAXTEXT_PYTHON = ROOT / "build/maxtext/bin/python"
+"""The environment with MaxText, which `make bench-restart` creates: the project does not depend on it."""
 AWAY_SECONDS = 4.0
 """Seconds until a lost slice returns."""
+
+PROGRAM_ELASTIC = {name: value for name, value in ELASTIC.items() if name != "progressTimeout"}
+"""Settings of a program, whose saves and compilations may last longer than the built-in trainer's."""
 
 type LossInjection = Callable[[JobHarness], float]
 """Injects a fault; returns the time at which the pause begins."""
@@ -121,6 +129,7 @@ LOSSES: dict[str, Loss[LossInjection]] = {
 PROGRAM_LOSSES: dict[str, Loss[LossInjection]] = {
     "program killed": Loss(kill_process, 15.0),
     "entrypoint killed": Loss(kill_process, 1.5),
+    "MaxText killed": Loss(kill_process, 60.0, runs=min(RUNS, 3)),
 }
 """Losses of jobs with code of a user, for comparison with `process killed`. `make_program_specs` has their specs."""
 
@@ -172,20 +181,42 @@ def make_spec(**changes: Any) -> Manifest:
 
 
 def make_program_specs() -> dict[str, Manifest]:
-    """Return the spec of each of `PROGRAM_LOSSES`: jobs that never end, on as many hosts as the demo."""
-    return {"program killed": _make_command_spec(), "entrypoint killed": _make_entrypoint_spec()}
+    """Return the spec of each of `PROGRAM_LOSSES`: jobs that never end."""
+    return {
+        "program killed": _make_command_spec(),
+        "entrypoint killed": _make_entrypoint_spec(),
+        "MaxText killed": _make_maxtext_spec(),
+    }
 
 
 def _make_command_spec() -> Manifest:
-    program = (str(ROOT / "e2e/benchmarks/timed_program.py"), str(EXAMPLES / "flax_program.py"))
+    program = (TIMED_PROGRAM, str(EXAMPLES / "flax_program.py"))
     spec: Manifest = load_example(
         "flax-program",
         slices__topology="2x2",
         program={"command": [sys.executable, *program, f"--steps={ENDLESS['training__steps']}"]},
         checkpoint={"uri": f"{SHARED}/{NAME}"},
-        elastic={name: value for name, value in ELASTIC.items() if name != "progressTimeout"},
+        elastic=PROGRAM_ELASTIC,
         runtime=RUNTIME,
     )["spec"]
+    return spec
+
+
+def _make_maxtext_spec() -> Manifest:
+    spec: Manifest = load_example(
+        "maxtext",
+        checkpoint={"uri": f"{SHARED}/{NAME}"},
+        elastic=PROGRAM_ELASTIC,
+        runtime=RUNTIME | {"env": [{"name": "PYTHONPATH", "value": str(ROOT / "trainer")}]},
+    )["spec"]
+    program = spec["program"]
+    _, _, *arguments = program["command"]
+    steps = f"steps={ENDLESS['training__steps']}"
+    arguments = [steps if one.startswith("steps=") else one for one in arguments]
+    script = str(EXAMPLES / "maxtext_program.py")
+    # -P: the folder of the script has a module with the name of the package.
+    program["command"] = [str(MAXTEXT_PYTHON), "-P", TIMED_PROGRAM, script, *arguments]
+    program["steps"] = ENDLESS["training__steps"]
     return spec
 
 

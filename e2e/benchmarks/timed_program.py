@@ -1,19 +1,40 @@
 """Run a program with the metrics lines of the built-in trainer, so that one benchmark measures both.
 
-The first argument is the path of a program that reports steps with `trainingjob_program` and saves in the run folder.
+The first argument is the path of a program that saves in the run folder. It reports steps with `trainingjob_program`,
+or logs them as MaxText does.
 """
 
 import json
+import logging
 import os
+import re
 import runpy
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
 import trainingjob_program
 
 RUN_FOLDER = "TRAININGJOB_RUN_FOLDER"
+LOGGED_STEP = re.compile(r"completed step: (\d+), .*loss: ([^,]+)")
+"""Log line of MaxText after a step."""
+
+type WriteLine = Callable[[int, float | None], None]
+
+
+class LoggedSteps(logging.Handler):
+    """Writes a line for each step in the log of a program."""
+
+    def __init__(self, write_line: WriteLine) -> None:
+        super().__init__()
+        self._write_line = write_line
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the line of a step that a record contains."""
+        if found := LOGGED_STEP.search(record.getMessage()):
+            self._write_line(int(found[1]), float(found[2]))
 
 
 def main() -> None:
@@ -32,15 +53,19 @@ def main() -> None:
 
 
 def write_lines(lines: TextIO, generation: int) -> None:
-    """Let each reported step write a line too."""
+    """Let each step that is reported or logged write a line too."""
     report = trainingjob_program.report_step
 
-    def report_step(step: int, loss: float | None = None) -> None:
-        report(step, loss)
+    def write_line(step: int, loss: float | None) -> None:
         line = {"generation": generation, "step": step, "loss": loss, "time": time.time()}
         lines.write(json.dumps(line) + "\n")
 
+    def report_step(step: int, loss: float | None = None) -> None:
+        report(step, loss)
+        write_line(step, loss)
+
     trainingjob_program.report_step = report_step
+    logging.getLogger().addHandler(LoggedSteps(write_line))
 
 
 if __name__ == "__main__":
