@@ -1,5 +1,6 @@
 """Execution of other programs, with one error type that includes their output."""
 
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -52,6 +53,14 @@ def run_streaming(
 
 def _failure(words: Sequence[str], code: int, printed: str) -> ClusterError:
     return ClusterError(f"`{' '.join(words)[:300]}` failed with exit code {code}:\n{printed.strip()[-2000:]}")
+
+
+def free_port(address: str = "127.0.0.1") -> int:
+    """Return a TCP port of an address of this machine that no process uses now."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def wait_until(condition: Callable[[], bool], what: str, *, seconds: float) -> None:

@@ -5,7 +5,6 @@ must return series, and no alert may be active. Then everything goes wrong, and 
 """
 
 import json
-import socket
 import sys
 import tempfile
 import time
@@ -18,7 +17,7 @@ import yaml
 from prometheus_client import start_http_server
 
 from e2e.cluster.binaries import binaries_dir, ensure_binaries
-from e2e.cluster.run_program import ClusterError, run, wait_until
+from e2e.cluster.run_program import ClusterError, free_port, run, wait_until
 from e2e.monitoring.prometheus import Prometheus, running_prometheus
 from trainingjob_operator.core.times import format_time
 from trainingjob_operator.shell.kinds import TRAINING_JOB
@@ -52,7 +51,7 @@ class Exporters:
         self.operator.register_jobs(self._jobs, started)
         self.operator.register_queue(lambda: 0.0)
         self.operator.leader.set(1)
-        self.ports = {pod: _free_port() for pod in (OPERATOR_POD, WEBHOOK_POD)}
+        self.ports = {pod: free_port() for pod in (OPERATOR_POD, WEBHOOK_POD)}
         self._servers = {
             pod: start_http_server(port, "127.0.0.1", one.registry)[0]
             for (pod, port), one in zip(self.ports.items(), (self.operator, self.webhook), strict=True)
@@ -113,7 +112,7 @@ def main() -> None:
     try:
         with (
             tempfile.TemporaryDirectory() as folder,
-            running_prometheus(Path(folder), _free_port(), exporters.ports, rules) as prometheus,
+            running_prometheus(Path(folder), free_port(), exporters.ports, rules) as prometheus,
         ):
             names = check(prometheus, exporters, queries)
     except ClusterError as error:
@@ -161,13 +160,6 @@ def check(prometheus: Prometheus, exporters: Exporters, queries: list[str]) -> l
     settled(exporters.work, lambda: in_states("pending", "firing"), "no alert to be active while all is well")
     settled(exporters.fail, lambda: in_states("inactive"), "all alerts to be active")
     return list(prometheus.alert_states())
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 if __name__ == "__main__":

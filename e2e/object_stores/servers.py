@@ -4,7 +4,6 @@ Both are built once per machine from the Go modules in `tools/`. `python -m e2e.
 """
 
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ from typing import NamedTuple
 import requests
 
 from e2e.cluster.go_tools import GoTools
-from e2e.cluster.run_program import ClusterError
+from e2e.cluster.run_program import ClusterError, free_port
 
 SERVERS = GoTools(
     Path(__file__).parent / "tools",
@@ -55,7 +54,7 @@ def serve_gcs(folder: Path, address: str = LOOPBACK) -> Iterator[ObjectServer]:
         ClusterError: the server cannot be built or does not start.
     """
     SERVERS.ensure(["fake-gcs-server"])
-    port = _free_port(address)
+    port = free_port(address)
     url = f"http://{address}:{port}"
     command = ["-backend=memory", "-scheme=http", f"-host={address}", f"-port={port}", "-log-level=error"]
     with _run("fake-gcs-server", [*command, f"-external-url={url}"], folder, {}) as process:
@@ -74,7 +73,7 @@ def serve_s3(folder: Path, address: str = LOOPBACK) -> Iterator[ObjectServer]:
     SERVERS.ensure(["versitygw"])
     (folder / "data" / BUCKET).mkdir(parents=True)
     (folder / "versions").mkdir()
-    port = _free_port(address)
+    port = free_port(address)
     url = f"http://{address}:{port}"
     keys = {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
     command = [f"--port={address}:{port}", "--health=/health", "--quiet", "posix", str(folder / "data")]
@@ -112,13 +111,6 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], folder: Path) -> None:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise ClusterError(f"the server of {url} does not start: {(folder / 'log').read_text()}") from error
         time.sleep(0.02)
-
-
-def _free_port(address: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 if __name__ == "__main__":

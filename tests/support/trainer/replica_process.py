@@ -16,8 +16,9 @@ from typing import Any
 
 import jax
 
+from e2e.cluster.run_program import free_port
 from tests.support.patience import ENDLESS_SECONDS
-from tests.support.trainer.tiny import UID, free_port, make_config, make_layout, make_spec
+from tests.support.trainer.tiny import UID, make_config, make_layout, make_spec
 from tests.support.trainer.training import BATCH, make_index, spec_with
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import Member, World

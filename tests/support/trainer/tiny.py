@@ -1,9 +1,9 @@
 """A tiny job: its spec, its layouts and its worlds."""
 
-import socket
 from pathlib import Path
 from typing import Any
 
+from e2e.cluster.run_program import free_port
 from trainingjob_api.spec.parallelism import AxisDegrees
 from trainingjob_api.world import BatchLayout, JobIdentity, Layout, Member, Rollback, RunConfig, Span, World
 
@@ -89,13 +89,6 @@ def make_config(
             "layouts": layouts,
         }
     )
-
-
-def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        port: int = server.getsockname()[1]
-        return port
 
 
 def make_world(

@@ -11,8 +11,8 @@ from select import select
 import pytest
 from jax.errors import JaxRuntimeError
 
+from e2e.cluster.run_program import free_port
 from tests.support.cases import sample
-from tests.support.trainer.tiny import free_port
 from trainingjob_agent.exit_reason import explain_exit
 from trainingjob_agent.state import ChildExited
 from trainingjob_agent.trainer_protocol import AgentEvent

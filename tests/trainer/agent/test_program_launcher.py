@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.trainer.tiny import free_port
+from e2e.cluster.run_program import free_port
 from trainingjob_agent import program_process
 from trainingjob_agent.program_process import LAUNCHER
 from trainingjob_api.protocol import Directive, Failure, FailureReason, HostReport, Phase

@@ -128,7 +128,7 @@ def _matches_folder(record: Integrity, folder: StepFolder) -> bool:
 def rank_restorable(
     saved: Iterable[SavedStep], world: World, *, takeover: bool, is_replica: bool = False
 ) -> list[SavedStep]:
-    """Return the checkpoints that a world may resume from, best first: those of its own job, then the newest.
+    """Return the checkpoints that a world may resume from, best first: those of the same job, then the newest.
 
     A later generation of a whole job has the newest steps. Replicas save in any order of their generations.
     """
