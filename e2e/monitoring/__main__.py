@@ -37,6 +37,8 @@ WELL: dict[str, Any] = {
     "skipped": 0,
     "saveSeconds": 1.5,
 }
+CAUSES = ("NodeLost", "PodDeleted", "PodFailed", "ContainerExited", "HeartbeatLost", "HungHost")
+"""Causes of restarts, one each: the series of a cause begins with its first restart."""
 
 
 class Exporters:
@@ -60,7 +62,7 @@ class Exporters:
     def work(self) -> None:
         """Train a step, reconcile and review, as while all is well."""
         self._version += 1
-        self._put("llama", {"ratio": 0.9, "seconds": {"training": 90.0}}, step=self._version, attempts=1)
+        self._put("llama", {"ratio": 0.9, "seconds": {"training": 90.0}}, step=self._version, causes=1)
         self.operator.record_reconcile(0.01, has_failed=False)
         self.operator.record_api_error("409")
         self.webhook.record_review(0.01, is_allowed=True)
@@ -69,7 +71,7 @@ class Exporters:
         """Lose the leader and the webhook, and let reconciles fail and a job restart without a step."""
         self._version += 1
         failing = {"failingSaves": {"step": 7}}
-        self._put("stuck", {"ratio": 0.1, "seconds": {"down": 90.0}}, step=7, attempts=self._version, **failing)
+        self._put("stuck", {"ratio": 0.1, "seconds": {"down": 90.0}}, step=7, causes=len(CAUSES), **failing)
         self.operator.record_reconcile(0.01, has_failed=True)
         self.operator.leader.set(0)
         self._stop(WEBHOOK_POD)
@@ -84,7 +86,7 @@ class Exporters:
             server.shutdown()
             server.server_close()
 
-    def _put(self, name: str, goodput: dict[str, Any], *, step: int, attempts: int, **status: Any) -> None:
+    def _put(self, name: str, goodput: dict[str, Any], *, step: int, causes: int, **status: Any) -> None:
         metadata = {"name": name, "namespace": "research", "uid": name, "creationTimestamp": self._created}
         status |= {
             "phase": "Running",
@@ -95,8 +97,8 @@ class Exporters:
             "straggler": {"ratio": 0.1},
             "nodes": [{"node": "a", "faults": 1}],
             "attempts": [
-                {"generation": number, "cause": {"reason": "NodeLost"}, "lostSteps": 1}
-                for number in range(1, attempts + 1)
+                {"generation": number, "cause": {"reason": reason}, "lostSteps": 1}
+                for number, reason in enumerate(CAUSES[:causes], 1)
             ],
         }
         spec = {"slices": {"min": 1, "max": 4}}
