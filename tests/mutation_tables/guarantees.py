@@ -135,7 +135,7 @@ OPERATOR = (
         "A clock that is set by an hour ends no wait, deadline or token.",
         (
             "tests/shell/test_fences.py::test_a_clock_that_is_set_ends_nothing",
-            "tests/shell/test_api.py::test_token_is_not_used_past_its_expiry_after_the_clock_is_set_back",
+            "tests/shell/test_login.py::test_token_is_not_used_past_its_expiry_after_the_clock_is_set_back",
         ),
         ("times of a status stay where a clock is set",),
     ),

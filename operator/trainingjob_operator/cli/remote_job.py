@@ -13,7 +13,7 @@ from trainingjob_operator.core.manifests import Children, Manifest, get_text, ge
 from trainingjob_operator.core.names import UID_LABEL
 from trainingjob_operator.core.observe.pods import Pod, read_pods
 from trainingjob_operator.core.times import format_time
-from trainingjob_operator.shell.api import Api, connect_as_user
+from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.api_errors import NotFoundError
 from trainingjob_operator.shell.interfaces import (
     ClusterUnavailableError,
@@ -22,6 +22,7 @@ from trainingjob_operator.shell.interfaces import (
     MissingKindError,
 )
 from trainingjob_operator.shell.kinds import POD, TRAINING_JOB
+from trainingjob_operator.shell.login import connect_as_user
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,21 @@
-"""JSON requests to the API server; the only module that imports the Kubernetes client.
+"""JSON requests to the API server.
 
-The client library finds the server and refreshes the credentials. The operator does not use its typed models: they cost
+The client library refreshes the credentials. The operator does not use its typed models: they cost
 memory and time, and the core works on plain manifests. Every failed request raises one of the errors in `ports`.
 """
 
 import asyncio
 import contextlib
-import functools
-import json
 import os
+import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import aiohttp
 from kubernetes.aio.client import ApiClient, Configuration
-from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+from kubernetes.aio.config import ConfigException
+from pydantic_core import from_json
 
 from trainingjob_operator.core.manifests import iter_items
 from trainingjob_operator.shell.api_errors import NotFoundError, map_error
@@ -28,12 +28,6 @@ from trainingjob_operator.shell.interfaces import (
     MissingKindError,
 )
 from trainingjob_operator.shell.kinds import POD, Kind
-from trainingjob_operator.shell.kubeconfig_errors import (
-    capture_errors,
-    describe_kubeconfig_error,
-    describe_plugin_failure,
-    exec_plugin_of,
-)
 
 type RefreshCredentials = Callable[[Configuration], Awaitable[object]]
 """Refresh the credentials of a configuration. Raises `ClusterUnavailableError`."""
@@ -51,8 +45,6 @@ UNREACHABLE = "unreachable"
 """Code of a request without a complete response, among the HTTP statuses of failed requests."""
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 JSON_PATCH = "application/json-patch+json"
-_CLIENT_LOG = "kubernetes.aio.config.kube_config"
-"""Logger in which the client reports errors of a credential plugin. The client reports them nowhere else."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +53,14 @@ class Page:
 
     items: tuple[Manifest, ...]
     resource_version: int
+
+
+class _ManifestClient(ApiClient):
+    """Client whose bodies are manifests."""
+
+    def sanitize_for_serialization(self, obj: Any) -> Any:
+        """Return the object. The base class copies it, to convert typed models and dates."""
+        return obj
 
 
 class Api:
@@ -77,12 +77,14 @@ class Api:
         self._refresh_lock = asyncio.Lock()
         self._request_timeout_seconds = request_timeout_seconds
         configuration.connection_pool_maxsize = NUM_CONNECTIONS
+        # aiohttp looks for proxies and a netrc file at each request, in a thread.
+        configuration.client_session_kwargs = {"trust_env": bool(urllib.request.getproxies())}
         self.configuration = configuration
         self.clock = ServerClock()
         """The API server's wall clock."""
         self.on_error: Callable[[str], None] = lambda code: None
         """Called with the HTTP status of each failed request, or with `unreachable`."""
-        self._client = ApiClient(configuration)
+        self._client: ApiClient = _ManifestClient(configuration)
         self._client.user_agent = FIELD_MANAGER
 
     def with_separate_pool(self) -> "Api":
@@ -311,7 +313,7 @@ class Api:
 def _parse(request_name: str, text: bytes) -> Any:
     """Parse a JSON response body. Raises `ClusterUnavailableError`."""
     try:
-        return json.loads(text)
+        return from_json(text)
     except ValueError as error:
         raise ClusterUnavailableError(f"{request_name}: the response is not JSON") from error
 
@@ -327,68 +329,3 @@ def _translate_errors(what: str) -> Iterator[None]:
         raise ClusterUnavailableError(f"{what}: cannot connect to {error.host}:{error.port}: {why}") from error
     except (aiohttp.ClientError, TimeoutError, OSError, ConfigException) as error:
         raise ClusterUnavailableError(f"{what}: {type(error).__name__} {error}".rstrip()) from error
-
-
-async def connect() -> Api:
-    """Connect with the pod's service account, else with the kubeconfig.
-
-    Raises:
-        ClusterUnavailableError: neither is present and valid.
-    """
-    configuration = Configuration()
-    try:
-        await read_service_account(configuration)
-    except ClusterUnavailableError as missing:
-        try:
-            api, _ = await connect_as_user(None, None)
-        except ClusterUnavailableError as error:
-            raise ClusterUnavailableError(f"{missing}; {error}") from error
-        return api
-    return Api(configuration, log_in=read_service_account)
-
-
-async def connect_as_user(kubeconfig: str | None, context: str | None) -> tuple[Api, str]:
-    """Connect to the API server of a kubeconfig context. Return the client and the context's namespace.
-
-    `kubeconfig` is a path, or several in the format of KUBECONFIG; None: the environment's. `context` is a context
-    name; None: the current context.
-
-    Raises:
-        ClusterUnavailableError: the kubeconfig is invalid.
-    """
-    configuration = Configuration()
-    found = (await _read_kubeconfig(configuration, kubeconfig, context)).current_context
-    # The context is fixed: if the user switches the current context, its cluster is another one.
-    refresh_credentials = functools.partial(_read_kubeconfig, kubeconfig=kubeconfig, context=found["name"])
-    return Api(configuration, log_in=refresh_credentials), str(found["context"].get("namespace") or "default")
-
-
-async def read_service_account(configuration: Configuration) -> None:
-    """Load the server address and the service account token of the pod.
-
-    The client refreshes the token after a minute of wall time, which fails if the machine's clock is set back. A 401
-    therefore calls this function again.
-
-    Raises:
-        ClusterUnavailableError: the process does not run in a pod with a service account.
-    """
-    try:
-        load_incluster_config(configuration)
-    except (ConfigException, OSError) as error:
-        raise ClusterUnavailableError(f"no usable service account: {error}") from error
-
-
-async def _read_kubeconfig(configuration: Configuration, kubeconfig: str | None, context: str | None) -> Any:
-    """Load server address and credentials, which may run a credential plugin. Return the client's loader."""
-    with capture_errors(_CLIENT_LOG) as errors:
-        try:
-            loader = await load_kube_config(
-                kubeconfig, context, client_configuration=configuration, persist_config=False
-            )
-        except Exception as error:  # a malformed file makes the client raise arbitrary errors
-            raise ClusterUnavailableError(f"no usable kubeconfig: {describe_kubeconfig_error(error)}") from error
-    plugin = exec_plugin_of(loader)
-    if plugin is not None and not configuration.api_key and configuration.cert_file is None:
-        # The client would send requests without credentials, and the API server would reject them.
-        raise ClusterUnavailableError(describe_plugin_failure(plugin, errors))
-    return loader

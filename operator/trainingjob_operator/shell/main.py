@@ -12,12 +12,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainingjob_operator.shell.api import connect
 from trainingjob_operator.shell.assembly import Operator
 from trainingjob_operator.shell.installation_check import InstallationError, check_installation
 from trainingjob_operator.shell.interfaces import ClusterUnavailableError
 from trainingjob_operator.shell.log_level import following_log_level
 from trainingjob_operator.shell.logging_setup import Log, configure_logging
+from trainingjob_operator.shell.login import connect
 from trainingjob_operator.shell.process import ListenPorts
 from trainingjob_operator.shell.settings import (
     RENDEZVOUS_PORT,
