@@ -44,6 +44,12 @@ def stop_queue(cluster: Cluster, policy: str) -> None:
     cluster.kubectl("patch", "clusterqueue", QUEUE, "--type=merge", "-p", patch)
 
 
+def set_admission_checks(cluster: Cluster, strategy: Manifest | None) -> None:
+    """Set the admission checks of the ClusterQueue. None: it has none."""
+    patch = json.dumps({"spec": {"admissionChecksStrategy": strategy}})
+    cluster.kubectl("patch", "clusterqueue", QUEUE, "--type=merge", "-p", patch)
+
+
 def test_a_quota_of_zero_ends_no_training(train, cluster: Cluster) -> None:
     job, before = train("zero")
 
@@ -116,3 +122,17 @@ def test_a_job_of_an_unknown_queue_starts_when_the_queue_exists(submit, cluster:
     job.wait("the queue in the condition", explains("Queued", advice), MESSAGE_SECONDS)
     make_local_queue(cluster, job.namespace, "nowhere")
     assert_nothing_lost(job.wait("training on all slices", trains_on(NUM_SLICES), START_SECONDS))
+
+
+def test_a_queue_of_multikueue_is_named(submit, cluster: Cluster) -> None:
+    set_quota(cluster, NUM_SLICES)
+    check = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "other-clusters"}}
+    spec = {"controllerName": "kueue.x-k8s.io/multikueue"}
+    cluster.kubectl("apply", "--filename=-", stdin=json.dumps(check | {"spec": spec}))
+    set_admission_checks(cluster, {"admissionChecks": [{"name": "other-clusters"}]})
+    try:
+        job = submit("dispatched", 2, NUM_SLICES)
+        job.wait("MultiKueue in the condition", explains("Queued", "to other clusters by MultiKueue"), MESSAGE_SECONDS)
+    finally:
+        set_admission_checks(cluster, None)
+        cluster.kubectl("delete", "admissioncheck", "other-clusters", "--timeout=60s")

@@ -33,7 +33,13 @@ def render_queued_job(name: str, fewest: int, most: int, steps: int = MANY_STEPS
         "schedule": {"type": "constant", "warmup": 15},
         "evaluation": [],
         "runtime__resources": {"cpu": f"{SLICE_MILLICPU}m", "memory": "800Mi"},
-        "scheduling": {"queueName": QUEUE, "exclusiveTopology": "kubernetes.io/hostname", **scheduling},
+        # Kueue before 0.20 ignores `readyTimeout`; its own timeouts are in `values.yaml`.
+        "scheduling": {
+            "queueName": QUEUE,
+            "exclusiveTopology": "kubernetes.io/hostname",
+            "readyTimeout": "10m",
+            **scheduling,
+        },
         **{f"model__{field}": value for field, value in SMALL.items()},
     }
     return change(manifest, changes)

@@ -122,6 +122,16 @@ def test_kueue_places_the_hosts_of_a_slice_in_one_domain(
         assert check_jobset(jobset) == []
 
 
+def test_kueue_waits_as_long_as_the_job_allows(job, settings, cpu_plan) -> None:
+    key = "kueue.x-k8s.io/wait-for-pods-ready"
+    plan = cpu_plan(slices=ELASTIC, scheduling={"queueName": "research", "readyTimeout": "1h30m"})
+    for jobset in render_jobsets(job, plan, settings):
+        assert jobset["metadata"]["annotations"][key] == '{"timeoutSeconds": 5400, "recoveryTimeoutSeconds": 5400}'
+
+    without = cpu_plan(slices=ELASTIC, scheduling={"queueName": "research"})
+    assert key not in render_base_jobset(job, without, settings)["metadata"]["annotations"]
+
+
 def test_slices_have_a_topology_of_their_own_where_the_plan_names_one(job, settings, cpu_plan, tpu_plan) -> None:
     key = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 

@@ -69,6 +69,12 @@ class Scheduling(Strict):
         exclude_if=lambda level: level is None,  # an agent before 0.1 refuses a field that it does not know
         description="Level of Kueue's Topology in one domain of which the hosts of a JobSet should run.",
     )
+    ready_timeout: Annotated[Duration | None, Example("1h")] = Field(
+        default=None,
+        exclude_if=lambda timeout: timeout is None,  # an agent before 0.1 refuses a field that it does not know
+        description="Time for all pods of a JobSet to be ready, at the start and after a loss, before Kueue evicts it. "
+        "Kueue before 0.20, or without its gate `WorkloadLevelWaitForPodsReady`, uses its own timeouts.",
+    )
     start_timeout: Annotated[Duration, Example("30m"), Live(), NoStoredDefaults()] = Field(
         default=START_TIMEOUT,
         exclude_if=lambda timeout: timeout == START_TIMEOUT,  # as for `podProfile`

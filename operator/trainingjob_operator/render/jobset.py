@@ -9,6 +9,7 @@ The template hash shows whether the JobSet was rendered from another plan.
 import hashlib
 import json
 
+from trainingjob_api.base import seconds
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import (
@@ -33,6 +34,7 @@ WORKLOAD_PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 REQUIRED_TOPOLOGY_ANNOTATION = "kueue.x-k8s.io/podset-required-topology"
 PREFERRED_TOPOLOGY_ANNOTATION = "kueue.x-k8s.io/podset-preferred-topology"
 GROUP_TOPOLOGY_ANNOTATION = "kueue.x-k8s.io/podset-slice-required-topology"
+READY_TIMEOUT_ANNOTATION = "kueue.x-k8s.io/wait-for-pods-ready"
 GROUP_SIZE_ANNOTATION = "kueue.x-k8s.io/podset-slice-size"
 MAX_INT32 = 2**31 - 1
 
@@ -91,6 +93,7 @@ def _render(
             "namespace": job.namespace,
             "labels": slice_labels | labels,
             "annotations": _placement(plan.shape)
+            | _ready_timeouts(plan)
             | ({AVOIDED_NODES_ANNOTATION: " ".join(nodes.avoids)} if nodes.avoids else {}),
             "ownerReferences": owner_references(job),
         },
@@ -134,6 +137,19 @@ def _network(shape: SliceShape) -> Manifest:
 
 def _placement(shape: SliceShape) -> Manifest:
     return {EXCLUSIVE_TOPOLOGY_ANNOTATION: shape.exclusive_topology} if shape.exclusive_topology else {}
+
+
+def _ready_timeouts(plan: Plan) -> Manifest:
+    """Return the annotation that replaces Kueue's timeouts for this job.
+
+    Kueue rejects a timeout for lost pods without one for the start. A Kueue that has no such timeouts, which no API
+    shows, ignores the annotation.
+    """
+    timeout = plan.spec.scheduling.ready_timeout
+    if timeout is None:
+        return {}
+    number = seconds(timeout)
+    return {READY_TIMEOUT_ANNOTATION: json.dumps({"timeoutSeconds": number, "recoveryTimeoutSeconds": number})}
 
 
 def _topology_request(plan: Plan, num_slices: int) -> Manifest:

@@ -167,6 +167,18 @@ def test_hold(scene: Scene, reason: Reason, message: str) -> None:
     assert (hold.reason, hold.message) == (reason, message)
 
 
+@pytest.mark.parametrize("suspend", [True, False])
+def test_a_queue_of_multikueue_is_named(suspend: bool) -> None:
+    scene = held()
+    scene.jobsets[1]["spec"] |= {"managedBy": "kueue.x-k8s.io/multikueue", "suspend": suspend}
+
+    hold = scene.see().slices[1].hold
+    assert hold is not None
+    assert hold.reason == Reason.WAITING_FOR_ADMISSION
+    assert hold.message.startswith("queue `research` dispatches JobSets to other clusters by MultiKueue")
+    assert scene.see().slices[0].hold is None
+
+
 def test_an_admitted_slice_is_not_held() -> None:
     assert Scene(plan=make_plan(scheduling=QUEUED)).place(0, 1).see().slices[1].hold is None
 

@@ -15,11 +15,15 @@ NOT_READY_EVICTION = "PodsReadyTimeout"
 PREEMPTION = "Preempted"
 PREEMPTING = "WaitingForPreemptedWorkloads"
 """Reason of a Workload for which Kueue is preempting others."""
+MULTIKUEUE = "kueue.x-k8s.io/multikueue"
+"""Value of `spec.managedBy` that Kueue writes into a JobSet whose pods shall run in another cluster."""
 MAX_EXPLANATION_LENGTH = 512
 
 
 def find_hold(jobset: Manifest, children: Children) -> ObjectProblem | None:  # None: it is not suspended
-    """Return why a JobSet is suspended."""
+    """Return why a JobSet is suspended, or creates no pods here."""
+    if get_text(jobset, "spec", "managedBy") == MULTIKUEUE:
+        return _describe_multikueue(jobset)
     if get_value(jobset, "spec", "suspend") is not True:
         return None
     queue = get_text(jobset, "metadata", "labels", QUEUE_LABEL)
@@ -49,6 +53,17 @@ def describe_ignored_keys(job: Manifest, queue: str | None) -> tuple[str, ...]:
     ignored = sorted(key for key in keys if key.startswith(DOMAIN) and not (key == QUEUE_LABEL and keys[key] == queue))
     advice = {QUEUE_LABEL: " Set `spec.scheduling.queueName` instead."}
     return tuple(f"metadata: `{key}` has no effect on a TrainingJob.{advice.get(key, '')}" for key in ignored)
+
+
+def _describe_multikueue(jobset: Manifest) -> ObjectProblem:
+    """Return why a JobSet never trains: Kueue copies it, but not the ConfigMap and Secrets that its pods mount."""
+    queue = get_text(jobset, "metadata", "labels", QUEUE_LABEL)
+    text = (
+        f"queue `{queue}` dispatches JobSets to other clusters by MultiKueue, whose pods cannot join this job. Create "
+        "the job again with a LocalQueue whose ClusterQueue has no admission check of MultiKueue, or in a worker "
+        "cluster"
+    )
+    return ObjectProblem(Reason.WAITING_FOR_ADMISSION, text)
 
 
 def _describe_eviction(evicted: Manifest, blocker: str, queue: str, namespace: str) -> ObjectProblem:

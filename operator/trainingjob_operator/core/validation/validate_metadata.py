@@ -42,6 +42,7 @@ FOREIGN_LABELS: dict[str, str] = {
     "kueue.x-k8s.io/podset-required-topology": "Set `spec.scheduling.requiredTopology`.",
     "kueue.x-k8s.io/podset-preferred-topology": "Set `spec.scheduling.preferredTopology`.",
     "kueue.x-k8s.io/podset-slice-required-topology": "Set `spec.scheduling.requiredTopology`.",
+    "kueue.x-k8s.io/wait-for-pods-ready": "Set `spec.scheduling.readyTimeout`.",
     "kueue.x-k8s.io/elastic-job": "Set `spec.slices.min` and `spec.slices.max`.",
     "kueue.x-k8s.io/": "Kueue manages the JobSets of a job. Set their queue in `spec.scheduling.queueName`.",
     "alpha.jobset.sigs.k8s.io/exclusive-topology": _TOPOLOGY,

@@ -202,6 +202,25 @@ def check_start_timeout(spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.scheduling.startTimeout", timeout, message, (f"{MIN_START_TIMEOUT}s",))
 
 
+def check_ready_timeout(spec: TrainingJobSpec) -> Iterator[Problem]:
+    """`scheduling.readyTimeout` needs a queue, and must leave Kueue's pods time to start."""
+    timeout, path = spec.scheduling.ready_timeout, "spec.scheduling.readyTimeout"
+    if timeout is None:
+        return
+    if spec.scheduling.queue_name is None:
+        message = (
+            f"{timeout} must not be set without `spec.scheduling.queueName`: only Kueue reads it. Set the queue, or "
+            "use `spec.scheduling.startTimeout`."
+        )
+        yield Problem(path, timeout, message)
+    if seconds(timeout) < MIN_START_TIMEOUT:
+        message = (
+            f"{timeout} must be at least {MIN_START_TIMEOUT}s. Kueue would evict pods that are still being created and "
+            "scheduled."
+        )
+        yield Problem(path, timeout, message, (f"{MIN_START_TIMEOUT}s",))
+
+
 def warn_of_unused_start_timeout(spec: TrainingJobSpec) -> Iterator[Problem]:
     """`scheduling.startTimeout` has no effect with a queue."""
     timeout = spec.scheduling.start_timeout
@@ -280,6 +299,7 @@ RULES: tuple[Rule | HardwareRule, ...] = (
     Rule(("runtime.imagePullSecrets",), check_pull_secrets),
     Rule(("scheduling.tolerations",), check_tolerations),
     Rule(("scheduling.startTimeout",), check_start_timeout),
+    Rule(("scheduling.queueName", "scheduling.readyTimeout"), check_ready_timeout),
     HardwareRule(("slices.accelerator", "slices.topology", "scheduling.nodeSelector"), check_node_selector),
     Rule(("elastic.heartbeatTimeout",), check_heartbeat_timeout),
     Rule(("elastic.nodeProbation",), check_node_probation),
