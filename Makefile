@@ -145,12 +145,17 @@ soak-short: install ## Run a soak of three minutes
 
 .PHONY: soak-cluster
 soak-cluster: install ## Run the journeys that take more than a minute: faults of the operator, upgrades, own programs
-	$(PYTEST) -m soak e2e/journeys --ignore-glob='*/test_kueue*' --ignore=e2e/journeys/test_maxtext.py \
+	$(PYTEST) -m soak e2e/journeys --ignore-glob='*/test_kueue*' --ignore=e2e/journeys/test_cert_manager.py \
+	  --ignore=e2e/journeys/test_maxtext.py \
 	  --ignore=e2e/journeys/test_release_upgrade.py
 
 .PHONY: journeys-kueue
 journeys-kueue: install ## Run elastic jobs under the real Kueue, which is built once per machine
 	$(PYTEST) -v -m soak e2e/journeys/test_kueue.py e2e/journeys/test_kueue_faults.py
+
+.PHONY: journeys-cert-manager
+journeys-cert-manager: install ## Run the operator with certificates of a real cert-manager, which is built once per machine
+	$(PYTEST) -v -m soak e2e/journeys/test_cert_manager.py
 
 .PHONY: journeys-gangs
 journeys-gangs: install ## Run two jobs that compete for nodes under the gang scheduling of Kubernetes, which is alpha

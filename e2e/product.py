@@ -247,9 +247,10 @@ class Product:
             *("--namespace", SYSTEM_NAMESPACE, "--create-namespace", "--wait", "--timeout", "3m"),
             *flags,
         )
-        wait_until("the replaced pods to end", self._is_rolled_out, timeout=60)
+        wait_until("the replaced pods to end", self.is_rolled_out, timeout=60)
 
-    def _is_rolled_out(self) -> bool | None:
+    def is_rolled_out(self) -> bool | None:  # None: not yet
+        """Return whether the pods of an earlier installation are gone."""
         pods = (*self.operator_pods(), *self.webhook_pods())
         return True if not any("deletionTimestamp" in pod["metadata"] for pod in pods) else None
 
