@@ -13,6 +13,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.soak]  # it needs alpha feature g
 API = "scheduling.k8s.io/v1alpha2"
 NUM_PODS = 4
 PATIENCE_SECONDS = 180
+GONE_SECONDS = 60
+"""The garbage collector deletes the PodGroups of a deleted job. The PodGroup controller then removes its finalizer."""
 
 
 @pytest.fixture
@@ -56,4 +58,10 @@ def test_two_jobs_that_need_the_same_nodes_never_hold_a_part_of_them(gangs: Prod
         jobs[loser].wait("steps", lambda status: is_full(status) and steps_trained(status) > 0, PATIENCE_SECONDS)
         groups = jobs[loser].get_json("podgroups")["items"]
         assert [group["metadata"]["labels"]["trainingjob.dev/job"] for group in groups] == [loser]
+        assert all(group["metadata"].get("finalizers") for group in groups)
         jobs[loser].delete()
+
+        def list_groups() -> list[str]:
+            return [one["metadata"]["name"] for one in jobs[loser].get_json("podgroups")["items"]]
+
+        wait_until("PodGroups without finalizers to be gone", lambda: not list_groups() or None, GONE_SECONDS)
