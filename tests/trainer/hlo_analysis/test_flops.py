@@ -81,3 +81,17 @@ def test_metadata_of_a_kernel_may_take_several_lines() -> None:
 )
 def test_products_that_a_tpu_writes_as_convolutions(line: str, want: int) -> None:
     assert count_flops(one(line)) == want
+
+
+@pytest.mark.parametrize(
+    ("cost", "want"),
+    [(',"cost_estimate":{"flops":"34359738368","bytes_accessed":"83886112"}', 2 * 8192 * 1024 * 2048), ("", 0)],
+    ids=["stated", "not stated"],
+)
+def test_a_kernel_counts_what_its_program_states(cost: str, want: int) -> None:
+    line = (
+        "ROOT %ragged-dot = bf16[8192,2048]{1,0} custom-call(%sizes, %rows, %matrices), "
+        f'custom_call_target="tpu_custom_call", backend_config={{"custom_call_config":{{"body":"bW9k"{cost}}}}}'
+    )
+
+    assert count_flops(one(line)) == want
