@@ -160,6 +160,9 @@ COMPILER_CASES: dict[str, TrainingJobSpec] = {
     "v5p 2x2x1 fsdp stage, further tokens": job(
         "tpu-v5p", "2x2x1", {}, model=WIDE | FURTHER, training=training(32, 1024, 2), parallelism=STAGES
     ),
+    "v5p 2x2x1 fsdp stage, further tokens, one forward one backward": job(
+        "tpu-v5p", "2x2x1", {}, model=WIDE | FURTHER, training=training(32, 1024, 2), parallelism=STAGES | ALTERNATING
+    ),
     "v5p 2x2x1 fsdp stage, compared layers, one forward one backward": job(
         "tpu-v5p",
         "2x2x1",

@@ -123,6 +123,28 @@ def test_memory_holds_the_inputs_of_a_stage_and_the_activations_of_one_microbatc
     assert device.max_sequences(enough, 1) == 5
 
 
+def test_activations_of_further_tokens_are_free_before_layers_run_backward() -> None:
+    more = []
+    for schedule in BOTH:
+        plain, further = (size_of(planned(schedule, model=model)).memory for model in (DEEP, DEEP | FURTHER))
+        assert plain
+        assert further
+        more.append(further.activations - plain.activations)
+
+    assert more[0] > more[1] == 0
+
+
+@pytest.mark.parametrize(("schedule", "is_more"), [(GPIPE, False), (ALTERNATING, True)])
+def test_one_accumulation_step_sums_gradients_over_ticks_alone(schedule: dict[str, Any], is_more: bool) -> None:
+    plan = planned(schedule)
+    layout = size_of(plan).layout
+    assert layout
+    device = estimate_device_memory(plan.spec, combine_degrees(layout.ici, layout.dcn))
+    several, one = (device.estimate(2, 1, accumulates=accumulates).temporaries for accumulates in (True, False))
+
+    assert several - one == is_more * device.params
+
+
 def test_stages_share_the_logits_of_a_microbatch_if_they_divide_the_vocabulary() -> None:
     shared, whole = (planned(ALTERNATING, model=DEEP | {"vocabSize": size}) for size in (8192, 8193))
     plans = [size_of(plan) for plan in (shared, whole)]

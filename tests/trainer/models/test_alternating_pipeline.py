@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from tests.support.trainer.cases import each
 from tests.support.trainer.kernels import run_attention
@@ -29,7 +30,7 @@ from trainingjob_trainer.models.decoder import split_model_of
 from trainingjob_trainer.models.last_stage import LastStage
 from trainingjob_trainer.models.layer_taps import tap_layer
 from trainingjob_trainer.models.layers import HiddenStates, add_taps
-from trainingjob_trainer.models.sharded_model import Hidden
+from trainingjob_trainer.models.sharded_model import Hidden, ShardedModel
 from trainingjob_trainer.parallel.mesh import build_mesh
 from trainingjob_trainer.step import StepPrograms
 
@@ -298,3 +299,17 @@ def test_an_objective_runs_the_model_once() -> None:
     assert last.run({}) is hidden
     with pytest.raises(ValueError, match="an objective must run the model once with `schedule: oneForwardOneBackward`"):
         last.run({})
+
+
+def test_the_lm_head_reads_hidden_states_that_no_stage_splits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ShardedModel, "logits", lambda *arguments: arguments[-1])
+    mesh = build_mesh(jax.devices()[:2], TWO_STAGES)
+    last = LastStage(split_model_of(describe(**ALTERNATING)), mesh, None)
+    split = jax.ShapeDtypeStruct(
+        (2, 16, 16), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec(None, None, "stage"))
+    )
+
+    with jax.set_mesh(mesh):
+        compiled = jax.jit(lambda x: last.logits({}, x)).lower(split).compile()
+
+    assert compiled.output_shardings.is_fully_replicated

@@ -7,6 +7,7 @@ of these columns alone.
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 from jax.sharding import Mesh
 
 from trainingjob_trainer.models.decoder import Params, SplitModel
@@ -44,6 +45,11 @@ class LastStage(ShardedModel):
     def read_like(self, model: SplitModel) -> ShardedModel:
         """Return another model of the same vocabulary that reads out one microbatch on all stages. It cannot run."""
         return LastStage(model, self._mesh, None)
+
+    def logits(self, params: Params, x_RLD: jax.Array) -> jax.Array:
+        """Return the logits [R, L, V] of a stage's columns, in float32, of the hidden states of the microbatch."""
+        # XLA would split the width of what comes before, such as modules of further tokens, over the stages.
+        return super().logits(params, constrain(x_RLD, "batch", "length", None))
 
     def head_params(self, params: Params) -> Params:
         """Return the parameters after the last layer, with the matrix of the LM head split over the stages."""

@@ -123,13 +123,25 @@ class DeviceMemory:
     """Optimizer state in host memory, which `optimizer` does not count."""
     update_bytes: int = 0
     """Bytes of that state on the device during the update, when activations are free: the largest piece."""
+    tick_gradients: int = 0
+    """Sums of gradients over the ticks of an accumulation step, in float32, beside the sums over all steps."""
 
     def estimate(
-        self, sequences: int, saved_microbatches: int, *, microbatches: int = 1, keeps_embedding: bool = True
+        self,
+        sequences: int,
+        saved_microbatches: int,
+        *,
+        microbatches: int = 1,
+        keeps_embedding: bool = True,
+        accumulates: bool = True,
     ) -> MemoryEstimate:
-        """Return the bytes for `microbatches` of `sequences`, of which `saved_microbatches` are held at once."""
+        """Return the bytes for `microbatches` of `sequences`, of which `saved_microbatches` are held at once.
+
+        `accumulates`: there are several accumulation steps.
+        """
         activations = sequences * self._saved_per_sequence(saved_microbatches, microbatches)
         peak = max([point.fixed_bytes + sequences * point.per_sequence for point in self._points(sequences)])
+        peak += self.tick_gradients * accumulates
         return MemoryEstimate(
             params=self.params,
             gradients=self.gradients,
@@ -153,7 +165,7 @@ class DeviceMemory:
     ) -> int:
         """Return the most sequences per microbatch that fit a device with this memory. 0: not even one fits."""
         state = self.params + self.gradients + self.optimizer
-        free = int(memory_bytes * USABLE_MEMORY_SHARE) - state
+        free = int(memory_bytes * USABLE_MEMORY_SHARE) - state - self.tick_gradients
         if free < self.update_bytes:
             return 0
         free -= self.gathered_embedding * keeps_table
@@ -214,16 +226,23 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
     if program.pipeline.groups > 1 and degrees["stage"] > 1:  # the groups of a stage beside the layers that it stores
         stacked = sum([leaf.shard_size(storage_ways) for leaf in leaves if leaf.is_layered])
         gathered += 2 * stacked * FLOAT32
-    if alternates:  # gradients are summed over ticks in float32, beside the sums over accumulation steps
-        gathered += FLOAT32 * trained_params
     length = program.length // degrees["context"]
     saved = program.memory.saved
+    layers_of = [(block, count * length, degrees["stage"]) for block, count in network.layer_blocks.items()]
     # Stages that alternate all run the modules of further tokens on the microbatch that leaves. Others share them.
     shares = 1 if alternates else degrees["stage"]
-    layers_of = [(block, count * length, degrees["stage"]) for block, count in network.layer_blocks.items()]
-    layers_of += [(block, count * length, shares) for block, count in network.module_blocks.items()]
-    residuals = sum([count * block.saved_bytes(shard, saved) // parts for block, count, parts in layers_of])
-    offloaded = sum([count * block.offloaded_bytes(shard, saved) // parts for block, count, parts in layers_of])
+    modules_of = [(block, count * length, shares) for block, count in network.module_blocks.items()]
+    residuals, module_residuals = (
+        sum([count * block.saved_bytes(shard, saved) // parts for block, count, parts in found])
+        for found in (layers_of, modules_of)
+    )
+    every = [*layers_of, *modules_of]
+    offloaded = sum([count * block.offloaded_bytes(shard, saved) // parts for block, count, parts in every])
+    read_out = PeakPoint(0, 0)
+    if alternates:  # the modules have run backward before a stage computes its layers again
+        read_out = PeakPoint(0, max(module_residuals - residuals, 0))
+    else:
+        residuals += module_residuals
     logits = length * columns * _logit_bytes(program)
     fixed_chunk, chunk = _chunk_bytes(program, logits, length * columns)
     teacher = _estimate_teacher(program, axes)
@@ -244,6 +263,7 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
     return DeviceMemory(
         params=params,
         gradients=trained_params * program.gradient_bytes,
+        tick_gradients=FLOAT32 * trained_params if alternates else 0,
         optimizer=sum(slots.values()) - sum(offloaded_slots.values()),
         offloaded_slots=sum(offloaded_slots.values()),
         update_bytes=STREAMED_COPIES * _largest_piece(trained, offloaded_slots, storage_ways, degrees["data"]),
@@ -268,7 +288,7 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
         logits_per_sequence=logits,
         peak_points=(
             # Its gradient is reduced in float32, piece by piece.
-            PeakPoint(gathered + head + gradient_pieces, logits).add(teacher.whole_loss),
+            PeakPoint(gathered + head + gradient_pieces, logits).add(teacher.whole_loss).add(read_out),
             # Values and gradients of one layer's gathered parameters, and of its activations.
             *[
                 PeakPoint(
@@ -283,7 +303,9 @@ def _estimate_memory(program: Workload, axes: tuple[tuple[Axis, int], ...]) -> D
         chunked_loss=PeakPoint(
             gathered + head + head_gradient + fixed_chunk,
             chunk + CHUNKED_HIDDEN_STATES * length * network.width * program.compute_bytes,
-        ).add(teacher.chunked_loss),
+        )
+        .add(teacher.chunked_loss)
+        .add(read_out),
         max_whole_sequences=_max_whole_sequences(program.memory, length * columns),
     )
 

@@ -89,13 +89,14 @@ class SizePlanner:
         split = partial(split_batch, spec, degrees, device, shape.memory_bytes, keeps_table=keeps_embedding)
         batch = split()
         if batch is None:
-            keeps = keeps_embedding and accumulates(spec, degrees)
+            is_accumulated = accumulates(spec, degrees)
             fewest = plan_fewest_microbatches(spec, degrees)
             return device.estimate(
                 spec.sequences_per_example,
                 fewest.saved_microbatches,
                 microbatches=fewest.microbatches,
-                keeps_embedding=keeps,
+                keeps_embedding=keeps_embedding and is_accumulated,
+                accumulates=is_accumulated,
             )
         smaller = {size: split(global_batch_size=size) or batch for size in spec.training.smaller_batches}
         layout = Layout(
@@ -116,6 +117,7 @@ class SizePlanner:
                 one.saved_microbatches,
                 microbatches=one.microbatches,
                 keeps_embedding=keeps_embedding and one.accumulation > 1,
+                accumulates=one.accumulation > 1,
             )
             for one in (batch, *smaller.values())
         ]
