@@ -6,16 +6,18 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import jobset_manifest, make_plan
+from tests.support.builders import job_manifest, jobset_manifest, make_plan
+from tests.support.replica_scenes import ReplicaScene, replicated
 from tests.support.scenes import Scene
 from trainingjob_api.status.world_status import AdmissionBackOff
-from trainingjob_operator.core.decide.decisions import Decision, Wait
+from trainingjob_operator.core.decide.decisions import Decision, RunReplicas, Wait
 from trainingjob_operator.core.manifests import Children
 from trainingjob_operator.core.observe.heartbeats import HeartbeatState
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.times import format_time
 from trainingjob_operator.shell import job_evaluation
 from trainingjob_operator.shell.job_evaluation import (
+    FORMING_REQUEUE_SECONDS,
     IDLE_REQUEUE_SECONDS,
     MANY_PODS,
     WAITING_REQUEUE_SECONDS,
@@ -69,3 +71,16 @@ async def test_a_job_with_many_pods_does_not_delay_the_answers_to_them(
     assert [thread is not threading.current_thread() for thread in threads] == [is_elsewhere]
     assert decision == scene.decide()
     assert "a note" in str(status.conditions)
+
+
+async def test_replicas_are_evaluated_as_often_as_the_slice_that_changes_first() -> None:
+    scene = ReplicaScene(plan=replicated(make_plan())).start(0, 1)
+    del scene.pods[1, 0]
+    children, heartbeats = scene.children(), scene.heartbeats()
+    seen, decision, status = await evaluate(
+        scene.plan, job_manifest(scene.plan), scene.status, children, heartbeats, scene.now, (), None
+    )
+
+    assert isinstance(decision, RunReplicas)
+    assert [one.ended is None for one in status.replicas] == [True, False]
+    assert requeue_delay(scene.plan, seen, decision, status, scene.now) == FORMING_REQUEUE_SECONDS

@@ -34,6 +34,7 @@ from trainingjob_operator.core.observe.heartbeats import HeartbeatState, LatestR
 from trainingjob_operator.core.observe.nodes import find_avoid_signal
 from trainingjob_operator.core.observe.observed import Observed, observe
 from trainingjob_operator.core.observe.pods import ObjectProblem
+from trainingjob_operator.core.observe.replica_views import split_replicas
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.report.job_events import JobEvent, list_events
 from trainingjob_operator.core.report.job_status import next_status
@@ -93,9 +94,9 @@ class Scene:
                 self.hear(number, host, **changes)
         return self
 
-    def see(self) -> Observed:
-        """Return the observation."""
-        children = Children(
+    def children(self) -> Children:
+        """Return the objects of the cluster."""
+        return Children(
             jobsets=tuple(self.jobsets.values()),
             jobs=tuple(self.jobs),
             pods=(*self.pods.values(), *self.more_pods),
@@ -110,10 +111,17 @@ class Scene:
                 name for name, node in self.nodes.items() if find_avoid_signal(node, (AVOID_SIGNAL,))
             ),
         )
-        hearing = HeartbeatState(self.news, self.listening, self.announced, self.burned)
+
+    def heartbeats(self) -> HeartbeatState:
+        """Return the reports of all hosts."""
+        return HeartbeatState(self.news, self.listening, self.announced, self.burned)
+
+    def see(self) -> Observed:
+        """Return the observation."""
         job = job_manifest(self.plan)
         job["metadata"]["annotations"] = self.annotations
-        return observe(self.plan, job, self.status, children, hearing, self.now)
+        seen = observe(self.plan, job, self.status, self.children(), self.heartbeats(), self.now)
+        return split_replicas(self.plan, seen)
 
     def decide(self) -> Decision:
         """Return the decision."""

@@ -1,9 +1,9 @@
 """The status of a TrainingJob: information for users, and the operator's memory.
 
-The operator reads back `world`, `lineage`, `rollbacks`, `checkpoint`, `failingSaves`, `backup`, `failingCopies`,
-`export`, `failingExports`, `restarts`, `waiting`, `admission`, `nodes`, `straggler`, `attempts`, `goodput`, `drills`,
-`startTime`, `completionTime`, `prepared`, and the conditions Succeeded and Failed. All other fields are for users; no
-decision depends on them.
+The operator reads back `world`, `replicas`, `lineage`, `rollbacks`, `checkpoint`, `failingSaves`, `backup`,
+`failingCopies`, `export`, `failingExports`, `restarts`, `waiting`, `admission`, `nodes`, `straggler`, `attempts`,
+`goodput`, `drills`, `startTime`, `completionTime`, `prepared`, and the conditions Succeeded and Failed. All other
+fields are for users; no decision depends on them.
 """
 
 from typing import Annotated, Literal
@@ -23,7 +23,14 @@ from trainingjob_api.status.progress_status import (
     ProgressStatus,
     RollbackStatus,
 )
-from trainingjob_api.status.world_status import AdmissionBackOff, Attempt, Restarts, Waiting, WorldStatus
+from trainingjob_api.status.world_status import (
+    AdmissionBackOff,
+    Attempt,
+    ReplicaStatus,
+    Restarts,
+    Waiting,
+    WorldStatus,
+)
 from trainingjob_api.world import Span
 
 
@@ -84,6 +91,11 @@ class TrainingJobStatus(Open):
     )
     plan: PlanStatus | None = Field(default=None, description="Plan of the spec at every size.")
     world: WorldStatus | None = Field(default=None, description="Committed world. Unset: no world was formed yet.")
+    replicas: tuple[ReplicaStatus, ...] = Field(
+        default=(),
+        max_length=256,
+        description="Slices that train as replicas, by their index; `world` is the newest of their worlds.",
+    )
     lineage: tuple[Span, ...] = Field(
         default=(),
         max_length=128,

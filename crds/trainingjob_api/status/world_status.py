@@ -88,10 +88,29 @@ class Cause(Open):
     log: Annotated[str, Field(max_length=2048)] = Field(default="", description="Last output of its program.")
 
 
+class ReplicaStatus(Open):
+    """Slice that trains as a replica, in a world with this slice alone."""
+
+    slice: int = Field(description="Index of the slice that trains as this replica.")
+    world: WorldStatus = Field(description="Newest world of the slice.")
+    ended: Time | None = Field(default=None, description="Time at which that world ended. Unset: it has not ended.")
+    reason: Annotated[str, Field(max_length=64)] = Field(
+        default="", description="Situation of the slice in one CamelCase word, such as `Training`."
+    )
+    stopped: Text = Field(
+        default="",
+        description="Failure after which the slice restarts no more, until the spec is edited. Empty: none.",
+    )
+    restarts: Restarts = Field(default=Restarts(), description="Unplanned restarts of this slice.")
+
+
 class Attempt(Open):
     """One world's life."""
 
     generation: int = Field(description="Generation of the world that this attempt was.")
+    slice: int | None = Field(
+        default=None, description="Index of the only slice of a replica's world. Unset: the world spans all slices."
+    )
     slices: int = Field(description="Number of slices that trained together.")
     started: Time = Field(description="Time at which the world was formed.")
     ended: Time | None = Field(default=None, description="Time at which it ended. Unset: it has not ended.")

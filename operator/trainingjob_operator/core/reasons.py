@@ -32,6 +32,7 @@ class Reason(StrEnum):
     WAITING_FOR_SLICES = "WaitingForSlices"
     WAITING_FOR_REPAIR = "WaitingForRepair"
     BACKING_OFF = "BackingOff"
+    STOPPED = "Stopped"
     FORMED = "Formed"
     INITIALIZED = "Initialized"
     # A world

@@ -64,8 +64,8 @@ class _JobState:
     max_unconfirmed_generation: int = 0
     paused_until: float = -inf
     answer_changed: asyncio.Event = field(default_factory=asyncio.Event)
-    members: frozenset[str] = frozenset()
-    """Pods of the published world."""
+    directives: dict[str, JobDirective] = field(default_factory=dict)
+    """The published directive for each pod that is a member of a world."""
     standby_worlds: dict[str, World] = field(default_factory=dict)
     """Published hot standby worlds by their pods."""
     answers: dict[object, Answer] = field(default_factory=dict)
@@ -165,8 +165,8 @@ class Hub:
         if job_directive.world and (before is None or before.generation != job_directive.world.generation):
             line.published_at = self._clock()
         line.broadcast = job_directive
-        world, standby_worlds = job_directive.world, reversed(job_directive.standby_worlds)
-        line.members = frozenset(member.pod_uid for member in world.members) if world else frozenset()
+        standby_worlds = reversed(job_directive.standby_worlds)
+        line.directives = job_directive.find_for_pods()
         line.standby_worlds = {member.pod_uid: standby for standby in standby_worlds for member in standby.members}
         line.answers = {}
         self._drop_stale_pods(line)
@@ -225,7 +225,7 @@ class Hub:
     def _drop_stale_pods(self, line: _JobState) -> None:
         now = self._clock()
         for pod_uid, pod_state in tuple(line.pod_states.items()):
-            if now - pod_state.reported_at > RETENTION_SECONDS and pod_uid not in line.members:
+            if now - pod_state.reported_at > RETENTION_SECONDS and pod_uid not in line.directives:
                 del line.pod_states[pod_uid]
 
 
@@ -243,12 +243,14 @@ def _exclude_outage(line: _JobState, now: float) -> None:
 
 def _find_answer(line: _JobState, published: JobDirective, pod_uid: str) -> Answer:
     """Return the answer to one host. Hosts with the same part in the directive get the same object."""
-    is_member = pod_uid in line.members
+    directive = line.directives.get(pod_uid)
+    is_member, published = directive is not None, directive or published
     order = published.injection_order
     drill = order.drill if order and pod_uid in order.pods else None
     inspection = _find_inspection(published.inspection, published.world, pod_uid) if is_member else None
     standby = line.standby_worlds.get(pod_uid)
-    part = (is_member, drill and drill.id, inspection and inspection.id, standby and standby.shadow)
+    generation = published.world.generation if published.world else 0
+    part = (is_member, generation, drill and drill.id, inspection and inspection.id, standby and standby.shadow)
     if part not in line.answers:
         line.answers[part] = _build_answer(published, drill, inspection, standby, is_member=is_member)
     return line.answers[part]

@@ -5,13 +5,14 @@ from datetime import datetime
 
 from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_operator.core.decide.decision_rules import decide
-from trainingjob_operator.core.decide.decisions import Decision, Wait, is_released
+from trainingjob_operator.core.decide.decisions import Decision, RunReplicas, Wait, is_released
 from trainingjob_operator.core.decide.preparation_phase import is_preparing
 from trainingjob_operator.core.diagnose.hangs import seconds_until_hang
 from trainingjob_operator.core.manifests import Children, Manifest
 from trainingjob_operator.core.observe.heartbeats import HeartbeatState
 from trainingjob_operator.core.observe.observed import Observed, observe
 from trainingjob_operator.core.observe.pods import ObjectProblem
+from trainingjob_operator.core.observe.replica_views import split_replicas
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.report.job_status import next_status
@@ -43,7 +44,7 @@ async def evaluate(
     """
 
     def evaluate_here() -> tuple[Observed, Decision, TrainingJobStatus]:
-        seen = observe(plan, job, status, children, heartbeats, now)
+        seen = split_replicas(plan, observe(plan, job, status, children, heartbeats, now))
         decision = decide(plan, seen, now)
         return seen, decision, next_status(plan, seen, decision, now, warnings=notes, refusal=refusal)
 
@@ -62,6 +63,8 @@ def requeue_delay(plan: Plan, seen: Observed, decision: Decision, status: Traini
         return min(max(left, FORMING_REQUEUE_SECONDS), IDLE_REQUEUE_SECONDS)
     if is_preparing(plan, seen) or is_released(decision):
         return WAITING_REQUEUE_SECONDS
+    if isinstance(decision, RunReplicas):
+        return min(requeue_delay(plan.of_one_slice, one.view, one.decision, status, now) for one in decision.replicas)
     if isinstance(decision, Wait) and seen.world is not None and decision.reason == Reason.TRAINING:
         oldest = max(
             (member_view.latest_report.report_age for member_view in seen.member_views if member_view.latest_report),

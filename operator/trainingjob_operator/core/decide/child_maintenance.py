@@ -15,6 +15,7 @@ from trainingjob_operator.core.decide.decisions import (
     DeleteExpired,
     EndWorld,
     Fail,
+    RunReplicas,
     Succeed,
     get_world_end,
     is_released,
@@ -119,7 +120,7 @@ def list_child_operations(plan: Plan, seen: Observed, decision: Decision) -> tup
         return () if seen.preparation else (CreatePreparation(),)
     if is_released(decision):
         return tuple(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen))
-    world = decision.world if isinstance(decision, Claim) else seen.world
+    world = decision.world if isinstance(decision, (Claim, RunReplicas)) else seen.world
     training = world.slices if world else ()
     return (
         *_list_jobset_operations(plan, seen, training),

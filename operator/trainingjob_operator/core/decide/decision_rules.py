@@ -20,6 +20,7 @@ from trainingjob_operator.core.decide.decisions import (
     Fail,
     Succeed,
     Wait,
+    WorldOutcome,
 )
 from trainingjob_operator.core.decide.drill_injection import discount_drill_failure
 from trainingjob_operator.core.decide.healthy_world import decide_healthy_world, find_drain_cause
@@ -28,6 +29,7 @@ from trainingjob_operator.core.decide.job_failure import find_job_failure, find_
 from trainingjob_operator.core.decide.preparation_phase import decide_preparation, is_preparing
 from trainingjob_operator.core.decide.quota_hold import wait_for_admission
 from trainingjob_operator.core.decide.repair_wait import start_repair_wait, wait_for_repair
+from trainingjob_operator.core.decide.replicas import decide_replicas
 from trainingjob_operator.core.decide.restarts import count_restarts, restart_backoff
 from trainingjob_operator.core.decide.rollbacks import treat_as_rollback, update_rollbacks
 from trainingjob_operator.core.decide.world_formation import (
@@ -73,17 +75,25 @@ def decide(plan: Plan, seen: Observed, now: datetime) -> Decision:
     """Return the next step of a job. Earlier rules win."""
     if seen.is_over:
         return _decide_finished_job(plan, seen, now)
-    health = discount_drill_failure(seen.status, _assess_world(plan, seen))
+    health = None if seen.replicas else discount_drill_failure(seen.status, _assess_world(plan, seen))
+    replicas = decide_replicas(plan, seen, _decide_world, now) if seen.replicas else None
     deadline = plan.spec.active_deadline_seconds
     is_late = deadline is not None and goodput.unsuspended_seconds(goodput.count_until_now(seen.status, now)) > deadline
-    if is_late and not isinstance(health, Completed):
+    if is_late and not isinstance(health, Completed) and not isinstance(replicas, Succeed):
         return Fail(Reason.DEADLINE_EXCEEDED, f"the job ran longer than `spec.activeDeadlineSeconds` ({deadline})")
     if is_preparing(plan, seen):
         return decide_preparation(plan, seen)
-    return _decide_by_health(plan, seen, health, now)
+    return replicas or _decide_by_health(plan, seen, health, now)
 
 
-def _decide_by_health(plan: Plan, seen: Observed, health: Health | None, now: datetime) -> Decision:
+def _decide_world(plan: Plan, seen: Observed, end: WorldEnd | None, now: datetime) -> WorldOutcome:
+    """Return the next step of the world of one replica. `end`: why it ends now; None: its health decides."""
+    if end is not None:
+        return _form_next_world(plan, seen, end, now)
+    return _decide_by_health(plan, seen, discount_drill_failure(seen.status, _assess_world(plan, seen)), now)
+
+
+def _decide_by_health(plan: Plan, seen: Observed, health: Health | None, now: datetime) -> WorldOutcome:
     """Return the decision that follows from the health of the world."""
     match health:
         case None:
@@ -130,7 +140,7 @@ def _decide_finished_job(plan: Plan, seen: Observed, now: datetime) -> Decision:
     return Wait(Reason.FINISHED)
 
 
-def _form_initial_world(plan: Plan, seen: Observed, now: datetime) -> Decision:
+def _form_initial_world(plan: Plan, seen: Observed, now: datetime) -> WorldOutcome:
     """Form a world if there is none. Wait briefly for slices that are about to be ready, but not for others."""
     if plan.spec.suspend:
         return Wait(Reason.SUSPENDED, "`spec.suspend` is true")
@@ -153,7 +163,7 @@ def _form_initial_world(plan: Plan, seen: Observed, now: datetime) -> Decision:
     return Claim(form_world(plan, seen, chosen, seen.status.rollbacks), f"{pluralize(len(chosen), 'slice')} ready")
 
 
-def _form_next_world(plan: Plan, seen: Observed, end: WorldEnd | None, now: datetime) -> Decision:
+def _form_next_world(plan: Plan, seen: Observed, end: WorldEnd | None, now: datetime) -> WorldOutcome:
     """Form the next world at once unless a rule requires a wait, because healthy slices idle meanwhile.
 
     `end` is None if the world drained as requested.

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from trainingjob_api.world import World
 from trainingjob_operator.core.diagnose.health import WorldEnd
+from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.reasons import Reason
 
 
@@ -70,12 +71,40 @@ class Fail:
     end: WorldEnd | None = None
 
 
+type WorldDecision = Wait | Claim | DrainWorld | CollectDiagnostics | EndWorld
+"""Decisions about one world that do not end its job."""
+type WorldOutcome = WorldDecision | Succeed | Fail
+"""Decisions that the rules of one world make."""
+
+
+@dataclass(frozen=True)
+class ReplicaDecision:
+    """The next step of the world of one slice. `stopped`: why the slice restarts no more; empty: it may restart."""
+
+    view: Observed
+    decision: WorldDecision
+    stopped: str = ""
+
+
+@dataclass(frozen=True)
+class RunReplicas:
+    """Take the next step of each world of a job whose slices train as replicas, in the order of the slices.
+
+    `world` has the members of all worlds after the decision. None: no slice has a world. `summary` is the decision that
+    describes the job as a whole.
+    """
+
+    replicas: tuple[ReplicaDecision, ...]
+    world: World | None
+    summary: WorldDecision
+
+
 @dataclass(frozen=True)
 class DeleteExpired:
     """Delete the job, because its time to live after completion has passed."""
 
 
-type Decision = Wait | Claim | DrainWorld | CollectDiagnostics | EndWorld | Succeed | Fail | DeleteExpired
+type Decision = Wait | Claim | DrainWorld | CollectDiagnostics | EndWorld | RunReplicas | Succeed | Fail | DeleteExpired
 
 
 def get_world_end(decision: Decision) -> WorldEnd | None:  # None: it ends no world
@@ -85,4 +114,6 @@ def get_world_end(decision: Decision) -> WorldEnd | None:  # None: it ends no wo
 
 def is_released(decision: Decision) -> bool:
     """Return whether the job backs off after a release, without JobSets."""
+    if isinstance(decision, RunReplicas):
+        return is_released(decision.summary)
     return isinstance(decision, Wait) and decision.reason in (Reason.QUOTA_BACK_OFF, Reason.START_BACK_OFF)

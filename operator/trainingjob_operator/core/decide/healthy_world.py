@@ -12,7 +12,7 @@ from trainingjob_api.live import describe_changes, live_fields
 from trainingjob_api.protocol import Phase
 from trainingjob_api.status.progress_status import FailingSaves
 from trainingjob_api.status.world_status import Cause
-from trainingjob_operator.core.decide.decisions import Decision, DrainWorld, EndWorld, Fail, Wait
+from trainingjob_operator.core.decide.decisions import DrainWorld, EndWorld, Fail, Wait, WorldOutcome
 from trainingjob_operator.core.decide.world_formation import (
     STARTING_SLICES_SECONDS,
     choose_slices,
@@ -41,7 +41,7 @@ SUSPEND_SAVE_TIMEOUT_SECONDS = 300.0
 WORKING_PHASES = frozenset({Phase.TRAINING, Phase.SYNCHRONIZING, Phase.EVALUATING, Phase.SAVING})
 
 
-def decide_healthy_world(plan: Plan, seen: Observed, uncertainty: str, now: datetime) -> Decision:
+def decide_healthy_world(plan: Plan, seen: Observed, uncertainty: str, now: datetime) -> WorldOutcome:
     """Return the decision about a healthy world: let it train, or drain it."""
     failing = update_failing_saves(seen, now)
     if failing and has_save_timed_out(plan, failing, now):
@@ -100,7 +100,9 @@ def _reason_to_leave(plan: Plan, seen: Observed) -> DrainWorld | None:  # None: 
     return None
 
 
-def _decide_suspension(plan: Plan, seen: Observed, failing: FailingSaves | None, now: datetime) -> Decision:
+def _decide_suspension(
+    plan: Plan, seen: Observed, failing: FailingSaves | None, now: datetime
+) -> DrainWorld | EndWorld:
     failed = seconds_between(failing.since, now) if failing else 0.0
     if failed < SUSPEND_SAVE_TIMEOUT_SECONDS and not is_stalled(plan, seen, SUSPEND_SAVE_TIMEOUT_SECONDS):
         return DrainWorld(Reason.SUSPENDING, "saving the training state before all pods are released")

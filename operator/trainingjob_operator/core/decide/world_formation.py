@@ -157,4 +157,4 @@ def next_generation(seen: Observed) -> int:
     reports = [news.report for news in seen.heartbeats.latest_reports.values()]
     in_storage = (report.failure.newest_generation for report in reports if report.failure)
     reported = (*(report.generation for report in reports), *in_storage)
-    return max(newest, *(one for one in reported if one <= newest + MAX_GENERATION_LEAD)) + 1
+    return max([newest, *(one for one in reported if one <= newest + MAX_GENERATION_LEAD)]) + 1

@@ -16,6 +16,8 @@ from trainingjob_operator.core.times import parse_time
 
 def find_slices_to_recreate(seen: Observed, end: WorldEnd | None = None) -> Mapping[int, str]:
     """Return the slices to recreate and the reason for each. `end`: how the world has just ended."""
+    if seen.replicas:
+        return {number: why for view in seen.replicas for number, why in find_slices_to_recreate(view).items()}
     to_recreate = {}
     if repeated_hang := _find_repeated_hang(seen, end):
         slice_number, host = repeated_hang

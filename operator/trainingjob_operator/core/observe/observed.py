@@ -148,6 +148,8 @@ class Observed:
     """The Job of the preparation phase. None: it does not exist."""
     avoided_nodes: frozenset[str] = frozenset()
     """Nodes of the cluster whose signals ask to place nothing new there."""
+    replicas: tuple["Observed", ...] = ()
+    """The view of each slice that trains as a replica. Empty: one world spans all slices."""
 
     @property
     def is_over(self) -> bool:

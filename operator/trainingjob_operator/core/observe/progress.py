@@ -146,5 +146,6 @@ def find_committed_step(seen: Observed) -> int:
         if member_view.report and member_view.report.committed is not None
     ]
     restored = find_restored_step(seen.member_views) if find_restored_tier(seen.member_views) in STORAGE_TIERS else None
-    newest = max(committed, default=restored)
-    return newest or (seen.status.checkpoint.step if seen.status.checkpoint else 0)
+    newest, known = max(committed, default=restored), seen.status.checkpoint.step if seen.status.checkpoint else 0
+    # The replica that saved the newest step may be lost, while others have resumed from an earlier one.
+    return max(newest or 0, known) if seen.status.replicas else newest or known

@@ -207,6 +207,13 @@ class Plan:
     """How the planner chose the mesh, which `spec` contains explicitly. None: the spec's own mesh."""
     snapshots: SnapshotPlan | None = None
     """The snapshots; `spec` contains their interval explicitly. None: the job takes no snapshots."""
+    has_replicas: bool = False
+    """Whether each slice trains in a separate world, as a replica. Every layout is then that of one slice."""
+
+    @property
+    def of_one_slice(self) -> "Plan":
+        """Return the plan of a replica's world, whose only size is one slice."""
+        return replace(self, sizes=(replace(self.sizes[0], num_slices=1),), has_replicas=False)
 
     @property
     def num_active_parameters(self) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from trainingjob_api.status.progress_status import Goodput
-from trainingjob_api.status.world_status import Attempt
+from trainingjob_api.status.world_status import Attempt, WorldStatus
 from trainingjob_api.world import Tier, World
 from trainingjob_operator.core.diagnose.health import WorldEnd
 from trainingjob_operator.core.observe.members import (
@@ -13,6 +13,7 @@ from trainingjob_operator.core.observe.members import (
     find_newest_step,
     find_restored_step,
     find_restored_tier,
+    hash_members,
 )
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.times import format_time, parse_time, seconds_between
@@ -91,3 +92,18 @@ def add_attempt(attempts: Attempts, world: World, now: datetime) -> Attempts:
         generation=world.generation, slices=len(world.slices), started=format_time(now), shadow=bool(world.shadow)
     )
     return (*attempts, attempt)[-MAX_ATTEMPTS:]
+
+
+def make_world_status(world: World, why: str, now: datetime) -> WorldStatus:
+    """Return the record of a world that is about to be published."""
+    return WorldStatus(
+        generation=world.generation,
+        slices=world.slices,
+        coordinator=world.coordinator,
+        members=hash_members(world.members),
+        pods=tuple(f"{member.pod}/{member.pod_uid}" for member in world.members),
+        live=world.live,
+        shadow=world.shadow,
+        since=format_time(now),
+        why=why[:1024],
+    )

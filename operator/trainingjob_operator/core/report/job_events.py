@@ -1,7 +1,7 @@
 """Effects of a written status: the directive to the job's hosts, and the events for users."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainingjob_api.inspection import InspectionRequest
 from trainingjob_api.protocol import Directive
@@ -15,6 +15,7 @@ from trainingjob_operator.core.decide.decisions import (
     DrainWorld,
     EndWorld,
     Fail,
+    RunReplicas,
     Succeed,
     Wait,
     get_world_end,
@@ -55,6 +56,13 @@ class JobDirective:
     """Hot standby worlds that some hosts wait in."""
     heartbeat_timeout_seconds: float = 0.0
     """Seconds without a report after which a host of the world counts as silent. 0: no world trains."""
+    replicas: tuple["JobDirective", ...] = ()
+    """The directives for slices that train as replicas, each with its world. Empty: one world spans all slices."""
+
+    def find_for_pods(self) -> dict[str, "JobDirective"]:
+        """Return the directive for each pod that is a member of a world."""
+        worlds = self.replicas or (self,)
+        return {member.pod_uid: one for one in worlds if one.world for member in one.world.members}
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,8 @@ def make_directive(plan: Plan, seen: Observed, decision: Decision, written: Trai
     """Return the directive to a job's hosts. The status must be written before."""
     if written.completion_time is not None:
         return JobDirective(Directive.FINISH, outcome=describe_outcome(written))
+    if isinstance(decision, RunReplicas):
+        return _direct_replicas(plan, seen, decision, written)
     if isinstance(decision, Claim):
         return JobDirective(Directive.TRAIN, decision.world)
     if seen.world is None or isinstance(decision, EndWorld):
@@ -87,6 +97,25 @@ def make_directive(plan: Plan, seen: Observed, decision: Decision, written: Trai
     )
 
 
+def _direct_replicas(plan: Plan, seen: Observed, decision: RunReplicas, written: TrainingJobStatus) -> JobDirective:
+    """Return the directives for the worlds of all slices. Traces of the first host are those of the first slice."""
+    inspected = [one.view.slices[0].number for one in decision.replicas if one.view.world]
+    if seen.inspection and seen.inspection.hosts == "first":
+        inspected = inspected[:1]
+    directives = []
+    for one in decision.replicas:
+        view = one.view
+        inspection = seen.inspection if view.slices[0].number in inspected else None
+        seen_here = replace(view, inspection=inspection)
+        directives.append(make_directive(plan.of_one_slice, seen_here, one.decision, written))
+    return JobDirective(
+        Directive.TRAIN if decision.world else Directive.WAIT,
+        decision.world,
+        heartbeat_timeout_seconds=plan.heartbeat_timeout_seconds if decision.world else 0.0,
+        replicas=tuple(directives),
+    )
+
+
 def describe_outcome(status: TrainingJobStatus) -> str:
     """Return the outcome of a job in one text: condition type, reason and message."""
     condition = next(
@@ -100,9 +129,7 @@ def list_events(
 ) -> tuple[JobEvent, ...]:
     """Return the events of one reconciliation. No decision depends on them."""
     events = [JobEvent(refusal.reason, refusal.message, is_warning=True)] if refusal else []
-    end = get_world_end(decision)
-    if end is not None and not end.is_planned:
-        events.append(JobEvent(end.cause.reason, end.cause.message, is_warning=True))
+    events += _end_events(decision)
     known = {one.node: one.faults for one in seen.status.nodes}
     events += [
         JobEvent(Reason.BAD_NODE, describe_bad_node(plan, seen, one), is_warning=True)
@@ -113,23 +140,7 @@ def list_events(
         JobEvent(Reason.ROLLED_BACK, describe_rollback(one), is_warning=True)
         for one in written.rollbacks[len(seen.status.rollbacks) :]
     ]
-    match decision:
-        case Claim(world, why):
-            slices = ", ".join(str(number) for number in world.slices)
-            text = f"generation {world.generation} trains on slices {slices}: {why}"
-            events.append(JobEvent(Reason.FORMED, text))
-        case EndWorld(_, reason, message):
-            events.append(JobEvent(reason, message))
-        case DrainWorld(reason, message, _) if not _is_draining(seen):
-            events.append(JobEvent(reason, message))
-        case CollectDiagnostics(reason, message) if seen.status.display.reason != Reason.COLLECTING_DIAGNOSTICS:
-            events.append(JobEvent(reason, message))
-        case Wait(reason, message) if is_released(decision) and _count_releases(written) > _count_releases(seen.status):
-            events.append(JobEvent(reason, message, is_warning=True))
-        case Succeed():
-            events.append(JobEvent(Reason.COMPLETED, describe_completion(plan, seen)))
-        case Fail(reason, message):
-            events.append(JobEvent(reason, message, is_warning=True))
+    events += _decision_events(plan, seen, decision, written)
     events += [
         *_drill_events(seen, written),
         *_straggler_events(seen, written),
@@ -139,12 +150,46 @@ def list_events(
     ]
     events += [*_failing_save_events(plan, seen, written), *_failing_backup_events(plan, seen, written)]
     events += _failing_export_events(plan, seen, written)
-    return (
-        *events,
-        *_damaged_checkpoint_events(seen),
-        *_backup_restore_events(plan, seen),
-        *_initialization_events(seen),
-    )
+    for view in seen.replicas or (seen,):
+        events += [*_damaged_checkpoint_events(view), *_backup_restore_events(plan, view)]
+        events += _initialization_events(view)
+    return tuple(events)
+
+
+def _end_events(decision: Decision) -> list[JobEvent]:
+    """Return the event of a world that ended without a request."""
+    end = get_world_end(decision)
+    if end is None or end.is_planned:
+        return []
+    return [JobEvent(end.cause.reason, end.cause.message, is_warning=True)]
+
+
+def _decision_events(plan: Plan, seen: Observed, decision: Decision, written: TrainingJobStatus) -> list[JobEvent]:
+    """Return the events of a decision that differs from the one before."""
+    match decision:
+        case RunReplicas(replicas):
+            return [
+                event
+                for one in replicas
+                for event in (*_end_events(one.decision), *_decision_events(plan, one.view, one.decision, written))
+            ]
+        case Claim(world, why):
+            slices = ", ".join(str(number) for number in world.slices)
+            text = f"generation {world.generation} trains on slices {slices}: {why}"
+            return [JobEvent(Reason.FORMED, text)]
+        case EndWorld(_, reason, message):
+            return [JobEvent(reason, message)]
+        case DrainWorld(reason, message, _) if not _is_draining(seen):
+            return [JobEvent(reason, message)]
+        case CollectDiagnostics(reason, message) if seen.status.display.reason != Reason.COLLECTING_DIAGNOSTICS:
+            return [JobEvent(reason, message)]
+        case Wait(reason, message) if is_released(decision) and _count_releases(written) > _count_releases(seen.status):
+            return [JobEvent(reason, message, is_warning=True)]
+        case Succeed():
+            return [JobEvent(Reason.COMPLETED, describe_completion(plan, seen))]
+        case Fail(reason, message):
+            return [JobEvent(reason, message, is_warning=True)]
+    return []
 
 
 def list_recreation_events(chores: Iterable[ChildOperation]) -> tuple[JobEvent, ...]:

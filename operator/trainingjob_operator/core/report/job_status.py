@@ -8,8 +8,7 @@ from datetime import datetime
 
 from trainingjob_api.status.progress_status import Goodput
 from trainingjob_api.status.training_job_status import Display, TrainingJobStatus
-from trainingjob_api.status.world_status import Cause, WorldStatus
-from trainingjob_api.world import World
+from trainingjob_api.status.world_status import Cause
 from trainingjob_operator.core import goodput
 from trainingjob_operator.core.decide.decisions import Claim, Decision, Wait, get_world_end
 from trainingjob_operator.core.decide.drills import update_drills
@@ -24,7 +23,6 @@ from trainingjob_operator.core.diagnose.failing_saves import update_failing_save
 from trainingjob_operator.core.diagnose.health import WorldEnd
 from trainingjob_operator.core.diagnose.stragglers import update_straggler
 from trainingjob_operator.core.goodput import Bucket
-from trainingjob_operator.core.observe.members import hash_members
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.observe.pods import ObjectProblem
 from trainingjob_operator.core.observe.progress import find_checkpoint, find_data, find_preparation, find_progress
@@ -40,6 +38,7 @@ from trainingjob_operator.core.report.conditions import (
     derive_conditions,
     merge_conditions,
 )
+from trainingjob_operator.core.report.replica_status import update_replicas
 from trainingjob_operator.core.report.situation import Situation, Stage, derive_situation
 from trainingjob_operator.core.report.status_writes import shorten_to_limit
 from trainingjob_operator.core.report.unused_slices import describe_idle_slices
@@ -78,6 +77,9 @@ def next_status(
         attempts = lives.end_attempt(attempts, end, now)
     if isinstance(decision, Claim):
         attempts = lives.add_attempt(attempts, decision.world, now)
+    replicas = update_replicas(plan, seen, decision, None if situation.bucket else end, now) if seen.replicas else None
+    if replicas:
+        attempts = lives.add_seconds(replicas.attempts, previous.goodput, goodput_now)
     is_waiting_to_start = previous.start_time is None and plan.spec.suspend
     status = previous.model_copy(
         update={
@@ -86,7 +88,7 @@ def next_status(
             "conditions": _update_conditions(plan, seen, situation, warnings, now),
             "problems": (),
             "plan": describe_plan(plan),
-            "world": _world_status(decision.world, decision.why, now)
+            "world": lives.make_world_status(decision.world, decision.why, now)
             if isinstance(decision, Claim)
             else previous.world,
             "lineage": seen.lineage,
@@ -115,6 +117,8 @@ def next_status(
             "completion_time": None if situation.bucket else format_time(now),
         }
     )
+    if replicas:
+        status = status.model_copy(update={**replicas._asdict(), "attempts": attempts})
     return shorten_to_limit(status.model_copy(update={"display": make_printer_columns(plan, status, situation)}))
 
 
@@ -133,20 +137,6 @@ def _update_conditions(
 def _prepared_at(seen: Observed, now: datetime) -> str | None:
     """Return the time at which the preparation phase was found complete. None: it is not, or there is none."""
     return format_time(now) if seen.preparation and seen.preparation.is_complete else None
-
-
-def _world_status(world: World, why: str, now: datetime) -> WorldStatus:
-    return WorldStatus(
-        generation=world.generation,
-        slices=world.slices,
-        coordinator=world.coordinator,
-        members=hash_members(world.members),
-        pods=tuple(f"{member.pod}/{member.pod_uid}" for member in world.members),
-        live=world.live,
-        shadow=world.shadow,
-        since=format_time(now),
-        why=why[:1024],
-    )
 
 
 def _count_goodput(old: TrainingJobStatus, end: WorldEnd | None, now: datetime) -> Goodput:

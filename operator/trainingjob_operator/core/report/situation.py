@@ -20,6 +20,7 @@ from trainingjob_operator.core.decide.decisions import (
     DrainWorld,
     EndWorld,
     Fail,
+    RunReplicas,
     Succeed,
     Wait,
     is_released,
@@ -116,6 +117,8 @@ def _find_training_problem(
 
 
 def _derive_from_decision(plan: Plan, seen: Observed, decision: Decision, refusal: ObjectProblem | None) -> Situation:
+    if isinstance(decision, RunReplicas):
+        seen, decision = replace(seen, world=decision.world), decision.summary
     with_world = partial(_situation_with_world, plan, seen, refusal)
     match decision:
         case Succeed():
@@ -201,7 +204,10 @@ def _describe_preparation(progress: PreparationProgress) -> str:
 
 
 def _bucket_of_phases(seen: Observed) -> Bucket | None:  # None: not all hosts have joined
-    """Return the bucket of a world: the phase of its slowest host."""
+    """Return the bucket of a world: the phase of its slowest host. Replicas do not wait for the slowest world."""
+    if seen.replicas:
+        buckets = [bucket for view in seen.replicas if view.world and (bucket := _bucket_of_phases(view))]
+        return max(buckets, key=list(Bucket).index, default=None) if Bucket.TRAINING not in buckets else Bucket.TRAINING
     phases = [member_view.report.phase for member_view in seen.member_views if member_view.report]
     if len(phases) < len(seen.member_views):
         return None

@@ -95,7 +95,10 @@ def _with_recent_attempts(status: TrainingJobStatus) -> TrainingJobStatus:
 def _without_pods(status: TrainingJobStatus) -> TrainingJobStatus:
     """Return the status without the names of the world's pods. The hash of the members still identifies the world."""
     world = status.world.model_copy(update={"pods": ()}) if status.world else None
-    return status.model_copy(update={"world": world})
+    replicas = tuple(
+        one.model_copy(update={"world": one.world.model_copy(update={"pods": ()})}) for one in status.replicas
+    )
+    return status.model_copy(update={"world": world, "replicas": replicas})
 
 
 def _with_last_attempt(status: TrainingJobStatus) -> TrainingJobStatus:
