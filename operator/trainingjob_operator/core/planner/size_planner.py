@@ -1,7 +1,7 @@
 """The plan of one size: whether the job can train on a number of slices, and the resulting layout."""
 
 from collections.abc import Iterator
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from typing import Any
 
 from trainingjob_api.problem import Problem
@@ -49,10 +49,15 @@ class SizePlanner:
     Sizes share most degrees except `data`, so device memory is cached by the other degrees.
     """
 
-    def __init__(self, spec: TrainingJobSpec, shape: SliceShape) -> None:
-        """Plan a spec on slices of a shape."""
+    def __init__(self, spec: TrainingJobSpec, shape: SliceShape, num_replicas: int = 0) -> None:
+        """Plan a spec on slices of a shape.
+
+        `num_replicas`: so many slices train as replicas, each in a world of one slice with an equal part of the batch.
+        0: one world spans all slices.
+        """
         self._spec = spec
         self._shape = shape
+        self._num_replicas = num_replicas
         self._ici = resolve_degrees(spec.parallelism.ici, shape.num_devices)
         self._degree_problems = _check_slice(spec, shape)
         self._devices: dict[tuple[int, ...], DeviceMemory | list[Problem]] = {}
@@ -71,10 +76,10 @@ class SizePlanner:
 
     def _try(self, num_slices: int) -> SizePlan | MemoryEstimate | list[Problem]:
         """Return the plan for a number of slices, the memory of one sequence if it does not fit, or other problems."""
-        spec, shape = self._spec, self._shape
-        dcn = resolve_degrees(spec.parallelism.dcn, num_slices)
+        spec, shape, world_slices = self._spec, self._shape, 1 if self._num_replicas else num_slices
+        dcn = resolve_degrees(spec.parallelism.dcn, world_slices)
         if self._ici is None or dcn is None:
-            outer = check_degree_product(DCN, spec.parallelism.dcn, num_slices, pluralize(num_slices, "slice"))
+            outer = check_degree_product(DCN, spec.parallelism.dcn, world_slices, pluralize(world_slices, "slice"))
             return [*self._degree_problems, *outer]
         mesh = Mesh(self._ici, dcn)
         degrees = combine_degrees(mesh.ici, mesh.dcn)
@@ -86,8 +91,13 @@ class SizePlanner:
         if isinstance(device, list):
             return device
         keeps_embedding = degrees["data"] == 1 or shape.platform == "cpu"
-        split = partial(split_batch, spec, degrees, device, shape.memory_bytes, keeps_table=keeps_embedding)
-        batch = split()
+
+        def split(batch: int) -> BatchSplit | None:  # None: not even one example fits
+            part = batch // max(self._num_replicas, 1)
+            memory = shape.memory_bytes
+            return split_batch(spec, degrees, device, memory, keeps_table=keeps_embedding, global_batch_size=part)
+
+        batch = split(spec.training.largest_batch)
         if batch is None:
             is_accumulated = accumulates(spec, degrees)
             fewest = plan_fewest_microbatches(spec, degrees)
@@ -98,9 +108,9 @@ class SizePlanner:
                 keeps_embedding=keeps_embedding and is_accumulated,
                 accumulates=is_accumulated,
             )
-        smaller = {size: split(global_batch_size=size) or batch for size in spec.training.smaller_batches}
+        smaller = {size: split(size) or batch for size in spec.training.smaller_batches}
         layout = Layout(
-            num_slices=num_slices,
+            num_slices=world_slices,
             hosts_per_slice=shape.num_hosts,
             devices_per_host=shape.devices_per_host,
             ici=mesh.ici,
