@@ -52,6 +52,8 @@ FILE_PHASES = frozenset(
     {Phase.PREPARING, Phase.RESTORING, Phase.COMPILING, Phase.SYNCHRONIZING, Phase.EVALUATING, Phase.SAVING}
 )
 """Phases in which reading and writing counts as progress. In TRAINING only a step counts."""
+ROUND_PHASES = frozenset({Phase.TRAINING, Phase.SYNCHRONIZING, Phase.EVALUATING, Phase.SAVING})
+"""Phases of a replica that has joined the rounds of the others."""
 STARTUP_PHASES = frozenset({Phase.PREPARING, Phase.CONNECTING, Phase.RESTORING, Phase.COMPILING})
 """Phases of a world before training."""
 
@@ -116,6 +118,11 @@ class Failure(Open):
     )
     newest_generation: Reported = Field(
         default=0, description="Generation of the world that owns the checkpoint folder, if it fenced off this one."
+    )
+    is_replica_behind: bool = Field(
+        default=False,
+        description="Whether the slice must restore a newer checkpoint, because other replicas have continued "
+        "without it. Such a restart does not count.",
     )
 
 
@@ -321,6 +328,14 @@ class HostReport(Message):
         """Return whether the child has finished a step of its world."""
         return self.progress is not None and self.progress.step > (self.restored or 0)
 
+    @property
+    def is_in_round(self) -> bool:
+        """Return whether the child trains a round with other replicas.
+
+        One that waits to join them is not: two that wait for each other would wait forever.
+        """
+        return self.phase is Phase.TRAINING or (self.has_stepped and self.phase in ROUND_PHASES)
+
 
 class Directive(StrEnum):
     """The command to an agent."""
@@ -362,6 +377,12 @@ class Answer(Message):
         repr=False,
         description="Secret with which the hosts of a world sign compiled programs for each other. It must not "
         "be stored, logged or reported. Empty: they keep no programs.",
+    )
+    live_slices: tuple[Reported, ...] | None = Field(
+        default=None,
+        max_length=MAX_MEMBERS,
+        description="Slices whose replicas are in a round: all their hosts have `is_in_round`. Unset: slices are no "
+        "replicas, or the operator does not know it yet.",
     )
     report_again_seconds: Seconds = Field(default=1.0, description="Seconds until the next report if nothing changes.")
 

@@ -223,6 +223,23 @@ class Rollback(Open):
     )
 
 
+class Replication(Open):
+    """How the slices of a job train as replicas: each in a separate world, which synchronizes with the others rarely.
+
+    A world has it, because an edit of the spec may change it while the pods of other slices keep running.
+    """
+
+    slices_max: Annotated[int, Field(ge=1, le=MAX_MEMBERS)] = Field(
+        description="Number of parts of each batch, of which the replica of slice i trains part i: `slices.max`."
+    )
+    sync_every: Annotated[int, Field(ge=1, le=MAX_COUNT)] = Field(description="Optimizer steps of a round.")
+    learning_rate: Annotated[float, Field(gt=0, le=MAX_COUNT)] = Field(description="Rate of the outer optimizer.")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(description="Nesterov momentum of the outer optimizer.")
+    wait_seconds: Annotated[float, Field(ge=0, le=MAX_COUNT)] = Field(
+        description="Seconds that a replica waits at the end of a round for those of other live slices."
+    )
+
+
 PROBATION_CHECK_SECONDS = 10.0
 """Seconds of load and repeated products on each device of a new pod on probation, except on `cpu`."""
 EARLY_SAVE_SHARE = 0.25
@@ -275,6 +292,10 @@ class World(Open):
         default="",
         description="Name of the hot standby world that takes over, whose processes are connected. Empty: none. "
         "In a hot standby world: its own name, beside the generation of the running world.",
+    )
+    replication: Replication | None = Field(
+        default=None,
+        description="How its only slice synchronizes with other slices. Unset: it trains all slices of the job.",
     )
 
     @property
