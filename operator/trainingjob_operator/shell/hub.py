@@ -36,9 +36,9 @@ PHASES_OUTSIDE_WORLD = (Phase.IDLE, Phase.LEFT, Phase.FAILED)
 ACTIVE_CPU_SECONDS = 10
 """CPU seconds that count as activity of a process. A process that only waits needs hours to use as many."""
 
-type AnswerKey = tuple[str, Directive, int, bool, str, str, str]
+type AnswerKey = tuple[str, Directive, int, bool, str, str, str, tuple[int, ...] | None]
 """Identity of an answer, whose change ends the long poll: agent process, directive, generation, whether to collect
-diagnostics, drill ID, inspection ID and standby world."""
+diagnostics, drill ID, inspection ID, standby world and live slices."""
 
 
 @dataclass
@@ -278,6 +278,7 @@ def _build_answer(
         inspection=inspection,
         moves=published.moves,
         shadow=standby,
+        live_slices=published.live_slices,
         report_again_seconds=again,
     )
 
@@ -346,4 +347,5 @@ def _answer_key(instance: str, answer: Answer) -> AnswerKey:
         drill,
         answer.inspection.id if answer.inspection else "",
         answer.shadow.shadow if answer.shadow else "",
+        answer.live_slices,
     )

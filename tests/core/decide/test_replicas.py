@@ -97,6 +97,26 @@ def test_directives_and_events_are_those_of_each_world() -> None:
     }
 
 
+def test_hosts_receive_the_slices_that_are_in_a_round() -> None:
+    now = scene(3).start(0, 1, 2)
+    now.run(1, phase=Phase.SYNCHRONIZING, restored=10)  # it waits to join
+    now.hear(2, 0, phase=Phase.COMPILING)
+    published = make_directive(now.plan, now.see(), now.decide(), now.status)
+    assert [one.live_slices for one in published.replicas] == [(0,), (0,), (0,)]
+    now.run(1, 2, step=40, phase=Phase.SYNCHRONIZING)
+    published = make_directive(now.plan, now.see(), now.decide(), now.status)
+    assert published.replicas[0].live_slices == (0, 1, 2)
+
+
+def test_slice_that_is_behind_restarts_without_a_count() -> None:
+    now = scene().start(0, 1)
+    now.run(1, phase=Phase.FAILED, failure=failure(FailureReason.STORAGE, is_replica_behind=True))
+    assert names(kinds_of(now)) == ["Training", "Claim"]
+    restarts = now.status.replicas[1].restarts
+    assert (restarts.total, restarts.counted, restarts.since_commit) == (1, 0, 0)
+    assert now.status.nodes == ()
+
+
 def test_drain_is_one_event() -> None:
     now = scene().start(0, 1)
     now.delete_pod(1, 0)

@@ -279,9 +279,9 @@ def _end_by_trainer(member_view: MemberView, ago: float) -> WorldEnd:
         exit_code=failure.exit_code,
         log=failure.log,
     )
-    if not failure.is_host_known:
+    if not failure.is_host_known or failure.is_replica_behind:
         cause = cause.model_copy(update={"slice": None, "host": None, "node": ""})
-    return WorldEnd(cause, is_counted=True, is_fatal=failure.fatal, seconds_ago=ago)
+    return WorldEnd(cause, is_counted=not failure.is_replica_behind, is_fatal=failure.fatal, seconds_ago=ago)
 
 
 def _make_end(

@@ -54,6 +54,15 @@ def find_replica(status: TrainingJobStatus, slice_number: int) -> ReplicaStatus 
     return next((replica for replica in status.replicas if replica.slice == slice_number), None)
 
 
+def list_live_slices(seen: Observed) -> tuple[int, ...]:
+    """Return the slices that the others wait for at the end of a round: all hosts of their worlds train it."""
+    return tuple(
+        view.slices[0].number
+        for view in seen.replicas
+        if view.world and all(one.report and one.report.is_in_round for one in view.member_views)
+    )
+
+
 def _view_slice(plan: Plan, seen: Observed, number: int) -> Observed:
     status = _view_status(seen.status, number)
     world = members.rebuild_world(status, seen.uid, seen.pods)

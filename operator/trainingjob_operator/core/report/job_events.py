@@ -33,6 +33,7 @@ from trainingjob_operator.core.diagnose.stragglers import describe_straggler
 from trainingjob_operator.core.observe.members import find_restored_step, find_restored_tier
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.observe.pods import ObjectProblem
+from trainingjob_operator.core.observe.replica_views import list_live_slices
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.report.outcome_messages import describe_completion, describe_skipped_updates
@@ -58,6 +59,8 @@ class JobDirective:
     """Seconds without a report after which a host of the world counts as silent. 0: no world trains."""
     replicas: tuple["JobDirective", ...] = ()
     """The directives for slices that train as replicas, each with its world. Empty: one world spans all slices."""
+    live_slices: tuple[int, ...] | None = None
+    """Slices that are in a round with others. None: slices are no replicas."""
 
     def find_for_pods(self) -> dict[str, "JobDirective"]:
         """Return the directive for each pod that is a member of a world."""
@@ -102,12 +105,14 @@ def _direct_replicas(plan: Plan, seen: Observed, decision: RunReplicas, written:
     inspected = [one.view.slices[0].number for one in decision.replicas if one.view.world]
     if seen.inspection and seen.inspection.hosts == "first":
         inspected = inspected[:1]
+    live_slices = list_live_slices(seen)
     directives = []
     for one in decision.replicas:
         view = one.view
         inspection = seen.inspection if view.slices[0].number in inspected else None
         seen_here = replace(view, inspection=inspection)
-        directives.append(make_directive(plan.of_one_slice, seen_here, one.decision, written))
+        directive = make_directive(plan.of_one_slice, seen_here, one.decision, written)
+        directives.append(replace(directive, live_slices=live_slices))
     return JobDirective(
         Directive.TRAIN if decision.world else Directive.WAIT,
         decision.world,
