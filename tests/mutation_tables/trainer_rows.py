@@ -338,8 +338,8 @@ TRAINER_MUTATIONS = (
     Mutation(
         "fail the job because of a delta that another slice damaged",
         f"{TRAINER}/replicas/round_errors.py",
-        "value=files.uri, fatal=False",
-        "value=files.uri, fatal=True",
+        "        fatal=False,\n        is_replica_behind=",
+        "        fatal=True,\n        is_replica_behind=",
         ("tests/trainer/replicas/test_round_errors.py",),
     ),
 )

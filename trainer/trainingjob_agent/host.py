@@ -35,6 +35,7 @@ from trainingjob_agent.state import (
     KillChild,
     Message,
     RequestLeave,
+    SendLiveSlices,
     SpawnStandby,
     Standby,
     StartChild,
@@ -142,6 +143,7 @@ def _apply_answer(host: Host, state: State, answer: Answer, now: float) -> State
         drill=answer.drill,
         inspection=answer.inspection,
         newest=world.generation if world else state.newest,
+        live_slices=state.live_slices if answer.live_slices is None else answer.live_slices,
     )
     match answer.directive:
         case Directive.FINISH:
@@ -349,6 +351,10 @@ def _find_due_for_child(
         return replace(state, started_drill=state.drill.id), InjectFault(live.child, state.drill)
     if state.inspection and state.inspection.id != state.started_inspection:
         return replace(state, started_inspection=state.inspection.id), InspectChild(live.child, state.inspection)
+    if state.live_slices is not None and state.live_slices != live.live_slices:
+        return replace(state, active=replace(live, live_slices=state.live_slices)), SendLiveSlices(
+            live.child, state.live_slices
+        )
     return None
 
 

@@ -110,6 +110,8 @@ class ActiveChild:
     preparation: PreparationProgress | None = None
     failure: Failure | None = None
     done_at: float | None = None  # None: not all steps are trained
+    live_slices: tuple[int, ...] | None = None
+    """The live slices that were sent to it. None: none were."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,8 @@ class State:
     `reported_drill` is the newest drill that was injected or refused, and `drill_error` the reason of a refusal.
 
     `inspection` is the requested trace or thread stacks, and `started_inspection` the newest that was started.
+
+    `live_slices` are the slices whose replicas are in a round. None: slices are no replicas, or it is not known yet.
 
     `phase_seconds` is the longest time that a child took for each phase that it completed. `devices_verified`: a
     child of this host has reached training, and no child has reported a broken device since.
@@ -151,6 +155,7 @@ class State:
     phase_seconds: Mapping[Phase, float] = field(default_factory=dict)
     devices_verified: bool = False
     newest: int = 0
+    live_slices: tuple[int, ...] | None = None
     active: ActiveChild | None = None
     standby: Standby | None = None
     hot_standby: HotStandby | None = None
@@ -311,6 +316,14 @@ class InspectChild:
 
 
 @dataclass(frozen=True)
+class SendLiveSlices:
+    """Send a child the slices whose replicas are in a round."""
+
+    child: int
+    slices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class KillChild:
     """Kill a child and its process group at once."""
 
@@ -339,6 +352,7 @@ type Action = (
     | DiagnoseChild
     | InjectFault
     | InspectChild
+    | SendLiveSlices
     | KillChild
     | Finish
     | Stop

@@ -41,6 +41,7 @@ from trainingjob_agent.state import (
     Message,
     RenewHotStandbyPort,
     RequestLeave,
+    SendLiveSlices,
     SpawnHotStandby,
     SpawnStandby,
     StartChild,
@@ -168,9 +169,8 @@ class Supervisor:
                 self._start(child, self._make_start(world, process))
             case StartHotStandby() | RenewHotStandbyPort():
                 self._use_hot_standby_port(action)
-            case RequestLeave(child, moves):
-                LOG.info("asking a training process to %s child=%d", "leave" if moves else "save and leave", child)
-                self._children[child].request_leave(moves=moves)
+            case RequestLeave() | SendLiveSlices():
+                self._send(action)
             case DiagnoseChild() | InspectChild():
                 self._examine(action)
             case InjectFault(child, drill):
@@ -190,6 +190,15 @@ class Supervisor:
             case _:
                 assert_never(action)
         return None
+
+    def _send(self, action: RequestLeave | SendLiveSlices) -> None:
+        child = self._children[action.child]
+        if isinstance(action, SendLiveSlices):
+            child.send_live_slices(action.slices)
+            return
+        wanted = "leave" if action.moves else "save and leave"
+        LOG.info("asking a training process to %s child=%d", wanted, action.child)
+        child.request_leave(moves=action.moves)
 
     def _examine(self, action: DiagnoseChild | InspectChild) -> None:
         child = self._children[action.child]

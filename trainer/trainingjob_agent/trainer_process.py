@@ -160,6 +160,10 @@ class Child:
         """Trace its next steps."""
         self._write(Command(trace=TraceOrder(name=name, steps=steps)))
 
+    def send_live_slices(self, slices: tuple[int, ...]) -> None:
+        """Send the slices whose replicas are in a round."""
+        self._write(Command(live_slices=slices))
+
     async def collect_diagnostics(self) -> ChildDiagnosed | None:  # None: it has exited
         """Collect diagnostics: measure its CPU use and make it dump its thread stacks. The child continues."""
         loop = asyncio.get_running_loop()

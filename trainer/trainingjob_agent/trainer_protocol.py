@@ -65,13 +65,14 @@ class Command(Strict):
 
     `leave`: save at the next step boundary, then exit together with the others. `move`: exit in the same way, but
     without a save if all hosts hold the step in memory. `poison`: fault injection; make the gradients of the next step
-    non-finite. `trace`: trace the next steps.
+    non-finite. `trace`: trace the next steps. `live_slices`: slices whose replicas are in a round; unset: no change.
     """
 
     leave: bool = False
     move: bool = False
     poison: bool = False
     trace: TraceOrder | None = None
+    live_slices: tuple[int, ...] | None = None
 
 
 class ProgramReport(Strict):

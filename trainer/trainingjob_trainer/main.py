@@ -152,6 +152,8 @@ def _command_loop(commands: BinaryIO, asks: ControlSignals, worlds: "SimpleQueue
             asks.inject_nan()
         if command.trace:
             asks.request_trace(command.trace)
+        if command.live_slices is not None:
+            asks.set_live_slices(command.live_slices)
     exit_now(EXIT_ORPHANED)
 
 

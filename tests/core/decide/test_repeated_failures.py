@@ -56,6 +56,15 @@ def test_at_the_same_step_of_two_hosts_it_is_the_end() -> None:
     )
 
 
+def test_a_replica_that_is_behind_restarts_without_a_count() -> None:
+    scene = job()
+    for _ in range(3):
+        decision = end(scene, HERE, step=12, reason=FailureReason.STORAGE, is_replica_behind=True)
+        assert not isinstance(decision, Fail)
+
+    assert (scene.status.restarts.total, scene.status.restarts.since_commit) == (3, 0)
+
+
 def test_another_failure_between_them_changes_nothing() -> None:
     scene = job()
     end(scene, HERE, step=12)

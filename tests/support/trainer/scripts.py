@@ -51,6 +51,10 @@ def move(about: World) -> AnswerReceived:
     return AnswerReceived(Answer(directive=Directive.LEAVE, world=about, moves=True))
 
 
+def name_live(about: World, *slices: int) -> AnswerReceived:
+    return AnswerReceived(Answer(directive=Directive.TRAIN, world=about, live_slices=slices))
+
+
 def examine(about: World) -> AnswerReceived:
     return AnswerReceived(Answer(directive=Directive.TRAIN, world=about, collect_diagnostics=True))
 

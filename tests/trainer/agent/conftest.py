@@ -138,6 +138,9 @@ match part:
     case "abort":
         print("Terminating process because the JAX distributed service detected fatal errors.", flush=True)
         os.abort()
+    case "replica":
+        live_slices = json.loads(sys.stdin.readline())["liveSlices"]
+        sys.exit(f"the slices {live_slices} are live")
     case "chatter":
         os.write(events, b"this is no event\\n")
     case "orphans":
@@ -193,6 +196,7 @@ class FakeOperator:
         *,
         examine: bool = False,
         shadow: World | None = None,
+        live_slices: tuple[int, ...] | None = None,
     ) -> None:
         async with self._changed:
             self.answer = Answer(
@@ -201,6 +205,7 @@ class FakeOperator:
                 outcome=outcome,
                 collect_diagnostics=examine,
                 shadow=shadow,
+                live_slices=live_slices,
                 program_secret=SECRET if world or shadow else "",
             )
             self._changed.notify_all()

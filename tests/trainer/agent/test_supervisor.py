@@ -105,6 +105,17 @@ async def test_world_contains_edits_since_the_start_of_the_pod(launch, operator,
     assert "asked for 77 steps" in report.failure.log
 
 
+async def test_a_replica_gets_the_live_slices(launch, operator) -> None:
+    launch(g1="replica")
+    await operator.hear(has_standby)
+    await operator.say(Directive.TRAIN, world(1), live_slices=(0, 3))
+
+    report = await operator.hear(lambda report: report.phase is Phase.FAILED)
+
+    assert report.failure is not None
+    assert "the slices [0, 3] are live" in report.failure.log
+
+
 async def test_a_crash_is_reported_with_its_traceback_and_the_next_world_is_joined(launch, operator) -> None:
     launch(g1="crash")
     await operator.hear(has_standby)

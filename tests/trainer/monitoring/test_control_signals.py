@@ -1,6 +1,12 @@
 """Control signals of an agent to its trainer: when the loop receives them, and how often."""
 
-from trainingjob_agent.trainer_protocol import TraceOrder
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+
+import pytest
+
+from trainingjob_agent.trainer_protocol import Command, TraceOrder
+from trainingjob_trainer import main
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.state import Signal
 
@@ -30,6 +36,19 @@ def test_one_step_alone_is_poisoned() -> None:
     asks.request_exit()
 
     assert [asks.take_signals(), asks.take_signals()] == [Signal.EXIT | Signal.INJECT_NAN, Signal.EXIT]
+
+
+def test_a_replica_waits_for_the_first_live_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    asks = ControlSignals()
+    lines = [Command(live_slices=slices).model_dump_json(by_alias=True).encode() for slices in ((0, 2), ())]
+    monkeypatch.setattr(main, "exit_now", lambda code: None)
+    with ThreadPoolExecutor(1) as replica:
+        found = replica.submit(asks.wait_for_live_slices)
+        main._command_loop(BytesIO(lines[0] + b"\n"), asks, None)
+        assert found.result() == {0, 2}
+
+    main._command_loop(BytesIO(lines[1] + b"\n" + Command().model_dump_json().encode()), asks, None)
+    assert asks.wait_for_live_slices() == set()
 
 
 def test_each_requested_trace_is_taken_once_in_order() -> None:

@@ -17,6 +17,7 @@ from trainingjob_trainer.replicas.replica_rounds import ReplicaRounds
 from trainingjob_trainer.replicas.round_agreement import RoundAgreement
 from trainingjob_trainer.replicas.round_files import FIRST_BASE, Replica, RoundFiles
 from trainingjob_trainer.runtime.errors import TrainingError
+from trainingjob_trainer.runtime.failure_records import failure_record
 from trainingjob_trainer.runtime.process_group import ProcessGroup
 
 ROUND = "replicas/lineage-0/4"
@@ -53,6 +54,12 @@ def break_delta(one: Slice) -> None:
     one.store.write(f"{ROUND}/{SECOND.folder}/host-0", (bytes(12),))
 
 
+def delete_delta(one: Slice) -> None:
+    one.end()
+    one.store.delete(f"{ROUND}/{SECOND.folder}/host-0")
+    one.store.write("lineage-0/4.g1.s1.0123abcd/integrity.json", (b"{}",))
+
+
 def break_record(one: Slice) -> None:
     one.store.write(f"{ROUND}/members-0.json", (b"{}\n",))
 
@@ -68,14 +75,16 @@ def break_store(one: Slice) -> None:
     one.store.list_folder = fail  # type: ignore[method-assign]
 
 
+BEHIND = "must restore a newer checkpoint: "
 BREAKS: dict[str, tuple[Callable[[Slice], None], bool, str]] = {
     "a damaged delta": (
         break_delta,
         False,
         r"lineage-0 is damaged: 4/slice-1-4: .*scale.*suspend the job",
     ),
+    "a deleted delta": (delete_delta, False, rf"{BEHIND}4/slice-1-4/host-0 is missing"),
     "another program's file": (break_record, True, r"must hold only files of a TrainingJob: 4/members-0[.]json"),
-    "another base": (break_base, False, r"must restore a newer checkpoint: round 4 has members with other outer"),
+    "another base": (break_base, False, rf"{BEHIND}round 4 has members with other outer"),
     "no rights": (break_store, True, r"exchanging deltas below .*: Permission denied[.] Every host must be able"),
 }
 
@@ -90,6 +99,7 @@ def test_an_error_of_storage_is_reported(act: Callable[[Slice], None], is_fatal:
 
         assert (raised.value.reason, raised.value.path) == (FailureReason.STORAGE, "spec.checkpoint.uri")
         assert (raised.value.value, raised.value.fatal) == ("mem://bucket", is_fatal)
+        assert failure_record(raised.value, step=3).is_replica_behind == message.startswith(BEHIND)
         assert [shard.tolist() for shard in one.rounds.outer.params.values()] == [[1.0, 1.0, 1.0]]
 
 

@@ -1,6 +1,7 @@
 """Control signals from the agent, held until the training loop sends them with its next step."""
 
 import threading
+from collections.abc import Iterable
 from queue import Empty, SimpleQueue
 
 from trainingjob_agent.trainer_protocol import TraceOrder
@@ -16,6 +17,8 @@ class ControlSignals:
         self._rescale = threading.Event()
         self._inject_nan = threading.Event()
         self._traces: SimpleQueue[TraceOrder] = SimpleQueue()
+        self._live_slices: frozenset[int] = frozenset()
+        self._knows_live_slices = threading.Event()
 
     def request_exit(self) -> None:
         """Request a save at the next step boundary and then an exit. The signal stays set."""
@@ -39,6 +42,19 @@ class ControlSignals:
             return self._traces.get_nowait()
         except Empty:
             return None
+
+    def set_live_slices(self, slices: Iterable[int]) -> None:
+        """Set the slices whose replicas are in a round."""
+        self._live_slices = frozenset(slices)
+        self._knows_live_slices.set()
+
+    def wait_for_live_slices(self) -> frozenset[int]:
+        """Return the slices whose replicas are in a round, as soon as the operator has sent them once.
+
+        A replica that took no news for no slices would begin a round that the others have almost trained.
+        """
+        self._knows_live_slices.wait()
+        return self._live_slices
 
     @property
     def exit_signal(self) -> Signal:

@@ -28,8 +28,10 @@ def training_errors(files: RoundFiles) -> Iterator[None]:
             fatal=False,
         ) from error
     except ReplicaBehindError as error:
-        raise _storage_failure(files, f"this slice must restore a newer checkpoint: {error}.") from error
+        raise _behind_failure(files, error) from error
     except DamagedDeltaError as error:
+        if _is_saved(files, error.round):  # the round is deleted while this replica reads it, or is not needed any more
+            raise _behind_failure(files, error) from error
         raise _storage_failure(
             files,
             f"a delta below {files.location} is damaged: {error}. The slice resumes from a checkpoint after that round "
@@ -41,5 +43,24 @@ def training_errors(files: RoundFiles) -> Iterator[None]:
         raise storage_error(error, f"exchanging deltas below {files.location}", files.uri) from error
 
 
-def _storage_failure(files: RoundFiles, message: str) -> TrainingError:
-    return TrainingError(FailureReason.STORAGE, message, path="spec.checkpoint.uri", value=files.uri, fatal=False)
+def _is_saved(files: RoundFiles, number: int) -> bool:
+    try:
+        return files.is_saved(number)
+    except OSError:
+        return False
+
+
+def _behind_failure(files: RoundFiles, error: Exception) -> TrainingError:
+    message = f"this slice must restore a newer checkpoint: {error}."
+    return _storage_failure(files, message, is_replica_behind=True)
+
+
+def _storage_failure(files: RoundFiles, message: str, *, is_replica_behind: bool = False) -> TrainingError:
+    return TrainingError(
+        FailureReason.STORAGE,
+        message,
+        path="spec.checkpoint.uri",
+        value=files.uri,
+        fatal=False,
+        is_replica_behind=is_replica_behind,
+    )

@@ -24,6 +24,7 @@ from trainingjob_agent.checkpoint_layout import lineage_folder
 from trainingjob_agent.shared_files import MAX_JSON_BYTES, UntrustedFileError, parse_number, parse_untrusted_json
 from trainingjob_api.base import Open
 from trainingjob_api.world import Count
+from trainingjob_trainer.store.committed_steps import list_committed
 from trainingjob_trainer.store.port import Store
 
 LOG = logging.getLogger(__name__)
@@ -40,7 +41,11 @@ RECORD_NAME = re.compile(r"members-(?P<attempt>[0-9]+)[.]json")
 
 
 class DamagedDeltaError(ValueError):
-    """A delta that a record names is missing, or is not what its replica wrote."""
+    """A delta that the record of `round` names is missing, or is not what its replica wrote."""
+
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(message)
+        self.round = number
 
 
 class Replica(NamedTuple):
@@ -127,6 +132,7 @@ class RoundFiles:
     def __init__(self, store: Store, job_uid: str, lineage: int) -> None:
         self._store = store
         self._job_uid = job_uid
+        self._lineage = lineage
         self._root = f"{ROUNDS_FOLDER}/{lineage_folder(lineage)}"
         self.uri = store.root
         """The root of the store."""
@@ -222,8 +228,8 @@ class RoundFiles:
             if _hash_bytes(content) == member.contribution:
                 return self._parse_contribution(number, member.replica, content)
         except (FileNotFoundError, UntrustedFileError) as error:
-            raise DamagedDeltaError(f"{name} cannot be read: {error}") from error
-        raise DamagedDeltaError(f"{name} has changed since the round ended")
+            raise DamagedDeltaError(number, f"{name} cannot be read: {error}") from error
+        raise DamagedDeltaError(number, f"{name} has changed since the round ended")
 
     def read_delta(self, contribution: Contribution, shard: str, shape: tuple[int, ...]) -> np.ndarray:
         """Return a shard of the delta of a member, float32.
@@ -233,15 +239,21 @@ class RoundFiles:
         """
         folder, place = f"{contribution.round}/{contribution.replica.folder}", contribution.shards.get(shard)
         if place is None or place.stop - place.start != int(np.prod(shape, dtype=np.int64)) * DELTA_DTYPE.itemsize:
-            raise DamagedDeltaError(f"{folder} does not have {shard}")
+            raise DamagedDeltaError(contribution.round, f"{folder} does not have {shard}")
         name = f"{self._root}/{folder}/host-{place.process}"
         try:
             content = self._store.read_range(name, place.start, place.stop)
         except FileNotFoundError as error:
-            raise DamagedDeltaError(f"{folder}/host-{place.process} is missing") from error
+            raise DamagedDeltaError(contribution.round, f"{folder}/host-{place.process} is missing") from error
         if len(content) != place.stop - place.start or zlib.crc32(content) != place.crc32:
-            raise DamagedDeltaError(f"{folder}: {shard} has changed since it was written")
+            raise DamagedDeltaError(contribution.round, f"{folder}: {shard} has changed since it was written")
         return np.frombuffer(content, DELTA_DTYPE).reshape(shape)
+
+    def is_saved(self, number: int) -> bool:
+        """Return whether a checkpoint of the end of a round or of a later step is committed in this lineage."""
+        return any(
+            saved.lineage == self._lineage and saved.step.step >= number for saved in list_committed(self._store)
+        )
 
     def delete_rounds(self, saved: int) -> None:
         """Delete the rounds up to a step that is saved in a checkpoint, except the newest `KEPT_ROUNDS`."""

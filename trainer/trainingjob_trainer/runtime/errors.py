@@ -20,6 +20,7 @@ class TrainingError(Exception):
     `path` and `value` name the field of the spec to change. `fatal`: a retry would fail in the same way.
     `is_host_known`: the failure is this host's own; if false, it may be that of another host that reports the same.
     `newest_generation`: generation of the world that fenced off this one; 0: none did.
+    `is_replica_behind`: the slice must restore a newer checkpoint, because other replicas have continued without it.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class TrainingError(Exception):
         fatal: bool = True,
         is_host_known: bool = True,
         newest_generation: int = 0,
+        is_replica_behind: bool = False,
     ) -> None:
         super().__init__(message)
         self.reason = reason
@@ -40,6 +42,7 @@ class TrainingError(Exception):
         self.fatal = fatal
         self.is_host_known = is_host_known
         self.newest_generation = newest_generation
+        self.is_replica_behind = is_replica_behind
 
 
 def shorten(words: str, limit: int) -> str:

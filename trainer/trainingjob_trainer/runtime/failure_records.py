@@ -39,6 +39,7 @@ def failure_record(error: BaseException, *, step: int | None) -> Failure:
             value=error.value[:MAX_MESSAGE],
             is_host_known=error.is_host_known,
             newest_generation=min(error.newest_generation, MAX_REPORTED),
+            is_replica_behind=error.is_replica_behind,
             step=step,
             log=log,
         )

@@ -5,29 +5,15 @@ The last line of the output is the answer: `DONE`, or the reason for which the r
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
-from trainingjob_agent.checkpoint_layout import (
-    MANIFEST_FILE,
-    QUARANTINE_SUFFIX,
-    StepName,
-    parse_lineage,
-    parse_step_name,
-)
+from trainingjob_agent.checkpoint_layout import MANIFEST_FILE
 from trainingjob_agent.store_requests import DONE
+from trainingjob_trainer.store.committed_steps import list_committed
 from trainingjob_trainer.store.opening import open_store
-from trainingjob_trainer.store.port import Store, has_object
+from trainingjob_trainer.store.port import Store
 
 MIN_CHECKPOINTS = 2
 """Minimum number of checkpoints before the newest may be damaged."""
-
-
-class _SavedStep(NamedTuple):
-    """A committed step, and the name of its folder. Newer ones are greater."""
-
-    lineage: int
-    step: StepName
-    folder: str
 
 
 def main(arguments: Sequence[str]) -> str:
@@ -49,7 +35,7 @@ def corrupt_newest(store: Store) -> str:
     Raises:
         OSError: the store does not respond, or refuses the write.
     """
-    saved = list(_list_saved(store))
+    saved = list(list_committed(store))
     if len(saved) < MIN_CHECKPOINTS:
         return f"{len(saved)} saved steps: at least {MIN_CHECKPOINTS} are needed, so that an intact one remains"
     folder = max(saved, key=lambda one: (one.lineage, one.step.step, one.step.generation)).folder
@@ -68,21 +54,6 @@ def _flip_bit(chunks: Iterator[bytes], at: int) -> Iterator[bytes]:
         place = at - start
         start += len(chunk)
         yield chunk[:place] + bytes([chunk[place] ^ 1]) + chunk[place + 1 :] if 0 <= place < len(chunk) else chunk
-
-
-def _list_saved(store: Store) -> Iterator[_SavedStep]:
-    """Yield the committed steps; other names are ignored."""
-    for parent in store.list_folder():
-        lineage = parse_lineage(parent.name)
-        if lineage is None or not parent.is_folder:
-            continue
-        entries = store.list_folder(parent.name)
-        names = {entry.name for entry in entries}
-        for entry in entries:
-            step, folder = parse_step_name(entry.name), f"{parent.name}/{entry.name}"
-            is_quarantined = entry.name + QUARANTINE_SUFFIX in names
-            if step and not is_quarantined and entry.is_folder and has_object(store, f"{folder}/{MANIFEST_FILE}"):
-                yield _SavedStep(lineage, step, folder)
 
 
 if __name__ == "__main__":
