@@ -20,7 +20,7 @@ def test_a_replica_is_in_a_round_once_it_trains(phase: Phase) -> None:
     assert report_in(phase, 37).is_in_round
 
 
-@pytest.mark.parametrize("phase", [*STARTUP_PHASES, Phase.IDLE, Phase.LEFT, Phase.DONE, Phase.FAILED])
+@pytest.mark.parametrize("phase", [*sorted(STARTUP_PHASES), Phase.IDLE, Phase.LEFT, Phase.DONE, Phase.FAILED])
 def test_a_replica_that_starts_or_has_ended_is_in_no_round(phase: Phase) -> None:
     assert not report_in(phase, 72).is_in_round
 
