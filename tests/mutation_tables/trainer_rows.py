@@ -336,6 +336,20 @@ TRAINER_MUTATIONS = (
         ("tests/trainer/replicas/test_round_files.py",),
     ),
     Mutation(
+        "keep the metrics file open while another replica may write it",
+        f"{TRAINER}/trackers/round_metrics.py",
+        "            self._writer.__exit__(None, None, None)\n",
+        "",
+        ("tests/trainer/trackers/test_round_metrics.py",),
+    ),
+    Mutation(
+        "fail because another replica has prepared the data",
+        f"{TRAINER}/data/dataset_writer.py",
+        "            if not writer.is_dataset_complete:  # else another",
+        "            if True:  # else another",
+        ("tests/trainer/data/test_preparation.py",),
+    ),
+    Mutation(
         "fail the job because of a delta that another slice damaged",
         f"{TRAINER}/replicas/round_errors.py",
         "        fatal=False,\n        is_replica_behind=",

@@ -12,14 +12,14 @@ from trainingjob_api.network.resolve import resolve_network
 from trainingjob_api.protocol import Phase
 from trainingjob_api.spec.checkpoint import MEMORY
 from trainingjob_api.spec.job import TrainingJobSpec
-from trainingjob_api.world import Layout, RunConfig
+from trainingjob_api.world import Layout, RunConfig, World
 from trainingjob_trainer.checkpoint.checkpoints import Checkpoints
 from trainingjob_trainer.checkpoint.single_replica import SingleReplicaRestore
 from trainingjob_trainer.data.dataset_writer import HostShare
 from trainingjob_trainer.data.loader import BatchLoader, batch_shape
-from trainingjob_trainer.data.sampler import size_of_step
+from trainingjob_trainer.data.sampler import WHOLE_BATCH, SampleShare, size_of_step
 from trainingjob_trainer.data.token_cache import JobDatasets, prepare_datasets
-from trainingjob_trainer.models.decoder import Params
+from trainingjob_trainer.models.decoder import Params, split_model_of
 from trainingjob_trainer.monitoring.control_signals import ControlSignals
 from trainingjob_trainer.monitoring.evaluate_programs import EvaluateProgram, compile_evaluations
 from trainingjob_trainer.monitoring.evaluation import Evaluator
@@ -28,7 +28,10 @@ from trainingjob_trainer.monitoring.step_profiler import StepProfiler
 from trainingjob_trainer.monitoring.step_reporter import StepReporter
 from trainingjob_trainer.monitoring.text_samples import TextSampler
 from trainingjob_trainer.parallel.mesh import build_mesh
-from trainingjob_trainer.replicas.replica_training import ReplicaTraining
+from trainingjob_trainer.replicas.outer_update import OuterRates
+from trainingjob_trainer.replicas.replica_training import ReplicaTraining, RoundSchedule, describe_saved, open_replica
+from trainingjob_trainer.replicas.round_agreement import RoundAgreement
+from trainingjob_trainer.replicas.round_files import Replica, RoundFiles
 from trainingjob_trainer.runtime.agent_events import AgentEvents
 from trainingjob_trainer.runtime.compile_cache import CompileCache
 from trainingjob_trainer.runtime.entrypoint_module import compare_sources, load_entrypoint
@@ -197,7 +200,7 @@ def join_world(start: StartWorld, events: AgentEvents) -> JoinedWorld:
     if program:
         load_entrypoint(program)  # an error comes before any other process is waited for
     # A hot standby uses the datasets that were prepared for the world that trains.
-    share = None if start.waits else HostShare(start.process, layout.num_hosts)
+    share = None if start.waits else _find_host_share(start, layout)
     indexes = prepare_datasets(
         open_store(root), config, share, lambda progress: events.send(AgentEvent(preparation=progress))
     )
@@ -226,6 +229,12 @@ def join_world(start: StartWorld, events: AgentEvents) -> JoinedWorld:
     return JoinedWorld(layout, mesh, peers, programs, steps, train, Shards(steps.state_shapes), indexes)
 
 
+def _find_host_share(start: StartWorld, layout: Layout) -> HostShare:
+    hosts, slices = layout.num_hosts, find_share(start.world)
+    replica_hosts = hosts if start.world.replication else None
+    return HostShare(slices.part * hosts + start.process, slices.parts * hosts, replica_hosts)
+
+
 def restore_state(start: StartWorld, joined: JoinedWorld, events: AgentEvents) -> Restored:
     """Restore the newest state of the job's history, from host memory or storage, together with all processes.
 
@@ -234,7 +243,8 @@ def restore_state(start: StartWorld, joined: JoinedWorld, events: AgentEvents) -
     """
     checkpoint, world, shapes = start.config.spec.checkpoint, start.world, joined.steps.state_shapes
     peers, programs, dataset_hash = joined.peers, joined.programs, joined.datasets.train.dataset_hash
-    checkpoints = Checkpoints(checkpoint.uri, start.config, world, peers, dataset_hash, events)
+    slice_number = world.slices[0] if world.replication else None
+    checkpoints = Checkpoints(checkpoint.uri, start.config, world, peers, dataset_hash, events, slice_number)
     every = (checkpoint.snapshots.every_steps if checkpoint.snapshots else None) or 0
     max_every = checkpoint.save.every_steps // 2 if world.snapshots_may_stretch else 0
     snapshots = Snapshots(
@@ -250,9 +260,42 @@ def restore_state(start: StartWorld, joined: JoinedWorld, events: AgentEvents) -
     )
     memory = SnapshotRestore(snapshots, shapes, programs, peers) if every else None
     replica = SingleReplicaRestore(shapes, joined.shards, programs, peers) if checkpoint.restore else None
-    state = checkpoints.restore(shapes, memory, replica)
+    saved = describe_saved(shapes, split_model_of(start.config.spec).param_split) if world.replication else shapes
+    state = checkpoints.restore(saved, memory, replica)
     key = checkpoints.restored_snapshot
     return Restored(state, checkpoints, snapshots, memory.metrics(key) if memory and key else ())
+
+
+def find_share(world: World) -> SampleShare:
+    """Return the share of each batch that a world trains: a part if its slice is a replica."""
+    return SampleShare(world.slices[0], world.replication.slices_max) if world.replication else WHOLE_BATCH
+
+
+def open_rounds(
+    start: StartWorld, joined: JoinedWorld, state: State, checkpoints: Checkpoints, signals: ControlSignals
+) -> tuple[State, ReplicaTraining | None]:  # None: the world trains the whole job
+    """Return the state on the devices, and the rounds of the replica that a world trains, before it joins them.
+
+    From then on, `checkpoints` saves the outer optimizer with the state.
+    """
+    world, replication = start.world, start.world.replication
+    if replication is None:
+        return state, None
+    spec = start.config.spec
+    files = RoundFiles(open_store(spec.checkpoint.uri), world.job_uid, len(world.rollbacks))
+    agreement = RoundAgreement(files, world.job_uid, signals.wait_for_live_slices, replication.wait_seconds)
+    rates = OuterRates(replication.learning_rate, replication.momentum)
+    state, rounds = open_replica(
+        agreement,
+        Replica(world.slices[0], world.generation),
+        joined.peers,
+        RoundSchedule(replication.sync_every, spec.training.step_limit, rates),
+        split_model_of(spec).param_split,
+        joined.steps.state_shapes,
+        state,
+    )
+    checkpoints.replica = rounds
+    return state, rounds
 
 
 def _next_batch_size(start: StartWorld) -> int:

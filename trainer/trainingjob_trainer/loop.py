@@ -22,7 +22,9 @@ from trainingjob_trainer.context import (
     JoinedWorld,
     Restored,
     compile_steps,
+    find_share,
     join_world,
+    open_rounds,
     restore_state,
 )
 from trainingjob_trainer.data.loader import BatchLoader
@@ -86,12 +88,13 @@ def run(
 
     events.enter_phase(Phase.COMPILING)
     state = restored.state or make_initial_state(start.config.spec, joined.steps, joined.programs, joined.peers, events)
+    state, rounds = open_rounds(start, joined, state, restored.checkpoints, signals)
     steps, stored = joined.steps, joined.datasets.train.stored_hash
     state, teacher = load_teacher(start.config.spec, steps.teacher_shapes, state, joined.peers, stored)
     compiled = compiled or compile_steps(start, joined)
     joined.peers.barrier("ready", READY_SECONDS)  # a first collective fails if a peer is 30 s late
 
-    with _open_context(start, joined, compiled, restored, length, events, signals, teacher) as context:
+    with _open_context(start, joined, compiled, restored, length, events, signals, teacher, rounds) as context:
         phase = _train_and_back_up(state, compiled, context)
     events.enter_phase(phase)
     joined.peers.exit_barrier(EXIT_BARRIER_SECONDS)
@@ -113,6 +116,7 @@ def _open_context(
     events: AgentEvents,
     signals: ControlSignals,
     teacher: Params | None,
+    rounds: ReplicaTraining | None,
 ) -> Iterator[Context]:
     """Report the restored step, and provide the context of the world while it trains."""
     spec, checkpoints, snapshots = start.config.spec, restored.checkpoints, restored.snapshots
@@ -122,7 +126,13 @@ def _open_context(
     )
     snapshots.begin(checkpoints.restored_snapshot, past)
     batches = BatchLoader(
-        joined.layout, joined.steps.batch_sharding, spec.training.largest_batch, past.skipped, past.batch_sizes, length
+        joined.layout,
+        joined.steps.batch_sharding,
+        spec.training.largest_batch,
+        past.skipped,
+        past.batch_sizes,
+        length,
+        find_share(start.world),
     )
     evaluator = Evaluator(spec, joined.datasets.evaluations, joined.steps, compiled.evaluations, batches)
     sampler = TextSampler(spec, joined.steps, compiled.token_programs)
@@ -154,6 +164,7 @@ def _open_context(
             profiler,
             signals,
             teacher,
+            rounds,
         )
 
 
@@ -302,6 +313,7 @@ def _end_round(step: int, state: State, rounds: ReplicaTraining, context: Contex
     context.reporter.enter_phase(Phase.SYNCHRONIZING)
     ended = step
     step, state, dropped_steps = rounds.end_round(step, state)
+    context.reporter.end_round(is_writer=rounds.is_saver)
     if dropped_steps:
         context.reporter.report_dropped(dropped_steps)
     mine = "exit" if context.signals.exit_signal else ""

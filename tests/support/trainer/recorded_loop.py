@@ -100,6 +100,7 @@ class Notes:
             report_entry=lambda name: None,
             loading_batch=nullcontext,
             report=self._report,
+            end_round=lambda is_writer: None,
             report_dropped=lambda num_steps: self.said.append(f"drop {num_steps}"),
             report_evaluations=lambda step, measured: self.said.append(f"evaluate {step}"),
             report_samples=lambda step, texts: self.said.extend(f"{text} {step}" for text in texts),

@@ -28,9 +28,9 @@ def batch_shape(layout: Layout) -> BatchShape:
 class BatchLoader:
     """Creates the batches of a job over one layout. `skipped` are the excluded sample indices.
 
-    `sizes` are the global batch sizes of the job's history. None: all steps have the largest size, which held-out
-    batches have too. `length` is that of the training. None: all batches are full. `share` is the share of each batch
-    of training that is loaded: the shapes of `layout` are those of the share.
+    `sizes` are the global batch sizes of the job's history. None: all steps have the largest size. Held-out batches
+    have that size, or the part of it that `share` loads. `length` is that of the training. None: all batches are full.
+    `share` is the share of each batch of training that is loaded: the shapes of `layout` are those of the share.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class BatchLoader:
     ) -> None:
         self._layout = layout
         self._sharding = sharding
-        self._held_out_size = largest_batch
+        self._held_out_size = largest_batch // share.parts
         self._sizes = sizes or ((1, largest_batch),)
         self._skipped = skipped
         self._length = length

@@ -30,6 +30,7 @@ from trainingjob_trainer.snapshots.snapshotter import Snapshots
 from trainingjob_trainer.state import Signal, StepMetrics
 from trainingjob_trainer.store.port import Store
 from trainingjob_trainer.trackers.metrics_file import RECENT_LINES, Line, MetricsWriter, TextOfPrompt, describe_step
+from trainingjob_trainer.trackers.round_metrics import RoundMetrics
 from trainingjob_trainer.trackers.tracker import FOLDER, Run
 
 LOG = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ type SampleSource = Callable[[int], np.ndarray]
 
 
 class StepReporter:
-    """Reads step metrics and reports them. Process 0 also writes them to files.
+    """Reads step metrics and reports them. Process 0 also writes them to files, for a replica at the end of a round.
 
     `samples` returns the sample indices of a step. None: no sample is excluded, and all batches are full. `recent` are
     the newest metrics lines of the world that took the restored snapshot.
@@ -65,9 +66,12 @@ class StepReporter:
     ) -> None:
         spec, training = start.config.spec, start.config.spec.training
         self._events = events
+        self._store = store
         self._snapshots = snapshots
         self._scheduling_delay = stalls
         self._tokens_per_example = spec.sequences_per_example * training.sequence_length
+        replication = start.world.replication
+        self._num_shares = replication.slices_max if replication else 1
         self._last_step = training.steps
         self._every = spec.metrics.every_steps
         self._generation = start.world.generation
@@ -86,18 +90,21 @@ class StepReporter:
         self._dropped_steps = 0
         self._skips: deque[bool] = deque(maxlen=RECENT_STEPS)
         self._open = ExitStack()
-        self._writer: MetricsWriter | None = None
+        self._writer: MetricsWriter | RoundMetrics | None = None
         if start.process == 0:
             try:
                 run = Run(start.config.job, store, restored)
                 has_samples = find_decoding_shape(spec) is not None
-                writer = MetricsWriter(spec.metrics, run, start.world.generation, has_samples=has_samples)
+                kind: Callable[..., MetricsWriter | RoundMetrics] = RoundMetrics if replication else MetricsWriter
+                writer = kind(spec.metrics, run, start.world.generation, has_samples=has_samples)
             except OSError as error:
                 raise storage_error(error, f"opening {store.locate(FOLDER)}", store.root) from error
             except UntrustedFileError as error:
                 raise foreign_error(error, store.locate(FOLDER), store.root) from error
-            self._writer = self._open.enter_context(writer)
-            self._writer.recover(recent)
+            self._writer = writer
+            self._open.enter_context(writer)
+            if isinstance(writer, MetricsWriter):
+                writer.recover(recent)
 
     def __enter__(self) -> Self:
         return self
@@ -117,6 +124,8 @@ class StepReporter:
             self._save_seconds = now - self._timer_start
         if phase is Phase.SAVING and self._writer:
             self._writer.flush()  # no world repeats the steps before a save
+        if phase is Phase.TRAINING and isinstance(self._writer, RoundMetrics):
+            self._writer.begin_round()
         self._timer_start = now
         self._events.enter_phase(phase)
 
@@ -154,7 +163,7 @@ class StepReporter:
             loss=loss if isfinite(loss) else None,
             grad_norm=_finite_or_none(step_metrics.grad_norm),
             learning_rate=float(step_metrics.learning_rate),
-            tokens_per_second=batch_size * self._tokens_per_example / max(seconds, 1e-9),
+            tokens_per_second=batch_size * self._tokens_per_example // self._num_shares / max(seconds, 1e-9),
             step_seconds=seconds,
             typical_seconds=median(self._step_times) if len(self._step_times) >= MIN_TYPICAL_STEPS else None,
             wait_seconds=median(self._wait_times) if len(self._wait_times) == WINDOW_STEPS else None,
@@ -193,6 +202,18 @@ class StepReporter:
         if self._newest:
             update = {"evaluations": self._evaluations, "scores": self._scores}
             self._events.send(AgentEvent(progress=self._newest.model_copy(update=update)))
+
+    def end_round(self, *, is_writer: bool) -> None:
+        """Write the metrics of a round of replicas, if this one does it.
+
+        Raises:
+            TrainingError: the metrics folder holds something else.
+        """
+        if isinstance(self._writer, RoundMetrics):
+            try:
+                self._writer.end_round(is_writer=is_writer)
+            except UntrustedFileError as error:
+                raise foreign_error(error, self._store.locate(FOLDER), self._store.root) from error
 
     def report_dropped(self, num_steps: int) -> None:
         """Report that no other replica received the newest steps of this one."""

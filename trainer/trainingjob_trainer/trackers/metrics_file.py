@@ -20,7 +20,7 @@ from trainingjob_api.objective_metrics import ObjectiveMetrics
 from trainingjob_api.protocol import Progress
 from trainingjob_api.spec.metrics import Metrics
 from trainingjob_trainer.store.port import Log
-from trainingjob_trainer.trackers.tracker import FOLDER, Point, Run, close_trackers, open_trackers
+from trainingjob_trainer.trackers.tracker import FOLDER, Point, Run, TrackerThread, close_trackers, open_trackers
 
 LOG = logging.getLogger(__name__)
 METRICS_FILE, SAMPLES_FILE = "metrics.jsonl", "samples.jsonl"
@@ -58,21 +58,30 @@ type Line = dict[str, Any]
 class MetricsWriter:
     """Appends to `metrics.jsonl` in the run's store, and sends each line to the trackers.
 
-    With `has_samples`, it appends texts to `samples.jsonl` too.
+    With `has_samples`, it appends texts to `samples.jsonl` too. `trackers` stay open. None: it opens and closes them.
 
     Raises:
         UntrustedFileError: a file there is not one of this project.
         OSError: the folder cannot be written.
     """
 
-    def __init__(self, metrics: Metrics, run: Run, generation: int, *, has_samples: bool = False) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        run: Run,
+        generation: int,
+        *,
+        has_samples: bool = False,
+        trackers: Sequence[TrackerThread] | None = None,
+    ) -> None:
         self._generation = generation
         self._is_failing = False
         self._open = ExitStack()
         try:
             self._lines = self._open_log(run, METRICS_FILE)
             self._samples = self._open_log(run, SAMPLES_FILE) if has_samples else None
-            self._trackers = open_trackers(metrics, run)
+            self._own_trackers = open_trackers(metrics, run) if trackers is None else ()
+            self._trackers = self._own_trackers if trackers is None else trackers
         except BaseException:
             self._open.close()
             raise
@@ -84,7 +93,7 @@ class MetricsWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open.close()
-        close_trackers(self._trackers)
+        close_trackers(self._own_trackers)
 
     def flush(self) -> None:
         """Begin to write the lines that a store without append still lacks."""
