@@ -17,6 +17,13 @@ def model(dim: int, mlp: int, heads: int, kv_heads: int, head: int, vocab: int, 
     return dict(zip(names, (dim, mlp, heads, kv_heads, head, vocab, layers), strict=True)) | others
 
 
+def latent(model: Section, **ranks: int) -> Section:
+    """Return the `model` section with latent attention."""
+    return {name: value for name, value in model.items() if name not in {"numKvHeads", "headDim"}} | {
+        "latentAttention": ranks
+    }
+
+
 def training(batch: int, length: int, max_per_device_batch: int) -> Section:
     """Return the `training` section."""
     return {
@@ -54,9 +61,8 @@ WINDOWS = DEEP | {
     "attention": {"window": 256},
     "layers": {"pattern": [{"attention": "window"}, {"attention": "full"}]},
 }
-LATENT = {name: value for name, value in DEEP.items() if name not in {"numKvHeads", "headDim"}} | {
-    "latentAttention": {"queryRank": 512, "keyValueRank": 256, "ropeDim": 64, "noRopeDim": 128, "valueDim": 128}
-}
+LATENT = latent(DEEP, queryRank=512, keyValueRank=256, ropeDim=64, noRopeDim=128, valueDim=128)
+LATENT_KEYS = latent(SMALL, keyValueRank=128, ropeDim=32, noRopeDim=64, valueDim=64)
 DROPLESS = ROUTED | {"experts": {"count": 8, "perToken": 2, "dispatch": "dropless"}}
 ADAPTERS = {"rank": 16, "alpha": 32, "targets": ["*.attention.*"]}
 FROM_BASE = {"uri": "/data/runs", "initializeFrom": {"uri": "/data/base"}}
@@ -241,6 +247,9 @@ COMPILER_CASES: dict[str, TrainingJobSpec] = {
         training=training(32, 256, 2),
         precision=FLOAT32,
         memory=CHUNKS,
+    ),
+    "cpu 1x8 fsdp tensor, latent keys": job(
+        "cpu", "1x8", {"fsdp": 2, "tensor": 4}, model=LATENT_KEYS, training=training(16, 256, 2), precision=FLOAT32
     ),
     "cpu 1x4 fsdp, 2 slices, remat": job(
         "cpu", "1x4", REST, slices=2, model=SMALL, training=training(32, 256, 2), precision=FLOAT32, memory=FULL

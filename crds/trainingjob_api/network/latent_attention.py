@@ -146,6 +146,17 @@ class LatentAttention(CausalAttention):
         return (*scales, *results)
 
     def traffic(self, length: int) -> PartTraffic:
-        """Return the sums of the output and of the input's gradient, and the gathered keys and values."""
-        features = self.num_heads * (self.latent.head_dim + self.latent.value_dim) // 2
-        return PartTraffic(tensor_sums=2, recomputed_sums=1, separate_sums=2, context_features=features)
+        """Return the sums of the output and of gradients, and the gathered keys and values.
+
+        The gradients are summed as those of latent vectors, and that of the input if queries have no latent vector. XLA
+        for CPUs sums the latent vector of keys and values for each of them.
+        """
+        latent = self.latent
+        summed = (latent.query_rank or self.width) + latent.key_value_rank + latent.rope_dim
+        return PartTraffic(
+            tensor_sums=2,
+            recomputed_sums=1,
+            separate_sums=latent.key_value_rank / self.width,
+            backward_excess=summed / self.width - 1,
+            context_features=self.num_heads * (latent.head_dim + latent.value_dim) // 2,
+        )

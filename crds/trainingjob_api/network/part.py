@@ -68,9 +68,11 @@ class PartTraffic:
     """All-reduced hidden states over `tensor`, forward and backward."""
     recomputed_sums: int = 0
     """Those of them that are repeated if the projection of the output is computed again."""
-    separate_sums: int = 0
+    separate_sums: float = 0
     """Those that XLA for CPUs adds in the backward pass: it sums the gradients of matrices that read the same input one
     by one."""
+    backward_excess: float = 0
+    """Hidden states that the backward pass sums over `tensor` beyond half of `tensor_sums`; negative: it sums fewer."""
     context_features: int = 0
     """Features of the keys that are all-gathered along `context`. The values have as many."""
     expert_slots: float = 0

@@ -22,11 +22,9 @@ UNPLANNED_TRAFFIC = (
     "v5p 2x2x2 tensor, 131,072 tokens, remat, sharded stream",
     "v5p 2x2x2 fsdp, 131,072 tokens, remat",
     "v5p 2x2x1 fsdp stage, further tokens, one forward one backward",
-    "v5p 2x2x1 fsdp tensor, latent attention",
 )
 """Rows whose traffic differs from the plan. XLA exchanges long operands in windows, or sums all of them before it
-scatters. Where all stages compute the same modules of further tokens, it splits their matrices over the stages. For
-latent attention it moves 31 MB more along both axes together."""
+scatters. Where all stages compute the same modules of further tokens, it splits their matrices over the stages."""
 
 
 def test_every_row_is_recorded() -> None:

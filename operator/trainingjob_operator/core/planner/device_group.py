@@ -8,7 +8,7 @@ sends up to two pieces more than it must. XLA for CPUs scatters no sums.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainingjob_api.base import Axis
+from trainingjob_api.base import AXES, Axis
 from trainingjob_api.compile_report import Network
 
 MIN_DECOMPOSED_RING = 4
@@ -49,6 +49,24 @@ class DeviceGroup:
     def size(self) -> int:
         """Return the number of devices."""
         return self.ici * self.dcn
+
+    def is_split_over(self, idle: "DeviceGroup") -> bool:
+        """Return whether XLA splits the width of a matrix over `idle` devices, which would all compute alike.
+
+        This group has parts of the tokens and stores parts of the matrix. Its size must divide that of the other.
+        """
+        return self.size > 1 and idle.size % self.size == 0 and self.dcn == idle.dcn == 1
+
+    def gather_over(self, idle: "DeviceGroup", num_bytes: float, gradient_bytes: float) -> Iterator[Traffic]:
+        """Yield what such a matrix sends: gathered over `idle` in both passes, and its gradient.
+
+        The parts change places before each gather, and those of the gradient after their sum.
+        """
+        yield from idle.all_gather(2 * num_bytes)
+        yield from self.all_reduce(gradient_bytes / self.size)
+        moved = 2 * num_bytes / idle.size + gradient_bytes / self.size
+        axes = tuple(axis for axis in AXES if axis in (*self.axes, *idle.axes))
+        yield Traffic("ici", axes, round(moved), is_exposed=False)
 
     def reduce_scatter(self, num_bytes: float, extra_pieces: int = 0) -> Iterator[Traffic]:
         """Yield what a sum of so many bytes sends of which each device keeps a part."""

@@ -120,6 +120,10 @@ class _StepTraffic:
         if not set(leaf.axes) & set(GATHERED_AXES[1:]):  # a side of an adapter is replicated, and its gradient summed
             yield from ring.all_reduce(size * leaf.is_trainable)
             return
+        tensor = self._device_group(("tensor",))
+        if self._is_latent(leaf) and ring.is_split_over(tensor):
+            yield from ring.gather_over(tensor, gathered, size)
+            return
         extra_pieces = 2 if ring.ici > MIN_DECOMPOSED_RING and not self._is_copied(leaf) else 0
         yield from ring.all_gather(gathered, extra=extra_pieces)
         if leaf.gradients is Gradients.NONE:
@@ -161,6 +165,13 @@ class _StepTraffic:
         if self._has_remat or (self._alternates and leaf.is_layered):
             yield from ring.all_gather(size)
         yield from ring.reduce_scatter(size * leaf.is_trainable)
+
+    def _is_latent(self, leaf: Tensor) -> bool:
+        """Return whether all devices along `tensor` compute the same products of a matrix: latent vectors.
+
+        Pipelines were not compiled with them.
+        """
+        return not self._is_pipelined and leaf.is_trainable and leaf.axes[-2:] == ("embed", "head")
 
     def _is_repeated(self, leaf: Tensor) -> bool:
         """Return whether the backward pass computes the product of a matrix again."""
@@ -267,7 +278,9 @@ class _StepTraffic:
             parts = self._parts(one.block)
             sums = sum(part.tensor_sums + part.gathered_sums * self._degrees["expert"] for part in parts)
             extra = sum(
-                part.recomputed_sums * self._repeats_projection + part.separate_sums * self._workload.is_cpu
+                part.recomputed_sums * self._repeats_projection
+                + part.separate_sums * self._workload.is_cpu
+                + part.backward_excess
                 for part in parts
             )
             num_sums = sums * (1 + one.runs_again / 2) + extra if one.has_backward else sums / 2
