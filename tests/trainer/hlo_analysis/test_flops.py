@@ -91,7 +91,9 @@ def test_products_that_a_tpu_writes_as_convolutions(line: str, want: int) -> Non
 def test_a_kernel_counts_what_its_program_states(cost: str, want: int) -> None:
     line = (
         "ROOT %ragged-dot = bf16[8192,2048]{1,0} custom-call(%sizes, %rows, %matrices), "
-        f'custom_call_target="tpu_custom_call", backend_config={{"custom_call_config":{{"body":"bW9k"{cost}}}}}'
+        'custom_call_target="tpu_custom_call", metadata={op_name="ragged_dot_general"}, '
+        f'backend_config={{"custom_call_config":{{"body":"bW9k"{cost}}}}}'
     )
 
     assert count_flops(one(line)) == want
+    assert count_flops(one(line), expert_shards=4) == want // 4

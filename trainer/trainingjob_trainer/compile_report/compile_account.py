@@ -40,7 +40,7 @@ def compile_step(config: RunConfig, layout: Layout, dump: Path | None = None) ->
         outputs=memory.output_size_in_bytes,
         aliased=memory.alias_size_in_bytes,
         temporaries=memory.temp_size_in_bytes,
-        flops=count_flops(program),
+        flops=count_flops(program, layout.ici.expert * layout.dcn.expert),
         collectives=count_collectives(program, layout),
         seconds=round(seconds, 1),
     )

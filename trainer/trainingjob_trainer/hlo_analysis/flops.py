@@ -8,15 +8,19 @@ from trainingjob_trainer.hlo_analysis.parser import Computation, HloProgram, Ins
 _KERNEL_FLOPS = re.compile(r'"cost_estimate":\{"flops":"(\d+)"')
 
 
-def count_flops(program: HloProgram) -> int:
+def count_flops(program: HloProgram, expert_shards: int = 1) -> int:
     """Return the FLOPs of all matmuls in one run of a program, on one device.
 
     A kernel counts if the program states its cost, as XLA for TPUs does for `ragged_dot`. Splash attention states none.
+    XLA states `ragged_dot` for all rows. With dropless experts each of `expert_shards` devices has all rows, and
+    multiplies those of its own experts: an even share of them counts.
     """
     total = 0
     for name, computation in program.computations.items():
         if times := program.runs.get(name, 0):
-            total += times * sum(_count(computation, instruction) for instruction in computation.instructions.values())
+            for one in computation.instructions.values():
+                shards = expert_shards if "ragged_dot" in one.attributes else 1
+                total += times * _count(computation, one) // shards
     return total
 
 
