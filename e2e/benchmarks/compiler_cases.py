@@ -224,6 +224,9 @@ COMPILER_CASES: dict[str, TrainingJobSpec] = {
         "tpu-v5p", "2x2x1", {"fsdp": 2, "tensor": 2}, model=LATENT, training=training(16, 1024, 4)
     ),
     "v5p 2x2x1 fsdp, dropless": job("tpu-v5p", "2x2x1", REST, model=DROPLESS, training=ROWS_OF_FOUR),
+    "v5p 2x2x1 expert, dropless, remat": job(
+        "tpu-v5p", "2x2x1", {"expert": -1}, model=DROPLESS, training=ROWS_OF_FOUR, memory=FULL
+    ),
     "v5e 2x2 fsdp, adapters": job(
         "tpu-v5e", "2x2", REST, model=WIDE, training=ROWS_OF_FOUR, lora=ADAPTERS, checkpoint=FROM_BASE
     ),

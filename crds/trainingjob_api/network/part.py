@@ -79,6 +79,8 @@ class PartTraffic:
     """Capacity slots to which tokens move along `expert`."""
     gathered_tokens: float = 0
     """All-gathers of the hidden states along `expert`, in each direction of each pass."""
+    recomputed_tokens: float = 0
+    """All-gathers of the hidden states along `expert` in a layer that is computed again."""
     gathered_sums: float = 0
     """All-reduces over `tensor` of the hidden states that are gathered along `expert`."""
 

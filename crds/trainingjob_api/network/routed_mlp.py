@@ -269,7 +269,13 @@ class RoutedMlp(Part):
         """
         shared, separate = self.experts.shared, int(self.options.gated)
         if self.experts.dispatch == "dropless":
-            return PartTraffic(tensor_sums=2 * shared + 2, gathered_sums=2, separate_sums=separate, gathered_tokens=1.5)
+            return PartTraffic(
+                tensor_sums=2 * shared + 2,
+                gathered_sums=2,
+                separate_sums=separate,
+                gathered_tokens=1.5,
+                recomputed_tokens=1,
+            )
         slots = self._num_slots(length) / self.experts.group_size(length) + shared
         return PartTraffic(tensor_sums=2 * slots, separate_sums=separate, expert_slots=slots)
 

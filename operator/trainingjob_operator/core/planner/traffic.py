@@ -293,10 +293,12 @@ class _StepTraffic:
         expert, stage = (self._device_group((axis,)) for axis in ("expert", "stage"))
         for one in self._runs():
             parts = self._parts(one.block)
-            # There and back: forward, backward, and where layers are computed again.
-            num_transfers = 2 * (1 + one.has_backward * (1 + self._has_remat + one.runs_again))
-            slots = sum(part.expert_slots + part.gathered_tokens * expert.size for part in parts)
-            yield from expert.all_gather(num_transfers * one.count * slots * self._hidden_state_bytes, is_awaited=True)
+            # There and back, forward and backward. Layers that are computed again need no results of dropless experts.
+            passes, again = 2 * (1 + one.has_backward * (1 + one.runs_again)), one.has_backward * self._has_remat
+            slots = sum((passes + 2 * again) * part.expert_slots for part in parts)
+            tokens = sum(passes * part.gathered_tokens + again * part.recomputed_tokens for part in parts)
+            sent = one.count * (slots + tokens * expert.size) * self._hidden_state_bytes
+            yield from expert.all_gather(sent, is_awaited=True)
         for one in self._runs():
             yield from self._key_traffic(one)
         if self._is_pipelined:
