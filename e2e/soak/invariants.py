@@ -50,6 +50,17 @@ def find_problems(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterat
     yield from find_impossible_states(before, after)
 
 
+def _find_simultaneous_worlds(status: TrainingJobStatus) -> Iterator[str]:
+    """Yield worlds that live at once. Replicas have one world for each slice."""
+    living: dict[int | None, list[int]] = {}
+    for attempt in status.attempts:
+        if attempt.ended is None:
+            living.setdefault(attempt.slice, []).append(attempt.generation)
+    for generations in living.values():
+        if len(generations) > 1:
+            yield f"{len(generations)} worlds live at once: generations {', '.join(map(str, generations))}"
+
+
 def find_impossible_states(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[str]:
     """Yield states that no job can have, in one status or between two consecutive statuses."""
     old, new = before.world, after.world
@@ -59,9 +70,7 @@ def find_impossible_states(before: TrainingJobStatus, after: TrainingJobStatus) 
         yield f"generation {new.generation} came after {old.generation}"
     if old and new and new.generation == old.generation and new.members != old.members:
         yield f"generation {new.generation} changed its members"
-    living = [attempt.generation for attempt in after.attempts if attempt.ended is None]
-    if len(living) > 1:
-        yield f"{len(living)} worlds live at once: generations {', '.join(map(str, living))}"
+    yield from _find_simultaneous_worlds(after)
     if new and after.attempts and after.attempts[-1].generation != new.generation:
         yield f"generation {new.generation} has no attempt"
     if after.restarts.total < before.restarts.total:

@@ -23,6 +23,7 @@ ZERO_IS_A_VALUE = {
     "optimizer.adamw.beta2": "a mean of the newest gradient alone",
     "optimizer.adamw.epsilonRoot": "a constant in a sum",
     "optimizer.muon.adamw.epsilonRoot": "a constant in a sum",
+    "parallelism.replicas.momentum": "an outer update of the newest mean alone",
     "optimizer.lion.beta1": "an update of the gradient alone",
     "optimizer.lion.beta2": "a mean of the newest gradient alone",
     "optimizer.muon.adamw.beta1": "a mean of the newest gradient alone",

@@ -309,7 +309,11 @@ def test_the_files_are_those_of_the_models() -> None:
     assert yaml.load((ROOT / "crds/trainingjob.yaml").read_text(), yaml.CSafeLoader) == make_crd()
 
 
-UNKNOWN_TO_OLDER_VERSIONS = {"spec.scheduling.startTimeout", "spec.elastic.nodeProbation"}
+UNKNOWN_TO_OLDER_VERSIONS = {
+    "spec.scheduling.startTimeout",
+    "spec.elastic.nodeProbation",
+    *(f"spec.parallelism.replicas.{field}" for field in ("syncEvery", "learningRate", "momentum", "waitFor")),
+}
 """Fields whose default the API server must not store: see `NoStoredDefaults`."""
 
 

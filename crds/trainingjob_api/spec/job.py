@@ -153,6 +153,11 @@ class TrainingJobSpec(Strict):
         return self.program if self.program and self.program.entrypoint is None else None
 
     @property
+    def num_replicas(self) -> int:
+        """Return the number of slices that train as replicas, each on an equal part of the batch. 0: they do not."""
+        return self.slices.max_slices if self.parallelism.replicas else 0
+
+    @property
     def steps(self) -> int | None:  # None: the hosts count them, or only the program knows them
         """Return the number of steps of the training."""
         return self.command_program.steps if self.command_program else self.training.steps
@@ -166,3 +171,8 @@ class TrainingJobSpec(Strict):
     def tokens_per_step(self) -> int:
         """Return the tokens of one optimizer step, without padding."""
         return self.training.largest_batch * self.sequences_per_example * self.training.sequence_length
+
+    @property
+    def tokens_per_world_step(self) -> int:
+        """Return the tokens of one optimizer step in one world: those of a replica, or all of them."""
+        return self.tokens_per_step // max(self.num_replicas, 1)

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from trainingjob_api.base import AXES, Axis, Strict
-from trainingjob_api.meta import Example, Unit
+from trainingjob_api.base import AXES, Axis, Duration, Strict
+from trainingjob_api.meta import NO_UNIT, Example, NoStoredDefaults, Unit
 from trainingjob_api.pipeline import DEFAULT_REPEATS, PipelineSchedule, ScheduleName
 from trainingjob_api.token_order import Exchange
 
@@ -136,6 +136,24 @@ class Rules(Strict):
         return {name: axes for name, axes in self if axes is not None}
 
 
+class Replicas(Strict):
+    """Training of each slice alone for a round, after which an outer optimizer applies the mean of the changes."""
+
+    sync_every: Annotated[int, Field(ge=1, le=100_000_000), Unit("optimizer steps"), Example(36)] = Field(
+        default=36, description="Steps of a round, after which the replicas exchange their changes."
+    )
+    learning_rate: Annotated[float, Field(gt=0, le=1000), NO_UNIT, Example(0.3)] = Field(
+        default=0.3, description="Learning rate of the outer optimizer, which applies the mean of the changes."
+    )
+    momentum: Annotated[float, Field(ge=0, lt=1), NO_UNIT, Example(0.9)] = Field(
+        default=0.9, description="Nesterov momentum of the outer optimizer."
+    )
+    wait_for: Annotated[Duration, Example("1m")] = Field(
+        default="60s",
+        description="Maximum time to wait at the end of a round for the changes of other slices that train.",
+    )
+
+
 class Parallelism(Strict):
     """The mesh: ICI axis sizes inside a slice, DCN axis sizes across slices. Their product is the mesh shape."""
 
@@ -171,4 +189,10 @@ class Parallelism(Strict):
         default=False,
         description="Shards the optimizer state over `data` too (ZeRO-1; Rajbhandari et al., arXiv 1910.02054). It "
         "saves memory and adds one gather of the parameters in each step.",
+    )
+    replicas: Annotated[Replicas | None, NoStoredDefaults()] = Field(
+        default=None,
+        description="Slices as replicas that exchange changes once in a round (DiLoCo, arXiv 2311.08105). Unset: one "
+        "world spans all slices and sums gradients in each step.",
+        exclude_if=lambda replicas: replicas is None,  # an agent before 0.1 refuses a field that it does not know
     )

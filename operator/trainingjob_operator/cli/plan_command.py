@@ -28,6 +28,7 @@ from trainingjob_operator.core.planner.memory import count_offloaded_slots, coun
 from trainingjob_operator.core.planner.mesh import describe_mesh
 from trainingjob_operator.core.planner.plan import Plan, SizePlan, SliceShape, SnapshotPlan
 from trainingjob_operator.core.planner.redundancy import max_losable_slices
+from trainingjob_operator.core.planner.replica_costs import describe_replicas
 from trainingjob_operator.core.planner.roofline import Roofline, predict_sizes, update_transfer_seconds
 from trainingjob_operator.core.planner.snapshots import max_first_save_bytes, max_save_bytes, required_storage_rate
 from trainingjob_operator.core.planner.summary import describe_parameters, describe_sizes
@@ -101,7 +102,10 @@ def plan_table(plan: Plan) -> list[str]:
     impossible = [
         f"{pluralize(one.num_slices, 'slice')}: {one.invalid_reason}" for one in plan.sizes if not one.is_valid
     ]
-    rows = [(*_row(plan, one), *_speed(plan, rooflines.get(one.num_slices))[: len(fast)]) for one in plan.sizes]
+    rows = [
+        (*_row(plan, one), *_speed(plan, one.num_slices, rooflines.get(one.num_slices))[: len(fast)])
+        for one in plan.sizes
+    ]
     spare = [REDUNDANCY_LEGEND, *_describe_shrink_delay(plan)] if len(plan.allowed_sizes) > 1 else []
     snapshots = [_snapshot_line(plan.shape, plan.snapshots)] if plan.snapshots else []
     saves = [_save_line(plan)] if plan.allowed_sizes else []
@@ -111,6 +115,7 @@ def plan_table(plan: Plan) -> list[str]:
         *_describe_speed(plan, rooflines),
         *spare,
         *snapshots,
+        *describe_replicas(plan),
         *saves,
         *describe_entrypoint(plan.spec),
         *_describe_bucket(plan.spec),
@@ -348,11 +353,11 @@ def _format_degrees(degrees: AxisDegrees) -> str:
     return f"{{{', '.join(f'{axis}: {degree}' for axis, degree in split)}}}"
 
 
-def _speed(plan: Plan, roofline: Roofline | None) -> tuple[str, ...]:
+def _speed(plan: Plan, num_slices: int, roofline: Roofline | None) -> tuple[str, ...]:
     if roofline is None:
         return ("",) * len(SPEED_COLUMNS)
     expected = expect(roofline, plan.shape)
-    rate = format_count(plan.tokens_per_step / expected.seconds)
+    rate = format_count(plan.tokens_of_step(num_slices) / expected.seconds)
     return (
         format_precise_duration(expected.seconds),
         rate,

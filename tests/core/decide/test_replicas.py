@@ -338,7 +338,7 @@ def happen(now: ReplicaScene, event: str, number: int, uid: str) -> None:
         now.run(number, **CHANGES[event])
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 2)), max_size=8))
 def test_worlds_never_share_a_generation_or_a_slice(events: list[tuple[str, int]]) -> None:
     now = scene(3, protection=Protection(non_finite="rollback")).start(0, 1, 2)

@@ -5,18 +5,26 @@ from collections.abc import Callable
 import pytest
 
 from trainingjob_api.spec.job import TrainingJobSpec
+from trainingjob_api.world import JobIdentity, Replication, World
 from trainingjob_operator.core.planner.hardware_builtin import BUILTIN
 from trainingjob_operator.core.planner.plan import SizePlan
-from trainingjob_operator.core.planner.planning import find_slice_shape, plan_sizes
-from trainingjob_operator.core.planner.replica_costs import estimate_replica_costs
+from trainingjob_operator.core.planner.planning import find_slice_shape, plan_job, plan_sizes
+from trainingjob_operator.core.planner.replica_costs import describe_replicas, estimate_replica_costs
+from trainingjob_operator.core.planner.roofline import predict_sizes
+from trainingjob_operator.core.planner.run_config import attach_program_config, build_run_config
+from trainingjob_operator.core.validation.validate import ValidationResult
 
-REPLICAS = {"slices": {"accelerator": "cpu", "topology": "2x2", "min": 1, "max": 4}, "training.globalBatchSize": 32}
+REPLICAS = {
+    "slices": {"accelerator": "cpu", "topology": "2x2", "min": 1, "max": 4},
+    "training.globalBatchSize": 32,
+    "parallelism.replicas": {},
+}
 
 
 def plan_replicas(spec: TrainingJobSpec) -> list[SizePlan]:
     shape = find_slice_shape(spec, BUILTIN)
     assert shape
-    sizes = [*plan_sizes(spec, shape, num_replicas=4).values()]
+    sizes = [*plan_sizes(spec, shape).values()]
     assert all(isinstance(size, SizePlan) for size in sizes), sizes
     return [size for size in sizes if isinstance(size, SizePlan)]
 
@@ -60,3 +68,43 @@ def test_frozen_parameters_are_not_exchanged(make_spec: Callable[..., TrainingJo
     assert layout
     adapters = 2 * 4 * (64 + 64)
     assert estimate_replica_costs(spec, layout, 4).stored_bytes == 2 * 4 * 4 * adapters
+
+
+def test_plan_shows_what_the_exchange_costs_and_the_tokens_of_the_present_slices(
+    make_spec: Callable[..., TrainingJobSpec],
+) -> None:
+    plan = plan_job(make_spec(REPLICAS))
+    assert plan.has_replicas
+    assert "\n".join(describe_replicas(plan)) == (
+        "each slice trains alone for 36 steps; then a host writes 264 kB and reads up to 791 kB of other slices\n"
+        "outer optimizer: 527 kB of host memory, 264 kB more at the end of a round; rounds take at least 4.21 MB of "
+        "storage"
+    )
+    assert [plan.tokens_of_step(number) for number in (1, 4)] == [32 * 64 // 4, 32 * 64]
+    whole = plan_job(make_spec({}))
+    assert not whole.has_replicas
+    assert (describe_replicas(whole), whole.tokens_of_step(1)) == ([], whole.tokens_per_step)
+
+
+def test_mfu_of_a_replica_counts_its_part_of_the_batch(make_spec: Callable[..., TrainingJobSpec]) -> None:
+    slices = {"accelerator": "tpu-v5e", "topology": "2x4", "count": 4}
+    replica = plan_job(make_spec({"slices": slices, "training.globalBatchSize": 256, "parallelism.replicas": {}}))
+    alone = plan_job(make_spec({"slices": slices | {"count": 1}, "training.globalBatchSize": 64}))
+    assert predict_sizes(replica)[4] == predict_sizes(alone)[1]
+
+
+def test_pods_have_one_layout_and_each_world_its_replication(make_spec: Callable[..., TrainingJobSpec]) -> None:
+    plan = plan_job(make_spec(REPLICAS | {"parallelism.replicas": {"waitFor": "2m", "syncEvery": 9}}))
+    config = build_run_config(JobIdentity(name="demo", namespace="research", uid="a"), plan)
+    assert [layout.num_slices for layout in config.layouts] == [1]
+    world = World(generation=1, job_uid="a", coordinator="a:1", members=())
+    assert attach_program_config(world, plan, config.layouts[0]).replication == Replication(
+        slices_max=4, sync_every=9, learning_rate=0.3, momentum=0.9, wait_seconds=120.0
+    )
+
+
+def test_memory_that_holds_the_outer_optimizer_brings_no_warning(check: Callable[..., ValidationResult]) -> None:
+    result = check(REPLICAS | {"checkpoint.save.everySteps": 36})
+    assert (result.problems, result.warnings) == ((), ())
+    assert result.plan
+    assert result.plan.has_replicas

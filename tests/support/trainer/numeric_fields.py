@@ -35,6 +35,10 @@ NOT_OF_A_STEP = {
         for network in ("ici", "dcn")
         for axis in ("data", "stage", "fsdp", "expert", "context", "tensor")
     },
+    **{
+        f"parallelism.replicas.{field}": "the outer optimizer: tests/trainer/replicas/test_replica_rounds.py"
+        for field in ("syncEvery", "learningRate", "momentum")
+    },
     "parallelism.pipeline.microbatches": LAYOUT,
     "parallelism.pipeline.repeats": "the same layers in the same order: tests/trainer/models/test_pipeline.py",
     "training.maxPerDeviceBatch": PLANNED,

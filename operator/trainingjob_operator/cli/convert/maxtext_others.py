@@ -78,6 +78,6 @@ OTHERS: Table = {
          "training_objective", "use_grpo", "grpo_*", "rl", "trainable_parameters_mask"),
         Left(OBJECTIVE, off=(False, "causal_lm", [])),
     ),
-    **dict.fromkeys(("enable_diloco", "diloco_*"), Left("replicas are averaged in every step", off=(False,))),
+    **dict.fromkeys(("enable_diloco", "diloco_*"), Left("write `parallelism.replicas` and `slices.max`", off=(False,))),
     "hf_access_token": Left("a secret must be in a Secret"),
 }  # fmt: skip

@@ -54,7 +54,8 @@ def find_progress(plan: Plan, seen: Observed) -> ProgressStatus | None:  # None:
 def _measure_mfu(plan: Plan, seen: Observed, newest: Progress) -> float | None:  # None: not known
     if seen.world is None or newest.tokens_per_second is None:
         return None
-    mfu = measure_mfu(plan.spec, plan.shape, len(seen.world.slices), newest.tokens_per_second)
+    num_slices = 1 if seen.replicas else len(seen.world.slices)  # a replica reports its part of the batch
+    mfu = measure_mfu(plan.spec, plan.shape, num_slices, newest.tokens_per_second)
     return None if mfu is None else round(mfu, 4)
 
 

@@ -248,6 +248,10 @@ class Plan:
         """Return the tokens of one optimizer step with the largest batch, without padding."""
         return self.spec.tokens_per_step
 
+    def tokens_of_step(self, num_slices: int) -> int:
+        """Return the tokens that a number of slices trains in one step: fewer if some replicas are absent."""
+        return self.spec.tokens_per_world_step * (num_slices if self.spec.num_replicas else 1)
+
     @cached_property
     def allowed_sizes(self) -> tuple[int, ...]:
         """Return the numbers of slices that the job can train on, ascending."""

@@ -81,12 +81,9 @@ def find_slice_shape(
     return shape.with_profile(hardware.find_profile(scheduling.pod_profile, slices.accelerator)) if shape else None
 
 
-def plan_sizes(spec: TrainingJobSpec, shape: SliceShape, num_replicas: int = 0) -> LazySizeOutcomes:
-    """Return the outcome of each number of slices of the spec, planned on first access.
-
-    `num_replicas`: so many slices train as replicas, and each outcome has the layout of one slice. 0: they do not.
-    """
-    return LazySizeOutcomes(SizePlanner(spec, shape, num_replicas), dict.fromkeys(spec.slices.slice_counts))
+def plan_sizes(spec: TrainingJobSpec, shape: SliceShape) -> LazySizeOutcomes:
+    """Return the outcome of each number of slices of the spec, planned on first access."""
+    return LazySizeOutcomes(SizePlanner(spec, shape), dict.fromkeys(spec.slices.slice_counts))
 
 
 def assemble_plan(spec: TrainingJobSpec, shape: SliceShape, sizes: SizeOutcomes, choice: Choice | None = None) -> Plan:
@@ -107,6 +104,7 @@ def assemble_plan(spec: TrainingJobSpec, shape: SliceShape, sizes: SizeOutcomes,
         sizes=planned,
         choice=choice,
         snapshots=snapshots,
+        has_replicas=spec.num_replicas > 0,
     )
 
 

@@ -10,7 +10,9 @@ from trainingjob_api.sharding import count_shards, merge_rules
 from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.world import Layout
 from trainingjob_operator.core.planner.mesh import combine_degrees
+from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.workload import FLOAT32, describe_workload
+from trainingjob_operator.core.units import format_size, pluralize
 
 MIN_STORED_ROUNDS = 2
 """Rounds that storage keeps at least."""
@@ -54,3 +56,20 @@ def estimate_replica_costs(spec: TrainingJobSpec, layout: Layout, num_replicas: 
         read_bytes=(num_replicas - 1) * delta,
         stored_bytes=MIN_STORED_ROUNDS * num_replicas * FLOAT32 * sum(leaf.size for leaf in trained),
     )
+
+
+def describe_replicas(plan: Plan) -> list[str]:
+    """Return what the exchange of replicas costs, for the plan that users read; empty without replicas."""
+    layout, replicas = plan.sizes[0].layout, plan.spec.parallelism.replicas
+    if replicas is None or layout is None:
+        return []
+    costs = estimate_replica_costs(plan.spec, layout, plan.spec.num_replicas)
+    exchange = (
+        f"each slice trains alone for {pluralize(replicas.sync_every, 'step')}; then a host writes "
+        f"{format_size(costs.written_bytes)} and reads up to {format_size(costs.read_bytes)} of other slices"
+    )
+    state = (
+        f"outer optimizer: {format_size(costs.kept_bytes)} of host memory, {format_size(costs.update_bytes)} more at "
+        f"the end of a round; rounds take at least {format_size(costs.stored_bytes)} of storage"
+    )
+    return [exchange, state]

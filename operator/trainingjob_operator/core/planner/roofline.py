@@ -99,7 +99,7 @@ def predict_step(spec: TrainingJobSpec, shape: SliceShape, layout: Layout) -> Ro
         + update_transfer_seconds(spec, shape, layout),
         mfu=0.0,
     )
-    tokens_per_second = spec.tokens_per_step / roofline.seconds
+    tokens_per_second = spec.tokens_per_world_step / roofline.seconds
     return replace(roofline, mfu=_utilization(workload, tokens_per_second, layout.num_devices * peak))
 
 

@@ -2,28 +2,37 @@
 
 from typing import Any
 
-from trainingjob_api.world import ExpectedHardware, JobIdentity, Layout, RunConfig, World
+from trainingjob_api.base import seconds
+from trainingjob_api.world import ExpectedHardware, JobIdentity, Layout, Replication, RunConfig, World
 from trainingjob_operator.core.planner.plan import Plan
 
 
 def build_run_config(identity: JobIdentity, plan: Plan) -> RunConfig:
-    """Return the RunConfig of a job: its spec and the layout of every valid size."""
+    """Return the RunConfig of a job: its spec and the layout of every valid size. All replicas have the same."""
     return RunConfig(
         job=identity,
         spec=plan.spec,
         accelerator_platform=plan.shape.platform,
-        layouts=tuple(size.layout for size in plan.sizes if size.layout is not None),
+        layouts=tuple(dict.fromkeys(size.layout for size in plan.sizes if size.layout is not None)),
     )
 
 
 def attach_program_config(world: World, plan: Plan, layout: Layout | None) -> World:
-    """Return a world with the program config of its hosts: layout, remat policy and snapshot interval."""
+    """Return a world with the program config of its hosts: layout, remat policy, snapshots and replication."""
     program_config: dict[str, Any] = {"layout": layout, "remat": plan.spec.memory.remat}
     if plan.snapshots:
         program_config |= {
             "snapshots": plan.snapshots.every_steps,
             "snapshots_may_stretch": plan.snapshots.is_interval_chosen,
         }
+    if replicas := plan.spec.parallelism.replicas:
+        program_config["replication"] = Replication(
+            slices_max=plan.spec.slices.max_slices,
+            sync_every=replicas.sync_every,
+            learning_rate=replicas.learning_rate,
+            momentum=replicas.momentum,
+            wait_seconds=seconds(replicas.wait_for),
+        )
     return world.model_copy(update=program_config)
 
 

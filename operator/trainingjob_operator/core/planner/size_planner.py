@@ -49,15 +49,13 @@ class SizePlanner:
     Sizes share most degrees except `data`, so device memory is cached by the other degrees.
     """
 
-    def __init__(self, spec: TrainingJobSpec, shape: SliceShape, num_replicas: int = 0) -> None:
+    def __init__(self, spec: TrainingJobSpec, shape: SliceShape) -> None:
         """Plan a spec on slices of a shape.
 
-        `num_replicas`: so many slices train as replicas, each in a world of one slice with an equal part of the batch.
-        0: one world spans all slices.
+        Slices that train as replicas are each in a world of one slice, with an equal part of the batch.
         """
         self._spec = spec
         self._shape = shape
-        self._num_replicas = num_replicas
         self._ici = resolve_degrees(spec.parallelism.ici, shape.num_devices)
         self._degree_problems = _check_slice(spec, shape)
         self._devices: dict[tuple[int, ...], DeviceMemory | list[Problem]] = {}
@@ -76,7 +74,7 @@ class SizePlanner:
 
     def _try(self, num_slices: int) -> SizePlan | MemoryEstimate | list[Problem]:
         """Return the plan for a number of slices, the memory of one sequence if it does not fit, or other problems."""
-        spec, shape, world_slices = self._spec, self._shape, 1 if self._num_replicas else num_slices
+        spec, shape, world_slices = self._spec, self._shape, 1 if self._spec.num_replicas else num_slices
         dcn = resolve_degrees(spec.parallelism.dcn, world_slices)
         if self._ici is None or dcn is None:
             outer = check_degree_product(DCN, spec.parallelism.dcn, world_slices, pluralize(world_slices, "slice"))
@@ -93,7 +91,7 @@ class SizePlanner:
         keeps_embedding = degrees["data"] == 1 or shape.platform == "cpu"
 
         def split(batch: int) -> BatchSplit | None:  # None: not even one example fits
-            part = batch // max(self._num_replicas, 1)
+            part = batch // max(spec.num_replicas, 1)
             memory = shape.memory_bytes
             return split_batch(spec, degrees, device, memory, keeps_table=keeps_embedding, global_batch_size=part)
 

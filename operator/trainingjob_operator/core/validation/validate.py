@@ -58,6 +58,7 @@ from trainingjob_operator.core.validation import (
     validate_program,
     validate_protection,
     validate_quantization,
+    validate_replicas,
     validate_retention,
     validate_runtime,
     validate_samples,
@@ -79,6 +80,7 @@ from trainingjob_operator.core.validation.suggestions import Document, Suggestio
 RULES = (
     *validate_mesh.RULES,
     *validate_sharding_rules.RULES,
+    *validate_replicas.RULES,
     *validate_model.RULES,
     *validate_layers.RULES,
     *validate_prediction.RULES,
@@ -124,6 +126,7 @@ PLAN_WARNINGS = (
     *validate_sizes.WARNINGS,
     *validate_unsharded.PLAN_WARNINGS,
     *validate_snapshots.WARNINGS,
+    *validate_replicas.PLAN_WARNINGS,
     *validate_grace_period.PLAN_WARNINGS,
 )
 WARNINGS = (
