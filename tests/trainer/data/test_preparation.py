@@ -16,13 +16,13 @@ from tests.support.trainer.tiny import make_config, make_spec
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.spec.data import TextSource
 from trainingjob_trainer.data import dataset_writer, token_cache
-from trainingjob_trainer.data.dataset_writer import HostShare, help_to_create
+from trainingjob_trainer.data.dataset_writer import HostShare, create_dataset, help_to_create
 from trainingjob_trainer.data.preparation import listed_files, parts, worker_pool
 from trainingjob_trainer.data.preparation.listed_files import list_dataset
 from trainingjob_trainer.data.preparation.parts import PartWriter
 from trainingjob_trainer.data.preparation.worker_pool import count_cpus, ignore_parts, write_parts
 from trainingjob_trainer.data.sources.source_files import SourceFile
-from trainingjob_trainer.data.token_cache import prepare_datasets
+from trainingjob_trainer.data.token_cache import JobDatasets, prepare_datasets
 from trainingjob_trainer.store.opening import open_store
 
 
@@ -125,6 +125,51 @@ def test_a_host_that_is_late_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
     help_to_create(open_store(root), sources, config.spec, HostShare(1, 2))
 
     assert not (dataset_folder(tmp_path) / "parts").exists()
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("step", ["write_parts", "_DatasetJoiner"])
+def test_a_slice_needs_nothing_that_another_replica_has_replaced(
+    tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    write_text(tmp_path)
+    monkeypatch.setattr(worker_pool, "count_cpus", lambda: 1)
+    writer, wanted = make_writer(tmp_path), getattr(dataset_writer, step)
+
+    def create(slice_number: int) -> None:
+        create_dataset(writer, HostShare(slice_number, 2, replica_hosts=1))
+
+    def create_meanwhile(*arguments: Any) -> Any:
+        monkeypatch.setattr(dataset_writer, step, wanted)
+        create(1)
+        return wanted(*arguments)
+
+    monkeypatch.setattr(dataset_writer, step, create_meanwhile)
+    create(0)
+
+    assert reads == (["1.txt", "0.txt", "2.txt"] if step == "write_parts" else ["0.txt", "2.txt", "1.txt"])
+    assert writer.list_complete_parts() == []
+
+
+def test_a_slice_needs_no_downloads_that_another_replica_has_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_text(tmp_path)
+    root = tmp_path / "checkpoints"
+    root.mkdir()
+    config, create = make_config(make_spec(root, tmp_path / "text", **LENGTH)), token_cache._create_datasets
+
+    def prepare(slice_number: int) -> JobDatasets:
+        return prepare_datasets(open_store(root), config, HostShare(slice_number, 2, replica_hosts=1))
+
+    def prepare_meanwhile(*arguments: Any) -> None:
+        monkeypatch.setattr(token_cache, "_create_datasets", create)
+        prepare(1)
+        raise FileNotFoundError(2, "a download is gone")
+
+    monkeypatch.setattr(token_cache, "_create_datasets", prepare_meanwhile)
+
+    assert prepare(0).train.num_tokens > 0
 
 
 def test_a_host_that_cannot_help_is_silent(tmp_path: Path) -> None:

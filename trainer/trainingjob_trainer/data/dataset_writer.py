@@ -33,11 +33,10 @@ from trainingjob_trainer.data.token_dataset import (
     BYTES_DTYPE,
     PIECE_DTYPE,
     dataset_file,
-    description_name,
     read_description,
 )
 from trainingjob_trainer.runtime.errors import TrainingError
-from trainingjob_trainer.store.port import Store, has_object
+from trainingjob_trainer.store.port import Store
 
 LOG = logging.getLogger(__name__)
 CACHE_FORMAT = 1
@@ -48,25 +47,34 @@ MIN_FILL_WITHOUT_WARNING = 0.9
 
 @dataclass(frozen=True)
 class HostShare:
-    """The share of a host in the preparation: every `count`-th part, from `rank` on."""
+    """The share of a host in the preparation: every `count`-th part, from `rank` on.
+
+    If slices train as replicas, all their hosts share the work, and `replica_hosts` is the number of hosts of one.
+    None: one world has all hosts.
+    """
 
     rank: int = 0
     count: int = 1
+    replica_hosts: int | None = None
 
     @property
     def leads(self) -> bool:
-        """Return whether the host creates the datasets. The others only help."""
-        return self.rank == 0
+        """Return whether the host creates the datasets. The others only help.
+
+        Each replica has such a host, because no other slice may be there. The first one to be done serves all.
+        """
+        return self.rank % (self.replica_hosts or self.count) == 0
 
     def own_parts(self, manifest: Manifest) -> Sequence[int]:
         """Return the parts of this host."""
         return range(self.rank, len(manifest.parts), self.count)
 
     def all_parts(self, manifest: Manifest) -> Iterator[int]:
-        """Yield the parts of this host, and then those of the others, the last one first."""
-        own = self.own_parts(manifest)
+        """Yield the parts of this host, and then those of the others, each host in another order."""
+        own, count = self.own_parts(manifest), len(manifest.parts)
         yield from own
-        yield from (part for part in reversed(range(len(manifest.parts))) if part not in own)
+        others = (*reversed(range(min(self.rank, count))), *reversed(range(self.rank, count)))
+        yield from (part for part in others if part not in own)
 
 
 @dataclass(frozen=True)
@@ -92,11 +100,6 @@ def plan_dataset(
     return PartWriter(store, folder, manifest, spec)
 
 
-def is_complete(writer: PartWriter) -> bool:
-    """Return whether a token dataset exists."""
-    return has_object(writer.store, description_name(writer.folder))
-
-
 def create_dataset(writer: PartWriter, share: HostShare, report: PartReport = ignore_parts) -> CreatedDataset:
     """Create a token dataset unless it exists.
 
@@ -104,9 +107,13 @@ def create_dataset(writer: PartWriter, share: HostShare, report: PartReport = ig
         TrainingError: the text or the tokenizer cannot be used.
     """
     store, folder, manifest = writer.store, writer.folder, writer.manifest
-    if not is_complete(writer):
-        write_parts(writer, share.all_parts(manifest), report)
-        _DatasetJoiner(writer).join()
+    if not writer.is_dataset_complete:
+        try:
+            write_parts(writer, share.all_parts(manifest), report)
+            _DatasetJoiner(writer).join()
+        except (OSError, TrainingError):
+            if not writer.is_dataset_complete:  # else another replica was faster, and has deleted the parts
+                raise
         writer.delete_parts()
     said = read_description(store, folder)
     accounts = _read_accounts(store, folder, len(manifest.files))
@@ -124,13 +131,13 @@ def help_to_create(store: Store, sources: Sources, spec: TrainingJobSpec, share:
         if len(list_dataset(sources).parts) == 1:
             return
         writer = plan_dataset(store, sources, spec)
-        if is_complete(writer):
+        if writer.is_dataset_complete:
             return
         write_parts(writer, share.own_parts(writer.manifest), _log_part)
     except TrainingError as error:
         LOG.info("this host tokenizes nothing: %s", error)
         return
-    if is_complete(writer):  # the leading host was faster, and deletes no part any more
+    if writer.is_dataset_complete:  # the leading host was faster, and deletes no part any more
         writer.delete_parts()
 
 

@@ -32,7 +32,6 @@ from trainingjob_trainer.data.dataset_writer import (
     HostShare,
     create_dataset,
     help_to_create,
-    is_complete,
     plan_dataset,
 )
 from trainingjob_trainer.data.mixture import Mixture, Phase, TrainingText
@@ -42,7 +41,7 @@ from trainingjob_trainer.data.sources.hub_dataset import delete_downloads, downl
 from trainingjob_trainer.data.stored_probabilities import open_stored
 from trainingjob_trainer.data.token_dataset import FOLDER, IDENTITY, TokenDataset, open_dataset
 from trainingjob_trainer.huggingface.hub_tokenizer import drop_host_folder
-from trainingjob_trainer.runtime.errors import foreign_error, storage_error
+from trainingjob_trainer.runtime.errors import TrainingError, foreign_error, storage_error
 from trainingjob_trainer.store.opening import open_store
 from trainingjob_trainer.store.port import Store, has_object
 
@@ -74,9 +73,7 @@ def prepare_datasets(
     pointer, account = f"{name}.json", f"{name}.account.json"
     try:
         if share and share.leads and not has_object(store, pointer):
-            made, texts = _create_datasets(store, config.spec, share, report)
-            store.write(account, (dump_reports(texts).encode(),))
-            store.write(pointer, (json.dumps({name: one.folder for name, one in made.items()}).encode(),))
+            _create_job_datasets(store, config.spec, share, report, name)
         elif share and not share.leads:
             for _, sources in _sources_by_dataset(config.spec):
                 there = wait_for_sources(sources, store, lambda: has_object(store, pointer))
@@ -114,6 +111,18 @@ def prepare_folder(store: Store, spec: TrainingJobSpec, paths: Mapping[str, str]
         raise foreign_error(error, store.locate(FOLDER), store.root) from error
 
 
+def _create_job_datasets(store: Store, spec: TrainingJobSpec, share: HostShare, report: Report, name: str) -> None:
+    """Create the datasets of a job, then its account of the texts, and then its pointer to the datasets."""
+    pointer = f"{name}.json"
+    try:
+        made, texts = _create_datasets(store, spec, share, report)
+        store.write(f"{name}.account.json", (dump_reports(texts).encode(),))
+        store.write(pointer, (json.dumps({name: one.folder for name, one in made.items()}).encode(),))
+    except (OSError, TrainingError):
+        if not has_object(store, pointer):  # else another replica was faster, and has deleted the downloads
+            raise
+
+
 def _create_datasets(
     store: Store,
     spec: TrainingJobSpec,
@@ -129,7 +138,7 @@ def _create_datasets(
         name: plan_dataset(store, download_sources(sources, store), spec, paths)
         for name, sources in _sources_by_dataset(spec)
     }
-    tracker = PreparationTracker([writer for writer in writers.values() if not is_complete(writer)], report)
+    tracker = PreparationTracker([writer for writer in writers.values() if not writer.is_dataset_complete], report)
     made = {name: create_dataset(writer, share, tracker.follow(writer)) for name, writer in writers.items()}
     return made, merge_reports({name: one.text for name, one in made.items()}, spec)
 

@@ -28,7 +28,7 @@ from trainingjob_trainer.data.sources.readers import read_documents
 from trainingjob_trainer.data.sources.readers.text import read_pieces
 from trainingjob_trainer.data.sources.source_files import BadRecords, SourceFile, printable
 from trainingjob_trainer.data.token_arrays import RandomTokenEncoder, TokenArrayEncoder
-from trainingjob_trainer.data.token_dataset import PIECE_DTYPE, WEIGHT_DTYPE, dataset_file
+from trainingjob_trainer.data.token_dataset import PIECE_DTYPE, WEIGHT_DTYPE, dataset_file, description_name
 from trainingjob_trainer.data.tokenizers import DocumentEncoder, EncodedDocument
 from trainingjob_trainer.store.port import Store, has_object
 
@@ -113,8 +113,13 @@ class PartWriter:
     spec: TrainingJobSpec
 
     def has_part(self, part: int) -> bool:
-        """Return whether a part is complete."""
-        return has_object(self.store, self.file_name(part, "json"))
+        """Return whether a part is complete, or the dataset that replaces it."""
+        return has_object(self.store, self.file_name(part, "json")) or self.is_dataset_complete
+
+    @property
+    def is_dataset_complete(self) -> bool:
+        """Return whether the dataset exists."""
+        return has_object(self.store, description_name(self.folder))
 
     def list_complete_parts(self) -> list[int]:
         """Return the parts that are complete, those of other hosts included."""
