@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from e2e.cluster.interface import Cluster
-from e2e.node_faults import power_off_nodes, slice_nodes
+from e2e.node_faults import list_pool_nodes, power_off_nodes, slice_nodes
 from e2e.product import Job, Manifest, Product, load_example
 from e2e.status import condition, generation_of, is_full, step_of, steps_trained
 
@@ -15,7 +15,6 @@ pytestmark = pytest.mark.cluster
 PATIENCE_SECONDS = 180
 NOTICE = "ToBeDeletedByClusterAutoscaler"
 SHRINK_AFTER_SECONDS = 15
-POOL_LABEL = "cloud.google.com/gke-nodepool"
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +60,6 @@ def deletion_announced(cluster: Cluster, node: str) -> Iterator[None]:
         cluster.kubectl("taint", "node", node, f"{NOTICE}:NoSchedule-")
 
 
-def pool_of(job: Job, slice_number: int) -> list[str]:
-    """Return the nodes of a slice's node pool. If only the slice's own nodes fail, its pods move to the others."""
-    pools = job.get_json("nodes", slice_nodes(job, slice_number)[0])["metadata"]["labels"][POOL_LABEL]
-    return [node["metadata"]["name"] for node in job.get_json("nodes", "-l", f"{POOL_LABEL}={pools}")["items"]]
-
-
 def test_a_drained_node_costs_no_step(job: Job, cluster: Cluster) -> None:
     before = wait_for_both(job)
     node = slice_nodes(job, 1)[0]
@@ -99,7 +92,7 @@ def test_fewer_slices_than_the_job_needs_are_waited_for(job: Job, drilled: Clust
     before = wait_for_both(job)
     job.patch({"slices": {"min": 2}})
 
-    with power_off_nodes(drilled, pool_of(job, 1)):
+    with power_off_nodes(drilled, list_pool_nodes(job, 1)):
         status = job.wait(
             "that it waits", lambda status: condition(status, "Running").get("reason") == "WaitingForSlices", 60
         )
@@ -114,7 +107,7 @@ def test_wait_policy_waits_for_a_lost_slice_until_its_limit(job: Job, drilled: C
     before = wait_for_both(job)
     job.patch({"elastic": {"policy": "wait", "shrinkAfter": f"{SHRINK_AFTER_SECONDS}s"}})
 
-    with power_off_nodes(drilled, pool_of(job, 1)):
+    with power_off_nodes(drilled, list_pool_nodes(job, 1)):
         job.wait("that it waits", lambda status: condition(status, "Running").get("reason") == "WaitingForRepair", 60)
         wait_for_one(job, before)
     wait_for_both(job)
