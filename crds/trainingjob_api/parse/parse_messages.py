@@ -134,6 +134,8 @@ def _unknown(location: Location, value: Any) -> Problem:
     if hint := hint_restructured(location, value) or hint_unknown(location, value):
         return Problem(format_path(location), value, f"{message} {hint}")
     named = sorted([place for place in all_fields() if normalize_name(place[-1]) == normalize_name(name)], key=len)
+    if isinstance(value, int | float):  # `replicas: 4` is a number of slices, not the section of this name
+        named = [place for place in named if not isinstance(sample_at(place), dict)]
     if not close:
         close = _find_below(parent, named, value)
     elsewhere = [format_path(place) for place in (*named, *find_new_places(name))]
