@@ -9,7 +9,7 @@ from e2e.node_faults import list_pool_nodes, power_off_nodes
 from e2e.product import Job, Manifest, Product, load_example
 from e2e.status import step_of
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.soak]
 
 SYNC_EVERY = 10
 ROUNDS = 3 * SYNC_EVERY
