@@ -29,7 +29,7 @@ from trainingjob_operator.core.decide.job_failure import find_job_failure, find_
 from trainingjob_operator.core.decide.preparation_phase import decide_preparation, is_preparing
 from trainingjob_operator.core.decide.quota_hold import wait_for_admission
 from trainingjob_operator.core.decide.repair_wait import start_repair_wait, wait_for_repair
-from trainingjob_operator.core.decide.replicas import decide_replicas
+from trainingjob_operator.core.decide.replicas import attribute_to_node, decide_replicas
 from trainingjob_operator.core.decide.restarts import count_restarts, restart_backoff
 from trainingjob_operator.core.decide.rollbacks import treat_as_rollback, update_rollbacks
 from trainingjob_operator.core.decide.world_formation import (
@@ -90,7 +90,8 @@ def _decide_world(plan: Plan, seen: Observed, end: WorldEnd | None, now: datetim
     """Return the next step of the world of one replica. `end`: why it ends now; None: its health decides."""
     if end is not None:
         return _form_next_world(plan, seen, end, now)
-    return _decide_by_health(plan, seen, discount_drill_failure(seen.status, _assess_world(plan, seen)), now)
+    health = attribute_to_node(seen, _assess_world(plan, seen))
+    return _decide_by_health(plan, seen, discount_drill_failure(seen.status, health), now)
 
 
 def _decide_by_health(plan: Plan, seen: Observed, health: Health | None, now: datetime) -> WorldOutcome:

@@ -6,6 +6,7 @@ The rules of a world decide about each slice. This module adds what connects the
 - A rollback of one world makes the worlds of all slices void.
 - The job is complete once the world of a slice has committed the last step. Other worlds do not wait for that save.
 - A slice that has spent a limit of restarts stops. The job fails once no other slice has a world.
+- A slice on a bad node forms no world if the job can train without it. It is recreated on other nodes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,8 +35,8 @@ from trainingjob_operator.core.decide.decisions import (
 from trainingjob_operator.core.decide.quota_hold import wait_for_admission
 from trainingjob_operator.core.decide.rollbacks import update_rollbacks
 from trainingjob_operator.core.decide.world_formation import next_generation
-from trainingjob_operator.core.diagnose.bad_nodes import count_faults
-from trainingjob_operator.core.diagnose.health import WorldEnd
+from trainingjob_operator.core.diagnose.bad_nodes import Faults, count_faults, find_bad_nodes, is_movable
+from trainingjob_operator.core.diagnose.health import Failed, Health, WorldEnd
 from trainingjob_operator.core.observe.members import find_newest_step, find_restored_step, find_restored_tier
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.observe.progress import find_checkpoint
@@ -72,10 +73,12 @@ def decide_replicas(
                 return outcome
             failures[one.slices[0].number] = outcome
         decision = _limit_to_slice(outcome)
-        if isinstance(decision, Claim):
-            generation = decision.world.generation
         end = get_world_end(decision)
         rollbacks, nodes = update_rollbacks(plan, view, end, now), count_faults(plan, view, end, now)
+        if isinstance(decision, Claim):
+            decision = _leave_bad_node(plan, seen, view, decision, nodes)
+        if isinstance(decision, Claim):
+            generation = decision.world.generation
         status = status.model_copy(update={"rollbacks": rollbacks, "nodes": nodes})
         replicas.append(ReplicaDecision(view, decision, _describe_stop(plan, seen, view, outcome)))
     world = merge_worlds([_world_after(replica) for replica in replicas])
@@ -106,6 +109,14 @@ def _decide_replica(
         text = f"the world of another slice rolled back to step {rollbacks[-1].parent:,}"
         end = WorldEnd(Cause(reason=Reason.ROLLED_BACK, message=text), is_planned=True)
     return decide_world(plan.of_one_slice, view, end, now)
+
+
+def attribute_to_node(view: Observed, health: Health | None) -> Health | None:
+    """Return the health of the world of a slice. The only host of a slice has failed alone if other slices train."""
+    nodes = {one.member.node for one in view.member_views}
+    if not isinstance(health, Failed) or nodes != {health.end.cause.node}:
+        return health
+    return Failed(replace(health.end, is_single_node=bool(view.job_nodes - nodes)))
 
 
 def find_stop(plan: Plan, seen: Observed, view: Observed) -> str:
@@ -175,6 +186,19 @@ def _limit_to_slice(outcome: WorldOutcome) -> WorldDecision:
             return Wait(Reason.WAITING_FOR_SLICES, "0 of at least 1 slice ready")
         case _:
             return outcome
+
+
+def _leave_bad_node(plan: Plan, seen: Observed, view: Observed, claim: Claim, faults: Faults) -> WorldDecision:
+    """Return a wait in place of the next world of a slice on a bad node, if the job can train without the slice.
+
+    The slice is then recreated on other nodes. Its view cannot show that: a world of one slice has no other to choose.
+    """
+    (one,) = view.slices
+    bad = sorted(one.nodes & find_bad_nodes(plan, seen, faults))
+    if not bad or not is_movable(seen, one):
+        return claim
+    message = f"node {bad[0]} is bad: slice {one.number} moves to other nodes"
+    return EndWorld(claim.end, Reason.BAD_NODE, message) if claim.end else Wait(Reason.BAD_NODE, message)
 
 
 def _world_after(replica: ReplicaDecision) -> World | None:

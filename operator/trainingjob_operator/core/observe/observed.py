@@ -150,6 +150,8 @@ class Observed:
     """Nodes of the cluster whose signals ask to place nothing new there."""
     replicas: tuple["Observed", ...] = ()
     """The view of each slice that trains as a replica. Empty: one world spans all slices."""
+    job_nodes: frozenset[str] = frozenset()
+    """Nodes of the worlds of all replicas."""
 
     @property
     def is_over(self) -> bool:

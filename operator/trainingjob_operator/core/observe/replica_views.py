@@ -31,6 +31,8 @@ def split_replicas(plan: Plan, seen: Observed) -> Observed:
     if not plan.has_replicas:
         return seen
     views = tuple(_view_slice(plan.of_one_slice, seen, number) for number in range(len(seen.slices)))
+    nodes = frozenset(one.member.node for view in views for one in view.member_views)
+    views = tuple(replace(view, job_nodes=nodes) for view in views)
     return replace(
         seen,
         replicas=views,
