@@ -1,9 +1,11 @@
 """Scenes of jobs whose slices train as replicas."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from tests.support.scenes import Scene
+from tests.support.scenes import Scene, kind
 from trainingjob_api.protocol import Phase, Progress
+from trainingjob_operator.core.decide.decisions import Decision, RunReplicas
 from trainingjob_operator.core.observe.replica_views import find_replica
 from trainingjob_operator.core.planner.plan import Plan
 
@@ -43,3 +45,21 @@ class ReplicaScene(Scene):
         self.run(*slices)
         self.step()
         return self
+
+
+def list_kinds(decision: Decision) -> list[tuple[object, ...]]:
+    """Return the decision about each slice without its message."""
+    assert isinstance(decision, RunReplicas), decision
+    return [kind(one.decision) for one in decision.replicas]
+
+
+def kinds_of(now: ReplicaScene) -> list[tuple[object, ...]]:
+    """Decide, apply the status, and return the decision about each slice."""
+    return list_kinds(now.step())
+
+
+def names(kinds: Iterable[tuple[object, ...]]) -> list[str]:
+    """Return the reason of a wait, or the name of another decision, for each slice."""
+    return [
+        str(one[1]) if getattr(one[0], "__name__", "") == "Wait" else getattr(one[0], "__name__", "") for one in kinds
+    ]

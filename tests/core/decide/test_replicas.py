@@ -1,39 +1,20 @@
 """Slices as replicas: one world for each slice, of which every one fails and returns without the others."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.builders import UID, child_job_manifest, failure, make_plan, pod_manifest
-from tests.support.replica_scenes import ReplicaScene, replicated
+from tests.support.replica_scenes import ReplicaScene, kinds_of, list_kinds, names, replicated
 from tests.support.scenes import kind
 from trainingjob_api.inspection import INSPECTION_ANNOTATION, InspectionRequest
 from trainingjob_api.protocol import Directive, FailureReason, Phase
 from trainingjob_api.spec.protection import Protection
-from trainingjob_operator.core.decide.child_maintenance import CreateSlice, DeleteJob, DeleteJobSet
-from trainingjob_operator.core.decide.decisions import Decision, Fail, RunReplicas, Succeed, is_released
+from trainingjob_operator.core.decide.child_maintenance import DeleteJob
+from trainingjob_operator.core.decide.decisions import Fail, RunReplicas, Succeed, is_released
 from trainingjob_operator.core.report.job_events import make_directive
 from trainingjob_operator.core.times import format_time
-
-
-def list_kinds(decision: Decision) -> list[tuple[object, ...]]:
-    """Return the decision about each slice without its message."""
-    assert isinstance(decision, RunReplicas), decision
-    return [kind(one.decision) for one in decision.replicas]
-
-
-def kinds_of(now: ReplicaScene) -> list[tuple[object, ...]]:
-    """Decide, apply the status, and return the decision about each slice."""
-    return list_kinds(now.step())
-
-
-def names(kinds: Iterable[tuple[object, ...]]) -> list[str]:
-    """Return the reason of a wait, or the name of another decision, for each slice."""
-    return [
-        str(one[1]) if getattr(one[0], "__name__", "") == "Wait" else getattr(one[0], "__name__", "") for one in kinds
-    ]
 
 
 def scene(most: int = 2, **sections: object) -> ReplicaScene:
@@ -270,46 +251,6 @@ def test_slice_whose_host_hangs_again_is_recreated() -> None:
     assert [(type(chore).__name__, chore.job.slice) for chore in now.chores() if isinstance(chore, DeleteJob)] == [
         ("DeleteJob", 1)
     ]
-
-
-def fail_twice(now: ReplicaScene, slice_number: int, host: int = 1) -> list[str]:
-    """Let a host of a slice end two worlds, and return the last decision about each slice."""
-    for message in ("ValueError: a", "ValueError: b"):
-        now.run(0, 1, step=20, committed=20)
-        now.step()
-        now.hear(slice_number, host, phase=Phase.FAILED, failure=failure(message=message))
-        last = names(kinds_of(now))
-        now.hear_slice(slice_number, phase=Phase.IDLE, generation=0, failure=None, still=1000.0)
-    return last
-
-
-def test_slice_on_a_bad_node_moves_and_the_others_continue() -> None:
-    now = scene().start(0, 1)
-    assert fail_twice(now, 1) == ["Training", "EndWorld"]
-    assert now.status.replicas[1].reason == "BadNode"
-    assert names(kinds_of(now)) == ["Training", "BadNode"]
-    (away,) = (chore for chore in now.chores() if isinstance(chore, DeleteJobSet))
-    assert away.jobset.slices == range(1, 2)
-
-    del now.jobsets[1], now.pods[1, 0], now.pods[1, 1]
-    assert CreateSlice(1, ("node-1-1",)) in now.chores()
-
-
-def test_only_host_of_a_slice_counts_against_its_node_while_others_train() -> None:
-    plan = replicated(make_plan(1, 2, hosts=1))
-    now = ReplicaScene(plan=plan).start(0, 1)
-    assert fail_twice(now, 1, host=0) == ["Training", "EndWorld"]
-    now = ReplicaScene(plan=plan).start(1)
-    now.hear(1, 0, phase=Phase.FAILED, failure=failure())
-    now.step()
-    assert now.status.nodes == (), "the cause may be the program"
-
-
-def test_slice_on_a_bad_node_stays_if_the_job_needs_it() -> None:
-    now = scene().start(0, 1)
-    assert fail_twice(now, 0) == ["Claim", "Training"], "slices of the first JobSet cannot move"
-    now = ReplicaScene(plan=replicated(make_plan(2, 2))).start(0, 1)
-    assert fail_twice(now, 1) == ["Training", "Claim"]
 
 
 def test_end_of_a_world_outlives_its_attempt() -> None:
