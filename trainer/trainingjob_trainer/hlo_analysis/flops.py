@@ -13,7 +13,7 @@ def count_flops(program: HloProgram, expert_shards: int = 1) -> int:
 
     A kernel counts if the program states its cost, as XLA for TPUs does for `ragged_dot`. Splash attention states none.
     XLA states `ragged_dot` for all rows. With dropless experts each of `expert_shards` devices has all rows, and
-    multiplies those of its own experts: an even share of them counts.
+    multiplies the rows of the experts that it holds. An even share of the rows counts.
     """
     total = 0
     for name, computation in program.computations.items():

@@ -16,7 +16,7 @@ from datetime import datetime
 from trainingjob_api.protocol import Phase
 from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_api.status.world_status import Cause
-from trainingjob_api.world import STORAGE_TIERS, World
+from trainingjob_api.world import World
 from trainingjob_operator.core.decide.decisions import (
     Claim,
     CollectDiagnostics,
@@ -37,7 +37,7 @@ from trainingjob_operator.core.decide.rollbacks import update_rollbacks
 from trainingjob_operator.core.decide.world_formation import next_generation
 from trainingjob_operator.core.diagnose.bad_nodes import Faults, count_faults, find_bad_nodes, is_movable
 from trainingjob_operator.core.diagnose.health import Failed, Health, WorldEnd
-from trainingjob_operator.core.observe.members import find_newest_step, find_restored_step, find_restored_tier
+from trainingjob_operator.core.observe.members import find_newest_step, find_stored_step
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.observe.progress import find_checkpoint
 from trainingjob_operator.core.observe.replica_views import find_replica, merge_worlds
@@ -139,9 +139,7 @@ def _has_saved_newest_step(view: Observed) -> bool:
     """
     reports = [one.report for one in view.member_views if one.report]
     saved = [report.committed for report in reports if report.committed is not None]
-    if find_restored_tier(view.member_views) in STORAGE_TIERS:
-        saved.append(find_restored_step(view.member_views) or 0)
-    return max(saved, default=0) >= (find_newest_step(view.member_views) or 0)
+    return max([*saved, find_stored_step(view.member_views) or 0]) >= (find_newest_step(view.member_views) or 0)
 
 
 def _is_saving(seen: Observed) -> bool:

@@ -17,7 +17,7 @@ from trainingjob_api.status.world_status import Cause
 from trainingjob_api.world import STORAGE_TIERS
 from trainingjob_operator.core.decide.decisions import Fail
 from trainingjob_operator.core.diagnose.health import WorldEnd
-from trainingjob_operator.core.observe.members import find_restored_step, find_restored_tier
+from trainingjob_operator.core.observe.members import find_stored_step
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.observe.progress import find_committed_step
 from trainingjob_operator.core.planner.plan import Plan
@@ -96,6 +96,5 @@ def describe_rollback(rollback: RollbackStatus) -> str:
 def _find_parent_step(seen: Observed, step: int) -> int:
     """Return the newest saved step before a step. 0: there is none."""
     restored = [span.first - 1 for span in seen.lineage if span.tier in STORAGE_TIERS]
-    if find_restored_tier(seen.member_views) in STORAGE_TIERS:  # the lineage of a replica is empty
-        restored.append(find_restored_step(seen.member_views) or 0)
+    restored.append(find_stored_step(seen.member_views) or 0)  # the lineage of a replica is empty
     return max((saved for saved in (*restored, find_committed_step(seen)) if saved < step), default=0)

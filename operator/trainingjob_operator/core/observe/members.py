@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 from trainingjob_api.protocol import HostReport
 from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_api.status.world_status import WorldStatus
-from trainingjob_api.world import Member, Span, Tier, World
+from trainingjob_api.world import STORAGE_TIERS, Member, Span, Tier, World
 from trainingjob_operator.core.observe import lineage
 from trainingjob_operator.core.observe.heartbeats import HeartbeatState, LatestReport
 from trainingjob_operator.core.observe.pods import Pod
@@ -111,6 +111,12 @@ def find_restored_tier(
     """Return the storage tier of the step that the world resumed from."""
     report = _find_restoring_report(member_views)
     return report.tier if report and report.restored else None
+
+
+def find_stored_step(member_views: Iterable[MemberView]) -> int | None:  # None: no member has restored such a step
+    """Return the step that the world resumed from, if it was in storage."""
+    report = _find_restoring_report(member_views)
+    return report.restored if report and report.restored and report.tier in STORAGE_TIERS else None
 
 
 def find_missing_lineage(member_views: Iterable[MemberView]) -> tuple[Span, ...]:

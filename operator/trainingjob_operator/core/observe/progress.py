@@ -7,8 +7,7 @@ from typing import Any
 from trainingjob_api.data_report import DataReport, PreparationProgress
 from trainingjob_api.protocol import Phase, Progress
 from trainingjob_api.status.progress_status import CheckpointStatus, ProgressStatus
-from trainingjob_api.world import STORAGE_TIERS
-from trainingjob_operator.core.observe.members import find_restored_step, find_restored_tier
+from trainingjob_operator.core.observe.members import find_restored_step, find_stored_step
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.roofline import measure_mfu
@@ -146,7 +145,7 @@ def find_committed_step(seen: Observed) -> int:
         for member_view in seen.member_views
         if member_view.report and member_view.report.committed is not None
     ]
-    restored = find_restored_step(seen.member_views) if find_restored_tier(seen.member_views) in STORAGE_TIERS else None
-    newest, known = max(committed, default=restored), seen.status.checkpoint.step if seen.status.checkpoint else 0
+    newest = max(committed, default=find_stored_step(seen.member_views))
+    known = seen.status.checkpoint.step if seen.status.checkpoint else 0
     # The replica that saved the newest step may be lost, while others have resumed from an earlier one.
     return max(newest or 0, known) if seen.status.replicas else newest or known

@@ -210,7 +210,7 @@ class Plan:
     has_replicas: bool = False
     """Whether each slice trains in a separate world, as a replica. Every layout is then that of one slice."""
 
-    @property
+    @cached_property
     def of_one_slice(self) -> "Plan":
         """Return the plan of a replica's world, whose only size is one slice."""
         return replace(self, sizes=(replace(self.sizes[0], num_slices=1),), has_replicas=False)
