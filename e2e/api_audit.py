@@ -12,6 +12,7 @@ from typing import Any
 
 from e2e.soak.invariants import find_impossible_states
 from trainingjob_api.status.training_job_status import TrainingJobStatus
+from trainingjob_operator.core.names import CA_CONFIG_MAP
 
 type Manifest = dict[str, Any]
 type Target = tuple[str, str, str]
@@ -25,7 +26,7 @@ ALLOWED_VERBS: dict[str, tuple[str, ...]] = {
     "jobsets": (*READS, "create", "delete"),
     "jobs": (*READS, "create", "delete"),  # the pods of `data.prepare`
     "pods": (*READS, "delete", "patch"),  # patch: the label of the leader
-    "configmaps": (*READS, "patch"),
+    "configmaps": (*READS, "create", "patch"),  # patch: `CA_CONFIG_MAP` alone
     "networkpolicies": ("patch",),
     "podgroups": ("create",),  # where the API server serves them
     "events": ("list", "create", "patch"),
@@ -40,7 +41,7 @@ ALLOWED_VERBS: dict[str, tuple[str, ...]] = {
     "subjectaccessreviews": ("create",),  # of creators of jobs, and of scrapers
 }
 """The verbs that the operator uses, by resource. The check exposes rights that the chart grants without need."""
-CREATED_ONCE = ("jobsets", "jobs")
+CREATED_ONCE = ("jobsets", "jobs", "configmaps")
 """Resources of which each object is created once, and again only after it was deleted."""
 OWN_NAMESPACE_RESOURCES = ("secrets", "leases")
 """Resources that the operator uses only in its own namespace."""
@@ -148,6 +149,8 @@ def _find_disallowed(request: Request, own_namespace: str) -> Iterator[str]:
         request.code in FORBIDDEN_CODES and "being terminated" not in request.message
     ):  # the namespace may be deleted at any moment
         yield f"refused: {request}"
+    if (request.resource, request.verb) == ("configmaps", "patch") and request.name != CA_CONFIG_MAP:
+        yield f"changed in place: {request}"
 
 
 def _find_unguarded_writes(request: Request) -> Iterator[str]:
@@ -157,16 +160,14 @@ def _find_unguarded_writes(request: Request) -> Iterator[str]:
         yield f"deleted by its name alone: {request}"
     if request.resource == STATUS and not metadata.get("resourceVersion"):
         yield f"written over whatever is there: {request}"
-    makes = request.resource in (*CREATED_ONCE, "configmaps", "networkpolicies", "podgroups") and request.verb in (
-        "create",
-        "patch",
-    )
+    is_of_job = request.resource in (*CREATED_ONCE, "networkpolicies", "podgroups")
+    makes = is_of_job and request.verb in ("create", "patch") and request.name != CA_CONFIG_MAP
     if makes and not any(owner.get("uid") and owner.get("controller") for owner in metadata.get("ownerReferences", [])):
         yield f"made for nobody: {request}"
 
 
 def _find_duplicate_creates(requests: Sequence[Request]) -> Iterator[str]:
-    """Yield JobSets and Jobs that were created more often than deletions allow."""
+    """Yield JobSets, Jobs and ConfigMaps that were created more often than deletions allow."""
     made = Counter(
         one.target for one in requests if one.resource in CREATED_ONCE and one.verb == "create" and one.is_successful
     )

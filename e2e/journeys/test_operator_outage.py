@@ -229,10 +229,10 @@ def test_child_that_is_applied_three_times_is_unchanged(product: Product, namesp
 
     def find_applied() -> Request | None:
         requests = map(parse, product.cluster.read_requests(begun))
-        return next((one for one in requests if one.verb == "patch" and one.resource == "configmaps"), None)
+        return next((one for one in requests if one.verb == "patch" and one.resource == "networkpolicies"), None)
 
-    applied = wait_until("the operator to apply the ConfigMap", find_applied, timeout=60)
-    (before,) = job.children("configmaps", uid)
+    applied = wait_until("the operator to apply the NetworkPolicy", find_applied, timeout=60)
+    (before,) = job.children("networkpolicies", uid)
     for _ in range(3):
         product.cluster.kubectl(
             *("apply", "--server-side", "--force-conflicts", "--field-manager=trainingjob-operator", "-f", "-"),
@@ -240,7 +240,7 @@ def test_child_that_is_applied_three_times_is_unchanged(product: Product, namesp
         )
 
     assert applied.name == before["metadata"]["name"]
-    assert job.children("configmaps", uid) == [before]
+    assert job.children("networkpolicies", uid) == [before]
     job.delete()
 
 

@@ -93,7 +93,7 @@ async def start(tmp_path: Path, script: str, bound: dict[str, Path] | None = Non
 
 async def test_mounted_files_exist(tmp_path: Path) -> None:
     volumes = [
-        {"name": "config", "configMap": {"name": "config"}},
+        {"name": "config", "projected": {"sources": [{"configMap": {"name": "config"}}]}},
         {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}},
         {"name": "tmp", "emptyDir": {}},
         {"name": "data", "persistentVolumeClaim": {"claimName": "c"}},

@@ -16,7 +16,10 @@ from trainingjob_operator.core.names import (
 NAMES: dict[str, tuple[Callable[[str, str], str], str]] = {
     "the JobSet of the fewest slices": (base_jobset, "demo-17b78"),
     "the JobSet of an elastic slice": (lambda job, uid: slice_jobset(job, uid, 3), "demo-17b78-x3"),
-    "the ConfigMap": (config_map, "demo-17b78-config"),
+    "the ConfigMap": (
+        lambda job, uid: config_map(job, uid, 2, "0123456789abcdef0"),
+        "demo-17b78-config-2-0123456789abcdef",
+    ),
     "the NetworkPolicy": (network_policy, "demo-17b78-network"),
 }
 

@@ -7,6 +7,7 @@ import pytest
 
 from e2e.api_audit import MAX_STATUSES_PER_WINDOW, find_forbidden_requests
 from e2e.cluster import audit
+from trainingjob_operator.core.names import CA_CONFIG_MAP
 
 OWN = "trainingjob-system"
 BEGUN = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -36,6 +37,8 @@ def status(after: float = 0.0, *, uid: str = "u", version: str = "7", total: int
 
 NO_RIGHT: dict[str, Any] = {"code": 403, "namespace": OWN, "message": 'User "x" cannot get resource "leases"'}
 CREATED = event("create", "jobsets", {"metadata": {"name": "x", **OWNED}}, code=201)
+CERTIFICATES = event("patch", "configmaps", {"metadata": {}})
+CERTIFICATES["objectRef"]["name"] = CA_CONFIG_MAP
 DELETED = event("delete", "jobsets", {"preconditions": {"uid": "u"}})
 CASES: dict[str, tuple[list[Event], list[str]]] = {
     "a calm life": ([CREATED, status(), status(1, total=1), DELETED, CREATED], []),
@@ -108,7 +111,12 @@ CASES: dict[str, tuple[list[Event], list[str]]] = {
     ),
     "a job that the operator creates": ([event("create", "trainingjobs", {"metadata": {}})], ["nothing needs this: "]),
     "a policy without a job": ([event("patch", "networkpolicies", {"metadata": {}})], ["made for nobody: "]),
-    "a configuration without a job": ([event("patch", "configmaps", {"metadata": {}})], ["made for nobody: "]),
+    "a configuration without a job": ([event("create", "configmaps", {"metadata": {}})], ["made for nobody: "]),
+    "a configuration that changes": (
+        [event("patch", "configmaps", {"metadata": OWNED})],
+        ["changed in place: "],
+    ),
+    "the certificates of a namespace": ([CERTIFICATES], []),
     "made twice": ([CREATED, CREATED], ["jobsets/n/x was created 2 times, and deleted 0 times"]),
     "made again where it was refused": ([CREATED, {**CREATED, "responseStatus": {"code": 409}}], []),
     "restarts that become fewer": (

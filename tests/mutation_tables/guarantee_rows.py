@@ -22,8 +22,8 @@ OPERATOR_GUARANTEES = (
     Mutation(
         "the ConfigMap of a job stays as it was created",
         f"{SHELL}/children.py",
-        "                if all(hash_data(config) != hash_data(known) for known in children.config_maps):\n",
-        "                if not children.config_maps:\n",
+        "            if hash_data(newest) == hash_data(manifest):\n",
+        "            if True:\n",
         ("tests/shell/test_edits.py::test_each_edit_comes_to_all_hosts",),
     ),
     Mutation(
@@ -43,8 +43,8 @@ OPERATOR_GUARANTEES = (
     Mutation(
         "each reconcile writes the ConfigMap again",
         f"{SHELL}/children.py",
-        "                if all(hash_data(config) != hash_data(known) for known in children.config_maps):\n",
-        "                if True:\n",
+        "            if hash_data(newest) == hash_data(manifest):\n",
+        "            if False:\n",
         ("tests/shell/test_operator_away.py::test_one_operator_after_the_other_writes_no_child_again",),
     ),
     Mutation(

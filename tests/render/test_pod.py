@@ -292,7 +292,7 @@ def test_a_pod_leaves_a_lost_node_soon(render, cpu_plan, tolerations, want) -> N
 def test_the_token_is_for_the_rendezvous_alone(render, cpu_plan) -> None:
     pod = render(cpu_plan())
 
-    (source,) = next(volume["projected"]["sources"] for volume in spec_of(pod)["volumes"] if "projected" in volume)
+    (source,) = next(volume["projected"]["sources"] for volume in spec_of(pod)["volumes"] if volume["name"] == "token")
     assert source["serviceAccountToken"]["audience"] == "rendezvous.trainingjob.dev"
     assert spec_of(pod)["automountServiceAccountToken"] is False
 

@@ -18,7 +18,7 @@ from kubernetes.aio.client import Configuration
 from tests.support.builders import ready_node
 from tests.support.tokens import make_token
 from trainingjob_api.protocol import REPORT_PATH, TOKEN_AUDIENCE
-from trainingjob_operator.core.names import JOB_LABEL, UID_LABEL
+from trainingjob_operator.core.names import CA_CONFIG_MAP, JOB_LABEL, UID_LABEL
 from trainingjob_operator.shell import assembly, leader_election
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.assembly import Operator
@@ -131,11 +131,14 @@ async def test_job_has_its_children_and_a_status(start: Any, api_server: Any, jo
     await start()
 
     (jobset,) = await until(lambda: found(api_server, JOB_SET), "a JobSet is there")
-    (config_map,) = found(api_server, CONFIG_MAP)
+    await until(lambda: len(found(api_server, CONFIG_MAP)) == 2, "the RunConfig and the certificates are there")
+    certificates, config_map = sorted(found(api_server, CONFIG_MAP), key=lambda one: one.get("immutable", False))
     status = await until(lambda: found(api_server, TRAINING_JOB)[0].get("status"), "the job has a status")
 
     assert jobset["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
-    assert "BEGIN CERTIFICATE" in config_map["data"]["ca.crt"]
+    assert config_map["data"].keys() == {"run.json"}
+    assert certificates["metadata"]["name"] == CA_CONFIG_MAP
+    assert "BEGIN CERTIFICATE" in certificates["data"]["ca.crt"]
     assert {condition["type"]: condition["status"] for condition in status["conditions"]}["Valid"] == "True"
 
 

@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 
 from tests.support.builders import ready_node
+from trainingjob_operator.core.config_maps import hash_data
 from trainingjob_operator.core.node_signals import NodeSignal
 from trainingjob_operator.shell.cluster import (
     AVOIDED_NODES_SECONDS,
@@ -25,7 +26,7 @@ from trainingjob_operator.shell.interfaces import (
 )
 from trainingjob_operator.shell.kinds import CONFIG_MAP, EVENT, JOB, JOB_SET, NODE, POD, TRAINING_JOB
 from trainingjob_operator.shell.reflector import KINDS, Reflector
-from trainingjob_operator.shell.store import Store, hash_data
+from trainingjob_operator.shell.store import Store
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -97,6 +98,10 @@ async def test_it_reads_what_it_wrote_without_a_watch(
 
     children = await cluster.read_children("research", "job-uid")
     assert [item["metadata"]["name"] for item in children.jobsets] == ["base"]
+    with pytest.raises(ConflictError) as conflict:
+        await cluster.create(config_map)
+    assert conflict.value.existing
+    assert conflict.value.existing["data"] == {"a": "2"}
     assert hash_data(children.config_maps[0]) == hash_data({"data": {"a": "2"}})
 
     await cluster.delete(children.config_maps[0])

@@ -21,7 +21,8 @@ from trainingjob_api.spec.job import TrainingJobSpec
 from trainingjob_api.spec.training import MAX_STEP
 from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_api.world import World
-from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL, config_map
+from trainingjob_operator.core.config_maps import select_config_maps
+from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.validation.validate import validate_job
 from trainingjob_operator.core.validation.validate_update import check_update
@@ -152,6 +153,12 @@ def list_objects(sim: Simulation) -> dict[tuple[str, str], str]:
     return {(one["kind"], one["metadata"]["name"]): one["metadata"]["resourceVersion"] for one in made}
 
 
+def newest_config(sim: Simulation) -> dict[str, str]:
+    """Return the data of the newest revision of the job's ConfigMap."""
+    newest = select_config_maps(sim.cluster.all("ConfigMap"), NAME, UID)[-1]
+    return dict(newest["data"])
+
+
 def describe_children(sim: Simulation) -> dict[str, Any]:
     """Return the objects of a job and its members: slice by slice, because the minimum may have been another before.
 
@@ -169,7 +176,7 @@ def describe_children(sim: Simulation) -> dict[str, Any]:
             if index < most or offset
         },
         "pods": sorted((*seat(pod), pod["status"]["phase"]) for pod in pods if seat(pod)[0] < most),
-        "config": {one["metadata"]["name"]: one["data"] for one in sim.cluster.all("ConfigMap")},
+        "config": newest_config(sim),
         "worlds": [(world.live, world.layout, len(world.members)) for world in list_worlds(sim)],
     }
 
@@ -188,12 +195,15 @@ def describe_slice(jobset: Node) -> Node:
 
 
 def without_place(value: Any) -> Any:
-    """Return a part of a JobSet without its place, and without the memory that the sizes of its time need."""
+    """Return a part of a JobSet without its place, and without what depends on the time of its creation.
+
+    That is the revision of its RunConfig, and the memory that the sizes of that time need.
+    """
     if isinstance(value, list):
         return [without_place(item) for item in value]
     if not isinstance(value, dict):
         return value
-    left_out = ("value",) if value.get("name") == "TRAININGJOB_EXPECTED" else (SLICE_OFFSET_LABEL,)
+    left_out = ("value",) if value.get("name") == "TRAININGJOB_EXPECTED" else (SLICE_OFFSET_LABEL, "configMap")
     return {name: without_place(item) for name, item in value.items() if name not in left_out}
 
 
@@ -215,7 +225,7 @@ def describe_end(sim: Simulation) -> dict[str, Any]:
         "progress": (status.progress.step, status.progress.of),
         "checkpoint": status.checkpoint.step,
         "restarts": status.restarts,
-        "config": sim.cluster.objects["ConfigMap", config_map(NAME, UID)]["data"],
+        "config": newest_config(sim),
     }
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from tests.support.builders import NAME, UID
 from tests.support.simulation import Simulation
-from trainingjob_operator.core.names import UID_LABEL, config_map
+from trainingjob_operator.core.names import UID_LABEL
+from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.shell.interfaces import Manifest
 
 OWNERS: dict[str, list[dict[str, object]]] = {
@@ -67,14 +68,43 @@ async def test_pod_with_copied_labels_represents_no_host(
 
 
 @pytest.mark.parametrize("owners", OWNERS.values(), ids=OWNERS.keys())
-@pytest.mark.parametrize("name", ["forged", config_map(NAME, UID)], ids=["another name", "its name"])
-async def test_foreign_config_map_blocks_no_repair(sim: Simulation, owners: list[dict[str, object]], name: str) -> None:
+async def test_foreign_config_map_blocks_no_repair(sim: Simulation, owners: list[dict[str, object]]) -> None:
     await sim.run(20)
-    original = sim.cluster.objects.pop(("ConfigMap", config_map(NAME, UID)))
-    is_its_own = name != "forged" and owners == OWNERS["the TrainingJob itself"]
-    forge(sim, original, name, owners)
+    original = take_config_map(sim)
+    forge(sim, original, "forged", owners)
     sim.cluster.writes.clear()
 
     await sim.run(10)
 
-    assert ("apply ConfigMap" in sim.cluster.writes) is not is_its_own
+    assert take_config_map(sim)["data"] == original["data"]
+    assert sim.cluster.writes.count("create ConfigMap") == 1
+
+
+@pytest.mark.parametrize("data", [{"run.json": "forged"}, None], ids=["other content", "its content"])
+@pytest.mark.parametrize("owners", OWNERS.values(), ids=OWNERS.keys())
+async def test_config_map_in_the_way_is_reported_and_never_mounted(
+    sim: Simulation, owners: list[dict[str, object]], data: dict[str, str] | None
+) -> None:
+    await sim.run(20)
+    original = take_config_map(sim)
+    forge(sim, original | ({"data": data} if data else {}), original["metadata"]["name"], owners)
+    is_its_own = data is None and owners == OWNERS["the TrainingJob itself"]
+    sim.cluster.writes.clear()
+
+    await sim.run(25)
+
+    rejections = [text for _, reason, text in sim.cluster.events if reason == Reason.CREATION_REJECTED]
+    assert any(f"'{original['metadata']['name']}' exists" in text for text in rejections) is not is_its_own
+    assert sim.status.phase == "Running"
+    assert not any(write.startswith("create JobSet") for write in sim.cluster.writes)
+
+    take_config_map(sim)
+    await sim.run(25)
+    assert take_config_map(sim)["data"] == original["data"]
+
+
+def take_config_map(sim: Simulation) -> Manifest:
+    """Remove the ConfigMap of the RunConfig, and return it."""
+    names = [name for kind, name in sim.cluster.objects if kind == "ConfigMap" and f"{NAME}-" in name]
+    (name,) = [name for name in names if name != "forged"]
+    return sim.cluster.objects.pop(("ConfigMap", name))

@@ -5,7 +5,7 @@ import pytest
 from tests.support.builders import KEY, NAME, NAMESPACE, UID
 from tests.support.simulation import Simulation
 from trainingjob_api.protocol import Directive
-from trainingjob_operator.core.names import base_jobset, config_map, slice_jobset
+from trainingjob_operator.core.names import CA_CONFIG_MAP, base_jobset, slice_jobset
 from trainingjob_operator.core.report.rejected_creations import explain_rejection
 from trainingjob_operator.core.validation.validate import ValidationResult
 from trainingjob_operator.render.render_settings import RenderSettings
@@ -277,12 +277,23 @@ async def test_a_new_certificate_authority_reaches_the_pods() -> None:
     renewed = RenderSettings("image", "https://here", "pem and a new one")
     sim.reconciler = Reconciler(sim.cluster, sim.hub, lambda: renewed, sim.time.now)
 
+    sim.cluster.writes.clear()
     await look(sim)
     await look(sim)
 
-    stored = sim.cluster.objects["ConfigMap", config_map(NAME, UID)]
-    assert stored["data"]["ca.crt"] == "pem and a new one"
-    assert sim.cluster.writes.count("apply ConfigMap") == 2
+    assert sim.cluster.objects["ConfigMap", CA_CONFIG_MAP]["data"] == {"ca.crt": "pem and a new one"}
+    assert sim.cluster.writes.count("apply ConfigMap") == 1
+    assert "create ConfigMap" not in sim.cluster.writes
+
+
+async def test_certificates_that_a_user_deletes_return() -> None:
+    sim = Simulation(total=600)
+    await sim.run_until_step(5)
+    before = sim.cluster.objects.pop(("ConfigMap", CA_CONFIG_MAP))
+
+    await sim.run(10)
+
+    assert sim.cluster.objects["ConfigMap", CA_CONFIG_MAP]["data"] == before["data"]
 
 
 async def test_job_keeps_its_image_after_an_upgrade_of_the_operator() -> None:

@@ -6,7 +6,7 @@ from tests.support.builders import NAME, UID
 from tests.support.fake_cluster import OperatorKilledError
 from tests.support.simulation import Simulation
 from trainingjob_api.status.world_status import Restarts
-from trainingjob_operator.core.names import base_jobset, slice_jobset
+from trainingjob_operator.core.names import CA_CONFIG_MAP, base_jobset, slice_jobset
 from trainingjob_operator.shell.interfaces import ClusterUnavailableError
 
 
@@ -36,7 +36,7 @@ async def fault_run(fault_at: int, *, after: bool, error: BaseException) -> Simu
     return sim
 
 
-NUM_WRITES = 13
+NUM_WRITES = 14
 
 
 STRIKES = {
@@ -98,7 +98,7 @@ async def test_fault_at_a_repair_is_recovered(repair: str, after: bool, error: B
 
 WRITES_OF_A_CALM_LIFE = {
     "a suspension, its second JobSet": ("delete JobSet", 2),
-    "an edit": ("apply ConfigMap", 2),
+    "an edit": ("create ConfigMap", 2),
     "the end of its time": ("delete TrainingJob", 1),
 }
 
@@ -135,4 +135,4 @@ async def test_fault_at_a_write_of_a_job_without_losses_is_recovered(
     assert status.restarts == Restarts()
     assert seen.count(write) >= number
     await sim.run(15)
-    assert not sim.cluster.objects
+    assert sim.cluster.objects.keys() == {("ConfigMap", CA_CONFIG_MAP)}, "that is of the namespace"

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from trainingjob_operator.core.names import JOB_LABEL
+from trainingjob_operator.core.config_maps import hash_data
+from trainingjob_operator.core.names import CA_CONFIG_MAP, JOB_LABEL, UID_LABEL
 from trainingjob_operator.shell import reflector as feed_module
 from trainingjob_operator.shell.interfaces import ClusterUnavailableError, MissingKindError
 from trainingjob_operator.shell.kinds import CONFIG_MAP, JOB_SET, NODE, POD, TRAINING_JOB
@@ -103,6 +104,22 @@ async def test_only_objects_of_jobs_are_listed(feed: Reflector, api_server: Any,
     await feed.list_all(CONFIG_MAP)
 
     assert [item["metadata"]["name"] for item in store[CONFIG_MAP]] == ["mine"]
+
+
+async def test_the_certificates_of_a_namespace_are_read_without_its_jobs(
+    feed: Reflector, api_server: Any, store: Store, woken: Listener
+) -> None:
+    metadata = {"name": CA_CONFIG_MAP, "namespace": "idle", "labels": {UID_LABEL: ""}}
+    known = api_server.put(CONFIG_MAP, {"metadata": metadata, "data": {"ca.crt": "pem"}})
+
+    await feed.list_all(CONFIG_MAP)
+
+    certificates = store[CONFIG_MAP].find("idle", CA_CONFIG_MAP)
+    assert certificates
+    assert hash_data(certificates) == hash_data(known)
+    feed.handle_event(CONFIG_MAP, "DELETED", known)
+    assert store[CONFIG_MAP].find("idle", CA_CONFIG_MAP) is None
+    assert woken.take() == []
 
 
 async def test_other_namespaces_are_not_read(api: Any, api_server: Any, store: Store, woken: Listener) -> None:

@@ -6,17 +6,16 @@ from unittest.mock import ANY
 
 import pytest
 
+from trainingjob_operator.core.config_maps import DATA_HASH, hash_data
 from trainingjob_operator.core.names import AVOIDED_NODES_ANNOTATION, UID_LABEL
 from trainingjob_operator.shell.kinds import CONFIG_MAP, EVENT, JOB, JOB_SET, LEASE, NODE, POD, TRAINING_JOB
 from trainingjob_operator.shell.store import (
-    DATA_HASH,
     MAX_ANNOTATION,
     MAX_EVENT_MESSAGE,
     MAX_OWNERS,
     STATUS_HASH,
     KindStore,
     Store,
-    hash_data,
     trim_manifest,
 )
 

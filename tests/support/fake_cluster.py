@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.support.builders import NOW
 from trainingjob_operator.core.manifests import get_value
-from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL, UID_LABEL
+from trainingjob_operator.core.names import CA_CONFIG_MAP, HOST_LABEL, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL, UID_LABEL
 from trainingjob_operator.core.times import format_time, parse_time
 from trainingjob_operator.shell.interfaces import Children, ConflictError, Manifest, MissingKindError
 
@@ -98,13 +98,16 @@ class FakeCluster:
             kind: tuple(copied(i) for i in mine if i["kind"] == kind) for kind in ("JobSet", "Job", "Pod", "ConfigMap")
         }
         nodes = {node.name: self._node_manifest(node) for node in self.nodes.values()}
-        self._last_children = Children(of["JobSet"], of["Job"], of["Pod"], of["ConfigMap"], nodes)
+        certificates = self.objects.get(("ConfigMap", CA_CONFIG_MAP))
+        self._last_children = Children(
+            of["JobSet"], of["Job"], of["Pod"], of["ConfigMap"], nodes, certificates=certificates
+        )
         return self._last_children
 
     async def create(self, manifest: Manifest) -> None:
         with self._write("create", manifest):
-            if (manifest["kind"], manifest["metadata"]["name"]) in self.objects:
-                raise ConflictError("exists")
+            if known := self.objects.get((manifest["kind"], manifest["metadata"]["name"])):
+                raise ConflictError("exists", existing=copied(known))
             self.put(manifest)
 
     async def apply(self, manifest: Manifest) -> None:

@@ -29,6 +29,8 @@ class Children:
     """Newest Warning events about the children, for the messages of conditions."""
     orphans: frozenset[str] = frozenset()
     """UIDs of pods whose Job is gone. The garbage collector deletes them shortly."""
+    certificates: Manifest | None = None
+    """The ConfigMap of the namespace with the CA certificates. None: it does not exist yet."""
     workloads: tuple[Manifest, ...] = ()
     """Kueue's Workloads of the suspended JobSets. Empty: none is suspended, or they are unknown."""
     added_signals: tuple[NodeSignal, ...] = ()

@@ -20,6 +20,8 @@ JOB_INDEX_LABEL = "jobset.sigs.k8s.io/job-index"
 HOST_LABEL = "batch.kubernetes.io/job-completion-index"
 """Set by the Job controller on pods: the index of the host within the slice."""
 TEMPLATE_HASH_ANNOTATION = f"{DOMAIN}/template-hash"
+CA_CONFIG_MAP = "trainingjob-ca"
+"""The ConfigMap of a namespace with the CA certificates of the rendezvous. The operator may change only this one."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 """Kueue's label for the LocalQueue of an object."""
 AVOIDED_NODES_ANNOTATION = f"{DOMAIN}/avoids"
@@ -57,9 +59,12 @@ def slice_jobset(job: str, uid: str, slice_number: int) -> str:
     return f"{job}-{uid_hash(uid)}-x{slice_number}"
 
 
-def config_map(job: str, uid: str) -> str:
-    """Return the name of the ConfigMap with the job's RunConfig."""
-    return f"{job}-{uid_hash(uid)}-config"
+def config_map(job: str, uid: str, revision: int, data_hash: str) -> str:
+    """Return the name of the ConfigMap with the job's RunConfig, for the hash of its data.
+
+    64 bits of the hash: other data with the same name cannot be found by trying.
+    """
+    return f"{job}-{uid_hash(uid)}-config-{revision}-{data_hash[:16]}"
 
 
 def network_policy(job: str, uid: str) -> str:

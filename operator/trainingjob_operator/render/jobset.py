@@ -8,6 +8,7 @@ The template hash shows whether the JobSet was rendered from another plan.
 
 import hashlib
 import json
+from dataclasses import replace
 
 from trainingjob_api.base import seconds
 from trainingjob_api.world import JobIdentity
@@ -23,6 +24,7 @@ from trainingjob_operator.core.names import (
     slice_jobset,
 )
 from trainingjob_operator.core.planner.plan import Plan, SliceShape
+from trainingjob_operator.render.configmap import find_config_map
 from trainingjob_operator.render.metadata import job_labels, owner_references
 from trainingjob_operator.render.node_preference import ANY_NODE, NodePreference
 from trainingjob_operator.render.pod import render_pod_template
@@ -79,6 +81,7 @@ def _render(
     labels: Manifest,
     nodes: NodePreference,
 ) -> Manifest:
+    settings = replace(settings, config_map=find_config_map(job, plan, settings))
     slice_labels = job_labels(job) | {SLICE_OFFSET_LABEL: str(offset)}
     pod_template = render_pod_template(job, plan, settings, slice_labels, nodes)
     if num_pods := count_gang_pods(plan, settings, num_slices):
@@ -113,7 +116,7 @@ def _render(
             ],
         },
     }
-    manifest["metadata"]["annotations"][TEMPLATE_HASH_ANNOTATION] = _hash(manifest)
+    manifest["metadata"]["annotations"][TEMPLATE_HASH_ANNOTATION] = _hash(manifest, settings.config_map)
     return manifest
 
 
@@ -172,6 +175,7 @@ def queue_labels(plan: Plan) -> Manifest:
     return {QUEUE_LABEL: queue} if queue else {}
 
 
-def _hash(manifest: Manifest) -> str:
-    canonical = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
+def _hash(manifest: Manifest, config_map: str) -> str:
+    """Return the hash of a JobSet, which does not depend on the revision of the RunConfig."""
+    canonical = json.dumps(manifest, sort_keys=True, separators=(",", ":")).replace(config_map, "")
     return hashlib.sha256(canonical.encode()).hexdigest()

@@ -12,10 +12,11 @@ from trainingjob_api.spec.runtime import Runtime
 from trainingjob_api.spec.scheduling import Scheduling, Toleration
 from trainingjob_api.world import JobIdentity
 from trainingjob_operator.core.manifests import Manifest
-from trainingjob_operator.core.names import UID_LABEL
+from trainingjob_operator.core.names import CA_CONFIG_MAP, UID_LABEL
 from trainingjob_operator.core.planner.plan import Plan, SliceShape
 from trainingjob_operator.core.planner.run_config import expected_hardware
 from trainingjob_operator.core.validation.quantity import format_bytes, parse_bytes
+from trainingjob_operator.render.configmap import find_config_map
 from trainingjob_operator.render.env import render_env, render_preparation_env
 from trainingjob_operator.render.metadata import job_labels
 from trainingjob_operator.render.node_preference import ANY_NODE, NodePreference, render_node_affinity
@@ -42,7 +43,7 @@ def render_pod_template(
 ) -> Manifest:
     """Return the pod template of a slice's hosts."""
     scheduling, shape = plan.spec.scheduling, plan.shape
-    volumes = pod_volumes(job, plan.spec.runtime, shape, plan.snapshots)
+    volumes = pod_volumes(_config_maps(job, plan, settings), plan.spec.runtime, shape, plan.snapshots)
     pod = _render_pod(
         plan,
         labels,
@@ -68,7 +69,7 @@ def render_pod_template(
 
 def render_preparation_pod(job: JobIdentity, plan: Plan, settings: RenderSettings, prepare: Prepare) -> Manifest:
     """Return the pod template of the pods that tokenize text, on any node: no accelerator, the users of a profile."""
-    volumes = preparation_volumes(job, plan.spec.runtime)
+    volumes = preparation_volumes(_config_maps(job, plan, settings), plan.spec.runtime)
     resources = {"cpu": prepare.resources.cpu, "memory": format_bytes(parse_bytes(prepare.resources.memory))}
     pod = _render_pod(
         plan,
@@ -90,6 +91,11 @@ def render_preparation_pod(job: JobIdentity, plan: Plan, settings: RenderSetting
         volumes,
     )
     return add_profile(pod, plan.shape.profile and plan.shape.profile.for_preparation)
+
+
+def _config_maps(job: JobIdentity, plan: Plan, settings: RenderSettings) -> list[str]:
+    """Return the names of the ConfigMaps that a pod mounts: the RunConfig, and the certificates if there are any."""
+    return [find_config_map(job, plan, settings), *([CA_CONFIG_MAP] if settings.ca_pem else [])]
 
 
 def _render_pod(

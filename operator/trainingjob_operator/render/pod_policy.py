@@ -110,10 +110,18 @@ POD: AllowList = {
         "volumes": [
             {
                 "name": TEXT,
-                "configMap": OptionalObject({"name": TEXT}),
                 "emptyDir": OptionalObject({"medium": ANYTHING, "sizeLimit": TEXT}),
                 "persistentVolumeClaim": OptionalObject({"claimName": TEXT}),
-                "projected": OptionalObject({"sources": [{"serviceAccountToken": _TOKEN}]}),
+                "projected": OptionalObject(
+                    {
+                        "sources": [
+                            {
+                                "serviceAccountToken": OptionalObject(_TOKEN),
+                                "configMap": OptionalObject({"name": TEXT}),
+                            }
+                        ]
+                    }
+                ),
             }
         ],
     },

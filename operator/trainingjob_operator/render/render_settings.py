@@ -37,6 +37,9 @@ class RenderSettings:
     network: NetworkRules | None = None
     """Rules of the NetworkPolicy of each job. None: jobs have no policy."""
 
+    config_map: str = ""
+    """ConfigMap of the RunConfig that new pods of the job at hand mount. Empty: the first revision."""
+
     serves_pod_groups: bool = False
     """Whether the API server serves the PodGroups by which the Kubernetes scheduler places all pods or none."""
 

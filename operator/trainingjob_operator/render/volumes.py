@@ -1,13 +1,12 @@
 """Volumes of a training pod. The root file system is read-only: every writable folder is a volume listed here."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainingjob_api.protocol import TOKEN_AUDIENCE
 from trainingjob_api.spec.checkpoint import MEMORY
 from trainingjob_api.spec.runtime import Runtime, Volume
-from trainingjob_api.world import JobIdentity
 from trainingjob_operator.core.manifests import Manifest
-from trainingjob_operator.core.names import config_map
 from trainingjob_operator.core.planner.plan import SliceShape, SnapshotPlan
 from trainingjob_operator.core.validation.quantity import format_bytes
 
@@ -37,11 +36,11 @@ class MountedVolume:
 
 
 def pod_volumes(
-    job: JobIdentity, runtime: Runtime, shape: SliceShape, snapshots: SnapshotPlan | None = None
+    config_maps: Sequence[str], runtime: Runtime, shape: SliceShape, snapshots: SnapshotPlan | None = None
 ) -> list[MountedVolume]:
-    """Return all volumes of a host's pod, the job's own claims last."""
+    """Return all volumes of a host's pod, the job's own claims last. `config_maps` share the folder of the config."""
     return [
-        *_basic_volumes(job),
+        *_basic_volumes(config_maps),
         MountedVolume(
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": format_bytes(shape.shm_bytes)}},
             {"name": "shm", "mountPath": SHM_FOLDER},
@@ -53,16 +52,16 @@ def pod_volumes(
     ]
 
 
-def preparation_volumes(job: JobIdentity, runtime: Runtime) -> list[MountedVolume]:
+def preparation_volumes(config_maps: Sequence[str], runtime: Runtime) -> list[MountedVolume]:
     """Return all volumes of a pod that tokenizes text, the job's own claims last."""
-    return [*_basic_volumes(job), *(_claim(volume) for volume in runtime.volumes)]
+    return [*_basic_volumes(config_maps), *(_claim(volume) for volume in runtime.volumes)]
 
 
-def _basic_volumes(job: JobIdentity) -> list[MountedVolume]:
+def _basic_volumes(config_maps: Sequence[str]) -> list[MountedVolume]:
     """Return the volumes that every pod of a job has."""
     return [
         MountedVolume(
-            {"name": "config", "configMap": {"name": config_map(job.name, job.uid)}},
+            {"name": "config", "projected": {"sources": [{"configMap": {"name": name}} for name in config_maps]}},
             {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True},
         ),
         MountedVolume(

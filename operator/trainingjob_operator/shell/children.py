@@ -5,27 +5,28 @@ in the job's status and retries it only after `CREATE_BACKOFF_SECONDS`, since ho
 second.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from trainingjob_api.spec.data import Prepare
 from trainingjob_api.world import JobIdentity
+from trainingjob_operator.core.config_maps import hash_data, revision_of, select_config_maps
 from trainingjob_operator.core.decide.child_maintenance import (
     ChildOperation,
     CreateBase,
     CreatePreparation,
     CreateSlice,
 )
-from trainingjob_operator.core.manifests import Manifest
+from trainingjob_operator.core.manifests import Manifest, get_text
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.observe.pods import ObjectProblem
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.run_config import build_run_config
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.report.rejected_creations import explain_rejection
-from trainingjob_operator.render.configmap import render_config_map
+from trainingjob_operator.render.configmap import render_ca_config_map, render_config_map
 from trainingjob_operator.render.jobset import render_base_jobset, render_slice_jobset
 from trainingjob_operator.render.network_policy import render_network_policy
 from trainingjob_operator.render.node_preference import NodePreference
@@ -34,10 +35,11 @@ from trainingjob_operator.render.pod_policy import check_jobset, check_preparati
 from trainingjob_operator.render.preparation_job import render_preparation
 from trainingjob_operator.render.render_settings import RenderSettings
 from trainingjob_operator.shell.interfaces import Children, Cluster, ConflictError, ForbiddenError
-from trainingjob_operator.shell.store import hash_data
 
 CREATE_BACKOFF_SECONDS = 10.0
 """Backoff after a rejected creation."""
+
+type Creation = CreateBase | CreateSlice | CreatePreparation
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,11 @@ class ChildCreator:
             before and abs((now - before.at).total_seconds()) < CREATE_BACKOFF_SECONDS
         ):  # `abs`: the clock can be set back
             return None
-        trouble = await self._try_create(plan, seen, children, chores)
+        wanted = [chore for chore in chores if isinstance(chore, (CreateBase, CreateSlice, CreatePreparation))]
+        trouble = None
+        if wanted or seen.base is not None:
+            trouble = await self._try_create(plan, seen, children, wanted)
+            trouble = await self._try_publish_certificates(seen.namespace, children) or trouble
         if trouble:
             self._rejections[seen.uid] = _Rejection(trouble, now)
         else:
@@ -95,20 +101,14 @@ class ChildCreator:
         return trouble
 
     async def _try_create(
-        self, plan: Plan, seen: Observed, children: Children, chores: tuple[ChildOperation, ...]
+        self, plan: Plan, seen: Observed, children: Children, wanted: Sequence[Creation]
     ) -> ObjectProblem | None:  # None: not rejected
         job = JobIdentity(name=seen.name, namespace=seen.namespace, uid=seen.uid)
         settings = self._settings()
         if seen.base is not None and seen.base.image:  # all hosts run the same image, also after an operator upgrade
             settings = replace(settings, trainer_image=seen.base.image, trainer_images={})
-        wanted = [chore for chore in chores if isinstance(chore, (CreateBase, CreateSlice, CreatePreparation))]
         try:
-            if wanted or seen.base is not None:
-                config = render_config_map(build_run_config(job, plan), settings)
-                if all(hash_data(config) != hash_data(known) for known in children.config_maps):
-                    if settings.network:  # first: the ConfigMap has the hash of an applied policy
-                        await self._cluster.apply(render_network_policy(job, settings.network))
-                    await self._cluster.apply(config)
+            settings = replace(settings, config_map=await self._publish_config(job, plan, settings, children))
             if wanted:
                 settings = replace(settings, serves_pod_groups=await self._serves_pod_groups())
             for chore in wanted:
@@ -123,9 +123,48 @@ class ChildCreator:
             return ObjectProblem(Reason.CREATION_REJECTED, explain_rejection(str(error)))
         return None
 
+    async def _publish_config(self, job: JobIdentity, plan: Plan, settings: RenderSettings, children: Children) -> str:
+        """Return the name of the ConfigMap with the current RunConfig and policy, which is created if it is missing.
+
+        Raises:
+            ForbiddenError: the API server rejects it, or another object has its name.
+        """
+        config = build_run_config(job, plan)
+        manifest = render_config_map(config, settings)
+        newest = children.config_maps[-1] if children.config_maps else None
+        if newest is not None:
+            if hash_data(newest) == hash_data(manifest):
+                return get_text(newest, "metadata", "name")
+            manifest = render_config_map(config, settings, revision_of(newest, job.name, job.uid) + 1)
+        if settings.network:  # first: the ConfigMap has the hash of an applied policy
+            await self._cluster.apply(render_network_policy(job, settings.network))
+        name = get_text(manifest, "metadata", "name")
+        try:
+            await self._cluster.create(manifest)
+        except ConflictError as error:
+            if error.existing is None:
+                raise  # it is gone again
+            if not select_config_maps((error.existing,), job.name, job.uid):
+                words = f"ConfigMap '{name}' exists, but has another owner or other content. Delete it."
+                raise ForbiddenError(words) from error
+        return name
+
+    async def _try_publish_certificates(
+        self, namespace: str, children: Children
+    ) -> ObjectProblem | None:  # None: not rejected
+        """Apply the certificates of a namespace unless its ConfigMap holds them."""
+        if pem := self._settings().ca_pem:
+            manifest = render_ca_config_map(namespace, pem)
+            if children.certificates is None or hash_data(children.certificates) != hash_data(manifest):
+                try:
+                    await self._cluster.apply(manifest)
+                except ForbiddenError as error:
+                    return ObjectProblem(Reason.CREATION_REJECTED, explain_rejection(str(error)))
+        return None
+
 
 def _render_child(
-    job: JobIdentity, plan: Plan, settings: RenderSettings, chore: CreateBase | CreateSlice | CreatePreparation
+    job: JobIdentity, plan: Plan, settings: RenderSettings, chore: Creation
 ) -> tuple[Manifest, list[str]]:
     """Return a missing child, and the violations of the policy for pods. Empty: it is allowed."""
     match chore:

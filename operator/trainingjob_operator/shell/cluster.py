@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from trainingjob_operator.core.manifests import get_int, get_text, iter_items
+from trainingjob_operator.core.names import CA_CONFIG_MAP
 from trainingjob_operator.core.node_signals import NodeSignal
 from trainingjob_operator.core.observe.nodes import find_avoid_signal
 from trainingjob_operator.shell.api import Api
@@ -18,12 +19,13 @@ from trainingjob_operator.shell.events import EventRecorder
 from trainingjob_operator.shell.interfaces import (
     Children,
     ClusterUnavailableError,
+    ConflictError,
     ForbiddenError,
     Manifest,
     MissingKindError,
     requested_wait_seconds,
 )
-from trainingjob_operator.shell.kinds import CONFIG_MAP, EVENT, JOB, JOB_SET, NODE, POD, TRAINING_JOB, kind_of
+from trainingjob_operator.shell.kinds import CHILDREN, CONFIG_MAP, EVENT, JOB, JOB_SET, NODE, POD, TRAINING_JOB, kind_of
 from trainingjob_operator.shell.logging_setup import Log
 from trainingjob_operator.shell.reflector import Reflector
 from trainingjob_operator.shell.store import Store, trim_manifest
@@ -102,15 +104,21 @@ class KubernetesCluster:
             own_node,
             warnings,
             workloads=workloads,
+            certificates=self._store[CONFIG_MAP].find(namespace, CA_CONFIG_MAP),
             added_signals=self._added_signals,
             avoided_nodes=self._find_avoided_nodes(),
         )
 
     async def create(self, manifest: Manifest) -> None:
         """Create an object."""
-        kind = kind_of(manifest)
+        kind, namespace = kind_of(manifest), manifest["metadata"].get("namespace", "")
         try:
-            created = await self._api.create(kind, manifest, manifest["metadata"].get("namespace", ""))
+            created = await self._api.create(kind, manifest, namespace)
+        except ConflictError as error:  # it may be the operator's, whose answer was lost, before the watch delivers it
+            known = await self._api.get(kind, namespace, manifest["metadata"]["name"]) if kind in CHILDREN else None
+            if known:
+                self._store.put(kind, known)
+            raise ConflictError(str(error), existing=known) from error
         except NotFoundError as error:  # the namespace is gone
             raise ForbiddenError(str(error)) from error
         self._store.put(kind, created)

@@ -40,7 +40,14 @@ class ClusterUnavailableError(Exception):
 
 
 class ConflictError(Exception):
-    """The object changed after the read, or already exists. Read it again and decide again."""
+    """The object changed after the read, or already exists. Read it again and decide again.
+
+    `existing` is a child that exists already. None: it is not known, or is gone by now.
+    """
+
+    def __init__(self, message: str = "", *, existing: Manifest | None = None) -> None:
+        super().__init__(message)
+        self.existing = existing
 
 
 class ForbiddenError(Exception):

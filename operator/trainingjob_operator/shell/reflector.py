@@ -9,10 +9,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
 from trainingjob_operator.core.manifests import get_text
-from trainingjob_operator.core.names import JOB_LABEL, UID_LABEL
+from trainingjob_operator.core.names import CA_CONFIG_MAP, JOB_LABEL, UID_LABEL
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.interfaces import ClusterUnavailableError, Manifest, MissingKindError
-from trainingjob_operator.shell.kinds import CHILDREN, NODE, POD, TRAINING_JOB, Kind
+from trainingjob_operator.shell.kinds import CHILDREN, CONFIG_MAP, NODE, POD, TRAINING_JOB, Kind
 from trainingjob_operator.shell.logging_setup import Log
 from trainingjob_operator.shell.store import EventType, Key, Store, key_of, label, trim_manifest
 
@@ -108,11 +108,13 @@ class Reflector:
     def _should_store(self, kind: Kind, manifest: Manifest) -> bool:
         """Return whether to store an object. A child needs a known job, since any user can set the UID label.
 
+        Only the certificates have no job: one small object for each namespace.
+
         The event of a child can precede the event of its job, so a limited number of such objects is kept for later.
         """
-        if kind not in CHILDREN:
-            return True
         key, uid = key_of(manifest), label(manifest, UID_LABEL)
+        if kind not in CHILDREN or (kind is CONFIG_MAP and key[1] == CA_CONFIG_MAP):
+            return True
         place = (kind, key)
         if uid in self._store[TRAINING_JOB].uids(key[0]) or self._store[kind].find(*key):
             self._pending.pop(place, None)

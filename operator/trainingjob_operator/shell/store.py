@@ -8,7 +8,6 @@ Manifests are trimmed to the fields that the operator reads, since the rest is m
 size of most manifests, so data that is only compared is stored as a hash.
 """
 
-import hashlib
 import json
 import sys
 from collections.abc import Container, Iterable, Iterator
@@ -16,6 +15,7 @@ from typing import Any
 
 from trainingjob_api.drill import DRILL_ANNOTATION
 from trainingjob_api.inspection import INSPECTION_ANNOTATION
+from trainingjob_operator.core.config_maps import DATA_HASH, hash_data, hash_text
 from trainingjob_operator.core.manifests import get_text, get_value, iter_items
 from trainingjob_operator.core.names import (
     AVOIDED_NODES_ANNOTATION,
@@ -35,8 +35,6 @@ type Key = tuple[str, str]
 type EventType = str | None
 """ADDED, MODIFIED or DELETED; None for an object from a list."""
 
-DATA_HASH = "dataHash"
-"""Key of the data hash in a trimmed ConfigMap. The API server allows no such field."""
 STATUS_HASH = "restHash"
 """Key of the hash of what a trimmed TrainingJob's status leaves out. The API server allows no such field."""
 MAX_OWNERS = 16
@@ -230,7 +228,7 @@ def _trim_status(status: Manifest) -> Manifest:
     if isinstance(world := status.get("world"), dict):
         rest["world"] = world
         kept["world"] = {key: world[key] for key in ("generation", "slices") if key in world}
-    return kept | {STATUS_HASH: _hash(json.dumps(rest, sort_keys=True))}
+    return kept | {STATUS_HASH: hash_text(json.dumps(rest, sort_keys=True))}
 
 
 def _trim_replicated_job(job: Manifest) -> Manifest:
@@ -243,16 +241,6 @@ def _trim_replicated_job(job: Manifest) -> Manifest:
     return slim
 
 
-def hash_data(manifest: Manifest) -> str:
-    """Return the hash of a ConfigMap's data, for a full or a trimmed manifest."""
-    kept = manifest.get(DATA_HASH)
-    return str(kept) if kept else _hash(json.dumps(manifest.get("data"), sort_keys=True))
-
-
-def _hash(content: str) -> str:
-    return hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()
-
-
 def _trim_metadata(metadata: Manifest) -> Manifest:
     slim = {key: metadata[key] for key in _METADATA if key in metadata}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
@@ -260,7 +248,7 @@ def _trim_metadata(metadata: Manifest) -> Manifest:
         slim["labels"] = kept
     if kept := {key: annotations[key] for key in _ANNOTATIONS if key in annotations}:
         slim["annotations"] = {
-            key: value if len(value) <= MAX_ANNOTATION else f"sha256:{_hash(value)}" for key, value in kept.items()
+            key: value if len(value) <= MAX_ANNOTATION else f"sha256:{hash_text(value)}" for key, value in kept.items()
         }
     if "ownerReferences" in metadata:
         slim["ownerReferences"] = (metadata["ownerReferences"] or [])[:MAX_OWNERS]

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.builders import NAME, NOW, UID, job_uid, jobset_manifest, make_plan, pod_manifest
+from trainingjob_operator.core.config_maps import hash_data
 from trainingjob_operator.core.manifests import Children, Manifest
 from trainingjob_operator.core.names import UID_LABEL, config_map, preparation_job
 from trainingjob_operator.core.observe.ownership import filter_owned
@@ -120,17 +121,32 @@ def test_a_preparation_counts_by_its_name_and_its_owner(job: Manifest, is_own: b
     assert pod not in kept.pods, "its labels make it no host"
 
 
+DATA = {"data": {"run.json": "{}"}}
+CONFIG_NAME = config_map(NAME, UID, 1, hash_data(DATA))
 CONFIG_MAPS = {
-    "the job's own": (controlled(UID, name=config_map(NAME, UID)), True),
-    "another's with that name": (controlled("another", name=config_map(NAME, UID)), False),
-    "nobody's with that name": (controlled("", name=config_map(NAME, UID)), False),
-    "one with another name": (controlled(UID, name="copy"), False),
-    "not controlled by it": (controlled(UID, name=config_map(NAME, UID), controller=False), False),
+    "the job's own": (controlled(UID, name=CONFIG_NAME) | DATA, True),
+    "another's with that name": (controlled("another", name=CONFIG_NAME) | DATA, False),
+    "nobody's with that name": (controlled("", name=CONFIG_NAME) | DATA, False),
+    "one with another name": (controlled(UID, name="copy") | DATA, False),
+    "one with a number that is none": (controlled(UID, name=CONFIG_NAME.replace("-1-", "-²-")) | DATA, False),
+    "one with another revision": (controlled(UID, name=CONFIG_NAME.replace("-1-", "-01-")) | DATA, False),
+    "one with other content": (controlled(UID, name=CONFIG_NAME) | {"data": {"run.json": "[]"}}, False),
+    "not controlled by it": (controlled(UID, name=CONFIG_NAME, controller=False) | DATA, False),
 }
 
 
 @pytest.mark.parametrize(("one", "is_own"), CONFIG_MAPS.values(), ids=CONFIG_MAPS.keys())
-def test_a_config_map_counts_by_its_owner_and_its_name(one: Manifest, is_own: bool) -> None:
+def test_a_config_map_counts_by_its_owner_its_name_and_its_content(one: Manifest, is_own: bool) -> None:
     kept = filter_owned(Children(config_maps=(one,)), NAME, UID)
 
     assert kept.config_maps == ((one,) if is_own else ())
+
+
+def test_the_newest_config_map_is_the_last() -> None:
+    revisions = [
+        controlled(UID, name=config_map(NAME, UID, number, hash_data(DATA))) | DATA for number in (10, 2, 1, 9)
+    ]
+
+    kept = filter_owned(Children(config_maps=tuple(revisions)), NAME, UID)
+
+    assert kept.config_maps == tuple(revisions[index] for index in (2, 1, 3, 0))

@@ -164,13 +164,14 @@ def _make_mounts(
         place = memory if source.get("emptyDir", {}).get("medium") == "Memory" else scratch
         folder = mounts[mount["mountPath"]] = place / mount["name"]
         folder.mkdir(parents=True, mode=0o700)
-        if "configMap" in source:
-            config = config_maps[source["configMap"]["name"]]["data"]
-            # The config has the pod's paths; the trainer needs the local ones.
-            run_config = move_paths(json.loads(config[RUN_CONFIG_KEY]), volumes)
-            (folder / RUN_CONFIG_KEY).write_text(json.dumps(run_config, indent=2))
-        elif "projected" in source:
-            (folder / TOKEN_FILE).write_text(token)
+        for projected in source.get("projected", {}).get("sources", ()):
+            if "configMap" in projected:
+                config = config_maps[projected["configMap"]["name"]]["data"]
+                # The config has the pod's paths; the trainer needs the local ones.
+                run_config = move_paths(json.loads(config[RUN_CONFIG_KEY]), volumes)
+                (folder / RUN_CONFIG_KEY).write_text(json.dumps(run_config, indent=2))
+            else:
+                (folder / TOKEN_FILE).write_text(token)
     return mounts
 
 

@@ -8,8 +8,9 @@ blocks no repair and is never deleted.
 from collections.abc import Iterable
 from dataclasses import replace
 
+from trainingjob_operator.core.config_maps import select_config_maps
 from trainingjob_operator.core.manifests import Children, Manifest, get_text, owner_uid
-from trainingjob_operator.core.names import config_map, preparation_job
+from trainingjob_operator.core.names import preparation_job
 
 
 def filter_owned(children: Children, name: str, uid: str) -> Children:
@@ -31,11 +32,7 @@ def filter_owned(children: Children, name: str, uid: str) -> Children:
         preparation=preparation,
         preparation_pods=tuple(pod for pod in children.pods if preparation and owner_uid(pod) == _uid(preparation)),
         orphans=orphans,
-        config_maps=tuple(
-            manifest
-            for manifest in children.config_maps
-            if owner_uid(manifest) == uid and get_text(manifest, "metadata", "name") == config_map(name, uid)
-        ),
+        config_maps=select_config_maps(children.config_maps, name, uid),
     )
 
 
