@@ -105,6 +105,22 @@ def test_a_late_event_does_not_bring_back_what_the_list_no_longer_shows(shelf: K
     assert shelf.put(pod(version=10))
 
 
+@pytest.mark.parametrize("namespace", ["", "ns"])
+def test_versions_that_went_back_with_a_backup_are_read_again(shelf: KindStore, namespace: str) -> None:
+    shelf.replace(
+        [pod("changed", version=95, uid="a"), pod("gone", version=95, uid="b")], version=100, namespace=namespace
+    )
+    shelf.put(pod("younger", version=120, uid="c"))
+
+    changed = shelf.replace([pod("changed", version=40, uid="a", phase="Failed")], version=50, namespace=namespace)
+
+    assert names(shelf) == ["changed"]
+    assert {one["metadata"]["name"] for one in changed} == {"changed", "gone", "younger"}
+    assert shelf.find("ns", "changed")["status"] == {"phase": "Failed"}
+    assert shelf.put(pod("changed", version=51, uid="a")), "later versions of the restored history count"
+    assert not shelf.put(pod("late", version=49, uid="d"))
+
+
 def test_lists_of_two_namespaces_do_not_mix(shelf: KindStore) -> None:
     shelf.put(pod("a", version=1, namespace="one"))
     shelf.put(pod("b", version=1, namespace="two"))

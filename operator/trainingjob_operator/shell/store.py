@@ -2,7 +2,7 @@
 
 Three sources update the store: periodic full lists, watch events, and the responses to the operator's own writes. The
 operator therefore always reads its own writes. `resourceVersion` orders the updates: API servers guarantee that it
-grows with every change. The next list corrects a lost watch event.
+grows with every change. The next list corrects a lost watch event, and versions that went back with a backup of etcd.
 
 Manifests are trimmed to the fields that the operator reads, since the rest is most of their size. Users control the
 size of most manifests, so data that is only compared is stored as a hash.
@@ -119,9 +119,12 @@ class KindStore:
         """Apply a full list of a namespace (empty: of all) with its `resourceVersion`.
 
         Return the changed objects in their new state, and the removed objects in their last state. Objects that are
-        newer than the list stay.
+        newer than the list stay, unless the list is older than the last one: then etcd was restored from a backup, and
+        the versions of the cached objects are of a history that is gone.
         """
         changed = []
+        if version < self._listed.get(namespace, 0):
+            changed += self._forget(namespace)
         listed = set()
         for manifest in manifests:
             listed.add(key_of(manifest))
@@ -134,6 +137,14 @@ class KindStore:
                 changed.append(known)
         self._listed[namespace] = max(version, self._listed.get(namespace, 0))
         return changed
+
+    def _forget(self, namespace: str) -> list[Manifest]:
+        """Drop all objects of a namespace (empty: of all), and return them."""
+        forgotten = [known for key, known in self._objects.items() if namespace in ("", key[0])]
+        for known in forgotten:
+            self._drop(key_of(known))
+        self._listed.pop(namespace, None)
+        return forgotten
 
     def _listed_version(self, namespace: str) -> int:
         return max(self._listed.get(namespace, 0), self._listed.get("", 0))
