@@ -7,9 +7,9 @@ also read again each minute.
 
 import asyncio
 import base64
+import os
 import re
 import ssl
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -239,12 +239,12 @@ def from_secret(secret: Manifest) -> Certificates | None:  # None: no certificat
 
 
 def load_serving_certificate(context: ssl.SSLContext, serving: CertificatePair) -> None:
-    """Use a certificate for new connections. The key is on disk only in a temporary file during this call.
+    """Use a certificate for new connections. The key passes through a file in memory, never through a disk.
 
     Raises:
         ssl.SSLError: certificate or key is invalid, or they do not match.
     """
-    with tempfile.NamedTemporaryFile("w") as file:  # readable only by its owner
+    with os.fdopen(os.memfd_create("serving-certificate"), "w") as file:
         file.write(f"{serving.key}\n{serving.certificate}")
         file.flush()
-        context.load_cert_chain(file.name)
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
