@@ -51,5 +51,7 @@ BUILTIN_SIGNALS = (
     # Permanent problems of the node problem detector: https://github.com/kubernetes/node-problem-detector
     NodeSignal("condition", "KernelDeadlock"),
     NodeSignal("condition", "ReadonlyFilesystem"),
+    # NVSentinel, from quarantine to the end of the repair: https://github.com/NVIDIA/NVSentinel
+    NodeSignal("label", "dgxc.nvidia.com/nvsentinel-state"),
 )
 """Signals that the operator knows without configuration."""
