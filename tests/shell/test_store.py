@@ -106,7 +106,7 @@ def test_a_late_event_does_not_bring_back_what_the_list_no_longer_shows(shelf: K
 
 
 @pytest.mark.parametrize("namespace", ["", "ns"])
-def test_versions_that_went_back_with_a_backup_are_read_again(shelf: KindStore, namespace: str) -> None:
+def test_lower_versions_from_a_restored_etcd_replace_all_objects(shelf: KindStore, namespace: str) -> None:
     shelf.replace(
         [pod("changed", version=95, uid="a"), pod("gone", version=95, uid="b")], version=100, namespace=namespace
     )
