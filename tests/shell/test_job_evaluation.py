@@ -21,6 +21,7 @@ from trainingjob_operator.shell.job_evaluation import (
     IDLE_REQUEUE_SECONDS,
     MANY_PODS,
     NEW_BASE_SECONDS,
+    SILENT_BASE_SECONDS,
     WAITING_REQUEUE_SECONDS,
     evaluate,
     requeue_delay,
@@ -87,9 +88,17 @@ async def test_replicas_are_evaluated_as_often_as_the_slice_that_changes_first()
     assert requeue_delay(scene.plan, seen, decision, status, scene.now) == FORMING_REQUEUE_SECONDS
 
 
-@pytest.mark.parametrize(("suspend", "want"), [(False, NEW_BASE_SECONDS), (True, IDLE_REQUEUE_SECONDS)])
-def test_a_new_base_jobset_is_looked_at_without_an_event(suspend: bool, want: float) -> None:
-    scene = Scene(plan=make_plan(suspend=suspend))
+@pytest.mark.parametrize(
+    ("spec", "want"),
+    [
+        ({"scheduling": {"queueName": "research"}}, NEW_BASE_SECONDS),
+        ({}, SILENT_BASE_SECONDS),
+        ({"suspend": True}, IDLE_REQUEUE_SECONDS),
+    ],
+    ids=["queue", "no queue", "suspended"],
+)
+def test_a_new_base_jobset_is_looked_at_without_an_event(spec: dict[str, Any], want: float) -> None:
+    scene = Scene(plan=make_plan(**spec))
     decision = Wait(Reason.WAITING_FOR_PODS, "")
 
     assert requeue_delay(scene.plan, scene.see(), decision, scene.status, scene.now) == want

@@ -113,7 +113,7 @@ class KubernetesCluster:
         """Create an object."""
         kind, namespace = kind_of(manifest), manifest["metadata"].get("namespace", "")
         try:
-            created = await self._api.create(kind, manifest, namespace)
+            created = await self._feed.own_writes.write(kind, manifest, self._api.create(kind, manifest, namespace))
         except ConflictError as error:  # it may be the operator's, whose answer was lost, before the watch delivers it
             known = await self._api.get(kind, namespace, manifest["metadata"]["name"]) if kind in CHILDREN else None
             if known:
@@ -142,7 +142,8 @@ class KubernetesCluster:
 
     async def write_status(self, job: Manifest, status: Manifest) -> Manifest:
         """Replace the status and return the new job. Raises `ConflictError` if the job's `resourceVersion` changed."""
-        written = await self._api.replace(TRAINING_JOB, {**job, "status": status}, "status")
+        replacement = self._api.replace(TRAINING_JOB, {**job, "status": status}, "status")
+        written = await self._feed.own_writes.write(TRAINING_JOB, job, replacement)
         self._store.put(TRAINING_JOB, written)
         return written
 

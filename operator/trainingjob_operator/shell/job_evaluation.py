@@ -25,7 +25,12 @@ FORMING_REQUEUE_SECONDS = 0.5
 NEW_HOLD_SECONDS = 30.0
 """Seconds in which Kueue explains in the Workload why it suspends a JobSet. The operator does not watch Workloads."""
 NEW_BASE_SECONDS = 10.0
-"""Seconds after which a new base JobSet is looked at. If MultiKueue manages it, no event follows its creation."""
+"""Seconds after which a new base JobSet of a queue is looked at. If MultiKueue manages it, no event follows."""
+SILENT_BASE_SECONDS = 60.0
+"""Seconds after which a new base JobSet without a queue is looked at. No event follows if JobSet's controller is down.
+
+A shorter time would reconcile the jobs of a burst twice while others still have no JobSet.
+"""
 MANY_PODS = 256
 """Number of pods from which a job is evaluated in another thread: it takes 0.1 ms of CPU time for each pod."""
 
@@ -81,7 +86,7 @@ def requeue_delay(plan: Plan, seen: Observed, decision: Decision, status: Traini
     if not has_fresh_heartbeat and not seen.pods:  # events of the cluster wake the job
         is_hold_new = any(jobset.hold and jobset.settled_seconds < NEW_HOLD_SECONDS for jobset in seen.jobsets)
         if seen.base is None and not plan.spec.suspend:
-            return NEW_BASE_SECONDS
+            return NEW_BASE_SECONDS if plan.spec.scheduling.queue_name else SILENT_BASE_SECONDS
         return WAITING_REQUEUE_SECONDS if is_hold_new else IDLE_REQUEUE_SECONDS
     if not seen.heartbeats.latest_reports:
         return WAITING_REQUEUE_SECONDS

@@ -14,6 +14,7 @@ from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.interfaces import ClusterUnavailableError, Manifest, MissingKindError
 from trainingjob_operator.shell.kinds import CHILDREN, CONFIG_MAP, NODE, POD, TRAINING_JOB, Kind
 from trainingjob_operator.shell.logging_setup import Log
+from trainingjob_operator.shell.own_writes import OwnWrites
 from trainingjob_operator.shell.store import EventType, Key, Store, key_of, label, trim_manifest
 
 KINDS = (TRAINING_JOB, *CHILDREN, NODE)
@@ -51,6 +52,8 @@ class Reflector:
         self._namespaces = namespaces
         self._wake = wake
         self._on_kinds = on_kinds
+        self.own_writes = OwnWrites(self._wake_jobs)
+        """Writes of the operator, whose events wake no job."""
         self._pending: OrderedDict[tuple[Kind, Key], Manifest] = OrderedDict()
         self._last_list_at = asyncio.get_running_loop().time()
         self._requested_wait = 0.0  # longest wait in seconds that the API server requested during the last lists
@@ -97,10 +100,11 @@ class Reflector:
         shelf = self._store[kind]
         if event == "DELETED":
             self._pending.pop((kind, key_of(manifest)), None)
-            is_changed = shelf.remove(manifest)
+            is_news = shelf.remove(manifest)
         else:
             is_changed = self._should_store(kind, manifest) and shelf.put(manifest)
-        if is_changed:
+            is_news = is_changed and not self.own_writes.hold(kind, manifest)
+        if is_news:
             self._wake_jobs(kind, manifest)
         if kind is TRAINING_JOB:
             self._store_pending_children(manifest)
