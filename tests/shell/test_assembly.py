@@ -145,12 +145,14 @@ async def test_job_has_its_children_and_a_status(start: Any, api_server: Any, jo
 async def test_a_job_that_comes_later_is_seen_by_the_watch(start: Any, api_server: Any) -> None:
     running = await start()
     await until(lambda: running.operator.lease.is_leading, "it leads")
-    await until(lambda: any("?watch" in path or path.endswith("trainingjobs") for path in api_server.requests))
+    await until(lambda: api_server.is_watched(TRAINING_JOB), "it watches")
 
     metadata = {"name": "later", "namespace": "research", "generation": 1}
     api_server.put(TRAINING_JOB, {"metadata": metadata, "spec": copy.deepcopy(EXAMPLE["spec"])})
 
     await until(lambda: found(api_server, JOB_SET), "a JobSet is there")
+    creation = api_server.requests.index(f"POST {JOB_SET.path('research')}")
+    assert f"GET {TRAINING_JOB.path('research', 'later')}" not in api_server.requests[:creation], "its event suffices"
 
 
 @pytest.fixture

@@ -1,7 +1,9 @@
 """Implementation of the `Cluster` interface with the Kubernetes API.
 
-A job is read from the API server, since all fences depend on its `resourceVersion`. Its children come from the store,
-without a request. Every write also updates the store, so that the next reconcile reads its own writes.
+A job is read from the API server, since all fences depend on its `resourceVersion`. Only the first read of a new job
+needs no request: the watch event shows the whole job, and the write of the first status is fenced. A job's children
+come from the store, without a request. Every write also updates the store, so that the next reconcile reads its own
+writes.
 """
 
 import asyncio
@@ -68,7 +70,9 @@ class KubernetesCluster:
         ] = {}  # by namespace: the time of the last read or failed read, and its events
 
     async def read_job(self, namespace: str, name: str) -> Manifest | None:
-        """Read the TrainingJob from the API server. None: it does not exist."""
+        """Read the TrainingJob from the API server, the first time from its watch event. None: it does not exist."""
+        if new_job := self._feed.new_jobs.take(namespace, name):
+            return new_job
         try:
             job = await self._api.get(TRAINING_JOB, namespace, name)
         except MissingKindError:

@@ -102,7 +102,11 @@ class Cluster(Protocol):
     """Cluster access of the reconciler. Every method may raise `ClusterUnavailableError`."""
 
     async def read_job(self, namespace: str, name: str) -> Manifest | None:
-        """Read the TrainingJob from the API server (a quorum read). None: it does not exist."""
+        """Read the TrainingJob. None: it does not exist.
+
+        It is a quorum read, except for the first read of a job without a status, which may be outdated. The caller must
+        write the first status, with the job's `resourceVersion` as precondition, before it acts.
+        """
         ...
 
     async def read_children(self, namespace: str, uid: str) -> Children:

@@ -14,6 +14,7 @@ from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.interfaces import ClusterUnavailableError, Manifest, MissingKindError
 from trainingjob_operator.shell.kinds import CHILDREN, CONFIG_MAP, NODE, POD, TRAINING_JOB, Kind
 from trainingjob_operator.shell.logging_setup import Log
+from trainingjob_operator.shell.new_jobs import NewJobs
 from trainingjob_operator.shell.own_writes import OwnWrites
 from trainingjob_operator.shell.store import EventType, Key, Store, key_of, label, trim_manifest
 
@@ -54,6 +55,7 @@ class Reflector:
         self._on_kinds = on_kinds
         self.own_writes = OwnWrites(self._wake_jobs)
         """Writes of the operator, whose events wake no job."""
+        self.new_jobs = NewJobs()
         self._pending: OrderedDict[tuple[Kind, Key], Manifest] = OrderedDict()
         self._last_list_at = asyncio.get_running_loop().time()
         self._requested_wait = 0.0  # longest wait in seconds that the API server requested during the last lists
@@ -107,6 +109,7 @@ class Reflector:
         if is_news:
             self._wake_jobs(kind, manifest)
         if kind is TRAINING_JOB:
+            self.new_jobs.handle_event(event, manifest)
             self._store_pending_children(manifest)
 
     def _should_store(self, kind: Kind, manifest: Manifest) -> bool:

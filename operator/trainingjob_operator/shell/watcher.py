@@ -23,7 +23,7 @@ from kopf._cogs.structs.credentials import Vault  # no public API exists
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import UID_LABEL
 from trainingjob_operator.shell.api import FIELD_MANAGER, LIST_TIMEOUT_SECONDS, REQUEST_TIMEOUT_SECONDS
-from trainingjob_operator.shell.kinds import CHILDREN, Kind
+from trainingjob_operator.shell.kinds import CHILDREN, TRAINING_JOB, Kind
 from trainingjob_operator.shell.logging_setup import Log
 from trainingjob_operator.shell.store import EventType, trim_manifest
 
@@ -191,7 +191,10 @@ async def _cancel_all_tasks() -> None:
 
 
 def make_registry(info: kopf.AiohttpSession, kinds: Iterable[Kind], on_event: OnEvent) -> kopf.OperatorRegistry:
-    """Return kopf's handlers: log in with an HTTP session, and forward every event of the given kinds."""
+    """Return kopf's handlers: log in with an HTTP session, and forward every event of the given kinds.
+
+    The forwarded manifests are trimmed, which keeps queued events small. Only a job without a status is whole.
+    """
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry, id="client")
@@ -201,7 +204,9 @@ def make_registry(info: kopf.AiohttpSession, kinds: Iterable[Kind], on_event: On
     for kind in kinds:
 
         async def forward_event(event: kopf.RawEvent, kind: Kind = kind, **_: Any) -> None:
-            on_event(kind, event["type"], trim_manifest(kind, dict(event["object"])))  # keeps queued events small
+            manifest = dict(event["object"])
+            is_new_job = kind is TRAINING_JOB and "status" not in manifest  # its first reconcile needs the whole job
+            on_event(kind, event["type"], manifest if is_new_job else trim_manifest(kind, manifest))
 
         kopf.on.event(*_selector(kind), registry=registry, id=kind.plural)(forward_event)
     return registry
