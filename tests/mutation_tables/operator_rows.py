@@ -126,6 +126,20 @@ SHELL_MUTATIONS = (
         ("tests/shell/test_authentication.py",),
     ),
     Mutation(
+        "believe a token that the issuer did not sign",
+        f"{SHELL}/account_tokens.py",
+        "        key.verify(token.signature, token.signed)\n",
+        "        key.algorithm\n",
+        ("tests/shell/test_account_tokens.py",),
+    ),
+    Mutation(
+        "accept pods of a ServiceAccount that no review confirmed",
+        f"{SHELL}/authentication.py",
+        "        return caller if await self._accounts.is_confirmed(claims.account, review) else None\n",
+        "        return caller\n",
+        ("tests/shell/test_issuer.py",),
+    ),
+    Mutation(
         "one hub for a UID in all namespaces",
         f"{SHELL}/interfaces.py",
         "        return self.namespace, self.job_uid\n",

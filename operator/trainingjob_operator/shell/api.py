@@ -44,6 +44,8 @@ NUM_CONNECTIONS = 20
 UNREACHABLE = "unreachable"
 """Code of a request without a complete response, among the HTTP statuses of failed requests."""
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
+ACCEPT = "application/json, */*;q=0.5"
+"""The keys of the token issuer are JSON with another media type."""
 JSON_PATCH = "application/json-patch+json"
 
 
@@ -108,6 +110,13 @@ class Api:
         except NotFoundError:
             return None
         return found
+
+    async def read_document(self, path: str) -> object:
+        """Read a JSON document that is not an object of a kind.
+
+        Raises `ClusterUnavailableError`, `MissingKindError`, `NotFoundError`.
+        """
+        return await self._read(path)
 
     async def serves(self, kind: Kind, *, any_version: bool = False) -> bool:
         """Return whether a kind is served, or any version of its group. Raises `ClusterUnavailableError`."""
@@ -282,7 +291,7 @@ class Api:
                 method,
                 path,
                 query_params=list(query.items()),
-                header_params={"Accept": "application/json", "Content-Type": content_type},
+                header_params={"Accept": ACCEPT, "Content-Type": content_type},
                 body=body,
                 auth_settings=["BearerToken"],
             )

@@ -1,16 +1,22 @@
-"""Authentication of pods and authorization of users, both by reviews of the API server.
+"""Authentication of pods and authorization of users.
 
-A pod authenticates with a bound service account token of the operator's audience. A TokenReview returns the pod's UID,
-and the pod's owner references lead to the job. A user needs the verb `use` on a ServiceAccount to set it in a job.
+A pod authenticates with a bound service account token of the operator's audience, which names the pod. The pod's owner
+references lead to the job. The operator verifies the token with the issuer's keys, because thousands of hosts start at
+once. The API server reviews one token of each ServiceAccount, and each token that the operator cannot verify.
+
+A user needs the verb `use` on a ServiceAccount to set it in a job.
 """
 
 import base64
 import json
 from collections.abc import Sequence
+from datetime import timedelta
 
 from trainingjob_api.protocol import TOKEN_AUDIENCE
 from trainingjob_api.spec.job import KIND
 from trainingjob_operator.core.manifests import Manifest, get_text, get_value, iter_items
+from trainingjob_operator.core.times import parse_time
+from trainingjob_operator.shell.account_tokens import SERVICE_ACCOUNT_PREFIX
 from trainingjob_operator.shell.api import Api
 from trainingjob_operator.shell.interfaces import (
     Caller,
@@ -18,6 +24,7 @@ from trainingjob_operator.shell.interfaces import (
     MissingKindError,
     UnauthenticatedCallerError,
 )
+from trainingjob_operator.shell.issuer import CONFIRMED_SECONDS, ConfirmedAccounts, TokenIssuer
 from trainingjob_operator.shell.kinds import ACCESS_REVIEW, JOB, JOB_SET, POD, TRAINING_JOB, Kind
 from trainingjob_operator.shell.reviews import MAX_TOKEN, CacheLimits, TokenCache, create_review, review_token
 from trainingjob_operator.shell.store import Store
@@ -27,22 +34,27 @@ ACCEPTED_CACHE_SECONDS = 120.0
 REJECTED_CACHE_SECONDS = 5.0
 MAX_REVIEWS = 16
 """Maximum number of concurrent TokenReviews of unknown tokens. Thousands of hosts start, or reconnect, at once."""
-LIMITS = CacheLimits(ACCEPTED_CACHE_SECONDS, REJECTED_CACHE_SECONDS, MAX_REVIEWS)
+DELETION_LEEWAY = timedelta(minutes=1)
+"""Time after a pod's grace period during which the API server itself accepts its token."""
+VERIFIED_CACHE_SECONDS = ACCEPTED_CACHE_SECONDS - CONFIRMED_SECONDS
+"""A deleted ServiceAccount is thus noticed as late as with a review of each token."""
+LIMITS = CacheLimits(ACCEPTED_CACHE_SECONDS, REJECTED_CACHE_SECONDS, MAX_REVIEWS, VERIFIED_CACHE_SECONDS)
 
 OWNER_CHAINS = ((JOB, JOB_SET, TRAINING_JOB), (JOB, TRAINING_JOB))
 """Chains of controllers from a pod to its TrainingJob: that of a host, and that of a pod that tokenizes text."""
 _POD_NAME = "authentication.kubernetes.io/pod-name"
 _POD_UID = "authentication.kubernetes.io/pod-uid"
-_SERVICE_ACCOUNT = "system:serviceaccount:"
 
 
 class PodAuthenticator:
     """Authenticates callers of the rendezvous by token, with a short-lived cache of the results."""
 
     def __init__(self, api: Api, store: Store) -> None:
-        """Review tokens with the API server; look up pods in the store first."""
+        """Verify tokens, or review them with the API server; look up pods in the store first."""
         self._api = api
         self._store = store
+        self._issuer = TokenIssuer(api)
+        self._accounts = ConfirmedAccounts()
         self._cache = TokenCache[Caller | str](LIMITS, lambda answer: isinstance(answer, Caller))
 
     async def authenticate(self, token: str, peer: str = "") -> Caller:
@@ -57,10 +69,24 @@ class PodAuthenticator:
             raise UnauthenticatedCallerError("a bearer token is needed")
         if not has_operator_audience(token):
             raise UnauthenticatedCallerError(f"the token is not a JSON web token for {TOKEN_AUDIENCE}")
-        answer = await self._cache.find(token, peer, self._review_token)
+        answer = await self._cache.find(token, peer, self._review_token, self._verify_token)
         if isinstance(answer, str):
             raise UnauthenticatedCallerError(answer)
         return answer
+
+    async def _verify_token(self, token: str) -> Caller | None:  # None: it needs a review
+        """Return the caller if the issuer's keys verify the token and a recent review confirmed its ServiceAccount."""
+        claims = await self._issuer.verify(token, TOKEN_AUDIENCE)
+        if claims is None:
+            return None
+        caller = await self._find_caller(claims.account.namespace, claims.pod, claims.pod_uid)
+        if isinstance(caller, str):
+            return None
+
+        async def review() -> bool:
+            return isinstance(await self._review_token(token), Caller)
+
+        return caller if await self._accounts.is_confirmed(claims.account, review) else None
 
     async def _review_token(self, token: str) -> Caller | str:
         """Review a token. Return the caller, or why the token is rejected."""
@@ -68,19 +94,28 @@ class PodAuthenticator:
         if status.get("authenticated") is not True or TOKEN_AUDIENCE not in (status.get("audiences") or ()):
             return f"the token is not valid for {TOKEN_AUDIENCE}: {get_text(status, 'error') or 'refused'}"
         user = get_text(status, "user", "username")
-        if not user.startswith(_SERVICE_ACCOUNT):
+        if not user.startswith(SERVICE_ACCOUNT_PREFIX):
             return f"'{user}' is not a service account"
-        namespace = user.removeprefix(_SERVICE_ACCOUNT).partition(":")[0]
+        namespace = user.removeprefix(SERVICE_ACCOUNT_PREFIX).partition(":")[0]
         name, uid = (_first(get_value(status, "user", "extra", key)) for key in (_POD_NAME, _POD_UID))
         if not name or not uid:
             return "the token is not bound to a pod"
+        return await self._find_caller(namespace, name, uid)
+
+    async def _find_caller(self, namespace: str, name: str, uid: str) -> Caller | str:
+        """Return a pod with its job, or why it is rejected."""
         pod = await self._find(POD, namespace, name, uid)
-        if pod is None:
+        if pod is None or self._is_past_deletion(pod):
             return f"pod '{namespace}/{name}' with UID {uid} no longer exists"
         job = await self._find_job(namespace, pod)
         if job is None:
             return f"pod '{namespace}/{name}' does not belong to a {KIND}"
         return Caller(uid, namespace, get_text(job, "metadata", "name"), get_text(job, "metadata", "uid"))
+
+    def _is_past_deletion(self, pod: Manifest) -> bool:
+        """Return whether a pod still exists although its grace period is over. Its token is then no longer valid."""
+        deleted_at = parse_time(get_text(pod, "metadata", "deletionTimestamp"))
+        return deleted_at is not None and self._api.clock.now() - deleted_at > DELETION_LEEWAY
 
     async def _find_job(self, namespace: str, pod: Manifest) -> Manifest | None:  # None: the pod belongs to no job
         """Follow the owner references from a pod to its TrainingJob.

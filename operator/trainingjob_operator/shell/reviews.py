@@ -30,6 +30,8 @@ class CacheLimits:
     accepted_seconds: float
     rejected_seconds: float
     max_reviews: int
+    verified_seconds: float = 0.0
+    """Lifetime of a result that needed no review."""
 
 
 class TokenCache[Result]:
@@ -46,37 +48,46 @@ class TokenCache[Result]:
         self._rejected: OrderedDict[str, tuple[float, Result]] = OrderedDict()
         self._review_queue = FairQueue(MAX_WAITING, limits.max_reviews)
 
-    async def find(self, token: str, peer: str, review: Callable[[str], Awaitable[Result]]) -> Result:
+    async def find(
+        self,
+        token: str,
+        peer: str,
+        review: Callable[[str], Awaitable[Result]],
+        verify: Callable[[str], Awaitable[Result | None]] | None = None,
+    ) -> Result:
         """Return the cached result for a token, or that of `review`. A token that was accepted before does not queue.
+
+        `verify` accepts a token without a review and a queue. It returns None for a token that needs a review.
 
         Raises:
             BusyError: too many unknown tokens wait for a review.
-            Exception: an error of `review`, which is not cached.
+            Exception: an error of `review` or `verify`, which is not cached.
         """
         digest = hashlib.sha256(token.encode()).hexdigest()
         now = asyncio.get_running_loop().time()
         cached = self._accepted.get(digest) or self._rejected.get(digest)
         if cached and cached[0] > now:
             return cached[1]
+        if verify and (verified := await verify(token)) is not None:
+            self._keep(self._accepted, digest, now + self._limits.verified_seconds, verified)
+            return verified
         if digest in self._accepted:
             result = await review(token)
         else:
             async with self._review_queue.acquire(peer, seconds=WAIT_SECONDS):
                 result = await review(token)
-        self._store(digest, now, result)
+        if self._is_accepted(result):
+            self._keep(self._accepted, digest, now + self._limits.accepted_seconds, result)
+        else:
+            self._keep(self._rejected, digest, now + self._limits.rejected_seconds, result)
         return result
 
-    def _store(self, digest: str, now: float, result: Result) -> None:
-        seconds, kept = (
-            (self._limits.accepted_seconds, self._accepted)
-            if self._is_accepted(result)
-            else (self._limits.rejected_seconds, self._rejected)
-        )
+    def _keep(self, results: OrderedDict[str, tuple[float, Result]], digest: str, until: float, result: Result) -> None:
         for each in (self._accepted, self._rejected):
             each.pop(digest, None)
-        kept[digest] = (now + seconds, result)
-        if len(kept) > MAX_CACHED:
-            kept.popitem(last=False)
+        results[digest] = (until, result)
+        if len(results) > MAX_CACHED:
+            results.popitem(last=False)
 
 
 def bearer_token(request: web.Request) -> str:
