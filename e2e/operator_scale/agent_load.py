@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from trainingjob_agent.operator_session import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
+from trainingjob_agent.rendezvous import CONNECT_SECONDS, TIMEOUT_SECONDS
 from trainingjob_api.protocol import REPORT_PATH, HostReport, Phase, Progress
 from trainingjob_operator.shell.settings import RENDEZVOUS_PORT
 
 BUFFER_BYTES = 64 * 1024
 SHOWN_BYTES = 4096
 """Bytes of an answer that an agent reads: the directive and the generation of its world."""
-EXCHANGE_SECONDS = 30.0
 REPORT_DELAY_SECONDS = 0.05
 STEP_SECONDS = 5.0
 
@@ -136,7 +136,7 @@ class Agent:
         if not self._request:
             self._request = encode_request(self._server_name, self._host.token, self._report, self._tag)
         try:
-            async with asyncio.timeout(EXCHANGE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 response = await (await self._connect()).send(self._request)
         except BaseException:
             self._disconnect()
@@ -151,13 +151,14 @@ class Agent:
 
     async def _connect(self) -> "HttpsConnection":
         if self._connection is None or self._connection.is_lost:
-            _, protocol = await asyncio.get_running_loop().create_connection(
-                lambda: HttpsConnection(self._trust, self._server_name),
-                "127.0.0.1",
-                RENDEZVOUS_PORT,
-                local_addr=(self._host.address, 0),
-            )
-            self._connection = protocol
+            async with asyncio.timeout(CONNECT_SECONDS):
+                _, self._connection = await asyncio.get_running_loop().create_connection(
+                    lambda: HttpsConnection(self._trust, self._server_name),
+                    "127.0.0.1",
+                    RENDEZVOUS_PORT,
+                    local_addr=(self._host.address, 0),
+                )
+                await self._connection.shake_hands()
         return self._connection
 
     def _disconnect(self) -> None:
@@ -188,11 +189,16 @@ class HttpsConnection(asyncio.BufferedProtocol):
         self.is_lost = False
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = trust.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
-        self._is_shaken = False
+        self._handshake = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
         self._request = b""
         self._received = b""
         self._response: asyncio.Future[Response] | None = None
+
+    async def shake_hands(self) -> None:
+        """Complete the handshake of TLS. Raises `ExchangeError` if the connection ends before."""
+        self._proceed()
+        await self._handshake
 
     async def send(self, request: bytes) -> Response:
         """Send a request and return its response. Raises `ExchangeError` if the connection ends before."""
@@ -209,7 +215,7 @@ class HttpsConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport. The handshake begins with the first request."""
+        """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -226,15 +232,15 @@ class HttpsConnection(asyncio.BufferedProtocol):
             self._fail(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail the request that waits for its response."""
+        """Fail the handshake or the request that waits."""
         self.is_lost = True
         self._fail(exc)
 
     def _proceed(self) -> None:
         with contextlib.suppress(ssl.SSLWantReadError):
-            if not self._is_shaken:
+            if not self._handshake.done():
                 self._tls.do_handshake()
-                self._is_shaken = True
+                self._handshake.set_result(None)
             if self._request:
                 self._tls.write(self._request)
                 self._request = b""
@@ -248,8 +254,10 @@ class HttpsConnection(asyncio.BufferedProtocol):
             self._response.set_result(parsed)
 
     def _fail(self, error: Exception | None) -> None:
-        if self._response and not self._response.done():
-            self._response.set_exception(ExchangeError(f"the connection ended: {error or 'closed by the operator'}"))
+        for waiter in (self._handshake, self._response):
+            if waiter and not waiter.done():
+                waiter.set_exception(ExchangeError(f"the connection ended: {error or 'closed by the operator'}"))
+                break
         self.close()
 
 

@@ -33,8 +33,10 @@ from trainingjob_operator.shell.store import Store
 from trainingjob_operator.shell.tls import CaBundleInjector, FolderSource, SecretSource, Tls
 from trainingjob_operator.shell.watcher import Watcher
 
-RENDEZVOUS_LIMITS = ConnectionLimits(total=16_384, unauthenticated=1024, unauthenticated_per_peer=256)
-"""An agent has one connection, briefly two. The gate never evicts authenticated connections for new ones."""
+RENDEZVOUS_LIMITS = ConnectionLimits(total=16_384, unauthenticated=1024, unauthenticated_per_peer=256, waiting=8192)
+"""An agent has one connection, briefly two. The gate never evicts authenticated connections for new ones.
+
+Connections that wait take up to 7 KiB each, and those with TLS about 30 KiB."""
 MAX_LIST_SILENCE_SECONDS = 3 * RELIST_SECONDS
 RECONCILE_DRAIN_SECONDS = 10.0
 """Shutdown timeout of running reconciles."""

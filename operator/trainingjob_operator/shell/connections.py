@@ -3,7 +3,9 @@
 Every pod in the cluster can connect. At the limit, a new connection evicts the oldest unauthenticated connection of the
 peer with the most of them. A peer that opens thousands of connections therefore evicts its own.
 
-TLS starts with the first byte, so a silent connection costs only a socket. All TLS connections share one read buffer,
+TLS starts with the first byte, so a silent connection costs only a socket. When thousands of hosts connect at once,
+TLS starts for as many as the limit of unauthenticated connections allows, and the others wait without TLS. Evicting
+them would waste their handshakes, and each would come again. All TLS connections share one read buffer,
 because the event loop reads one connection at a time. A buffer of asyncio's own takes 256 KiB per connection.
 """
 
@@ -21,6 +23,10 @@ HANDSHAKE_SECONDS = 5.0
 FIRST_REQUEST_SECONDS = 10.0
 """Time from the connection to the start of the first request's handler."""
 BUFFER_BYTES = 64 * 1024
+PLACE_SECONDS = FIRST_REQUEST_SECONDS
+"""Time for which an unauthenticated connection keeps its place while others wait for one."""
+MAX_HELLO_BYTES = 4096
+"""Maximum number of bytes from a connection that waits. The first message of TLS has less than 2 KiB."""
 MAX_AUTHENTICATED_PER_OWNER = 4
 """Authenticated connections per pod. A further one closes the pod's oldest; an agent needs no more."""
 
@@ -38,6 +44,8 @@ class ConnectionLimits:
     total: int
     unauthenticated: int
     unauthenticated_per_peer: int
+    waiting: int = 0
+    """Further unauthenticated connections, which are silent or wait until TLS may start."""
 
 
 class ConnectionLimiter:
@@ -47,6 +55,12 @@ class ConnectionLimiter:
         self._limits = limits
         self._entries: dict[asyncio.Protocol, LimitedConnection] = {}
         self._unauthenticated: dict[str, OrderedDict[LimitedConnection, None]] = {}
+        self._started: dict[str, OrderedDict[LimitedConnection, float]] = {}
+        """Unauthenticated connections with TLS, and the times of their starts, by peer."""
+        self._waiting: dict[str, OrderedDict[LimitedConnection, None]] = {}
+        """Connections that wait until TLS may start, by peer."""
+        self._num_started = 0
+        self._is_starting = False
         self._authenticated: dict[str, deque[LimitedConnection]] = {}
         self._num_unauthenticated = 0
         self._num_authenticated = 0
@@ -63,9 +77,26 @@ class ConnectionLimiter:
         self._num_unauthenticated += 1
         if len(peer_connections) > limits.unauthenticated_per_peer:
             self._evict(peer_connections)
-        elif self._num_unauthenticated > limits.unauthenticated or len(self) > limits.total:
+        elif self._num_unauthenticated > limits.unauthenticated + limits.waiting or len(self) > limits.total:
             self._evict(max(self._unauthenticated.values(), key=len))
         return entry.is_open
+
+    def start(self, entry: "LimitedConnection") -> None:
+        """Start a connection that has sent data; without a free place, it waits.
+
+        Peers take turns. A newcomer does not wait for a peer with many more connections, nor for one that has kept its
+        place for `PLACE_SECONDS`.
+        """
+        if self._num_started >= self._limits.unauthenticated:
+            most = max(self._started.values(), key=len)
+            oldest, since = next(iter(most.items()))
+            has_more = len(most) > len(self._started.get(entry.peer, ())) + 1
+            if has_more or asyncio.get_running_loop().time() - since > PLACE_SECONDS:
+                oldest.close()
+        if self._num_started >= self._limits.unauthenticated or self._waiting:
+            self._waiting.setdefault(entry.peer, OrderedDict())[entry] = None
+        else:
+            self._start(entry)
 
     def mark_authenticated(self, entry: "LimitedConnection", owner: str) -> None:
         """Mark a connection as authenticated, which protects it from eviction by other peers.
@@ -109,12 +140,12 @@ class ConnectionLimiter:
             if not proved:
                 self._authenticated.pop(entry.owner, None)
             return
-        own = self._unauthenticated.get(entry.peer, OrderedDict())
-        if entry in own:
-            del own[entry]
-            self._num_unauthenticated -= 1
-        if not own:
-            self._unauthenticated.pop(entry.peer, None)
+        self._num_unauthenticated -= _remove(self._unauthenticated, entry)
+        self._num_started -= _remove(self._started, entry)
+        _remove(self._waiting, entry)
+        if self._waiting and not self._is_starting:  # later, since a start can end the connection
+            self._is_starting = True
+            asyncio.get_running_loop().call_soon(self._start_waiting)
 
     def close(self) -> None:
         """Close all connections without a request."""
@@ -125,6 +156,33 @@ class ConnectionLimiter:
 
     def _evict(self, own: "OrderedDict[LimitedConnection, None]") -> None:
         next(iter(own)).close()
+
+    def _start(self, entry: "LimitedConnection") -> None:
+        self._num_started += 1
+        self._started.setdefault(entry.peer, OrderedDict())[entry] = asyncio.get_running_loop().time()
+        entry.start()
+
+    def _start_waiting(self) -> None:
+        """Start waiting connections in the free places; each peer's oldest in turn."""
+        self._is_starting = False
+        while self._waiting and self._num_started < self._limits.unauthenticated:
+            peer, own = next(iter(self._waiting.items()))
+            entry, _ = own.popitem(last=False)
+            del self._waiting[peer]
+            if own:
+                self._waiting[peer] = own  # the peer moves to the end of the queue
+            self._start(entry)
+
+
+def _remove[Value](entries: "dict[str, OrderedDict[LimitedConnection, Value]]", entry: "LimitedConnection") -> bool:
+    """Remove a connection from its peer's. Return whether it was there."""
+    own = entries.get(entry.peer)
+    if own is None or entry not in own:
+        return False
+    del own[entry]
+    if not own:
+        del entries[entry.peer]
+    return True
 
 
 class LimitedConnection(asyncio.Protocol):
@@ -145,6 +203,8 @@ class LimitedConnection(asyncio.Protocol):
         self._inner: asyncio.Protocol | None = None
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._received = b""
+        """Data that arrived before the start."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Request admission from the gate, and start the timeout of the first request."""
@@ -155,20 +215,33 @@ class LimitedConnection(asyncio.Protocol):
             self._timer = asyncio.get_running_loop().call_later(FIRST_REQUEST_SECONDS, self.close)
 
     def data_received(self, data: bytes) -> None:
-        """Start TLS or HTTP at the first data. Without TLS, forward all data."""
+        """Request the start of TLS or HTTP at the first data. Without TLS, forward all data."""
         if self._transport is None:
             return
-        if self._inner is None:
-            self._inner = self._make()
-            self._gate.register_handler(self._inner, self)
-            if self._context is not None:
-                tls = _SharedBufferTls(self._inner, self._context, self.mark_closed)
-                self._transport.set_protocol(tls)
-                tls.connection_made(self._transport)
-                tls.feed_data(data)
-                return
+        if self._inner is not None:
+            self._inner.data_received(data)
+            return
+        is_waiting, self._received = bool(self._received), self._received + data
+        if not is_waiting:
+            self._gate.start(self)
+        if self._inner is None and len(self._received) > MAX_HELLO_BYTES:
+            self.close()
+
+    def start(self) -> None:
+        """Start TLS or HTTP with the data that has arrived."""
+        if self._transport is None:
+            return
+        data, self._received = self._received, b""
+        self._inner = self._make()
+        self._gate.register_handler(self._inner, self)
+        if self._context is not None:
+            tls = _SharedBufferTls(self._inner, self._context, self.mark_closed)
+            self._transport.set_protocol(tls)
+            tls.connection_made(self._transport)
+            tls.feed_data(data)
+        else:
             self._inner.connection_made(self._transport)
-        self._inner.data_received(data)
+            self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
         """Forward the end of the stream."""
