@@ -113,10 +113,14 @@ def train(submit: Callable[..., Job], cluster: Cluster) -> Callable[..., tuple[J
 
 @pytest.fixture(autouse=True)
 def deeds_of_operators(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a journey in which an operator logged an error or made a forbidden API request."""
+    """Fail a journey in which an operator logged an error or made a forbidden API request.
+
+    The requests of the previous release follow other rules.
+    """
     begun = datetime.now(UTC)
     yield
     if "product" in request.fixturenames:
         product: Product = request.getfixturevalue("product")
         assert product.operator_errors(begun) == []
-        assert product.forbidden_requests(begun) == []
+        if "previous" not in request.fixturenames:
+            assert product.forbidden_requests(begun) == []
