@@ -1,4 +1,4 @@
-"""How long the operator holds its answers: longer with thousands of hosts, so that fewer of them report each second."""
+"""Thousands of hosts: the operator holds answers longer, and reconciles when a heartbeat is lost."""
 
 import asyncio
 import contextlib
@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.builders import KEY, NAME, NAMESPACE, UID, make_report
 from trainingjob_api.protocol import Directive
+from trainingjob_api.world import Member, World
 from trainingjob_operator.core.report.job_events import JobDirective
 from trainingjob_operator.shell.hub import Hub
 from trainingjob_operator.shell.interfaces import Caller
@@ -36,3 +37,32 @@ async def test_answers_wait_longer_with_thousands_of_hosts(
     await hub.answer(Caller("pod-0", NAMESPACE, NAME, UID), "a", 1.0)
 
     assert holds == [held]
+
+
+def test_time_until_a_host_of_the_world_is_silent() -> None:
+    clock = [0.0]
+    hub = Hub(lambda: clock[0], lambda namespace, name: None)
+
+    def report(at: float, pod: str) -> None:
+        clock[0] = at
+        hub.receive(Caller(pod, NAMESPACE, NAME, UID), make_report(pod_uid=pod))
+
+    assert hub.seconds_until_silence(KEY) == 0.0, "an unknown job"
+    for at, pod in ((1.0, "outside"), (2.0, "a"), (3.0, "b")):
+        report(at, pod)
+    assert hub.seconds_until_silence(KEY) == 0.0, "nothing is published"
+    members = tuple(
+        Member(process=number, slice=0, host=number, pod=pod, pod_uid=pod, address="10.0.0.1")
+        for number, pod in enumerate(("a", "b", "never-reported"))
+    )
+    world = World(generation=1, job_uid=UID, coordinator="10.0.0.1:5000", members=members)
+    hub.publish(KEY, JobDirective(Directive.TRAIN, world, heartbeat_timeout_seconds=4.0))
+
+    clock[0] = 5.0
+    assert hub.seconds_until_silence(KEY) == 1.0
+    clock[0] = 6.5
+    assert hub.seconds_until_silence(KEY) == 0.0
+    report(6.5, "a")
+    assert hub.seconds_until_silence(KEY) == 0.5
+    hub.publish(KEY, JobDirective(Directive.WAIT, heartbeat_timeout_seconds=4.0))
+    assert hub.seconds_until_silence(KEY) == 0.0, "no world"

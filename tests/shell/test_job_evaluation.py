@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.builders import job_manifest, jobset_manifest, make_plan
 from tests.support.replica_scenes import ReplicaScene, replicated
-from tests.support.scenes import Scene
+from tests.support.scenes import Scene, trained
 from trainingjob_api.status.world_status import AdmissionBackOff
 from trainingjob_operator.core.decide.decisions import Decision, RunReplicas, Wait
 from trainingjob_operator.core.manifests import Children
@@ -23,6 +23,7 @@ from trainingjob_operator.shell.job_evaluation import (
     NEW_BASE_SECONDS,
     SILENT_BASE_SECONDS,
     WAITING_REQUEUE_SECONDS,
+    calm_seconds,
     evaluate,
     requeue_delay,
 )
@@ -102,3 +103,25 @@ def test_a_new_base_jobset_is_looked_at_without_an_event(spec: dict[str, Any], w
     decision = Wait(Reason.WAITING_FOR_PODS, "")
 
     assert requeue_delay(scene.plan, scene.see(), decision, scene.status, scene.now) == want
+
+
+def test_world_that_trains_needs_no_reconcile_until_it_could_hang() -> None:
+    scene = trained()
+    decision = scene.decide()
+    assert isinstance(decision, Wait)
+    assert calm_seconds(scene.plan, scene.see(), decision) == WAITING_REQUEUE_SECONDS
+
+    assert calm_seconds(scene.plan, scene.see(), Wait(Reason.WAITING_FOR_PODS, "")) == 0.0
+    assert calm_seconds(scene.plan, Scene(plan=make_plan()).see(), decision) == 0.0
+
+
+def test_replicas_need_no_reconcile_for_as_long_as_each_of_them() -> None:
+    scene = ReplicaScene(plan=replicated(make_plan())).start(0, 1)
+    calm = scene.decide()
+    assert isinstance(calm, RunReplicas)
+    assert calm_seconds(scene.plan, scene.see(), calm) == WAITING_REQUEUE_SECONDS
+
+    del scene.pods[1, 0]
+    ended = scene.decide()
+    assert isinstance(ended, RunReplicas)
+    assert calm_seconds(scene.plan, scene.see(), ended) == 0.0

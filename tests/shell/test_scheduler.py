@@ -274,3 +274,19 @@ async def test_stop_cancels_pending_reconciliations(running) -> None:
     assert now() == 1.0, "it waits for the one look that has begun"
     assert reconciler.begun == [0.0]
     assert reconciler.num_running == 0
+
+
+async def test_reconcile_without_an_event_is_postponed(running) -> None:
+    delays = [3.0, 0.001, 0.0]
+    reconciler = Reconciler(10.0, takes=0.0)
+    scheduler = running(reconciler, postpone=lambda namespace, name: delays.pop(0) if delays else 0.0)
+    scheduler.wake("ns", "a")
+    await asyncio.sleep(20)
+    assert reconciler.begun == [0.0, 10.0 + 3.0 + MIN_INTERVAL_SECONDS]
+
+    delays[:] = [100.0] * 10
+    await asyncio.sleep(10)
+    scheduler.wake("ns", "a")
+    await asyncio.sleep(1)
+
+    assert reconciler.begun[2:] == [30.0], "an event is not postponed"

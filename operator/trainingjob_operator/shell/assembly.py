@@ -64,7 +64,11 @@ class Operator:
         self.metrics = Metrics(version("trainingjob"))
         api.on_error = self.metrics.record_api_error
         self.metrics.register_jobs(self.store[TRAINING_JOB], api.clock.now(), lambda: self.lease.is_last_known_leader)
-        self.scheduler = Scheduler(self._reconcile, self.metrics.record_reconcile)
+        self.scheduler = Scheduler(
+            self._reconcile,
+            self.metrics.record_reconcile,
+            postpone=self._seconds_to_postpone,
+        )
         self.metrics.register_queue(lambda: self.scheduler.queue_length)
         self.feed = Reflector(api, self.store, settings.namespaces, self.scheduler.wake, self._restart_watcher)
         self.watcher = Watcher(
@@ -163,6 +167,9 @@ class Operator:
 
     async def _reconcile(self, namespace: str, name: str) -> float | None:
         return await self._reconciler.reconcile(namespace, name)
+
+    def _seconds_to_postpone(self, namespace: str, name: str) -> float:
+        return self._reconciler.seconds_to_postpone(namespace, name)
 
     def _restart_watcher(self) -> None:
         self.watcher.restart()

@@ -151,6 +151,15 @@ class Hub:
             max_unconfirmed_generation=line.max_unconfirmed_generation,
         )
 
+    def seconds_until_silence(self, job: JobKey) -> float:
+        """Return the seconds until a host of the world exceeds the heartbeat timeout. 0: one has, or no world runs."""
+        line = self._jobs.get(job)
+        if line is None or line.broadcast is None or line.broadcast.world is None:
+            return 0.0
+        reported = (line.pod_states[uid].reported_at for uid in line.directives if uid in line.pod_states)
+        now = self._clock()
+        return max(min(reported, default=now) + line.broadcast.heartbeat_timeout_seconds - now, 0.0)
+
     def has_published(self, job: JobKey) -> bool:
         """Return whether this operator has published a directive for the job since it became the leader."""
         line = self._jobs.get(job)

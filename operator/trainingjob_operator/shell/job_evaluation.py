@@ -58,6 +58,15 @@ async def evaluate(
     return await asyncio.to_thread(evaluate_here) if len(children.pods) >= MANY_PODS else evaluate_here()
 
 
+def calm_seconds(plan: Plan, seen: Observed, decision: Decision) -> float:
+    """Return for how long a job needs no reconcile unless a heartbeat is lost or an event comes. 0: it needs each."""
+    if isinstance(decision, RunReplicas):
+        return min(calm_seconds(plan.of_one_slice, one.view, one.decision) for one in decision.replicas)
+    if not isinstance(decision, Wait) or seen.world is None or decision.reason != Reason.TRAINING:
+        return 0.0
+    return min(max(seconds_until_hang(plan, seen), 0.0), WAITING_REQUEUE_SECONDS)
+
+
 def requeue_delay(plan: Plan, seen: Observed, decision: Decision, status: TrainingJobStatus, now: datetime) -> float:
     """Return the seconds until the decision can change without an event."""
     if status.completion_time is not None:

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import assert_never
 from weakref import WeakValueDictionary
 
@@ -73,6 +73,9 @@ from trainingjob_operator.shell.interfaces import (
 from trainingjob_operator.shell.job_evaluation import (
     FORMING_REQUEUE_SECONDS,
     IDLE_REQUEUE_SECONDS,
+    MANY_PODS,
+    WAITING_REQUEUE_SECONDS,
+    calm_seconds,
     evaluate,
     requeue_delay,
 )
@@ -147,6 +150,7 @@ class Reconciler:
         self._checked: ColdCache[tuple[int, ValidationResult]] = ColdCache()
         self._status_caches: ColdCache[_StatusCache] = ColdCache()
         self._uids: dict[tuple[str, str], str] = {}
+        self._calm_until: dict[tuple[str, str], tuple[JobKey, datetime]] = {}
 
     async def reconcile(self, namespace: str, name: str) -> float | None:  # None: the job was deleted
         """Reconcile a job and return the seconds until the next reconcile.
@@ -156,12 +160,21 @@ class Reconciler:
             ForbiddenError: the API server rejects a write other than a creation; a later reconcile does the rest.
             MissingKindError: the API server no longer serves a kind; a later reconcile does the rest.
         """
+        self._calm_until.pop((namespace, name), None)
         lock = self._locks.setdefault((namespace, name), asyncio.Lock())
         async with lock:
             for _ in range(MAX_CONFLICT_ATTEMPTS):
                 with suppress(ConflictError):  # somebody else wrote: look again at what is there now
                     return await self._reconcile_once(namespace, name)
         return FORMING_REQUEUE_SECONDS
+
+    def seconds_to_postpone(self, namespace: str, name: str) -> float:
+        """Return the seconds by which the next reconcile can be postponed, because no heartbeat was lost."""
+        if (namespace, name) not in self._calm_until:
+            return 0.0
+        key, until = self._calm_until[namespace, name]
+        left = min((until - self._now()).total_seconds(), WAITING_REQUEUE_SECONDS)
+        return max(min(left, self._hub.seconds_until_silence(key)), 0.0)
 
     async def _reconcile_once(self, namespace: str, name: str) -> float | None:
         job = await self._cluster.read_job(namespace, name)
@@ -222,8 +235,14 @@ class Reconciler:
             return pause
         if strikes or refusal:  # the next reconcile writes the rejection to the status
             return FORMING_REQUEUE_SECONDS
-        requeue = requeue_delay(plan, seen, decision, fresh, now)
-        return min(requeue, CREATE_BACKOFF_SECONDS) if self._child_creator.last_rejection(uid) else requeue
+        if self._child_creator.last_rejection(uid):
+            return min(requeue_delay(plan, seen, decision, fresh, now), CREATE_BACKOFF_SECONDS)
+        # A reconcile of thousands of hosts takes half a second of CPU time, and one of their reports is always old.
+        if len(children.pods) >= MANY_PODS and (calm := calm_seconds(plan, seen, decision)):
+            namespace, name = get_text(job, "metadata", "namespace"), get_text(job, "metadata", "name")
+            self._calm_until[namespace, name] = _job_key(job), now + timedelta(seconds=calm)
+            return min(calm, max(self._hub.seconds_until_silence(_job_key(job)), FORMING_REQUEUE_SECONDS))
+        return requeue_delay(plan, seen, decision, fresh, now)
 
     async def _report_invalid(self, job: Manifest, checked: ValidationResult) -> float:
         """Write the problems of an invalid spec to the status. A world of an earlier spec continues to train."""

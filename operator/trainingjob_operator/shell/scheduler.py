@@ -22,6 +22,8 @@ type Reconcile = Callable[[str, str], Awaitable[float | None]]
 """Reconcile the job with this namespace and name. Return the seconds until the next reconcile. None: no such job."""
 type Measure = Callable[[float, bool], None]
 """Record one reconcile: its duration in seconds, and whether it failed."""
+type Postpone = Callable[[str, str], float]
+"""Return the seconds by which a reconcile of this job can be postponed if no event asked for it. 0: none."""
 
 NUM_WORKERS = 8
 MIN_INTERVAL_SECONDS = 0.05
@@ -41,17 +43,23 @@ class _JobSchedule:
     num_failures: int = 0
     timer: asyncio.TimerHandle | None = None
     task: asyncio.Task[None] | None = None
+    is_woken: bool = True
+    """Whether an event asked for the next reconcile."""
     has_worker: bool = False
     """Whether the task holds a worker slot. Before that, the task waits for one."""
 
 
 @dataclass
 class Scheduler:
-    """Calls `reconcile` for due jobs, with up to `num_workers` at a time. The scheduler starts paused."""
+    """Calls `reconcile` for due jobs, with up to `num_workers` at a time. The scheduler starts paused.
+
+    A reconcile that no event asked for is postponed while `postpone` returns a number of seconds.
+    """
 
     reconcile: Reconcile
     measure: Measure = lambda seconds, has_failed: None
     num_workers: int = NUM_WORKERS
+    postpone: Postpone = lambda namespace, name: 0.0
     _entries: dict[tuple[str, str], _JobSchedule] = field(default_factory=dict)
     _is_paused: bool = True
 
@@ -71,7 +79,7 @@ class Scheduler:
 
     def wake(self, namespace: str, name: str) -> None:
         """Schedule a reconcile of a job as soon as possible."""
-        self._schedule((namespace, name), self._loop.time())
+        self._schedule((namespace, name), self._loop.time(), is_woken=True)
 
     def pause(self) -> None:
         """Start no new reconciles, and cancel those that wait for a worker. Running ones finish; wake-ups are kept."""
@@ -88,15 +96,16 @@ class Scheduler:
         """Resume. Every job is due now, since its state may have changed."""
         self._is_paused = False
         for key in tuple(self._entries):
-            self._schedule(key, self._loop.time())
+            self._schedule(key, self._loop.time(), is_woken=True)
 
     async def stop(self) -> None:
         """Pause, and wait until no reconcile runs."""
         self.pause()
         await asyncio.gather(*(entry.task for entry in self._entries.values() if entry.task), return_exceptions=True)
 
-    def _schedule(self, key: tuple[str, str], at: float) -> None:
+    def _schedule(self, key: tuple[str, str], at: float, *, is_woken: bool = False) -> None:
         entry = self._entries.setdefault(key, _JobSchedule())
+        entry.is_woken |= is_woken
         entry.due = max(min(entry.due, at), entry.not_before)
         if entry.timer:
             entry.timer.cancel()
@@ -106,12 +115,16 @@ class Scheduler:
     def _start_task(self, key: tuple[str, str]) -> None:
         entry = self._entries[key]
         entry.timer = None
+        if not entry.is_woken and (delay := self.postpone(*key)) > 0.0:
+            entry.due = math.inf
+            self._schedule(key, self._loop.time() + max(delay, MIN_INTERVAL_SECONDS))
+            return
         entry.task = self._loop.create_task(self._run_reconcile(key, entry))
 
     async def _run_reconcile(self, key: tuple[str, str], entry: _JobSchedule) -> None:
         async with self._workers:
             entry.has_worker = True
-            entry.due = math.inf  # a later wake-up may be too late for this reconcile
+            entry.due, entry.is_woken = math.inf, False  # a later wake-up may be too late for this reconcile
             begun = self._loop.time()
             again, pause = await self._try_to_reconcile(key, entry)
             now = self._loop.time()
