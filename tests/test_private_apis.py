@@ -65,3 +65,5 @@ def test_asyncio_reads_tls_into_a_buffer_that_a_subclass_gives() -> None:
     assert "self._ssl_buffer = bytearray(self.max_size)" in constructor
     assert "self._ssl_buffer_view = memoryview(self._ssl_buffer)" in constructor
     assert "self._ssl_buffer_view[:nbytes]" in inspect.getsource(SSLProtocol.buffer_updated)
+    assert "self._write_backlog = collections.deque()" in constructor
+    assert "self._process_outgoing()" in inspect.getsource(SSLProtocol._do_write)  # type: ignore[attr-defined]

@@ -133,7 +133,6 @@ async def measure_hosts(
     """Return the figures of one job with thousands of hosts that start at once, and then train."""
     operator, loop = Operator(), asyncio.get_running_loop()
     async with operator.run(server) as process:
-        before = memory_bytes(process.pid) / MIB
         job = await server.request("POST", operator.jobs_path, make_large_job("large", slices, topology))
         uid = job["metadata"]["uid"]
 
@@ -142,6 +141,7 @@ async def measure_hosts(
             return bool((await server.request("GET", path))["items"])
 
         await until(has_jobset, "the JobSet of the large job", FORM_SECONDS)
+        before = memory_bytes(process.pid) / MIB  # with the process that has checked the job
         print_progress("creating the nodes and pods of the large job")
         hosts = await make_pods(server, job)
         print_progress(f"starting {len(hosts)} agents")

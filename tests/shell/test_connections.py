@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from tests.support.connecting import CERTIFICATES, Transport, post, server, sess
 from trainingjob_operator.shell import connections
 from trainingjob_operator.shell.connections import (
     MAX_AUTHENTICATED_PER_OWNER,
+    PIECE_BYTES,
     ConnectionLimiter,
     ConnectionLimits,
     LimitedConnection,
@@ -159,4 +161,47 @@ async def test_a_silent_connection_takes_no_buffer_and_a_slow_one_a_small_one() 
     protocol = connections._SharedBufferTls(asyncio.Protocol(), context, lambda: None)
     assert len(protocol._ssl_buffer) == 0
     assert protocol.get_buffer(-1) is connections._SharedBufferTls._shared
+    protocol._get_app_transport()._closed = True
+
+
+async def test_large_answer_takes_little_memory_for_its_encryption(monkeypatch: pytest.MonkeyPatch) -> None:
+    pending = []
+    process = connections._SharedBufferTls._process_outgoing
+
+    def note(protocol: Any) -> None:
+        pending.append(protocol._outgoing.pending)
+        process(protocol)
+
+    monkeypatch.setattr(connections._SharedBufferTls, "_process_outgoing", note)
+    body = bytes(range(256)) * 4096
+    async with server(True, ConnectionLimits(8, 8, 8)) as port, session(True) as client:
+        assert await post(client, True, port, body) == body
+
+    assert PIECE_BYTES < max(pending) < 2 * PIECE_BYTES
+
+
+async def test_pieces_keep_their_order_if_tls_cannot_write() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    protocol = connections._SharedBufferTls(asyncio.Protocol(), context, lambda: None)
+    written: list[bytes] = []
+    limits = [PIECE_BYTES, 100, 0, PIECE_BYTES, PIECE_BYTES]
+
+    class Tls:
+        def write(self, data: bytes) -> int:
+            if (limit := limits.pop(0)) == 0:
+                raise ssl.SSLWantReadError
+            written.append(bytes(data[:limit]))
+            return min(limit, len(data))
+
+    protocol._sslobj, protocol._process_outgoing = Tls(), lambda: None
+    text = bytes(index % 251 for index in range(PIECE_BYTES + 200))
+    protocol._write_backlog.extend((text, b"end"))
+    protocol._write_buffer_size = len(text) + 3
+    protocol._do_write()
+    assert protocol._write_buffer_size == 103
+
+    protocol._do_write()
+
+    assert b"".join(written) == text + b"end"
+    assert (protocol._write_buffer_size, len(protocol._write_backlog)) == (0, 0)
     protocol._get_app_transport()._closed = True

@@ -23,6 +23,8 @@ HANDSHAKE_SECONDS = 5.0
 FIRST_REQUEST_SECONDS = 10.0
 """Time from the connection to the start of the first request's handler."""
 BUFFER_BYTES = 64 * 1024
+PIECE_BYTES = 16 * 1024
+"""Maximum number of bytes that TLS encrypts at once: one record. OpenSSL keeps the memory of the largest piece."""
 PLACE_SECONDS = FIRST_REQUEST_SECONDS
 """Time for which an unauthenticated connection keeps its place while others wait for one."""
 MAX_HELLO_BYTES = 4096
@@ -314,6 +316,19 @@ class _SharedBufferTls(SSLProtocol):
             piece = data[begin : begin + BUFFER_BYTES]
             self._shared[: len(piece)] = piece
             self.buffer_updated(len(piece))
+
+    def _do_write(self) -> None:
+        """Encrypt and send what waits in pieces. An answer that names thousands of hosts has more than 100 KiB."""
+        waiting: deque[Any] = deque(
+            memoryview(data)[begin : begin + PIECE_BYTES]
+            for data in cast("deque[bytes]", self._write_backlog)
+            for begin in range(0, len(data), PIECE_BYTES)
+        )
+        self._write_backlog = deque()
+        while waiting and not self._write_backlog:
+            self._write_backlog.append(waiting.popleft())
+            super()._do_write()  # type: ignore[misc]  # typeshed does not list it
+        self._write_backlog.extend(waiting)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Remove the connection from the gate, even if no request arrived."""
