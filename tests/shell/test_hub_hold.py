@@ -66,3 +66,16 @@ def test_time_until_a_host_of_the_world_is_silent() -> None:
     assert hub.seconds_until_silence(KEY) == 0.5
     hub.publish(KEY, JobDirective(Directive.WAIT, heartbeat_timeout_seconds=4.0))
     assert hub.seconds_until_silence(KEY) == 0.0, "no world"
+
+
+def test_same_report_again_is_a_heartbeat_and_no_progress() -> None:
+    clock, woken = [0.0], []
+    hub = Hub(lambda: clock[0], lambda namespace, name: woken.append(name))
+    report, caller = make_report(pod_uid="a"), Caller("a", NAMESPACE, NAME, UID)
+    for now in (0.0, 1.0, 2.0):
+        clock[0] = now
+        hub.receive(caller, report)
+
+    state = hub.heartbeat_state(KEY).latest_reports["a"]
+    assert (state.report_age, state.stalled_for, state.idle_for) == (0.0, 2.0, 2.0)
+    assert woken == [NAME]

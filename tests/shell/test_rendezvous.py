@@ -131,6 +131,34 @@ async def test_report_of_a_newer_agent_is_parsed(service: Service) -> None:
     assert status == 200
 
 
+async def test_report_that_equals_the_last_one_is_parsed_once(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.hub.publish(KEY, JobDirective(Directive.WAIT))
+    parsed: list[bytes] = []
+    parse = HostReport.model_validate_json
+    monkeypatch.setattr(
+        HostReport, "model_validate_json", lambda body, **options: (parsed.append(body), parse(body, **options))[1]
+    )
+    first, second = (make_report(port=port).model_dump_json(by_alias=True).encode() for port in (5000, 5001))
+
+    def recorded() -> HostReport:
+        return service.hub.heartbeat_state(KEY).latest_reports["pod-0-0"].report
+
+    for body in (first, first, second, second, first):
+        assert (await service.post(body))[0] == 200
+        assert recorded().model_dump_json(by_alias=True).encode() == body
+    assert parsed == [first, second, first]
+    for _ in range(2):
+        assert (await service.post(b"{}"))[0] == 400
+    assert recorded().port == 5000
+    state = service.hub.heartbeat_state(KEY).latest_reports["pod-0-0"]
+    await service.post(first)
+    later = service.hub.heartbeat_state(KEY).latest_reports["pod-0-0"]
+    assert later.report_age <= state.report_age
+    assert later.stalled_for > state.stalled_for, "the same report is no progress"
+
+
 async def test_no_answer_before_the_first_reconciliation_of_the_job(service: Service) -> None:
     assert await service.post(make_report()) == (503, {"error": "the job has not been reconciled yet; retry"})
 

@@ -8,7 +8,7 @@ After a startup the hub has no answer until the first publication. Agents then c
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from trainingjob_api.drill import Drill
@@ -100,6 +100,9 @@ class Hub:
         voice = line.pod_states.get(report.pod_uid)
         if voice is None:
             line.pod_states[report.pod_uid] = _PodState(report, now, now, now)
+        elif voice.report is report:
+            line.pod_states[report.pod_uid] = replace(voice, reported_at=now)
+            return
         else:
             changed = now if _progress_key(voice.report) != _progress_key(report) else voice.progressed_at
             worked = now if changed == now or _activity_key(voice.report) != _activity_key(report) else voice.active_at

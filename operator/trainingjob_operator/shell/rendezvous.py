@@ -37,6 +37,8 @@ MIN_COMPRESSED_BYTES = 16 * 1024
 """Size from which an answer is compressed: that of a world with about a hundred hosts."""
 MAX_ENCODED = 1024
 """Maximum number of encoded answers that are kept. A job has a few."""
+MAX_PARSED = 16_384
+"""Maximum number of parsed reports that are kept: one for each pod."""
 type Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 SCHEMA = HostReport.model_json_schema()
@@ -99,6 +101,7 @@ class Rendezvous:
         self._is_leading = is_leading
         self._secret = secret
         self._encoded: OrderedDict[int, _EncodedAnswer] = OrderedDict()
+        self._parsed: OrderedDict[str, tuple[bytes, HostReport]] = OrderedDict()
         self._refusals = RateLimitedLog(log, asyncio.get_running_loop().time)
 
     async def report(self, request: web.Request) -> web.Response:
@@ -109,7 +112,7 @@ class Rendezvous:
             return refusal
         try:
             caller = await self._authenticate(request)
-            report = HostReport.model_validate_json(await request.read(), extra="ignore")  # an agent may be newer
+            report = self._parse(await request.read(), caller)
         except UnauthenticatedCallerError as error:
             self._refusals.warning("rejected a caller", peer=request.remote, error=str(error))
             refusal = _error_response(401, str(error))
@@ -163,6 +166,20 @@ class Rendezvous:
         if len(self._encoded) > MAX_ENCODED:
             self._encoded.popitem(last=False)
         return known
+
+    def _parse(self, body: bytes, caller: Caller) -> HostReport:
+        """Return a report. Most reports of a pod equal its last one, and are the same object then.
+
+        Raises:
+            ValidationError: the body is not a report.
+        """
+        known = self._parsed.pop(caller.pod_uid, None)
+        if known is None or known[0] != body:
+            known = body, HostReport.model_validate_json(body, extra="ignore")  # an agent may be newer
+        self._parsed[caller.pod_uid] = known
+        if len(self._parsed) > MAX_PARSED:
+            self._parsed.popitem(last=False)
+        return known[1]
 
     async def _authenticate(self, request: web.Request) -> Caller:
         if not (token := bearer_token(request)):
