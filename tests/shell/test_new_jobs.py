@@ -4,6 +4,7 @@ import copy
 from datetime import UTC, datetime
 from typing import Any
 
+import kopf
 import pytest
 
 from tests.support.simulation import SETTINGS
@@ -15,7 +16,8 @@ from trainingjob_operator.shell.kinds import CHILDREN, JOB_SET, TRAINING_JOB
 from trainingjob_operator.shell.new_jobs import MAX_BYTES, NewJobs
 from trainingjob_operator.shell.reconcile import Reconciler
 from trainingjob_operator.shell.reflector import KINDS, Reflector
-from trainingjob_operator.shell.store import Store
+from trainingjob_operator.shell.store import Store, trim_manifest
+from trainingjob_operator.shell.watcher import make_registry
 
 from .test_assembly import EXAMPLE
 
@@ -137,3 +139,20 @@ async def test_nothing_is_done_for_a_job_that_changed_since_its_event(
     if change in ("edited", "recreated"):
         (config,) = (child for child in children if child.get("immutable"))
         assert '"steps":77' in str(config["data"]).replace(" ", "")
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_kopf_keeps_no_object_that_was_forwarded(is_new: bool) -> None:
+    """A watch of kopf refers to the last event of each object until the object is deleted: 40 KB per job."""
+    forwarded: list[dict[str, Any]] = []
+    login = kopf.AiohttpSession(server="", aiohttp_session=None)  # type: ignore[arg-type]  # no request is sent
+    registry = make_registry(login, (TRAINING_JOB,), lambda kind, event, manifest: forwarded.append(manifest))
+    (handler,) = registry._watching.get_all_handlers()
+    job = new_job(labels={"team": "a"}) | ({} if is_new else {"status": {"phase": "Queued"}})
+    event: Any = {"type": "ADDED", "object": copy.deepcopy(job)}
+
+    await handler.fn(event=event)  # type: ignore[misc, call-arg]
+
+    assert forwarded == [job if is_new else trim_manifest(TRAINING_JOB, job)]
+    assert set(event["object"]) == {"metadata"}
+    assert set(event["object"]["metadata"]) == {"name", "namespace", "uid", "resourceVersion"}
