@@ -54,13 +54,11 @@ class Parsed:
 
         With `program.command`, only a rule about it reads the sections of the trainer: their values mean nothing.
         """
+        has_command = self.spec is not None and self.spec.command_program is not None
+        if not self.broken and not has_command:  # first: every check calls this for hundreds of rules
+            return True
         wanted = [_split(path) for path in paths]
-        if (
-            self.spec
-            and self.spec.command_program
-            and PROGRAM not in wanted
-            and any(path[0] in TRAINER_SECTIONS for path in wanted)
-        ):
+        if has_command and PROGRAM not in wanted and any(path[0] in TRAINER_SECTIONS for path in wanted):
             return False
         return not any(_overlap(location, path) for location in self.broken for path in wanted)
 
