@@ -26,7 +26,7 @@ NEW_HOLD_SECONDS = 30.0
 """Seconds in which Kueue explains in the Workload why it suspends a JobSet. The operator does not watch Workloads."""
 NEW_BASE_SECONDS = 10.0
 """Seconds after which a new base JobSet of a queue is looked at. If MultiKueue manages it, no event follows."""
-SILENT_BASE_SECONDS = 60.0
+SILENT_BASE_SECONDS = 120.0
 """Seconds after which a new base JobSet without a queue is looked at. No event follows if JobSet's controller is down.
 
 A shorter time would reconcile the jobs of a burst twice while others still have no JobSet.
