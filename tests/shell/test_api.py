@@ -278,5 +278,5 @@ async def test_pages_follow_the_size_of_what_they_hold(api: Api, api_server: Any
     large = [len(page.items) async for page in api.list_pages(CONFIG_MAP, "research")]
     small = [len(page.items) async for page in api.list_pages(POD, "research")]
 
-    assert large == [16, 8, 8, 8, 8, 8, 4]
+    assert large == [16, *[2] * 22]
     assert small == [16, 128, 256]

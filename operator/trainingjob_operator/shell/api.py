@@ -36,8 +36,9 @@ type Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 FIELD_MANAGER = "trainingjob-operator"
 PAGE_SIZE = 500
 FIRST_PAGE_SIZE = 16
-PAGE_BYTES = 8 * 1024 * 1024
-"""Target size of a list page. A single object may have a megabyte."""
+PAGE_BYTES = 2 * 1024 * 1024
+"""Target size of a list page. A single object may have a megabyte. A parsed page takes five times its size, and Python
+returns little of that memory."""
 REQUEST_TIMEOUT_SECONDS = 10.0
 LIST_TIMEOUT_SECONDS = 30.0
 NUM_CONNECTIONS = 20
