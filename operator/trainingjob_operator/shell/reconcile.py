@@ -238,7 +238,8 @@ class Reconciler:
         if self._child_creator.last_rejection(uid):
             return min(requeue_delay(plan, seen, decision, fresh, now), CREATE_BACKOFF_SECONDS)
         # A reconcile of thousands of hosts takes half a second of CPU time, and one of their reports is always old.
-        if len(children.pods) >= MANY_PODS and (calm := calm_seconds(plan, seen, decision)):
+        is_large = len(children.pods) >= MANY_PODS
+        if is_large and (calm := await asyncio.to_thread(calm_seconds, plan, seen, decision)):
             namespace, name = get_text(job, "metadata", "namespace"), get_text(job, "metadata", "name")
             self._calm_until[namespace, name] = _job_key(job), now + timedelta(seconds=calm)
             return min(calm, max(self._hub.seconds_until_silence(_job_key(job)), FORMING_REQUEUE_SECONDS))
