@@ -28,8 +28,10 @@ def outside_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Any):
     monkeypatch.setattr(main_module, "configure_logging", lambda level, form: None)
     for name in [name for name in os.environ if name.startswith("TRAININGJOB_")]:
         monkeypatch.delenv(name)
+    thresholds = gc.get_threshold()
     yield tmp_path / "config"
     gc.unfreeze()
+    gc.set_threshold(*thresholds)
 
 
 def test_invalid_settings_are_reported_and_end_the_operator(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -121,6 +123,25 @@ def test_code_and_tables_are_left_out_of_collections(monkeypatch: pytest.MonkeyP
     main()
 
     assert left_out[0] > 100_000
+
+
+def test_objects_of_one_evaluation_cause_no_collection_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def note(settings: Settings, ports: ListenPorts) -> None:
+        generations: list[int] = []
+        collect = lambda phase, info: generations.append(info["generation"]) if phase == "start" else None  # noqa: E731
+        gc.callbacks.append(collect)
+        for _ in range(3):
+            [[number] for number in range(50_000)]
+        gc.callbacks.remove(collect)
+        collected.append(generations)
+
+    collected: list[list[int]] = []
+    monkeypatch.setenv("TRAININGJOB_TRAINER_IMAGE", "t")
+    monkeypatch.setattr(main_module, "operate", note)
+    main()
+
+    assert len(collected[0]) < 10
+    assert 2 not in collected[0]
 
 
 def write_kubeconfig(path: Any, url: str) -> None:
