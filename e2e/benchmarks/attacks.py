@@ -45,9 +45,9 @@ from trainingjob_operator.shell.webhook_server import WebhookServer
 ROOT = Path(__file__).parents[2]
 NUM_REVIEWS, NUM_IDLE, NUM_TOKENS, NUM_CONFIG_MAPS = 200, 5000, 2000, 500
 SECONDS = 60.0
-PORTS = ListenPorts(webhook=39443, rendezvous=38443, metrics=38080)
-WEBHOOK_METRICS_PORT = 38081
-API_PORT = 38001
+PORTS = ListenPorts(webhook=29443, rendezvous=28443, metrics=28180)
+WEBHOOK_METRICS_PORT = 28181
+API_PORT = 28001
 REVIEW_SECONDS = 0.05
 HEARTBEAT_SECONDS = 0.02
 HEARTBEAT_GOAL_S = 1.0

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from e2e.cluster.binaries import binaries_dir, ensure_binaries
 from e2e.cluster.run_program import ClusterError
 
-SECURE_PORT, ETCD_PORT, ETCD_PEER_PORT = 36443, 32379, 32380
+SECURE_PORT, ETCD_PORT, ETCD_PEER_PORT = 26443, 22379, 22380
 ISSUER = "https://kubernetes.default.svc"
 START_SECONDS = 90.0
 STOP_SECONDS = 20.0
