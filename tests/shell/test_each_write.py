@@ -151,13 +151,19 @@ FAULTS: dict[str, tuple[str, type[BaseException]]] = {
 
 
 async def live(story: str, strike: Callable[[int, str], bool], where: str, error: type[BaseException]) -> Life:
-    """Run a job with a fault at each affected write; it must complete."""
+    """Run a job with a fault at each affected write; it must complete.
+
+    The certificates of the namespace are left out: test_reconcile_strikes.py has faults at that write. A fault at every
+    second write can be in step with a resize forever, if an operator is killed at each decision.
+    """
     reported, sections = STORIES[story]
     life = Life(dict(sections), total=60)
     number = 0
 
     def fault(write: str) -> None:
         nonlocal number
+        if write.startswith("apply"):
+            return
         number += 1
         if strike(number, write):
             raise error(write)
@@ -179,9 +185,7 @@ async def test_every_second_write_of_a_life_is_struck(story: str, fault: str, tu
     struck: list[str] = []
 
     def strike(number: int, write: str) -> bool:
-        is_hit = number % 2 == (turn == "second") and not (
-            error is ConflictError and write.split(maxsplit=1)[0] in ("delete", "apply")
-        )
+        is_hit = number % 2 == (turn == "second") and not (error is ConflictError and write.startswith("delete"))
         struck.extend([write] * is_hit)
         return is_hit
 

@@ -6,7 +6,6 @@ second.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -65,15 +64,21 @@ class ChildCreator:
         self._serves_pod_groups = serves_pod_groups
         self._now = now
         self._rejections: dict[str, _Rejection] = {}
+        self._conflicts: set[str] = set()
 
     def last_rejection(self, uid: str) -> ObjectProblem | None:  # None: not rejected
         """Return why the last creation of a job's children was rejected."""
         refusal = self._rejections.get(uid)
         return refusal.trouble if refusal else None
 
+    def has_conflict(self, uid: str) -> bool:
+        """Return whether a child existed already when the job's children were created last: look again soon."""
+        return uid in self._conflicts
+
     def forget(self, uid: str) -> None:
         """Drop the rejection of a job."""
         self._rejections.pop(uid, None)
+        self._conflicts.discard(uid)
 
     async def create_missing(
         self, plan: Plan, seen: Observed, children: Children, chores: tuple[ChildOperation, ...]
@@ -91,13 +96,14 @@ class ChildCreator:
             return None
         wanted = [chore for chore in chores if isinstance(chore, (CreateBase, CreateSlice, CreatePreparation))]
         trouble = None
+        self._conflicts.discard(seen.uid)
         if wanted or seen.base is not None:
             trouble = await self._try_create(plan, seen, children, wanted)
             trouble = await self._try_publish_certificates(seen.namespace, children) or trouble
         if trouble:
             self._rejections[seen.uid] = _Rejection(trouble, now)
         else:
-            self.forget(seen.uid)
+            self._rejections.pop(seen.uid, None)
         return trouble
 
     async def _try_create(
@@ -117,8 +123,10 @@ class ChildCreator:
                     return ObjectProblem(Reason.CREATION_REJECTED, "; ".join(violations))
                 group = {} if isinstance(chore, CreatePreparation) else render_pod_group(job, plan, settings, child)
                 for manifest in filter(None, (group, child)):  # pods wait until their group exists
-                    with suppress(ConflictError):  # it is there; the next look sees it
+                    try:
                         await self._cluster.create(manifest)
+                    except ConflictError:  # it is there; the next look sees it
+                        self._conflicts.add(seen.uid)
         except ForbiddenError as error:
             return ObjectProblem(Reason.CREATION_REJECTED, explain_rejection(str(error)))
         return None

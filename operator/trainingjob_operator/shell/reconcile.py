@@ -233,7 +233,7 @@ class Reconciler:
             self._hub.pause_job(_job_key(job), pause)
             self._status_caches.pop(uid)
             return pause
-        if strikes or refusal:  # the next reconcile writes the rejection to the status
+        if strikes or refusal or self._child_creator.has_conflict(uid):  # the next reconcile sees what happened
             return FORMING_REQUEUE_SECONDS
         if self._child_creator.last_rejection(uid):
             return min(requeue_delay(plan, seen, decision, fresh, now), CREATE_BACKOFF_SECONDS)
