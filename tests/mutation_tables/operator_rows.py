@@ -58,9 +58,16 @@ SHELL_MUTATIONS = (
     Mutation(
         "a JobSet that is there already is an error",
         f"{SHELL}/children.py",
-        "                with suppress(ConflictError):  # it is there; the next look sees it\n",
-        "                if True:\n",
+        "                    except ConflictError:  # it is there; the next look sees it\n",
+        "                    except ZeroDivisionError:\n",
         ("tests/shell/test_each_write.py::test_jobset_that_is_missing_in_the_watch_is_read_once_per_reconciliation",),
+    ),
+    Mutation(
+        "a job whose child existed already is looked at minutes later",
+        f"{SHELL}/children.py",
+        "self._conflicts.add(seen.uid)",
+        "pass",
+        ("tests/shell/test_reconcile_edges.py::test_job_whose_child_existed_already_is_looked_at_soon",),
     ),
     Mutation(
         "the rendezvous answers with what it was sent",

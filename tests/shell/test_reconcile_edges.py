@@ -271,6 +271,19 @@ async def test_conflict_is_retried_a_few_times() -> None:
     assert tries == MAX_CONFLICT_ATTEMPTS
 
 
+async def test_job_whose_child_existed_already_is_looked_at_soon() -> None:
+    sim = Simulation(total=60)
+
+    def conflict(write: str) -> None:
+        if write == "create JobSet":
+            raise ConflictError("it exists")
+
+    sim.cluster.before = conflict
+    assert await look(sim) == FORMING_REQUEUE_SECONDS
+    sim.cluster.before = lambda _: None
+    assert await look(sim) > FORMING_REQUEUE_SECONDS
+
+
 async def test_a_new_certificate_authority_reaches_the_pods() -> None:
     sim = Simulation(total=60)
     await sim.run_until_step(5)
