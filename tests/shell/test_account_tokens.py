@@ -85,7 +85,7 @@ ATTACKS = {
     "another pod under a signature": change_claims(
         VALID, make_claims(**{"kubernetes.io": make_binding(pod={"name": "llama-1", "uid": "other-uid"})})
     ),
-    "a key of its own under a known ID": sign(make_claims(), key=rsa_key(1)),
+    "another key under a known ID": sign(make_claims(), key=rsa_key(1)),
     "an unknown key": sign(make_claims(), {"kid": "unknown"}, rsa_key(1)),
     "a key in the token": sign(make_claims(), {"jwk": rsa_jwk(rsa_key(1))}, rsa_key(1)),
     "the address of a key": sign(make_claims(), {"jku": "https://example.com"}),

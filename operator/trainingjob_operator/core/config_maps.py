@@ -2,7 +2,7 @@
 
 A change of the content leads to another ConfigMap, with the next revision in its name. So the operator needs no right
 to change ConfigMaps, and pods that start later read what their JobSet was created with. A ConfigMap whose content does
-not match its name is not the operator's, whoever owns it.
+not match its name is not the operator's, even if it names the job as its owner.
 """
 
 import hashlib
