@@ -26,17 +26,29 @@ HOLDS = {
 async def test_answers_wait_longer_with_thousands_of_hosts(
     num_hosts: int, heartbeat_timeout: float, held: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    holds: list[float | None] = []
-    hub = Hub(lambda: 50.0, lambda namespace, name: None)
+    holds: list[float] = []
+    clock = [50.0]
+    hub = Hub(lambda: clock[0], lambda namespace, name: None)
     for number in range(num_hosts):
         hub.receive(Caller(f"pod-{number}", NAMESPACE, NAME, UID), make_report(pod_uid=f"pod-{number}"))
     hub.publish(KEY, JobDirective(Directive.WAIT, heartbeat_timeout_seconds=heartbeat_timeout))
     monkeypatch.setattr(asyncio, "timeout", lambda hold: (holds.append(hold), contextlib.nullcontext())[1])
     monkeypatch.setattr("trainingjob_operator.shell.hub._has_new_answer", lambda *_: True)
 
-    await hub.answer(Caller("pod-0", NAMESPACE, NAME, UID), "a", 1.0)
+    for number in range(100):
+        await hub.answer(Caller(f"pod-{number}", NAMESPACE, NAME, UID), "a", 1.0)
 
-    assert holds == [held]
+    assert max(holds) == pytest.approx(held, rel=0.1)
+    assert min(holds) > 0.0
+    if num_hosts == 100:
+        assert min(holds) == held
+        return
+    tenths = [sum(int(10 * hold / held) == tenth for hold in holds) for tenth in range(10)]
+    assert max(tenths) < 25, "the hosts report at different times"
+    assert min(tenths) > 2
+    clock[0] += holds[0]
+    await hub.answer(Caller("pod-0", NAMESPACE, NAME, UID), "a", 1.0)
+    assert holds[-1] == pytest.approx(held), "the next answer comes after the whole hold time"
 
 
 def test_time_until_a_host_of_the_world_is_silent() -> None:

@@ -5,6 +5,7 @@ import gc
 import os
 import signal
 import socket
+import sys
 from typing import Any
 
 import pytest
@@ -28,10 +29,11 @@ def outside_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Any):
     monkeypatch.setattr(main_module, "configure_logging", lambda level, form: None)
     for name in [name for name in os.environ if name.startswith("TRAININGJOB_")]:
         monkeypatch.delenv(name)
-    thresholds = gc.get_threshold()
+    thresholds, interval = gc.get_threshold(), sys.getswitchinterval()
     yield tmp_path / "config"
     gc.unfreeze()
     gc.set_threshold(*thresholds)
+    sys.setswitchinterval(interval)
 
 
 def test_invalid_settings_are_reported_and_end_the_operator(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -142,6 +144,18 @@ def test_objects_of_one_evaluation_cause_no_collection_of_all(monkeypatch: pytes
 
     assert len(collected[0]) < 10
     assert 2 not in collected[0]
+
+
+def test_event_loop_soon_has_the_interpreter_again_while_a_thread_evaluates(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def note(settings: Settings, ports: ListenPorts) -> None:
+        intervals.append(sys.getswitchinterval())
+
+    intervals: list[float] = []
+    monkeypatch.setenv("TRAININGJOB_TRAINER_IMAGE", "t")
+    monkeypatch.setattr(main_module, "operate", note)
+    main()
+
+    assert intervals[0] <= 0.001
 
 
 def write_kubeconfig(path: Any, url: str) -> None:

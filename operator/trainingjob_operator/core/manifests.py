@@ -67,18 +67,22 @@ def get_int(manifest: Any, *path: str) -> int | None:  # None: no number at that
 
 
 def iter_items(manifest: Any, *path: str) -> Iterator[Manifest]:
-    """Yield the objects of the list at a path."""
+    """Iterate over the objects of the list at a path."""
     value = get_value(manifest, *path)
-    if isinstance(value, list):
-        yield from (item for item in value if isinstance(item, dict))
+    return iter([item for item in value if isinstance(item, dict)] if isinstance(value, list) else ())
 
 
 def find_condition(manifest: Any, kind: str) -> Manifest:
     """Return a condition of an object's status, or an empty manifest if there is none."""
-    return next((item for item in iter_items(manifest, "status", "conditions") if item.get("type") == kind), {})
+    for item in iter_items(manifest, "status", "conditions"):
+        if item.get("type") == kind:
+            return item
+    return {}
 
 
 def owner_uid(manifest: Any) -> str:
     """Return the UID of an object's controller, or an empty string if it has none."""
-    owners = iter_items(manifest, "metadata", "ownerReferences")
-    return next((get_text(owner, "uid") for owner in owners if owner.get("controller") is True), "")
+    for owner in iter_items(manifest, "metadata", "ownerReferences"):
+        if owner.get("controller") is True:
+            return get_text(owner, "uid")
+    return ""

@@ -7,6 +7,7 @@ After a startup the hub has no answer until the first publication. Agents then c
 """
 
 import asyncio
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -116,12 +117,13 @@ class Hub:
         """Return the answer to a host as soon as it differs from the host's last answer, or after `hold` seconds.
 
         A newer report of the same host ends the wait. The superseded answer does not count as delivered. With thousands
-        of hosts, the answers of a world wait longer, though no longer than half of its heartbeat timeout.
+        of hosts, the answers of a world wait longer, though no longer than half of its heartbeat timeout, and each host
+        is answered at another time.
         """
         line = self._line_of(caller.job_key)
         voice = line.pod_states.get(caller.pod_uid)
         try:
-            async with asyncio.timeout(self._stretch_hold(line, hold_seconds)):
+            async with asyncio.timeout(self._stretch_hold(line, caller.pod_uid, hold_seconds)):
                 while line.pod_states.get(caller.pod_uid) is voice and not _has_new_answer(
                     line, caller.pod_uid, instance
                 ):
@@ -213,8 +215,12 @@ class Hub:
         """Drop all state: another operator may have led, so the published directives may be outdated."""
         self._jobs.clear()
 
-    def _stretch_hold(self, line: _JobState, hold_seconds: float) -> float:
-        """Return the hold time of an answer at the current number of hosts."""
+    def _stretch_hold(self, line: _JobState, pod_uid: str, hold_seconds: float) -> float:
+        """Return the hold time of an answer at the current number of hosts.
+
+        A publication answers all hosts at once. With equal hold times, they would report at the same time from then on.
+        The UID therefore sets the time of an answer within each interval of the longer hold time.
+        """
         now = self._clock()
         if now - self._hosts_counted_at >= COUNT_SECONDS:
             self._num_hosts = sum(len(job.pod_states) for job in self._jobs.values())
@@ -222,7 +228,8 @@ class Hub:
         if line.broadcast is None or self._num_hosts <= REPORTS_PER_SECOND:
             return hold_seconds
         longest = min(line.broadcast.heartbeat_timeout_seconds / 2, MAX_HOLD_SECONDS)
-        return max(hold_seconds, min(self._num_hosts / REPORTS_PER_SECOND, longest))
+        interval = max(hold_seconds, min(self._num_hosts / REPORTS_PER_SECOND, longest))
+        return interval - (now - zlib.crc32(pod_uid.encode()) / 2**32 * interval) % interval
 
     def _line_of(self, job: JobKey) -> _JobState:
         """Return the entry of a job. A new one drops the entries that reports of deleted jobs left behind."""

@@ -35,6 +35,12 @@ GC_THRESHOLDS = (50_000, 10, 100)
 One reconcile of 4,096 hosts creates about 50,000 objects that live as long as the reconcile. By the defaults, the
 collector would move them to its oldest generation, and often scan all objects of the store for them.
 """
+SWITCH_SECONDS = 0.00005
+"""Time for which a thread keeps the interpreter while another one waits for it.
+
+The event loop gives it up at each read and write. By the default of 5 ms, a thread that evaluates a job with thousands
+of hosts would let the loop make 200 system calls a second.
+"""
 
 log = Log("main")
 
@@ -66,6 +72,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # the usual default of 1024 limits the number of hosts
     gc.freeze()  # exclude permanent objects: a full collection over them delays webhook answers
     gc.set_threshold(*GC_THRESHOLDS)
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         asyncio.run(work)
     except (ClusterUnavailableError, InstallationError, OSError) as error:

@@ -1,5 +1,6 @@
 """JobSets of a job and their child Jobs. Each child Job is one slice."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -16,7 +17,7 @@ from trainingjob_operator.core.manifests import (
 )
 from trainingjob_operator.core.names import AVOIDED_NODES_ANNOTATION, JOB_INDEX_LABEL, SLICE_OFFSET_LABEL
 from trainingjob_operator.core.observe.job_activity import count_silent_seconds
-from trainingjob_operator.core.observe.pods import ObjectProblem
+from trainingjob_operator.core.observe.pods import ObjectProblem, Pod
 from trainingjob_operator.core.observe.workloads import find_hold
 from trainingjob_operator.core.times import parse_time, seconds_between
 
@@ -92,9 +93,9 @@ def read_jobset(manifest: Manifest, job_uid: str, children: Children, now: datet
 
 
 def read_job(
-    manifest: Manifest, children: Children, status: TrainingJobStatus, now: datetime
+    manifest: Manifest, pods: Sequence[Pod], children: Children, status: TrainingJobStatus, now: datetime
 ) -> ChildJob | None:  # None: it has no slice labels
-    """Return the child Job of a manifest."""
+    """Return the child Job of a manifest. `pods` are those that it created."""
     labels = get_value(manifest, "metadata", "labels")
     offset, index = get_int(labels, SLICE_OFFSET_LABEL), get_int(labels, JOB_INDEX_LABEL)
     if offset is None or index is None:
@@ -111,7 +112,7 @@ def read_job(
         and timedelta() <= now - created < NEW_JOB_AGE,  # a negative age means that clocks differ
         created=created_text,
         is_suspended=get_value(manifest, "spec", "suspend") is True,
-        silent_seconds=count_silent_seconds(manifest, children, status, now),
+        silent_seconds=count_silent_seconds(manifest, pods, children, status, now),
     )
 
 

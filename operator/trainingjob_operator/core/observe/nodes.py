@@ -3,11 +3,12 @@
 Cloud providers and autoscalers mark a node before they take it away, often long before they evict its first pod.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import assert_never
 
 from trainingjob_operator.core.manifests import Manifest, find_condition, get_text, get_value, iter_items
-from trainingjob_operator.core.node_signals import BUILTIN_SIGNALS, NodeSignal, SignalEffect, SignalSource
+from trainingjob_operator.core.node_signals import BUILTIN_SIGNALS, NodeSignal, SignalEffect
 from trainingjob_operator.core.times import parse_time
 
 RECONNECT_TIME = timedelta(seconds=90)
@@ -48,31 +49,30 @@ def find_avoid_signal(node: Manifest | None, added_signals: Sequence[NodeSignal]
 
 
 def _find_signal(node: Manifest | None, signals: Sequence[NodeSignal], effect: SignalEffect) -> str:
-    values = _read_signals(node) if signals else {}
-    return next((str(signal) for signal in signals if signal.effect == effect and _is_present(signal, values)), "")
+    marks = _NodeMarks(node) if signals else None
+    return next((str(signal) for signal in signals if marks and signal.effect == effect and marks.has(signal)), "")
 
 
-def _read_signals(node: Manifest | None) -> dict[SignalSource, dict[str, list[str]]]:
-    """Return the values of all taints, labels and conditions of a node by their keys.
+class _NodeMarks:
+    """Labels, taints and conditions of a node, read once for all signals: a large job has thousands of nodes."""
 
-    A job of thousands of hosts has as many nodes, so a node is read once for all signals.
-    """
-    labels, taints = get_value(node, "metadata", "labels"), dict[str, list[str]]()
-    for taint in iter_items(node, "spec", "taints"):
-        taints.setdefault(get_text(taint, "key"), []).append(get_text(taint, "value"))
-    conditions: dict[str, list[str]] = {}
-    for condition in iter_items(node, "status", "conditions"):
-        conditions.setdefault(get_text(condition, "type"), [get_text(condition, "status")])
-    known = labels if isinstance(labels, dict) else {}
-    return {
-        "taint": taints,
-        "label": {key: [value] for key, value in known.items() if isinstance(value, str)},
-        "condition": conditions,
-    }
+    def __init__(self, node: Manifest | None) -> None:
+        labels = get_value(node, "metadata", "labels")
+        self._labels = labels if isinstance(labels, dict) else {}
+        self._taints = tuple(iter_items(node, "spec", "taints"))
+        self._conditions = tuple(iter_items(node, "status", "conditions"))
 
-
-def _is_present(signal: NodeSignal, values: Mapping[SignalSource, Mapping[str, Sequence[str]]]) -> bool:
-    found = values[signal.source].get(signal.key, ())
-    if signal.source == "condition":
-        return (signal.value or "True") in found
-    return signal.value in found if signal.value else bool(found)
+    def has(self, signal: NodeSignal) -> bool:
+        """Return whether a signal is present. Of several conditions of one type, the first one counts."""
+        key, value = signal.key, signal.value
+        match signal.source:
+            case "label":
+                label = self._labels.get(key)
+                return isinstance(label, str) and value in ("", label)
+            case "taint":
+                return any(taint.get("key") == key and value in ("", taint.get("value")) for taint in self._taints)
+            case "condition":
+                first = next((one for one in self._conditions if one.get("type") == key), {})
+                return bool(first.get("status") == (value or "True"))
+            case _:
+                assert_never(signal.source)

@@ -4,7 +4,7 @@ It combines the API server's view (pods, Jobs, nodes), the hosts' reports and th
 This module draws no conclusions; `diagnose` and `decide` do.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -218,13 +218,26 @@ def observe(
         generation=get_int(job, "metadata", "generation") or 0,
         pods=pods,
         jobsets=jobsets,
-        jobs=tuple(child for manifest in children.jobs if (child := read_job(manifest, children, status, now))),
+        jobs=_read_jobs(children, pods, status, now),
         slices=_read_slices(plan, name, uid, pods, jobsets, children, heartbeats),
         drill=_read_request(job, uid),
         inspection=_read_inspection(job, uid, now),
         preparation=read_preparation(children, heartbeats),
         avoided_nodes=children.avoided_nodes,
     )
+
+
+def _read_jobs(
+    children: Children, pods: Sequence[Pod], status: TrainingJobStatus, now: datetime
+) -> tuple[ChildJob, ...]:
+    pods_by_job: dict[str, list[Pod]] = {}
+    for pod in pods:
+        pods_by_job.setdefault(pod.job_uid, []).append(pod)
+    read = (
+        read_job(manifest, pods_by_job.get(get_text(manifest, "metadata", "uid"), ()), children, status, now)
+        for manifest in children.jobs
+    )
+    return tuple(child for child in read if child)
 
 
 def assemble_observed(

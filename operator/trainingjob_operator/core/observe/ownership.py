@@ -23,14 +23,15 @@ def filter_owned(children: Children, name: str, uid: str) -> Children:
     jobs = tuple(job for job in children.jobs if owner_uid(job) in jobsets)
     preparation = _find_preparation(children.jobs, name, uid)
     own = {_uid(job) for job in jobs}
-    known = {_uid(job) for job in children.jobs}
-    orphans = frozenset(_uid(pod) for pod in children.pods if owner_uid(pod) not in known | {""})
+    known = {_uid(job) for job in children.jobs} | {""}
+    owned = [(pod, owner_uid(pod)) for pod in children.pods]  # once: there may be thousands
+    orphans = frozenset(_uid(pod) for pod, owner in owned if owner not in known)
     return replace(
         children,
         jobs=jobs,
-        pods=tuple(pod for pod in children.pods if owner_uid(pod) in own or _uid(pod) in orphans),
+        pods=tuple(pod for pod, owner in owned if owner in own or owner not in known),
         preparation=preparation,
-        preparation_pods=tuple(pod for pod in children.pods if preparation and owner_uid(pod) == _uid(preparation)),
+        preparation_pods=tuple(pod for pod, owner in owned if preparation and owner == _uid(preparation)),
         orphans=orphans,
         config_maps=select_config_maps(children.config_maps, name, uid),
     )
