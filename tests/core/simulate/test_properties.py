@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.simulated_jobs import EVERY, HOUR, PACE, endless, remembering
@@ -33,6 +33,16 @@ STORMS = st.lists(
 
 def end_of(faults: list[Fault]) -> float:
     return max((fault.at + fault.repair_seconds for fault in faults), default=0.0) + PACE.pod_start + SETTLED
+
+
+HANG_AFTER_RESIZING = [
+    Fault(79.0, 0, 468.0, FaultKind.LOSS),
+    Fault(84.0, 3, 463.0, FaultKind.LOSS),
+    Fault(463.0, 1, 1.0, FaultKind.HANG),
+    Fault(557.0, 1, 1.0, FaultKind.LOSS),
+    Fault(620.0, 2, 1.0, FaultKind.HANG),
+]
+"""The time until the last hang is detected began while the job waited to grow."""
 
 
 @settings(max_examples=25, deadline=None)
@@ -65,6 +75,7 @@ def test_any_faults_leave_one_valid_world_and_all_slices_return(
 
 @settings(max_examples=25, deadline=None)
 @given(FAULTS | STORMS)
+@example(HANG_AFTER_RESIZING)
 def test_every_second_is_in_one_place_and_none_is_taken_back(faults: list[Fault]) -> None:
     reported = 0.0
 

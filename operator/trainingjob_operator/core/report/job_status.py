@@ -140,11 +140,20 @@ def _prepared_at(seen: Observed, now: datetime) -> str | None:
 
 
 def _count_goodput(old: TrainingJobStatus, end: WorldEnd | None, now: datetime) -> Goodput:
-    """Return the goodput up to now. Time after the failure of a world counts as detection, not as training."""
+    """Return the goodput up to now. Time after the failure of a world counts as detection, not as training.
+
+    That time may have begun in an earlier bucket than the current one, but it never includes time of earlier worlds.
+    """
     spent = goodput.count_until_now(old, now)
     if end is None or end.is_planned:
         return spent
-    return goodput.move_seconds(spent, old.goodput.current, Bucket.DETECTING, end.seconds_ago)
+    current, left = old.goodput.current, end.seconds_ago
+    attempts = lives.add_seconds(old.attempts, old.goodput, spent)
+    of_world = attempts[-1].seconds if attempts and not attempts[-1].ended else {current: left}
+    for bucket in (current, *(other for other in of_world if other not in (current, Bucket.DETECTING))):
+        moved = min(of_world.get(bucket, 0.0), left)
+        spent, left = goodput.move_seconds(spent, bucket, Bucket.DETECTING, moved), left - moved
+    return spent
 
 
 def _move_lost_steps(old: TrainingJobStatus, attempts: lives.Attempts, spent: Goodput) -> Goodput:
