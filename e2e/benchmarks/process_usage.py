@@ -35,6 +35,11 @@ def cpu_seconds(pid: int) -> float:
     return total / TICKS_PER_SECOND
 
 
+def list_children(pid: int) -> tuple[int, ...]:
+    """Return the child processes that a process has started."""
+    return tuple(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
 def _with_children(pid: int) -> Iterator[int]:
     yield pid
-    yield from map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    yield from list_children(pid)

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from e2e.benchmarks.figures import Figure, publish
-from e2e.benchmarks.process_usage import cpu_seconds, memory_bytes, raise_file_limit
+from e2e.benchmarks.process_usage import cpu_seconds, list_children, memory_bytes, raise_file_limit
 from e2e.cluster.progress import print_progress
 from e2e.cluster.run_program import ClusterError
-from e2e.operator_scale.api_server import Server, running_api_server
+from e2e.operator_scale.api_server import Server, running_api_server, until
 from e2e.operator_scale.controllers import Controller, KubeflowTrainer, Operator, define_kinds
 from e2e.operator_scale.hosts import measure_hosts
 from e2e.operator_scale.jobs import Campaign, create_jobs, settle
+from trainingjob_operator.shell.check_pool import IDLE_SECONDS
 
 JOBS_PER_SECOND = 40
 PACED_JOBS = 400
@@ -69,21 +70,21 @@ async def _measure_jobs(
         print_progress(f"creating {num_jobs} jobs of {operator.name}")
         burst = await create_jobs(server, operator, "burst", num_jobs)
         cpu_per_job = (cpu_seconds(process.pid) - cpu) / num_jobs
-        some = memory_bytes(process.pid) / MIB
+        some = await _idle_memory(process)
         print_progress(f"creating {PACED_JOBS} jobs, {JOBS_PER_SECOND} a second")
         paced = await create_jobs(server, operator, "paced", PACED_JOBS, JOBS_PER_SECOND)
         rest = num_idle - num_jobs - PACED_JOBS
         if rest > 0:
             print_progress(f"creating {rest} more jobs")
             await create_jobs(server, operator, "idle", rest)
-        all_jobs = memory_bytes(process.pid) / MIB
+        all_jobs = await _idle_memory(process)
     print_progress(f"restarting the operator with {num_idle} jobs")
     loop = asyncio.get_running_loop()
     begun = loop.time()
     async with operator.run(server) as process:
         ready = loop.time() - begun
         await settle(server)
-        restarted = memory_bytes(process.pid) / MIB
+        restarted = await _idle_memory(process)
     per_1000 = (all_jobs - empty) / num_idle * 1000
     return [
         Figure(f"{num_jobs} jobs to JobSets, against the peer's defaults", burst.seconds, "s", default.seconds),
@@ -105,6 +106,12 @@ async def _measure_jobs(
         ),
         Figure(f"restart with {num_idle} jobs to ready", ready, "s", GOAL_READY_SECONDS),
     ]
+
+
+async def _idle_memory(process: asyncio.subprocess.Process) -> float:
+    """Return the memory in MiB after the worker that checks jobs has ended."""
+    await until(lambda: not list_children(process.pid), "the worker for jobs to end", 3 * IDLE_SECONDS, process)
+    return memory_bytes(process.pid) / MIB
 
 
 async def _create(server: Server, controller: Controller, num_jobs: int) -> Campaign:

@@ -155,6 +155,18 @@ async def test_slow_review_blocks_neither_the_loop_nor_other_checks() -> None:
     assert held.done(), "the end of the operator is the end of the review"
 
 
+@pytest.mark.thorough
+async def test_worker_for_jobs_ends_when_idle_and_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_pool, "IDLE_SECONDS", 0.0)
+    async with CheckPool(BUILTIN) as pool:
+        first = await pool.check("research", "demo", DEMO)
+        process = pool._jobs._process
+        assert process
+        await process.wait()
+
+        assert await pool.check("research", "demo", DEMO) == first
+
+
 async def test_a_check_that_uses_too_much_cpu_ends_its_process(worker: WorkerProcess) -> None:
     with pytest.raises(CheckCpuLimitError, match=r"needs more than 0\.001 s of CPU time"):
         await worker.run_task(Request(("", "demo", COSTLY), 0.001))

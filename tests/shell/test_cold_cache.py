@@ -1,5 +1,7 @@
 """Values that are not in use stay, in little memory."""
 
+import secrets
+
 import pytest
 
 from trainingjob_operator.shell.cold_cache import ColdCache
@@ -42,3 +44,13 @@ def test_a_value_is_replaced_and_removed(cache: ColdCache[list[int]], key: str) 
 
     assert cache.get(key) is None
     assert len(cache) == len(set(KEYS) - {key})
+
+
+def test_text_that_values_have_in_common_is_stored_once() -> None:
+    common = secrets.token_hex(4000)
+    cache = ColdCache[str](num_warm=1)
+    for number in range(50):
+        cache[str(number)] = f"{common} {number}"
+
+    assert sum(map(len, cache._cold.values())) < 12_000
+    assert all(cache.get(str(number)) == f"{common} {number}" for number in range(50))

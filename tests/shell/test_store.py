@@ -1,6 +1,7 @@
 """The store orders objects by version, in any order of arrival."""
 
 import json
+import tracemalloc
 from typing import Any
 from unittest.mock import ANY
 
@@ -8,7 +9,7 @@ import pytest
 
 from trainingjob_operator.core.config_maps import DATA_HASH, hash_data
 from trainingjob_operator.core.names import AVOIDED_NODES_ANNOTATION, UID_LABEL
-from trainingjob_operator.shell.kinds import CONFIG_MAP, EVENT, JOB, JOB_SET, LEASE, NODE, POD, TRAINING_JOB
+from trainingjob_operator.shell.kinds import CONFIG_MAP, EVENT, JOB, JOB_SET, LEASE, NODE, POD, TRAINING_JOB, Kind
 from trainingjob_operator.shell.store import (
     MAX_ANNOTATION,
     MAX_EVENT_MESSAGE,
@@ -275,3 +276,35 @@ def test_writes_of_kinds_that_are_not_kept_pass_by() -> None:
 
     with pytest.raises(KeyError):
         store[LEASE]
+
+
+def test_a_thousand_idle_jobs_take_little_memory() -> None:
+    def fill(number: int) -> Store:
+        store = Store((TRAINING_JOB, JOB_SET))
+        for index in range(number):
+            named = {"name": f"job-{index}", "uid": f"u-{index}", "ownerReferences": [{"uid": "o", "controller": True}]}
+            job = training_job(1, phase="Running", conditions=[], plan={"sizes": {str(size): {} for size in range(8)}})
+            store.put(TRAINING_JOB, job | {"metadata": job["metadata"] | named})
+            jobs = [{"name": "slice", "replicas": 2, "template": {"spec": {"completions": 1}}}]
+            store.put(JOB_SET, {"metadata": job["metadata"] | named, "spec": {"replicatedJobs": jobs}})
+        return store
+
+    fill(1)
+    tracemalloc.start()
+    store = fill(200)
+    per_job = tracemalloc.get_traced_memory()[0] / 200
+    tracemalloc.stop()
+
+    assert len(store[JOB_SET]) == 200
+    assert per_job < 2500.0
+
+
+@pytest.mark.parametrize("kind", [TRAINING_JOB, JOB_SET, CONFIG_MAP, POD, NODE])
+def test_text_of_any_kind_is_read_as_it_was_stored(kind: Kind) -> None:
+    shelf = KindStore(kind)
+    uid = '\ud800 \u2028 "quoted" \x00'
+
+    assert shelf.put({"metadata": {"name": "a", "namespace": "ns", "uid": uid, "resourceVersion": "1"}})
+
+    assert shelf.find("ns", "a")["metadata"]["uid"] == uid
+    assert [one["metadata"]["uid"] for one in shelf] == [uid]

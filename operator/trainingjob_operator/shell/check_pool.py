@@ -37,6 +37,8 @@ MAX_REVIEW_SECONDS = 60.0
 """Timeout after which a review's worker is killed despite low CPU use: the worker is stopped or starved."""
 JOB_CPU_SECONDS = 10.0
 JOB_SECONDS = 120.0
+IDLE_SECONDS = 60.0
+"""Time without a job to check after which the worker for jobs ends. It takes 45 MiB, and half a second to start."""
 MAX_WAITING = 64
 """Maximum number of queued requests per peer."""
 
@@ -197,6 +199,7 @@ class CheckPool:
         self._reviews, self._review_queue = WorkerProcess(catalog, command), FairQueue()
         self._jobs, self._job_queue = WorkerProcess(catalog, command), FairQueue()
         self._running_reviews: set[asyncio.Task[ReviewResult]] = set()
+        self._idle_timer: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -204,8 +207,9 @@ class CheckPool:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for examining in (left := tuple(self._running_reviews)):
-            examining.cancel()
+        left = (*self._running_reviews, *filter(None, (self._idle_timer,)))
+        for task in left:
+            task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         await self._reviews.close()
         await self._jobs.close()
@@ -258,7 +262,15 @@ class CheckPool:
         """
         try:
             async with asyncio.timeout(JOB_SECONDS), self._job_queue.acquire(namespace):
+                if self._idle_timer:
+                    self._idle_timer.cancel()
                 checked: ValidationResult = await self._jobs.run_task(Request((namespace, name, spec), JOB_CPU_SECONDS))
+                self._idle_timer = asyncio.create_task(self._close_idle_worker())
                 return checked
         except TimeoutError as error:
             raise CheckBusyError(f"the check of job '{name}' did not end within {JOB_SECONDS:g} s") from error
+
+    async def _close_idle_worker(self) -> None:
+        await asyncio.sleep(IDLE_SECONDS)
+        async with self._job_queue.acquire():
+            await self._jobs.close()

@@ -37,6 +37,11 @@ type EventType = str | None
 
 STATUS_HASH = "restHash"
 """Key of the hash of what a trimmed TrainingJob's status leaves out. The API server allows no such field."""
+PACKED_KINDS = (TRAINING_JOB, JOB_SET, CONFIG_MAP)
+"""Kinds with a few objects per job, which are stored as JSON. Dicts would take five times the memory.
+
+A job can have thousands of objects of the other kinds, and a reconcile reads all of them.
+"""
 MAX_OWNERS = 16
 MAX_ANNOTATION = 16 * 1024
 """Maximum length of a stored annotation. A longer value is stored as a hash, so that a change is still detected."""
@@ -66,13 +71,13 @@ class KindStore:
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self._listed: dict[str, int] = {}  # `resourceVersion` of the last list, by namespace (empty: all)
-        self._objects: dict[Key, Manifest] = {}
+        self._objects: dict[Key, Manifest | bytes] = {}  # bytes: the JSON of an object of a packed kind
         self._by_job: dict[str, set[Key]] = {}
         self._uids: dict[str, set[str]] = {}  # by namespace
 
     def __iter__(self) -> Iterator[Manifest]:
         """Iterate over a snapshot of all objects."""
-        return iter(tuple(self._objects.values()))
+        return map(_unpack, tuple(self._objects.values()))
 
     def __len__(self) -> int:
         """Return the number of objects."""
@@ -80,12 +85,13 @@ class KindStore:
 
     def find(self, namespace: str, name: str) -> Manifest | None:  # None: not found
         """Return an object by namespace and name."""
-        return self._objects.get((namespace, name))
+        known = self._objects.get((namespace, name))
+        return None if known is None else _unpack(known)
 
     def list_children(self, namespace: str, job_uid: str) -> tuple[Manifest, ...]:
         """Return the objects of a namespace with a job's UID label, sorted by name."""
         keys = sorted(self._by_job.get(job_uid, ()))
-        return tuple(self._objects[key] for key in keys if key[0] == namespace)
+        return tuple(_unpack(self._objects[key]) for key in keys if key[0] == namespace)
 
     def uids(self, namespace: str) -> Container[str]:
         """Return the UIDs of the objects of a namespace."""
@@ -94,13 +100,15 @@ class KindStore:
     def put(self, manifest: Manifest) -> bool:
         """Store an object unless a newer version is stored. Return whether a field that the operator reads changed."""
         key, version = key_of(manifest), version_of(manifest)
-        known = self._objects.get(key)
+        known = self.find(*key)
         # An unknown object with an older version than the last list was deleted before that list.
         if version <= (version_of(known) if known else self._listed_version(key[0])):
             return False
-        slim: Manifest = _share_keys(trim_manifest(self.kind, manifest))
+        slim = trim_manifest(self.kind, manifest)
         self._drop(key)
-        self._objects[key] = slim
+        self._objects[key] = (
+            json.dumps(slim, separators=(",", ":")).encode() if self.kind in PACKED_KINDS else _share_keys(slim)
+        )
         self._uids.setdefault(key[0], set()).add(get_text(slim, "metadata", "uid"))
         if job_uid := label(slim, UID_LABEL):
             self._by_job.setdefault(job_uid, set()).add(key)
@@ -109,7 +117,7 @@ class KindStore:
     def remove(self, manifest: Manifest) -> bool:
         """Remove a deleted object. Return whether it was stored; an object of the same name with another UID stays."""
         key = key_of(manifest)
-        known = self._objects.get(key)
+        known = self.find(*key)
         if known is None or known["metadata"].get("uid") != manifest["metadata"].get("uid"):
             return False
         self._drop(key)
@@ -129,10 +137,10 @@ class KindStore:
         for manifest in manifests:
             listed.add(key_of(manifest))
             if self.put(manifest):
-                changed.append(self._objects[key_of(manifest)])
-        for key, known in tuple(self._objects.items()):
+                changed.append(_unpack(self._objects[key_of(manifest)]))
+        for key, packed in tuple(self._objects.items()):
             is_covered = namespace in ("", key[0])
-            if is_covered and key not in listed and version_of(known) <= version:
+            if is_covered and key not in listed and version_of(known := _unpack(packed)) <= version:
                 self._drop(key)
                 changed.append(known)
         self._listed[namespace] = max(version, self._listed.get(namespace, 0))
@@ -140,7 +148,7 @@ class KindStore:
 
     def _forget(self, namespace: str) -> list[Manifest]:
         """Drop all objects of a namespace (empty: of all), and return them."""
-        forgotten = [known for key, known in self._objects.items() if namespace in ("", key[0])]
+        forgotten = [_unpack(known) for key, known in self._objects.items() if namespace in ("", key[0])]
         for known in forgotten:
             self._drop(key_of(known))
         self._listed.pop(namespace, None)
@@ -150,7 +158,8 @@ class KindStore:
         return max(self._listed.get(namespace, 0), self._listed.get("", 0))
 
     def _drop(self, key: Key) -> None:
-        known = self._objects.pop(key, None)
+        packed = self._objects.pop(key, None)
+        known = _unpack(packed) if packed else None
         if known:
             uids = self._uids[key[0]]
             uids.discard(get_text(known, "metadata", "uid"))
@@ -187,6 +196,14 @@ class Store:
         """Remove an object that the operator deleted, if the store holds its kind."""
         if kind in self._kind_stores:
             self._kind_stores[kind].remove(manifest)
+
+
+def _unpack(stored: Manifest | bytes) -> Manifest:
+    """Return a stored object."""
+    if isinstance(stored, bytes):
+        unpacked: Manifest = json.loads(stored)
+        return unpacked
+    return stored
 
 
 def _share_keys(value: Any) -> Any:
