@@ -6,6 +6,7 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+MIB = 2**20
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -26,12 +27,12 @@ def memory_bytes(pid: int) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time that a process and its running children have used."""
+    """Return the CPU time that a process and its children have used, with those that have ended."""
     total = 0
     for each in _with_children(pid):
         with contextlib.suppress(OSError):
             fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
-            total += int(fields[11]) + int(fields[12])
+            total += sum(map(int, fields[11:15]))
     return total / TICKS_PER_SECOND
 
 

@@ -14,10 +14,12 @@ from typing import Protocol
 import aiohttp
 import yaml
 
+from e2e.benchmarks.process_usage import MIB, list_children, memory_bytes
 from e2e.cluster.binaries import ensure_charts
 from e2e.cluster.go_tools import GoTools
 from e2e.cluster.run_program import ClusterError
 from e2e.operator_scale.api_server import Manifest, Server, running, until
+from trainingjob_operator.shell.check_pool import IDLE_SECONDS
 from trainingjob_operator.shell.kinds import TRAINING_JOB
 
 ROOT = Path(__file__).parents[2]
@@ -131,6 +133,12 @@ class KubeflowTrainer:
         async with running(self.name, command, server.folder, env) as process:
             await _ready(f"http://127.0.0.1:{PEER_HEALTH_PORT}/readyz", self.name, server, process)
             yield process
+
+
+async def idle_memory(process: asyncio.subprocess.Process) -> float:
+    """Return the memory of the operator in MiB after its worker for jobs has ended."""
+    await until(lambda: not list_children(process.pid), "the worker for jobs to end", 3 * IDLE_SECONDS, process)
+    return memory_bytes(process.pid) / MIB
 
 
 @functools.cache

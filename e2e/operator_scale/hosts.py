@@ -11,11 +11,11 @@ import time
 from typing import Any
 
 from e2e.benchmarks.figures import Figure
-from e2e.benchmarks.process_usage import cpu_seconds, memory_bytes
+from e2e.benchmarks.process_usage import MIB, cpu_seconds, memory_bytes
 from e2e.cluster.progress import print_progress
 from e2e.operator_scale.agent_load import Host, reporting
 from e2e.operator_scale.api_server import Manifest, Server, until
-from e2e.operator_scale.controllers import NAMESPACE, OPERATOR_NAMESPACE, Operator
+from e2e.operator_scale.controllers import NAMESPACE, OPERATOR_NAMESPACE, Operator, idle_memory
 from trainingjob_api.protocol import TOKEN_AUDIENCE
 from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, REPLICATED_JOB, SLICE_OFFSET_LABEL, UID_LABEL
 from trainingjob_operator.shell.kinds import JOB, JOB_SET, NODE, POD, SECRET
@@ -28,7 +28,6 @@ SETTINGS = Settings(trainer_image="", namespace=OPERATOR_NAMESPACE)
 FORM_SECONDS = 300.0
 SETTLE_SECONDS, STEADY_SECONDS = 5.0, 20.0
 GOAL_FORM_SECONDS, GOAL_REPORT_MS, GOAL_START_MS = 10.0, 0.3, 2.0
-MIB = 2**20
 
 
 def make_large_job(name: str, slices: int, topology: str) -> Manifest:
@@ -141,7 +140,7 @@ async def measure_hosts(
             return bool((await server.request("GET", path))["items"])
 
         await until(has_jobset, "the JobSet of the large job", FORM_SECONDS)
-        before = memory_bytes(process.pid) / MIB  # with the process that has checked the job
+        before = await idle_memory(process)
         print_progress("creating the nodes and pods of the large job")
         hosts = await make_pods(server, job)
         print_progress(f"starting {len(hosts)} agents")
