@@ -8,15 +8,15 @@ OPERATOR_GUARANTEES = (
     Mutation(
         "a list keeps what it does not show",
         f"{SHELL}/store.py",
-        "            if is_covered and key not in listed and version_of(known) <= version:\n",
+        '            if namespace in ("", key[0]) and key not in listed:\n',
         "            if False:\n",
         ("tests/shell/test_reflector.py::test_whichever_event_is_lost_the_next_list_ends_the_same",),
     ),
     Mutation(
         "an old list drops what was written after it",
         f"{SHELL}/store.py",
-        " and key not in listed and version_of(known) <= version:\n",
-        " and key not in listed:\n",
+        "                if version_of(known) <= version:\n",
+        "                if True:\n",
         ("tests/shell/test_store.py::test_list_preserves_later_writes",),
     ),
     Mutation(

@@ -105,6 +105,27 @@ SHELL_MUTATIONS = (
         ("tests/shell/test_authentication.py",),
     ),
     Mutation(
+        "answer all hosts of a large world at the same moment",
+        f"{SHELL}/hub.py",
+        "        return interval - (now - zlib.crc32(pod_uid.encode()) / 2**32 * interval) % interval\n",
+        "        return interval\n",
+        ("tests/shell/test_hub_hold.py",),
+    ),
+    Mutation(
+        "take the time of a failure's detection from one bucket",
+        f"{CORE}/report/job_status.py",
+        "    for bucket in (current, *(other for other in of_world if other not in (current, Bucket.DETECTING))):\n",
+        "    for bucket in (current,):\n",
+        ("tests/core/simulate/test_properties.py",),
+    ),
+    Mutation(
+        "compress each plan without what it has in common with others",
+        f"{SHELL}/cold_cache.py",
+        "        compressor = zlib.compressobj(level=1, zdict=self._dictionary)\n",
+        "        compressor = zlib.compressobj(level=1)\n",
+        ("tests/shell/test_cold_cache.py",),
+    ),
+    Mutation(
         "take a Job of that name for the preparation of the TrainingJob",
         f"{CORE}/observe/ownership.py",
         "== wanted and owner_uid(job) == uid), None)\n",

@@ -139,10 +139,11 @@ class KindStore:
             if self.put(manifest):
                 changed.append(_unpack(self._objects[key_of(manifest)]))
         for key, packed in tuple(self._objects.items()):
-            is_covered = namespace in ("", key[0])
-            if is_covered and key not in listed and version_of(known := _unpack(packed)) <= version:
-                self._drop(key)
-                changed.append(known)
+            if namespace in ("", key[0]) and key not in listed:
+                known = _unpack(packed)
+                if version_of(known) <= version:
+                    self._drop(key)
+                    changed.append(known)
         self._listed[namespace] = max(version, self._listed.get(namespace, 0))
         return changed
 

@@ -90,6 +90,15 @@ def test_every_second_is_in_one_place_and_none_is_taken_back(faults: list[Fault]
     assert of_attempts <= reported + 0.1
 
 
+def test_detection_of_a_hang_counts_whatever_the_world_waited_for() -> None:
+    outcome = simulate(endless(**PATIENT), PACE, HANG_AFTER_RESIZING, end_of(HANG_AFTER_RESIZING))
+
+    hung = outcome.status.attempts[4]
+    assert hung.cause
+    assert "no host of the world made progress for 2 m 41 s" in hung.cause.message
+    assert hung.seconds["detecting"] == pytest.approx(161.0, abs=1.0)
+
+
 @settings(max_examples=25, deadline=None)
 @given(FAULTS | STORMS)
 def test_no_more_steps_are_lost_than_lie_between_two_saves(faults: list[Fault]) -> None:
