@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -115,47 +116,41 @@ def test_modules_are_imported_without_collections(monkeypatch: pytest.MonkeyPatc
     assert started == [(True, True)]
 
 
-def test_code_and_tables_are_left_out_of_collections(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def tell(settings: Settings, ports: ListenPorts) -> None:
-        left_out.append(gc.get_freeze_count())
+def measure_in_operator[Value](monkeypatch: pytest.MonkeyPatch, measure: Callable[[], Value]) -> Value:
+    """Return what a function returns in the operator's event loop."""
 
-    left_out: list[int] = []
+    async def operate(settings: Settings, ports: ListenPorts) -> None:
+        measured.append(measure())
+
+    measured: list[Value] = []
     monkeypatch.setenv("TRAININGJOB_TRAINER_IMAGE", "t")
-    monkeypatch.setattr(main_module, "operate", tell)
+    monkeypatch.setattr(main_module, "operate", operate)
     main()
+    return measured[0]
 
-    assert left_out[0] > 100_000
+
+def test_code_and_tables_are_left_out_of_collections(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert measure_in_operator(monkeypatch, gc.get_freeze_count) > 100_000
 
 
 def test_objects_of_one_evaluation_cause_no_collection_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def note(settings: Settings, ports: ListenPorts) -> None:
+    def list_collections() -> list[int]:
         generations: list[int] = []
         collect = lambda phase, info: generations.append(info["generation"]) if phase == "start" else None  # noqa: E731
         gc.callbacks.append(collect)
         for _ in range(3):
             [[number] for number in range(50_000)]
         gc.callbacks.remove(collect)
-        collected.append(generations)
+        return generations
 
-    collected: list[list[int]] = []
-    monkeypatch.setenv("TRAININGJOB_TRAINER_IMAGE", "t")
-    monkeypatch.setattr(main_module, "operate", note)
-    main()
+    collected = measure_in_operator(monkeypatch, list_collections)
 
-    assert len(collected[0]) < 10
-    assert 2 not in collected[0]
+    assert len(collected) < 10
+    assert 2 not in collected
 
 
 def test_event_loop_soon_has_the_interpreter_again_while_a_thread_evaluates(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def note(settings: Settings, ports: ListenPorts) -> None:
-        intervals.append(sys.getswitchinterval())
-
-    intervals: list[float] = []
-    monkeypatch.setenv("TRAININGJOB_TRAINER_IMAGE", "t")
-    monkeypatch.setattr(main_module, "operate", note)
-    main()
-
-    assert intervals[0] <= 0.001
+    assert measure_in_operator(monkeypatch, sys.getswitchinterval) <= 0.001
 
 
 def write_kubeconfig(path: Any, url: str) -> None:

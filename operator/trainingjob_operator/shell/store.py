@@ -105,7 +105,8 @@ class KindStore:
         if version <= (version_of(known) if known else self._listed_version(key[0])):
             return False
         slim = trim_manifest(self.kind, manifest)
-        self._drop(key)
+        if known:
+            self._drop(known)
         self._objects[key] = (
             json.dumps(slim, separators=(",", ":")).encode() if self.kind in PACKED_KINDS else _share_keys(slim)
         )
@@ -116,11 +117,10 @@ class KindStore:
 
     def remove(self, manifest: Manifest) -> bool:
         """Remove a deleted object. Return whether it was stored; an object of the same name with another UID stays."""
-        key = key_of(manifest)
-        known = self.find(*key)
+        known = self.find(*key_of(manifest))
         if known is None or known["metadata"].get("uid") != manifest["metadata"].get("uid"):
             return False
-        self._drop(key)
+        self._drop(known)
         return True
 
     def replace(self, manifests: Iterable[Manifest], version: int, namespace: str = "") -> list[Manifest]:
@@ -142,7 +142,7 @@ class KindStore:
             if namespace in ("", key[0]) and key not in listed:
                 known = _unpack(packed)
                 if version_of(known) <= version:
-                    self._drop(key)
+                    self._drop(known)
                     changed.append(known)
         self._listed[namespace] = max(version, self._listed.get(namespace, 0))
         return changed
@@ -151,23 +151,22 @@ class KindStore:
         """Drop all objects of a namespace (empty: of all), and return them."""
         forgotten = [_unpack(known) for key, known in self._objects.items() if namespace in ("", key[0])]
         for known in forgotten:
-            self._drop(key_of(known))
+            self._drop(known)
         self._listed.pop(namespace, None)
         return forgotten
 
     def _listed_version(self, namespace: str) -> int:
         return max(self._listed.get(namespace, 0), self._listed.get("", 0))
 
-    def _drop(self, key: Key) -> None:
-        packed = self._objects.pop(key, None)
-        known = _unpack(packed) if packed else None
-        if known:
-            uids = self._uids[key[0]]
-            uids.discard(get_text(known, "metadata", "uid"))
-            if not uids:
-                del self._uids[key[0]]
-        job_uid = label(known, UID_LABEL) if known else ""
-        if job_uid:
+    def _drop(self, known: Manifest) -> None:
+        """Remove a stored object."""
+        key = key_of(known)
+        del self._objects[key]
+        uids = self._uids[key[0]]
+        uids.discard(get_text(known, "metadata", "uid"))
+        if not uids:
+            del self._uids[key[0]]
+        if job_uid := label(known, UID_LABEL):
             keys = self._by_job[job_uid]
             keys.discard(key)
             if not keys:

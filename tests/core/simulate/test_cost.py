@@ -6,6 +6,8 @@ from types import FrameType
 
 import pytest
 
+from tests.support.builders import child_job_manifest, make_plan
+from tests.support.scenes import Scene
 from tests.support.simulated_jobs import PACE, endless
 from trainingjob_operator.core.simulate.durations import Durations
 from trainingjob_operator.core.simulate.faults import Fault, FaultKind
@@ -54,3 +56,16 @@ def test_a_decision_costs_no_more_than_in_proportion(faults: list[Fault], time: 
     few, many = (count_calls(live_until(number, faults, time).reconcile) for number in (FEW, MANY))
 
     assert many < 1.5 * few * MANY / FEW
+
+
+def place_slices(number: int) -> Scene:
+    """Return a job with slices of one host, and a child Job for each."""
+    scene = Scene(make_plan(number, number, hosts=1)).place(*range(number))
+    scene.jobs += [child_job_manifest(scene.plan, slice_number) for slice_number in range(number)]
+    return scene
+
+
+def test_an_observation_costs_no_more_than_in_proportion() -> None:
+    few, many = (count_calls(place_slices(number).see) for number in (32, 128))
+
+    assert many < 5 * few

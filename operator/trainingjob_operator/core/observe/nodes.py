@@ -49,8 +49,10 @@ def find_avoid_signal(node: Manifest | None, added_signals: Sequence[NodeSignal]
 
 
 def _find_signal(node: Manifest | None, signals: Sequence[NodeSignal], effect: SignalEffect) -> str:
-    marks = _NodeMarks(node) if signals else None
-    return next((str(signal) for signal in signals if marks and signal.effect == effect and marks.has(signal)), "")
+    if not signals:
+        return ""
+    marks = _NodeMarks(node)
+    return next((str(signal) for signal in signals if signal.effect == effect and marks.has(signal)), "")
 
 
 class _NodeMarks:
