@@ -13,14 +13,11 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 from e2e.soak.harness import JobHarness, list_trainers, send_signal
 from e2e.soak.job import HANG_SECONDS
 from trainingjob_agent.checkpoint_layout import parse_step_name
-from trainingjob_api.protocol import Phase
 from trainingjob_operator.cli.local.container import Container
 
 type FaultInjection = Callable[[JobHarness], Awaitable[bool]]
 """Injects a fault and ends it; returns whether there was a target."""
 
-REPORT_DELAY_SECONDS = 1.0
-"""Seconds after which a host has reported its phase."""
 MIN_INTACT_CHECKPOINTS = 2
 """Number of undamaged saved steps that must remain before another one may be damaged."""
 
@@ -88,18 +85,11 @@ async def pause_agent(stage: JobHarness) -> bool:
 
 
 async def hang_trainer(stage: JobHarness) -> bool:
-    """Stop a world's trainer permanently if it is training, but only briefly if it is saving.
-
-    The time budget of a save is minutes.
-    """
-    training = [(number, pids) for number, one in stage.containers() if len(pids := list_trainers(one)) > 1]
-    if training:
-        number, pids = stage.random.choice(training)
-        send_signal(SIGSTOP, pids[0])
-        await asyncio.sleep(REPORT_DELAY_SECONDS)
-        if stage.witness.phases.get(number) is not Phase.TRAINING:
-            send_signal(SIGCONT, pids[0])
-    return bool(training)
+    """Stop a world's trainer permanently, in any phase."""
+    active = [pids[0] for _, one in stage.containers() if len(pids := list_trainers(one)) > 1]
+    if active:
+        send_signal(SIGSTOP, stage.random.choice(active))
+    return bool(active)
 
 
 async def delete_pod(stage: JobHarness) -> bool:

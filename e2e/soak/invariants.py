@@ -6,7 +6,7 @@ The witness receives the hosts' reports and every status, and records violations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from trainingjob_api.protocol import HostReport, Phase
+from trainingjob_api.protocol import HostReport
 from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_api.status.world_status import Attempt
 
@@ -22,14 +22,11 @@ class InvariantChecker:
     """The highest step of any host."""
     committed: int = 0
     """The highest step that any host has reported as committed."""
-    phases: dict[int, Phase] = field(default_factory=dict)
-    """The last reported phase by slice."""
     generation: int = 0
     """The newest generation that has trained a step."""
 
     def record_report(self, report: HostReport) -> None:
         """Record a host's report."""
-        self.phases[report.slice] = report.phase
         if report.progress:
             self.highest = max(self.highest, report.progress.step)
             if report.progress.step > (report.restored or 0):

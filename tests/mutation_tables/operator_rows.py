@@ -277,6 +277,21 @@ START_MUTATIONS = (
         ("tests/core/diagnose/test_start_budgets.py",),
     ),
     Mutation(
+        "let a stopped process save as long as a working one",
+        f"{CORE}/diagnose/member_state.py",
+        "        return self.member_view.latest_report is not None and self.member_view.latest_report.report.stopped\n",
+        "        latest = self.member_view.latest_report\n"
+        "        return latest is not None and latest.report.stopped and not latest.report.has_stepped\n",
+        ("tests/core/diagnose/test_start_budgets.py",),
+    ),
+    Mutation(
+        "count a stop in a save from the beginning of the save",
+        f"{SHELL}/hub.py",
+        "step, batch, moved, is_ready, report.stopped\n",
+        "step, batch, moved, is_ready, report.stopped and not report.has_stepped\n",
+        ("tests/shell/test_hub_starts.py",),
+    ),
+    Mutation(
         "name one of several that are behind",
         f"{CORE}/diagnose/hang_localization.py",
         " and stages.count(min(stages)) == 1:\n",

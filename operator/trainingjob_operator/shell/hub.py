@@ -340,15 +340,14 @@ def _without_progress(report: HostReport) -> HostReport:
 def _progress_key(report: HostReport) -> tuple[object, ...]:
     """Return a value that changes whenever a host makes progress.
 
-    It also changes when the process is stopped or continued, outside a world or before its first step there. Inside a
-    world, the readiness of the standby process does not count as progress.
+    It also changes when the process is stopped or continued. Inside a world, the readiness of the standby process does
+    not count as progress.
     """
     step = report.progress.step if report.progress else None
     is_ready = report.standby if report.phase in PHASES_OUTSIDE_WORLD else None
     moved = report.moved_mebibytes if report.phase in FILE_PHASES else None
     batch = report.entered if report.phase is Phase.EVALUATING else None
-    is_stopped = report.stopped and (report.phase in PHASES_OUTSIDE_WORLD or not report.has_stepped)
-    return report.instance, report.generation, report.phase, step, batch, moved, is_ready, is_stopped
+    return report.instance, report.generation, report.phase, step, batch, moved, is_ready, report.stopped
 
 
 def _activity_key(report: HostReport) -> int:

@@ -163,9 +163,18 @@ BUDGETS: dict[str, tuple[Callable[[], Scene], float]] = {
         lambda: stopping(Phase.TRAINING, progress=stepping(None, 9.0), restored=10),
         30.0,
     ),
-    "one is stopped after a step: the budget of steps holds": (
-        lambda: stopping(Phase.TRAINING, progress=stepping(9.0), restored=0),
-        90.0,
+    "one is stopped after a step": (lambda: stopping(Phase.TRAINING, progress=stepping(9.0), restored=0), 30.0),
+    "one is stopped in a save": (lambda: stopping(Phase.SAVING, progress=stepping(9.0), restored=0), 30.0),
+    "one is stopped in an evaluation": (lambda: stopping(Phase.EVALUATING, progress=stepping(9.0), restored=0), 30.0),
+    "one is stopped while the world ends": (
+        lambda: stopping(Phase.SYNCHRONIZING, progress=stepping(9.0), restored=0),
+        30.0,
+    ),
+    "one is stopped, and the others wait in a save": (
+        lambda: stopping(Phase.TRAINING, progress=stepping(9.0), restored=0).hear_slice(
+            0, phase=Phase.SAVING, still=0.0
+        ),
+        30.0,
     ),
     "one is stopped before it has joined": (lambda: stopping(Phase.IDLE, generation=0), 30.0),
     "one is stopped, as the spec says": (
@@ -184,7 +193,7 @@ BUDGETS: dict[str, tuple[Callable[[], Scene], float]] = {
 
 
 @pytest.mark.parametrize(("scene", "want"), BUDGETS.values(), ids=BUDGETS.keys())
-def test_budget_before_the_first_step(scene: Callable[[], Scene], want: float) -> None:
+def test_budget_before_the_first_step_or_of_a_stopped_process(scene: Callable[[], Scene], want: float) -> None:
     now = scene()
 
     assert seconds_until_hang(now.plan, now.see()) == want
@@ -299,4 +308,4 @@ def test_a_suspended_job_waits_for_a_stopped_process_no_longer_either(still: flo
 
     assert isinstance(decision, want)
     if isinstance(decision, EndWorld):
-        assert decision.message.startswith("suspended without a save: a process was stopped before its first step. ")
+        assert decision.message.startswith("suspended without a save: a process was stopped. ")

@@ -116,7 +116,7 @@ def _decide_suspension(
         else f"no host has made progress for {format_duration(stalled_seconds)}"
     )
     if not failing and is_blocked_by_stopped_process(plan, seen):
-        why = "a process was stopped before its first step"
+        why = "a process was stopped"
     words = f"suspended without a save: {why}. {describe_unsaved_steps(seen)} are lost"
     return EndWorld(WorldEnd(Cause(reason=Reason.SUSPENDED, message=words), is_planned=True), Reason.SUSPENDED, words)
 

@@ -12,11 +12,11 @@ background, a program may have come from the cache. It therefore shortens a time
 I/O, which counts as progress. A timeout that ended a world is doubled until a step is saved, so that a slow host gets
 through eventually.
 
-Before the first step of a world, two more signals end a wait. Both come from the kernel and do not depend on the speed
-of the machine:
+Two more signals end a wait. Both come from the kernel and do not depend on the speed of the machine:
 
-- A stopped process makes no progress. The world ends after the shortest timeout.
-- A process without CPU time and file I/O is idle. If all processes are idle, none of them compiles or prepares.
+- A stopped process makes no progress. The world ends after the shortest timeout, in any phase.
+- A process without CPU time and file I/O is idle. If all processes are idle before their first step, none of them
+  compiles or prepares.
 
 Every member that reports has a timeout in each state, also before its first report about this world.
 """
@@ -102,9 +102,7 @@ def find_hang(
     if None in evidence and overdue < DIAGNOSTICS_SECONDS:
         return Stalled(diagnostics_message)
     num_answers = zip(member_statuses, evidence, strict=True)
-    evidence = tuple(
-        STOPPED_EVIDENCE if clue is None and item.is_stopped_before_first_step else clue for item, clue in num_answers
-    )
+    evidence = tuple(STOPPED_EVIDENCE if clue is None and item.is_stopped else clue for item, clue in num_answers)
     suspect = find_blocking_member(evidence, tuple(_startup_rank(item) for item in member_statuses))
     return Failed(
         _describe_hang(
@@ -129,7 +127,7 @@ def is_stalled(plan: Plan, seen: Observed, silence_timeout: float) -> bool:
 
 
 def is_blocked_by_stopped_process(plan: Plan, seen: Observed) -> bool:
-    """Return whether a process was stopped for too long before its first step."""
+    """Return whether a process was stopped for too long."""
     return bool(
         _list_stopped_members(
             plan, seen, classify_members(seen.member_views, seen.heartbeats, plan.heartbeat_timeout_seconds)
@@ -179,13 +177,13 @@ def _list_remaining_seconds(
 
 
 def _list_stopped_members(plan: Plan, seen: Observed, member_statuses: Sequence[MemberStatus]) -> list[MemberStatus]:
-    """Return the members whose processes were stopped for too long before their first step."""
+    """Return the members whose processes were stopped for too long."""
     return [item for item in member_statuses if _remaining_stopped_seconds(plan, seen, item) <= 0]
 
 
 def _remaining_stopped_seconds(plan: Plan, seen: Observed, item: MemberStatus) -> float:
-    """Return the seconds that a member may still be stopped before its first step; infinite if it is not stopped."""
-    if item.state not in WORKING_STATES or not item.is_stopped_before_first_step:
+    """Return the seconds that a member may still be stopped; infinite if it is not stopped."""
+    if item.state not in WORKING_STATES or not item.is_stopped:
         return inf
     return _min_timeout(plan) - _stalled_seconds(item, seen)
 
@@ -309,7 +307,7 @@ def _min_timeout(plan: Plan) -> float:
 def _find_evidence(item: MemberStatus) -> Diagnostics | None:  # None: no diagnostics yet
     if item.member_view.report:
         return item.evidence
-    return STOPPED_EVIDENCE if item.is_stopped_before_first_step else NOT_JOINED_EVIDENCE
+    return STOPPED_EVIDENCE if item.is_stopped else NOT_JOINED_EVIDENCE
 
 
 def _describe_hang(

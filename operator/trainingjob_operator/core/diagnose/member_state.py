@@ -64,10 +64,9 @@ class MemberStatus:
         return self.member_view.report.evidence if self.member_view.report else None
 
     @property
-    def is_stopped_before_first_step(self) -> bool:
-        """Return whether its process is stopped, by a signal or a debugger, before its first step in this world."""
-        report = self.member_view.latest_report.report if self.member_view.latest_report else None
-        return report is not None and report.stopped and not (self.member_view.report and report.has_stepped)
+    def is_stopped(self) -> bool:
+        """Return whether its process is stopped, by a signal or a debugger."""
+        return self.member_view.latest_report is not None and self.member_view.latest_report.report.stopped
 
     @property
     def failed_for_lost_peer(self) -> bool:
