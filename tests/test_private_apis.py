@@ -12,6 +12,7 @@ import kopf
 import pytest
 from kopf._cogs.aiokits import aiotasks
 from kopf._cogs.structs.credentials import Vault
+from kopf._core.reactor.inventory import ResourceMemories
 
 from tests.support.private_apis import ROOT, Use, find_uses
 
@@ -19,6 +20,7 @@ SHELL = "operator/trainingjob_operator/shell"
 TRAINER = "trainer/trainingjob_trainer"
 USES = {
     Use(f"{SHELL}/watcher.py", "kopf._cogs.structs.credentials"),
+    Use(f"{SHELL}/watcher.py", "kopf._core.reactor.inventory"),
     Use(f"{SHELL}/logging_setup.py", "kopf._core.reactor.running"),
     Use(f"{SHELL}/logging_setup.py", "kopf._cogs.clients.watching"),
     Use(f"{SHELL}/connections.py", "asyncio.sslproto"),
@@ -45,6 +47,11 @@ def test_the_page_names_every_file() -> None:
 def test_kopf_takes_a_vault_and_closes_it() -> None:
     assert "vault" in inspect.signature(kopf.spawn_tasks).parameters
     assert inspect.iscoroutinefunction(Vault().close)
+
+
+def test_kopf_takes_memories_and_forgets_ephemeral_ones() -> None:
+    assert "memories" in inspect.signature(kopf.spawn_tasks).parameters
+    assert "ephemeral" in inspect.signature(ResourceMemories.recall).parameters
 
 
 @pytest.mark.parametrize("name", ["kopf._core.reactor.running", "kopf._cogs.clients.watching"])

@@ -14,6 +14,7 @@ import kopf
 import pytest
 from aiohttp import ClientSession, web
 from kopf._cogs.aiokits.aiotasks import Scheduler
+from kopf._core.reactor.inventory import ResourceMemories
 from kubernetes.aio.client import Configuration
 
 from trainingjob_operator.shell import watcher
@@ -128,6 +129,17 @@ async def test_kopf_copies_no_object(
     await heard.wait_for("TrainingJob", None, "llama")
 
     assert built == []
+
+
+async def test_kopf_keeps_no_record_of_an_object(start: Any, heard: Heard, api_server: Any) -> None:
+    api_server.put(TRAINING_JOB, JOB)
+    start()
+    await heard.wait_for("TrainingJob", None, "llama")
+
+    memories = [one for one in gc.get_objects() if isinstance(one, ResourceMemories)]
+
+    assert memories
+    assert [list(one.iter_all_memories()) for one in memories] == [[]] * len(memories)
 
 
 async def test_only_its_namespaces_are_watched(start: Any, heard: Heard, api_server: Any) -> None:

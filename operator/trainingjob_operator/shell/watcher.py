@@ -18,7 +18,8 @@ from typing import Any
 
 import aiohttp
 import kopf
-from kopf._cogs.structs.credentials import Vault  # no public API exists
+from kopf._cogs.structs.credentials import Vault  # no public API exists for this and the next ones
+from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
 
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import UID_LABEL
@@ -39,7 +40,6 @@ WATCH_PAGE_SIZE = 32
 """Page size of the list with which kopf starts a watch. A single object may have a megabyte."""
 KOPF_PARENT_TASKS = ("spawner of ", "cleaner of ")
 """Name prefixes of kopf tasks that start other tasks. They are cancelled last, so that no task is left."""
-_KOPF_METADATA = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp", "finalizers")
 RETRY_SECONDS = (1, 1, 2, 3, 5)
 """Backoff between the attempts of one request. The last value repeats; a longer `Retry-After` takes precedence.
 
@@ -122,6 +122,17 @@ class _NoDiffBase(kopf.DiffBaseStorage):
         """Store nothing."""
 
 
+class NoMemories(ResourceMemories):
+    """Records of objects that are all forgotten after their event.
+
+    kopf keeps 1.7 KiB for each object, with which it resumes handlers and daemons. Handlers of events need none.
+    """
+
+    async def recall(self, raw_body: kopf.RawBody, **options: Any) -> ResourceMemory:
+        """Return a new record."""
+        return await super().recall(raw_body, **options | {"ephemeral": True})
+
+
 class _KopfRun:
     """One run of kopf, in the thread that calls `main`."""
 
@@ -177,6 +188,7 @@ class _KopfRun:
             clusterwide=not self._namespaces,
             namespaces=self._namespaces,
             vault=vault,
+            memories=NoMemories(),
         )
         ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in ended:
@@ -208,17 +220,9 @@ def make_registry(info: kopf.AiohttpSession, kinds: Iterable[Kind], on_event: On
             manifest = dict(event["object"])
             is_new_job = kind is TRAINING_JOB and "status" not in manifest  # its first reconcile needs the whole job
             on_event(kind, event["type"], manifest if is_new_job else trim_manifest(kind, manifest))
-            _drop_unread_fields(event["object"])
 
         kopf.on.event(*_selector(kind), registry=registry, id=kind.plural)(forward_event)
     return registry
-
-
-def _drop_unread_fields(manifest: Any) -> None:
-    """Drop the fields that kopf does not read: it keeps the last event of each object until the object is deleted."""
-    metadata = {key: value for key, value in manifest["metadata"].items() if key in _KOPF_METADATA}
-    manifest.clear()
-    manifest["metadata"] = metadata  # a new object, since the forwarded manifest may hold the former one
 
 
 def make_settings(kinds: Iterable[Kind]) -> kopf.OperatorSettings:
