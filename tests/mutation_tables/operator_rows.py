@@ -120,7 +120,7 @@ SHELL_MUTATIONS = (
     ),
     Mutation(
         "compress each plan without what it has in common with others",
-        f"{SHELL}/cold_cache.py",
+        f"{SHELL}/text_compression.py",
         "        compressor = zlib.compressobj(level=1, zdict=self._dictionary)\n",
         "        compressor = zlib.compressobj(level=1)\n",
         ("tests/shell/test_cold_cache.py",),

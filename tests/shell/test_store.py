@@ -296,7 +296,7 @@ def test_a_thousand_idle_jobs_take_little_memory() -> None:
     tracemalloc.stop()
 
     assert len(store[JOB_SET]) == 200
-    assert per_job < 2500.0
+    assert per_job < 700.0, "uncompressed JSON takes a thousand bytes, and dicts take five thousand"
 
 
 @pytest.mark.parametrize("kind", [TRAINING_JOB, JOB_SET, CONFIG_MAP, POD, NODE])

@@ -1,12 +1,9 @@
-"""A cache of many values, of which few are in use at a time. The others are compressed.
-
-The values of different jobs have most of their text in common. The first compressed value is therefore the dictionary
-of the others (https://www.zlib.net/manual.html, `deflateSetDictionary`): a plan takes 0.2 to 1.5 KiB instead of 4.
-"""
+"""A cache of many values, of which few are in use at a time. The others are compressed."""
 
 import pickle
-import zlib
 from collections import OrderedDict
+
+from trainingjob_operator.shell.text_compression import TextCompressor
 
 NUM_WARM = 32
 """Number of values that are kept as they are. The plan of a small job takes 50 KiB."""
@@ -22,7 +19,7 @@ class ColdCache[V]:
         self._num_warm = num_warm
         self._warm: OrderedDict[str, V] = OrderedDict()
         self._cold: dict[str, bytes] = {}
-        self._dictionary = b""
+        self._compressor = TextCompressor()
 
     def __len__(self) -> int:
         """Return the number of values."""
@@ -35,7 +32,7 @@ class ColdCache[V]:
         self._warm.move_to_end(key)
         if len(self._warm) > self._num_warm:
             oldest, cooled = self._warm.popitem(last=False)
-            self._cold[oldest] = self._compress(pickle.dumps(cooled, pickle.HIGHEST_PROTOCOL))
+            self._cold[oldest] = self._compressor.compress(pickle.dumps(cooled, pickle.HIGHEST_PROTOCOL))
 
     def __contains__(self, key: str) -> bool:
         """Return whether there is a value."""
@@ -44,7 +41,7 @@ class ColdCache[V]:
     def __getitem__(self, key: str) -> V:
         """Return a value. Raises `KeyError` if there is none."""
         if key in self._cold:
-            text = zlib.decompressobj(zdict=self._dictionary).decompress(self._cold[key])
+            text = self._compressor.restore(self._cold[key])
             value: V = pickle.loads(text)  # noqa: S301  # this process wrote it
             self[key] = value
         return self._warm[key]
@@ -59,8 +56,3 @@ class ColdCache[V]:
         """Remove a value, if there is one."""
         self._warm.pop(key, None)
         self._cold.pop(key, None)
-
-    def _compress(self, text: bytes) -> bytes:
-        self._dictionary = self._dictionary or text
-        compressor = zlib.compressobj(level=1, zdict=self._dictionary)
-        return compressor.compress(text) + compressor.flush()

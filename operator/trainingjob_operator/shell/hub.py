@@ -42,7 +42,7 @@ type AnswerKey = tuple[str, Directive, int, bool, str, str, str, tuple[int, ...]
 diagnostics, drill ID, inspection ID, standby world and live slices."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _PodState:
     """Newest report of a pod, the times of its changes, and the identity of its last answer."""
 
@@ -53,7 +53,7 @@ class _PodState:
     delivered: AnswerKey | None = None
 
 
-@dataclass
+@dataclass(slots=True)
 class _JobState:
     """State of one job: its pods, its published directive and its simulated outage."""
 
@@ -64,7 +64,7 @@ class _JobState:
     published_at: float = 0.0
     max_unconfirmed_generation: int = 0
     paused_until: float = -inf
-    answer_changed: asyncio.Event = field(default_factory=asyncio.Event)
+    answer_changed: asyncio.Event | None = None  # None: no host waits for an answer
     directives: dict[str, JobDirective] = field(default_factory=dict)
     """The published directive for each pod that is a member of a world."""
     standby_worlds: dict[str, World] = field(default_factory=dict)
@@ -127,6 +127,7 @@ class Hub:
                 while line.pod_states.get(caller.pod_uid) is voice and not _has_new_answer(
                     line, caller.pod_uid, instance
                 ):
+                    line.answer_changed = line.answer_changed or asyncio.Event()
                     await line.answer_changed.wait()
         except TimeoutError:
             pass
@@ -184,8 +185,7 @@ class Hub:
         line.standby_worlds = {member.pod_uid: standby for standby in standby_worlds for member in standby.members}
         line.answers = {}
         self._drop_stale_pods(line)
-        line.answer_changed.set()
-        line.answer_changed = asyncio.Event()
+        _release_answers(line)
 
     def retire_generation(self, job: JobKey, generation: int) -> None:
         """Exclude a generation from new claims: the write of its claim failed with an unknown result."""
@@ -200,7 +200,7 @@ class Hub:
         )
         former.broadcast = None
         former.pod_states.clear()  # ends the pending long polls without an answer
-        former.answer_changed.set()
+        _release_answers(former)
 
     def paused_seconds(self, job: JobKey) -> float:
         """Return the remaining seconds of the simulated outage of a job; 0: none."""
@@ -246,6 +246,13 @@ class Hub:
         for pod_uid, pod_state in tuple(line.pod_states.items()):
             if now - pod_state.reported_at > RETENTION_SECONDS and pod_uid not in line.directives:
                 del line.pod_states[pod_uid]
+
+
+def _release_answers(line: _JobState) -> None:
+    """End the wait of all hosts of a job for a change of their answers."""
+    if line.answer_changed:
+        line.answer_changed.set()
+        line.answer_changed = None
 
 
 def _exclude_outage(line: _JobState, now: float) -> None:

@@ -34,7 +34,7 @@ MAX_BACKOFF_SECONDS = 30.0
 log = Log("scheduler")
 
 
-@dataclass
+@dataclass(slots=True)
 class _JobSchedule:
     """Schedule of one job; times are seconds of the event loop's clock."""
 

@@ -29,6 +29,7 @@ from trainingjob_operator.core.names import (
 )
 from trainingjob_operator.shell.interfaces import Manifest
 from trainingjob_operator.shell.kinds import CONFIG_MAP, EVENT, JOB, JOB_SET, NODE, POD, TRAINING_JOB, Kind
+from trainingjob_operator.shell.text_compression import TextCompressor
 
 type Key = tuple[str, str]
 """Namespace and name of an object."""
@@ -38,7 +39,7 @@ type EventType = str | None
 STATUS_HASH = "restHash"
 """Key of the hash of what a trimmed TrainingJob's status leaves out. The API server allows no such field."""
 PACKED_KINDS = (TRAINING_JOB, JOB_SET, CONFIG_MAP)
-"""Kinds with a few objects per job, which are stored as JSON. Dicts would take five times the memory.
+"""Kinds with a few objects per job, which are stored as compressed JSON. Dicts would take forty times the memory.
 
 A job can have thousands of objects of the other kinds, and a reconcile reads all of them.
 """
@@ -71,13 +72,14 @@ class KindStore:
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self._listed: dict[str, int] = {}  # `resourceVersion` of the last list, by namespace (empty: all)
-        self._objects: dict[Key, Manifest | bytes] = {}  # bytes: the JSON of an object of a packed kind
+        self._objects: dict[Key, Manifest | bytes] = {}  # bytes: the compressed JSON of an object of a packed kind
+        self._compressor = TextCompressor()
         self._by_job: dict[str, set[Key]] = {}
         self._uids: dict[str, set[str]] = {}  # by namespace
 
     def __iter__(self) -> Iterator[Manifest]:
         """Iterate over a snapshot of all objects."""
-        return map(_unpack, tuple(self._objects.values()))
+        return map(self._unpack, tuple(self._objects.values()))
 
     def __len__(self) -> int:
         """Return the number of objects."""
@@ -86,12 +88,12 @@ class KindStore:
     def find(self, namespace: str, name: str) -> Manifest | None:  # None: not found
         """Return an object by namespace and name."""
         known = self._objects.get((namespace, name))
-        return None if known is None else _unpack(known)
+        return None if known is None else self._unpack(known)
 
     def list_children(self, namespace: str, job_uid: str) -> tuple[Manifest, ...]:
         """Return the objects of a namespace with a job's UID label, sorted by name."""
         keys = sorted(self._by_job.get(job_uid, ()))
-        return tuple(_unpack(self._objects[key]) for key in keys if key[0] == namespace)
+        return tuple(self._unpack(self._objects[key]) for key in keys if key[0] == namespace)
 
     def uids(self, namespace: str) -> Container[str]:
         """Return the UIDs of the objects of a namespace."""
@@ -107,9 +109,7 @@ class KindStore:
         slim = trim_manifest(self.kind, manifest)
         if known:
             self._drop(known)
-        self._objects[key] = (
-            json.dumps(slim, separators=(",", ":")).encode() if self.kind in PACKED_KINDS else _share_keys(slim)
-        )
+        self._objects[key] = self._pack(slim) if self.kind in PACKED_KINDS else _share_keys(slim)
         self._uids.setdefault(key[0], set()).add(get_text(slim, "metadata", "uid"))
         if job_uid := label(slim, UID_LABEL):
             self._by_job.setdefault(job_uid, set()).add(key)
@@ -137,10 +137,10 @@ class KindStore:
         for manifest in manifests:
             listed.add(key_of(manifest))
             if self.put(manifest):
-                changed.append(_unpack(self._objects[key_of(manifest)]))
+                changed.append(self._unpack(self._objects[key_of(manifest)]))
         for key, packed in tuple(self._objects.items()):
             if namespace in ("", key[0]) and key not in listed:
-                known = _unpack(packed)
+                known = self._unpack(packed)
                 if version_of(known) <= version:
                     self._drop(known)
                     changed.append(known)
@@ -149,11 +149,21 @@ class KindStore:
 
     def _forget(self, namespace: str) -> list[Manifest]:
         """Drop all objects of a namespace (empty: of all), and return them."""
-        forgotten = [_unpack(known) for key, known in self._objects.items() if namespace in ("", key[0])]
+        forgotten = [self._unpack(known) for key, known in self._objects.items() if namespace in ("", key[0])]
         for known in forgotten:
             self._drop(known)
         self._listed.pop(namespace, None)
         return forgotten
+
+    def _pack(self, slim: Manifest) -> bytes:
+        return self._compressor.compress(json.dumps(slim, separators=(",", ":")).encode())
+
+    def _unpack(self, stored: Manifest | bytes) -> Manifest:
+        """Return a stored object."""
+        if isinstance(stored, bytes):
+            unpacked: Manifest = json.loads(self._compressor.restore(stored))
+            return unpacked
+        return stored
 
     def _listed_version(self, namespace: str) -> int:
         return max(self._listed.get(namespace, 0), self._listed.get("", 0))
@@ -196,14 +206,6 @@ class Store:
         """Remove an object that the operator deleted, if the store holds its kind."""
         if kind in self._kind_stores:
             self._kind_stores[kind].remove(manifest)
-
-
-def _unpack(stored: Manifest | bytes) -> Manifest:
-    """Return a stored object."""
-    if isinstance(stored, bytes):
-        unpacked: Manifest = json.loads(stored)
-        return unpacked
-    return stored
 
 
 def _share_keys(value: Any) -> Any:
