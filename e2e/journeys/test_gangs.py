@@ -7,10 +7,10 @@ import pytest
 from e2e.cluster.interface import Cluster
 from e2e.product import Job, Product, load_example, wait_until
 from e2e.status import condition, is_full, steps_trained
+from trainingjob_operator.shell.kinds import POD_GROUPS
 
-pytestmark = [pytest.mark.cluster, pytest.mark.soak]  # it needs alpha feature gates
+pytestmark = [pytest.mark.cluster, pytest.mark.soak]  # it needs feature gates
 
-API = "scheduling.k8s.io/v1alpha2"
 NUM_PODS = 4
 PATIENCE_SECONDS = 180
 GONE_SECONDS = 60
@@ -20,8 +20,9 @@ GONE_SECONDS = 60
 @pytest.fixture
 def gangs(cluster: Cluster, product: Product) -> Product:
     """Return the operator on a cluster that serves PodGroups."""
-    if API not in cluster.kubectl("api-versions").split():
-        pytest.skip(f"the cluster does not serve {API}: start it with `python -m e2e.cluster up --gang-scheduling`")
+    served = cluster.kubectl("api-versions").split()
+    if not any(kind.api_version in served for kind in POD_GROUPS):
+        pytest.skip("the cluster serves no PodGroups: start it with `python -m e2e.cluster up --gang-scheduling`")
     return product
 
 

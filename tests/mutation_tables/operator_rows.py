@@ -319,4 +319,32 @@ START_MUTATIONS = (
         "trainer_image=seen.base.image)",
         ("tests/shell/test_reconcile_edges.py",),
     ),
+    Mutation(
+        "PodGroups in the oldest version that is served",
+        f"{CORE}/pod_groups.py",
+        "for version in KNOWN_VERSIONS if version in served",
+        "for version in reversed(KNOWN_VERSIONS) if version in served",
+        ("tests/core/test_pod_groups.py",),
+    ),
+    Mutation(
+        "a cluster whose PodGroups are all unknown is not reported",
+        f"{SHELL}/reconcile.py",
+        "() if queue else describe_unknown_versions(",
+        "() and describe_unknown_versions(",
+        ("tests/shell/test_reconcile_pod_groups.py",),
+    ),
+    Mutation(
+        "PodGroups have the default priority",
+        "operator/trainingjob_operator/render/pod_group.py",
+        """ if "priorityClassName" in pod else {}""",
+        """ if False else {}""",
+        ("tests/render/test_pod_group.py",),
+    ),
+    Mutation(
+        "a version of the scheduler's group counts without PodGroups",
+        f"{SHELL}/api.py",
+        """if any(one.get("name") == kind.plural for""",
+        """if any(True for""",
+        ("tests/shell/test_kind_discovery.py",),
+    ),
 )

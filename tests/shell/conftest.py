@@ -157,6 +157,8 @@ class ApiServer:
                 {"groups": [{"name": g[0], "versions": [v], "preferredVersion": v} for g, v in named]}
             )
         version = path.removeprefix("/apis/").removeprefix("/api/")
+        if served := [{"groupVersion": f"{group}/{one}", "version": one} for group, one in groups if group == version]:
+            return web.json_response({"kind": "APIGroup", "name": version, "versions": served})
         resources = [
             {
                 "name": kind.plural,
@@ -166,7 +168,7 @@ class ApiServer:
                 "verbs": ["get", "list", "watch", "patch"],
             }
             for kind in self.kinds
-            if version in (kind.api_version, kind.api_version.partition("/")[0])
+            if version == kind.api_version
         ]
         return (
             web.json_response({"resources": resources})

@@ -1,4 +1,4 @@
-"""Whether the API server serves Kueue's group, and the PodGroups of the Kubernetes scheduler."""
+"""Whether the API server serves Kueue's group, and the versions of the Kubernetes scheduler's PodGroups."""
 
 import asyncio
 
@@ -8,8 +8,21 @@ from aiohttp import web
 from tests.shell.conftest import ApiServer
 from trainingjob_operator.shell import kind_discovery
 from trainingjob_operator.shell.api import Api
-from trainingjob_operator.shell.kind_discovery import KindDiscovery, KueueDiscovery
-from trainingjob_operator.shell.kinds import POD_GROUP, WORKLOAD
+from trainingjob_operator.shell.kind_discovery import KueueDiscovery, PodGroupDiscovery
+from trainingjob_operator.shell.kinds import POD_GROUPS, WORKLOAD, Kind
+
+GROUP = "/apis/scheduling.k8s.io"
+PRIORITY_CLASS = Kind("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", is_namespaced=False)
+"""Every cluster serves the group, with this kind."""
+BETA, ALPHA, *_ = POD_GROUPS
+
+
+def forbid(request: web.Request) -> web.Response:
+    return web.json_response({"kind": "Status", "message": "no access"}, status=403)
+
+
+def be_away(request: web.Request) -> web.Response:
+    return web.Response(status=503)
 
 
 async def test_discovery_knows_whether_kueue_is_installed(
@@ -25,31 +38,57 @@ async def test_discovery_knows_whether_kueue_is_installed(
     assert await discovery.is_served()
 
 
-async def test_discovery_knows_whether_a_version_has_a_kind(
+async def test_discovery_knows_each_version_that_has_pod_groups(
     api: Api, api_server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kind_discovery, "SERVED_SECONDS", 0.0)
-    discovery = KindDiscovery(api, POD_GROUP)
+    discovery = PodGroupDiscovery(api)
 
-    assert not await discovery.is_served()
-    for names, is_served in ((["workloads"], False), (["workloads", "podgroups", "podgroups/status"], True)):
-        answer = {"resources": [{"name": name} for name in names]}
-        api_server.fault = lambda request, answer=answer: web.json_response(answer)
-        assert await discovery.is_served() is is_served
-    assert api_server.requests[0] == "GET /apis/scheduling.k8s.io/v1alpha2"
+    assert await discovery.versions() == ()
+    api_server.kinds.add(PRIORITY_CLASS)
+    assert await discovery.versions() == ()
+    api_server.kinds |= {BETA, Kind("scheduling.k8s.io/v2", "PodGroup", "podgroups")}
+    api_server.kinds |= {ALPHA, Kind("scheduling.k8s.io/v1alpha1", "Workload", "workloads")}
+    assert sorted(await discovery.versions()) == ["v1alpha3", "v1beta1", "v2"]
+
+
+async def test_a_version_that_is_gone_since_the_group_was_read_has_no_pod_groups(
+    api: Api, api_server: ApiServer
+) -> None:
+    api_server.kinds |= {BETA, ALPHA}
+
+    def lack(request: web.Request) -> web.Response | None:
+        return web.Response(status=404) if request.path == f"{GROUP}/v1alpha3" else None
+
+    api_server.fault = lack
+
+    assert await PodGroupDiscovery(api).versions() == ("v1beta1",)
 
 
 async def test_jobs_that_start_together_get_the_same_answer(api: Api, api_server: ApiServer) -> None:
-    answer = {"resources": [{"name": "podgroups"}]}
-    api_server.fault = lambda request: web.json_response(answer)
-    discovery = KindDiscovery(api, POD_GROUP)
+    api_server.kinds.add(BETA)
+    discovery = PodGroupDiscovery(api)
 
-    assert await asyncio.gather(discovery.is_served(), discovery.is_served()) == [True, True]
-    assert len(api_server.requests) == 1
+    assert await asyncio.gather(discovery.versions(), discovery.versions()) == [("v1beta1",), ("v1beta1",)]
+    assert api_server.requests == [f"GET {GROUP}", f"GET {GROUP}/v1beta1"]
 
 
-async def test_only_kueue_counts_as_served_while_the_api_server_is_away(api: Api, api_server: ApiServer) -> None:
-    api_server.fault = lambda request: web.Response(status=503)
+async def test_only_one_job_waits_for_a_newer_answer(
+    api: Api, api_server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api_server.kinds.add(BETA)
+    discovery = PodGroupDiscovery(api)
+    await discovery.versions()
+    api_server.kinds.remove(BETA)
+    monkeypatch.setattr(kind_discovery, "SERVED_SECONDS", 0.0)
+
+    assert await asyncio.gather(discovery.versions(), discovery.versions()) == [(), ("v1beta1",)]
+
+
+@pytest.mark.parametrize("fault", [be_away, forbid])
+async def test_only_kueue_counts_as_served_without_an_answer(api: Api, api_server: ApiServer, fault) -> None:
+    api_server.kinds.add(BETA)
+    api_server.fault = fault
 
     assert await KueueDiscovery(api).is_served()
-    assert not await KindDiscovery(api, POD_GROUP).is_served()
+    assert await PodGroupDiscovery(api).versions() == ()

@@ -20,7 +20,6 @@ from trainingjob_operator.core.names import (
     SLICE_OFFSET_LABEL,
     TEMPLATE_HASH_ANNOTATION,
     base_jobset,
-    pod_group,
     slice_jobset,
 )
 from trainingjob_operator.core.planner.plan import Plan, SliceShape
@@ -28,7 +27,7 @@ from trainingjob_operator.render.configmap import find_config_map
 from trainingjob_operator.render.metadata import job_labels, owner_references
 from trainingjob_operator.render.node_preference import ANY_NODE, NodePreference
 from trainingjob_operator.render.pod import render_pod_template
-from trainingjob_operator.render.pod_group import count_gang_pods
+from trainingjob_operator.render.pod_group import name_pod_group
 from trainingjob_operator.render.render_settings import RenderSettings
 
 EXCLUSIVE_TOPOLOGY_ANNOTATION = "alpha.jobset.sigs.k8s.io/exclusive-topology"
@@ -84,8 +83,8 @@ def _render(
     settings = replace(settings, config_map=find_config_map(job, plan, settings))
     slice_labels = job_labels(job) | {SLICE_OFFSET_LABEL: str(offset)}
     pod_template = render_pod_template(job, plan, settings, slice_labels, nodes)
-    if num_pods := count_gang_pods(plan, settings, num_slices):
-        pod_template["spec"]["schedulingGroup"] = {"podGroupName": pod_group(name, num_pods)}
+    if group := name_pod_group(plan, settings, name, num_slices):
+        pod_template["spec"]["schedulingGroup"] = {"podGroupName": group}
     if topology := _topology_request(plan, num_slices):
         pod_template["metadata"]["annotations"] = pod_template["metadata"].get("annotations", {}) | topology
     manifest: Manifest = {

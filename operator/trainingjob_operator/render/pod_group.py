@@ -8,20 +8,15 @@ from trainingjob_api.world import JobIdentity
 from trainingjob_operator.core.manifests import Manifest
 from trainingjob_operator.core.names import pod_group
 from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.pod_groups import API_GROUP, count_gang_pods
 from trainingjob_operator.render.metadata import job_labels, owner_references
 from trainingjob_operator.render.render_settings import RenderSettings
 
 
-def count_gang_pods(plan: Plan, settings: RenderSettings, num_slices: int) -> int:
-    """Return how many pods of a JobSet the scheduler must place at once. 0: it places them one by one.
-
-    With an exclusive topology, JobSet admits the other hosts of a slice only once host 0 is scheduled. The gang is then
-    host 0 of each slice: its domain is closed to other jobs from then on.
-    """
-    if not settings.serves_pod_groups or plan.spec.scheduling.queue_name:
-        return 0
-    num_pods = num_slices if plan.shape.exclusive_topology else num_slices * plan.shape.num_hosts
-    return num_pods if num_pods > 1 else 0
+def name_pod_group(plan: Plan, settings: RenderSettings, jobset: str, num_slices: int) -> str:
+    """Return the name of the PodGroup of a JobSet's pods. Empty: they have none."""
+    num_pods = count_gang_pods(plan, num_slices) if settings.pod_group_version else 0
+    return pod_group(jobset, num_pods) if num_pods else ""
 
 
 def render_pod_group(job: JobIdentity, plan: Plan, settings: RenderSettings, jobset: Manifest) -> Manifest:
@@ -29,17 +24,21 @@ def render_pod_group(job: JobIdentity, plan: Plan, settings: RenderSettings, job
 
     It belongs to the job: a JobSet that is released and created again uses the same one.
     """
-    num_pods = count_gang_pods(plan, settings, jobset["spec"]["replicatedJobs"][0]["replicas"])
-    if not num_pods:
+    replicated = jobset["spec"]["replicatedJobs"][0]
+    name = name_pod_group(plan, settings, jobset["metadata"]["name"], replicated["replicas"])
+    if not name:
         return {}
+    # Kubernetes 1.37 places no pod whose priority is not that of its group.
+    pod = replicated["template"]["spec"]["template"]["spec"]
+    priority = {"priorityClassName": pod["priorityClassName"]} if "priorityClassName" in pod else {}
     return {
-        "apiVersion": "scheduling.k8s.io/v1alpha2",
+        "apiVersion": f"{API_GROUP}/{settings.pod_group_version}",
         "kind": "PodGroup",
         "metadata": {
-            "name": pod_group(jobset["metadata"]["name"], num_pods),
+            "name": name,
             "namespace": job.namespace,
             "labels": job_labels(job),
             "ownerReferences": owner_references(job),
         },
-        "spec": {"schedulingPolicy": {"gang": {"minCount": num_pods}}},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": count_gang_pods(plan, replicated["replicas"])}}} | priority,
     }

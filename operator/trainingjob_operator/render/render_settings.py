@@ -40,8 +40,8 @@ class RenderSettings:
     config_map: str = ""
     """ConfigMap of the RunConfig that new pods of the job at hand mount. Empty: the first revision."""
 
-    serves_pod_groups: bool = False
-    """Whether the API server serves the PodGroups by which the Kubernetes scheduler places all pods or none."""
+    pod_group_version: str = ""
+    """Version of the PodGroups by which the Kubernetes scheduler places all pods or none. Empty: there are none."""
 
     def image_for(self, platform: str) -> str:
         """Return the trainer image of jobs on a platform of JAX."""

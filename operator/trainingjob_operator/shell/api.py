@@ -17,7 +17,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config import ConfigException
 from pydantic_core import from_json
 
-from trainingjob_operator.core.manifests import iter_items
+from trainingjob_operator.core.manifests import get_text, iter_items
 from trainingjob_operator.shell.api_errors import NotFoundError, map_error
 from trainingjob_operator.shell.clock import ServerClock
 from trainingjob_operator.shell.interfaces import (
@@ -119,14 +119,34 @@ class Api:
         """
         return await self._read(path)
 
-    async def serves(self, kind: Kind, *, any_version: bool = False) -> bool:
-        """Return whether a kind is served, or any version of its group. Raises `ClusterUnavailableError`."""
+    async def group_versions(self, group: str) -> tuple[str, ...]:
+        """Return the served versions of an API group. Empty: there is no such group.
+
+        Raises `ClusterUnavailableError`.
+        """
+        found = await self._discover(f"/apis/{group}")
+        return tuple(get_text(one, "version") for one in iter_items(found, "versions"))
+
+    async def kind_versions(self, kind: Kind) -> tuple[str, ...]:
+        """Return the versions in which a kind is served, whatever the version of `kind`.
+
+        Raises `ClusterUnavailableError`.
+        """
         group, _, _ = kind.api_version.partition("/")
+        served = []
+        for version in await self.group_versions(group):
+            found = await self._discover(f"/apis/{group}/{version}")
+            if any(one.get("name") == kind.plural for one in iter_items(found, "resources")):
+                served.append(version)
+        return tuple(served)
+
+    async def _discover(self, path: str) -> Manifest:
+        """Read a document of the discovery. Empty: there is none."""
         try:
-            found = await self._read(f"/apis/{group if any_version else kind.api_version}")
+            found: Manifest = await self._read(path)
         except (NotFoundError, MissingKindError):
-            return False
-        return any_version or any(one.get("name") == kind.plural for one in iter_items(found, "resources"))
+            return {}
+        return found
 
     async def list_pages(
         self, kind: Kind, namespace: str = "", *, labels: str = "", fields: str = ""

@@ -14,8 +14,8 @@ from trainingjob_operator.shell.cluster import KubernetesCluster
 from trainingjob_operator.shell.connections import ConnectionLimits
 from trainingjob_operator.shell.fenced_cluster import FencedCluster
 from trainingjob_operator.shell.hub import Hub
-from trainingjob_operator.shell.kind_discovery import KindDiscovery
-from trainingjob_operator.shell.kinds import POD_GROUP, TRAINING_JOB
+from trainingjob_operator.shell.kind_discovery import PodGroupDiscovery
+from trainingjob_operator.shell.kinds import TRAINING_JOB
 from trainingjob_operator.shell.leader_election import LeaderElection
 from trainingjob_operator.shell.leader_label import LeaderLabel
 from trainingjob_operator.shell.metrics import Metrics
@@ -97,7 +97,7 @@ class Operator:
             check=self.checks.check,
             check_account=accounts.find_problem,
             read_queue=QueueReader(api).read,
-            serves_pod_groups=KindDiscovery(api, POD_GROUP).is_served,
+            pod_group_versions=PodGroupDiscovery(api).versions,
         )
         self._lease_api = api.with_separate_pool()  # many other requests must not delay a Lease renewal
         self.lease = LeaderElection(

@@ -5,7 +5,7 @@ in the job's status and retries it only after `CREATE_BACKOFF_SECONDS`, since ho
 second.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -23,6 +23,7 @@ from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.observe.pods import ObjectProblem
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.run_config import build_run_config
+from trainingjob_operator.core.pod_groups import select_version
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.report.rejected_creations import explain_rejection
 from trainingjob_operator.render.configmap import render_ca_config_map, render_config_map
@@ -39,6 +40,8 @@ CREATE_BACKOFF_SECONDS = 10.0
 """Backoff after a rejected creation."""
 
 type Creation = CreateBase | CreateSlice | CreatePreparation
+type ServedVersions = Callable[[], Awaitable[Collection[str]]]
+"""Return the versions in which the API server serves a kind. Empty: none."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,11 @@ class ChildCreator:
         cluster: Cluster,
         settings: Callable[[], RenderSettings],
         now: Callable[[], datetime],
-        serves_pod_groups: Callable[[], Awaitable[bool]],
+        pod_group_versions: ServedVersions,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
-        self._serves_pod_groups = serves_pod_groups
+        self._pod_group_versions = pod_group_versions
         self._now = now
         self._rejections: dict[str, _Rejection] = {}
         self._conflicts: set[str] = set()
@@ -116,7 +119,7 @@ class ChildCreator:
         try:
             settings = replace(settings, config_map=await self._publish_config(job, plan, settings, children))
             if wanted:
-                settings = replace(settings, serves_pod_groups=await self._serves_pod_groups())
+                settings = replace(settings, pod_group_version=select_version(await self._pod_group_versions()))
             for chore in wanted:
                 child, violations = _render_child(job, plan, settings, chore)
                 if violations:

@@ -1,14 +1,14 @@
-"""Discovery: whether the API server serves kinds that not every cluster has, asked on demand and remembered.
+"""Discovery: which kinds the API server serves that not every cluster has, asked on demand and remembered.
 
-The webhook asks for Kueue's group, and the reconciler for the PodGroups of the Kubernetes scheduler.
+The webhook asks for Kueue's group, and the reconciler for the versions of the Kubernetes scheduler's PodGroups.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
 from trainingjob_operator.shell.api import Api
-from trainingjob_operator.shell.interfaces import ClusterUnavailableError
-from trainingjob_operator.shell.kinds import WORKLOAD, Kind
+from trainingjob_operator.shell.interfaces import ClusterUnavailableError, ForbiddenError
+from trainingjob_operator.shell.kinds import POD_GROUPS, WORKLOAD
 from trainingjob_operator.shell.logging_setup import Log
 
 SERVED_SECONDS = 60.0
@@ -16,41 +16,58 @@ SERVED_SECONDS = 60.0
 
 log = Log("discovery")
 
+type Versions = tuple[str, ...]
+
 
 class _Discovery:
-    """Remembers an answer of the API server, and `unless_known` while it gives none."""
+    """Remembers the served versions of a kind or group. None: the API server gives no answer."""
 
-    def __init__(self, ask: Callable[[], Awaitable[bool]], what: str, *, unless_known: bool) -> None:
+    def __init__(self, ask: Callable[[], Awaitable[Versions]], what: str) -> None:
         self._ask = ask
         self._what = what
-        self._unless_known = unless_known
         self._asked_at = -SERVED_SECONDS
-        self._is_served = unless_known
+        self._answer: Versions | None = None
         self._asking = asyncio.Lock()
 
-    async def is_served(self) -> bool:
-        """Return the answer, at most `SERVED_SECONDS` old. Calls that come while it is asked for wait for it."""
+    async def read(self) -> Versions | None:
+        """Return the answer, about `SERVED_SECONDS` old at most.
+
+        Calls that come while it is asked for get the answer before, or wait if there is none.
+        """
+        if self._asking.locked() and self._answer is not None:
+            return self._answer
         async with self._asking:
             now = asyncio.get_running_loop().time()
             if now - self._asked_at >= SERVED_SECONDS:
                 self._asked_at = now
                 try:
-                    self._is_served = await self._ask()
-                except ClusterUnavailableError as error:
+                    self._answer = await self._ask()
+                except (ClusterUnavailableError, ForbiddenError) as error:
                     log.warning("cannot ask what the API server serves", kind=self._what, error=str(error))
-                    self._is_served = self._unless_known
-            return self._is_served
+                    self._answer = None
+            return self._answer
 
 
-class KueueDiscovery(_Discovery):
+class KueueDiscovery:
     """Knows whether Kueue is installed: the API server serves its group. True while it is unknown."""
 
     def __init__(self, api: Api) -> None:
-        super().__init__(lambda: api.serves(WORKLOAD, any_version=True), WORKLOAD.plural, unless_known=True)
+        group, _, _ = WORKLOAD.api_version.partition("/")
+        self._discovery = _Discovery(lambda: api.group_versions(group), WORKLOAD.plural)
+
+    async def is_served(self) -> bool:
+        """Return whether Kueue is installed."""
+        versions = await self._discovery.read()
+        return versions is None or bool(versions)
 
 
-class KindDiscovery(_Discovery):
-    """Knows whether the API server serves a kind in its version. False while it is unknown."""
+class PodGroupDiscovery:
+    """Knows in which versions the API server serves PodGroups: in none while it is unknown."""
 
-    def __init__(self, api: Api, kind: Kind) -> None:
-        super().__init__(lambda: api.serves(kind), kind.plural, unless_known=False)
+    def __init__(self, api: Api) -> None:
+        kind, *_ = POD_GROUPS
+        self._discovery = _Discovery(lambda: api.kind_versions(kind), kind.plural)
+
+    async def versions(self) -> Versions:
+        """Return the versions, also those that the operator does not know."""
+        return await self._discovery.read() or ()

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from trainingjob_api.spec.job import API_VERSION, KIND, PLURAL
+from trainingjob_operator.core.pod_groups import API_GROUP, KNOWN_VERSIONS
 from trainingjob_operator.shell.interfaces import Manifest
 
 
@@ -33,7 +34,8 @@ NODE = Kind("v1", "Node", "nodes", is_namespaced=False)
 WORKLOAD = Kind("kueue.x-k8s.io/v1beta2", "Workload", "workloads")
 LOCAL_QUEUE = Kind("kueue.x-k8s.io/v1beta2", "LocalQueue", "localqueues")
 CLUSTER_QUEUE = Kind("kueue.x-k8s.io/v1beta2", "ClusterQueue", "clusterqueues", is_namespaced=False)
-POD_GROUP = Kind("scheduling.k8s.io/v1alpha2", "PodGroup", "podgroups")
+POD_GROUPS = tuple(Kind(f"{API_GROUP}/{version}", "PodGroup", "podgroups") for version in KNOWN_VERSIONS)
+"""PodGroups in each version that the operator knows, the newest first."""
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
 TOKEN_REVIEW = Kind("authentication.k8s.io/v1", "TokenReview", "tokenreviews", is_namespaced=False)
 ACCESS_REVIEW = Kind("authorization.k8s.io/v1", "SubjectAccessReview", "subjectaccessreviews", is_namespaced=False)
@@ -49,7 +51,7 @@ CHILDREN = (JOB_SET, JOB, POD, CONFIG_MAP)
 """Kinds of a job's children, which carry its UID label."""
 _BY_NAME = {
     (kind.api_version, kind.name): kind
-    for kind in (TRAINING_JOB, *CHILDREN, NETWORK_POLICY, POD_GROUP, SECRET, EVENT, NODE, LEASE)
+    for kind in (TRAINING_JOB, *CHILDREN, NETWORK_POLICY, *POD_GROUPS, SECRET, EVENT, NODE, LEASE)
 }
 
 

@@ -43,6 +43,7 @@ from trainingjob_operator.core.observe.ownership import filter_owned
 from trainingjob_operator.core.observe.pods import read_pods
 from trainingjob_operator.core.observe.workloads import describe_ignored_keys
 from trainingjob_operator.core.planner.plan import Plan
+from trainingjob_operator.core.pod_groups import describe_unknown_versions
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.report.job_events import (
     JobDirective,
@@ -58,7 +59,7 @@ from trainingjob_operator.core.validation.queue_limits import describe_queue_lim
 from trainingjob_operator.core.validation.validate import ValidationResult, validate_job
 from trainingjob_operator.render.render_settings import RenderSettings
 from trainingjob_operator.shell.check_pool import CheckCpuLimitError
-from trainingjob_operator.shell.children import CREATE_BACKOFF_SECONDS, ChildCreator
+from trainingjob_operator.shell.children import CREATE_BACKOFF_SECONDS, ChildCreator, ServedVersions
 from trainingjob_operator.shell.cold_cache import ColdCache
 from trainingjob_operator.shell.hub import Hub
 from trainingjob_operator.shell.interfaces import (
@@ -107,8 +108,8 @@ async def _allow_any_account(job: Manifest) -> Problem | None:
     return None
 
 
-async def _serve_no_pod_groups() -> bool:
-    return False
+async def _serve_no_pod_groups() -> tuple[str, ...]:
+    return ()
 
 
 async def _know_no_queue(namespace: str, name: str | None) -> Manifest:
@@ -129,18 +130,19 @@ class Reconciler:
         check: Check | None = None,  # None: check in this process
         check_account: CheckAccount = _allow_any_account,
         read_queue: ReadQueue = _know_no_queue,
-        serves_pod_groups: Callable[[], Awaitable[bool]] = _serve_no_pod_groups,
+        pod_group_versions: ServedVersions = _serve_no_pod_groups,
     ) -> None:
         """Reconcile with a cluster, and publish through a hub. `settings` may change while the operator runs.
 
         `check_account` returns why a job must not use its ServiceAccount, or None. `read_queue` returns the
         ClusterQueue of a namespace and a LocalQueue; empty: unknown, or the job has no queue.
-        `serves_pod_groups` returns whether the API server serves PodGroups of the Kubernetes scheduler.
+        `pod_group_versions` returns the versions in which the API server serves PodGroups of the Kubernetes scheduler.
         `set_by` returns the total adjustment of the clock of `now` in seconds since the process started.
         """
         self._cluster = cluster
         self._hub = hub
-        self._child_creator = ChildCreator(cluster, settings, now, serves_pod_groups)
+        self._child_creator = ChildCreator(cluster, settings, now, pod_group_versions)
+        self._pod_group_versions = pod_group_versions
         self._now = now
         self._check_job = check or _check_in_process(catalog)
         self._clock_adjustment = set_by
@@ -206,7 +208,8 @@ class Reconciler:
         """Observe, decide and act once for a job with a valid spec."""
         uid, queue = get_text(job, "metadata", "uid"), plan.spec.scheduling.queue_name
         limits = describe_queue_limits(plan, await self._read_queue(get_text(job, "metadata", "namespace"), queue))
-        notes = (*(str(warning) for warning in warnings), *describe_ignored_keys(job, queue), *limits)
+        groups = () if queue else describe_unknown_versions(plan, await self._pod_group_versions())
+        notes = (*(str(warning) for warning in warnings), *describe_ignored_keys(job, queue), *limits, *groups)
         status, now = self._newest_status(uid, job)
         heartbeats, refusal = self._hub.heartbeat_state(_job_key(job)), self._child_creator.last_rejection(uid)
         seen, decision, fresh = await evaluate(plan, job, status, children, heartbeats, now, notes, refusal)

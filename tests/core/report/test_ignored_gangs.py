@@ -23,7 +23,8 @@ def test_a_partial_gang_names_the_feature_gates_and_is_released_after_the_timeou
 
     assert situation.stage == "Queued"
     assert "the scheduler has placed 3 of 4 pods of PodGroup tiny-gang-4" in situation.message
-    assert "`GenericWorkload` and `GangScheduling` of kube-scheduler" in situation.message
+    assert "the feature gate `GenericWorkload` of kube-scheduler" in situation.message
+    assert "On Kubernetes 1.36 also enable `GangScheduling`, which later releases do not have." in situation.message
     assert not is_released(scene)
     assert is_released(in_gang(partly_scheduled(TIMEOUT)))
 

@@ -1,7 +1,7 @@
 """Report of a scheduler that ignores PodGroups: it has placed a part of the pods that it should place all at once.
 
-The API server may serve PodGroups while the scheduler lacks the feature gate `GangScheduling`. The start barrier then
-releases a partial gang after `scheduling.startTimeout`, as on a cluster without PodGroups.
+The API server may serve PodGroups while the scheduler lacks the feature gate. The start barrier then releases a partial
+gang after `scheduling.startTimeout`, as on a cluster without PodGroups.
 """
 
 from trainingjob_operator.core.observe.observed import Observed
@@ -25,7 +25,8 @@ def describe_ignored_gang(seen: Observed) -> str:
         if num_placed:
             return (
                 f"the scheduler has placed {num_placed} of {len(gang)} pods of PodGroup {group}, which asks for all or "
-                "none: enable the feature gates `GenericWorkload` and `GangScheduling` of kube-scheduler. Until then, "
-                "`scheduling.startTimeout` releases a partial gang"
+                "none: enable the feature gate `GenericWorkload` of kube-scheduler. On Kubernetes 1.36 also enable "
+                "`GangScheduling`, which later releases do not have. Until then, `scheduling.startTimeout` releases a "
+                "partial gang"
             )
     return ""
