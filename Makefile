@@ -76,7 +76,7 @@ lint: install ## Check format, lint, strict types and the import contracts
 	$(BIN)/lint-imports
 
 .PHONY: generate
-generate: install ## Rewrite all generated files: the CRD, the chart's copy, docs/fields.md, docs/metrics.md, the list of JAX options
+generate: install ## Rewrite all generated files: the CRD, the chart's copy and its required values, docs/fields.md, docs/metrics.md, the list of JAX options
 	$(BIN)/python tools/generate.py
 
 .PHONY: golden

@@ -162,6 +162,17 @@ def test_guides_name_the_files_in_order_and_the_tests(page: Path) -> None:
     assert {"Files to edit, in order", "Tests"} <= set(headings)
 
 
+def test_each_upgrade_by_helm_keeps_the_user_s_values() -> None:
+    """Without the flag, `--set` resets all other values; `--reuse-values` leaves out the defaults of new values."""
+    pages = [*PAGES, *(ROOT / "charts").rglob("*.md"), *(ROOT / "charts").rglob("*.txt")]
+    commands = [
+        (page.name, line) for page in pages for line in re.findall(r"helm upgrade (?!`)[^`\n]*", page.read_text())
+    ]
+
+    assert len(commands) >= 5
+    assert [command for command in commands if "--reset-then-reuse-values" not in command[1]] == []
+
+
 def test_the_readme_shows_the_plan_that_the_command_prints() -> None:
     name = "tpu-v5p-4-slices"
     command = f"$ trainingjob plan crds/examples/{name}.yaml\n"

@@ -1,4 +1,4 @@
-"""Generate files: the CRD, the chart's copy of it, the references of fields and metrics, and the list of JAX options.
+"""Generate files: the CRD, lists of the chart, the references of fields and metrics, and the list of JAX options.
 
 `python tools/generate.py` writes the files. With `--check` it compares them instead, and fails with the difference.
 """
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import yaml
+from chart_values import render_required
 from jax_options import render_options
 
 from trainingjob_api.schema import make_crd
@@ -19,6 +20,8 @@ CRD_FILES = (ROOT / "crds/trainingjob.yaml", ROOT / "charts/trainingjob/files/tr
 JAX_OPTIONS = ROOT / "operator/trainingjob_operator/core/validation/jax_options.py"
 FIELDS_PAGE = ROOT / "docs/fields.md"
 METRICS_PAGE = ROOT / "docs/metrics.md"
+VALUES = ROOT / "charts/trainingjob/values.yaml"
+REQUIRED_VALUES = ROOT / "charts/trainingjob/files/required-values.txt"
 HEADER = "# Made by `make generate` from crds/trainingjob_api; do not edit.\n"
 
 
@@ -34,6 +37,7 @@ def main(arguments: list[str]) -> int:
         FIELDS_PAGE: render_page(),
         METRICS_PAGE: render_metrics_page(),
         JAX_OPTIONS: render_options(),
+        REQUIRED_VALUES: render_required(yaml.safe_load(VALUES.read_text())),
     }
     if arguments not in ([], ["--check"]):
         print(f"usage: {sys.argv[0]} [--check]", file=sys.stderr)

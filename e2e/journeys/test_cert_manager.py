@@ -41,7 +41,7 @@ def certified(cluster: Cluster, product: Product) -> Iterator[Product]:
     with run_cert_manager(cluster):
         values = [flag for key, value in VALUES.items() for flag in ("--set-json", f"{key}={json.dumps(value)}")]
         cluster.helm(
-            *("upgrade", RELEASE, str(CHART), "--namespace", SYSTEM_NAMESPACE, "--reuse-values"),
+            *("upgrade", RELEASE, str(CHART), "--namespace", SYSTEM_NAMESPACE, "--reset-then-reuse-values"),
             *("--wait", "--timeout=3m", *values),
         )
         cluster.kubectl("create", "serviceaccount", SCRAPER["name"], "-n", SCRAPER["namespace"])

@@ -4,6 +4,7 @@ Each part of the code has a table. `make mutations` runs them all.
 """
 
 from tests.mutation_tables.agent_rows import AGENT_MUTATIONS
+from tests.mutation_tables.chart_rows import CHART_MUTATIONS
 from tests.mutation_tables.checkpoint_rows import CHECKPOINT_MUTATIONS
 from tests.mutation_tables.data_rows import DATA_MUTATIONS
 from tests.mutation_tables.guarantee_rows import GUARANTEE_MUTATIONS
@@ -24,6 +25,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *SERVICE_ACCOUNT_MUTATIONS,
     *AGENT_MUTATIONS,
     *TRAINER_MUTATIONS,
+    *CHART_MUTATIONS,
     *CHECKPOINT_MUTATIONS,
     *START_MUTATIONS,
     *NETWORK_MUTATIONS,

@@ -87,14 +87,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "trainingjob.jobNetwork" -}}
 {{- with .Values.networkPolicy.jobs -}}
 {{- if .enabled -}}
-{{- $rules := dict "ingress" .ingress -}}
+{{- $rules := dict "ingress" (.ingress | default list) -}}
 {{- if .restrictEgress -}}
 {{- $dns := dict "ports" (list (dict "protocol" "UDP" "port" 53) (dict "protocol" "TCP" "port" 53)) -}}
 {{- $namespace := dict "matchLabels" (dict "kubernetes.io/metadata.name" $.Release.Namespace) -}}
 {{- $operator := dict "matchLabels" (include "trainingjob.selectorLabels" $ | fromYaml) -}}
 {{- $to := list (dict "namespaceSelector" $namespace "podSelector" $operator) -}}
 {{- $rendezvous := dict "to" $to "ports" (list (dict "protocol" "TCP" "port" 8443)) -}}
-{{- $_ := set $rules "egress" (concat (list $dns $rendezvous) .egress) -}}
+{{- $_ := set $rules "egress" (concat (list $dns $rendezvous) (.egress | default list)) -}}
 {{- end -}}
 {{ toJson $rules }}
 {{- end -}}

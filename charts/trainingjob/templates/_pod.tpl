@@ -23,7 +23,7 @@ trainingjob.dev/{{ kebabcase $table }}: {{ toJson . | sha256sum }}
 - name: TRAININGJOB_POD
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 - name: TRAININGJOB_NAMESPACES
-  value: {{ .Values.watch.namespaces | join "," | quote }}
+  value: {{ .Values.watch.namespaces | default list | join "," | quote }}
 - name: TRAININGJOB_SERVICE
   value: {{ $name }}
 - name: TRAININGJOB_TRAINER_IMAGE
@@ -33,7 +33,7 @@ trainingjob.dev/{{ kebabcase $table }}: {{ toJson . | sha256sum }}
 - name: TRAININGJOB_TRAINER_PULL_POLICY
   value: {{ .Values.trainer.image.pullPolicy }}
 - name: TRAININGJOB_ELASTIC_WORKLOAD_PRIORITY
-  value: {{ .Values.kueue.elasticWorkloadPriority | quote }}
+  value: {{ .Values.kueue.elasticWorkloadPriority | default "" | quote }}
 - name: TRAININGJOB_NODE_SIGNALS
   value: {{ ternary "" (toJson .Values.nodeSignals) (empty .Values.nodeSignals) | quote }}
 - name: TRAININGJOB_WEBHOOK_ENABLED

@@ -130,8 +130,8 @@ class Chart:
 
     def run(self, command: str, values: dict[str, Any]) -> subprocess.CompletedProcess[str]:
         """Run a command of helm over the chart."""
-        words = {"template": ["template", "trainingjob", str(CHART), f"--namespace={NAMESPACE}"]}
-        words["lint"] = ["lint", "--strict", str(CHART)]
+        words = {"template": ["template", "trainingjob", str(self.folder), f"--namespace={NAMESPACE}"]}
+        words["lint"] = ["lint", "--strict", str(self.folder)]
         return subprocess.run(
             [self.helm, *words[command], "--values=-"],
             input=json.dumps(values),
