@@ -21,4 +21,11 @@ CHART_MUTATIONS = (
         ".Values.watch.namespaces",
         ("tests/render/chart/test_upgrades.py::test_a_missing_value_whose_default_is_empty_counts_as_empty",),
     ),
+    Mutation(
+        "pods stay on a failed node for five minutes",
+        f"{TEMPLATES}/_pod.tpl",
+        'list "node.kubernetes.io/not-ready" "node.kubernetes.io/unreachable"',
+        'list "node.kubernetes.io/not-ready"',
+        ("tests/render/chart/test_node_failures.py",),
+    ),
 )

@@ -130,8 +130,19 @@ securityContext: {{- toYaml .Values.podSecurityContext | nindent 2 }}
 {{- with .Values.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- /* Of several tolerations of a taint, the first one counts. */}}
+tolerations:
+{{- $tolerated := list }}
+{{- range .Values.tolerations }}
+{{- $tolerated = append $tolerated .key }}
+{{- end }}
+{{- range $key := list "node.kubernetes.io/not-ready" "node.kubernetes.io/unreachable" }}
+{{- if not (has $key $tolerated) }}
+  - {key: {{ $key }}, operator: Exists, effect: NoExecute, tolerationSeconds: {{ $.Values.nodeFailureTolerationSeconds }}}
+{{- end }}
+{{- end }}
 {{- with .Values.tolerations }}
-tolerations: {{- toYaml . | nindent 2 }}
+{{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .Values.affinity }}
 affinity: {{- toYaml . | nindent 2 }}

