@@ -8,11 +8,13 @@ import pytest
 import yaml
 
 from trainingjob_api.fields import all_fields
+from trainingjob_operator.core.node_signals import BUILTIN_SIGNALS
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/troubleshooting.md"
 FAULTS = ROOT / "docs/faults.md"
 FEATURES = ROOT / "docs/features.md"
+ELASTICITY = ROOT / "docs/elasticity.md"
 BAD_INPUTS = ROOT / "docs/bad-inputs.md"
 GUIDES = tuple(sorted((ROOT / "docs").glob("adding-*.md")))
 WRITTEN = (
@@ -31,9 +33,10 @@ OUTSIDE = frozenset(
         "tests/aot_test.py",
         "trainingjob.dev/v1alpha1",
         "trainingjob.dev/v1beta1",
+        *(signal.key for signal in BUILTIN_SIGNALS),
     )
 )
-"""What reads like a path and is none of this repository: files of kopf and JAX, folders of a job, API versions."""
+"""What reads like a path and is none of this repository: files of kopf and JAX, folders of jobs, versions, signals."""
 TEST = re.compile(r"`((?:tests|e2e)/[\w/]+\.py)(?:::(\w+))?`")
 PRODUCERS = sorted({found for page in (PAGE, FAULTS, FEATURES, *GUIDES) for found in TEST.findall(page.read_text())})
 
@@ -171,6 +174,14 @@ def test_each_upgrade_by_helm_keeps_the_user_s_values() -> None:
 
     assert len(commands) >= 5
     assert [command for command in commands if "--reset-then-reuse-values" not in command[1]] == []
+
+
+def test_the_page_about_elasticity_lists_the_builtin_node_signals() -> None:
+    rows = re.findall(r"^\| [\w ]+ \| ((?:taint|label|condition)s? .*) \|$", ELASTICITY.read_text(), re.MULTILINE)
+    listed = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+    signals = [text for signal in BUILTIN_SIGNALS for text in (signal.key, signal.value) if text]
+
+    assert sorted(listed) == sorted(signals)
 
 
 def test_the_readme_shows_the_plan_that_the_command_prints() -> None:

@@ -32,6 +32,13 @@ NODE_MUTATIONS = (
         ("tests/core/diagnose/test_node_probation.py",),
     ),
     Mutation(
+        "a built-in signal cannot be switched off",
+        f"{CORE}/node_signals.py",
+        "    overridden = {(signal.source, signal.key) for signal in added}\n",
+        "    overridden = set[tuple[str, str]]()\n",
+        ("tests/core/observe/test_nodes.py",),
+    ),
+    Mutation(
         "a signal against new pods ends the world there",
         f"{CORE}/diagnose/avoided_nodes.py",
         "one.number in current or not (one.avoid_signals",

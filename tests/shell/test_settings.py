@@ -18,7 +18,8 @@ FULL = {
     "TRAININGJOB_NAMESPACES": "research, prod,research",
     "TRAININGJOB_TRAINER_PULL_POLICY": "Never",
     "TRAININGJOB_ELASTIC_WORKLOAD_PRIORITY": "low",
-    "TRAININGJOB_NODE_SIGNALS": '[{"taint": "a.b/c"}, {"condition": "Broken", "value": "Unknown", "effect": "avoid"}]',
+    "TRAININGJOB_NODE_SIGNALS": '[{"taint": "a.b/c"}, {"condition": "Broken", "value": "Unknown", "effect": "avoid"},'
+    ' {"label": "a", "effect": "ignore"}]',
     "TRAININGJOB_SERVICE": "tj",
     "TRAININGJOB_WEBHOOK_ENABLED": "False",
     "TRAININGJOB_WEBHOOK_SERVICE": "tj-checks",
@@ -56,7 +57,11 @@ def test_all_variables_are_read() -> None:
         namespaces=("research", "prod"),
         trainer_pull_policy="Never",
         elastic_workload_priority="low",
-        node_signals=(NodeSignal("taint", "a.b/c"), NodeSignal("condition", "Broken", "Unknown", "avoid")),
+        node_signals=(
+            NodeSignal("taint", "a.b/c"),
+            NodeSignal("condition", "Broken", "Unknown", "avoid"),
+            NodeSignal("label", "a", effect="ignore"),
+        ),
         service="tj",
         webhook_enabled=False,
         webhook_service="tj-checks",

@@ -2,14 +2,16 @@
 
 Each component that takes nodes away has its signal. Administrators add those of their cluster in the chart's value
 `nodeSignals`. If a job can train without a node, a signal keeps the job off it. The effect `drain` lets a running world
-save and leave. With the effect `avoid` only new pods and new worlds stay away.
+save and leave. With the effect `avoid` only new pods and new worlds stay away. An added signal replaces the built-in
+ones of the same source and key. With the effect `ignore`, it switches them off.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 type SignalSource = Literal["taint", "label", "condition"]
-type SignalEffect = Literal["drain", "avoid"]
+type SignalEffect = Literal["drain", "avoid", "ignore"]
 SIGNAL_SOURCES: tuple[SignalSource, ...] = get_args(SignalSource.__value__)
 SIGNAL_EFFECTS: tuple[SignalEffect, ...] = get_args(SignalEffect.__value__)
 
@@ -23,7 +25,7 @@ class NodeSignal:
     value: str = ""
     """Value of the taint or label, or status of the condition. Empty: any value, and the status True."""
     effect: SignalEffect = "drain"
-    """`drain`: a world saves and leaves the node. `avoid`: the job places no new pods there."""
+    """`drain`: a world saves and leaves the node. `avoid`: the job places no new pods there. `ignore`: no effect."""
 
     def __str__(self) -> str:
         """Return the signal as messages name it."""
@@ -55,3 +57,11 @@ BUILTIN_SIGNALS = (
     NodeSignal("label", "dgxc.nvidia.com/nvsentinel-state"),
 )
 """Signals that the operator knows without configuration."""
+
+
+def override_builtins(added: Sequence[NodeSignal]) -> tuple[NodeSignal, ...]:
+    """Return the added signals, after the built-in ones whose source and key no added signal has."""
+    if not added:
+        return BUILTIN_SIGNALS
+    overridden = {(signal.source, signal.key) for signal in added}
+    return (*(signal for signal in BUILTIN_SIGNALS if (signal.source, signal.key) not in overridden), *added)

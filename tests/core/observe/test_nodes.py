@@ -78,6 +78,33 @@ def test_signals_against_new_pods_are_no_termination_notices(signal: NodeSignal,
     assert find_termination_notice(node, signals) == ""
 
 
+OVERRIDDEN: dict[str, tuple[NodeSignal, str, str]] = {
+    "avoided": (NodeSignal("taint", TAINT, effect="avoid"), "", TAINT),
+    "ignored": (NodeSignal("taint", TAINT, effect="ignore"), "", ""),
+    "drained, with another value": (NodeSignal("taint", TAINT, "later"), "", ""),
+    "a label of the same name": (NodeSignal("label", TAINT, effect="ignore"), TAINT, ""),
+    "another taint": (NodeSignal("taint", "other", effect="ignore"), TAINT, ""),
+}
+
+
+@pytest.mark.parametrize(("signal", "notice", "avoid"), OVERRIDDEN.values(), ids=OVERRIDDEN)
+def test_an_added_signal_replaces_the_builtin_one_of_its_source_and_key(
+    signal: NodeSignal, notice: str, avoid: str
+) -> None:
+    node = node_with(NodeSignal("taint", TAINT, "now"))
+
+    assert find_termination_notice(node, (signal,)) == notice
+    assert find_avoid_signal(node, (signal,)) == avoid
+
+
+def test_an_added_signal_replaces_no_other_builtin_one() -> None:
+    signals = (NodeSignal("taint", TAINT, effect="ignore"),)
+    others = [signal for signal in BUILTIN_SIGNALS if signal.key != TAINT]
+
+    assert len(others) == len(BUILTIN_SIGNALS) - 1
+    assert [find_termination_notice(node_with(signal), signals) for signal in others] == [str(one) for one in others]
+
+
 def own_node(age: float, *, ready: bool = True) -> Manifest:
     return ready_node("system-1", ready=ready, since=NOW - timedelta(seconds=age))
 

@@ -34,6 +34,7 @@ EVERYTHING: dict[str, Any] = {
     "nodeSignals": [
         {"taint": "node.example/maintenance"},
         {"label": "node.example/health", "value": "bad", "effect": "avoid"},
+        {"taint": "karpenter.sh/disrupted", "effect": "ignore"},
     ],
     "accelerators": {
         "nvidia-l40s": {

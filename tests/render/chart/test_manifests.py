@@ -104,6 +104,7 @@ def test_operator_reads_every_setting_of_the_chart(chart, variants) -> None:
         node_signals=(
             NodeSignal("taint", "node.example/maintenance"),
             NodeSignal("label", "node.example/health", "bad", "avoid"),
+            NodeSignal("taint", "karpenter.sh/disrupted", effect="ignore"),
         ),
         webhook_port=10250,
         metrics_tls_port=9444,

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from trainingjob_operator.core.manifests import Manifest, find_condition, get_text, get_value, iter_items
-from trainingjob_operator.core.node_signals import BUILTIN_SIGNALS, NodeSignal, SignalEffect
+from trainingjob_operator.core.node_signals import NodeSignal, SignalEffect, override_builtins
 from trainingjob_operator.core.times import parse_time
 
 RECONNECT_TIME = timedelta(seconds=90)
@@ -40,7 +40,7 @@ def is_node_ready(node: Manifest | None) -> bool:
 
 def find_termination_notice(node: Manifest | None, added_signals: Sequence[NodeSignal] = ()) -> str:
     """Return the built-in or added signal that announces the end or a fault of a node. Empty: there is none."""
-    return _find_signal(node, (*BUILTIN_SIGNALS, *added_signals), "drain")
+    return _find_signal(node, override_builtins(added_signals), "drain")
 
 
 def find_avoid_signal(node: Manifest | None, added_signals: Sequence[NodeSignal]) -> str:
