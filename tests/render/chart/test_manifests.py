@@ -218,6 +218,19 @@ def test_both_deployments_have_the_values_for_pods(chart, variants, name) -> Non
     assert {"key": "system", "operator": "Exists"} in pod["tolerations"]
 
 
+def test_the_pod_of_helm_test_has_the_values_for_pods(chart, variants) -> None:
+    """A variable may name a file of an added volume, such as a company's CA."""
+    pod = chart.find("Pod", variants["everything"], f"{OPERATOR}-test")["spec"]
+    (container,) = pod["containers"]
+
+    assert {"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"} in container["env"]
+    assert {"name": "trust", "configMap": {"name": "company-ca"}} in pod["volumes"]
+    assert {"name": "trust", "mountPath": "/etc/ssl/company", "readOnly": True} in container["volumeMounts"]
+    assert {one["name"] for one in container["volumeMounts"]} == {one["name"] for one in pod["volumes"]}
+    (plain,) = chart.find("Pod", {}, f"{OPERATOR}-test")["spec"]["volumes"]
+    assert plain["name"] == "tmp"
+
+
 IMAGES = {
     "localhost/trainingjob-operator": "mirror.example/trainingjob-operator",
     "registry.example:5000/ml/operator": "mirror.example/ml/operator",
