@@ -182,7 +182,7 @@ soak-kueue: install ## Preempt the elastic slices of one job under the real Kueu
 	PREEMPTIONS=$(or $(PREEMPTIONS),50) $(PYTEST) -v -s -m soak e2e/journeys/test_kueue.py -k repeated_preemptions
 
 .PHONY: soak-upgrade
-soak-upgrade: install ## Upgrade from the previous release, roll back and drain, with 200 applies (PREVIOUS_RELEASE=cb3df6dc)
+soak-upgrade: install ## Upgrade from the previous release, roll back and drain, with 200 applies (PREVIOUS_RELEASE=cb3df6dc, APPLIES=200)
 	$(PYTEST) -v -s -m soak e2e/journeys/test_release_upgrade.py
 
 .PHONY: cluster-up

@@ -22,11 +22,12 @@ def prepare_previous_release(cluster: LocalCluster) -> Product:
     source = _extract()
     values = {}
     for folder, prefix in (("operator", ""), ("trainer", "trainer.")):
-        repository = f"localhost/previous-{folder}"
+        is_operator = folder == "operator"
+        # The documented upgrade changes only the tag of the operator's image.
+        repository = cluster.operator_image.rpartition(":")[0] if is_operator else "localhost/previous-trainer"
         inputs = (*(path for path in SOURCES if (source / path).exists()), f"{folder}/requirements.lock")
         recipe = Recipe(f"{repository}:{COMMIT}", source / folder / "Containerfile", source, inputs, has_base=True)
         workers = set(cluster.worker_nodes())
-        is_operator = folder == "operator"
         cluster.add_image(recipe, [node for node in cluster.node_names() if (node in workers) != is_operator])
         values |= {f"{prefix}image.repository": repository, f"{prefix}image.tag": COMMIT}
     return Product(cluster, values, source / "charts/trainingjob")

@@ -1,5 +1,10 @@
-"""Upgrades from the previous release, rollbacks and drains: the webhook answers every apply, and training continues."""
+"""Upgrades from the previous release, rollbacks and drains: the webhook answers every apply, and training continues.
 
+The commands are those of docs/operations.md.
+"""
+
+import json
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -7,16 +12,18 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pytest
+import yaml
 
 from e2e.cluster.local import LocalCluster
 from e2e.cluster.run_program import ClusterError
-from e2e.previous_release import prepare_previous_release
-from e2e.product import SYSTEM_NAMESPACE, Job, Manifest, Product, load_example, wait_until
+from e2e.documented_commands import fill_in, read_commands
+from e2e.previous_release import COMMIT, prepare_previous_release
+from e2e.product import RELEASE, ROOT, SYSTEM_NAMESPACE, Job, Manifest, Product, load_example, wait_until
 from e2e.status import generation_of, is_full, step_of, steps_trained
 
 pytestmark = pytest.mark.soak
 
-APPLIES = 200
+APPLIES = int(os.environ.get("APPLIES", "200"))
 STORED_JOBS = 10
 START_SECONDS = 240
 LATER_STEPS = 20
@@ -94,6 +101,37 @@ def assert_same_world(job: Job, before: Manifest, phase: str) -> None:
     assert len(after["attempts"]) == len(before["attempts"])
 
 
+def run_documented(product: Product, verb: str) -> None:
+    """Run the `helm upgrade` to a product, or the `helm rollback`, that docs/operations.md prints."""
+    commands = read_commands(ROOT / "docs/operations.md", "Upgrade and roll back")
+    (command,) = (words for words in commands if words[:2] == ["helm", verb])
+    if verb == "upgrade":
+        tag = product.cluster.operator_image.rpartition(":")[2]
+        command = fill_in(command, {"charts/trainingjob": str(product.chart), "TAG": tag})
+    product.cluster.helm(*command[1:])
+
+
+def assert_installed(release: Product) -> None:
+    """Check that the operator's image and the CRD are those of a release, and that it has the values of its users."""
+    want = release.values.get("image.tag", release.cluster.operator_image.rpartition(":")[2])
+    images = {pod["spec"]["containers"][0]["image"] for pod in (*release.operator_pods(), *release.webhook_pods())}
+    assert {image.rpartition(":")[2] for image in images} == {want}
+    generated = yaml.safe_load((release.chart / "files/trainingjob-crd.yaml").read_text())
+    stored = json.loads(release.cluster.kubectl("get", "crd", generated["metadata"]["name"], "-o", "json"))
+    assert list_fields(stored["spec"]["versions"][0]) == list_fields(generated["spec"]["versions"][0])
+    values = json.loads(release.cluster.helm("get", "values", RELEASE, "-n", SYSTEM_NAMESPACE, "-o", "json"))
+    assert values["trainer"]["image"]["tag"] == COMMIT
+
+
+def list_fields(schema: Manifest, path: str = "") -> set[str]:
+    """Return the paths of all fields of a schema."""
+    found: set[str] = set()
+    for key, inner in schema.items():
+        if isinstance(inner, dict):
+            found |= {f"{path}.{key}", *list_fields(inner, f"{path}.{key}")}
+    return found
+
+
 @pytest.fixture(scope="module")
 def previous(cluster: LocalCluster) -> Product:
     """The previous release, which is not installed yet."""
@@ -115,9 +153,15 @@ def test_upgrade_and_rollback_reject_no_job_and_end_no_world(previous: Product, 
         before = job.wait("steps on both slices", trains, START_SECONDS)
 
         with apply_jobs(product, namespace) as applies:
-            for release, phase in ((product, "upgrade"), (previous, "rollback"), (product, "second upgrade")):
+            for release, verb, phase in (
+                (product, "upgrade", "upgrade"),
+                (previous, "rollback", "rollback"),
+                (product, "upgrade", "second upgrade"),
+            ):
                 begun, count = time.monotonic(), applies.count
-                release.install()
+                run_documented(product, verb)
+                wait_until("the replaced pods to end", product.is_rolled_out, timeout=60)
+                assert_installed(release)
                 print(f"{phase}: {time.monotonic() - begun:.0f} s, {applies.count - count} applies")
                 assert_same_world(job, before, phase)
 
