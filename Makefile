@@ -32,8 +32,9 @@ AT_LOW_PRIORITY := setsid nice -n 10 bash -c 'echo 10 >/proc/self/autogroup || t
 # Tests of the agent. The last three cover how it reads and writes files that others can change.
 AGENT := $(TRAINER)/agent $(TRAINER)/checkpoint/test_foreign.py $(TRAINER)/store/test_agent_requests.py \
   $(TRAINER)/trackers/test_metrics_file.py
-LOCK := $(BIN)/uv pip compile -q pyproject.toml --generate-hashes --universal --python-version 3.12 \
+COMPILE := $(BIN)/uv pip compile -q --generate-hashes --universal --python-version 3.12 \
   --no-emit-index-url --no-header --no-annotate
+LOCK := $(COMPILE) pyproject.toml
 # The object stores of the tests are built during the first tests. The trainer's tests wait for them.
 BUILD_OBJECT_STORES := $(BIN)/python -m e2e.object_stores.servers & built=$$!; trap "kill $$built 2>/dev/null || true" EXIT
 AWAIT_OBJECT_STORES := wait $$built || echo "the tests of object stores are skipped" >&2
@@ -278,10 +279,11 @@ bench-compiler: install ## Compare the planner's estimates with real compilers, 
 	$(BIN)/python -m e2e.benchmarks.compiler $(if $(RECORD),--record) $(if $(MESHES),--meshes)
 
 .PHONY: lock
-lock: ## Resolve the pins again: requirements.lock and the locks of the images
+lock: ## Resolve the pins again: requirements.lock, the locks of the images, and the build backend's
 	@test -x $(BIN)/python || $(BASE_PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet "$$(grep -oE 'uv==[0-9.]+' pyproject.toml)"
 	$(LOCK) --extra operator --extra trainer --extra cli --extra e2e --group dev -o requirements.lock
+	$(COMPILE) --group build -c requirements.lock -o build.lock # without the project's dependencies
 	for image in operator trainer; do $(LOCK) --extra $$image -c requirements.lock -o $$image/requirements.lock; done
 	for platform in tpu cuda13; do $(LOCK) --extra trainer --extra $$platform -c trainer/requirements.lock \
 	  -o trainer/requirements-$$platform.lock; done

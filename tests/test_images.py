@@ -129,6 +129,22 @@ def test_an_image_runs_without_root_and_describes_itself(folder: str) -> None:
     assert all(f'org.opencontainers.image.{label}="' in last for label in ("title", "description", "licenses"))
 
 
+INSTALL = re.compile(r"^RUN .*?\bpip (.*)$", re.MULTILINE)
+CONTAINERFILES = ("operator/Containerfile", "trainer/Containerfile", "e2e/cluster/images/maxtext.Containerfile")
+
+
+@pytest.mark.parametrize("path", CONTAINERFILES)
+def test_an_image_installs_nothing_without_a_hash(path: str) -> None:
+    """Build isolation would download the build backend by its version alone."""
+    locked = "install --no-cache-dir --no-deps --require-hashes --requirement"
+    build, wheel, packages, project = INSTALL.findall((ROOT / path).read_text())
+
+    assert build == f"{locked} build.lock"
+    assert wheel == "wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /dist ."
+    assert packages.startswith(f"{locked} /opt/")
+    assert project.startswith("install --no-cache-dir --no-deps --no-index ")
+
+
 def test_both_images_have_the_same_base_by_a_whole_reference() -> None:
     operator, trainer = map(images.read_base, list_images("cpu"))
 

@@ -47,6 +47,18 @@ def test_every_extra_is_in_a_lock() -> None:
     assert {extra for extras in LOCKS.values() for extra in extras} == EXTRAS.keys()
 
 
+def test_the_build_backend_is_locked_as_the_project_demands_it() -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    demanded = pyproject["build-system"]["requires"]
+    pins, tested = read_pins("build.lock"), read_pins("requirements.lock")
+
+    assert pyproject["dependency-groups"]["build"] == demanded
+    assert [str(Requirement(text).specifier) for text in demanded] == [f"=={pins['hatchling']}"]
+    assert {name: tested[name] for name in pins} == pins
+    needed = {Requirement(text).name for text in requires("hatchling") or [] if "python_version <" not in text}
+    assert needed < pins.keys()
+
+
 @pytest.mark.parametrize("platform", ADDED)
 def test_the_images_differ_only_in_the_libraries_of_their_platform(platform: str) -> None:
     cpu, pins = read_pins("trainer/requirements.lock"), read_pins(f"trainer/requirements-{platform}.lock")

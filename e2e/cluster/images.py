@@ -29,7 +29,7 @@ MAXTEXT_IMAGE = "localhost/trainingjob-maxtext:dev"
 
 CONTAINERFILES = Path(__file__).parent / "images"
 SOURCES = (
-    *("pyproject.toml", "README.md", "LICENSE", ".containerignore"),
+    *("pyproject.toml", "build.lock", "README.md", "LICENSE", ".containerignore"),
     *(
         "crds/trainingjob_api",
         "operator/trainingjob_operator",
