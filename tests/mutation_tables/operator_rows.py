@@ -91,6 +91,13 @@ SHELL_MUTATIONS = (
         ("tests/shell/test_scheduler.py",),
     ),
     Mutation(
+        "reconcile all idle jobs at the same moment after a start",
+        f"{SHELL}/scheduler.py",
+        "            entry.is_in_wave = True\n",
+        "",
+        ("tests/shell/test_scheduler_start.py",),
+    ),
+    Mutation(
         "write without the Lease",
         f"{SHELL}/fenced_cluster.py",
         "        if not self._is_leading():\n",

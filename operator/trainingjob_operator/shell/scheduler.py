@@ -2,10 +2,14 @@
 
 A job is reconciled after a wake-up, and again after the delay that `reconcile` returns. A job is never reconciled twice
 at the same time, and a burst of wake-ups causes one reconcile. Failures back off exponentially, despite wake-ups.
+
+After a start all jobs are reconciled at once. Idle jobs would come again as one wave in each interval, which delays the
+answers to hosts. The name of a job therefore sets the moment of its next reconcile within the first interval.
 """
 
 import asyncio
 import math
+import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -16,6 +20,7 @@ from trainingjob_operator.shell.interfaces import (
     MissingKindError,
     requested_wait_seconds,
 )
+from trainingjob_operator.shell.job_evaluation import IDLE_REQUEUE_SECONDS
 from trainingjob_operator.shell.logging_setup import Log
 
 type Reconcile = Callable[[str, str], Awaitable[float | None]]
@@ -45,6 +50,8 @@ class _JobSchedule:
     task: asyncio.Task[None] | None = None
     is_woken: bool = True
     """Whether an event asked for the next reconcile."""
+    is_in_wave: bool = False
+    """Whether each reconcile since the start had an event, so that all jobs have the same time until the next one."""
     has_worker: bool = False
     """Whether the task holds a worker slot. Before that, the task waits for one."""
 
@@ -95,7 +102,8 @@ class Scheduler:
     def resume(self) -> None:
         """Resume. Every job is due now, since its state may have changed."""
         self._is_paused = False
-        for key in tuple(self._entries):
+        for key, entry in tuple(self._entries.items()):
+            entry.is_in_wave = True
             self._schedule(key, self._loop.time(), is_woken=True)
 
     async def stop(self) -> None:
@@ -124,6 +132,7 @@ class Scheduler:
     async def _run_reconcile(self, key: tuple[str, str], entry: _JobSchedule) -> None:
         async with self._workers:
             entry.has_worker = True
+            entry.is_in_wave &= entry.is_woken
             entry.due, entry.is_woken = math.inf, False  # a later wake-up may be too late for this reconcile
             begun = self._loop.time()
             again, pause = await self._try_to_reconcile(key, entry)
@@ -149,7 +158,14 @@ class Scheduler:
             log.exception("reconcile failed", namespace=namespace, job=name)
         else:
             entry.num_failures = 0
+            if entry.is_in_wave and requeue_after is not None and requeue_after >= IDLE_REQUEUE_SECONDS:
+                requeue_after *= _share_of_interval(key)
             return requeue_after, MIN_INTERVAL_SECONDS
         entry.num_failures += 1
         pause = max(requested_wait, min(FIRST_BACKOFF_SECONDS * 2 ** (entry.num_failures - 1), MAX_BACKOFF_SECONDS))
         return pause, pause
+
+
+def _share_of_interval(key: tuple[str, str]) -> float:
+    """Return the share of an interval after which this job is due: from 0 to 1, the same in each process."""
+    return zlib.crc32("/".join(key).encode()) / 2**32
