@@ -1,7 +1,8 @@
 """The operator with thousands of jobs and hosts, and Kubeflow Trainer's controller next to it on one API server.
 
 No controllers of Kubernetes run: the figures are those of the two operators and of the API server. Jobs stay without
-pods, so that all of them are idle. Then one job has thousands of hosts, whose agents speak the real protocol.
+pods, so that all of them are idle. Then one job has thousands of hosts, whose agents speak the real protocol. At the
+end their operator is killed and started again.
 """
 
 import argparse
@@ -35,10 +36,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--idle-jobs", type=int, default=5000, help="jobs in the end")
     parser.add_argument("--slices", type=int, default=4, help="slices of the large job")
     parser.add_argument("--topology", default="16x16x16", help="topology of a slice of v5p: 4 chips per host")
+    parser.add_argument("--only-hosts", action="store_true", help="measure the large job alone")
     options = parser.parse_args(arguments)
     raise_file_limit()
     try:
-        figures = asyncio.run(measure(options.jobs, options.idle_jobs, options.slices, options.topology))
+        figures = asyncio.run(measure(options))
     except ClusterError as error:
         print(error, file=sys.stderr)
         return 1
@@ -46,18 +48,24 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-async def measure(num_jobs: int, num_idle: int, slices: int, topology: str) -> list[Figure]:
-    """Return all figures."""
+async def measure(options: argparse.Namespace) -> list[Figure]:
+    """Return all figures, or those of the large job alone."""
+    figures = [] if options.only_hosts else await _measure_all_jobs(options.jobs, options.idle_jobs)
+    async with running_api_server() as server:  # without the jobs, each of which is reconciled every five minutes
+        await define_kinds(server)
+        goals = GOAL_MIB_PER_HOST, GOAL_RENDEZVOUS_SECONDS
+        return figures + await measure_hosts(server, options.slices, options.topology, *goals)
+
+
+async def _measure_all_jobs(num_jobs: int, num_idle: int) -> list[Figure]:
+    """Return the figures of jobs without hosts, and those of the peer."""
     async with running_api_server() as server:
         print_progress("installing the definitions of both operators")
         await define_kinds(server)
         default = await _create(server, KubeflowTrainer("kubeflow", 50, 100), num_jobs)
         unlimited = await _create(server, KubeflowTrainer("kubeflow-unlimited", UNLIMITED, UNLIMITED), num_jobs)
         figures = _describe_peer(default, unlimited)
-        figures += await _measure_jobs(server, num_jobs, num_idle, default, unlimited)
-    async with running_api_server() as server:  # without the jobs, each of which is reconciled every five minutes
-        await define_kinds(server)
-        return figures + await measure_hosts(server, slices, topology, GOAL_MIB_PER_HOST, GOAL_RENDEZVOUS_SECONDS)
+        return figures + await _measure_jobs(server, num_jobs, num_idle, default, unlimited)
 
 
 async def _measure_jobs(

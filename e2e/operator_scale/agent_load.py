@@ -13,7 +13,7 @@ import ssl
 import zlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import NamedTuple, cast
 
 from trainingjob_agent.operator_session import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
 from trainingjob_agent.rendezvous import CONNECT_SECONDS, TIMEOUT_SECONDS
@@ -44,14 +44,22 @@ class Host:
         return f"127.{1 + self.number // 62500}.{self.number // 250 % 250}.{1 + self.number % 250}"
 
 
+class Exchange(NamedTuple):
+    """An answered report: the time of its answer, its duration in seconds, and the number of its host."""
+
+    at: float
+    seconds: float
+    host: int
+
+
 @dataclass
 class Record:
     """What the hosts have seen."""
 
     train_at: dict[int, float] = field(default_factory=dict)
     """The time at which each host first got the directive to train."""
-    answers: list[tuple[float, float]] = field(default_factory=list)
-    """The time and duration in seconds of each exchange."""
+    answers: list[Exchange] = field(default_factory=list)
+    """All answered reports, oldest first."""
     errors: dict[str, int] = field(default_factory=dict)
     """The number of reports without an answer, by the reason."""
 
@@ -125,7 +133,7 @@ class Agent:
                     await asyncio.sleep(random.uniform(longest / 2, longest))  # noqa: S311  # jitter, not cryptography
                     continue
                 failures, answered = 0, loop.time()
-                self._record.answers.append((answered, answered - begun))
+                self._record.answers.append(Exchange(answered, answered - begun, self._host.number))
                 self._obey(text, answered)
                 await asyncio.sleep(REPORT_DELAY_SECONDS)
         finally:

@@ -16,6 +16,7 @@ from e2e.cluster.progress import print_progress
 from e2e.operator_scale.agent_load import Host, reporting
 from e2e.operator_scale.api_server import Manifest, Server, until
 from e2e.operator_scale.controllers import NAMESPACE, OPERATOR_NAMESPACE, Operator, idle_memory
+from e2e.operator_scale.restart import measure_restart, summarize_answers
 from trainingjob_api.protocol import TOKEN_AUDIENCE
 from trainingjob_operator.core.names import HOST_LABEL, JOB_INDEX_LABEL, REPLICATED_JOB, SLICE_OFFSET_LABEL, UID_LABEL
 from trainingjob_operator.shell.kinds import JOB, JOB_SET, NODE, POD, SECRET
@@ -129,7 +130,7 @@ def _with_labels(metadata: Manifest, labels: dict[str, Any]) -> Manifest:
 async def measure_hosts(
     server: Server, slices: int, topology: str, goal_mib_per_host: float, goal_seconds: float
 ) -> list[Figure]:
-    """Return the figures of one job with thousands of hosts that start at once, and then train."""
+    """Return the figures of one job with thousands of hosts that start at once, train, and lose their operator."""
     operator, loop = Operator(), asyncio.get_running_loop()
     async with operator.run(server) as process:
         job = await server.request("POST", operator.jobs_path, make_large_job("large", slices, topology))
@@ -157,23 +158,23 @@ async def measure_hosts(
             await asyncio.sleep(STEADY_SECONDS)
             reporting_cpu, of_agents = cpu_seconds(process.pid) - cpu, time.process_time() - of_agents
             seconds = loop.time() - since
-            held = sorted(duration for at, duration in record.answers if at >= since)
+            answers = summarize_answers(record.answers, since)
             after = memory_bytes(process.pid) / MIB
+            restart = await measure_restart(server, process, record, f"{operator.jobs_path}/large", goal_seconds)
     first = formed[0]
-    hold = held[len(held) // 2]  # nearly all answers are held until their time ends
-    late = [max(duration - hold, 0.0) for duration in held]
     return [
         Figure("live hosts", len(hosts), "hosts", 4096),
         Figure("all hosts start: to the first directive", first - begun, "s", GOAL_FORM_SECONDS),
         Figure("first to last directive of a world", formed[-1] - first, "s", GOAL_FORM_SECONDS),
         Figure("first to median directive of a world", formed[len(formed) // 2] - first, "s", GOAL_FORM_SECONDS),
-        Figure("answers of the rendezvous: hold, median", hold, "s", LONG_POLL_SECONDS),
-        Figure("answers of the rendezvous: delay after the hold, p99", late[int(len(late) * 0.99)], "s", goal_seconds),
-        Figure("reports per second", len(held) / seconds, "reports/s", len(hosts) / LONG_POLL_SECONDS),
+        Figure("answers of the rendezvous: hold, median", answers.hold, "s", LONG_POLL_SECONDS),
+        Figure("answers of the rendezvous: delay after the hold, p99", answers.delay, "s", goal_seconds),
+        Figure("reports per second", answers.number / seconds, "reports/s", len(hosts) / LONG_POLL_SECONDS),
         Figure("the operator's CPU while all hosts train", reporting_cpu / seconds, "cores", 1.0),
-        Figure("the operator's CPU per report", reporting_cpu / len(held) * 1000, "ms", GOAL_REPORT_MS),
-        Figure("the benchmark's CPU per report", of_agents / len(held) * 1000, "ms", GOAL_REPORT_MS),
+        Figure("the operator's CPU per report", reporting_cpu / answers.number * 1000, "ms", GOAL_REPORT_MS),
+        Figure("the benchmark's CPU per report", of_agents / answers.number * 1000, "ms", GOAL_REPORT_MS),
         Figure("the operator's CPU per host until all train", starting / len(hosts) * 1000, "ms", GOAL_START_MS),
         Figure("memory per live host", (after - before) / len(hosts), "MiB", goal_mib_per_host),
         Figure("refused reports while all hosts start", refused, "reports", len(hosts)),
+        *restart,
     ]
