@@ -18,6 +18,8 @@ type Manifest = dict[str, Any]
 type Target = tuple[str, str, str]
 """Resource, namespace and name of an object."""
 
+POD_NAME = "authentication.kubernetes.io/pod-name"
+"""Key under which the API server records the pod of a ServiceAccount token."""
 READS = ("get", "list", "watch")
 STATUS = "trainingjobs/status"
 ALLOWED_VERBS: dict[str, tuple[str, ...]] = {
@@ -69,6 +71,8 @@ class Request:
     message: str
     """The server's message, if it refused the request."""
     body: Manifest
+    pod: str = ""
+    """Pod whose token authenticated the request. Empty: unknown."""
 
     @property
     def target(self) -> Target:
@@ -98,6 +102,7 @@ def parse(event: Manifest) -> Request:
     requested = event.get("requestObject")
     body: Manifest = requested if isinstance(requested, dict) else {}  # a JSON patch is a list
     resource, subresource = about.get("resource", ""), about.get("subresource", "")
+    pods = event.get("user", {}).get("extra", {}).get(POD_NAME, [])
     return Request(
         at=datetime.fromisoformat(event["requestReceivedTimestamp"]),
         verb=event["verb"],
@@ -107,6 +112,7 @@ def parse(event: Manifest) -> Request:
         code=status.get("code", 0),
         message=status.get("message", ""),
         body=body,
+        pod=pods[0] if pods else "",
     )
 
 

@@ -110,10 +110,10 @@ def is_frozen(node: str) -> bool:
     return file.exists() and file.read_text().strip() != "THAWED"
 
 
-def members(node: str) -> list[int]:
-    """Return the pids of all processes in the node's subtree."""
+def members(node: str, pod_uid: str = "") -> list[int]:
+    """Return the pids of all processes in the node's subtree, or of one pod there."""
     top = _tracking_root() / TREE / node
-    files = [folder / "cgroup.procs" for folder, _, _ in top.walk()]
+    files = [folder / "cgroup.procs" for folder, _, _ in top.walk() if f"/pod{pod_uid}" in str(folder) or not pod_uid]
     return [int(pid) for file in files if file.exists() for pid in file.read_text().split()]
 
 

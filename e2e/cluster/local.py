@@ -16,7 +16,7 @@ from e2e.cluster.interface import gather_objects
 from e2e.cluster.machine import Machine
 from e2e.cluster.packages import ensure_packages
 from e2e.cluster.paths import CHECKOUT, KUBECONFIG, LOGS, NODES, RUN, SEED, SHARED, STATE, TOPOLOGY
-from e2e.cluster.processes import recorded_machines
+from e2e.cluster.processes import Process, boot_id, command_line, recorded_machines, start_time
 from e2e.cluster.progress import print_progress
 from e2e.cluster.run_program import ClusterError, wait_until
 from e2e.cluster.shared_volume import TRAINER_UID, shared_volume
@@ -158,6 +158,11 @@ class LocalCluster:
     def heal_node(self, node: str) -> None:
         """Undo `partition_node`."""
         network.heal(self._find(node).octet)
+
+    def pod_processes(self, node: str, pod_uid: str, program: str) -> list[Process]:
+        """Return the processes of a pod whose command line contains `program`."""
+        pids = [pid for pid in cgroups.members(self._find(node).name, pod_uid) if program in command_line(pid)]
+        return [Process(pid, start, boot_id()) for pid in pids if (start := start_time(pid))]
 
     @contextmanager
     def without_api_server(self) -> Iterator[None]:

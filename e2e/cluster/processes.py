@@ -39,13 +39,17 @@ class Process:
 
     def kill(self) -> None:
         """Send SIGKILL to exactly this process; do nothing if it has ended."""
+        self.send_signal(signal.SIGKILL)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to exactly this process; do nothing if it has ended."""
         try:
             handle = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return
         try:
             if self.is_alive():  # with the handle open, the pid cannot be reused unnoticed
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
+                signal.pidfd_send_signal(handle, number)
         except ProcessLookupError:
             return
         finally:
@@ -65,6 +69,14 @@ def start_time(pid: int) -> str | None:
         return None
     state, *fields = stat.rpartition(")")[2].split()  # the name before it may contain spaces and brackets
     return None if state in "ZX" else fields[18]
+
+
+def command_line(pid: int) -> str:
+    """Return a process's arguments with spaces between them; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def child_pids(pid: int) -> list[int]:

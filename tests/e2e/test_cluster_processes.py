@@ -5,10 +5,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from signal import SIGCONT, SIGSTOP
 
 import pytest
 
-from e2e.cluster.processes import Process, boot_id, start_time
+from e2e.cluster import cgroups
+from e2e.cluster.processes import Process, boot_id, command_line, start_time
 
 
 @pytest.fixture
@@ -50,3 +53,32 @@ def test_a_killed_process_is_dead_even_before_it_is_collected(sleeper: subproces
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)  # it is a zombie now, until Popen collects it
 
     assert not process.is_alive()
+
+
+def test_a_process_is_stopped_and_continues(sleeper: subprocess.Popen[bytes]) -> None:
+    process = recorded(sleeper.pid)
+
+    process.send_signal(SIGSTOP)
+    os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED)
+    assert process.is_alive()
+    process.send_signal(SIGCONT)
+
+    os.waitid(os.P_PID, sleeper.pid, os.WCONTINUED)
+
+
+def test_a_command_line_names_the_program() -> None:
+    assert command_line(os.getpid()) == " ".join(sys.orig_argv).strip()
+    assert command_line(2**22 + 1) == ""
+
+
+def test_the_processes_of_one_pod_are_found_by_its_uid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "MOUNT", tmp_path)
+    (tmp_path / "cgroup.controllers").touch()
+    node = tmp_path / "trainingjob" / "system"
+    for folder, pids in {"daemons": "1", "kubepods/pod-a/c1": "2\n3", "kubepods/burstable/podb/c2": "4"}.items():
+        (node / folder).mkdir(parents=True)
+        (node / folder / "cgroup.procs").write_text(pids)
+
+    assert sorted(cgroups.members("system")) == [1, 2, 3, 4]
+    assert sorted(cgroups.members("system", "-a")) == [2, 3]
+    assert cgroups.members("system", "b") == [4]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from e2e.api_audit import MAX_STATUSES_PER_WINDOW, find_forbidden_requests
+from e2e.api_audit import MAX_STATUSES_PER_WINDOW, find_forbidden_requests, parse
 from e2e.cluster import audit
 from trainingjob_operator.core.names import CA_CONFIG_MAP
 
@@ -158,3 +158,11 @@ def test_requests_are_read_from_a_time_on(tmp_path: Any, monkeypatch: pytest.Mon
     )
 
     assert [one["stageTimestamp"] for one in audit.read(BEGUN)] == ["2026-11-21T12:00:00.000001Z"]
+
+
+def test_request_names_the_pod_that_made_it() -> None:
+    """With two operators, the pod's name says which of them wrote."""
+    extra = {"authentication.kubernetes.io/pod-name": ["operator-1"]}
+
+    assert parse(event("update", "leases") | {"user": {"extra": extra}}).pod == "operator-1"
+    assert parse(event("update", "leases")).pod == ""

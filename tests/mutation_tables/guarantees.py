@@ -103,6 +103,7 @@ OPERATOR = (
             "tests/shell/test_fenced_cluster.py::test_only_the_leader_writes",
             "tests/shell/test_fences.py::test_two_operators_at_once_make_one_history",
             f"{JOURNEYS}/test_operator_faults.py::test_two_operators_for_a_minute_change_nothing",
+            f"{JOURNEYS}/test_leader_faults.py::test_paused_leader_writes_nothing_when_it_continues",
         ),
         ("write without the Lease",),
     ),
