@@ -36,6 +36,7 @@ ALLOWED_VERBS: dict[str, tuple[str, ...]] = {
     "workloads": ("list",),  # of Kueue, while it suspends a JobSet
     "localqueues": ("get",),  # of Kueue, for jobs with a queue
     "clusterqueues": ("get",),
+    "admissionchecks": ("get",),
     "leases": (*READS, "create", "update"),
     "secrets": ("get", "update"),
     "validatingwebhookconfigurations": ("get", "patch"),

@@ -17,6 +17,7 @@ from tests.mutation_tables.operator_rows import (
     SHELL_MUTATIONS,
     START_MUTATIONS,
 )
+from tests.mutation_tables.queue_rows import QUEUE_MUTATIONS
 from tests.mutation_tables.trainer_rows import TRAINER_MUTATIONS
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -29,6 +30,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *CHECKPOINT_MUTATIONS,
     *START_MUTATIONS,
     *NETWORK_MUTATIONS,
+    *QUEUE_MUTATIONS,
     *DATA_MUTATIONS,
     *LEARNING_MUTATIONS,
     *GUARANTEE_MUTATIONS,

@@ -1,33 +1,43 @@
-"""The ClusterQueue of a job: read once for all jobs of a queue, and never a reason to fail."""
+"""The queue of a job: read once for all jobs of a queue, and never a reason to fail."""
 
 from typing import Any
 
 import pytest
 
 from tests.support.simulation import Simulation
+from trainingjob_operator.core.validation.queue_state import QueueConfig
 from trainingjob_operator.shell import queue_reader
 from trainingjob_operator.shell.interfaces import ClusterUnavailableError, ForbiddenError, MissingKindError
-from trainingjob_operator.shell.kinds import CLUSTER_QUEUE, LOCAL_QUEUE
+from trainingjob_operator.shell.kinds import ADMISSION_CHECK, CLUSTER_QUEUE, LOCAL_QUEUE, Kind
 from trainingjob_operator.shell.queue_reader import QueueReader
 
-GPUS = {"metadata": {"name": "gpus"}}
+RULES = [{"name": "away"}, {"name": "gone"}]
+GPUS = {"metadata": {"name": "gpus"}, "spec": {"admissionChecksStrategy": {"admissionChecks": RULES}}}
 RESEARCH = {"spec": {"clusterQueue": "gpus"}}
+AWAY = {"metadata": {"name": "away"}, "spec": {"controllerName": "kueue.x-k8s.io/multikueue"}}
+REQUESTS = [
+    (LOCAL_QUEUE, "team", "research"),
+    (CLUSTER_QUEUE, "", "gpus"),
+    (ADMISSION_CHECK, "", "away"),
+    (ADMISSION_CHECK, "", "gone"),
+]
 
 
 class FakeApi:
     """Serves a LocalQueue and its ClusterQueue, or an error, and records the requests."""
 
-    def __init__(self, error: Exception | None = None) -> None:
-        self.error = error
+    def __init__(self, error: Exception | None = None, fails: Kind = LOCAL_QUEUE) -> None:
+        self.error, self.fails = error, fails
         self.requests: list[tuple[Any, ...]] = []
 
     async def get(self, kind: Any, namespace: str, name: str) -> Any:
         self.requests.append((kind, namespace, name))
-        if self.error:
+        if self.error and kind == self.fails:
             raise self.error
         found = {
-            (LOCAL_QUEUE, "team", "research"): {"spec": {"clusterQueue": "gpus"}},
+            (LOCAL_QUEUE, "team", "research"): RESEARCH,
             (CLUSTER_QUEUE, "", "gpus"): GPUS,
+            (ADMISSION_CHECK, "", "away"): AWAY,
         }
         return found.get((kind, namespace, name))
 
@@ -36,18 +46,18 @@ async def test_jobs_of_a_queue_share_one_read(monkeypatch: pytest.MonkeyPatch) -
     api = FakeApi()
     reader = QueueReader(api)  # type: ignore[arg-type]
 
-    assert [await reader.read("team", "research") for _ in range(2)] == [GPUS, GPUS]
-    assert api.requests == [(LOCAL_QUEUE, "team", "research"), (CLUSTER_QUEUE, "", "gpus")]
+    assert [await reader.read("team", "research") for _ in range(2)] == [QueueConfig(RESEARCH, GPUS, (AWAY, {}))] * 2
+    assert api.requests == REQUESTS
     monkeypatch.setattr(queue_reader, "QUEUE_SECONDS", 0.0)
     await reader.read("team", "research")
-    assert len(api.requests) == 4
+    assert api.requests == REQUESTS * 2
 
 
 @pytest.mark.parametrize(("queue", "num_requests"), [(None, 0), ("unknown", 1)])
 async def test_without_a_queue_nothing_is_known(queue: str | None, num_requests: int) -> None:
     api = FakeApi()
 
-    assert await QueueReader(api).read("team", queue) == {}  # type: ignore[arg-type]
+    assert await QueueReader(api).read("team", queue) == QueueConfig()  # type: ignore[arg-type]
     assert len(api.requests) == num_requests
 
 
@@ -56,18 +66,32 @@ async def test_a_refused_request_is_no_error_and_is_repeated_later(error: Except
     api = FakeApi(error)
     reader = QueueReader(api)  # type: ignore[arg-type]
 
-    assert [await reader.read("team", "research") for _ in range(2)] == [{}, {}]
+    assert [await reader.read("team", "research") for _ in range(2)] == [QueueConfig()] * 2
     assert len(api.requests) == 1
 
 
-async def test_the_condition_valid_has_the_limits_of_the_queue() -> None:
-    sim = Simulation()
+@pytest.mark.parametrize(
+    ("fails", "known"),
+    [
+        (CLUSTER_QUEUE, QueueConfig(RESEARCH)),
+        (ADMISSION_CHECK, QueueConfig(RESEARCH, GPUS, ({}, {}))),
+    ],
+)
+async def test_a_refused_request_hides_no_other_object(fails: Kind, known: QueueConfig) -> None:
+    reader = QueueReader(FakeApi(ForbiddenError("no right"), fails))  # type: ignore[arg-type]
 
-    async def read_queue(namespace: str, queue: str | None) -> dict[str, Any]:
-        return {**GPUS, "spec": {"stopPolicy": "Hold"}}
+    assert await reader.read("team", "research") == known
+
+
+async def test_the_condition_valid_has_the_limits_of_the_queue() -> None:
+    sim = Simulation(spec={"scheduling": {"queueName": "research"}})
+
+    async def read_queue(namespace: str, queue: str | None) -> QueueConfig:
+        return QueueConfig({"metadata": {"name": "research"}, "spec": {"stopPolicy": "Hold"}})
 
     sim.reconciler._read_queue = read_queue
     await sim.look()
 
     message = next(one.message for one in sim.status.conditions if one.type == "Valid")
-    assert "spec.scheduling.queueName: ClusterQueue `gpus` has the stop policy Hold" in message
+    assert "spec.scheduling.queueName: LocalQueue `research` has the stop policy Hold" in message
+    assert message.count("`kueue.elasticWorkloadPriority`") == 1

@@ -34,6 +34,7 @@ NODE = Kind("v1", "Node", "nodes", is_namespaced=False)
 WORKLOAD = Kind("kueue.x-k8s.io/v1beta2", "Workload", "workloads")
 LOCAL_QUEUE = Kind("kueue.x-k8s.io/v1beta2", "LocalQueue", "localqueues")
 CLUSTER_QUEUE = Kind("kueue.x-k8s.io/v1beta2", "ClusterQueue", "clusterqueues", is_namespaced=False)
+ADMISSION_CHECK = Kind("kueue.x-k8s.io/v1beta2", "AdmissionCheck", "admissionchecks", is_namespaced=False)
 POD_GROUPS = tuple(Kind(f"{API_GROUP}/{version}", "PodGroup", "podgroups") for version in KNOWN_VERSIONS)
 """PodGroups in each version that the operator knows, the newest first."""
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")

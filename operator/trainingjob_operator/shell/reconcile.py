@@ -56,6 +56,7 @@ from trainingjob_operator.core.report.job_status import blocked_status, invalid_
 from trainingjob_operator.core.report.status_writes import should_write
 from trainingjob_operator.core.stored_status import read_status, write_status
 from trainingjob_operator.core.validation.queue_limits import describe_queue_limits
+from trainingjob_operator.core.validation.queue_state import QueueConfig
 from trainingjob_operator.core.validation.validate import ValidationResult, validate_job
 from trainingjob_operator.render.render_settings import RenderSettings
 from trainingjob_operator.shell.check_pool import CheckCpuLimitError
@@ -101,7 +102,7 @@ class _StatusCache:
 
 
 type CheckAccount = Callable[[Manifest], Awaitable[Problem | None]]
-type ReadQueue = Callable[[str, str | None], Awaitable[Manifest]]
+type ReadQueue = Callable[[str, str | None], Awaitable[QueueConfig]]
 
 
 async def _allow_any_account(job: Manifest) -> Problem | None:
@@ -112,8 +113,8 @@ async def _serve_no_pod_groups() -> tuple[str, ...]:
     return ()
 
 
-async def _know_no_queue(namespace: str, name: str | None) -> Manifest:
-    return {}
+async def _know_no_queue(namespace: str, name: str | None) -> QueueConfig:
+    return QueueConfig()
 
 
 class Reconciler:
@@ -135,12 +136,13 @@ class Reconciler:
         """Reconcile with a cluster, and publish through a hub. `settings` may change while the operator runs.
 
         `check_account` returns why a job must not use its ServiceAccount, or None. `read_queue` returns the
-        ClusterQueue of a namespace and a LocalQueue; empty: unknown, or the job has no queue.
+        objects behind a namespace and a LocalQueue; empty: unknown, or the job has no queue.
         `pod_group_versions` returns the versions in which the API server serves PodGroups of the Kubernetes scheduler.
         `set_by` returns the total adjustment of the clock of `now` in seconds since the process started.
         """
         self._cluster = cluster
         self._hub = hub
+        self._settings = settings
         self._child_creator = ChildCreator(cluster, settings, now, pod_group_versions)
         self._pod_group_versions = pod_group_versions
         self._now = now
@@ -207,7 +209,8 @@ class Reconciler:
     async def _act(self, job: Manifest, plan: Plan, warnings: Sequence[Problem], children: Children) -> float | None:
         """Observe, decide and act once for a job with a valid spec."""
         uid, queue = get_text(job, "metadata", "uid"), plan.spec.scheduling.queue_name
-        limits = describe_queue_limits(plan, await self._read_queue(get_text(job, "metadata", "namespace"), queue))
+        config = await self._read_queue(get_text(job, "metadata", "namespace"), queue)
+        limits = describe_queue_limits(plan, config, self._settings().elastic_workload_priority)
         groups = () if queue else describe_unknown_versions(plan, await self._pod_group_versions())
         notes = (*(str(warning) for warning in warnings), *describe_ignored_keys(job, queue), *limits, *groups)
         status, now = self._newest_status(uid, job)

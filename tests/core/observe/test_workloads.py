@@ -32,6 +32,9 @@ def held(*conditions: dict[str, str], owner: str = "jobset-1", queue: str = "res
     return scene
 
 
+ASSIGN = "couldn't assign flavors to pod set slice: "
+NO_MATCH = "flavor {} doesn't match node affinity"
+UNUSED = "insufficient unused quota for cpu in flavor b, 1 more needed"
 CASES = {
     "no Workload is known": (held(owner="another"), Reason.WAITING_FOR_QUOTA, "queue `research` has not admitted it"),
     "no queue": (held(queue=""), Reason.WAITING_FOR_QUOTA, "its JobSet is suspended"),
@@ -74,6 +77,20 @@ CASES = {
             f"queue `research` has not admitted it: {NO_QUOTA}. One slice requests more cpu than the ClusterQueue of "
             "'research' can ever have. Raise its `nominalQuota`, or create the job again with smaller slices"
         ),
+    ),
+    "no flavor has the labels of the node selector": (
+        held(condition("QuotaReserved", "False", "Pending", f"{ASSIGN}{NO_MATCH.format('a')}, {NO_MATCH.format('b')}")),
+        Reason.WAITING_FOR_QUOTA,
+        (
+            f"queue `research` has not admitted it: {ASSIGN}{NO_MATCH.format('a')}, {NO_MATCH.format('b')}. "
+            "`spec.scheduling.nodeSelector`: it and the labels of `spec.slices.accelerator` must match `nodeLabels` of "
+            "a ResourceFlavor of 'research'. Create the job again with other labels or another queue"
+        ),
+    ),
+    "one flavor has the labels, and no quota is left": (
+        held(condition("QuotaReserved", "False", "Pending", f"{ASSIGN}{NO_MATCH.format('a')}, {UNUSED}")),
+        Reason.WAITING_FOR_QUOTA,
+        f"queue `research` has not admitted it: {ASSIGN}{NO_MATCH.format('a')}, {UNUSED}",
     ),
     "Kueue preempts other jobs for it": (
         held(condition("QuotaReserved", "False", "WaitingForPreemptedWorkloads", "pending the preemption of 1")),

@@ -1,4 +1,4 @@
-"""Warnings about a ClusterQueue that admits no slice of a job, or fewer than it may use."""
+"""Warnings about a ClusterQueue that admits fewer slices than a job may use, or preempts a minimum first."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,6 +9,7 @@ from tests.support.builders import make_plan
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.pod_profile import PodProfile
 from trainingjob_operator.core.validation.queue_limits import describe_queue_limits
+from trainingjob_operator.core.validation.queue_state import QueueConfig
 
 
 def plan_of(fewest: int, most: int, **shape: Any) -> Plan:
@@ -60,13 +61,6 @@ TWO_OF_THREE = [
         "`nominalQuota`, or create the job with at most 2 slices."
     )
 ]
-STOPPED = [
-    (
-        "spec.scheduling.queueName: ClusterQueue `gpus` has the stop policy Hold and admits no slice. Set its "
-        "`spec.stopPolicy` to None."
-    )
-]
-
 CASES: dict[str, tuple[Plan, dict[str, Any], list[str]]] = {
     "the ClusterQueue is unknown": (ELASTIC, {}, []),
     "enough quota": (ELASTIC, queue([{"cpu": "8", "memory": "1Gi"}]), []),
@@ -84,11 +78,51 @@ CASES: dict[str, tuple[Plan, dict[str, Any], list[str]]] = {
     "an amount in an unknown unit": (ELASTIC, queue([{"cpu": "1e3"}]), []),
     "a cohort may lend any amount": (ELASTIC, queue([{"cpu": "0"}], cohortName="all"), []),
     "a cohort may lend a limited amount": (ELASTIC, queue([{"cpu": "4"}], borrowing="2", cohort="all"), fewer(3)),
-    "the ClusterQueue is stopped": (ELASTIC, queue([{"cpu": "8"}], stopPolicy="Hold"), STOPPED),
-    "the ClusterQueue is not stopped": (ELASTIC, queue([{"cpu": "8"}], stopPolicy="None"), []),
 }
 
 
 @pytest.mark.parametrize(("plan", "cluster_queue", "warnings"), CASES.values(), ids=CASES.keys())
 def test_limits_of_a_cluster_queue(plan: Plan, cluster_queue: dict[str, Any], warnings: list[str]) -> None:
-    assert list(describe_queue_limits(plan, cluster_queue)) == warnings
+    assert list(describe_queue_limits(plan, QueueConfig(cluster_queue=cluster_queue), "low")) == warnings
+
+
+def test_a_stopped_queue_is_named_before_its_quota() -> None:
+    config = QueueConfig(cluster_queue=queue([{"cpu": "0"}], stopPolicy="Hold"))
+
+    stopped, quota = describe_queue_limits(ELASTIC, config, "low")
+    assert stopped == (
+        "spec.scheduling.queueName: ClusterQueue `gpus` has the stop policy Hold and admits no slice. Set its "
+        "`spec.stopPolicy` to None."
+    )
+    assert [quota] == NONE
+
+
+PREEMPTING = {"preemption": {"withinClusterQueue": "LowerPriority"}}
+PRIORITIES: dict[str, tuple[Plan, dict[str, Any], str, bool]] = {
+    "slices of one priority": (ELASTIC, queue(**PREEMPTING), "", True),
+    "elastic slices of another priority": (ELASTIC, queue(**PREEMPTING), "low", False),
+    "a fixed size": (FIXED, queue(**PREEMPTING), "", False),
+    "the ClusterQueue is unknown": (ELASTIC, {}, "", True),
+    "no preemption": (ELASTIC, queue(preemption={"withinClusterQueue": "Never"}), "", False),
+    "no preemption by default": (ELASTIC, queue(), "", False),
+    "a cohort may reclaim": (ELASTIC, queue(cohortName="all"), "", True),
+}
+
+
+@pytest.mark.parametrize(("plan", "cluster_queue", "priority", "warns"), PRIORITIES.values(), ids=PRIORITIES.keys())
+def test_preemption_of_a_minimum_before_elastic_slices(
+    plan: Plan, cluster_queue: dict[str, Any], priority: str, warns: bool
+) -> None:
+    warning = (
+        "spec.slices.max: 4 is above `min` (2), and the elastic slices have the priority of the minimum. Among equal "
+        "priorities, Kueue preempts the slice first that it admitted last, also a slice of the minimum of this job or "
+        "of another one. Ask an administrator to set `kueue.elasticWorkloadPriority` of the chart to a "
+        "WorkloadPriorityClass below that of the jobs."
+    )
+    config = QueueConfig(cluster_queue=cluster_queue)
+
+    assert list(describe_queue_limits(plan, config, priority)) == ([warning] if warns else [])
+
+
+def test_a_job_without_a_queue_has_no_warning() -> None:
+    assert describe_queue_limits(make_plan(2, 4), QueueConfig(cluster_queue=queue([{"cpu": "0"}])), "") == ()

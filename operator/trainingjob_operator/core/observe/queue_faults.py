@@ -61,6 +61,13 @@ _FAULTS = (
         ),
     ),
     (
+        r"pod set \S+: (?:flavor \S+ doesn't match node affinity(?:, )?)+(?:$|;)",
+        (
+            "`spec.scheduling.nodeSelector`: it and the labels of `spec.slices.accelerator` must match `nodeLabels` of "
+            "a ResourceFlavor of '{queue}'. Create the job again with other labels or another queue"
+        ),
+    ),
+    (
         r"[Tt]he workload is deactivated",
         "Set `spec.active` of its Workload to true: `kubectl get workloads -n {namespace}` lists them",
     ),

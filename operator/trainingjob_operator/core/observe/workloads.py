@@ -5,7 +5,7 @@ eviction suspends it again. The conditions of a Workload are those of Kueue's AP
 """
 
 from trainingjob_operator.core.manifests import Children, Manifest, find_condition, get_text, get_value, iter_items
-from trainingjob_operator.core.names import QUEUE_LABEL
+from trainingjob_operator.core.names import MULTIKUEUE, QUEUE_LABEL
 from trainingjob_operator.core.observe.pods import ObjectProblem
 from trainingjob_operator.core.observe.queue_faults import advise_on_queue
 from trainingjob_operator.core.reasons import Reason
@@ -15,8 +15,6 @@ NOT_READY_EVICTION = "PodsReadyTimeout"
 PREEMPTION = "Preempted"
 PREEMPTING = "WaitingForPreemptedWorkloads"
 """Reason of a Workload for which Kueue is preempting others."""
-MULTIKUEUE = "kueue.x-k8s.io/multikueue"
-"""Value of `spec.managedBy` that Kueue writes into a JobSet whose pods shall run in another cluster."""
 MAX_EXPLANATION_LENGTH = 512
 
 

@@ -1,8 +1,8 @@
-"""Limits that a ClusterQueue of Kueue sets to a job: whether it admits slices at all, and how many at most.
+"""What the configuration of Kueue will do to a job: whether its slices are admitted, how many at most, and preemption.
 
-The number is an upper bound. It counts accelerators and CPUs against `nominalQuota`, and against `borrowingLimit` in a
-cohort. Other jobs in the queue, node selectors and the remaining resources can only make it smaller. Resources that the
-ClusterQueue does not cover, and amounts without a limit, do not count.
+The number of slices is an upper bound. It counts accelerators and CPUs against `nominalQuota`, and against
+`borrowingLimit` in a cohort. Other jobs in the queue, node selectors and the remaining resources can only make it
+smaller. Resources that the ClusterQueue does not cover, and amounts without a limit, do not count.
 """
 
 from collections.abc import Mapping
@@ -12,23 +12,45 @@ from trainingjob_operator.core.manifests import Manifest, get_text, get_value, i
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.units import pluralize
 from trainingjob_operator.core.validation.quantity import parse_quantity
+from trainingjob_operator.core.validation.queue_state import QueueConfig, describe_queue_state
 
 
-def describe_queue_limits(plan: Plan, cluster_queue: Manifest) -> tuple[str, ...]:
-    """Return warnings about the ClusterQueue of a job. `cluster_queue` is empty if it is unknown."""
-    name = get_text(cluster_queue, "metadata", "name")
-    if not name:
+def describe_queue_limits(plan: Plan, queue: QueueConfig, elastic_priority: str) -> tuple[str, ...]:
+    """Return warnings about the queue of a job; none if the job has no queue.
+
+    `elastic_priority` is the WorkloadPriorityClass of elastic slices. Empty: they have the priority of the minimum.
+    """
+    if plan.spec.scheduling.queue_name is None:
         return ()
-    policy = get_text(cluster_queue, "spec", "stopPolicy") or "None"
-    stopped = (
-        f"spec.scheduling.queueName: ClusterQueue `{name}` has the stop policy {policy} and admits no slice. Set its "
-        "`spec.stopPolicy` to None."
-    )
-    warnings = [stopped] if policy != "None" else []
-    most = _count_admissible_slices(plan, cluster_queue)
+    warnings = [*describe_queue_state(queue), *_describe_priority(plan, queue.cluster_queue, elastic_priority)]
+    most = _count_admissible_slices(plan, queue.cluster_queue)
     if most is not None:
-        warnings += _describe_quota(plan, name, most)
+        warnings += _describe_quota(plan, get_text(queue.cluster_queue, "metadata", "name"), most)
     return tuple(warnings)
+
+
+def _describe_priority(plan: Plan, cluster_queue: Manifest, elastic_priority: str) -> list[str]:
+    """Return a warning if Kueue may preempt a slice of a minimum before an elastic one.
+
+    Kueue 0.19.2 sorts its candidates in `CandidatesOrdering`: lowest priority first, then latest admission first.
+    """
+    fewest, most = plan.spec.slices.min_slices, plan.spec.slices.max_slices
+    if elastic_priority or fewest == most or _never_preempts(cluster_queue):
+        return []
+    warning = (
+        f"spec.slices.max: {most} is above `min` ({fewest}), and the elastic slices have the priority of the minimum. "
+        "Among equal priorities, Kueue preempts the slice first that it admitted last, also a slice of the minimum of "
+        "this job or of another one. Ask an administrator to set `kueue.elasticWorkloadPriority` of the chart to a "
+        "WorkloadPriorityClass below that of the jobs."
+    )
+    return [warning]
+
+
+def _never_preempts(cluster_queue: Manifest) -> bool:
+    """Return whether no Workload of a ClusterQueue can be preempted. A cohort can reclaim what it lent."""
+    if not cluster_queue or _is_in_cohort(cluster_queue):
+        return False
+    return (get_text(cluster_queue, "spec", "preemption", "withinClusterQueue") or "Never") == "Never"
 
 
 def _describe_quota(plan: Plan, name: str, most: int) -> list[str]:
@@ -75,12 +97,15 @@ def _count_slices_of(flavor: Manifest, requests: Mapping[str, Fraction], cluster
 
 def _read_limit(resource: Manifest, cluster_queue: Manifest) -> Fraction | None:  # None: unlimited, or unknown
     """Return the amount of a resource that a ClusterQueue can ever have."""
-    is_in_cohort = any(get_text(cluster_queue, "spec", key) for key in ("cohortName", "cohort"))  # v1beta2, v1beta1
-    parts = ("nominalQuota", "borrowingLimit") if is_in_cohort else ("nominalQuota",)
+    parts = ("nominalQuota", "borrowingLimit") if _is_in_cohort(cluster_queue) else ("nominalQuota",)
     try:
         return sum((parse_quantity(str(get_value(resource, part))) for part in parts), Fraction())
     except ValueError:
         return None
+
+
+def _is_in_cohort(cluster_queue: Manifest) -> bool:
+    return any(get_text(cluster_queue, "spec", key) for key in ("cohortName", "cohort"))  # v1beta2, v1beta1
 
 
 def _slice_requests(plan: Plan) -> dict[str, Fraction]:
