@@ -152,7 +152,7 @@ soak-cluster: install ## Run the journeys that take more than a minute: faults o
 
 .PHONY: journeys-kueue
 journeys-kueue: install ## Run elastic jobs under the real Kueue, which is built once per machine
-	$(PYTEST) -v -m soak e2e/journeys/test_kueue.py e2e/journeys/test_kueue_faults.py
+	$(PYTEST) -v -m soak e2e/journeys/test_kueue.py e2e/journeys/test_kueue_faults.py e2e/journeys/test_kueue_flavors.py
 
 .PHONY: journeys-cert-manager
 journeys-cert-manager: install ## Run the operator with certificates of a real cert-manager, which is built once per machine

@@ -14,6 +14,7 @@ from e2e.kueue.queued_jobs import (
     START_SECONDS,
     URGENT,
     attempts_after,
+    evictions,
     jobsets,
     lose_slice,
     pod_of,
@@ -27,23 +28,33 @@ pytestmark = pytest.mark.soak
 
 MAX_FREED_QUOTA_SECONDS = 45
 """Seconds from freed quota to the larger world: the pods start on two busy cores."""
+MORE_STEPS = 10
+"""Steps that the remaining slices train while a slice is lost."""
 PREEMPTIONS = int(os.environ.get("PREEMPTIONS", "3"))
 
 
-def test_a_lost_slice_is_evicted_alone(train, cluster: Cluster) -> None:
-    job, _ = train("lost")
-    before = {number: pod_of(job, number)["metadata"]["uid"] for number in (0, 2, 3)}
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_lost_slice_is_evicted_alone(train, cluster: Cluster, lost: int) -> None:
+    """Lose a slice of the minimum for longer than `recoveryTimeout`. Slice 0 has the base JobSet of the job."""
+    job, _ = train(f"lost-{lost}")
+    others = [number for number in range(NUM_SLICES) if number != lost]
+    pods = {number: pod_of(job, number)["metadata"]["uid"] for number in others}
     children = {number: one["metadata"]["uid"] for number, one in jobsets(job).items()}
+    evicted = evictions(job)
 
-    with lose_slice(cluster, job, 1):
+    with lose_slice(cluster, job, lost):
         wait_until("the quota to be released", lambda: count_used_quota(cluster) == NUM_SLICES - 1 or None, 20)
-        status = job.wait("training without slice 1", trains_on(NUM_SLICES - 1), SHRINK_SECONDS)
-        assert {number: pod_of(job, number)["metadata"]["uid"] for number in before} == before
+        status = job.wait(f"training without slice {lost}", trains_on(NUM_SLICES - 1), SHRINK_SECONDS)
+        assert status["world"]["slices"] == others
+        job.wait_for_step(step_of(status) + MORE_STEPS, SHRINK_SECONDS)
+        assert {number: pod_of(job, number)["metadata"]["uid"] for number in others} == pods
         assert {number: one["metadata"]["uid"] for number, one in jobsets(job).items()} == children
-        assert [number for number, one in jobsets(job).items() if one["spec"].get("suspend")] in ([1], [])
+        assert [number for number, one in jobsets(job).items() if one["spec"].get("suspend")] in ([lost], [])
+        assert {number: time for number, time in evictions(job).items() if evicted.get(number) != time}.keys() == {lost}
     assert status["restarts"]["counted"] == 0
     grown = job.wait("training on all slices again", trains_on(NUM_SLICES), GROW_SECONDS)
     assert grown["attempts"][-1].get("lostSteps", 0) == 0
+    assert {number: pod_of(job, number)["metadata"]["uid"] for number in others} == pods
 
 
 def test_evicted_slices_save_and_return(train) -> None:

@@ -6,15 +6,38 @@ from collections.abc import Callable
 import pytest
 
 from e2e.cluster.interface import Cluster
-from e2e.kueue.installation import NAMESPACE, NUM_SLICES, QUEUE, make_local_queue, set_quota
-from e2e.kueue.queued_jobs import GROW_SECONDS, SHRINK_SECONDS, START_SECONDS, lose_slice, trains_on
+from e2e.kueue.installation import (
+    CONTROLLER,
+    DEFAULT_FLAVOR,
+    NAMESPACE,
+    NUM_SLICES,
+    PREVIOUS,
+    QUEUE,
+    make_flavor,
+    make_local_queue,
+    set_flavor_quotas,
+    set_quota,
+    upgrade_kueue,
+)
+from e2e.kueue.queued_jobs import (
+    GROW_SECONDS,
+    SHRINK_SECONDS,
+    START_SECONDS,
+    attempts_after,
+    evictions,
+    jobsets,
+    lose_slice,
+    pod_of,
+    set_active,
+    trains_on,
+)
 from e2e.product import Job, Manifest, wait_until
 from e2e.status import condition, generation_of, step_of
 
 pytestmark = pytest.mark.soak
 
 MESSAGE_SECONDS = 120
-CONTROLLER = ("deployment/kueue-controller-manager", "-n", NAMESPACE)
+DEPLOYMENT = ("deployment/kueue-controller-manager", "-n", NAMESPACE)
 MORE_STEPS = 10
 """Steps that a world trains under a fault that must not concern it."""
 
@@ -42,6 +65,12 @@ def stop_queue(cluster: Cluster, policy: str) -> None:
     """Set the stop policy of the ClusterQueue."""
     patch = json.dumps({"spec": {"stopPolicy": policy}})
     cluster.kubectl("patch", "clusterqueue", QUEUE, "--type=merge", "-p", patch)
+
+
+def controller_pods(cluster: Cluster) -> set[str]:
+    """Return the names of the pods of Kueue's controller."""
+    pods = json.loads(cluster.kubectl("get", "pods", "-n", NAMESPACE, "-o", "json"))["items"]
+    return {pod["metadata"]["name"] for pod in pods}
 
 
 def set_admission_checks(cluster: Cluster, strategy: Manifest | None) -> None:
@@ -82,6 +111,66 @@ def test_a_deleted_cluster_queue_ends_no_training(train, cluster: Cluster) -> No
     assert_nothing_lost(job.wait("training on all slices again", trains_on(NUM_SLICES), START_SECONDS))
 
 
+def test_a_deleted_flavor_ends_no_training(train, cluster: Cluster) -> None:
+    """Delete a flavor in use, which ends when no ClusterQueue has it, then drain it: replace it in the ClusterQueue."""
+    job, before = train("flavor")
+
+    cluster.kubectl("delete", "resourceflavor", DEFAULT_FLAVOR, "--wait=false")
+    assert_trains_on(job, before)
+    assert job.get_json("resourceflavor", DEFAULT_FLAVOR)["metadata"]["deletionTimestamp"]
+    set_flavor_quotas(cluster, {"absent": NUM_SLICES})
+    try:
+        cluster.kubectl("wait", "resourceflavor", DEFAULT_FLAVOR, "--for=delete", "--timeout=60s")
+        assert_trains_on(job, before)
+        with lose_slice(cluster, job, 3):
+            advice = f"`spec.scheduling.queueName`: ClusterQueue '{QUEUE}' must be active"
+            job.wait("the ClusterQueue in the condition", explains("Degraded", advice), MESSAGE_SECONDS)
+            warning = f"ClusterQueue `{QUEUE}` is inactive (FlavorNotFound) and admits no slice"
+            job.wait("the flavor in the condition", explains("Valid", warning), MESSAGE_SECONDS)
+            assert len(job.status()["world"]["slices"]) == NUM_SLICES - 1
+    finally:
+        make_flavor(cluster, DEFAULT_FLAVOR)
+        set_quota(cluster, NUM_SLICES)
+    assert_nothing_lost(job.wait("training on all slices again", trains_on(NUM_SLICES), GROW_SECONDS))
+
+
+def test_a_held_local_queue_is_named_and_ends_no_training(train, cluster: Cluster) -> None:
+    job, before = train("held")
+
+    make_local_queue(cluster, job.namespace, stop_policy="Hold")
+    try:
+        warning = f"LocalQueue `{QUEUE}` has the stop policy Hold and admits no slice"
+        job.wait("the LocalQueue in the condition", explains("Valid", warning), MESSAGE_SECONDS)
+        assert_trains_on(job, before)
+    finally:
+        make_local_queue(cluster, job.namespace)
+    assert "elasticWorkloadPriority" not in condition(job.status(), "Valid")["message"]
+
+
+def test_an_upgrade_of_kueue_ends_no_training(train, cluster: Cluster) -> None:
+    """Upgrade Kueue from 0.19.1 to 0.19.2 while a job trains, then let the new controller evict a slice."""
+    upgrade_kueue(cluster, PREVIOUS)
+    try:
+        job, before = train("upgraded")
+        pods = {number: pod_of(job, number)["metadata"]["uid"] for number in range(NUM_SLICES)}
+        evicted, controllers = evictions(job), controller_pods(cluster)
+    finally:
+        upgrade_kueue(cluster, CONTROLLER)
+    wait_until("the former controller to be gone", lambda: not controllers & controller_pods(cluster) or None, 60)
+    assert_trains_on(job, before)
+    status = job.status()
+    assert attempts_after(status, generation_of(before)) == []
+    assert_nothing_lost(status)
+    assert {number: pod_of(job, number)["metadata"]["uid"] for number in range(NUM_SLICES)} == pods
+    assert evictions(job) == evicted
+    assert [number for number, one in jobsets(job).items() if one["spec"].get("suspend")] == []
+
+    set_active(job, (3,), active=False)
+    job.wait("training without slice 3", trains_on(NUM_SLICES - 1), SHRINK_SECONDS)
+    set_active(job, (3,), active=True)
+    assert_nothing_lost(job.wait("training on all slices again", trains_on(NUM_SLICES), GROW_SECONDS))
+
+
 def test_a_drained_cluster_queue_saves_the_job(train, cluster: Cluster) -> None:
     job, before = train("drained")
 
@@ -100,7 +189,7 @@ def test_a_drained_cluster_queue_saves_the_job(train, cluster: Cluster) -> None:
 def test_a_webhook_without_pods_ends_no_training(train, cluster: Cluster) -> None:
     job, before = train("unanswered", NUM_SLICES - 1)
 
-    cluster.kubectl("scale", *CONTROLLER, "--replicas=0")
+    cluster.kubectl("scale", *DEPLOYMENT, "--replicas=0")
     cluster.kubectl("wait", "pod", "--all", "--for=delete", "-n", NAMESPACE, "--timeout=60s")
     try:
         assert_trains_on(job, before)
@@ -109,8 +198,8 @@ def test_a_webhook_without_pods_ends_no_training(train, cluster: Cluster) -> Non
         job.wait("the webhook in the condition", explains("Degraded", advice), MESSAGE_SECONDS)
         assert_trains_on(job, before)
     finally:
-        cluster.kubectl("scale", *CONTROLLER, "--replicas=1")
-        cluster.kubectl("rollout", "status", *CONTROLLER, "--timeout=120s")
+        cluster.kubectl("scale", *DEPLOYMENT, "--replicas=1")
+        cluster.kubectl("rollout", "status", *DEPLOYMENT, "--timeout=120s")
     assert_nothing_lost(job.wait("training on all slices", trains_on(NUM_SLICES), START_SECONDS))
 
 
@@ -133,6 +222,8 @@ def test_a_queue_of_multikueue_is_named(submit, cluster: Cluster) -> None:
     try:
         job = submit("dispatched", 2, NUM_SLICES)
         job.wait("MultiKueue in the condition", explains("Queued", "to other clusters by MultiKueue"), MESSAGE_SECONDS)
+        warning = f"ClusterQueue `{QUEUE}` has the admission check `other-clusters` of MultiKueue"
+        job.wait("the check in the condition", explains("Valid", warning), MESSAGE_SECONDS)
     finally:
         set_admission_checks(cluster, None)
         cluster.kubectl("delete", "admissioncheck", "other-clusters", "--timeout=60s")

@@ -22,10 +22,19 @@ URGENT = "urgent"
 """Priority of jobs that may preempt."""
 
 
-def render_queued_job(name: str, fewest: int, most: int, steps: int = MANY_STEPS, **scheduling: str) -> Manifest:
-    """Return the manifest of a small elastic job. Its queue is `QUEUE` unless `scheduling` replaces it."""
+def render_queued_job(
+    name: str, fewest: int, most: int, steps: int = MANY_STEPS, hosts: int = 1, **scheduling: Any
+) -> Manifest:
+    """Return the manifest of a small elastic job. `scheduling` replaces fields of its queue; None removes one."""
     manifest = load_example("demo", training__steps=steps, checkpoint__uri=f"/shared/{name}")
-    slices = {"accelerator": "cpu", "topology": "1x1", "min": fewest, "max": most}
+    slices = {"accelerator": "cpu", "topology": f"{hosts}x1", "min": fewest, "max": most}
+    placement = {
+        "queueName": QUEUE,
+        "exclusiveTopology": "kubernetes.io/hostname",
+        # Kueue before 0.20 ignores `readyTimeout`; its own timeouts are in `values.yaml`.
+        "readyTimeout": "10m",
+        **scheduling,
+    }
     changes: dict[str, Any] = {
         "slices": slices,
         "parallelism": {"ici": {"data": -1}},
@@ -33,13 +42,7 @@ def render_queued_job(name: str, fewest: int, most: int, steps: int = MANY_STEPS
         "schedule": {"type": "constant", "warmup": 15},
         "evaluation": [],
         "runtime__resources": {"cpu": f"{SLICE_MILLICPU}m", "memory": "800Mi"},
-        # Kueue before 0.20 ignores `readyTimeout`; its own timeouts are in `values.yaml`.
-        "scheduling": {
-            "queueName": QUEUE,
-            "exclusiveTopology": "kubernetes.io/hostname",
-            "readyTimeout": "10m",
-            **scheduling,
-        },
+        "scheduling": {field: value for field, value in placement.items() if value is not None},
         **{f"model__{field}": value for field, value in SMALL.items()},
     }
     return change(manifest, changes)
@@ -72,14 +75,30 @@ def lose_slice(cluster: Cluster, job: Job, slice_number: int) -> Iterator[None]:
         cluster.kubectl("uncordon", lost["spec"]["nodeName"])
 
 
+def workloads(job: Job) -> dict[int, Manifest]:
+    """Return the Workloads of a job by the number of the first slice of their JobSets."""
+    numbers = {one["metadata"]["uid"]: number for number, one in jobsets(job).items()}
+    found = {one["metadata"]["ownerReferences"][0]["uid"]: one for one in job.get_json("workloads")["items"]}
+    return {numbers[uid]: one for uid, one in found.items() if uid in numbers}
+
+
+def evictions(job: Job) -> dict[int, str]:
+    """Return the time at which the condition Evicted last changed, by slice. Empty: no slice was ever evicted."""
+    conditions = {number: one.get("status", {}).get("conditions", []) for number, one in workloads(job).items()}
+    return {
+        number: one["lastTransitionTime"]
+        for number, items in conditions.items()
+        for one in items
+        if one["type"] == "Evicted"
+    }
+
+
 def set_active(job: Job, slices: Sequence[int], *, active: bool) -> None:
     """Let Kueue evict slices and keep them out of the queue, or return them to it."""
-    uids = {jobsets(job)[number]["metadata"]["uid"] for number in slices}
-    for workload in job.get_json("workloads")["items"]:
-        if workload["metadata"]["ownerReferences"][0]["uid"] in uids:
-            patch = json.dumps({"spec": {"active": active}})
-            name = workload["metadata"]["name"]
-            job.cluster.kubectl("patch", "workload", name, "-n", job.namespace, "--type=merge", "-p", patch)
+    patch, found = json.dumps({"spec": {"active": active}}), workloads(job)
+    for number in slices:
+        name = found[number]["metadata"]["name"]
+        job.cluster.kubectl("patch", "workload", name, "-n", job.namespace, "--type=merge", "-p", patch)
 
 
 def trains_on(num_slices: int) -> Callable[[Manifest], bool]:
