@@ -19,7 +19,7 @@ FULL = {
     "TRAININGJOB_TRAINER_PULL_POLICY": "Never",
     "TRAININGJOB_ELASTIC_WORKLOAD_PRIORITY": "low",
     "TRAININGJOB_NODE_SIGNALS": '[{"taint": "a.b/c"}, {"condition": "Broken", "value": "Unknown", "effect": "avoid"},'
-    ' {"label": "a", "effect": "ignore"}]',
+    ' {"label": "a", "effect": "ignore"}, {"label": "d", "fault": true}, {"condition": "Planned", "fault": false}]',
     "TRAININGJOB_SERVICE": "tj",
     "TRAININGJOB_WEBHOOK_ENABLED": "False",
     "TRAININGJOB_WEBHOOK_SERVICE": "tj-checks",
@@ -59,8 +59,10 @@ def test_all_variables_are_read() -> None:
         elastic_workload_priority="low",
         node_signals=(
             NodeSignal("taint", "a.b/c"),
-            NodeSignal("condition", "Broken", "Unknown", "avoid"),
+            NodeSignal("condition", "Broken", "Unknown", "avoid", is_fault=True),
             NodeSignal("label", "a", effect="ignore"),
+            NodeSignal("label", "d", is_fault=True),
+            NodeSignal("condition", "Planned"),
         ),
         service="tj",
         webhook_enabled=False,
@@ -163,6 +165,7 @@ def test_all_mistakes_at_once() -> None:
         '[{"label": "a", "value": "b c"}]',
         '[{"label": "a", "effect": "evict"}]',
         '[{"label": "a", "effect": 5}]',
+        '[{"label": "a", "fault": "yes"}]',
     ],
 )
 def test_invalid_node_signals_are_named(text: str) -> None:

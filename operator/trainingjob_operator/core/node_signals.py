@@ -2,8 +2,8 @@
 
 Each component that takes nodes away has its signal. Administrators add those of their cluster in the chart's value
 `nodeSignals`. If a job can train without a node, a signal keeps the job off it. The effect `drain` lets a running world
-save and leave. With the effect `avoid` only new pods and new worlds stay away. An added signal replaces the built-in
-ones of the same source and key. With the effect `ignore`, it switches them off.
+save and leave. With the effect `avoid` only new pods and new worlds stay away. Some signals report a fault of the node.
+An added signal replaces the built-in ones of the same source and key. With the effect `ignore`, it switches them off.
 """
 
 from collections.abc import Sequence
@@ -26,6 +26,8 @@ class NodeSignal:
     """Value of the taint or label, or status of the condition. Empty: any value, and the status True."""
     effect: SignalEffect = "drain"
     """`drain`: a world saves and leaves the node. `avoid`: the job places no new pods there. `ignore`: no effect."""
+    is_fault: bool = False
+    """Whether the node is faulty, and not taken away on purpose. A faulty node is on probation after its return."""
 
     def __str__(self) -> str:
         """Return the signal as messages name it."""
@@ -51,12 +53,15 @@ BUILTIN_SIGNALS = (
     # The cluster autoscaler: https://github.com/kubernetes/autoscaler/tree/master/cluster-autoscaler
     NodeSignal("taint", "ToBeDeletedByClusterAutoscaler"),
     # Permanent problems of the node problem detector: https://github.com/kubernetes/node-problem-detector
-    NodeSignal("condition", "KernelDeadlock"),
-    NodeSignal("condition", "ReadonlyFilesystem"),
+    NodeSignal("condition", "KernelDeadlock", is_fault=True),
+    NodeSignal("condition", "ReadonlyFilesystem", is_fault=True),
     # NVSentinel, from quarantine to the end of the repair: https://github.com/NVIDIA/NVSentinel
-    NodeSignal("label", "dgxc.nvidia.com/nvsentinel-state"),
+    NodeSignal("label", "dgxc.nvidia.com/nvsentinel-state", is_fault=True),
 )
-"""Signals that the operator knows without configuration."""
+"""Signals that the operator knows without configuration.
+
+Those of clouds and autoscalers announce maintenance, preemption or scale-down, which say nothing about the hardware.
+"""
 
 
 def override_builtins(added: Sequence[NodeSignal]) -> tuple[NodeSignal, ...]:

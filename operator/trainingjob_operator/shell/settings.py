@@ -211,18 +211,21 @@ def _node_signals(text: str) -> tuple[NodeSignal, ...]:
         raise ValueError(
             f"must be a JSON list of node signals. Each has one of {', '.join(SIGNAL_SOURCES)}. Its key has letters, "
             "digits and '-_./'. It may have a `value` of letters, digits and '-_.'. Keys have at most 317 characters, "
-            f"values 63. It may have an `effect`: {', '.join(SIGNAL_EFFECTS)}."
+            f"values 63. It may have an `effect`: {', '.join(SIGNAL_EFFECTS)}. It may have `fault`: true or false."
         ) from error
 
 
-def _node_signal(row: dict[str, str]) -> NodeSignal:
-    (source,) = row.keys() - {"value", "effect"}
+def _node_signal(row: dict[str, Any]) -> NodeSignal:
+    (source,) = row.keys() - {"value", "effect", "fault"}
     key, value, effect = row[source], row.get("value", ""), row.get("effect", "drain")
     if source not in SIGNAL_SOURCES or not _SIGNAL_KEY.fullmatch(key) or not _SIGNAL_VALUE.fullmatch(value):
         raise ValueError(source)
     if effect not in SIGNAL_EFFECTS:
         raise ValueError(effect)
-    return NodeSignal(source, key, value, effect)
+    is_fault = row.get("fault", source == "condition")  # conditions report the health of nodes
+    if not isinstance(is_fault, bool):
+        raise TypeError(is_fault)
+    return NodeSignal(source, key, value, effect, is_fault)
 
 
 def _lower(parse: Callable[[str], str]) -> Callable[[str], str]:

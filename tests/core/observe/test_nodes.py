@@ -8,8 +8,15 @@ import pytest
 
 from tests.support.builders import NOW, Manifest, ready_node
 from tests.support.scenes import TAINT, Scene, lose_node, operate_from
-from trainingjob_operator.core.node_signals import BUILTIN_SIGNALS, NodeSignal
-from trainingjob_operator.core.observe.nodes import find_avoid_signal, find_termination_notice, is_node_status_reliable
+from trainingjob_operator.core.manifests import Children
+from trainingjob_operator.core.node_signals import BUILTIN_SIGNALS, NodeSignal, SignalEffect
+from trainingjob_operator.core.observe.nodes import (
+    find_avoid_signal,
+    find_fault_signal,
+    find_termination_notice,
+    is_node_status_reliable,
+    read_node_presence,
+)
 
 LABEL = "cloud.google.com/active-node-maintenance"
 NODES: dict[str, tuple[dict[str, Any] | None, str]] = {
@@ -45,6 +52,41 @@ def node_with(signal: NodeSignal) -> Manifest:
 @pytest.mark.parametrize("signal", BUILTIN_SIGNALS, ids=str)
 def test_each_builtin_signal_is_found(signal: NodeSignal) -> None:
     assert find_termination_notice(node_with(signal)) == str(signal)
+
+
+def test_builtin_signals_of_monitors_report_faults_and_those_of_clouds_none() -> None:
+    faults = [key for one in BUILTIN_SIGNALS if (key := find_fault_signal(node_with(one)))]
+
+    assert faults == ["condition KernelDeadlock", "condition ReadonlyFilesystem", "dgxc.nvidia.com/nvsentinel-state"]
+
+
+@pytest.mark.parametrize("effect", ["drain", "avoid"])
+def test_added_signals_report_faults_if_they_say_so(effect: SignalEffect) -> None:
+    planned, faulty = NodeSignal("taint", "a", effect=effect), NodeSignal("label", "b", effect=effect, is_fault=True)
+    node = {**node_with(planned), **node_with(faulty)}
+
+    assert find_fault_signal(node, (planned, faulty)) == "b"
+    assert find_fault_signal(node_with(planned), (planned, faulty)) == ""
+
+
+AVOID = NodeSignal("label", "burn-in", effect="avoid")
+PRESENCES: dict[str, tuple[Manifest | None, bool]] = {
+    "ready": (ready_node("a"), True),
+    "not ready": (ready_node("a", ready=False), False),
+    "gone": (None, False),
+    "cordoned": ({**ready_node("a"), "spec": {"unschedulable": True}}, False),
+    "under a notice": ({**ready_node("a"), "spec": {"taints": [{"key": TAINT}]}}, False),
+    "under an added signal": ({**ready_node("a"), "metadata": {"labels": {"burn-in": ""}}}, False),
+}
+
+
+@pytest.mark.parametrize(("node", "want"), PRESENCES.values(), ids=PRESENCES)
+def test_recorded_nodes_are_present_if_pods_may_run_there(node: Manifest | None, want: bool) -> None:
+    children = Children(nodes={"a": node} if node else {}, added_signals=(AVOID,))
+
+    assert read_node_presence(children, ["a"], NOW) == {"a": want}
+    unreliable = replace(children, own_node=ready_node("b", ready=False))
+    assert read_node_presence(unreliable, ["a"], NOW) == {}
 
 
 ADDED: dict[str, tuple[NodeSignal, Manifest, str]] = {

@@ -33,7 +33,7 @@ EVERYTHING: dict[str, Any] = {
     "kueue": {"elasticWorkloadPriority": "low"},
     "nodeSignals": [
         {"taint": "node.example/maintenance"},
-        {"label": "node.example/health", "value": "bad", "effect": "avoid"},
+        {"label": "node.example/health", "value": "bad", "effect": "avoid", "fault": True},
         {"taint": "karpenter.sh/disrupted", "effect": "ignore"},
     ],
     "accelerators": {

@@ -103,7 +103,7 @@ def test_operator_reads_every_setting_of_the_chart(chart, variants) -> None:
         elastic_workload_priority="low",
         node_signals=(
             NodeSignal("taint", "node.example/maintenance"),
-            NodeSignal("label", "node.example/health", "bad", "avoid"),
+            NodeSignal("label", "node.example/health", "bad", "avoid", is_fault=True),
             NodeSignal("taint", "karpenter.sh/disrupted", effect="ignore"),
         ),
         webhook_port=10250,

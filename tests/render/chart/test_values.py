@@ -37,6 +37,7 @@ REFUSED = {
     "a node signal of two kinds": ({"nodeSignals": [{"taint": "a", "label": "b"}]}, "/nodeSignals/0"),
     "a node signal of no kind": ({"nodeSignals": [{"value": "a"}]}, "/nodeSignals/0"),
     "a node signal with a space": ({"nodeSignals": [{"taint": "a b"}]}, "/nodeSignals/0/taint"),
+    "a node signal with a fault as text": ({"nodeSignals": [{"taint": "a", "fault": "yes"}]}, "/nodeSignals/0/fault"),
     "a node signal of another effect": ({"nodeSignals": [{"taint": "a", "effect": "evict"}]}, "/nodeSignals/0/effect"),
     "no image": ({"image": {"repository": ""}}, "/image/repository"),
     "a tag in the repository": ({"image": {"repository": "trainer:1"}}, "/image/repository"),

@@ -3,12 +3,12 @@
 Cloud providers and autoscalers mark a node before they take it away, often long before they evict its first pod.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from trainingjob_operator.core.manifests import Manifest, find_condition, get_text, get_value, iter_items
-from trainingjob_operator.core.node_signals import NodeSignal, SignalEffect, override_builtins
+from trainingjob_operator.core.manifests import Children, Manifest, find_condition, get_text, get_value, iter_items
+from trainingjob_operator.core.node_signals import NodeSignal, override_builtins
 from trainingjob_operator.core.times import parse_time
 
 RECONNECT_TIME = timedelta(seconds=90)
@@ -40,19 +40,47 @@ def is_node_ready(node: Manifest | None) -> bool:
 
 def find_termination_notice(node: Manifest | None, added_signals: Sequence[NodeSignal] = ()) -> str:
     """Return the built-in or added signal that announces the end or a fault of a node. Empty: there is none."""
-    return _find_signal(node, override_builtins(added_signals), "drain")
+    return _find_signal(node, [signal for signal in override_builtins(added_signals) if signal.effect == "drain"])
 
 
 def find_avoid_signal(node: Manifest | None, added_signals: Sequence[NodeSignal]) -> str:
     """Return the added signal that asks to place nothing new on a node. Empty: there is none."""
-    return _find_signal(node, added_signals, "avoid")
+    return _find_signal(node, [signal for signal in added_signals if signal.effect == "avoid"])
 
 
-def _find_signal(node: Manifest | None, signals: Sequence[NodeSignal], effect: SignalEffect) -> str:
+def find_fault_signal(node: Manifest | None, added_signals: Sequence[NodeSignal] = ()) -> str:
+    """Return the built-in or added signal that reports a fault of a node. Empty: there is none."""
+    signals = override_builtins(added_signals)
+    return _find_signal(node, [signal for signal in signals if signal.is_fault and signal.effect != "ignore"])
+
+
+def is_cordoned(node: Manifest | None) -> bool:
+    """Return whether a node takes no new pods, after `kubectl cordon` or `kubectl drain`."""
+    return get_value(node, "spec", "unschedulable") is True
+
+
+def is_node_usable(node: Manifest | None, added_signals: Sequence[NodeSignal]) -> bool:
+    """Return whether new pods may run on a node: it is ready, not cordoned and without any signal."""
+    return (
+        is_node_ready(node)
+        and not is_cordoned(node)
+        and not find_termination_notice(node, added_signals)
+        and not find_avoid_signal(node, added_signals)
+    )
+
+
+def read_node_presence(children: Children, names: Iterable[str], now: datetime) -> Mapping[str, bool]:
+    """Return for some nodes whether new pods may run there. Empty: the conditions of nodes are not reliable now."""
+    if not is_node_status_reliable(children.own_node, now):
+        return {}
+    return {name: is_node_usable(children.nodes.get(name), children.added_signals) for name in names}
+
+
+def _find_signal(node: Manifest | None, signals: Sequence[NodeSignal]) -> str:
     if not signals:
         return ""
     marks = _NodeMarks(node)
-    return next((str(signal) for signal in signals if signal.effect == effect and marks.has(signal)), "")
+    return next((str(signal) for signal in signals if marks.has(signal)), "")
 
 
 class _NodeMarks:
