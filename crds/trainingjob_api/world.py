@@ -285,7 +285,7 @@ class World(Open):
     probation: tuple[Count, ...] = Field(
         default=(),
         max_length=MAX_MEMBERS,
-        description="Processes of new pods on nodes that ended a world within `elastic.nodeProbation`. Their devices "
+        description="Processes of new pods on nodes on probation, after a fault or a repair. Their devices "
         "are checked for longer, and the first save of the world comes sooner.",
     )
     shadow: Annotated[str, Field(max_length=64)] = Field(

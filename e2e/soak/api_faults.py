@@ -19,10 +19,10 @@ class FlakyCluster:
         self._maybe_fail()
         return await self._cluster.read_job(namespace, name)
 
-    async def read_children(self, namespace: str, uid: str) -> Children:
+    async def read_children(self, namespace: str, uid: str, recorded_nodes: frozenset[str] = frozenset()) -> Children:
         """Return the children, or fail."""
         self._maybe_fail()
-        return await self._cluster.read_children(namespace, uid)
+        return await self._cluster.read_children(namespace, uid, recorded_nodes)
 
     async def create(self, manifest: Manifest) -> None:
         """Create, and fail before or after."""

@@ -85,6 +85,7 @@ def test_running_job_is_described_completely() -> None:
             {"node": "gke-11c9", "faults": 1, "until": START, "why": "NodeLost: not ready", "probation": True},
             {"node": "gke-12aa", "faults": 1, "until": START, "why": "Crash"},
         ],
+        probation=[{"node": "gke-13bb", "since": START, "away": True, "why": "node gke-13bb is not ready"}],
         attempts=[
             attempt(
                 1,
@@ -118,7 +119,8 @@ def test_running_job_is_described_completely() -> None:
         "copies to the backup have failed for 3 m 0 s, the last one of step 48,000: host 1 of slice 1: Broken pipe",
         "exports have failed for 3 m 0 s, the last one of step 48,000: host 0 of slice 0: Broken pipe",
         "host 0 of slice 1 (node gke-9ab) is a straggler: all other hosts wait for it during 41.0 % of each step",
-        "node gke-11c9 is on probation after 1 fault: NodeLost: not ready",
+        "node gke-11c9 is on probation: NodeLost: not ready",
+        "node gke-13bb is away, then on probation: node gke-13bb is not ready",
         "attempts",
         "  #1  4 slices  step       0  -> 31,977  node gke-11c9 is not ready  back in 4.1 s from memory, 3 steps lost",
         "  #2  3 slices  step  31,974  -> now",

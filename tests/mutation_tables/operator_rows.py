@@ -5,10 +5,52 @@ from tests.mutation_tables.mutation import API, CORE, SHELL, Mutation
 NODE_MUTATIONS = (
     Mutation(
         "a node stays on probation for ever",
-        f"{CORE}/diagnose/bad_nodes.py",
-        "    is_recent = seconds_between(fault.until, latest) < seconds(plan.spec.elastic.node_probation)\n",
-        "    is_recent = True\n",
+        f"{CORE}/diagnose/node_probation.py",
+        "    return seconds_between(record.since, now) >= lifetime\n",
+        "    return False\n",
         ("tests/core/diagnose/test_node_probation.py",),
+    ),
+    Mutation(
+        "the probation of a repaired node counts from its fault",
+        f"{CORE}/diagnose/node_probation.py",
+        'update={"since": format_time(now), "away": not presence})',
+        'update={"since": since, "away": not presence})',
+        ("tests/core/diagnose/test_node_returns.py", "tests/core/simulate/test_probation.py"),
+    ),
+    Mutation(
+        "a node that is away for longer than its probation is forgotten",
+        f"{CORE}/diagnose/node_probation.py",
+        "MAX_ABSENCE.total_seconds() if record.away else seconds(",
+        "seconds(",
+        ("tests/core/diagnose/test_node_returns.py", "tests/core/simulate/test_probation.py"),
+    ),
+    Mutation(
+        "a cordon for maintenance counts as a fault of the node",
+        f"{CORE}/diagnose/node_faults.py",
+        " and not pod.is_node_ready and not pod.is_withdrawn:",
+        " and not pod.is_node_ready:",
+        ("tests/core/diagnose/test_node_returns.py",),
+    ),
+    Mutation(
+        "a signal of a fault alone puts no node on probation",
+        f"{CORE}/diagnose/node_faults.py",
+        "        if pod.fault_signal:\n",
+        "        if False:\n",
+        ("tests/core/diagnose/test_node_returns.py",),
+    ),
+    Mutation(
+        "nodes that leave one after another cause a write each",
+        f"{CORE}/report/status_writes.py",
+        '            "probation": None,',
+        '            "probation": status.probation,',
+        ("tests/core/report/test_status_writes.py",),
+    ),
+    Mutation(
+        "recorded nodes without a pod seem gone",
+        f"{SHELL}/cluster.py",
+        "sorted(names | recorded_nodes)",
+        "sorted(names)",
+        ("tests/shell/test_cluster.py",),
     ),
     Mutation(
         "a slice on a node on probation joins as early as others",
@@ -20,7 +62,7 @@ NODE_MUTATIONS = (
     Mutation(
         "new pods are placed anywhere after a fault",
         f"{CORE}/diagnose/avoided_nodes.py",
-        "(seen.avoided_nodes | find_probation_nodes(seen.status.nodes)) - avoided",
+        "(seen.avoided_nodes | on_probation) - avoided",
         "seen.avoided_nodes - avoided",
         ("tests/core/diagnose/test_node_probation.py",),
     ),
@@ -212,8 +254,8 @@ SHELL_MUTATIONS = (
     Mutation(
         "take children by their labels alone",
         f"{SHELL}/reconcile.py",
-        "        return filter_owned(await self._cluster.read_children(namespace, uid), name, uid)\n",
-        "        return await self._cluster.read_children(namespace, uid)\n",
+        "        return filter_owned(children, name, uid)\n",
+        "        return children\n",
         ("tests/shell/test_foreign_objects.py",),
     ),
     Mutation(

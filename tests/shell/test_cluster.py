@@ -185,6 +185,8 @@ async def test_nodes_are_those_of_the_pods(
         await feed.list_all(kind)
 
     assert (await cluster.read_children("research", "job-uid")).nodes.keys() == {"here"}
+    recorded = await cluster.read_children("research", "job-uid", frozenset({"elsewhere", "never-seen"}))
+    assert recorded.nodes.keys() == {"here", "elsewhere"}
 
 
 async def test_create_rejects_an_existing_object(cluster: KubernetesCluster, make_child: Any) -> None:

@@ -213,8 +213,8 @@ async def test_jobset_that_is_missing_in_the_watch_is_read_once_per_reconciliati
     await life.until(lambda life: life.cluster.all("JobSet"))
     read = life.cluster.read_children
 
-    async def read_late(namespace: str, uid: str) -> Children:
-        return replace(await read(namespace, uid), jobsets=(), jobs=(), pods=())
+    async def read_late(namespace: str, uid: str, recorded_nodes: frozenset[str] = frozenset()) -> Children:
+        return replace(await read(namespace, uid, recorded_nodes), jobsets=(), jobs=(), pods=())
 
     life.cluster.read_children = read_late  # type: ignore[method-assign]
     life.cluster.writes.clear()

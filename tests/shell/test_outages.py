@@ -64,8 +64,8 @@ class StruckServer:
     async def read_job(self, namespace: str, name: str) -> Manifest | None:
         return await self.cluster.read_job(namespace, name)
 
-    async def read_children(self, namespace: str, uid: str) -> Children:
-        return await self.cluster.read_children(namespace, uid)
+    async def read_children(self, namespace: str, uid: str, recorded_nodes: frozenset[str] = frozenset()) -> Children:
+        return await self.cluster.read_children(namespace, uid, recorded_nodes)
 
     async def create(self, manifest: Manifest) -> None:
         await self._write("create", manifest, self.cluster.create(manifest))

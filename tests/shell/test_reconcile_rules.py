@@ -5,6 +5,7 @@ import pytest
 from tests.support.fake_cluster import Node
 from tests.support.simulation import Simulation
 from trainingjob_api.status.world_status import Restarts
+from trainingjob_operator.core.times import format_time
 
 
 async def crash_twice(sim: Simulation, node: str) -> None:
@@ -48,6 +49,25 @@ async def test_slice_returns_to_its_bad_node_without_another_node() -> None:
 
     assert sim.status.display.slices == "2/2"
     assert sim.status.nodes == ()
+
+
+async def test_probation_of_a_lost_node_begins_with_its_return() -> None:
+    sim = Simulation(total=400)
+    await sim.run_until_step(5)
+    for node in ("node-1-0", "node-1-1"):
+        sim.kill_node(node)
+    await sim.run(60)
+    assert [(one.node, one.away) for one in sim.status.probation] == [("node-1-0", True), ("node-1-1", True)]
+
+    returned = format_time(sim.time.now())
+    for node in ("node-1-0", "node-1-1"):
+        sim.restore_node(node)
+    await sim.run(30)
+
+    assert [(one.node, one.away, one.since >= returned) for one in sim.status.probation] == [
+        ("node-1-0", False, True),
+        ("node-1-1", False, True),
+    ]
 
 
 async def lose_all_after_the_claim(sim: Simulation) -> int:

@@ -86,7 +86,7 @@ class FakeCluster:
         job = self.objects.get(("TrainingJob", name))
         return job and copied(job)
 
-    async def read_children(self, namespace: str, uid: str) -> Children:
+    async def read_children(self, namespace: str, uid: str, recorded_nodes: frozenset[str] = frozenset()) -> Children:
         await asyncio.sleep(0)  # another operator may act meanwhile
         if not self.has_jobset:
             raise MissingKindError("jobsets")

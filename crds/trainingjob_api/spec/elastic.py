@@ -45,7 +45,8 @@ class Elastic(Strict):
     node_probation: Annotated[Duration, Example("12h"), NoStoredDefaults()] = Field(
         default="24h",
         exclude_if=lambda probation: probation == "24h",  # an agent before 0.1 refuses a field that it does not know
-        description="Time after a fault for which the job uses a node last. The maximum is 24h.",
+        description="Time for which the job uses a node last: from its fault or, if it was away for repair, from its "
+        "return. The maximum is 24h.",
     )
     grow_cooldown: Annotated[Duration, Example("1m")] = Field(
         default="1m", description="Minimum time between a change of size and the next growth."

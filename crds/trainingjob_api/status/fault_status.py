@@ -19,7 +19,24 @@ class NodeFaults(Open):
     faults: int = Field(description="Number of worlds that this node alone ended. From 2 on it is a bad node.")
     until: Time = Field(description="Time at which the operator discards this record.")
     why: Text = Field(default="", description="Cause of the last of these ends.")
-    probation: bool = Field(default=False, description="Whether the job uses the node last.")
+    probation: bool = Field(
+        default=False, description="Whether `status.probation` has the node, for programs that do not read that list."
+    )
+
+
+class NodeProbation(Open):
+    """A node that the job uses last: it failed lately, or was repaired lately, or is away after a fault."""
+
+    node: Annotated[str, Field(max_length=253)] = Field(
+        description="Name of the node, as `kubectl get nodes` lists it."
+    )
+    since: Time = Field(description="Time of the fault, of the departure or of the return, whichever came last.")
+    away: bool = Field(
+        default=False,
+        description="Whether the node is gone, not ready, cordoned or under a signal. Its probation begins when it "
+        "returns.",
+    )
+    why: Annotated[str, Field(max_length=256)] = Field(default="", description="Cause of the last fault.")
 
 
 _FORMER_STRAGGLER_REASONS = {"ComesLate": "SlowStep", "StandsStill": "CpuStarved"}

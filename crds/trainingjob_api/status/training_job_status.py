@@ -1,9 +1,9 @@
 """The status of a TrainingJob: information for users, and the operator's memory.
 
 The operator reads back `world`, `replicas`, `lineage`, `rollbacks`, `checkpoint`, `failingSaves`, `backup`,
-`failingCopies`, `export`, `failingExports`, `restarts`, `waiting`, `admission`, `nodes`, `straggler`, `attempts`,
-`goodput`, `drills`, `startTime`, `completionTime`, `prepared`, and the conditions Succeeded and Failed. All other
-fields are for users; no decision depends on them.
+`failingCopies`, `export`, `failingExports`, `restarts`, `waiting`, `admission`, `nodes`, `probation`, `straggler`,
+`attempts`, `goodput`, `drills`, `startTime`, `completionTime`, `prepared`, and the conditions Succeeded and Failed. All
+other fields are for users; no decision depends on them.
 """
 
 from typing import Annotated, Literal
@@ -12,7 +12,7 @@ from pydantic import Field
 
 from trainingjob_api.base import LIST_TYPE_MAP_BY_NAME, Open, Text, Time
 from trainingjob_api.data_report import DataReport, PreparationProgress
-from trainingjob_api.status.fault_status import DrillStatus, NodeFaults, Straggler
+from trainingjob_api.status.fault_status import DrillStatus, NodeFaults, NodeProbation, Straggler
 from trainingjob_api.status.plan_status import PlanStatus
 from trainingjob_api.status.progress_status import (
     BackupStatus,
@@ -140,6 +140,11 @@ class TrainingJobStatus(Open):
     )
     nodes: tuple[NodeFaults, ...] = Field(
         default=(), max_length=8, description="Nodes that ended worlds in the last day, the newest last."
+    )
+    probation: tuple[NodeProbation, ...] = Field(
+        default=(),
+        max_length=64,
+        description="Nodes that the job uses last after a fault or a repair, the last changed ones last.",
     )
     straggler: Straggler | None = Field(
         default=None, description="Host that delays all others in every step. Unset: none."

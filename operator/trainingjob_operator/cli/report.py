@@ -15,6 +15,7 @@ from trainingjob_api.world import Tier
 from trainingjob_operator.cli.printing import align
 from trainingjob_operator.core.decide.drills import STATE_DESCRIPTIONS
 from trainingjob_operator.core.decide.rollbacks import describe_rollback
+from trainingjob_operator.core.diagnose.node_probation import list_probations
 from trainingjob_operator.core.diagnose.stragglers import describe_straggler
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.times import parse_time, seconds_between
@@ -82,9 +83,8 @@ def _describe_failures(status: TrainingJobStatus, now: datetime) -> list[str]:
 def _describe_probations(status: TrainingJobStatus) -> list[str]:
     """Return a line about each node on probation."""
     return [
-        f"node {one.node} is on probation after {pluralize(one.faults, 'fault')}: {one.why}"
-        for one in status.nodes
-        if one.probation
+        f"node {one.node} is {'away, then on probation' if one.away else 'on probation'}: {one.why}"
+        for one in list_probations(status)
     ]
 
 

@@ -22,7 +22,7 @@ class Children:
     pods: tuple[Manifest, ...] = ()
     config_maps: tuple[Manifest, ...] = ()
     nodes: dict[str, Manifest] = field(default_factory=dict)
-    """Nodes that the pods are bound to, by name. A missing entry means that the node is gone."""
+    """Nodes that the pods are bound to or that the status records, by name. A missing one is gone."""
     own_node: Manifest | None = None
     """The node that the operator runs on. None: the operator runs outside the cluster's nodes."""
     warnings: tuple[Manifest, ...] = ()

@@ -81,8 +81,8 @@ class KubernetesCluster:
             self._store.put(TRAINING_JOB, job)
         return job
 
-    async def read_children(self, namespace: str, uid: str) -> Children:
-        """Return the job's children from the store."""
+    async def read_children(self, namespace: str, uid: str, recorded_nodes: frozenset[str] = frozenset()) -> Children:
+        """Return the job's children from the store, with the nodes of their pods and the recorded nodes."""
         if JOB_SET in self._feed.missing_kinds:
             raise MissingKindError(
                 f"the API server does not serve {JOB_SET.plural} of {JOB_SET.api_version}: JobSet is not installed"
@@ -93,7 +93,7 @@ class KubernetesCluster:
             self._store[kind].list_children(namespace, uid) for kind in (JOB_SET, JOB, POD, CONFIG_MAP)
         )
         names = {pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")}
-        nodes = {name: node for name in sorted(names) if (node := self._store[NODE].find("", name))}
+        nodes = {name: node for name in sorted(names | recorded_nodes) if (node := self._store[NODE].find("", name))}
         warnings: tuple[Manifest, ...] = ()
         if not are_pods_ready(jobsets, jobs):
             warnings = filter_warnings(await self._read_warnings(namespace), (*jobsets, *jobs, *pods))

@@ -19,9 +19,9 @@ class FencedCluster:
         """Read the TrainingJob from the API server. None: it does not exist."""
         return await self._cluster.read_job(namespace, name)
 
-    async def read_children(self, namespace: str, uid: str) -> Children:
+    async def read_children(self, namespace: str, uid: str, recorded_nodes: frozenset[str] = frozenset()) -> Children:
         """Return the job's children."""
-        return await self._cluster.read_children(namespace, uid)
+        return await self._cluster.read_children(namespace, uid, recorded_nodes)
 
     async def create(self, manifest: Manifest) -> None:
         """Create an object."""

@@ -109,8 +109,11 @@ class Cluster(Protocol):
         """
         ...
 
-    async def read_children(self, namespace: str, uid: str) -> Children:
-        """Return the job's children. Raises `MissingKindError` if JobSet is not installed."""
+    async def read_children(self, namespace: str, uid: str, recorded_nodes: frozenset[str] = frozenset()) -> Children:
+        """Return the job's children, the nodes of their pods, and nodes with a record in the job's status.
+
+        Raises `MissingKindError` if JobSet is not installed.
+        """
         ...
 
     async def create(self, manifest: Manifest) -> None:

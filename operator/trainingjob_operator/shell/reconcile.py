@@ -39,6 +39,7 @@ from trainingjob_operator.core.decide.drill_injection import list_pods_to_delete
 from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get_value
 from trainingjob_operator.core.observe.clock_changes import shift_times
 from trainingjob_operator.core.observe.members import rebuild_world
+from trainingjob_operator.core.observe.observed import list_recorded_nodes
 from trainingjob_operator.core.observe.ownership import filter_owned
 from trainingjob_operator.core.observe.pods import read_pods
 from trainingjob_operator.core.observe.workloads import describe_ignored_keys
@@ -267,7 +268,9 @@ class Reconciler:
 
     async def _read_children(self, job: Manifest) -> Children:
         namespace, name, uid = (get_text(job, "metadata", key) for key in ("namespace", "name", "uid"))
-        return filter_owned(await self._cluster.read_children(namespace, uid), name, uid)
+        status, _ = self._newest_status(uid, job)
+        children = await self._cluster.read_children(namespace, uid, list_recorded_nodes(status))
+        return filter_owned(children, name, uid)
 
     async def _delete_obsolete(self, chores: tuple[ChildOperation, ...]) -> None:
         """Delete children that the written status no longer needs."""

@@ -60,7 +60,7 @@ _METADATA = (
 )
 _LABELS = (JOB_LABEL, UID_LABEL, SLICE_OFFSET_LABEL, JOB_INDEX_LABEL, HOST_LABEL, QUEUE_LABEL)
 _ANNOTATIONS = (DRILL_ANNOTATION, INSPECTION_ANNOTATION, AVOIDED_NODES_ANNOTATION, TEMPLATE_HASH_ANNOTATION)
-_UNREAD_STATUS = ("conditions", "display", "drills", "lineage", "problems", "rollbacks")
+_UNREAD_STATUS = ("conditions", "display", "drills", "lineage", "probation", "problems", "rollbacks")
 """Large fields of a TrainingJob's status that are read from the API server, as is the spec."""
 _EVENT = ("type", "reason", "lastTimestamp", "eventTime", "series")
 _NODE_CONDITION = ("type", "status", "reason", "message", "lastTransitionTime")

@@ -1,9 +1,10 @@
 """Slices as replicas on bad nodes: a slice moves to other nodes while the others train."""
 
-from tests.support.builders import failure, make_plan
+from tests.support.builders import failure, make_plan, ready_node
 from tests.support.replica_scenes import ReplicaScene, kinds_of, names, replicated
 from trainingjob_api.protocol import Phase
 from trainingjob_operator.core.decide.child_maintenance import CreateSlice, DeleteJobSet
+from trainingjob_operator.core.times import format_time
 
 PLAN = replicated(make_plan(1, 2))
 
@@ -46,3 +47,18 @@ def test_slice_on_a_bad_node_stays_if_the_job_needs_it() -> None:
     assert fail_twice(now, 0) == ["Claim", "Training"], "slices of the first JobSet cannot move"
     now = ReplicaScene(plan=replicated(make_plan(2, 2))).start(0, 1)
     assert fail_twice(now, 1) == ["Training", "Claim"]
+
+
+def test_nodes_of_all_slices_count_from_their_return() -> None:
+    """The views of slices share the records of nodes. Each change is recorded once."""
+    now = ReplicaScene(plan=PLAN).start(0, 1)
+    for name in ("node-0-1", "node-1-0"):
+        now.nodes[name] = ready_node(name, ready=False)
+    now.step()
+    assert [(one.node, one.away) for one in now.status.probation] == [("node-0-1", True), ("node-1-0", True)]
+
+    now.nodes["node-1-0"] = ready_node("node-1-0")
+    now.step(30 * 3600.0)
+    returned = [(one.node, one.away, one.since) for one in now.status.probation]
+    assert returned[1] == ("node-1-0", False, format_time(now.now))
+    assert returned[0][:2] == ("node-0-1", True)

@@ -89,7 +89,7 @@ def test_second_failure_excludes_the_slice_from_the_next_world() -> None:
     reported = [(one.is_warning, one.message) for one in scene.happenings() if one.reason == Reason.BAD_NODE]
 
     assert claim(scene).world.slices == (0,)
-    words = "node node-1-1 is bad: it alone ended 2 worlds within a day. Last fault: Crash: other"
+    words = "node node-1-1 is bad: it alone ended 2 worlds within a day of service. Last fault: Crash: other"
     assert reported == [(True, f"{words}. The operator recreates its slice on another node")]
     scene.step()
     (held,) = scene.status.nodes
@@ -140,7 +140,7 @@ def test_bad_node_is_used_again_without_another_node(*, placed: bool) -> None:
 
     assert isinstance(away, DeleteJobSet)
     del scene.jobsets[1], scene.pods[1, 0], scene.pods[1, 1]
-    assert scene.chores() == (CreateSlice(1),)
+    assert scene.chores() == (CreateSlice(1, (), ("node-1-1",)),), "it is still on probation"
 
 
 def test_on_another_node_it_is_well_and_the_job_grows_again() -> None:
@@ -175,7 +175,7 @@ def test_slice_that_cannot_move_stays_and_the_event_requests_action(
     fail(at, slice_number, 1, message="again")
     (reported,) = [one.message for one in at.happenings() if one.reason == Reason.BAD_NODE]
     words = "Last fault: Crash: again. Cordon the node and delete its pod; the new pod gets another node"
-    assert reported == f"node node-{slice_number}-1 is bad: it alone ended 3 worlds within a day. {words}"
+    assert reported == f"node node-{slice_number}-1 is bad: it alone ended 3 worlds within a day of service. {words}"
 
 
 def test_job_keeps_the_slices_of_its_minimum() -> None:
@@ -278,7 +278,9 @@ def test_status_keeps_the_newest_bad_nodes() -> None:
 def test_bad_node_with_an_invalid_time_is_ignored() -> None:
     scene = crash(trained(), 1, 1)
     broken = tuple(one.model_copy(update={"until": "soon"}) for one in scene.status.nodes)
-    scene.status = scene.status.model_copy(update={"nodes": broken})
+    unproven = tuple(one.model_copy(update={"since": "lately"}) for one in scene.status.probation)
+    scene.status = scene.status.model_copy(update={"nodes": broken, "probation": unproven})
     scene.step()
 
     assert known(scene) == []
+    assert scene.status.probation == ()

@@ -8,20 +8,23 @@ import pytest
 from tests.support.builders import make_plan
 from tests.support.scenes import Scene, drop_pod, fail, kind, trained
 from trainingjob_api.protocol import Phase
-from trainingjob_api.status.fault_status import NodeFaults
+from trainingjob_api.status.fault_status import NodeFaults, NodeProbation
 from trainingjob_operator.core.decide.child_maintenance import CreateBase, CreateSlice
 from trainingjob_operator.core.decide.decisions import Claim, DrainWorld
-from trainingjob_operator.core.diagnose.bad_nodes import FAULT_LIFETIME
+from trainingjob_operator.core.diagnose.node_probation import FAULT_LIFETIME
 from trainingjob_operator.core.reasons import Reason
 from trainingjob_operator.core.times import format_time
 
 
 def suspect(scene: Scene, *nodes: str) -> Scene:
     """Record that each node ended a world just now."""
-    until = format_time(scene.now + FAULT_LIFETIME)
-    faults = tuple(NodeFaults(node=node, faults=1, until=until, why="NodeLost", probation=True) for node in nodes)
-    scene.status = scene.status.model_copy(update={"nodes": faults})
+    records = tuple(NodeProbation(node=node, since=format_time(scene.now), why="NodeLost") for node in nodes)
+    scene.status = scene.status.model_copy(update={"probation": records})
     return scene
+
+
+def list_on_probation(scene: Scene) -> list[str]:
+    return [one.node for one in scene.status.probation]
 
 
 def with_three(*allowed: int) -> Scene:
@@ -33,21 +36,42 @@ def with_three(*allowed: int) -> Scene:
 @pytest.mark.parametrize(
     ("probation", "seconds", "want"),
     [
-        pytest.param({}, 23 * 3600.0, True, id="a day by default"),
-        pytest.param({"nodeProbation": "1h"}, 3599.0, True, id="before its end"),
-        pytest.param({"nodeProbation": "1h"}, 3600.0, False, id="at its end"),
-        pytest.param({"nodeProbation": "1h"}, -60.0, True, id="after a clock was set back"),
+        pytest.param({}, 24 * 3600.0 - 1, ["node-1-1"], id="a day by default"),
+        pytest.param({"nodeProbation": "1h"}, 3599.0, ["node-1-1"], id="before its end"),
+        pytest.param({"nodeProbation": "1h"}, 3600.0, [], id="at its end"),
+        pytest.param({"nodeProbation": "1h"}, -60.0, ["node-1-1"], id="after a clock was set back"),
     ],
 )
-def test_a_fault_begins_the_probation_of_a_node(probation: dict[str, Any], seconds: float, want: bool) -> None:
+def test_a_fault_begins_the_probation_of_a_node(probation: dict[str, Any], seconds: float, want: list[str]) -> None:
     scene = fail(trained(plan=make_plan(elastic=probation)), 1, 1)
     scene.step()
-    assert [(one.node, one.probation) for one in scene.status.nodes] == [("node-1-1", True)]
+    assert [(one.node, one.away, one.why) for one in scene.status.probation] == [
+        ("node-1-1", False, "Crash: ValueError: bad")
+    ]
 
     scene.now += timedelta(seconds=seconds)
     scene.step()
 
-    assert [(one.node, one.probation) for one in scene.status.nodes] == [("node-1-1", want)]
+    assert list_on_probation(scene) == want
+    assert [(one.node, one.probation) for one in scene.status.nodes] == [("node-1-1", bool(want))]
+
+
+@pytest.mark.parametrize(
+    ("hours", "want"), [pytest.param(1, ["node-1-0"], id="lately"), pytest.param(24, [], id="a day ago")]
+)
+def test_records_of_an_operator_that_counts_from_the_fault_are_kept(hours: int, want: list[str]) -> None:
+    scene = with_three(1, 2)
+    until = format_time(scene.now + FAULT_LIFETIME - timedelta(hours=hours))
+    faults = (
+        NodeFaults(node="node-1-0", faults=1, until=until, why="NodeLost", probation=True),
+        NodeFaults(node="node-2-0", faults=1, until=until, why="NodeLost"),
+        NodeFaults(node="node-0-0", faults=1, until="soon", why="NodeLost", probation=True),
+    )
+    scene.status = scene.status.model_copy(update={"nodes": faults})
+    assert kind(scene.decide())[:2] == (Claim, (0, 2)), "the first decision knows it"
+    scene.step()
+
+    assert list_on_probation(scene) == want
 
 
 def test_a_world_takes_slices_on_other_nodes_first() -> None:

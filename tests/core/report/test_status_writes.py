@@ -4,8 +4,9 @@ import json
 from datetime import timedelta
 
 from tests.support.builders import NOW, job_manifest, make_plan
-from tests.support.scenes import fail, trained
+from tests.support.scenes import fail, lose_node, trained
 from trainingjob_api.data_report import DataReport, SourceReport
+from trainingjob_api.status.fault_status import NodeProbation
 from trainingjob_api.status.training_job_status import TrainingJobStatus
 from trainingjob_api.status.world_status import Attempt
 from trainingjob_operator.core.report.status_writes import MAX_BYTES, shorten_to_limit, should_write
@@ -42,6 +43,19 @@ def test_time_alone_is_never_worth_a_write() -> None:
     assert not should_write(old, scene.status, scene.now)
 
 
+def test_nodes_that_leave_one_after_another_cause_one_write() -> None:
+    scene = trained()
+    scene.step(1.0)
+    old = scene.status
+    lose_node(scene, 1, 0).step(1.0)
+    lose_node(scene, 1, 1).step(1.0)
+    assert [one.node for one in scene.status.probation] == ["node-1-0", "node-1-1"]
+    assert not should_write(old, scene.status, scene.now)
+
+    scene.step(10.0)
+    assert should_write(old, scene.status, scene.now)
+
+
 def test_a_status_never_outgrows_the_object() -> None:
     scene = trained(plan=make_plan(elastic={"maxRestarts": 1000, "nodeExclusion": "report"}))
     for number in range(25):
@@ -63,6 +77,10 @@ def test_a_status_never_outgrows_the_object() -> None:
         assert (len(fitted.attempts), len(fitted.world.pods)) == (attempts, kept)
         assert size(fitted) <= MAX_BYTES
 
+    records = tuple(NodeProbation(node=f"{number:0253}", since="s", why="w" * 256) for number in range(64))
+    crowded = shorten_to_limit(status.model_copy(update={"probation": records, "attempts": endless_attempts(status)}))
+    assert crowded.probation == records[-8:], "nodes that changed lately stay"
+
     sources = tuple(SourceReport(name="n", files=1, documents=1, characters=1) for _ in range(2))
     reported = DataReport(tokens=1, rows=1, epochs=1.0, sources=sources, warnings=("short",))
     full = status.model_copy(update={"attempts": tuple(add_event(one) for one in status.attempts), "data": reported})
@@ -75,6 +93,10 @@ def test_a_status_never_outgrows_the_object() -> None:
         update={"world": None, "attempts": tuple(add_event(one, 30000) for one in status.attempts)}
     )
     assert shorten_to_limit(endless).attempts == endless.attempts[-1:]
+
+
+def endless_attempts(status: TrainingJobStatus) -> tuple[Attempt, ...]:
+    return tuple(add_event(one) for one in status.attempts)
 
 
 def size(status: TrainingJobStatus) -> int:

@@ -39,9 +39,9 @@ class LocalCluster:
         metadata = self.job["metadata"]
         return self.job if (namespace, name) == (metadata["namespace"], metadata["name"]) else None
 
-    async def read_children(self, namespace: str, uid: str) -> Children:
+    async def read_children(self, namespace: str, uid: str, recorded_nodes: frozenset[str] = frozenset()) -> Children:
         """Return all objects: all of them belong to the job."""
-        del namespace, uid
+        del namespace, uid, recorded_nodes
         return Children(
             jobsets=self._objects.of_kind("JobSet"),
             jobs=self._objects.of_kind("Job"),

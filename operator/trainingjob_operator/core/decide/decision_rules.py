@@ -57,6 +57,7 @@ from trainingjob_operator.core.diagnose.health import (
     assess_health,
 )
 from trainingjob_operator.core.diagnose.member_state import classify_members
+from trainingjob_operator.core.diagnose.node_probation import list_probations, update_probation
 from trainingjob_operator.core.diagnose.program_exits import assess_program_health
 from trainingjob_operator.core.diagnose.termination_notices import exclude_draining_slices
 from trainingjob_operator.core.observe.members import find_newest_step, hash_members
@@ -148,8 +149,8 @@ def _form_initial_world(plan: Plan, seen: Observed, now: datetime) -> WorldOutco
     if seen.status.world is None and (broken := find_startup_failure(plan, seen)):
         return broken
     ready = [slice_ for slice_ in list_ready_slices(plan, seen) if slice_.has_standbys]
-    faults = seen.status.nodes
-    chosen = choose_slices(plan, list_usable_slices(plan, seen, ready, faults), faults)
+    usable = list_usable_slices(plan, seen, ready, seen.status.nodes)
+    chosen = choose_slices(plan, usable, list_probations(seen.status))
     if not chosen:
         return wait_for_admission(plan, seen, now) or Wait(*_too_few_slices(plan, ready))
     wait = restart_backoff(seen, seen.status.restarts, now)
@@ -170,13 +171,13 @@ def _form_next_world(plan: Plan, seen: Observed, end: WorldEnd | None, now: date
     `end` is None if the world drained as requested.
     """
     ready = exclude_without_standby(plan, seen, list_ready_slices(plan, seen, end))
-    faults = count_faults(plan, seen, end, now)
-    usable = list_usable_slices(plan, seen, ready, faults)
+    usable = list_usable_slices(plan, seen, ready, count_faults(plan, seen, end, now))
     if end is None and _has_unsaved_steps(plan, seen):  # unsaved steps matter more than a bad node
         kept_numbers = {*(one.number for one in usable), *seen.current_slices}
         usable = [one for one in exclude_draining_slices(plan, ready) if one.number in kept_numbers]
     standby_worlds = find_ready_standby_worlds(plan, seen)
-    chosen = choose_slices(plan, usable, faults, preferred_numbers=seen.current_slices, waiting=standby_worlds)
+    probations = update_probation(plan, seen, end, now)
+    chosen = choose_slices(plan, usable, probations, preferred_numbers=seen.current_slices, waiting=standby_worlds)
     end = end or WorldEnd(find_drain_cause(plan, seen, chosen), is_planned=True)
     if plan.spec.suspend:
         return EndWorld(end, Reason.SUSPENDED, "`spec.suspend` is true")

@@ -28,6 +28,7 @@ from trainingjob_operator.core.diagnose.failing_saves import (
 )
 from trainingjob_operator.core.diagnose.hangs import is_blocked_by_stopped_process, is_stalled
 from trainingjob_operator.core.diagnose.health import WorldEnd
+from trainingjob_operator.core.diagnose.node_probation import list_probations
 from trainingjob_operator.core.diagnose.termination_notices import describe_draining_slices
 from trainingjob_operator.core.observe.observed import Observed, Slice
 from trainingjob_operator.core.planner.plan import Plan
@@ -144,9 +145,8 @@ def _list_returned_slices(plan: Plan, seen: Observed) -> list[int]:
     usable = {one.number for one in list_usable_slices(plan, seen, candidates, seen.status.nodes)}
     # Keep the current slices: the chosen world must be a superset of this one.
     candidates = [one for one in candidates if one.number in usable or one.number in current]
-    chosen = {
-        one.number for one in choose_slices(plan, candidates, seen.status.nodes, preferred_numbers=tuple(current))
-    }
+    probations = list_probations(seen.status)
+    chosen = {one.number for one in choose_slices(plan, candidates, probations, preferred_numbers=tuple(current))}
     returned = sorted(chosen - current) if chosen > current else []
     num_further = count_starting_slices(seen, prepared)
     can_grow_further = (plan.find_largest_size(len(chosen) + num_further) or 0) > len(chosen)

@@ -11,8 +11,8 @@ saved between two failures also disproves a repetition.
 
 from trainingjob_api.protocol import FailureReason
 from trainingjob_api.status.world_status import Attempt, Cause
-from trainingjob_operator.core.diagnose.bad_nodes import NODE_INDEPENDENT_REASONS
 from trainingjob_operator.core.diagnose.health import WorldEnd
+from trainingjob_operator.core.diagnose.node_faults import NODE_INDEPENDENT_REASONS
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.reasons import Reason
 

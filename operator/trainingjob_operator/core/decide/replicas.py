@@ -37,6 +37,7 @@ from trainingjob_operator.core.decide.rollbacks import update_rollbacks
 from trainingjob_operator.core.decide.world_formation import next_generation
 from trainingjob_operator.core.diagnose.bad_nodes import Faults, count_faults, find_bad_nodes, is_movable
 from trainingjob_operator.core.diagnose.health import Failed, Health, WorldEnd
+from trainingjob_operator.core.diagnose.node_probation import update_probation
 from trainingjob_operator.core.observe.members import find_newest_step, find_stored_step
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.observe.progress import find_checkpoint
@@ -74,12 +75,17 @@ def decide_replicas(
             failures[one.slices[0].number] = outcome
         decision = _limit_to_slice(outcome)
         end = get_world_end(decision)
-        rollbacks, nodes = update_rollbacks(plan, view, end, now), count_faults(plan, view, end, now)
+        nodes = count_faults(plan, view, end, now)
+        changes = {
+            "rollbacks": update_rollbacks(plan, view, end, now),
+            "nodes": nodes,
+            "probation": update_probation(plan, view, end, now),
+        }
         if isinstance(decision, Claim):
             decision = _leave_bad_node(plan, seen, view, decision, nodes)
         if isinstance(decision, Claim):
             generation = decision.world.generation
-        status = status.model_copy(update={"rollbacks": rollbacks, "nodes": nodes})
+        status = status.model_copy(update=changes)
         replicas.append(ReplicaDecision(view, decision, _describe_stop(plan, seen, view, outcome)))
     world = merge_worlds([_world_after(replica) for replica in replicas])
     if world is None and (failure := _find_job_failure(seen, replicas, failures)):
@@ -90,7 +96,12 @@ def decide_replicas(
 
 def _with_earlier_decisions(view: Observed, status: TrainingJobStatus, generation: int) -> Observed:
     """Return the view of a slice after the decisions about earlier slices. `generation`: the newest of the job."""
-    changes = {"rollbacks": status.rollbacks, "nodes": status.nodes, "checkpoint": status.checkpoint}
+    changes = {
+        "rollbacks": status.rollbacks,
+        "nodes": status.nodes,
+        "probation": status.probation,
+        "checkpoint": status.checkpoint,
+    }
     return replace(
         view,
         status=view.status.model_copy(update=changes),

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from trainingjob_api.live import live_fields
 from trainingjob_api.world import Member, Rollback, World, join_address
 from trainingjob_operator.core.diagnose.avoided_nodes import exclude_avoided_slices
-from trainingjob_operator.core.diagnose.bad_nodes import Faults, exclude_bad_nodes, find_probation_nodes
+from trainingjob_operator.core.diagnose.bad_nodes import Faults, exclude_bad_nodes
 from trainingjob_operator.core.diagnose.health import WorldEnd
+from trainingjob_operator.core.diagnose.node_probation import Probations, find_probation_nodes, list_probations
 from trainingjob_operator.core.diagnose.slice_recreation import find_slices_to_recreate
 from trainingjob_operator.core.diagnose.termination_notices import exclude_draining_slices
 from trainingjob_operator.core.observe import lineage
@@ -68,7 +69,7 @@ def list_usable_slices(plan: Plan, seen: Observed, ready: Sequence[Slice], fault
 def choose_slices(
     plan: Plan,
     healthy: Sequence[Slice],
-    faults: Faults,
+    probations: Probations,
     preferred_numbers: Sequence[int] = (),
     waiting: Sequence[World] = (),
 ) -> tuple[Slice, ...]:
@@ -79,7 +80,7 @@ def choose_slices(
     size = plan.find_largest_size(len(healthy))
     numbers = {one.number for one in healthy}
     shadow = next((one.slices for one in waiting if len(one.slices) == size and numbers.issuperset(one.slices)), ())
-    first, current_numbers, on_probation = set(shadow), set(preferred_numbers), find_probation_nodes(faults)
+    first, current_numbers, on_probation = set(shadow), set(preferred_numbers), find_probation_nodes(probations)
 
     def rank(one: Slice) -> tuple[bool, bool, bool, int]:
         is_last = bool(on_probation) and bool(one.nodes & on_probation)
@@ -137,7 +138,7 @@ def form_world(
 def _find_probation_processes(seen: Observed, members: Sequence[Member]) -> tuple[int, ...]:
     """Return the processes of pods that are new on a node on probation. The devices of other pods have trained."""
     known = {member_view.member.pod_uid for member_view in seen.member_views}
-    nodes = find_probation_nodes(seen.status.nodes)
+    nodes = find_probation_nodes(list_probations(seen.status))
     return tuple(one.process for one in members if one.node in nodes and one.pod_uid not in known)
 
 

@@ -6,7 +6,8 @@ A movable slice that does not train is recreated on other nodes. The job always 
 
 from collections.abc import Sequence
 
-from trainingjob_operator.core.diagnose.bad_nodes import Faults, find_bad_nodes, find_probation_nodes, is_movable
+from trainingjob_operator.core.diagnose.bad_nodes import Faults, find_bad_nodes, is_movable
+from trainingjob_operator.core.diagnose.node_probation import find_probation_nodes, list_probations
 from trainingjob_operator.core.observe.observed import Observed, Slice
 from trainingjob_operator.core.planner.plan import Plan
 
@@ -30,4 +31,5 @@ def exclude_avoided_slices(plan: Plan, seen: Observed, ready: Sequence[Slice]) -
 
 def find_disfavored_nodes(seen: Observed, avoided: frozenset[str] = frozenset()) -> tuple[str, ...]:
     """Return the nodes that new pods use only if no other node is free. `avoided`: nodes that they never use."""
-    return tuple(sorted((seen.avoided_nodes | find_probation_nodes(seen.status.nodes)) - avoided))
+    on_probation = find_probation_nodes(list_probations(seen.status))
+    return tuple(sorted((seen.avoided_nodes | on_probation) - avoided))

@@ -5,7 +5,7 @@ This module draws no conclusions; `diagnose` and `decide` do.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from pydantic import ValidationError
@@ -22,6 +22,7 @@ from trainingjob_operator.core.observe.heartbeats import HeartbeatState, LatestR
 from trainingjob_operator.core.observe.jobsets import ChildJob, JobSet, read_job, read_jobset
 from trainingjob_operator.core.observe.lineage import Lineage
 from trainingjob_operator.core.observe.members import MemberView
+from trainingjob_operator.core.observe.nodes import read_node_presence
 from trainingjob_operator.core.observe.pods import ObjectProblem, Pod, read_pods
 from trainingjob_operator.core.observe.preparation_state import PreparationJob, read_preparation
 from trainingjob_operator.core.planner.plan import Plan
@@ -152,6 +153,8 @@ class Observed:
     """The view of each slice that trains as a replica. Empty: one world spans all slices."""
     job_nodes: frozenset[str] = frozenset()
     """Nodes of the worlds of all replicas."""
+    node_presence: Mapping[str, bool] = field(default_factory=dict)
+    """Whether new pods may run on each node with a record in the status. A missing one: unknown."""
 
     @property
     def is_over(self) -> bool:
@@ -224,7 +227,13 @@ def observe(
         inspection=_read_inspection(job, uid, now),
         preparation=read_preparation(children, heartbeats),
         avoided_nodes=children.avoided_nodes,
+        node_presence=read_node_presence(children, list_recorded_nodes(status), now),
     )
+
+
+def list_recorded_nodes(status: TrainingJobStatus) -> frozenset[str]:
+    """Return the nodes with a record in the status, whether pods of the job run there or not."""
+    return frozenset((*(one.node for one in status.nodes), *(one.node for one in status.probation)))
 
 
 def _read_jobs(
@@ -255,6 +264,7 @@ def assemble_observed(
     inspection: InspectionRequest | None = None,
     preparation: PreparationJob | None = None,
     avoided_nodes: frozenset[str] = frozenset(),
+    node_presence: Mapping[str, bool] | None = None,
 ) -> Observed:
     """Return the observed state of a job from its parsed children. Adds the world, its members and its lineage."""
     world = members.rebuild_world(status, job.uid, pods)
@@ -286,6 +296,7 @@ def assemble_observed(
         inspection=inspection,
         preparation=preparation,
         avoided_nodes=avoided_nodes,
+        node_presence=node_presence or {},
     )
 
 

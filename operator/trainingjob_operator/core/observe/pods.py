@@ -74,6 +74,12 @@ class Pod:
     """Termination notice of its node. Empty: there is none."""
     avoid_signal: str = ""
     """Signal of its node that asks to place nothing new there. Empty: there is none."""
+    fault_signal: str = ""
+    """Signal of its node that reports a fault. Empty: there is none."""
+    is_node_cordoned: bool = False
+    """Whether its node takes no new pods."""
+    is_node_gone: bool = False
+    """Whether the API server has no node of that name."""
     settled_seconds: float = 0.0
     """Seconds since it was created, scheduled or found unschedulable."""
     group: str = ""
@@ -93,6 +99,18 @@ class Pod:
     def is_stuck(self) -> bool:
         """Return whether its deletion is blocked by a node that is not ready."""
         return self.is_deleting and self.is_overdue and not self.is_node_ready
+
+    @property
+    def is_node_usable(self) -> bool:
+        """Return whether new pods may run on its node."""
+        is_marked = self.is_node_cordoned or self.termination_notice or self.avoid_signal
+        return self.is_node_ready and not is_marked
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Return whether its node is taken away on purpose: cordoned, announced, or drained before its deletion."""
+        is_announced = self.is_node_cordoned or self.termination_notice != ""
+        return not self.fault_signal and (is_announced or (self.is_node_gone and self.is_deleting))
 
     @property
     def is_dead(self) -> bool:
@@ -124,6 +142,10 @@ def _read_pod(
     phase = get_text(manifest, "status", "phase")
     deletion = parse_time(get_text(manifest, "metadata", "deletionTimestamp"))
     container = next(iter_items(manifest, "status", "containerStatuses"), {})
+    notice, avoid = (
+        nodes.find_termination_notice(node, children.added_signals),
+        nodes.find_avoid_signal(node, children.added_signals),
+    )
     uid = get_text(manifest, "metadata", "uid")
     created = get_text(manifest, "metadata", "creationTimestamp")
     scheduled = get_text(find_condition(manifest, "PodScheduled"), "lastTransitionTime")
@@ -144,8 +166,11 @@ def _read_pod(
         is_running=phase == "Running" and not _is_not_running(container),
         last_exit=read_exit(container),
         problem=read_problem(manifest, container),
-        termination_notice=nodes.find_termination_notice(node, children.added_signals),
-        avoid_signal=nodes.find_avoid_signal(node, children.added_signals),
+        termination_notice=notice,
+        avoid_signal=avoid,
+        fault_signal=nodes.find_fault_signal(node, children.added_signals) if notice or avoid else "",
+        is_node_cordoned=nodes.is_cordoned(node),
+        is_node_gone=node is None,
         settled_seconds=seconds_between(max(created, scheduled), now),
         group=get_text(manifest, "spec", "schedulingGroup", "podGroupName"),
     )

@@ -21,6 +21,7 @@ from trainingjob_operator.core.diagnose.bad_nodes import count_faults
 from trainingjob_operator.core.diagnose.exports import find_export, update_failing_exports
 from trainingjob_operator.core.diagnose.failing_saves import update_failing_saves
 from trainingjob_operator.core.diagnose.health import WorldEnd
+from trainingjob_operator.core.diagnose.node_probation import update_probation
 from trainingjob_operator.core.diagnose.stragglers import update_straggler
 from trainingjob_operator.core.goodput import Bucket
 from trainingjob_operator.core.observe.observed import Observed
@@ -101,6 +102,7 @@ def next_status(
             # The end that fails a job causes no restart.
             "restarts": count_restarts(seen, end, now) if situation.bucket else previous.restarts,
             "nodes": count_faults(plan, seen, end, now),
+            "probation": update_probation(plan, seen, end, now),
             "waiting": start_repair_wait(plan, seen, end, now) if end else continue_repair_wait(plan, seen, now),
             "admission": update_admission(plan, seen, now),
             "failing_saves": update_failing_saves(seen, now),

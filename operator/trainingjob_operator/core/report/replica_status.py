@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from trainingjob_api.status.fault_status import NodeFaults, Straggler
+from trainingjob_api.status.fault_status import NodeFaults, NodeProbation, Straggler
 from trainingjob_api.status.progress_status import RollbackStatus
 from trainingjob_api.status.world_status import ReplicaStatus, Restarts, WorldStatus
 from trainingjob_operator.core.decide.decisions import (
@@ -20,6 +20,7 @@ from trainingjob_operator.core.decide.restarts import count_restarts
 from trainingjob_operator.core.decide.rollbacks import update_rollbacks
 from trainingjob_operator.core.diagnose.bad_nodes import count_faults
 from trainingjob_operator.core.diagnose.health import WorldEnd
+from trainingjob_operator.core.diagnose.node_probation import update_probation
 from trainingjob_operator.core.diagnose.stragglers import update_straggler
 from trainingjob_operator.core.observe.observed import Observed
 from trainingjob_operator.core.planner.plan import Plan
@@ -37,6 +38,7 @@ class ReplicaFields(NamedTuple):
     attempts: lives.Attempts
     rollbacks: tuple[RollbackStatus, ...]
     nodes: tuple[NodeFaults, ...]
+    probation: tuple[NodeProbation, ...]
     straggler: Straggler | None
 
 
@@ -58,6 +60,7 @@ def update_replicas(
             "attempts": _merge_attempts(status.attempts, _update_attempts(one, end, now)),
             "rollbacks": update_rollbacks(plan, one.view, end, now),
             "nodes": count_faults(plan, one.view, end, now),
+            "probation": update_probation(plan, one.view, end, now),
         }
         status = status.model_copy(update=changes)
     recorded = tuple(replica for replica in replicas if replica)
@@ -69,6 +72,7 @@ def update_replicas(
         attempts=status.attempts,
         rollbacks=status.rollbacks,
         nodes=status.nodes,
+        probation=status.probation,
         straggler=next((one for one in stragglers if one), None),
     )
 

@@ -16,6 +16,8 @@ MAX_BYTES = 60_000
 """Size limit of a status in bytes, a little below the documented 64 KiB."""
 MIN_KEPT_ATTEMPTS = 5
 """Number of attempts that are kept before pod names are dropped."""
+MIN_KEPT_PROBATIONS = 8
+"""Number of nodes on probation that are kept before pod names are dropped."""
 
 
 def should_write(old: TrainingJobStatus, new: TrainingJobStatus, now: datetime) -> bool:
@@ -30,7 +32,7 @@ def should_write(old: TrainingJobStatus, new: TrainingJobStatus, now: datetime) 
 
 def shorten_to_limit(status: TrainingJobStatus) -> TrainingJobStatus:
     """Return the status shortened to the size limit. The least important parts are dropped first."""
-    for shorten in (_without_old_logs, _without_sources, _with_recent_attempts, _without_pods, _with_last_attempt):
+    for shorten in _SHORTENINGS:
         if _size(status) <= MAX_BYTES:
             break
         status = shorten(status)
@@ -50,6 +52,8 @@ def _transition_fields(status: TrainingJobStatus) -> object:
             "attempts": tuple(
                 attempt.model_copy(update={"last_step": None, "seconds": {}}) for attempt in status.attempts
             ),
+            "nodes": tuple((one.node, one.faults) for one in status.nodes),
+            "probation": None,  # nodes of a rack leave and return one after another
             "straggler": status.straggler and status.straggler.model_copy(update={"ratio": 0.0}),
             "failing_saves": status.failing_saves and status.failing_saves.since,
             "backup": status.backup is None,
@@ -103,6 +107,21 @@ def _without_pods(status: TrainingJobStatus) -> TrainingJobStatus:
 
 def _with_last_attempt(status: TrainingJobStatus) -> TrainingJobStatus:
     return status.model_copy(update={"attempts": status.attempts[-1:]})
+
+
+def _with_recent_probations(status: TrainingJobStatus) -> TrainingJobStatus:
+    return status.model_copy(update={"probation": status.probation[-MIN_KEPT_PROBATIONS:]})
+
+
+_SHORTENINGS = (
+    _without_old_logs,
+    _without_sources,
+    _with_recent_attempts,
+    _with_recent_probations,
+    _without_pods,
+    _with_last_attempt,
+)
+"""Ways to shorten a status, in the order of use."""
 
 
 def _size(status: TrainingJobStatus) -> int:

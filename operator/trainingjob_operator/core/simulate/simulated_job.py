@@ -19,7 +19,8 @@ from trainingjob_operator.core.decide.decisions import Claim, CollectDiagnostics
 from trainingjob_operator.core.diagnose.bad_nodes import find_bad_nodes
 from trainingjob_operator.core.observe.heartbeats import HeartbeatState
 from trainingjob_operator.core.observe.jobsets import JobSet
-from trainingjob_operator.core.observe.observed import Host, Observed, Slice, assemble_observed
+from trainingjob_operator.core.observe.observed import Host, Observed, Slice, assemble_observed, list_recorded_nodes
+from trainingjob_operator.core.observe.pods import Pod
 from trainingjob_operator.core.planner.plan import Plan
 from trainingjob_operator.core.planner.redundancy import max_losable_slices
 from trainingjob_operator.core.planner.snapshots import steps_between_saves
@@ -75,7 +76,7 @@ class SimulatedJob:
     _known_seconds: dict[Phase, float] = field(default_factory=dict)
     """Durations of phases that previous worlds measured."""
     _status_key: object = None
-    """The decision, phase and first-step flag that the status was last updated for."""
+    """The decision, recorded nodes, phase and first-step flag that the status was last updated for."""
     _decisions_at: dict[float, tuple[Observed, Decision]] = field(default_factory=dict)
     """Observation and decision at future times, if nothing changes before them."""
 
@@ -94,11 +95,8 @@ class SimulatedJob:
         """
         seen, decision = self._decide_at(self.now)
         moment = self.training.state_at(self.now) if self.training else None
-        status_key = (
-            (decision, moment.phase, moment.step > self.training.restored_step)
-            if moment and self.training
-            else decision
-        )
+        progress = (moment.phase, moment.step > self.training.restored_step) if moment and self.training else None
+        status_key = (decision, seen.node_presence, progress)
         if update_status or status_key != self._status_key:
             self.status = next_status(self.plan, seen, decision, START_TIME + timedelta(seconds=self.now))
             self._status_key = status_key
@@ -192,7 +190,13 @@ class SimulatedJob:
             jobsets=self._jobsets,
             jobs=(),
             slices=tuple(slices),
+            node_presence=self._node_presence(pods),
         )
+
+    def _node_presence(self, pods: Sequence[Pod]) -> dict[str, bool]:
+        """Return whether each recorded node can take pods. A node without a pod was replaced under another name."""
+        usable = {pod.node for pod in pods if pod.is_node_usable}
+        return {name: name in usable for name in list_recorded_nodes(self.status)}
 
     @cached_property
     def _jobsets(self) -> tuple[JobSet, ...]:
