@@ -11,14 +11,10 @@ from tests.mutation_tables.guarantee_rows import GUARANTEE_MUTATIONS
 from tests.mutation_tables.learning_rows import LEARNING_MUTATIONS
 from tests.mutation_tables.mutation import Mutation
 from tests.mutation_tables.network_rows import NETWORK_MUTATIONS
-from tests.mutation_tables.operator_rows import (
-    NODE_MUTATIONS,
-    SERVICE_ACCOUNT_MUTATIONS,
-    SHELL_MUTATIONS,
-    START_MUTATIONS,
-)
+from tests.mutation_tables.operator_rows import SERVICE_ACCOUNT_MUTATIONS, SHELL_MUTATIONS
 from tests.mutation_tables.queue_rows import QUEUE_MUTATIONS
 from tests.mutation_tables.trainer_rows import TRAINER_MUTATIONS
+from tests.mutation_tables.world_rows import NODE_MUTATIONS, START_MUTATIONS
 
 MUTATIONS: tuple[Mutation, ...] = (
     *NODE_MUTATIONS,
