@@ -109,31 +109,33 @@ def names_conflict(status: Manifest) -> bool:
 
 
 def test_a_topology_places_the_hosts_of_a_slice_in_one_domain(submit, cluster: Cluster, queue_namespace: str) -> None:
-    """Two slices of two hosts: Kueue assigns each slice to one node pool, and each host to a node of it."""
+    """Two slices of two hosts: Kueue assigns the hosts of each slice to nodes of one node pool."""
     make_topology(cluster, "pools", NODEPOOL_LABEL, HOSTNAME_LABEL)
     make_flavor(cluster, "placed", {ROLE_LABEL: "worker"}, topology="pools")
     set_flavor_quotas(cluster, {"placed": NUM_SLICES})
     try:
-        # JobSet's own exclusive placement would compete with that of Kueue.
+        # JobSet's exclusive placement would compete with that of Kueue.
         job = submit("placed", 1, 2, hosts=2, requiredTopology=NODEPOOL_LABEL, exclusiveTopology=None)
         job.wait("training on both slices", trains_on(2), START_SECONDS)
 
-        pools = [find_pools(cluster, job, number) for number in (0, 1)]
-        assert [len(pool) for pool in pools] == [1, 1]
-        assert pools[0] != pools[1]
-        for workload in workloads(job).values():
+        for number, workload in workloads(job).items():
             [assignment] = workload["status"]["admission"]["podSetAssignments"]
             assert assignment["topologyAssignment"]["levels"] == [HOSTNAME_LABEL]
+            assert len(find_pools(job, number)) == 1
+        # The selector, which Kueue adds, shows that no other scheduler chose the node.
+        specs = [pod["spec"] for pod in job.pods().values()]
+        assert len(specs) == 4
+        assert all(spec["nodeSelector"][HOSTNAME_LABEL] == spec["nodeName"] for spec in specs)
     finally:
         set_quota(cluster, NUM_SLICES)
 
 
-def find_pools(cluster: Cluster, job: Job, slice_number: int) -> set[str]:
+def find_pools(job: Job, slice_number: int) -> set[str]:
     """Return the node pools of the pods of a slice."""
-    pods = [
-        pod
+    offset = str(slice_number)
+    nodes = {
+        pod["spec"]["nodeName"]
         for pod in job.pods().values()
-        if pod["metadata"]["labels"]["trainingjob.dev/slice-offset"] == str(slice_number)
-    ]
-    assert len(pods) == 2
-    return {job.get_json("node", pod["spec"]["nodeName"])["metadata"]["labels"][NODEPOOL_LABEL] for pod in pods}
+        if pod["metadata"]["labels"]["trainingjob.dev/slice-offset"] == offset
+    }
+    return {job.get_json("node", node)["metadata"]["labels"][NODEPOOL_LABEL] for node in nodes}
