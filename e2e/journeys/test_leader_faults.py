@@ -154,7 +154,6 @@ def test_killed_leader_is_replaced_within_ten_seconds(product: Product, local: L
     print_takeover("leader killed", killed, takeover)
     since = [holder_of(one) for one in list_requests(local, killed) if one.at <= takeover.acquired_at]
     assert "" not in since, "a process that is killed cannot release the Lease"
-    assert lost not in since
     assert takeover.acquired_at - killed > timedelta(seconds=RENEW_DEADLINE_SECONDS), "a Lease in use was taken"
     assert takeover.acquired_at - killed < LEASE_LIMIT + timedelta(seconds=1)
     assert takeover.routed_at - killed < PROMISED

@@ -198,6 +198,7 @@ class HttpsConnection(asyncio.BufferedProtocol):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = trust.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
         self._handshake = asyncio.get_running_loop().create_future()
+        self._handshake.add_done_callback(_retrieve_error)  # nothing awaits it if the time to connect ran out
         self._transport: asyncio.Transport | None = None
         self._request = b""
         self._received = b""
@@ -267,6 +268,12 @@ class HttpsConnection(asyncio.BufferedProtocol):
                 waiter.set_exception(ExchangeError(f"the connection ended: {error or 'closed by the operator'}"))
                 break
         self.close()
+
+
+def _retrieve_error(done: asyncio.Future[None]) -> None:
+    """Mark an error as retrieved, so that the event loop does not log it."""
+    if not done.cancelled():
+        done.exception()
 
 
 def encode_request(server_name: str, token: str, report: HostReport, tag: bytes) -> bytes:
