@@ -89,6 +89,13 @@ SHELL_MUTATIONS = (
         ("tests/core/simulate/test_properties.py",),
     ),
     Mutation(
+        "let kopf hold whole objects for a second",
+        f"{SHELL}/watcher.py",
+        '            _drop_unread_fields(event["object"])\n',
+        "            pass\n",
+        ("tests/shell/test_watcher.py",),
+    ),
+    Mutation(
         "compress each plan without what it has in common with others",
         f"{SHELL}/text_compression.py",
         "        compressor = zlib.compressobj(level=1, zdict=self._dictionary)\n",

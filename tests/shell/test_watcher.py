@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import kopf
 import pytest
@@ -21,7 +22,7 @@ from trainingjob_operator.shell import watcher
 from trainingjob_operator.shell.kinds import JOB_SET, NODE, POD, TRAINING_JOB, Kind
 from trainingjob_operator.shell.logging_setup import KOPF_REQUEST_LOGGER, downgrade_retried_errors
 from trainingjob_operator.shell.reflector import KINDS
-from trainingjob_operator.shell.watcher import RETRY_SECONDS, Watcher, make_session
+from trainingjob_operator.shell.watcher import RETRY_SECONDS, Watcher, make_registry, make_session
 
 PATIENCE_SECONDS = 60.0
 JOB = {"metadata": {"name": "llama", "namespace": "research"}, "spec": {}}
@@ -140,6 +141,24 @@ async def test_kopf_keeps_no_record_of_an_object(start: Any, heard: Heard, api_s
 
     assert memories
     assert [list(one.iter_all_memories()) for one in memories] == [[]] * len(memories)
+
+
+async def test_an_event_that_kopf_still_holds_is_small(monkeypatch: pytest.MonkeyPatch, make_child: Any) -> None:
+    handlers: list[Any] = []
+    monkeypatch.setattr(kopf.on, "event", lambda *_, **__: handlers.append)
+    forwarded: list[Any] = []
+    make_registry(ANY, [POD], lambda kind, event, manifest: forwarded.append(manifest))
+    pod = make_child("p") | {
+        "spec": {"nodeName": "n", "containers": [{"image": "large"}]},
+        "status": {"phase": "Running"},
+    }
+    event = {"type": "ADDED", "object": pod}
+
+    await handlers[0](event=event)
+
+    assert (forwarded[0]["spec"], forwarded[0]["status"]["phase"]) == ({"nodeName": "n"}, "Running")
+    assert list(event["object"]) == ["metadata"]
+    assert "labels" not in event["object"]["metadata"]
 
 
 async def test_only_its_namespaces_are_watched(start: Any, heard: Heard, api_server: Any) -> None:

@@ -40,6 +40,7 @@ WATCH_PAGE_SIZE = 32
 """Page size of the list with which kopf starts a watch. A single object may have a megabyte."""
 KOPF_PARENT_TASKS = ("spawner of ", "cleaner of ")
 """Name prefixes of kopf tasks that start other tasks. They are cancelled last, so that no task is left."""
+_KOPF_METADATA = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp", "finalizers")
 RETRY_SECONDS = (1, 1, 2, 3, 5)
 """Backoff between the attempts of one request. The last value repeats; a longer `Retry-After` takes precedence.
 
@@ -220,9 +221,17 @@ def make_registry(info: kopf.AiohttpSession, kinds: Iterable[Kind], on_event: On
             manifest = dict(event["object"])
             is_new_job = kind is TRAINING_JOB and "status" not in manifest  # its first reconcile needs the whole job
             on_event(kind, event["type"], manifest if is_new_job else trim_manifest(kind, manifest))
+            _drop_unread_fields(event["object"])
 
         kopf.on.event(*_selector(kind), registry=registry, id=kind.plural)(forward_event)
     return registry
+
+
+def _drop_unread_fields(manifest: Any) -> None:
+    """Drop the fields that kopf does not read: it keeps the event of an object for a second, in which hundreds come."""
+    metadata = {key: value for key, value in manifest["metadata"].items() if key in _KOPF_METADATA}
+    manifest.clear()
+    manifest["metadata"] = metadata  # a new object, since the forwarded manifest may hold the former one
 
 
 def make_settings(kinds: Iterable[Kind]) -> kopf.OperatorSettings:
