@@ -5,10 +5,11 @@ Cloud providers and autoscalers mark a node before they take it away, often long
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cache
 from typing import assert_never
 
 from trainingjob_operator.core.manifests import Children, Manifest, find_condition, get_text, get_value, iter_items
-from trainingjob_operator.core.node_signals import NodeSignal, override_builtins
+from trainingjob_operator.core.node_signals import NodeSignal, SignalEffect, override_builtins
 from trainingjob_operator.core.times import parse_time
 
 RECONNECT_TIME = timedelta(seconds=90)
@@ -40,12 +41,12 @@ def is_node_ready(node: Manifest | None) -> bool:
 
 def find_termination_notice(node: Manifest | None, added_signals: Sequence[NodeSignal] = ()) -> str:
     """Return the built-in or added signal that announces the end or a fault of a node. Empty: there is none."""
-    return _find_signal(node, [signal for signal in override_builtins(added_signals) if signal.effect == "drain"])
+    return _find_signal(node, _select_signals(tuple(added_signals), "drain"))
 
 
 def find_avoid_signal(node: Manifest | None, added_signals: Sequence[NodeSignal]) -> str:
     """Return the added signal that asks to place nothing new on a node. Empty: there is none."""
-    return _find_signal(node, [signal for signal in added_signals if signal.effect == "avoid"])
+    return _find_signal(node, _select_signals(tuple(added_signals), "avoid"))
 
 
 def find_fault_signal(node: Manifest | None, added_signals: Sequence[NodeSignal] = ()) -> str:
@@ -74,6 +75,12 @@ def read_node_presence(children: Children, names: Iterable[str], now: datetime) 
     if not is_node_status_reliable(children.own_node, now):
         return {}
     return {name: is_node_usable(children.nodes.get(name), children.added_signals) for name in names}
+
+
+@cache
+def _select_signals(added_signals: tuple[NodeSignal, ...], effect: SignalEffect) -> tuple[NodeSignal, ...]:
+    """Return the signals with an effect, once for all nodes: a large job has thousands."""
+    return tuple(signal for signal in override_builtins(added_signals) if signal.effect == effect)
 
 
 def _find_signal(node: Manifest | None, signals: Sequence[NodeSignal]) -> str:

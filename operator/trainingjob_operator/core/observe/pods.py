@@ -142,10 +142,8 @@ def _read_pod(
     phase = get_text(manifest, "status", "phase")
     deletion = parse_time(get_text(manifest, "metadata", "deletionTimestamp"))
     container = next(iter_items(manifest, "status", "containerStatuses"), {})
-    notice, avoid = (
-        nodes.find_termination_notice(node, children.added_signals),
-        nodes.find_avoid_signal(node, children.added_signals),
-    )
+    notice = nodes.find_termination_notice(node, children.added_signals)
+    avoid = nodes.find_avoid_signal(node, children.added_signals)
     uid = get_text(manifest, "metadata", "uid")
     created = get_text(manifest, "metadata", "creationTimestamp")
     scheduled = get_text(find_condition(manifest, "PodScheduled"), "lastTransitionTime")
