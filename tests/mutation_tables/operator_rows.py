@@ -77,7 +77,7 @@ SHELL_MUTATIONS = (
     Mutation(
         "answer all hosts of a large world at the same moment",
         f"{SHELL}/hub.py",
-        "        return interval - (now - zlib.crc32(pod_uid.encode()) / 2**32 * interval) % interval\n",
+        "        return interval - (now - share_of_interval(pod_uid) * interval) % interval\n",
         "        return interval\n",
         ("tests/shell/test_hub_hold.py",),
     ),

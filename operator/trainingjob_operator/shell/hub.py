@@ -229,7 +229,7 @@ class Hub:
             return hold_seconds
         longest = min(line.broadcast.heartbeat_timeout_seconds / 2, MAX_HOLD_SECONDS)
         interval = max(hold_seconds, min(self._num_hosts / REPORTS_PER_SECOND, longest))
-        return interval - (now - zlib.crc32(pod_uid.encode()) / 2**32 * interval) % interval
+        return interval - (now - share_of_interval(pod_uid) * interval) % interval
 
     def _line_of(self, job: JobKey) -> _JobState:
         """Return the entry of a job. A new one drops the entries that reports of deleted jobs left behind."""
@@ -246,6 +246,14 @@ class Hub:
         for pod_uid, pod_state in tuple(line.pod_states.items()):
             if now - pod_state.reported_at > RETENTION_SECONDS and pod_uid not in line.directives:
                 del line.pod_states[pod_uid]
+
+
+def share_of_interval(name: str) -> float:
+    """Return the share of an interval at which this name is due: from 0 to 1, the same in each process.
+
+    Hosts or jobs with one interval would otherwise come as one wave in each.
+    """
+    return zlib.crc32(name.encode()) / 2**32
 
 
 def _release_answers(line: _JobState) -> None:

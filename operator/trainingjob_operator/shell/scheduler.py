@@ -9,10 +9,10 @@ answers to hosts. The name of a job therefore sets the moment of its next reconc
 
 import asyncio
 import math
-import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from trainingjob_operator.shell.hub import share_of_interval
 from trainingjob_operator.shell.interfaces import (
     BusyError,
     ClusterUnavailableError,
@@ -159,13 +159,8 @@ class Scheduler:
         else:
             entry.num_failures = 0
             if entry.is_in_wave and requeue_after is not None and requeue_after >= IDLE_REQUEUE_SECONDS:
-                requeue_after *= _share_of_interval(key)
+                requeue_after *= share_of_interval("/".join(key))
             return requeue_after, MIN_INTERVAL_SECONDS
         entry.num_failures += 1
         pause = max(requested_wait, min(FIRST_BACKOFF_SECONDS * 2 ** (entry.num_failures - 1), MAX_BACKOFF_SECONDS))
         return pause, pause
-
-
-def _share_of_interval(key: tuple[str, str]) -> float:
-    """Return the share of an interval after which this job is due: from 0 to 1, the same in each process."""
-    return zlib.crc32("/".join(key).encode()) / 2**32
