@@ -13,7 +13,8 @@ from e2e.object_stores.servers import BUCKET, ObjectServer, serve_gcs
 from e2e.product import Manifest, Product, load_example
 from e2e.status import generation_of, is_full, steps_trained
 
-pytestmark = pytest.mark.cluster
+# `test_fine_tuning.py` covers S3 in pods, `tests/cli/test_bucket_run.py` covers GCS without them.
+pytestmark = [pytest.mark.cluster, pytest.mark.soak]
 
 PATIENCE_SECONDS = 300
 

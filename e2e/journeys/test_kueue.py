@@ -122,6 +122,27 @@ def test_repeated_preemptions_lose_no_steps(train, cluster: Cluster, queue_names
         assert status["restarts"]["total"] == 0
 
 
+@pytest.mark.parametrize(("fewest", "num_pods"), [(NUM_SLICES, 1), (NUM_SLICES - 1, 2)], ids=["fixed size", "elastic"])
+def test_a_preempted_minimum_saves_and_resumes_without_a_failure(
+    submit, cluster: Cluster, queue_namespace: str, fewest: int, num_pods: int
+) -> None:
+    """Preempt more slices than the job can lose. It releases its quota, and resumes once the other job has ended."""
+    set_quota(cluster, NUM_SLICES)
+    job = submit(f"minimum-{fewest}", fewest, NUM_SLICES)
+    before = job.wait("training on all slices", trains_on(NUM_SLICES), START_SECONDS)
+
+    with make_competitor(cluster, queue_namespace, "competitor", num_pods=num_pods, priority=URGENT):
+        stopped = job.wait("no world", lambda status: "world" not in status or None, SHRINK_SECONDS)
+        wait_until("the quota to be released", lambda: count_used_quota(cluster) == num_pods or None, SHRINK_SECONDS)
+    resumed = job.wait("training on all slices again", trains_on(NUM_SLICES), GROW_SECONDS)
+
+    assert stopped["restarts"]["total"] == resumed["restarts"]["total"] == 0
+    attempts = attempts_after(resumed, before["world"]["generation"] - 1)
+    assert "Kueue preempted it" in attempts[0]["cause"]["message"]
+    assert sum(attempt.get("lostSteps", 0) for attempt in attempts) <= 1
+    assert all(attempt["firstStep"] >= step_of(before) for attempt in attempts[1:])
+
+
 def test_two_jobs_that_need_more_than_the_quota_both_finish(submit, cluster: Cluster) -> None:
     set_quota(cluster, NUM_SLICES)
     jobs = [submit(name, 3, NUM_SLICES, steps=30) for name in ("first", "second")]
