@@ -135,9 +135,23 @@ START_MUTATIONS = (
     Mutation(
         "slices of a running job get the image of an upgraded operator",
         "operator/trainingjob_operator/shell/children.py",
-        "trainer_image=seen.base.image, trainer_images={})",
-        "trainer_image=seen.base.image)",
-        ("tests/shell/test_reconcile_edges.py",),
+        "trainer_image=image, trainer_images={})",
+        "trainer_image=image)",
+        ("tests/shell/test_reconcile_images.py",),
+    ),
+    Mutation(
+        "a job that is resumed gets the image of an upgraded operator",
+        f"{SHELL}/children.py",
+        ' else "") or seen.status.trainer_image:',
+        ' else ""):',
+        ("tests/shell/test_reconcile_images.py",),
+    ),
+    Mutation(
+        "a job keeps an image with which it never trained",
+        f"{CORE}/report/job_status.py",
+        "if status.world and status.trainer_image is None",
+        "if status.trainer_image is None",
+        ("tests/core/report/test_job_status.py",),
     ),
     Mutation(
         "PodGroups in the oldest version that is served",

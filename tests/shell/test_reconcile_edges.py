@@ -309,21 +309,6 @@ async def test_certificates_that_a_user_deletes_return() -> None:
     assert sim.cluster.objects["ConfigMap", CA_CONFIG_MAP]["data"] == before["data"]
 
 
-async def test_job_keeps_its_image_after_an_upgrade_of_the_operator() -> None:
-    sim = Simulation(total=900)
-    await sim.run_until_step(5)
-    upgraded = RenderSettings("newer-image", "https://here", "pem", trainer_images={"cpu": "newest-image"})
-    sim.reconciler = Reconciler(sim.cluster, sim.hub, lambda: upgraded, sim.time.now)
-    elastic = slice_jobset(NAME, UID, 1)
-
-    await sim.cluster.delete(sim.cluster.objects["JobSet", elastic])
-    await sim.run(30)
-
-    (job,) = sim.cluster.objects["JobSet", elastic]["spec"]["replicatedJobs"]
-    (container,) = job["template"]["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == "image"
-
-
 async def test_an_ended_job_is_deleted_in_time() -> None:
     sim = Simulation(spec={"ttlSecondsAfterFinished": 30})
     await sim.run(120, until="Succeeded")

@@ -2,8 +2,8 @@
 
 The operator reads back `world`, `replicas`, `lineage`, `rollbacks`, `checkpoint`, `failingSaves`, `backup`,
 `failingCopies`, `export`, `failingExports`, `restarts`, `waiting`, `admission`, `nodes`, `probation`, `straggler`,
-`attempts`, `goodput`, `drills`, `startTime`, `completionTime`, `prepared`, and the conditions Succeeded and Failed. All
-other fields are for users; no decision depends on them.
+`attempts`, `goodput`, `drills`, `startTime`, `completionTime`, `prepared`, `trainerImage`, and the conditions Succeeded
+and Failed. All other fields are for users; no decision depends on them.
 """
 
 from typing import Annotated, Literal
@@ -91,6 +91,9 @@ class TrainingJobStatus(Open):
     )
     plan: PlanStatus | None = Field(default=None, description="Plan of the spec at every size.")
     world: WorldStatus | None = Field(default=None, description="Committed world. Unset: no world was formed yet.")
+    trainer_image: Annotated[str, Field(max_length=512)] | None = Field(
+        default=None, description="Image with which the first world trained, and which all later pods have."
+    )
     replicas: tuple[ReplicaStatus, ...] = Field(
         default=(),
         max_length=256,

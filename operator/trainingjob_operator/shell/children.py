@@ -114,8 +114,9 @@ class ChildCreator:
     ) -> ObjectProblem | None:  # None: not rejected
         job = JobIdentity(name=seen.name, namespace=seen.namespace, uid=seen.uid)
         settings = self._settings()
-        if seen.base is not None and seen.base.image:  # all hosts run the same image, also after an operator upgrade
-            settings = replace(settings, trainer_image=seen.base.image, trainer_images={})
+        # All pods have the same image, also after an upgrade of the operator and after a suspension.
+        if image := (seen.base.image if seen.base else "") or seen.status.trainer_image:
+            settings = replace(settings, trainer_image=image, trainer_images={})
         try:
             settings = replace(settings, config_map=await self._publish_config(job, plan, settings, children))
             if wanted:

@@ -190,3 +190,21 @@ def test_a_cluster_without_jobsets() -> None:
         ("True", "JobSetMissing"),
         "JobSetMissing",
     )
+
+
+def test_image_of_the_pods_is_recorded_once_they_train() -> None:
+    scene = Scene().place(0, 1)
+    containers = [{"name": "trainer", "image": "first"}]
+    scene.jobsets[0]["spec"]["replicatedJobs"][0]["template"] = {
+        "spec": {"template": {"spec": {"containers": containers}}}
+    }
+    scene.step()
+    assert scene.status.trainer_image is None
+
+    scene.hear_slice(0, 1, phase=Phase.IDLE, still=1000.0).step()
+    assert scene.status.world
+    assert scene.status.trainer_image == "first"
+
+    containers[0]["image"] = "second"
+    scene.train(step=10).step()
+    assert scene.status.trainer_image == "first"

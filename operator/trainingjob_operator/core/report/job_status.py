@@ -121,6 +121,8 @@ def next_status(
     )
     if replicas:
         status = status.model_copy(update={**replicas._asdict(), "attempts": attempts})
+    if status.world and status.trainer_image is None and seen.base and seen.base.image:
+        status = status.model_copy(update={"trainer_image": seen.base.image})
     return shorten_to_limit(status.model_copy(update={"display": make_printer_columns(plan, status, situation)}))
 
 
