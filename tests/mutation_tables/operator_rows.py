@@ -189,7 +189,7 @@ SHELL_MUTATIONS = (
     Mutation(
         "believe every generation that a host reports",
         f"{CORE}/decide/world_formation.py",
-        " if one <= newest + MAX_GENERATION_LEAD",
+        " if generation <= newest + MAX_GENERATION_LEAD",
         "",
         ("tests/core/decide/test_decision_rules.py", "tests/shell/test_hostile_reports.py"),
     ),

@@ -55,7 +55,7 @@ NODE_MUTATIONS = (
     Mutation(
         "a slice on a node on probation joins as early as others",
         f"{CORE}/decide/world_formation.py",
-        "        is_last = bool(on_probation) and bool(one.nodes & on_probation)\n",
+        "        is_last = bool(on_probation) and bool(slice_.nodes & on_probation)\n",
         "        is_last = False\n",
         ("tests/core/diagnose/test_node_probation.py",),
     ),
@@ -69,8 +69,8 @@ NODE_MUTATIONS = (
     Mutation(
         "a pod that has trained on a node on probation is checked again",
         f"{CORE}/decide/world_formation.py",
-        "if one.node in nodes and one.pod_uid not in known)",
-        "if one.node in nodes)",
+        "if member.node in nodes and member.pod_uid not in known)",
+        "if member.node in nodes)",
         ("tests/core/diagnose/test_node_probation.py",),
     ),
     Mutation(
@@ -83,8 +83,8 @@ NODE_MUTATIONS = (
     Mutation(
         "a signal against new pods ends the world there",
         f"{CORE}/diagnose/avoided_nodes.py",
-        "one.number in current or not (one.avoid_signals",
-        "not (one.avoid_signals",
+        "slice_.number in current or not (slice_.avoid_signals",
+        "not (slice_.avoid_signals",
         ("tests/core/diagnose/test_avoided_nodes.py",),
     ),
 )

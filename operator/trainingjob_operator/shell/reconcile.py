@@ -35,7 +35,7 @@ from trainingjob_operator.core.decide.child_maintenance import (
     list_child_operations,
 )
 from trainingjob_operator.core.decide.decisions import Claim, DeleteExpired
-from trainingjob_operator.core.decide.drill_injection import list_pods_to_delete, operator_pause_seconds, refuse_strike
+from trainingjob_operator.core.decide.drill_injection import list_pods_to_delete, operator_pause_seconds, refuse_drill
 from trainingjob_operator.core.manifests import Manifest, get_int, get_text, get_value
 from trainingjob_operator.core.observe.clock_changes import shift_times
 from trainingjob_operator.core.observe.members import rebuild_world
@@ -232,7 +232,7 @@ class Reconciler:
         await self._delete_obsolete(chores)
         strikes = list_pods_to_delete(seen, fresh)
         if refused := await self._strike(strikes):
-            fresh = refuse_strike(seen, fresh, refused)
+            fresh = refuse_drill(seen, fresh, refused)
             job = await self._write_if_changed(job, uid, fresh)
         happenings = list_events(plan, seen, decision, fresh, refusal)
         await self._emit_events(job, (*happenings, *list_recreation_events(chores)))

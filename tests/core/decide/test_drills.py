@@ -19,7 +19,7 @@ from trainingjob_operator.core.decide.drill_injection import (
     find_injection_order,
     list_pods_to_delete,
     operator_pause_seconds,
-    refuse_strike,
+    refuse_drill,
 )
 from trainingjob_operator.core.decide.drills import MAX_DRILLS
 from trainingjob_operator.core.report.job_events import make_directive
@@ -227,12 +227,12 @@ def test_drill_whose_pod_is_not_deleted_is_rejected() -> None:
     before_second = ask(scene, "kill-host", "second").see()
     scene.step()
 
-    first, second = refuse_strike(before_second, scene.status, "pods stay").drills
+    first, second = refuse_drill(before_second, scene.status, "pods stay").drills
 
     assert first == scene.status.drills[0]
     assert (second.state, second.injected) == ("refused", None)
     assert second.message == "the API server rejected the deletion of its pod: pods stay"
-    assert refuse_strike(scene.see(), scene.status, "pods stay") == scene.status
+    assert refuse_drill(scene.see(), scene.status, "pods stay") == scene.status
 
 
 def test_the_last_drills_are_kept() -> None:

@@ -136,7 +136,7 @@ def _stop_preparation(seen: Observed) -> tuple[ChildOperation, ...]:
 
 
 def _list_jobset_operations(plan: Plan, seen: Observed, training: Sequence[int]) -> tuple[ChildOperation, ...]:
-    """Return the operations that bring the JobSets to the wanted state."""
+    """Return the operations that bring the JobSets to the desired state."""
     base = seen.base
     if base is None:
         return (CreateBase(find_disfavored_nodes(seen)),)
@@ -151,39 +151,39 @@ def _list_jobset_operations(plan: Plan, seen: Observed, training: Sequence[int])
     avoided = find_avoided_nodes(plan, seen, seen.status.nodes)
     idle = [jobset for jobset in others if jobset.slices.start not in training]  # others drain first
     # JobSets also complete at the end of a job. Those of the world stay: their pods show that they have finished.
-    unwanted = [
-        one
-        for one in idle
-        if one.slices.start not in elastic or _is_misplaced(seen, one, avoided) or (training and one.completed)
+    obsolete = [
+        jobset
+        for jobset in idle
+        if jobset.slices.start not in elastic or _is_misplaced(seen, jobset, avoided) or (training and jobset.completed)
     ]
-    away = tuple(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen) if jobset.failed or jobset in unwanted)
-    can_grow = bool(training) or all(one.is_placed for one in required)
-    wanted = elastic if can_grow else range(base.slices.stop, len(required))
-    missing = [number for number in wanted if seen.find_jobset(seen.slices[number].jobset) is None]
+    away = tuple(DeleteJobSet(jobset) for jobset in _list_owned_jobsets(seen) if jobset.failed or jobset in obsolete)
+    can_grow = bool(training) or all(slice_.is_placed for slice_ in required)
+    desired = elastic if can_grow else range(base.slices.stop, len(required))
+    missing = [number for number in desired if seen.find_jobset(seen.slices[number].jobset) is None]
     avoids, disfavors = tuple(sorted(avoided)), find_disfavored_nodes(seen, avoided)
     return (*away, *(CreateSlice(number, avoids, disfavors) for number in missing))
 
 
 def _is_misplaced(seen: Observed, jobset: JobSet, avoided: frozenset[str]) -> bool:
     """Return whether a slice runs on an avoided node, or is pending because it avoids a node that is no longer bad."""
-    one = seen.slices[jobset.slices.start]
-    return bool(one.nodes & avoided) or not (one.is_placed or jobset.avoided_nodes <= avoided)
+    slice_ = seen.slices[jobset.slices.start]
+    return bool(slice_.nodes & avoided) or not (slice_.is_placed or jobset.avoided_nodes <= avoided)
 
 
 def _list_repairs(seen: Observed, training: Sequence[int]) -> tuple[ChildOperation, ...]:
-    dead = [pod for pod in seen.pods if pod.is_stuck or (pod.phase == "Failed" and not pod.is_deleting)]
+    failed = [pod for pod in seen.pods if pod.is_stuck or (pod.phase == "Failed" and not pod.is_deleting)]
     # A pod that no node admits fails within a second. A new Job keeps its back-off, to prevent a tight loop.
     settled_jobs = [job for job in seen.jobs if not (job.deleting or job.is_new)]
     lost = [
         job for job in settled_jobs if _has_lost_all_hosts(seen, job) or _is_delayed_by_back_off(seen, job, training)
     ]
     return (
-        *(DeletePod(pod, force=pod.is_stuck) for pod in dead),
+        *(DeletePod(pod, force=pod.is_stuck) for pod in failed),
         *(DeleteJob(job) for job in lost),
         *(
-            DeleteJob(job, f"recreating slice {job.slice}: {why}")
+            DeleteJob(job, f"recreating slice {job.slice}: {reason}")
             for job in settled_jobs
-            if job not in lost and (why := _find_forgotten_host(seen, job, training))
+            if job not in lost and (reason := _find_forgotten_host(seen, job, training))
         ),
     )
 
@@ -191,8 +191,8 @@ def _list_repairs(seen: Observed, training: Sequence[int]) -> tuple[ChildOperati
 def _list_slice_recreations(seen: Observed, decision: Decision, training: Sequence[int]) -> tuple[DeleteJob, ...]:
     """Return the deletion of Jobs whose slices must be recreated, once no world trains on them."""
     return tuple(
-        DeleteJob(job, f"recreating slice {job.slice}: {why}")
-        for slice_number, why in find_slices_to_recreate(seen, get_world_end(decision)).items()
+        DeleteJob(job, f"recreating slice {job.slice}: {reason}")
+        for slice_number, reason in find_slices_to_recreate(seen, get_world_end(decision)).items()
         for job in seen.jobs
         if job.slice == slice_number and slice_number not in training and not (job.deleting or job.is_new)
     )
@@ -208,7 +208,9 @@ def _has_lost_all_hosts(seen: Observed, job: ChildJob) -> bool:
 
 def _find_idle_slice(seen: Observed, job: ChildJob, training: Sequence[int]) -> Slice | None:  # None: it is in use
     """Return the slice of a Job, unless it trains or the job does not have it any more."""
-    return next((one for one in seen.slices if one.number == job.slice and one.number not in training), None)
+    return next(
+        (slice_ for slice_ in seen.slices if slice_.number == job.slice and slice_.number not in training), None
+    )
 
 
 def _is_delayed_by_back_off(seen: Observed, job: ChildJob, training: Sequence[int]) -> bool:
@@ -232,8 +234,10 @@ def _find_forgotten_host(seen: Observed, job: ChildJob, training: Sequence[int])
     if any(host.pod and not host.pod.node for host in idle.hosts):
         return ""  # JobSet admits the other hosts of a slice once host 0 is scheduled
     missing = next((host.host for host in idle.hosts if host.pod is None), None)
-    silence = format_duration(job.silent_seconds)
-    return "" if missing is None else f"Kubernetes' Job controller has created no pod of host {missing} for {silence}"
+    silent_time = format_duration(job.silent_seconds)
+    return (
+        "" if missing is None else f"Kubernetes' Job controller has created no pod of host {missing} for {silent_time}"
+    )
 
 
 def _back_off_seconds(num_failed: int) -> float:

@@ -156,7 +156,7 @@ def _form_initial_world(plan: Plan, seen: Observed, now: datetime) -> WorldOutco
     wait = restart_backoff(seen, seen.status.restarts, now)
     if wait := wait or wait_for_repair(plan, seen.status.attempts, seen.status.waiting, len(chosen), now):
         return wait
-    waited = min(host.latest_report.stalled_for for one in chosen for host in one.hosts if host.latest_report)
+    waited = min(host.latest_report.stalled_for for slice_ in chosen for host in slice_.hosts if host.latest_report)
     is_more_coming = count_starting_slices(seen, ready) > 0
     largest = plan.allowed_sizes[-1] if seen.status.waiting is None else len(chosen)  # the repair wait is already over
     if len(chosen) < largest and waited < (STARTING_SLICES_SECONDS if is_more_coming else MORE_SLICES_SECONDS):
@@ -173,8 +173,8 @@ def _form_next_world(plan: Plan, seen: Observed, end: WorldEnd | None, now: date
     ready = exclude_without_standby(plan, seen, list_ready_slices(plan, seen, end))
     usable = list_usable_slices(plan, seen, ready, count_faults(plan, seen, end, now))
     if end is None and _has_unsaved_steps(plan, seen):  # unsaved steps matter more than a bad node
-        kept_numbers = {*(one.number for one in usable), *seen.current_slices}
-        usable = [one for one in exclude_draining_slices(plan, ready) if one.number in kept_numbers]
+        kept_numbers = {*(slice_.number for slice_ in usable), *seen.current_slices}
+        usable = [slice_ for slice_ in exclude_draining_slices(plan, ready) if slice_.number in kept_numbers]
     standby_worlds = find_ready_standby_worlds(plan, seen)
     probations = update_probation(plan, seen, end, now)
     chosen = choose_slices(plan, usable, probations, preferred_numbers=seen.current_slices, waiting=standby_worlds)
@@ -199,11 +199,11 @@ def _resume_to_save(plan: Plan, seen: Observed) -> Claim | None:  # None: form t
     """
     current = seen.current_slices
     ready = list_ready_slices(plan, seen)
-    returning = [one for one in ready if one.number in current]
+    returning = [slice_ for slice_ in ready if slice_.number in current]
     if not _has_unsaved_steps(plan, seen) or len(returning) < len(current) or len(current) not in plan.allowed_sizes:
         return None
     # Slices on a bad node do not count: nothing would make the world drain again to save.
-    remaining = {one.number for one in exclude_draining_slices(plan, ready)}
+    remaining = {slice_.number for slice_ in exclude_draining_slices(plan, ready)}
     if remaining.issuperset(current) and not plan.spec.suspend:
         return None
     cause = Cause(reason=Reason.RESIZED, message="steps that are only in host memory must be saved first")

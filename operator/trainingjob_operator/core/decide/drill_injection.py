@@ -43,10 +43,12 @@ def is_drill_in_progress(status: TrainingJobStatus) -> bool:
 
 def find_injection_order(status: TrainingJobStatus, world: World) -> InjectionOrder | None:  # None: no drill to inject
     """Return the drill that agents of a world must inject, according to the written status."""
-    for one in status.drills:
-        if one.state == "ordered" and one.generation == world.generation:
-            pods = {member.pod_uid for member in world.members if (member.slice, member.host) == (one.slice, one.host)}
-            return InjectionOrder(Drill(id=one.id, kind=one.kind, seconds=one.seconds), frozenset(pods))
+    for drill in status.drills:
+        if drill.state == "ordered" and drill.generation == world.generation:
+            pods = {
+                member.pod_uid for member in world.members if (member.slice, member.host) == (drill.slice, drill.host)
+            }
+            return InjectionOrder(Drill(id=drill.id, kind=drill.kind, seconds=drill.seconds), frozenset(pods))
     return None
 
 
@@ -64,14 +66,14 @@ def list_pods_to_delete(seen: Observed, written: TrainingJobStatus) -> tuple[Del
     return tuple(DeletePod(member_view.pod, force=force) for member_view in targets if member_view.pod)
 
 
-def refuse_strike(seen: Observed, written: TrainingJobStatus, words: str) -> TrainingJobStatus:
-    """Return the status after the API server refused to delete every pod of a drill: no pod was struck."""
+def refuse_drill(seen: Observed, written: TrainingJobStatus, error: str) -> TrainingJobStatus:
+    """Return the status after the API server refused to delete every pod of a drill: no pod was deleted."""
     new = _find_new_operator_drill(seen, written)
     if new is None:
         return written
-    message = f"the API server rejected the deletion of its pod: {words}"[:MAX_MESSAGE]
+    message = f"the API server rejected the deletion of its pod: {error}"[:MAX_MESSAGE]
     refused = {"state": "refused", "injected": None, "message": message}
-    drills = tuple(one.model_copy(update=refused) if one.id == new.id else one for one in written.drills)
+    drills = tuple(drill.model_copy(update=refused) if drill.id == new.id else drill for drill in written.drills)
     return written.model_copy(update={"drills": drills})
 
 
@@ -82,6 +84,6 @@ def operator_pause_seconds(seen: Observed, written: TrainingJobStatus) -> float:
 
 
 def _find_new_operator_drill(seen: Observed, written: TrainingJobStatus) -> DrillStatus | None:  # None: no new drill
-    known = {one.id for one in seen.status.drills}
-    new = [one for one in written.drills if one.id not in known and one.state == "injected"]
+    known = {drill.id for drill in seen.status.drills}
+    new = [drill for drill in written.drills if drill.id not in known and drill.state == "injected"]
     return new[0] if new else None

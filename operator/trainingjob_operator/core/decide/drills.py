@@ -67,20 +67,20 @@ RECOVERY_BUCKETS = (
 
 def update_drills(plan: Plan, seen: Observed, decision: Decision, attempts: Sequence[Attempt], now: datetime) -> Drills:
     """Return the drills after a decision: updates of the known ones, and a new one if it can begin now."""
-    known = tuple(_update_drill(one, seen, decision, attempts, now) for one in seen.status.drills)
+    known = tuple(_update_drill(drill, seen, decision, attempts, now) for drill in seen.status.drills)
     request = seen.drill
-    if request is None or any(one.id == request.id for one in known):
+    if request is None or any(drill.id == request.id for drill in known):
         return known
     new = _start_drill(plan, seen, decision, known, request, now)
     return (*known, new)[-MAX_DRILLS:] if new else known
 
 
-def describe_drill(one: DrillStatus) -> str:
+def describe_drill(drill: DrillStatus) -> str:
     """Return a description of a drill's target and result."""
-    host = "" if one.host is None else f" of host {one.host}"
-    where = "" if one.slice is None else f"{host} of slice {one.slice}"
-    report = f": {one.message}" if one.message else ""
-    return f"drill {one.kind}{where}: {STATE_DESCRIPTIONS[one.state]}{report}"
+    host = "" if drill.host is None else f" of host {drill.host}"
+    where = "" if drill.slice is None else f"{host} of slice {drill.slice}"
+    report = f": {drill.message}" if drill.message else ""
+    return f"drill {drill.kind}{where}: {STATE_DESCRIPTIONS[drill.state]}{report}"
 
 
 def _start_drill(
@@ -90,11 +90,11 @@ def _start_drill(
     time = parse_time(request.requested)
     is_recent = time is not None and abs((now - time).total_seconds()) <= REQUEST_LIFETIME_SECONDS
     # The annotation may hold any time; the status must pass the API server's validation.
-    written = format_time(time if time and is_recent else now)
-    new = DrillStatus(id=request.id, kind=request.kind, state="refused", requested=written, seconds=request.seconds)
+    requested = format_time(time if time and is_recent else now)
+    new = DrillStatus(id=request.id, kind=request.kind, state="refused", requested=requested, seconds=request.seconds)
     if plan.spec.elastic.fault_injection != "allowed":
         return new.model_copy(update={"message": "`spec.elastic.faultInjection` is not `allowed`"})
-    if any(one.state in OPEN_STATES for one in known):
+    if any(drill.state in OPEN_STATES for drill in known):
         return new.model_copy(update={"message": "another drill is in progress"})
     if not is_recent:
         minutes = pluralize(round(REQUEST_LIFETIME_SECONDS / 60), "minute")
@@ -118,8 +118,8 @@ def _describe_job_failure(plan: Plan, seen: Observed, request: DrillRequest) -> 
         return ""
     if protection.non_finite == "stop":
         return "the drill would fail the job: `spec.protection.nonFinite` is `stop`"
-    has_one_left = len(seen.status.rollbacks) < protection.max_rollbacks
-    if has_one_left:
+    has_rollbacks_left = len(seen.status.rollbacks) < protection.max_rollbacks
+    if has_rollbacks_left:
         return ""
     return f"the drill would fail the job: it has used all {protection.max_rollbacks} of `spec.protection.maxRollbacks`"
 
@@ -140,49 +140,50 @@ def _find_target(request: DrillRequest, world: World, num_hosts: int) -> dict[st
 
 
 def _update_drill(
-    one: DrillStatus, seen: Observed, decision: Decision, attempts: Sequence[Attempt], now: datetime
+    drill: DrillStatus, seen: Observed, decision: Decision, attempts: Sequence[Attempt], now: datetime
 ) -> DrillStatus:
     """Return a drill after a decision."""
-    is_same_world = seen.world is not None and seen.world.generation == one.generation
-    if one.state == "ordered":
-        return _update_ordered_drill(one, seen, now, is_its_world=is_same_world)
-    if one.state != "injected":
-        return one
-    indices = [index for index, item in enumerate(attempts) if item.generation == one.generation and item.ended]
-    if indices and (measured := _measure_cost(one, attempts[indices[0] :])):
+    is_same_world = seen.world is not None and seen.world.generation == drill.generation
+    if drill.state == "ordered":
+        return _update_ordered_drill(drill, seen, now, is_same_world=is_same_world)
+    if drill.state != "injected":
+        return drill
+    indices = [index for index, item in enumerate(attempts) if item.generation == drill.generation and item.ended]
+    if indices and (measured := _measure_cost(drill, attempts[indices[0] :])):
         return measured
-    elapsed = seconds_between(one.injected, now)
+    elapsed = seconds_between(drill.injected, now)
     has_recovered = _is_training(seen, decision)
     if elapsed > DRILL_TIMEOUT_SECONDS or not (indices or is_same_world):
-        return _close_drill(one, "over", one.message or "the job made no step after the drill")
+        return _close_drill(drill, "over", drill.message or "the job made no step after the drill")
     if has_recovered and not is_same_world:  # the recovery time is unknown
-        return _close_drill(one, "over", "the job was suspended before it recovered")
-    one = _record_detection(one, seen, elapsed)
-    if has_recovered and one.kind in TRANSIENT_KINDS and elapsed >= _effect_seconds(one, seen):
+        return _close_drill(drill, "over", "the job was suspended before it recovered")
+    drill = _record_detection(drill, seen, elapsed)
+    if has_recovered and drill.kind in TRANSIENT_KINDS and elapsed >= _effect_seconds(drill, seen):
         return _close_drill(
-            one,
+            drill,
             "withstood",
-            one.message or f"the same world still trains after {format_duration(elapsed)}{_describe_effect(one, seen)}",
+            drill.message
+            or f"the same world still trains after {format_duration(elapsed)}{_describe_effect(drill, seen)}",
         )
-    if has_recovered and one.kind in OPERATOR_KINDS and elapsed >= INJECTION_TIMEOUT_SECONDS:
+    if has_recovered and drill.kind in OPERATOR_KINDS and elapsed >= INJECTION_TIMEOUT_SECONDS:
         return _close_drill(
-            one, "over", "the operator stopped before it injected the drill, and does not inject it later"
+            drill, "over", "the operator stopped before it injected the drill, and does not inject it later"
         )
-    return one
+    return drill
 
 
-def _effect_seconds(one: DrillStatus, seen: Observed) -> float:
+def _effect_seconds(drill: DrillStatus, seen: Observed) -> float:
     """Return the seconds after which a drill has no effect any more on a world that still trains."""
-    if one.kind is not DrillKind.NAN:
-        return one.seconds + GRACE_SECONDS
+    if drill.kind is not DrillKind.NAN:
+        return drill.seconds + GRACE_SECONDS
     step = max((item.step_seconds or 0.0 for item in _list_progress(seen)), default=0.0)
     return METRIC_DELAY_STEPS * step + GRACE_SECONDS
 
 
-def _describe_effect(one: DrillStatus, seen: Observed) -> str:
+def _describe_effect(drill: DrillStatus, seen: Observed) -> str:
     """Return a description of a drill's lasting effect on a world that still trains."""
     skipped = max((item.skipped for item in _list_progress(seen)), default=0)
-    return f"; {pluralize(skipped, 'update')} skipped so far" if one.kind is DrillKind.NAN else ""
+    return f"; {pluralize(skipped, 'update')} skipped so far" if drill.kind is DrillKind.NAN else ""
 
 
 def _list_progress(seen: Observed) -> list[Progress]:
@@ -193,67 +194,71 @@ def _list_progress(seen: Observed) -> list[Progress]:
     ]
 
 
-def _update_ordered_drill(one: DrillStatus, seen: Observed, now: datetime, *, is_its_world: bool) -> DrillStatus:
+def _update_ordered_drill(drill: DrillStatus, seen: Observed, now: datetime, *, is_same_world: bool) -> DrillStatus:
     """Return an ordered drill after the hosts' reports."""
     report = next(
         (
             member_view.report
             for member_view in seen.member_views
-            if member_view.report and member_view.report.drill_id == one.id
+            if member_view.report and member_view.report.drill_id == drill.id
         ),
         None,
     )
     if report and report.drill_error:
-        return _close_drill(one, "refused", report.drill_error)
+        return _close_drill(drill, "refused", report.drill_error)
     if report:
-        return one.model_copy(update={"state": "injected", "injected": format_time(now)})
-    if not is_its_world:
-        return _close_drill(one, "over", "its world ended before the host injected the drill")
-    is_late = seconds_between(one.requested, now) > ORDER_TIMEOUT_SECONDS
-    return _close_drill(one, "refused", "the host did not inject the drill") if is_late else one
+        return drill.model_copy(update={"state": "injected", "injected": format_time(now)})
+    if not is_same_world:
+        return _close_drill(drill, "over", "its world ended before the host injected the drill")
+    is_late = seconds_between(drill.requested, now) > ORDER_TIMEOUT_SECONDS
+    return _close_drill(drill, "refused", "the host did not inject the drill") if is_late else drill
 
 
 def _is_training(seen: Observed, decision: Decision) -> bool:
     return isinstance(decision, Wait) and decision.reason == Reason.TRAINING and seen.has_stepped
 
 
-def _record_detection(one: DrillStatus, seen: Observed, lasted: float) -> DrillStatus:
+def _record_detection(drill: DrillStatus, seen: Observed, elapsed: float) -> DrillStatus:
     """Return a drill with the time until the slowed host was named as the straggler."""
     straggler = seen.status.straggler
     if (
-        one.message
-        or one.kind is not DrillKind.SLOW
+        drill.message
+        or drill.kind is not DrillKind.SLOW
         or straggler is None
-        or (straggler.slice, straggler.host) != (one.slice, one.host)
+        or (straggler.slice, straggler.host) != (drill.slice, drill.host)
     ):
-        return one
-    return one.model_copy(update={"message": f"the host was reported as a straggler after {format_duration(lasted)}"})
+        return drill
+    return drill.model_copy(
+        update={"message": f"the host was reported as a straggler after {format_duration(elapsed)}"}
+    )
 
 
-def _measure_cost(one: DrillStatus, attempts: Sequence[Attempt]) -> DrillStatus | None:  # None: not recovered yet
+def _measure_cost(drill: DrillStatus, attempts: Sequence[Attempt]) -> DrillStatus | None:  # None: not recovered yet
     """Return a drill with its cost. `attempts` begins with the world that it hit; further worlds may have failed."""
     ended = attempts[0]
-    back = next((place for place, item in enumerate(attempts) if place and item.recovery_seconds is not None), None)
+    recovered = next(
+        (index for index, item in enumerate(attempts) if index and item.recovery_seconds is not None), None
+    )
     failed_at = parse_time(ended.ended)
-    again = parse_time(attempts[back - 1].ended) if back else None
-    if back is None or failed_at is None or again is None:
+    restarted_at = parse_time(attempts[recovered - 1].ended) if recovered else None
+    if recovered is None or failed_at is None or restarted_at is None:
         return None
-    after = attempts[back]
-    recovery_attempts = attempts[1 : back + 1]
+    after = attempts[recovered]
+    recovery_attempts = attempts[1 : recovered + 1]
     phases = {
         bucket.value: sum(item.seconds.get(bucket, 0.0) for item in recovery_attempts) for bucket in RECOVERY_BUCKETS
     }
     phases[Bucket.DOWN.value] = sum(
-        _seconds_without_world(before, later) for before, later in pairwise(attempts[: back + 1])
+        _seconds_without_world(before, later) for before, later in pairwise(attempts[: recovered + 1])
     )
     phases[Bucket.DETECTING.value] += ended.seconds.get(Bucket.DETECTING, 0.0)
     cause = ended.cause
-    return one.model_copy(
+    return drill.model_copy(
         update={
             "state": "recovered",
             "message": cause.message if cause else "",
             "cause": cause.reason if cause else "",
-            "recovery_seconds": round((again - failed_at).total_seconds() + (after.recovery_seconds or 0.0), 1),
+            "recovery_seconds": round((restarted_at - failed_at).total_seconds() + (after.recovery_seconds or 0.0), 1),
             "phases": {name: round(seconds, 3) for name, seconds in phases.items() if seconds},
             "lost_steps": max((ended.last_step or 0) - (after.first_step or 0), 0),
             "tier": after.tier,
@@ -267,5 +272,5 @@ def _seconds_without_world(before: Attempt, after: Attempt) -> float:
     return seconds_between(before.ended, started) if ended and started else 0.0
 
 
-def _close_drill(one: DrillStatus, state: str, message: str) -> DrillStatus:
-    return one.model_copy(update={"state": state, "message": message})
+def _close_drill(drill: DrillStatus, state: str, message: str) -> DrillStatus:
+    return drill.model_copy(update={"state": state, "message": message})

@@ -73,15 +73,15 @@ def find_drain_cause(plan: Plan, seen: Observed, chosen: Sequence[Slice]) -> Cau
         return Cause(reason=Reason.SUSPENDED, message="saved the training state and released all pods")
     if edit := _describe_edit(plan, seen):
         return Cause(reason=Reason.EDITED, message=edit)
-    before, after = set(seen.current_slices), {one.number for one in chosen}
-    words = [f"{_format_slices(sorted(after - before))} added"] if after - before else []
-    words += (
+    before, after = set(seen.current_slices), {slice_.number for slice_ in chosen}
+    changes = [f"{_format_slices(sorted(after - before))} added"] if after - before else []
+    changes += (
         [f"{_format_slices(sorted(before - after))} removed{_describe_absence(seen, before - after)}"]
         if before - after
         else []
     )
     return Cause(
-        reason=Reason.RESIZED, message=", ".join(words) or "the same slices drained and formed the world again"
+        reason=Reason.RESIZED, message=", ".join(changes) or "the same slices drained and formed the world again"
     )
 
 
@@ -111,25 +111,27 @@ def _decide_suspension(
         (member_view.latest_report.stalled_for for member_view in seen.member_views if member_view.latest_report),
         default=seen.heartbeats.listening_seconds,
     )
-    why = (
+    reason = (
         f"saves have failed for {format_duration(failed)}"
         if failing
         else f"no host has made progress for {format_duration(stalled_seconds)}"
     )
     if not failing and is_blocked_by_stopped_process(plan, seen):
-        why = "a process was stopped"
-    words = f"suspended without a save: {why}. {describe_unsaved_steps(seen)} are lost"
-    return EndWorld(WorldEnd(Cause(reason=Reason.SUSPENDED, message=words), is_planned=True), Reason.SUSPENDED, words)
+        reason = "a process was stopped"
+    message = f"suspended without a save: {reason}. {describe_unsaved_steps(seen)} are lost"
+    return EndWorld(
+        WorldEnd(Cause(reason=Reason.SUSPENDED, message=message), is_planned=True), Reason.SUSPENDED, message
+    )
 
 
 def _describe_edit(plan: Plan, seen: Observed) -> str:
     """Return the edits since the world was formed that need a new world. Empty: there are none."""
     before = seen.world.live if seen.world else None
-    words = describe_changes(before, live_fields(plan.spec)) if before else []
+    edits = describe_changes(before, live_fields(plan.spec)) if before else []
     size = len(seen.current_slices)
     if size not in plan.allowed_sizes:
-        words.append(f"spec.slices no longer allows {pluralize(size, 'slice')}")
-    return "; ".join(words)
+        edits.append(f"spec.slices no longer allows {pluralize(size, 'slice')}")
+    return "; ".join(edits)
 
 
 def _list_returned_slices(plan: Plan, seen: Observed) -> list[int]:
@@ -141,12 +143,12 @@ def _list_returned_slices(plan: Plan, seen: Observed) -> list[int]:
     if seen.heartbeats.seconds_since_publish < seconds(plan.spec.elastic.grow_cooldown) or not seen.has_stepped:
         return []
     current = set(seen.current_slices)
-    prepared = candidates = [one for one in list_ready_slices(plan, seen) if one.has_standbys]
-    usable = {one.number for one in list_usable_slices(plan, seen, candidates, seen.status.nodes)}
+    prepared = candidates = [slice_ for slice_ in list_ready_slices(plan, seen) if slice_.has_standbys]
+    usable = {slice_.number for slice_ in list_usable_slices(plan, seen, candidates, seen.status.nodes)}
     # Keep the current slices: the chosen world must be a superset of this one.
-    candidates = [one for one in candidates if one.number in usable or one.number in current]
+    candidates = [slice_ for slice_ in candidates if slice_.number in usable or slice_.number in current]
     probations = list_probations(seen.status)
-    chosen = {one.number for one in choose_slices(plan, candidates, probations, preferred_numbers=tuple(current))}
+    chosen = {slice_.number for slice_ in choose_slices(plan, candidates, probations, preferred_numbers=tuple(current))}
     returned = sorted(chosen - current) if chosen > current else []
     num_further = count_starting_slices(seen, prepared)
     can_grow_further = (plan.find_largest_size(len(chosen) + num_further) or 0) > len(chosen)
@@ -170,15 +172,19 @@ def _can_resume_from_memory(plan: Plan, seen: Observed, num_more: int) -> bool:
 
 def _describe_absence(seen: Observed, away: Collection[int]) -> str:
     """Return why slices of the drained world are not in the next one. Empty: unknown."""
-    holds = [one.hold.message for one in seen.slices if one.number in away and one.hold]
-    notices = [notice for one in seen.slices if one.number in away for notice in one.termination_notices]
+    holds = [slice_.hold.message for slice_ in seen.slices if slice_.number in away and slice_.hold]
+    notices = [notice for slice_ in seen.slices if slice_.number in away for notice in slice_.termination_notices]
     lost_members = [
         member_view.member
         for member_view in seen.member_views
         if member_view.pod is None or member_view.pod.is_deleting
     ]
-    pods = [f"the pod of host {one.host} of slice {one.slice} was deleted" for one in lost_members if one.slice in away]
-    return "".join(f": {words}" for words in [*holds, *notices, *pods][:1])
+    pods = [
+        f"the pod of host {member.host} of slice {member.slice} was deleted"
+        for member in lost_members
+        if member.slice in away
+    ]
+    return "".join(f": {cause}" for cause in [*holds, *notices, *pods][:1])
 
 
 def _format_slices(slices: Sequence[int]) -> str:

@@ -49,11 +49,11 @@ def find_startup_failure(plan: Plan, seen: Observed) -> Fail | None:  # None: en
     broken = next(
         ((host, host.startup_failure) for slice_ in seen.slices for host in slice_.hosts if host.startup_failure), None
     )
-    if broken is None or plan.find_largest_size(sum(one.is_starting for one in seen.slices)):
+    if broken is None or plan.find_largest_size(sum(slice_.is_starting for slice_ in seen.slices)):
         return None
     host, failure = broken
-    words = f"host {host.host} of slice {host.slice} cannot start: {describe_failure(failure)}"
-    return Fail(Reason.STANDBY_FAILED, words)
+    message = f"host {host.host} of slice {host.slice} cannot start: {describe_failure(failure)}"
+    return Fail(Reason.STANDBY_FAILED, message)
 
 
 def describe_location(cause: Cause) -> str:

@@ -49,10 +49,10 @@ def _find_job_failure(plan: Plan, job: PreparationJob, pod: PreparationPod) -> F
     limit = plan.spec.elastic.max_restarts
     if job.num_failures <= limit:
         return None
-    words = f"the number of failures ({job.num_failures}) while the text is tokenized exceeds"
+    prefix = f"the number of failures ({job.num_failures}) while the text is tokenized exceeds"
     return Fail(
         Reason.MAX_RESTARTS_EXCEEDED,
-        f"{words} `spec.elastic.maxRestarts` ({limit}). Last failure, of pod {pod.name}: {message}",
+        f"{prefix} `spec.elastic.maxRestarts` ({limit}). Last failure, of pod {pod.name}: {message}",
     )
 
 

@@ -53,13 +53,15 @@ def wait_for_admission(plan: Plan, seen: Observed, now: datetime) -> Wait | None
     until = released + timedelta(seconds=back_off_seconds(seen.uid, record.releases, record.releases + 1, longest))
     if now >= until:
         return None
-    again = f"requests them again at {format_display_time(until)}"
+    next_request = f"requests them again at {format_display_time(until)}"
     if scheduling.queue_name:
-        message = f"queue `{scheduling.queue_name}` did not admit {needed} together; released all slices, and {again}"
+        message = (
+            f"queue `{scheduling.queue_name}` did not admit {needed} together; released all slices, and {next_request}"
+        )
         return Wait(Reason.QUOTA_BACK_OFF, message)
     message = (
         f"the cluster scheduled only a part of the pods of {needed} within `spec.scheduling.startTimeout` "
-        f"({scheduling.start_timeout}); released all pods for other jobs, and {again}"
+        f"({scheduling.start_timeout}); released all pods for other jobs, and {next_request}"
     )
     return Wait(Reason.START_BACK_OFF, message)
 

@@ -51,16 +51,16 @@ def wait_for_repair(
     full_size = plan.find_largest_size(waiting.slices) if waiting else None
     if elastic.policy == "shrink" or since is None or full_size is None or num_ready >= full_size:
         return None
-    longest, why = float(seconds(elastic.shrink_after)), ""
+    longest, cause = float(seconds(elastic.shrink_after)), ""
     if elastic.policy == "auto":
         history = read_repair_history(attempts)
         longest = min(longest, max_repair_wait(history.repair_seconds, history.restart_seconds, num_ready / full_size))
-        why = f": {describe_repair_history(history)}"
+        cause = f": {describe_repair_history(history)}"
     until = since + timedelta(seconds=longest)
     if now >= until:
         return None
     message = (
         f"{num_ready} of {pluralize(full_size, 'slice')} ready; waiting for the others until "
-        f"{format_display_time(until)}{why}"
+        f"{format_display_time(until)}{cause}"
     )
     return Wait(Reason.WAITING_FOR_REPAIR, message)

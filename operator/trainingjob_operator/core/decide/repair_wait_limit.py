@@ -60,27 +60,27 @@ def max_repair_wait(repairs: Sequence[float], restart: float, share: float) -> f
 def read_repair_history(attempts: Sequence[Attempt]) -> RepairHistory:
     """Return the repairs and restarts of the recorded attempts."""
     restarts = [
-        max(one.recovery_seconds - seconds_between(before.ended, started), 0.0)
-        for before, one in pairwise(attempts)
-        if one.recovery_seconds is not None and (started := parse_time(one.started))
+        max(attempt.recovery_seconds - seconds_between(before.ended, started), 0.0)
+        for before, attempt in pairwise(attempts)
+        if attempt.recovery_seconds is not None and (started := parse_time(attempt.started))
     ]
-    repairs = [_repair_seconds(one, attempts[number + 1 :]) for number, one in enumerate(attempts)]
+    repairs = [_repair_seconds(attempt, attempts[number + 1 :]) for number, attempt in enumerate(attempts)]
     known = tuple(seconds for seconds in repairs if seconds is not None)
     return RepairHistory(known, median(restarts) if restarts else DEFAULT_RESTART_SECONDS, bool(restarts))
 
 
-def describe_repair_history(known: RepairHistory) -> str:
+def describe_repair_history(history: RepairHistory) -> str:
     """Return a description of the history that a repair wait is derived from."""
     repairs = (
-        f"{pluralize(len(known.repair_seconds), 'repair')} took {format_duration(fmean(known.repair_seconds))} on "
+        f"{pluralize(len(history.repair_seconds), 'repair')} took {format_duration(fmean(history.repair_seconds))} on "
         "average"
-        if known.repair_seconds
+        if history.repair_seconds
         else "no repair is known yet"
     )
     restart = (
-        f"a restart took {format_duration(known.restart_seconds)}"
-        if known.is_measured
-        else f"a restart is assumed to take {format_duration(known.restart_seconds)}"
+        f"a restart took {format_duration(history.restart_seconds)}"
+        if history.is_measured
+        else f"a restart is assumed to take {format_duration(history.restart_seconds)}"
     )
     return f"{repairs}, {restart}"
 
@@ -89,9 +89,9 @@ def _repair_seconds(lost: Attempt, later: Sequence[Attempt]) -> float | None:  #
     """Return the seconds until the slices of a lost world were replaced."""
     if lost.cause is None or lost.cause.reason not in LOSS_REASONS:
         return None
-    for one in later:
-        if one.slices >= lost.slices and (started := parse_time(one.started)):
+    for attempt in later:
+        if attempt.slices >= lost.slices and (started := parse_time(attempt.started)):
             return seconds_between(lost.ended, started)
-        if one.cause and one.cause.reason == Reason.SUSPENDED:
+        if attempt.cause and attempt.cause.reason == Reason.SUSPENDED:
             return None  # a suspension is no repair time
     return None

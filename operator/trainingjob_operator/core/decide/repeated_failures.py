@@ -39,10 +39,14 @@ def find_repeated_failure(seen: Observed, end: WorldEnd) -> RepeatedFailures:
     is_place_known = cause.step is not None or not seen.has_stepped
     if cause.reason not in REPEATABLE or not is_place_known:
         return ()
-    repeated = tuple(one for one in _list_failures(seen) if one.cause and _are_equal_failures(one, one.cause, cause))
+    repeated = tuple(
+        attempt
+        for attempt in _list_failures(seen)
+        if attempt.cause and _are_equal_failures(attempt, attempt.cause, cause)
+    )
     may_be_a_node = end.is_single_node and cause.reason not in NODE_INDEPENDENT_REASONS
-    is_of_one_node = may_be_a_node and all(one.cause and one.cause.node == cause.node for one in repeated)
-    return repeated if len(repeated) >= (2 if is_of_one_node else 1) else ()
+    is_single_node = may_be_a_node and all(attempt.cause and attempt.cause.node == cause.node for attempt in repeated)
+    return repeated if len(repeated) >= (2 if is_single_node else 1) else ()
 
 
 def describe_repeated_failures(location: str, cause: Cause, failures: RepeatedFailures) -> str:
@@ -57,7 +61,9 @@ def describe_repeated_failures(location: str, cause: Cause, failures: RepeatedFa
 def _list_failures(seen: Observed) -> RepeatedFailures:
     """Return the recorded failures since a step was last saved."""
     num_consecutive = seen.consecutive_failures
-    failed = tuple(one for one in seen.status.attempts if one.cause and one.cause.reason in FAILURE_REASONS)
+    failed = tuple(
+        attempt for attempt in seen.status.attempts if attempt.cause and attempt.cause.reason in FAILURE_REASONS
+    )
     return failed[-num_consecutive:] if num_consecutive else ()
 
 

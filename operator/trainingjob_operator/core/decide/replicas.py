@@ -62,8 +62,8 @@ def decide_replicas(
     failures: dict[int, Fail] = {}
     generation = next_generation(seen) - 1
     status = seen.status.model_copy(update={"checkpoint": find_checkpoint(seen, now)})
-    for one in seen.replicas:
-        view = _with_earlier_decisions(one, status, generation)
+    for replica_view in seen.replicas:
+        view = _with_earlier_decisions(replica_view, status, generation)
         outcome = _decide_replica(plan, seen, view, decide_world, now)
         if isinstance(outcome, Succeed):
             if _has_saved_newest_step(view) and not _is_saving(seen):
@@ -72,7 +72,7 @@ def decide_replicas(
         if isinstance(outcome, Fail):
             if outcome.reason not in SLICE_FAILURES:
                 return outcome
-            failures[one.slices[0].number] = outcome
+            failures[replica_view.slices[0].number] = outcome
         decision = _limit_to_slice(outcome)
         end = get_world_end(decision)
         nodes = count_faults(plan, view, end, now)
@@ -124,7 +124,7 @@ def _decide_replica(
 
 def attribute_to_node(view: Observed, health: Health | None) -> Health | None:
     """Return the health of the world of a slice. The only host of a slice has failed alone if other slices train."""
-    nodes = {one.member.node for one in view.member_views}
+    nodes = {member_view.member.node for member_view in view.member_views}
     if not isinstance(health, Failed) or nodes != {health.end.cause.node}:
         return health
     return Failed(replace(health.end, is_single_node=bool(view.job_nodes - nodes)))
@@ -148,14 +148,14 @@ def _has_saved_newest_step(view: Observed) -> bool:
 
     A replica that does not save counts its last step as saved, because the log of rounds has it.
     """
-    reports = [one.report for one in view.member_views if one.report]
+    reports = [member_view.report for member_view in view.member_views if member_view.report]
     saved = [report.committed for report in reports if report.committed is not None]
     return max([*saved, find_stored_step(view.member_views) or 0]) >= (find_newest_step(view.member_views) or 0)
 
 
 def _is_saving(seen: Observed) -> bool:
     """Return whether a world still saves or exports, so that its hosts must not stop."""
-    return any(one.report and one.report.phase is Phase.SAVING for one in seen.member_views)
+    return any(member_view.report and member_view.report.phase is Phase.SAVING for member_view in seen.member_views)
 
 
 def _save_last_step(
@@ -171,8 +171,8 @@ def _save_last_step(
     It stays done, and another slice saves the step. If no slice is left that can, this one restarts: a replica that
     joins after the last step saves it.
     """
-    is_other_at_work = any(_is_at_work(one) for one in seen.replicas)
-    if is_other_at_work or any(isinstance(one.decision, Claim) for one in earlier):
+    is_other_at_work = any(_is_at_work(replica_view) for replica_view in seen.replicas)
+    if is_other_at_work or any(isinstance(decision.decision, Claim) for decision in earlier):
         return Succeed()
     cause = Cause(reason=Reason.FINISHING, message="the slice that was to save the last step is lost")
     return decide_world(plan.of_one_slice, view, WorldEnd(cause, is_planned=True), now)
@@ -180,7 +180,7 @@ def _save_last_step(
 
 def _is_at_work(view: Observed) -> bool:
     """Return whether a slice has a world that is not done, or that has committed the last step."""
-    is_done = any(one.report and one.report.phase is Phase.DONE for one in view.member_views)
+    is_done = any(member_view.report and member_view.report.phase is Phase.DONE for member_view in view.member_views)
     return view.world is not None and (not is_done or _has_saved_newest_step(view))
 
 
@@ -202,11 +202,11 @@ def _leave_bad_node(plan: Plan, seen: Observed, view: Observed, claim: Claim, fa
 
     The slice is then recreated on other nodes. Its view cannot show that: a world of one slice has no other to choose.
     """
-    (one,) = view.slices
-    bad = sorted(one.nodes & find_bad_nodes(plan, seen, faults))
-    if not bad or not is_movable(seen, one):
+    (slice_,) = view.slices
+    bad = sorted(slice_.nodes & find_bad_nodes(plan, seen, faults))
+    if not bad or not is_movable(seen, slice_):
         return claim
-    message = f"node {bad[0]} is bad: slice {one.number} moves to other nodes"
+    message = f"node {bad[0]} is bad: slice {slice_.number} moves to other nodes"
     return EndWorld(claim.end, Reason.BAD_NODE, message) if claim.end else Wait(Reason.BAD_NODE, message)
 
 
@@ -221,9 +221,9 @@ def _find_job_failure(
     seen: Observed, replicas: Sequence[ReplicaDecision], failures: Mapping[int, Fail]
 ) -> Fail | None:  # None: none has stopped, or another one may train soon
     """Return the failure of a job without a world, if a slice has stopped and no other one is starting."""
-    stopped = {one.view.slices[0].number: one.stopped for one in replicas if one.stopped}
+    stopped = {replica.view.slices[0].number: replica.stopped for replica in replicas if replica.stopped}
     if not (stopped or failures) or any(
-        one.is_starting for one in seen.slices if one.number not in {*stopped, *failures}
+        slice_.is_starting for slice_ in seen.slices if slice_.number not in {*stopped, *failures}
     ):
         return None
     if failures:
@@ -237,7 +237,7 @@ def _summarize(
     """Return the decision that describes the job as a whole: that of the slice that trains, or comes closest to it."""
     if world is None and (wait := wait_for_admission(plan, seen, now)):
         return wait
-    summary = min((one.decision for one in replicas if _world_after(one) or world is None), key=_rank)
+    summary = min((replica.decision for replica in replicas if _world_after(replica) or world is None), key=_rank)
     return replace(summary, world=world) if isinstance(summary, Claim) and world else summary
 
 

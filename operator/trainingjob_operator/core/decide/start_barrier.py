@@ -30,11 +30,11 @@ Beyond one unit another job times out first, so that few of many competing jobs 
 
 def is_start_overdue(plan: Plan, seen: Observed, num_releases: int, now: datetime) -> bool:
     """Return whether a job has held an incomplete minimum for long enough, while the scheduler has no node for more."""
-    pods = [host.pod for one in seen.slices for host in one.hosts if host.pod]
+    pods = [host.pod for slice_ in seen.slices for host in slice_.hosts if host.pod]
     is_holding = any(pod.node and not pod.is_deleting for pod in pods)
     if not is_holding or not any(pod.is_unschedulable for pod in pods):
         return False
-    if plan.find_largest_size(sum(one.is_placed for one in seen.slices)):
+    if plan.find_largest_size(sum(slice_.is_placed for slice_ in seen.slices)):
         return False
     attempts = seen.status.attempts
     ended_seconds = [seconds_between(attempts[-1].ended, now)] if attempts and attempts[-1].ended else []

@@ -41,8 +41,8 @@ def list_ready_slices(plan: Plan, seen: Observed, end: WorldEnd | None = None) -
 
 def count_starting_slices(seen: Observed, ready: Sequence[Slice]) -> int:
     """Return the number of slices that are about to be ready: their pods are scheduled and have no known problem."""
-    are_ready = {one.number for one in ready}
-    return sum(one.is_starting for one in seen.slices if one.number not in are_ready)
+    are_ready = {slice_.number for slice_ in ready}
+    return sum(slice_.is_starting for slice_ in seen.slices if slice_.number not in are_ready)
 
 
 def exclude_without_standby(plan: Plan, seen: Observed, ready: Sequence[Slice]) -> Sequence[Slice]:
@@ -53,17 +53,17 @@ def exclude_without_standby(plan: Plan, seen: Observed, ready: Sequence[Slice]) 
     """
     members = {member_view.member.pod_uid for member_view in seen.member_views}
     prepared = [
-        one
-        for one in ready
-        if all(host.has_standby or (host.pod is not None and host.pod.uid in members) for host in one.hosts)
+        slice_
+        for slice_ in ready
+        if all(host.has_standby or (host.pod is not None and host.pod.uid in members) for host in slice_.hosts)
     ]
     return prepared if plan.find_largest_size(len(prepared)) else ready
 
 
 def list_usable_slices(plan: Plan, seen: Observed, ready: Sequence[Slice], faults: Faults) -> list[Slice]:
     """Return the slices to form a world of, without bad, avoided and terminating nodes if the others suffice."""
-    sound = exclude_bad_nodes(plan, seen, ready, faults)
-    return exclude_draining_slices(plan, exclude_avoided_slices(plan, seen, sound))
+    healthy = exclude_bad_nodes(plan, seen, ready, faults)
+    return exclude_draining_slices(plan, exclude_avoided_slices(plan, seen, healthy))
 
 
 def choose_slices(
@@ -78,16 +78,18 @@ def choose_slices(
     `waiting` are the hot standby worlds that can take over.
     """
     size = plan.find_largest_size(len(healthy))
-    numbers = {one.number for one in healthy}
-    shadow = next((one.slices for one in waiting if len(one.slices) == size and numbers.issuperset(one.slices)), ())
+    numbers = {slice_.number for slice_ in healthy}
+    shadow = next(
+        (world.slices for world in waiting if len(world.slices) == size and numbers.issuperset(world.slices)), ()
+    )
     first, current_numbers, on_probation = set(shadow), set(preferred_numbers), find_probation_nodes(probations)
 
-    def rank(one: Slice) -> tuple[bool, bool, bool, int]:
-        is_last = bool(on_probation) and bool(one.nodes & on_probation)
-        return one.number not in first, one.number not in current_numbers, is_last, one.number
+    def rank(slice_: Slice) -> tuple[bool, bool, bool, int]:
+        is_last = bool(on_probation) and bool(slice_.nodes & on_probation)
+        return slice_.number not in first, slice_.number not in current_numbers, is_last, slice_.number
 
     preferred = sorted(healthy, key=rank)
-    return tuple(sorted(preferred[: size or 0], key=lambda one: one.number))
+    return tuple(sorted(preferred[: size or 0], key=lambda slice_: slice_.number))
 
 
 def form_world(
@@ -101,7 +103,7 @@ def form_world(
 
     If exactly these hosts wait in a hot standby world, the next world takes over its coordinator and its processes.
     """
-    hosts = [host for one in slices for host in one.hosts]
+    hosts = [host for slice_ in slices for host in slice_.hosts]
     hosts_with_reports = [
         (host, host.pod, host.latest_report.report) for host in hosts if host.pod and host.latest_report
     ]
@@ -119,7 +121,14 @@ def form_world(
         for process, (host, pod, _) in enumerate(hosts_with_reports)
     )
     _, leader, report = hosts_with_reports[0]
-    shadow = next((one for one in standby_worlds if hash_members(one.members) == hash_members(members)), None)
+    shadow = next(
+        (
+            standby_world
+            for standby_world in standby_worlds
+            if hash_members(standby_world.members) == hash_members(members)
+        ),
+        None,
+    )
     world = World(
         generation=generation,
         job_uid=seen.uid,
@@ -139,7 +148,7 @@ def _find_probation_processes(seen: Observed, members: Sequence[Member]) -> tupl
     """Return the processes of pods that are new on a node on probation. The devices of other pods have trained."""
     known = {member_view.member.pod_uid for member_view in seen.member_views}
     nodes = find_probation_nodes(list_probations(seen.status))
-    return tuple(one.process for one in members if one.node in nodes and one.pod_uid not in known)
+    return tuple(member.process for member in members if member.node in nodes and member.pod_uid not in known)
 
 
 def next_generation(seen: Observed) -> int:
@@ -155,7 +164,7 @@ def next_generation(seen: Observed) -> int:
         *(span.generation for span in seen.lineage),
     ]
     newest = max(known)
-    reports = [news.report for news in seen.heartbeats.latest_reports.values()]
+    reports = [latest_report.report for latest_report in seen.heartbeats.latest_reports.values()]
     in_storage = (report.failure.newest_generation for report in reports if report.failure)
     reported = (*(report.generation for report in reports), *in_storage)
-    return max([newest, *(one for one in reported if one <= newest + MAX_GENERATION_LEAD)]) + 1
+    return max([newest, *(generation for generation in reported if generation <= newest + MAX_GENERATION_LEAD)]) + 1

@@ -18,15 +18,22 @@ def find_avoided_nodes(plan: Plan, seen: Observed, faults: Faults) -> frozenset[
     if not seen.avoided_nodes:
         return bad
     avoided, current = bad | seen.avoided_nodes, seen.current_slices
-    sound = sum(one.is_starting and not one.nodes & (bad if one.number in current else avoided) for one in seen.slices)
-    return avoided if plan.find_largest_size(sound) else bad
+    num_healthy = sum(
+        slice_.is_starting and not slice_.nodes & (bad if slice_.number in current else avoided)
+        for slice_ in seen.slices
+    )
+    return avoided if plan.find_largest_size(num_healthy) else bad
 
 
 def exclude_avoided_slices(plan: Plan, seen: Observed, ready: Sequence[Slice]) -> list[Slice]:
     """Return the slices to form a world of, without movable new slices on avoided nodes if the others suffice."""
     current = seen.current_slices
-    sound = [one for one in ready if one.number in current or not (one.avoid_signals and is_movable(seen, one))]
-    return sound if plan.find_largest_size(len(sound)) else list(ready)
+    healthy = [
+        slice_
+        for slice_ in ready
+        if slice_.number in current or not (slice_.avoid_signals and is_movable(seen, slice_))
+    ]
+    return healthy if plan.find_largest_size(len(healthy)) else list(ready)
 
 
 def find_disfavored_nodes(seen: Observed, avoided: frozenset[str] = frozenset()) -> tuple[str, ...]:

@@ -39,15 +39,15 @@ MAX_WHY_LENGTH = 256
 
 def count_faults(plan: Plan, seen: Observed, end: WorldEnd | None, now: datetime) -> Faults:
     """Return the faults of nodes after a decision. `end` is None if no world ended."""
-    probations = {one.node: one for one in update_probation(plan, seen, end, now)}
+    probations = {probation.node: probation for probation in update_probation(plan, seen, end, now)}
     released_nodes = {
         node for jobset in seen.jobsets if _has_search_timed_out(seen, jobset, now) for node in jobset.avoided_nodes
     }
-    updated = [_update_fault(one, probations.get(one.node), now) for one in seen.status.nodes]
+    updated = [_update_fault(fault, probations.get(fault.node), now) for fault in seen.status.nodes]
     faults_by_node = {
-        one.node: one
-        for one in updated
-        if one.node not in released_nodes and (until := parse_time(one.until)) and until > now
+        fault.node: fault
+        for fault in updated
+        if fault.node not in released_nodes and (until := parse_time(fault.until)) and until > now
     }
     if end is not None and is_node_fault(seen, end):
         node, before = end.cause.node, faults_by_node.pop(end.cause.node, None)
@@ -69,11 +69,11 @@ def _update_fault(fault: NodeFaults, probation: NodeProbation | None, now: datet
 
 def find_bad_nodes(plan: Plan, seen: Observed, faults: Faults) -> frozenset[str]:
     """Return the bad nodes that slices must avoid; empty if the job could not reach its minimum without them."""
-    bad = frozenset(one.node for one in faults if one.faults >= MIN_FAULTS)
+    bad = frozenset(fault.node for fault in faults if fault.faults >= MIN_FAULTS)
     if plan.spec.elastic.node_exclusion == "report" or not bad:
         return frozenset()
-    sound = sum(one.is_starting and not one.nodes & bad for one in seen.slices)
-    return bad if plan.find_largest_size(sound) else frozenset()
+    num_healthy = sum(slice_.is_starting and not slice_.nodes & bad for slice_ in seen.slices)
+    return bad if plan.find_largest_size(num_healthy) else frozenset()
 
 
 def exclude_bad_nodes(plan: Plan, seen: Observed, ready: Sequence[Slice], faults: Faults) -> list[Slice]:
@@ -81,22 +81,22 @@ def exclude_bad_nodes(plan: Plan, seen: Observed, ready: Sequence[Slice], faults
     bad = find_bad_nodes(plan, seen, faults)
     if not bad:
         return list(ready)
-    sound = [one for one in ready if not (one.nodes & bad and is_movable(seen, one))]
-    return sound if plan.find_largest_size(len(sound)) else list(ready)
+    healthy = [slice_ for slice_ in ready if not (slice_.nodes & bad and is_movable(seen, slice_))]
+    return healthy if plan.find_largest_size(len(healthy)) else list(ready)
 
 
-def is_movable(seen: Observed, one: Slice) -> bool:
+def is_movable(seen: Observed, slice_: Slice) -> bool:
     """Return whether a slice has its own JobSet, which can be recreated on other nodes."""
-    return seen.base is None or one.number not in seen.base.slices
+    return seen.base is None or slice_.number not in seen.base.slices
 
 
 def describe_bad_node(plan: Plan, seen: Observed, fault: NodeFaults) -> str:
     """Return the message about a bad node, with the action to take."""
-    slices_on_node = [one for one in seen.slices if fault.node in one.nodes]
+    slices_on_node = [slice_ for slice_ in seen.slices if fault.node in slice_.nodes]
     is_recreated = (
         plan.spec.elastic.node_exclusion == "avoid"
         and slices_on_node
-        and all(is_movable(seen, one) for one in slices_on_node)
+        and all(is_movable(seen, slice_) for slice_ in slices_on_node)
     )
     action = (
         "The operator recreates its slice on another node"
@@ -113,4 +113,4 @@ def _has_search_timed_out(seen: Observed, jobset: JobSet, now: datetime) -> bool
     """Return whether a JobSet that avoids nodes has found no other nodes within `SEARCH_SECONDS`."""
     if not jobset.avoided_nodes or seconds_between(jobset.created, now) <= SEARCH_SECONDS:
         return False
-    return not all(one.is_placed for one in seen.slices if one.jobset == jobset.name)
+    return not all(slice_.is_placed for slice_ in seen.slices if slice_.jobset == jobset.name)

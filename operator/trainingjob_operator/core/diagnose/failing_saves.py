@@ -31,10 +31,10 @@ def merge_failures(
 ) -> FailingSaves | None:
     """Return the failures that hosts of the world report, with the time of the first one. None: they report none."""
     reports = [member_view.report for member_view in seen.member_views if member_view.report]
-    told = [failure for report in reports if (failure := failure_of(report))]
-    if not told:
+    failures = [failure for report in reports if (failure := failure_of(report))]
+    if not failures:
         return None
-    newest = max(told, key=lambda one: one.step)
+    newest = max(failures, key=lambda item: item.step)
     since = clamp_to_now(known.since, now) if known else None
     return FailingSaves(since=since or format_time(now), step=newest.step, message=newest.message)
 

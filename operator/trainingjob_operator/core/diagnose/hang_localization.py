@@ -37,7 +37,7 @@ def find_blocking_member(
     `stages` ranks how far each member is on the way to the first step. All members pass the stages in the same order.
     """
     known = {index: item for index, item in enumerate(evidence) if item is not None}
-    stopped = _filter_evidence(known, lambda clue: clue.state is ProcessState.STOPPED)
+    stopped = _filter_evidence(known, lambda diagnostics: diagnostics.state is ProcessState.STOPPED)
     if stopped:
         return _single_match(stopped, "its process is stopped")
     if stages and max(stages) > min(stages) and stages.count(min(stages)) == 1:
@@ -46,37 +46,37 @@ def find_blocking_member(
         return None  # a member without diagnostics may be the one
     if len(known) == 1:
         return _single_match(known, f"it is the only host of the world, and its process last entered {known[0].newest}")
-    fewest = min(clue.entered for clue in known.values())
-    ahead = max(known.values(), key=lambda clue: clue.entered)
+    fewest = min(diagnostics.entered for diagnostics in known.values())
+    ahead = max(known.values(), key=lambda diagnostics: diagnostics.entered)
     if ahead.entered > fewest:
-        behind = _filter_evidence(known, lambda clue: clue.entered == fewest)
-        idle = _filter_evidence(behind, lambda clue: clue.cores < IDLE_CORES)
+        behind = _filter_evidence(known, lambda diagnostics: diagnostics.entered == fewest)
+        idle = _filter_evidence(behind, lambda diagnostics: diagnostics.cores < IDLE_CORES)
         message = f"other hosts have entered {ahead.newest}, but it has not"
         return _single_match(behind, message) or _single_match(idle, f"{message}, and its process is idle")
-    if storage := _filter_evidence(known, lambda clue: clue.state is ProcessState.WAITING_FOR_STORAGE):
+    if storage := _filter_evidence(known, lambda diagnostics: diagnostics.state is ProcessState.WAITING_FOR_STORAGE):
         return _single_match(storage, "its process waits for storage")
-    idle = _filter_evidence(known, lambda clue: clue.cores < IDLE_CORES)
-    busy = _filter_evidence(known, lambda clue: clue.cores > BUSY_CORES)
+    idle = _filter_evidence(known, lambda diagnostics: diagnostics.cores < IDLE_CORES)
+    busy = _filter_evidence(known, lambda diagnostics: diagnostics.cores > BUSY_CORES)
     if len(idle) + len(busy) < len(known) or max(len(idle), len(busy)) < MIN_ALIKE:
         return None
     return _single_match(idle, "only its process is idle") or _single_match(busy, "only its process is busy")
 
 
-def describe_evidence(clue: Diagnostics) -> str:
+def describe_evidence(diagnostics: Diagnostics) -> str:
     """Return a description of a process that is already known to block the others."""
-    if clue.state is ProcessState.STOPPED:
+    if diagnostics.state is ProcessState.STOPPED:
         return "its process is stopped"
-    if clue.state is ProcessState.WAITING_FOR_STORAGE:
+    if diagnostics.state is ProcessState.WAITING_FOR_STORAGE:
         return "its process waits for storage"
-    activity = "is idle" if clue.cores < IDLE_CORES else f"uses {clue.cores:.1f} cores"
-    return f"its process {activity} and last entered {clue.newest or 'nothing'}"
+    activity = "is idle" if diagnostics.cores < IDLE_CORES else f"uses {diagnostics.cores:.1f} cores"
+    return f"its process {activity} and last entered {diagnostics.newest or 'nothing'}"
 
 
 def _filter_evidence(
-    clues: Mapping[int, Diagnostics], is_like: Callable[[Diagnostics], bool]
+    evidence: Mapping[int, Diagnostics], has_property: Callable[[Diagnostics], bool]
 ) -> dict[int, Diagnostics]:
-    return {index: clue for index, clue in clues.items() if is_like(clue)}
+    return {index: diagnostics for index, diagnostics in evidence.items() if has_property(diagnostics)}
 
 
-def _single_match(clues: Mapping[int, Diagnostics], why: str) -> BlockingMember | None:  # None: none, or several
-    return BlockingMember(next(iter(clues)), why) if len(clues) == 1 else None
+def _single_match(matches: Mapping[int, Diagnostics], why: str) -> BlockingMember | None:  # None: none, or several
+    return BlockingMember(next(iter(matches)), why) if len(matches) == 1 else None

@@ -88,25 +88,33 @@ def find_hang(
     evidence = tuple(_find_evidence(item) for item in member_statuses)
     stopped = _list_stopped_members(plan, seen, member_statuses)
     if stopped:
-        last_member, still = stopped[0], max(_stalled_seconds(item, seen) for item in stopped)
-        stall_message = f"the world has waited {format_duration(still)} for a stopped process"
+        last_member, stalled_for = stopped[0], max(_stalled_seconds(item, seen) for item in stopped)
+        stall_message = f"the world has waited {format_duration(stalled_for)} for a stopped process"
         diagnostics_message = f"{stall_message}; collecting diagnostics of all hosts"
     else:
         remaining_seconds = _list_remaining_seconds(plan, seen, member_statuses, member_statuses)
-        last_member, still = (
+        last_member, stalled_for = (
             member_statuses[remaining_seconds.index(max(remaining_seconds))],
             min(_stalled_seconds(item, seen) for item in member_statuses),
         )
-        stall_message = f"no host of the world made progress for {format_duration(still)}"
-        diagnostics_message = f"no host has made progress for {format_duration(still)}; collecting diagnostics"
+        stall_message = f"no host of the world made progress for {format_duration(stalled_for)}"
+        diagnostics_message = f"no host has made progress for {format_duration(stalled_for)}; collecting diagnostics"
     if None in evidence and overdue < DIAGNOSTICS_SECONDS:
         return Stalled(diagnostics_message)
-    num_answers = zip(member_statuses, evidence, strict=True)
-    evidence = tuple(STOPPED_EVIDENCE if clue is None and item.is_stopped else clue for item, clue in num_answers)
-    suspect = find_blocking_member(evidence, tuple(_startup_rank(item) for item in member_statuses))
+    pairs = zip(member_statuses, evidence, strict=True)
+    evidence = tuple(
+        STOPPED_EVIDENCE if diagnostics is None and item.is_stopped else diagnostics for item, diagnostics in pairs
+    )
+    blocking_member = find_blocking_member(evidence, tuple(_startup_rank(item) for item in member_statuses))
     return Failed(
         _describe_hang(
-            plan, member_statuses, evidence, suspect, stall_message, still, _timed_phase(last_member, member_statuses)
+            plan,
+            member_statuses,
+            evidence,
+            blocking_member,
+            stall_message,
+            stalled_for,
+            _timed_phase(last_member, member_statuses),
         )
     )
 
@@ -158,22 +166,22 @@ def _list_remaining_seconds(
     may be thousands, so equal ones are computed once.
     """
     timeouts: dict[tuple[Phase | None, int, bool, bool], tuple[float, float]] = {}
-    patience = []
+    remaining_seconds = []
     for item in items:
-        work = _phase(item), _completed_step(item), _reports_io(item), _reports_cpu_time(item)
-        if work not in timeouts:
-            timeouts[work] = (
+        activity = _phase(item), _completed_step(item), _reports_io(item), _reports_cpu_time(item)
+        if activity not in timeouts:
+            timeouts[activity] = (
                 _progress_timeout(plan, seen, item, member_statuses),
                 _idle_timeout(plan, seen, item, member_statuses),
             )
-        progress_timeout, idle_timeout = timeouts[work]
-        patience.append(
+        progress_timeout, idle_timeout = timeouts[activity]
+        remaining_seconds.append(
             min(
                 progress_timeout - _stalled_seconds(item, seen),
                 idle_timeout - min(item.idle, seen.heartbeats.seconds_since_publish),
             )
         )
-    return patience
+    return remaining_seconds
 
 
 def _list_stopped_members(plan: Plan, seen: Observed, member_statuses: Sequence[MemberStatus]) -> list[MemberStatus]:
@@ -190,51 +198,51 @@ def _remaining_stopped_seconds(plan: Plan, seen: Observed, item: MemberStatus) -
 
 def _stalled_seconds(item: MemberStatus, seen: Observed) -> float:
     """Return the seconds without progress of a member in this world. Time before the world does not count."""
-    return min(item.still, seen.heartbeats.seconds_since_publish)
+    return min(item.stalled_for, seen.heartbeats.seconds_since_publish)
 
 
 def _progress_timeout(plan: Plan, seen: Observed, item: MemberStatus, member_statuses: Sequence[MemberStatus]) -> float:
     """Return the progress timeout of a member in its current phase."""
-    work = _timed_phase(item, member_statuses)
-    if work is Phase.TRAINING:
-        return _training_timeout(plan, seen, member_statuses) * _hang_multiplier(seen, work)
-    longest = _max_phase_seconds(work, member_statuses)
+    phase = _timed_phase(item, member_statuses)
+    if phase is Phase.TRAINING:
+        return _training_timeout(plan, seen, member_statuses) * _hang_multiplier(seen, phase)
+    longest = _max_phase_seconds(phase, member_statuses)
     least = (
         MIN_IDLE_TIMEOUT_SECONDS
-        if longest and _reports_io(item) and work in IO_PHASES
-        else MIN_PHASE_TIMEOUT_SECONDS[work]
+        if longest and _reports_io(item) and phase in IO_PHASES
+        else MIN_PHASE_TIMEOUT_SECONDS[phase]
     )
-    return max(TIMEOUT_FACTOR * longest, least) * _hang_multiplier(seen, work)
+    return max(TIMEOUT_FACTOR * longest, least) * _hang_multiplier(seen, phase)
 
 
 def _idle_timeout(plan: Plan, seen: Observed, item: MemberStatus, member_statuses: Sequence[MemberStatus]) -> float:
     """Return the timeout without CPU time or progress; infinite if CPU time is not reported or not meaningful."""
-    work = _timed_phase(item, member_statuses)
+    phase = _timed_phase(item, member_statuses)
     if (
-        work not in STARTUP_PHASES
+        phase not in STARTUP_PHASES
         or not _reports_cpu_time(item)
         or not (_reports_io(item) or item.member_view.report is None)
     ):
         return inf
-    return max(TIMEOUT_FACTOR * _max_phase_seconds(work, member_statuses), MIN_IDLE_TIMEOUT_SECONDS) * _hang_multiplier(
-        seen, work
-    )
+    return max(
+        TIMEOUT_FACTOR * _max_phase_seconds(phase, member_statuses), MIN_IDLE_TIMEOUT_SECONDS
+    ) * _hang_multiplier(seen, phase)
 
 
-def _hang_multiplier(seen: Observed, work: Phase) -> float:
+def _hang_multiplier(seen: Observed, phase: Phase) -> float:
     """Return the factor of a timeout: doubled for each world that it ended since a step was saved."""
     hung = [
         attempt.cause
         for attempt in reversed(seen.status.attempts)
         if attempt.cause and attempt.cause.reason == Reason.HUNG_HOST
     ]
-    return 2.0 ** sum(cause.phase == work for cause in hung[: seen.consecutive_failures])
+    return 2.0 ** sum(cause.phase == phase for cause in hung[: seen.consecutive_failures])
 
 
-def _max_phase_seconds(work: Phase, member_statuses: Sequence[MemberStatus]) -> float:
+def _max_phase_seconds(phase: Phase, member_statuses: Sequence[MemberStatus]) -> float:
     """Return the longest duration of a phase that any member has reported."""
     reports = [other.member_view.report for other in member_statuses if other.member_view.report]
-    return max((report.phase_seconds.get(work, 0.0) for report in reports), default=0.0)
+    return max((report.phase_seconds.get(phase, 0.0) for report in reports), default=0.0)
 
 
 def _timed_phase(item: MemberStatus, member_statuses: Sequence[MemberStatus]) -> Phase:
@@ -313,34 +321,36 @@ def _find_evidence(item: MemberStatus) -> Diagnostics | None:  # None: no diagno
 def _describe_hang(
     plan: Plan,
     member_statuses: Sequence[MemberStatus],
-    clues: Sequence[Diagnostics | None],
-    suspect: BlockingMember | None,
-    stood: str,
-    still: float,
-    work: Phase,
+    evidence: Sequence[Diagnostics | None],
+    blocking_member: BlockingMember | None,
+    stall_message: str,
+    stalled_for: float,
+    phase: Phase,
 ) -> WorldEnd:
     steps = [
         item.member_view.report.progress.step
         for item in member_statuses
         if item.member_view.report and item.member_view.report.progress
     ]
-    cause = Cause(reason=Reason.HUNG_HOST, step=max(steps) + 1 if steps else None, phase=work)
+    cause = Cause(reason=Reason.HUNG_HOST, step=max(steps) + 1 if steps else None, phase=phase)
     stacks = f"Stacks of all hosts: {plan.spec.checkpoint.uri}/stacks"
-    if suspect is None:
-        num_diagnostics = sum(clue is not None for clue in clues)
+    if blocking_member is None:
+        num_diagnostics = sum(diagnostics is not None for diagnostics in evidence)
         message = (
-            f"{stood}. The host that blocks the others is unknown: {num_diagnostics} of "
-            f"{pluralize(len(clues), 'host')} sent diagnostics, and no single host stands out. {stacks}"
+            f"{stall_message}. The host that blocks the others is unknown: {num_diagnostics} of "
+            f"{pluralize(len(evidence), 'host')} sent diagnostics, and no single host stands out. {stacks}"
         )
-        return WorldEnd(cause.model_copy(update={"message": message[:1024]}), is_counted=True, seconds_ago=still)
-    member, clue = member_statuses[suspect.index].member_view.member, clues[suspect.index]
-    message = f"host {member.host} of slice {member.slice} hangs: {stood}, and {suspect.why}. {stacks}"
+        return WorldEnd(cause.model_copy(update={"message": message[:1024]}), is_counted=True, seconds_ago=stalled_for)
+    member, diagnostics = member_statuses[blocking_member.index].member_view.member, evidence[blocking_member.index]
+    message = f"host {member.host} of slice {member.slice} hangs: {stall_message}, and {blocking_member.why}. {stacks}"
     cause_fields = {
         "message": message[:1024],
         "slice": member.slice,
         "host": member.host,
         "node": member.node,
-        "log": clue.stack if clue else "",
+        "log": diagnostics.stack if diagnostics else "",
     }
-    alone = any(item.member_view.member.node != member.node for item in member_statuses)
-    return WorldEnd(cause.model_copy(update=cause_fields), is_counted=True, seconds_ago=still, is_single_node=alone)
+    is_single_node = any(item.member_view.member.node != member.node for item in member_statuses)
+    return WorldEnd(
+        cause.model_copy(update=cause_fields), is_counted=True, seconds_ago=stalled_for, is_single_node=is_single_node
+    )

@@ -97,7 +97,7 @@ def assess_health(member_statuses: Sequence[MemberStatus], heartbeat_timeout: fl
     working = [
         item for item in member_statuses if item.state in (MemberState.ACTIVE, MemberState.JOINING, MemberState.SILENT)
     ]
-    is_stuck = all(item.still > DRAIN_TIMEOUT_SECONDS for item in working)
+    is_stuck = all(item.stalled_for > DRAIN_TIMEOUT_SECONDS for item in working)
     if any(item.state is MemberState.DONE for item in member_statuses):
         return Completed() if is_stuck else Finishing()
     if any(item.state is MemberState.LEFT for item in member_statuses):
@@ -106,16 +106,16 @@ def assess_health(member_statuses: Sequence[MemberStatus], heartbeat_timeout: fl
         return _failed(ends[0], member_statuses, primary_failures)
     secondary_failures = [item for item in member_statuses if item.state is MemberState.FAILED]
     if secondary_failures:
-        first = max(secondary_failures, key=lambda item: item.still)
+        first = max(secondary_failures, key=lambda item: item.stalled_for)
         if timed_out := _find_heartbeat_timeout(secondary_failures, member_statuses):
-            if timed_out.evidence is None and first.still < DIAGNOSTICS_SECONDS:
+            if timed_out.evidence is None and first.stalled_for < DIAGNOSTICS_SECONDS:
                 text = (
                     f"peers aborted after missing JAX heartbeats from {_format_host(timed_out.member_view)}; "
                     "collecting diagnostics"
                 )
                 return Stalled(text)
             return _failed(_end_by_heartbeat_timeout(timed_out), member_statuses, [timed_out])
-        is_conclusive = first.still > heartbeat_timeout and all(item.has_reported for item in member_statuses)
+        is_conclusive = first.stalled_for > heartbeat_timeout and all(item.has_reported for item in member_statuses)
         return (
             _failed(_end_by_member(first), member_statuses, [])
             if is_conclusive
@@ -133,7 +133,7 @@ def assess_health(member_statuses: Sequence[MemberStatus], heartbeat_timeout: fl
 def _failed(end: WorldEnd, member_statuses: Sequence[MemberStatus], primary_failures: Sequence[MemberStatus]) -> Failed:
     """Return the failure of the world, dated no earlier than its newest step, because a step needs every member."""
     steps = [
-        item.still
+        item.stalled_for
         for item in member_statuses
         if item.member_view.report and item.member_view.report.phase is Phase.TRAINING
     ]
@@ -176,8 +176,12 @@ def _find_heartbeat_timeout(
 def _end_by_heartbeat_timeout(item: MemberStatus) -> WorldEnd:
     report, evidence = item.member_view.report, item.evidence
     observation = describe_evidence(evidence) if evidence else "its agent sent no diagnostics"
-    words = f"{_format_host(item.member_view)} hangs: its peers aborted after missing the JAX heartbeats of its process"
-    end = _make_end(item.member_view, Reason.HUNG_HOST, f"{words}, and {observation}", counted=True, ago=item.still)
+    message = (
+        f"{_format_host(item.member_view)} hangs: its peers aborted after missing the JAX heartbeats of its process"
+    )
+    end = _make_end(
+        item.member_view, Reason.HUNG_HOST, f"{message}, and {observation}", counted=True, ago=item.stalled_for
+    )
     cause_fields = {
         "phase": report.phase if report else "",
         "step": report.progress.step + 1 if report and report.progress else None,
@@ -207,7 +211,7 @@ def _was_terminated_externally(pod: Pod, failure: Failure) -> bool:
 def _end_by_member(item: MemberStatus) -> WorldEnd:
     member_view, pod = item.member_view, item.member_view.pod
     if item.state is MemberState.FAILED:
-        return _end_by_trainer(member_view, item.still)
+        return _end_by_trainer(member_view, item.stalled_for)
     if pod is None:
         return _make_end(
             member_view, Reason.POD_DELETED, f"the pod of {_format_host(member_view)} no longer exists", ago=item.age
@@ -225,9 +229,9 @@ def _end_by_member(item: MemberStatus) -> WorldEnd:
 def _end_by_pod(member_view: MemberView, pod: Pod, *, ago: float) -> WorldEnd:
     """Return the end that the API server's view of a pod explains, with the API server's message if there is one."""
     if pod.last_exit and pod.last_exit.reason == "OOMKilled":
-        words = f"{_format_host(member_view)} ran out of memory: raise `spec.runtime.resources.memory`"
+        message = f"{_format_host(member_view)} ran out of memory: raise `spec.runtime.resources.memory`"
         return _make_end(
-            member_view, FailureReason.OUT_OF_MEMORY, words, counted=True, ago=ago, exit_code=pod.last_exit.code
+            member_view, FailureReason.OUT_OF_MEMORY, message, counted=True, ago=ago, exit_code=pod.last_exit.code
         )
     if not pod.is_node_ready:
         return _make_end(
@@ -238,13 +242,13 @@ def _end_by_pod(member_view: MemberView, pod: Pod, *, ago: float) -> WorldEnd:
             member_view, Reason.POD_DELETED, f"the pod of {_format_host(member_view)} was deleted", ago=ago
         )
     if pod.phase == "Failed":
-        reason, words = (pod.problem.reason, pod.problem.message) if pod.problem else (Reason.POD_FAILED, "")
-        return _make_end(member_view, reason, f"{_format_host(member_view)} failed: {words}".rstrip(": "), ago=ago)
+        reason, message = (pod.problem.reason, pod.problem.message) if pod.problem else (Reason.POD_FAILED, "")
+        return _make_end(member_view, reason, f"{_format_host(member_view)} failed: {message}".rstrip(": "), ago=ago)
     if pod.last_exit and not pod.is_running:
-        words = f"the container of {_format_host(member_view)} exited with code {pod.last_exit.code}"
+        message = f"the container of {_format_host(member_view)} exited with code {pod.last_exit.code}"
         counted = pod.last_exit.code not in EXTERNAL_EXIT_CODES
         return _make_end(
-            member_view, Reason.CONTAINER_EXITED, words, counted=counted, ago=ago, exit_code=pod.last_exit.code
+            member_view, Reason.CONTAINER_EXITED, message, counted=counted, ago=ago, exit_code=pod.last_exit.code
         )
     return _make_end(
         member_view,
@@ -285,11 +289,17 @@ def _end_by_trainer(member_view: MemberView, ago: float) -> WorldEnd:
 
 
 def _make_end(
-    member_view: MemberView, reason: str, words: str, *, ago: float, counted: bool = False, exit_code: int | None = None
+    member_view: MemberView,
+    reason: str,
+    message: str,
+    *,
+    ago: float,
+    counted: bool = False,
+    exit_code: int | None = None,
 ) -> WorldEnd:
     cause = Cause(
         reason=reason[:64],
-        message=words[:1024],
+        message=message[:1024],
         slice=member_view.member.slice,
         host=member_view.member.host,
         node=member_view.member.node,

@@ -51,7 +51,7 @@ class MemberStatus:
     state: MemberState
     age: float
     """Seconds since its last heartbeat."""
-    still: float
+    stalled_for: float
     """Seconds since it last made progress."""
     idle: float
     """Seconds since it last made progress or used CPU time. 0: unknown."""
@@ -92,17 +92,19 @@ def classify_members(
 
 
 def _classify_member(member_view: MemberView, heartbeats: HeartbeatState, heartbeat_timeout: float) -> MemberStatus:
-    age, still = (
+    age, stalled_for = (
         (member_view.latest_report.report_age, member_view.latest_report.stalled_for)
         if member_view.latest_report
         else (inf, inf)
     )
-    was_heard = age <= heartbeats.listening_seconds
-    if not was_heard:  # after an operator outage, silence counts from the time when the host could have reconnected
+    has_reported = age <= heartbeats.listening_seconds
+    if not has_reported:  # after an operator outage, silence counts from the time when the host could have reconnected
         age = max(heartbeats.listening_seconds - RECONNECT_SECONDS, 0.0)
-        still = min(still, heartbeats.listening_seconds)
-    idle = min(member_view.latest_report.idle_for, still) if member_view.latest_report else 0.0
-    return MemberStatus(member_view, _member_state(member_view, age, heartbeat_timeout), age, still, idle, was_heard)
+        stalled_for = min(stalled_for, heartbeats.listening_seconds)
+    idle = min(member_view.latest_report.idle_for, stalled_for) if member_view.latest_report else 0.0
+    return MemberStatus(
+        member_view, _member_state(member_view, age, heartbeat_timeout), age, stalled_for, idle, has_reported
+    )
 
 
 def _member_state(member_view: MemberView, age: float, heartbeat_timeout: float) -> MemberState:
@@ -141,6 +143,6 @@ def _has_stalled(member_status: MemberStatus, heartbeat_timeout: float) -> bool:
         return True
     report = member_status.member_view.report
     if report is None or report.phase is not Phase.TRAINING:
-        return member_status.still > heartbeat_timeout * STALL_TIMEOUT_FACTOR
+        return member_status.stalled_for > heartbeat_timeout * STALL_TIMEOUT_FACTOR
     step = report.progress.step_seconds if report.progress else None
-    return member_status.still > max(heartbeat_timeout, STALL_TIMEOUT_STEPS * (step or 0.0))
+    return member_status.stalled_for > max(heartbeat_timeout, STALL_TIMEOUT_STEPS * (step or 0.0))

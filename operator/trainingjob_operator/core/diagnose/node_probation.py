@@ -48,13 +48,13 @@ def update_probation(plan: Plan, seen: Observed, end: WorldEnd | None, now: date
         records[node] = NodeProbation(
             node=node, since=format_time(now), away=_is_away(seen, node), why=describe_end(end, MAX_WHY_LENGTH)
         )
-    return tuple(sorted(records.values(), key=lambda one: one.since)[-MAX_RECORDS:])
+    return tuple(sorted(records.values(), key=lambda item: item.since)[-MAX_RECORDS:])
 
 
 def list_probations(status: TrainingJobStatus) -> Probations:
     """Return the recorded nodes on probation, with those of an operator that counts from the fault alone."""
-    known = {one.node for one in status.probation}
-    faults = ((one, parse_time(one.until)) for one in status.nodes if one.probation and one.node not in known)
+    known = {record.node for record in status.probation}
+    faults = ((fault, parse_time(fault.until)) for fault in status.nodes if fault.probation and fault.node not in known)
     former = (
         NodeProbation(node=fault.node, since=format_time(until - FAULT_LIFETIME), why=fault.why[:MAX_WHY_LENGTH])
         for fault, until in faults
@@ -65,7 +65,7 @@ def list_probations(status: TrainingJobStatus) -> Probations:
 
 def find_probation_nodes(records: Iterable[NodeProbation]) -> frozenset[str]:
     """Return the nodes that the job uses last."""
-    return frozenset(one.node for one in records)
+    return frozenset(record.node for record in records)
 
 
 def faults_expire_at(record: NodeProbation) -> str:

@@ -28,10 +28,10 @@ def assess_program_health(member_statuses: Sequence[MemberStatus], heartbeat_tim
     if not done or not others:
         return assess_health(member_statuses, heartbeat_timeout)
     health = assess_health(others, heartbeat_timeout)
-    first = max(done, key=lambda item: item.still)
+    first = max(done, key=lambda item: item.stalled_for)
     if not isinstance(health, Healthy):
         return health
-    return _end_by_early_exit(first, len(others)) if first.still > DRAIN_TIMEOUT_SECONDS else Finishing()
+    return _end_by_early_exit(first, len(others)) if first.stalled_for > DRAIN_TIMEOUT_SECONDS else Finishing()
 
 
 def _end_by_early_exit(first: MemberStatus, num_others: int) -> Failed:
@@ -39,9 +39,9 @@ def _end_by_early_exit(first: MemberStatus, num_others: int) -> Failed:
     working = f"{pluralize(num_others, 'host')} still {'works' if num_others == 1 else 'work'}"
     message = (
         f"host {member.host} of slice {member.slice}: the program ended with exit code 0, but {working} "
-        f"{format_duration(first.still)} later. It must end on all hosts together, after the last step"
+        f"{format_duration(first.stalled_for)} later. It must end on all hosts together, after the last step"
     )
     cause = Cause(
         reason=FailureReason.CRASH, message=message, slice=member.slice, host=member.host, node=member.node, exit_code=0
     )
-    return Failed(WorldEnd(cause, is_counted=True, seconds_ago=first.still))
+    return Failed(WorldEnd(cause, is_counted=True, seconds_ago=first.stalled_for))

@@ -17,7 +17,7 @@ from trainingjob_operator.core.times import parse_time
 def find_slices_to_recreate(seen: Observed, end: WorldEnd | None = None) -> Mapping[int, str]:
     """Return the slices to recreate and the reason for each. `end`: how the world has just ended."""
     if seen.replicas:
-        return {number: why for view in seen.replicas for number, why in find_slices_to_recreate(view).items()}
+        return {number: reason for view in seen.replicas for number, reason in find_slices_to_recreate(view).items()}
     to_recreate = {}
     if repeated_hang := _find_repeated_hang(seen, end):
         slice_number, host = repeated_hang
@@ -35,12 +35,12 @@ def find_slices_to_recreate(seen: Observed, end: WorldEnd | None = None) -> Mapp
 
 def _find_repeated_hang(seen: Observed, end: WorldEnd | None) -> tuple[int, int] | None:  # None: no host does
     """Return the slice and host that the last two ends name, if the slice's Job is older than the second end."""
-    ended = [(one.cause, parse_time(one.ended)) for one in seen.status.attempts if one.cause]
-    in_a_row = seen.consecutive_failures
+    ended = [(attempt.cause, parse_time(attempt.ended)) for attempt in seen.status.attempts if attempt.cause]
+    num_consecutive = seen.consecutive_failures
     if end is not None:
         ended.append((end.cause, None))  # it ends now, after every Job's creation
-        in_a_row += end.is_counted
-    if in_a_row < 2 or len(ended) < 2:
+        num_consecutive += end.is_counted
+    if num_consecutive < 2 or len(ended) < 2:
         return None
     (before, _), (last, time) = ended[-2:]
     if (

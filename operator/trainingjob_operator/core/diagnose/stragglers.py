@@ -71,11 +71,11 @@ def describe_straggler(straggler: Straggler) -> str:
     """Return the message about a straggler and the time that it costs."""
     node = f" (node {straggler.node})" if straggler.node else ""
     share = format_percent(straggler.ratio)
-    why = {
+    description = {
         "SlowStep": f"all other hosts wait for it during {share} of each step",
         "CpuStarved": f"its trainer is not scheduled for {share} more of the time than any other trainer",
     }[straggler.reason]
-    return f"host {straggler.host} of slice {straggler.slice}{node} is a straggler: {why}"
+    return f"host {straggler.host} of slice {straggler.slice}{node} is a straggler: {description}"
 
 
 def _find_outlier(
@@ -92,8 +92,8 @@ def _find_outlier(
     ]
     if len(measured) < len(member_views) or len(measured) < 2:
         return None
-    (one, member_view), (next_value, _), *_ = sorted(measured, key=lambda pair: pair[0], reverse=is_most)
-    small, large = sorted((one, next_value))
+    (value, member_view), (next_value, _), *_ = sorted(measured, key=lambda pair: pair[0], reverse=is_most)
+    small, large = sorted((value, next_value))
     ratio = round(large - small, 3)
     margin = MIN_KEPT_DIFFERENCE if _is_same_host(known, member_view) else MIN_DIFFERENCE
     return DetectedStraggler(member_view, reason, ratio) if ratio >= margin and small <= MAX_RATIO * large else None

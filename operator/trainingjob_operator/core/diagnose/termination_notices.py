@@ -18,16 +18,19 @@ def exclude_draining_slices(plan: Plan, ready: Sequence[Slice]) -> list[Slice]:
     return remaining if plan.find_largest_size(len(remaining)) else list(ready)
 
 
-def describe_draining_slices(seen: Observed, sound: Sequence[Slice]) -> str:
-    """Return a description of the world's slices with a termination notice, if the sound slices suffice without them.
+def describe_draining_slices(seen: Observed, healthy: Sequence[Slice]) -> str:
+    """Return a description of the world's slices with a termination notice, if the healthy slices suffice without them.
 
     Empty: there are none, or the job needs them until they terminate.
     """
     current = set(seen.current_slices)
-    kept = {one.number for one in sound}
+    kept_numbers = {slice_.number for slice_ in healthy}
     draining = [
-        one for one in seen.slices if one.number in current and one.number not in kept and one.termination_notices
+        slice_
+        for slice_ in seen.slices
+        if slice_.number in current and slice_.number not in kept_numbers and slice_.termination_notices
     ]
     return "; ".join(
-        f"slice {one.number} has a termination notice: {one.termination_notices[0]}" for one in draining[:MAX_LISTED]
+        f"slice {slice_.number} has a termination notice: {slice_.termination_notices[0]}"
+        for slice_ in draining[:MAX_LISTED]
     )
